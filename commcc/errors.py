@@ -1,0 +1,62 @@
+"""Errors that commcc raises on purpose, with the exit code each one ends a command with.
+
+Every message is one line that says what is wrong, where, and what to do about it::
+
+    model.pt2: models/model.json: node 'mm_3' uses 'x9' before it is defined; dump the graph again
+
+Anything else that escapes is a bug in commcc (exit code 3).
+"""
+
+from __future__ import annotations
+
+EXIT_OK = 0
+EXIT_FINDINGS = 1
+EXIT_USAGE = 2
+EXIT_BUG = 3
+
+
+class CommccError(Exception):
+    """Base of all deliberate errors; ``exit_code`` is what the command line returns."""
+
+    exit_code = EXIT_USAGE
+
+    def __init__(self, what: str, *, where: str | None = None, hint: str | None = None) -> None:
+        self.what = what
+        self.where = where
+        self.hint = hint
+        super().__init__(self.render())
+
+    def render(self) -> str:
+        """The whole message on one line: ``where: what; hint``."""
+        text = self.what if self.where is None else f"{self.where}: {self.what}"
+        if self.hint is not None:
+            text = f"{text}; {self.hint}"
+        return " ".join(text.split())
+
+
+class InputError(CommccError):
+    """A file that cannot be read, or that does not describe a graph."""
+
+
+class OptionError(CommccError):
+    """Wrong options; all that are wrong are named in one message."""
+
+
+class OutputError(CommccError):
+    """A result that cannot be written in the format asked for."""
+
+
+class GraphError(CommccError):
+    """A graph that was read but breaks a rule that every pass relies on."""
+
+
+class VerifyError(CommccError):
+    """A rewritten graph that is not the same program as the graph it came from."""
+
+    exit_code = EXIT_FINDINGS
+
+
+class InternalError(CommccError):
+    """A broken promise inside commcc."""
+
+    exit_code = EXIT_BUG
