@@ -1,0 +1,29 @@
+"""What a pass is: a frozen dataclass whose fields are options, and a ``plan`` method."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from commcc.collectives import Identification
+    from commcc.index import GraphIndex
+    from commcc.plan import Plan
+
+
+class Pass(ABC):
+    """Index in, plan out. Subclasses are frozen dataclasses; see :mod:`commcc.passes.options`."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @abstractmethod
+    def plan(self, index: GraphIndex, ident: Identification) -> Plan:
+        """Decide what to change. Reads only; the same index and options give the same plan."""
+
+    def problems(self) -> Iterator[str]:
+        """Contradictions between options, one message each."""
+        return iter(())

@@ -1,0 +1,31 @@
+"""The passes by name. An explicit table; modules are imported when a pass is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from commcc.errors import OptionError
+from commcc.passes.options import closest
+
+if TYPE_CHECKING:
+    from commcc.passes.base import Pass
+
+_PASSES = {
+    "tag": "commcc.passes.tag:Tag",
+    "bucket": "commcc.passes.bucket:Bucket",
+}
+
+
+def names() -> tuple[str, ...]:
+    """Names of all passes, in the order in which a pipeline would usually run them."""
+    return tuple(_PASSES)
+
+
+def get(name: str) -> type[Pass]:
+    """The pass class called ``name``; :class:`OptionError` with the nearest name when there is none."""
+    if name not in _PASSES:
+        raise OptionError(f"no pass '{name}'{closest(name, names())}", hint="see 'commcc passes'")
+    module, _, attribute = _PASSES[name].partition(":")
+    found: type[Pass] = getattr(importlib.import_module(module), attribute)
+    return found
