@@ -95,7 +95,7 @@ def _integer(value: Any, meta: Mapping[str, Any]) -> int:
 
 def _parts(value: Any) -> list[Any]:
     if isinstance(value, str):
-        return [part.strip() for part in re.split(r"[;:+\s]+", value.strip("[] ")) if part.strip()]
+        return [part.strip() for part in re.split(r"[;:]+", value.strip("[] ")) if part.strip()]
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 

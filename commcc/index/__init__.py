@@ -1,0 +1,31 @@
+"""The graph as ints and tuples: what planners read.
+
+A :class:`GraphIndex` is a snapshot of one graph. Node ``i`` is the i-th node in graph order; every
+other fact refers to nodes by that number::
+
+    index = build_index(program)
+    index.names[i], index.ops[i]            # 'mm_3', 'aten.mm'
+    index.preds(i)                          # complete: data, alias, random, effect, barrier
+    index.launches[i].group                 # facts of a collective launch
+    index.fingerprint                       # sha256; a plan made from another graph is refused
+
+It is rebuilt after every edit, never patched. Importing this module does not import torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commcc.index.graph import GraphIndex, Launch, Tensor
+
+if TYPE_CHECKING:
+    from commcc.program import Program
+
+__all__ = ["GraphIndex", "Launch", "Tensor", "build_index"]
+
+
+def build_index(program: Program) -> GraphIndex:
+    """Index the program's graph; raises :class:`commcc.errors.GraphError` on an illegal graph."""
+    from commcc.index.build import build
+
+    return build(program)

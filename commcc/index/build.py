@@ -1,0 +1,204 @@
+"""Builds a :class:`GraphIndex` from a program: one walk over the nodes, then the dependences."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from torch import fx
+
+from commcc import ops
+from commcc.errors import GraphError
+from commcc.index.dependence import order_edges
+from commcc.index.graph import GraphIndex, GroupEntry, Launch
+from commcc.index.modules import module_path
+from commcc.index.storage import assign_storages
+from commcc.index.tensors import TensorTable
+from commcc.index.traits import Traits, traits_of
+from commcc.program import record_of
+from commcc.terms import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from commcc.program import Program
+
+
+def build(program: Program) -> GraphIndex:
+    """Index ``program``; see :mod:`commcc.index`."""
+    nodes = list(program.graph.nodes)
+    number = {node: i for i, node in enumerate(nodes)}
+    data_preds = tuple(_data_preds(node, i, number) for i, node in enumerate(nodes))
+    users: list[list[int]] = [[] for _ in nodes]
+    for i, preds in enumerate(data_preds):
+        for pred in preds:
+            users[pred].append(i)
+    traits = [traits_of(node, program.root) for node in nodes]
+    table = TensorTable()
+    tensors = tuple(table.of(node.meta.get("val")) for node in nodes)
+    storages = assign_storages(nodes, number)
+    names = tuple(node.name for node in nodes)
+    launches, wait_of = _launches(nodes, number)
+    writes = {i: _numbers(t.writes, number) for i, t in enumerate(traits) if t.writes}
+    outputs, output_descriptors = _outputs(nodes, number)
+    barriers = tuple(i for i, t in enumerate(traits) if t.barrier)
+    return GraphIndex(
+        fingerprint=_fingerprint(nodes, tensors),
+        names=names,
+        ops=tuple(_op(node) for node in nodes),
+        data_preds=data_preds,
+        order_preds=order_edges(data_preds, storages, traits, launches, writes),
+        users=tuple(map(tuple, users)),
+        storages=storages,
+        tensors=tensors,
+        modules=tuple(module_path(node.meta) for node in nodes),
+        compute=tuple(t.compute for t in traits),
+        casts={i: t.cast for i, t in enumerate(traits) if t.cast is not None},
+        custom={i: node.meta["custom"] for i, node in enumerate(nodes) if node.meta.get("custom")},
+        descriptors=_descriptors(nodes),
+        output_descriptors=output_descriptors,
+        outputs=outputs,
+        tags=_tags(nodes),
+        merged_from={i: record_of(n).merged_from for i, n in enumerate(nodes) if record_of(n).merged_from},
+        launches=launches,
+        wait_of=wait_of,
+        writes=writes,
+        barriers=barriers,
+        host_syncs=frozenset(i for i, t in enumerate(traits) if t.host_sync),
+        groups=_groups(program, launches),
+        warnings=_warnings(names, barriers, nodes),
+    )
+
+
+def _op(node: fx.Node) -> str:
+    return ops.op_name(node.target) if node.op == "call_function" else node.op
+
+
+def _data_preds(node: fx.Node, position: int, number: dict[fx.Node, int]) -> tuple[int, ...]:
+    preds = tuple(number[pred] for pred in node._input_nodes)
+    late = [p for p in preds if p >= position]
+    if late:
+        raise GraphError(f"node '{node.name}' is used before its input", hint="the graph is not in topological order")
+    return preds
+
+
+def _numbers(nodes: Iterable[fx.Node], number: dict[fx.Node, int]) -> tuple[int, ...]:
+    return tuple(number[node] for node in nodes)
+
+
+def nodes_in(argument: Any) -> list[fx.Node]:
+    """All nodes inside one (nested) argument, in order."""
+    found: list[fx.Node] = []
+    fx.node.map_arg(argument, found.append)
+    return found
+
+
+def _launches(nodes: list[fx.Node], number: dict[fx.Node, int]) -> tuple[dict[int, Launch], dict[int, int]]:
+    launches: dict[int, Launch] = {}
+    wait_of: dict[int, int] = {}
+    for i, node in enumerate(nodes):
+        fact = ops.collective_of(node.target) if node.op == "call_function" else None
+        if fact is None:
+            continue
+        waits = _numbers(_waits(node), number) if fact.asynchronous else ()
+        wait_of.update(dict.fromkeys(waits, i))
+        group = ops.argument(node, "group_name")
+        size = ops.argument(node, "group_size") if fact.has_group_size else None
+        splits = [ops.argument(node, name) for name in ("output_split_sizes", "input_split_sizes")]
+        launches[i] = Launch(
+            kind=fact.kind,
+            group=f"%{group.name}" if isinstance(group, fx.Node) else str(group),
+            group_size=size if isinstance(size, int) else None,
+            reduction=str(ops.argument(node, "reduce_op")) if fact.has_reduction else None,
+            inputs=_numbers(nodes_in(ops.argument(node, fact.tensor)), number),
+            waits=waits,
+            coalesced=fact.coalesced,
+            writes_to=_numbers(nodes_in(ops.argument(node, fact.out)), number) if fact.out else (),
+            asynchronous=fact.asynchronous,
+            splits=_numbers(nodes_in(splits), number),
+        )
+    return launches, wait_of
+
+
+def _waits(launch: fx.Node) -> list[fx.Node]:
+    """Wait nodes on a launch's result, looking through ``getitem``, in order of appearance."""
+    waits: list[fx.Node] = []
+    for user in launch.users:
+        if ops.is_wait(user.target):
+            waits.append(user)
+        elif ops.is_getitem(user.target):
+            waits.extend(u for u in user.users if ops.is_wait(u.target))
+    return waits
+
+
+def _outputs(
+    nodes: list[fx.Node], number: dict[fx.Node, int]
+) -> tuple[tuple[int | None, ...], tuple[str | None, ...]]:
+    leaves: list[Any] = []
+    stack = list(nodes[-1].args) if nodes and nodes[-1].op == "output" else []
+    while stack:
+        leaf = stack.pop()
+        if isinstance(leaf, (list, tuple)):
+            stack.extend(leaf)
+        elif isinstance(leaf, dict):
+            stack.extend(leaf.values())
+        else:
+            leaves.append(leaf)
+    leaves.reverse()
+    described = nodes[-1].meta.get("desc") if nodes else None
+    texts = [str(d) for d in described] if isinstance(described, (list, tuple)) else []
+    padded = texts + [None] * (len(leaves) - len(texts)) if len(texts) <= len(leaves) else [None] * len(leaves)
+    return tuple(number[leaf] if isinstance(leaf, fx.Node) else None for leaf in leaves), tuple(padded)
+
+
+def _descriptors(nodes: list[fx.Node]) -> dict[int, str]:
+    return {i: str(n.meta["desc"]) for i, n in enumerate(nodes) if n.op == "placeholder" and n.meta.get("desc")}
+
+
+def _tags(nodes: list[fx.Node]) -> dict[int, tuple[Role, str]]:
+    known = {role.value: role for role in Role}
+    tags: dict[int, tuple[Role, str]] = {}
+    for i, node in enumerate(nodes):
+        record = record_of(node)
+        if record.role in known and not record.merged_from:
+            tags[i] = (known[record.role], record.evidence or "tagged")
+    return tags
+
+
+def _groups(program: Program, launches: dict[int, Launch]) -> dict[str, GroupEntry]:
+    sizes: dict[str, set[int]] = defaultdict(set)
+    for launch in launches.values():
+        sizes[launch.group].update(() if launch.group_size is None else (launch.group_size,))
+    entries: dict[str, GroupEntry] = {}
+    for name, seen in sizes.items():
+        known = program.groups.get(name)
+        told = {known.size} if known is not None and known.size is not None else set()
+        if len(seen | told) > 1:
+            listed = " and ".join(map(str, sorted(seen | told)))
+            raise GraphError(f"process group '{name}' appears with sizes {listed}", hint="one group has one size")
+        size = next(iter(seen | told), None)
+        entries[name] = GroupEntry(
+            name, size, known.ranks if known else None, known.description if known is not None else ""
+        )
+    return entries
+
+
+def _warnings(names: tuple[str, ...], barriers: tuple[int, ...], nodes: list[fx.Node]) -> tuple[str, ...]:
+    return tuple(
+        f"'{names[i]}' ({ops.op_name(nodes[i].target)}) communicates in a way that is not known: nothing moves across it"
+        for i in barriers
+    )
+
+
+def _fingerprint(nodes: list[fx.Node], tensors: tuple[Any, ...]) -> str:
+    digest = hashlib.sha256()
+    for node, tensor in zip(nodes, tensors, strict=True):
+        target = node.target if isinstance(node.target, str) else ops.op_name(node.target)
+        overload = getattr(node.target, "_overloadname", "")
+        shape = (tensor.dtype, tensor.shape, tensor.device) if tensor is not None else None
+        digest.update(f"{node.op} {node.name} {target}.{overload} {node.args} {node.kwargs} {shape}\n".encode())
+    return digest.hexdigest()
+
+
+__all__ = ["Traits", "build", "nodes_in"]

@@ -1,0 +1,129 @@
+"""Types of the index. Plain data; no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from commcc.terms import Kind, Role
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Shape facts of one tensor. ``shape`` holds ints, or the printed expression of a symbolic size.
+
+    numel: elements; with symbolic sizes their hints are used, and None stands where one has no hint.
+    """
+
+    dtype: str
+    itemsize: int
+    shape: tuple[int | str, ...]
+    device: str
+    numel: int | None
+
+    @property
+    def symbolic(self) -> bool:
+        return any(isinstance(size, str) for size in self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the elements; 0 when a size has no value and no hint."""
+        return (self.numel or 0) * self.itemsize
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A collective launch as the graph states it.
+
+    inputs: nodes of the tensors that are sent. waits: wait nodes on the result, in graph order;
+    empty for a synchronous collective. writes_to: nodes of the buffers written in place.
+    group: name, or ``%node`` when a node carries the group. splits: nodes that the split sizes of an
+    all-to-all depend on.
+    """
+
+    kind: Kind
+    group: str
+    group_size: int | None
+    reduction: str | None
+    inputs: tuple[int, ...]
+    waits: tuple[int, ...]
+    coalesced: bool
+    writes_to: tuple[int, ...]
+    asynchronous: bool
+    splits: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class GroupEntry:
+    """A process group as the program's table has it; ``size`` is None when nothing tells it."""
+
+    name: str
+    size: int | None
+    ranks: tuple[int, ...] | None
+    description: str
+
+
+@dataclass(frozen=True)
+class GraphIndex:
+    """A graph in numbers. All tuples have one entry for each node, in graph order.
+
+    ops: ``namespace.op`` without the overload; ``placeholder``, ``get_attr``, ``output``.
+    data_preds: producers of the arguments. order_preds: further nodes that must stay before this
+    one (alias and mutation, random numbers, effects and host syncs, barriers).
+    storages: ids of the storages that the result lives in, one for each element of a tuple.
+    tensors: facts of a single-tensor result, else None.
+    users: consumers of the result. modules: cleaned module paths. custom: annotation dictionaries.
+    barriers: nodes that communicate in a way that is not understood.
+    """
+
+    fingerprint: str
+    names: tuple[str, ...]
+    ops: tuple[str, ...]
+    data_preds: tuple[tuple[int, ...], ...]
+    order_preds: tuple[tuple[int, ...], ...]
+    users: tuple[tuple[int, ...], ...]
+    storages: tuple[tuple[int, ...], ...]
+    tensors: tuple[Tensor | None, ...]
+    modules: tuple[str | None, ...]
+    compute: tuple[bool, ...]
+    casts: dict[int, str]
+    custom: dict[int, dict[str, object]]
+    descriptors: dict[int, str]
+    output_descriptors: tuple[str | None, ...]
+    outputs: tuple[int | None, ...]
+    tags: dict[int, tuple[Role, str]]
+    merged_from: dict[int, tuple[str, ...]]
+    launches: dict[int, Launch]
+    wait_of: dict[int, int]
+    writes: dict[int, tuple[int, ...]]
+    barriers: tuple[int, ...]
+    host_syncs: frozenset[int]
+    groups: dict[str, GroupEntry]
+    warnings: tuple[str, ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def preds(self, node: int) -> tuple[int, ...]:
+        """Everything that must come before ``node``."""
+        order = self.order_preds[node]
+        return self.data_preds[node] + order if order else self.data_preds[node]
+
+    @cached_property
+    def position(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.names)}
+
+    @cached_property
+    def placeholders(self) -> tuple[int, ...]:
+        return tuple(i for i, op in enumerate(self.ops) if op == "placeholder")
+
+    @cached_property
+    def output_slots(self) -> dict[int, int]:
+        """First output position in which a node is returned."""
+        slots: dict[int, int] = {}
+        for slot, node in enumerate(self.outputs):
+            if node is not None:
+                slots.setdefault(node, slot)
+        return slots

@@ -1,0 +1,37 @@
+"""The module a node belongs to, from whatever metadata says it.
+
+``custom["module_fqn"]``, else ``nn_module_stack``, else ``fwd_nn_module_stack``; cleaned of dynamo's
+``L['model'].`` prefix and of ``.parametrizations.*``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_ROOT = re.compile(r"^L\[['\"][^\]]*['\"]\]\.?|^L__self__\.?|^self\.")
+_PARAMETRIZED = re.compile(r"\.parametrizations\..*$")
+_INDEXED = re.compile(r"\[['\"]?(\w+)['\"]?\]")
+
+
+def clean_path(path: str) -> str:
+    """``L['model'].layers[0].wq.parametrizations.weight.0`` -> ``layers.0.wq``."""
+    path = _PARAMETRIZED.sub("", _ROOT.sub("", path))
+    return _INDEXED.sub(r".\1", path).strip(".")
+
+
+def module_path(meta: Mapping[str, Any]) -> str | None:
+    """The innermost module of a node, None when nothing tells it or it is the root."""
+    custom = meta.get("custom")
+    if isinstance(custom, dict) and isinstance(custom.get("module_fqn"), str):
+        return clean_path(custom["module_fqn"]) or None
+    for key in ("nn_module_stack", "fwd_nn_module_stack"):
+        stack = meta.get(key)
+        if isinstance(stack, dict) and stack:
+            last = next(reversed(stack.values()))
+            path = last[0] if isinstance(last, (tuple, list)) and last else last
+            return (clean_path(path) or None) if isinstance(path, str) else None
+    return None
