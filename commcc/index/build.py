@@ -132,9 +132,7 @@ def _waits(launch: fx.Node) -> list[fx.Node]:
     return waits
 
 
-def _outputs(
-    nodes: list[fx.Node], number: dict[fx.Node, int]
-) -> tuple[tuple[int | None, ...], tuple[str | None, ...]]:
+def _outputs(nodes: list[fx.Node], number: dict[fx.Node, int]) -> tuple[tuple[int | None, ...], tuple[str | None, ...]]:
     leaves: list[Any] = []
     stack = list(nodes[-1].args) if nodes and nodes[-1].op == "output" else []
     while stack:
@@ -186,7 +184,7 @@ def _groups(program: Program, launches: dict[int, Launch]) -> dict[str, GroupEnt
 
 def _warnings(names: tuple[str, ...], barriers: tuple[int, ...], nodes: list[fx.Node]) -> tuple[str, ...]:
     return tuple(
-        f"'{names[i]}' ({ops.op_name(nodes[i].target)}) communicates in a way that is not known: nothing moves across it"
+        f"'{names[i]}' ({ops.op_name(nodes[i].target)}) communicates in an unknown way: nothing moves across it"
         for i in barriers
     )
 

@@ -40,9 +40,7 @@ def order_edges(
     _chain(edges, (i for i, t in enumerate(traits) if t.random))
     _chain(edges, (i for i, t in enumerate(traits) if t.effect))
     _barrier_edges(edges, data_preds, [i for i, t in enumerate(traits) if t.barrier])
-    return tuple(
-        tuple(sorted(edges[i] - set(preds))) if i in edges else () for i, preds in enumerate(data_preds)
-    )
+    return tuple(tuple(sorted(edges[i] - set(preds))) if i in edges else () for i, preds in enumerate(data_preds))
 
 
 def _chain(edges: Edges, nodes: Iterable[int]) -> None:

@@ -37,9 +37,7 @@ def _elements(val: Any) -> int:
     return 1 if isinstance(val, torch.Tensor) or val is None else 0
 
 
-def _shared(
-    node: fx.Node, number: dict[fx.Node, int], storages: list[tuple[int, ...]]
-) -> tuple[int, ...] | None:
+def _shared(node: fx.Node, number: dict[fx.Node, int], storages: list[tuple[int, ...]]) -> tuple[int, ...] | None:
     """Storages of a view or in-place result; None when the result is new."""
     if ops.is_getitem(node.target):
         return _element(node, number, storages)

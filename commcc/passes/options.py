@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 _PASS_TEXT = re.compile(r"\s*([A-Za-z_][\w-]*)\s*(?:\{([^{}]*)\})?\s*(,|$)")
 
+_PIPELINE_HINT = "write name{option=value},name"
 
-def option(default: Any, help: str, *, type: str, **more: Any) -> Any:  # noqa: A002
+
+def option(default: Any, help: str, *, type: str, **more: Any) -> Any:
     """A dataclass field that is an option.
 
     type: ``int``, ``float``, ``floats`` (a number or a list), ``bool``, ``choice`` or ``names``.
@@ -115,7 +117,9 @@ def _boolean(value: Any, _meta: Mapping[str, Any]) -> bool:
 
 def _choice(value: Any, meta: Mapping[str, Any]) -> str:
     if value not in meta["choices"]:
-        raise ValueError(f"expected one of {', '.join(meta['choices'])}, got {value!r}{closest(str(value), meta['choices'])}")
+        raise ValueError(
+            f"expected one of {', '.join(meta['choices'])}, got {value!r}{closest(str(value), meta['choices'])}"
+        )
     return str(value)
 
 
@@ -169,11 +173,13 @@ def parse_pipeline(text: str) -> list[Pass]:
     while position < len(text):
         match = _PASS_TEXT.match(text, position)
         if match is None:
-            raise OptionError(f"cannot read '{text[position:]}'", where="pipeline", hint="write name{option=value},name")
+            raise OptionError(
+                f"cannot read '{text[position:]}'", where="pipeline", hint="write name{option=value},name"
+            )
         passes.append(build(registry.get(match[1]), _pairs(match[2] or "")))
         position = match.end()
     if not passes:
-        raise OptionError("no pass given", where="pipeline", hint="write name{option=value},name")
+        raise OptionError("no pass given", where="pipeline", hint=_PIPELINE_HINT)
     return passes
 
 
