@@ -1,0 +1,176 @@
+"""Names of ops: ``torch.ops.aten.mm.default`` to the op and back.
+
+Usage::
+
+    resolve("torch.ops.aten.mm.default")        # OpOverload
+    resolve("torch.ops.mylib.fused.default")    # OpaqueOp, if nobody registered it here
+    resolve("os.system")                        # InputError
+    path_of(torch.ops.aten.mm.default)          # 'torch.ops.aten.mm.default'
+
+Only ops, higher-order ops and the listed Python functions on numbers come out; a name from a file
+never reaches any other attribute. Modules that register ops are imported on first need.
+Limits: torch-level (Dynamo) targets such as ``torch.nn.functional.linear`` are refused.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import math
+import operator
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+
+from commcc.errors import InputError, OutputError
+from commcc.ops import OpaqueOp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+OPERATORS = (
+    *("add", "sub", "mul", "floordiv", "truediv", "mod", "pow", "lshift", "rshift", "and_", "or_", "xor"),
+    *("matmul", "getitem", "eq", "ne", "lt", "gt", "le", "ge", "pos", "neg", "invert", "not_", "index", "abs"),
+    *("truth", "is_", "is_not"),
+)
+_TORCH_FUNCTIONS = (
+    *(f"sym_{name}" for name in ("float", "int", "ite", "max", "min", "not", "sum", "sqrt", "fresh_size")),
+    *(f"_sym_{name}" for name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "log2")),
+)
+_MATH_FUNCTIONS = ("ceil", "floor", "trunc", "sqrt", "log2", "cos", "sin", "tan", "acos", "asin", "atan", "log", "exp")
+_BUILTINS = ("round", "abs", "int", "float", "bool", "max", "min")
+
+#: Modules that register the ops of a namespace, or one higher-order op; tried in this order.
+_REGISTERED_BY: dict[str, tuple[str, ...]] = {
+    "_c10d_functional": ("torch.distributed._functional_collectives",),
+    "_c10d_functional_autograd": ("torch.distributed._functional_collectives",),
+    "c10d_functional": ("torch.distributed._functional_collectives",),
+    "_dtensor": ("torch.distributed.tensor",),
+    "device_mesh": ("torch.distributed.device_mesh", "torch.distributed.tensor"),
+    "fsdp": (
+        "torch.distributed.fsdp._fully_shard._fsdp_collectives",
+        "torch.distributed.fsdp._fully_shard._fsdp_param",
+    ),
+    "symm_mem": ("torch.distributed._symmetric_memory",),
+    "prims": ("torch._prims", "torch._inductor.inductor_prims"),
+    "rngprims": ("torch._prims.rng_prims",),
+    "inductor": ("torch._inductor.inductor_prims",),
+    "bucketing": ("torch._inductor.fx_passes.bucketing",),
+    "streams": ("torch._dynamo.variables.streams",),
+    "quantized_decomposed": ("torch.ao.quantization.fx._decomposed",),
+    "higher_order.flex_attention": ("torch._higher_order_ops.flex_attention",),
+    "higher_order.flex_attention_backward": ("torch._higher_order_ops.flex_attention",),
+    "higher_order.control_deps": ("torch._inductor.fx_passes.control_dependencies",),
+    "higher_order.triton_kernel_wrapper_mutation": ("torch._higher_order_ops.triton_kernel_wrap",),
+    "higher_order.triton_kernel_wrapper_functional": ("torch._higher_order_ops.triton_kernel_wrap",),
+    "higher_order": (
+        *("torch._higher_order_ops", "torch._prims.rng_prims", "torch._higher_order_ops.effects"),
+        *("torch._higher_order_ops.triton_kernel_wrap", "torch.distributed.tensor"),
+    ),
+}
+_PART = re.compile(r"[A-Za-z_]\w{0,199}", re.ASCII)
+_HINT = "only ops (torch.ops.*), symbolic scalars (torch.sym_*) and operators are read; dump the AOT or post-grad graph"
+
+
+@lru_cache(maxsize=1)
+def _functions() -> Mapping[str, Callable[..., Any]]:
+    """The Python functions on numbers that a graph may call, by printed name."""
+    found: dict[str, Any] = {f"operator.{name}": getattr(operator, name) for name in OPERATORS}
+    found.update({f"math.{name}": getattr(math, name) for name in _MATH_FUNCTIONS})
+    found.update({name: getattr(builtins, name) for name in _BUILTINS})
+    known = {f"torch.{name}": getattr(torch, name, None) for name in _TORCH_FUNCTIONS}
+    found.update({name: function for name, function in known.items() if function is not None})
+    return found
+
+
+@lru_cache(maxsize=1)
+def _names() -> Mapping[int, str]:
+    return {id(function): name for name, function in reversed(list(_functions().items()))}
+
+
+def resolve(path: str) -> Any:
+    """The callable that a printed target names.
+
+    An op that is not registered becomes an :class:`OpaqueOp`; anything that is no op and not among
+    the functions above raises :class:`InputError`.
+    """
+    try:
+        return _find(path)
+    except LookupError:
+        pass
+    parts = path.split(".")[2:]
+    if not path.startswith("torch.ops.") or not _is_op_name(parts) or any(part.startswith("__") for part in parts):
+        raise InputError(f"{path[:120]!r} is not an op", hint=_HINT)
+    return OpaqueOp(".".join(parts))
+
+
+@lru_cache(maxsize=16384)
+def _find(path: str) -> Any:
+    """What a name stands for now; not finding it is not remembered, since ops can be registered later."""
+    if path.startswith("torch.ops."):
+        parts = path.split(".")[2:]
+        found = _registered(parts) if _is_op_name(parts) else None
+    else:
+        found = _functions().get("operator." + path[10:] if path.startswith("_operator.") else path)
+    if found is None:
+        raise LookupError(path)
+    return found
+
+
+def _is_op_name(parts: list[str]) -> bool:
+    return len(parts) in (2, 3) and all(_PART.fullmatch(part) for part in parts)
+
+
+def _registered(parts: list[str]) -> Any:
+    for module in (None, *_REGISTERED_BY.get(".".join(parts[:2]), ()), *_REGISTERED_BY.get(parts[0], ())):
+        if module is not None:
+            _import(module)
+        elif parts[0] in _EAGER:
+            continue
+        found = _look_up(parts)
+        if found is not None:
+            return found
+    return None
+
+
+#: Ops of these exist in C++ but get their shape functions from Python, so the module always comes first.
+_EAGER = frozenset({"_c10d_functional", "_c10d_functional_autograd"})
+
+
+@lru_cache(maxsize=64)
+def _import(module: str) -> bool:
+    try:
+        importlib.import_module(module)
+    except (ImportError, AttributeError, RuntimeError):
+        return False  # not in this PyTorch, or built without distributed: its ops stay opaque
+    return True
+
+
+def _look_up(parts: list[str]) -> Any:
+    namespace = getattr(torch.ops, parts[0], None)
+    if not isinstance(namespace, type(torch.ops.aten)) and parts[0] != "higher_order":
+        return None
+    found = getattr(namespace, parts[1], None)
+    if len(parts) == 2:
+        return found if isinstance(found, (OpOverloadPacket, HigherOrderOperator)) else None
+    if not isinstance(found, OpOverloadPacket):
+        return None
+    overload = getattr(found, parts[2], None)
+    return overload if isinstance(overload, OpOverload) else None
+
+
+def path_of(target: Any) -> str:
+    """The name that :func:`resolve` turns into ``target``; :class:`OutputError` if there is none."""
+    if isinstance(target, (OpOverload, OpOverloadPacket)):
+        return f"torch.ops.{target}"
+    if isinstance(target, OpaqueOp):
+        return f"torch.ops.{target.qualified_name}"
+    if isinstance(target, HigherOrderOperator):
+        return f"torch.ops.higher_order.{target.__name__}"
+    name = _names().get(id(target))
+    if name is None:
+        raise OutputError(f"{target!r} is not an op and cannot be written")
+    return name
