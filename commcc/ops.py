@@ -299,7 +299,12 @@ def argument(node: fx.Node, name: str, default: Any = None) -> Any:
 
 
 def overload(path: str) -> Callable[..., Any]:
-    """The registered op for ``namespace.op.overload``; for commcc's own use, not for names from files."""
+    """The op for ``namespace.op.overload`` or ``operator.name``; for commcc's own use, not for names from files."""
+    if path.startswith("operator."):
+        return _OPERATORS[path]
     namespace, op, which = path.split(".")
     found: Callable[..., Any] = getattr(getattr(getattr(torch.ops, namespace), op), which)
     return found
+
+
+_OPERATORS: dict[str, Callable[..., Any]] = {"operator.getitem": operator.getitem}

@@ -127,3 +127,8 @@ class GraphIndex:
             if node is not None:
                 slots.setdefault(node, slot)
         return slots
+
+    @cached_property
+    def output_storages(self) -> frozenset[int]:
+        """Storages that a graph output lives in."""
+        return frozenset(s for node in self.output_slots for s in self.storages[node])

@@ -1,0 +1,42 @@
+"""apply: turns a plan into a new graph. The only code that makes ``torch.fx`` nodes for passes.
+
+    after = apply_plan(before, index, plan)
+
+The graph before is never touched. Nodes that survive keep names, arguments and metadata; a merged
+launch records in ``node.meta["commcc"]`` which launches it stands for. The order of the new graph
+is the old one with the moved nodes at the positions the plan names, delayed where an input is not
+there yet (:mod:`commcc.apply.order`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from commcc.apply.emit import emit
+from commcc.apply.order import arrange
+from commcc.errors import InternalError
+from commcc.program import META_KEY, NodeRecord, record_of
+
+if TYPE_CHECKING:
+    from commcc.index import GraphIndex
+    from commcc.plan import Plan
+    from commcc.program import Program
+
+__all__ = ["apply_plan"]
+
+
+def apply_plan(program: Program, index: GraphIndex, plan: Plan) -> Program:
+    """The program with the plan's edits made.
+
+    Raises :class:`InternalError` when the plan was made from another graph or has a cycle.
+    """
+    if plan.fingerprint != index.fingerprint:
+        raise InternalError("the plan was made from another graph", where=plan.pass_text)
+    graph = emit(program.graph, index, plan.buckets, arrange(index, plan.buckets))
+    by_name = {node.name: node for node in graph.nodes} if plan.tags else {}
+    for tag in plan.tags:
+        node = by_name[index.names[tag.launch]]
+        record = record_of(node)
+        node.meta[META_KEY] = NodeRecord(tag.role.value, tag.evidence, record.merged_from)
+    return replace(program, graph=graph)

@@ -1,0 +1,45 @@
+"""Fake tensors for new nodes, without running an op.
+
+Shapes of merged forms are known, so each value is made directly as a view of nothing: a ``meta``
+tensor that carries the device and the fake mode of a member's value. Faster by an order of
+magnitude than running the ops under the fake mode, and nothing is asked of the device.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def fake_like(
+    like: torch.Tensor,
+    shape: Sequence[int],
+    dtype: torch.dtype | None = None,
+    *,
+    stride: Sequence[int] | None = None,
+    offset: int = 0,
+) -> torch.Tensor:
+    """A tensor of ``shape`` on the device of ``like``; contiguous unless strides are given (elements)."""
+    dtype = dtype or like.dtype
+    strides = tuple(stride) if stride is not None else contiguous_strides(shape)
+    with torch._C._DisableTorchDispatch():
+        extent = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if 0 not in shape else 0
+        base = torch.empty(offset + extent, dtype=dtype, device="meta")
+        meta = base.as_strided(tuple(shape), strides, offset)
+    if not isinstance(like, FakeTensor):
+        return meta
+    return FakeTensor(like.fake_mode, meta, like.device)
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(1, size)
+    return tuple(reversed(strides))

@@ -1,0 +1,133 @@
+"""The order of the new graph, in numbers: what stands where after buckets are merged.
+
+Units are the surviving nodes of the old graph and, for each bucket, one launch unit, one wait unit
+and one result unit for each member. Every unit wants a position in the old graph; units are taken
+in order of those positions, each as soon as all it needs has been taken (Kahn's algorithm on a
+heap), so everything that no edit concerns keeps its place.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commcc.errors import InternalError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from commcc.index import GraphIndex
+    from commcc.plan import Bucket
+
+NODE, LAUNCH, WAIT, RESULT = range(4)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One thing to emit. number: node for NODE, else bucket; member: place in the bucket for RESULT."""
+
+    sort: int
+    number: int
+    member: int = 0
+
+
+class _Units:
+    """Units, what stands for each old node, and what each unit needs."""
+
+    def __init__(self, index: GraphIndex, buckets: Sequence[Bucket]) -> None:
+        self.index = index
+        self.units: list[Unit] = []
+        self.keys: list[tuple[int, int, int]] = []
+        self.stands_for: dict[int, int] = {}
+        self.needs: list[list[int]] = []
+        removed = self._removed(buckets)
+        hoisted = {n: b.launch_at for b in buckets for n in b.hoist}
+        last = len(index) - 1
+        for node in range(len(index)):
+            if node in removed:
+                continue
+            at = -1 if index.ops[node] == "placeholder" else hoisted.get(node, node)
+            rank = 0 if node in hoisted else 2
+            self.stands_for[node] = self._add(Unit(NODE, node), (last + 1 if node == last else at, rank, node))
+        for number, bucket in enumerate(buckets):
+            self._add_bucket(number, bucket)
+        self._connect(buckets)
+
+    def _removed(self, buckets: Sequence[Bucket]) -> set[int]:
+        removed: set[int] = set()
+        for bucket in buckets:
+            for launch in bucket.members:
+                facts = self.index.launches[launch]
+                removed.update((launch, *facts.waits))
+                if bucket.shared_cast:
+                    removed.add(facts.inputs[0])
+        return removed
+
+    def _add(self, unit: Unit, key: tuple[int, int, int]) -> int:
+        self.units.append(unit)
+        self.keys.append(key)
+        return len(self.units) - 1
+
+    def _add_bucket(self, number: int, bucket: Bucket) -> None:
+        launch = self._add(Unit(LAUNCH, number), (bucket.launch_at, 1, number))
+        self._add(Unit(WAIT, number), (bucket.wait_at, 0, number))
+        for place, member in enumerate(bucket.members):
+            facts = self.index.launches[member]
+            wait = facts.waits[0]
+            self.stands_for[member] = launch
+            self.stands_for[wait] = self._add(Unit(RESULT, number, place), (wait, 1, place))
+            if bucket.shared_cast:
+                self.stands_for[facts.inputs[0]] = launch
+
+    def _connect(self, buckets: Sequence[Bucket]) -> None:
+        waits = {unit.number: u for u, unit in enumerate(self.units) if unit.sort == WAIT}
+        launches = {unit.number: u for u, unit in enumerate(self.units) if unit.sort == LAUNCH}
+        for unit in self.units:
+            if unit.sort == NODE:
+                self.needs.append(self._of(self.index.preds(unit.number)))
+            elif unit.sort == LAUNCH:
+                self.needs.append(self._launch_needs(buckets[unit.number], launches[unit.number]))
+            elif unit.sort == WAIT:
+                ordered = [p for m in buckets[unit.number].members for p in self._wait_order(m)]
+                self.needs.append(sorted({launches[unit.number], *self._of(ordered)} - {waits[unit.number]}))
+            else:
+                self.needs.append([waits[unit.number]])
+
+    def _launch_needs(self, bucket: Bucket, itself: int) -> list[int]:
+        nodes: list[int] = []
+        for member in bucket.members:
+            nodes.extend(self.index.preds(member))
+            if bucket.shared_cast:
+                nodes.extend(self.index.preds(self.index.launches[member].inputs[0]))
+        return [u for u in self._of(nodes) if u != itself]
+
+    def _wait_order(self, member: int) -> tuple[int, ...]:
+        return self.index.order_preds[self.index.launches[member].waits[0]]
+
+    def _of(self, nodes: Sequence[int]) -> list[int]:
+        return sorted({self.stands_for[n] for n in nodes})
+
+
+def arrange(index: GraphIndex, buckets: Sequence[Bucket]) -> list[Unit]:
+    """Units in their new order; :class:`InternalError` when the buckets form a cycle."""
+    made = _Units(index, buckets)
+    users: list[list[int]] = [[] for _ in made.units]
+    missing = [len(needs) for needs in made.needs]
+    for unit, needs in enumerate(made.needs):
+        for need in needs:
+            users[need].append(unit)
+    heap = [(made.keys[u], u) for u, count in enumerate(missing) if not count]
+    heapq.heapify(heap)
+    order: list[Unit] = []
+    while heap:
+        _, unit = heapq.heappop(heap)
+        order.append(made.units[unit])
+        for user in users[unit]:
+            missing[user] -= 1
+            if not missing[user]:
+                heapq.heappush(heap, (made.keys[user], user))
+    if len(order) < len(made.units):
+        stuck = next(made.units[u] for u, count in enumerate(missing) if count)
+        raise InternalError(f"buckets wait for each other (bucket or node {stuck.number})", where="apply")
+    return order

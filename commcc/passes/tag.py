@@ -1,0 +1,55 @@
+"""tag: writes the role of each eligible collective into the graph.
+
+Phase one of bucketing before overlap. Three kinds are tagged:
+
+1. all-gathers derived from one parameter (``fsdp``);
+2. reduce-scatters that only lead to outputs (``fsdp``);
+3. all-reduces that only lead to outputs (``ddp``, or ``fsdp`` as part of an HSDP gradient).
+
+Tags survive partitioning, saving and loading, and copying of nodes; ``bucket`` uses them when they
+are there. On a joint graph with placeholder descriptors only parameters and buffers count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from commcc.passes.base import Pass
+from commcc.passes.options import to_text
+from commcc.plan import Plan, TagEntry
+from commcc.terms import Kind
+
+if TYPE_CHECKING:
+    from commcc.collectives import Collective, Identification
+    from commcc.index import GraphIndex
+
+_REDUCTIONS = (Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
+
+
+@dataclass(frozen=True)
+class Tag(Pass):
+    """See the module docstring; no options."""
+
+    name: ClassVar[str] = "tag"
+    summary: ClassVar[str] = "write the role of parameter gathers and gradient reductions into the graph"
+
+    def plan(self, index: GraphIndex, ident: Identification) -> Plan:
+        """Tags for eligible collectives that do not carry the same tag already."""
+        eligible = [c for c in ident.collectives if is_taggable(c)]
+        new = [c for c in eligible if index.tags.get(c.launch, (None,))[0] is not c.role]
+        counts = Counter(f"{c.role}.{c.kind}" for c in eligible)
+        return Plan(
+            pass_text=to_text(self),
+            fingerprint=index.fingerprint,
+            tags=tuple(TagEntry(c.launch, c.role, c.evidence) for c in new),
+            report={"tagged": dict(sorted(counts.items())), "new": len(new)},
+        )
+
+
+def is_taggable(collective: Collective) -> bool:
+    """A gather of one parameter, or a reduction that only leads to outputs."""
+    if collective.kind is Kind.ALL_GATHER:
+        return collective.derived == "param"
+    return collective.kind in _REDUCTIONS and collective.derived == "terminal"
