@@ -1,0 +1,58 @@
+# `make help` lists the targets. PYTHON=python3.12 make demo chooses the interpreter (3.10 to 3.13).
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+SAMPLE := sample_graphs/llama3_8b_fsdp64_bw.fx.txt.gz
+RESULT := out/llama3_8b_fsdp64_bw.bucket.fx.txt.gz
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test check format docs samples golden bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v[:2] <= (3, 13) else \
+	  "commcc needs Python 3.10 to 3.13, and $(PYTHON) is %d.%d; try: make PYTHON=python3.12" % v[:2])'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+venv: $(READY) ## make .venv with the package and its tools in it
+
+demo: $(READY) ## bucket a production-size graph and print before and after
+	@mkdir -p $(dir $(RESULT))
+	$(BIN)/commcc bucket $(SAMPLE) -o $(RESULT)
+
+test: $(READY) ## run all tests
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(READY) ## what CI checks: ruff, mypy, layers, generated docs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/test_layers.py
+	$(BIN)/python tools/cli_docs.py --check docs/cli.md
+
+format: $(READY) ## rewrite the code as `make check` wants it
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(READY) ## write docs/cli.md again from --help
+	$(BIN)/python tools/cli_docs.py docs/cli.md
+
+samples: $(READY) ## make the sample graphs again from the models in sample_graphs/
+	$(BIN)/python -m sample_graphs $(ARGS)
+
+golden: $(READY) ## rewrite the expected halves of tests/cases/*.test
+	@if [ -n "$$CI" ]; then echo "make golden: refused in CI, expected results are written by people" >&2; exit 1; fi
+	$(BIN)/python -m pytest tests/test_cases.py --update-golden $(ARGS)
+
+bench: $(READY) ## measure speed and results on the sample graphs
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+clean: ## remove what make made; the sample graphs stay
+	rm -rf $(VENV) out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

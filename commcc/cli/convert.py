@@ -1,0 +1,50 @@
+"""``commcc convert``: write a graph in another format, and say what that format could not hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from commcc.cli.parameters import GRAPH_HELP, common_options, graph_argument, output_option
+from commcc.cli.rewriting import check_output
+from commcc.errors import EXIT_OK
+
+if TYPE_CHECKING:
+    from commcc.cli.session import Session
+
+HELP = f"""Write a graph in another format, and say what that format could not hold.
+
+{GRAPH_HELP} Node order, names, arguments and metadata stay as they are.
+"""
+
+
+@click.pass_obj
+def _convert(session: Session, graph: str, output: str) -> int:
+    with session.working("loading PyTorch") as say:
+        from commcc import serialization
+        from commcc.report import documents
+
+        target = check_output(graph, output)
+        say(f"reading {graph}")
+        program = serialization.load(graph)
+        say(f"writing {target}")
+        lost = serialization.save(program, target)
+    document = documents.conversion(graph, str(target), program, lost)
+    session.emit(document, brief=str(target), view=lambda: _view(document))
+    return EXIT_OK
+
+
+def _view(document: dict[str, Any]) -> list[Any]:
+    from commcc.report import converting
+
+    return converting.view(document)
+
+
+command = click.Command(
+    "convert",
+    callback=_convert,
+    help=HELP,
+    short_help="Write a graph in another format",
+    params=[graph_argument(), output_option(required=True), *common_options()],
+)

@@ -1,0 +1,120 @@
+"""The ``commcc`` program: the table of commands, and how every outcome becomes an exit code.
+
+====  ==========================================================================
+code  meaning
+====  ==========================================================================
+0     done; for ``verify``: the same program
+1     findings: not the same program, or not proved to be
+2     wrong use, or input that cannot be read; nothing was written
+3     a bug in commcc, among them a rewrite that did not pass its own verification
+130   interrupted
+141   the reader of standard output went away
+====  ==========================================================================
+
+Errors are one line on standard error; ``--debug`` adds the traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import TYPE_CHECKING
+
+import click
+
+from commcc import __version__
+from commcc.cli.lazy import LazyGroup
+from commcc.cli.session import OutputClosedError, Session
+from commcc.errors import EXIT_BUG, EXIT_OK, EXIT_USAGE, CommccError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXIT_INTERRUPTED = 130
+EXIT_PIPE = 141
+
+COMMANDS = {
+    "inspect": "commcc.cli.inspect:command",
+    "bucket": "commcc.cli.rewriting:pass_command",
+    "tag": "commcc.cli.rewriting:pass_command",
+    "verify": "commcc.cli.verify:command",
+    "diff": "commcc.cli.diff:command",
+    "convert": "commcc.cli.convert:command",
+    "passes": "commcc.cli.passes:command",
+}
+
+HELP = """Communication compiler for PyTorch training graphs.
+
+Reads a graph with functional collectives from a file (FX text, PyTorch logs, .pt2) without running
+anything in it, rewrites it so that communication hides behind compute, and proves that the result
+computes the same. FILE::NAME picks one graph of a file that holds several.
+"""
+
+
+def make_group() -> LazyGroup:
+    """The root command."""
+    group = LazyGroup(table=COMMANDS, name="commcc", help=HELP)
+    version = click.version_option(__version__, "--version", prog_name="commcc", message="%(prog)s %(version)s")
+    decorated = version(group)
+    assert isinstance(decorated, LazyGroup)
+    return decorated
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code; nothing that happens inside escapes as an exception."""
+    session = Session()
+    try:
+        if not arguments:
+            click.echo(make_group().get_help(click.Context(make_group(), info_name="commcc")), err=True)
+            return EXIT_USAGE
+        outcome = make_group().main(list(arguments), prog_name="commcc", standalone_mode=False, obj=session)
+        session.flush()
+    except Exception as error:
+        return _explain(session, error)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return outcome if isinstance(outcome, int) else EXIT_OK
+
+
+def _explain(session: Session, error: Exception) -> int:
+    """Say on standard error what went wrong, and choose the exit code."""
+    if isinstance(error, click.Abort):
+        return EXIT_INTERRUPTED
+    if isinstance(error, OutputClosedError):
+        _abandon_stdout()
+        return EXIT_PIPE
+    if session.debug:
+        traceback.print_exception(type(error), error, error.__traceback__, file=sys.stderr)
+    if isinstance(error, CommccError):
+        session.error(error.render())
+        return error.exit_code
+    if isinstance(error, click.ClickException):
+        session.error(*_usage_line(error))
+        return EXIT_USAGE
+    if isinstance(error, OSError) and error.filename is not None:
+        session.error(f"{error.filename}: {error.strerror or error}")
+        return EXIT_USAGE
+    detail = " ".join(f"{type(error).__name__}: {error}".split())
+    session.error(f"bug in commcc, please report; run with --debug for the traceback ({detail[:300]})")
+    return EXIT_BUG
+
+
+def _usage_line(error: click.ClickException) -> tuple[str, str]:
+    """Click's message on one line, and the command that it is about."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    path = context.command_path if context is not None else "commcc"
+    message = " ".join(error.format_message().split()).rstrip(".")
+    return f"{message}; see '{path} --help'", path
+
+
+def _abandon_stdout() -> None:
+    """Point standard output nowhere, so that the interpreter's own flush at exit stays silent."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def entry() -> None:
+    """Console-script entry point."""
+    sys.exit(run(sys.argv[1:]))

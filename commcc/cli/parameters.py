@@ -1,0 +1,96 @@
+"""Parameters that commands share, and flags derived from the fields of a pass.
+
+    --bucket-cap-mb NUMBER[:NUMBER...]   one flag for each option of the pass, its help and default from there
+
+Flags hand the text that was typed to :mod:`commcc.passes.options`, which knows what it may be, so that
+the command line and a pipeline text accept the same words and all wrong ones are named at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from commcc.cli.session import Session
+from commcc.passes.options import value_text
+from commcc.report.units import sentence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from commcc.passes.base import Pass
+
+GRAPH_HELP = "GRAPH is a file, or FILE::NAME for one graph of a file or folder that holds several."
+
+_METAVARS = {"int": "INTEGER", "float": "NUMBER", "floats": "NUMBER[:NUMBER...]", "names": "NAME[:NAME...]"}
+
+
+def graph_argument(name: str = "graph") -> click.Argument:
+    """A graph to read; that it exists is checked by the reader."""
+    return click.Argument([name], type=click.Path(path_type=str), metavar=name.upper())
+
+
+def output_option(*, required: bool = False, default: str = "") -> click.Option:
+    """``-o``; the extension chooses the format."""
+    note = f" [default: {default}]" if default else ""
+    text = f"Where to write; .fx.txt, .fx.txt.gz or .pt2. Never the input.{note}"
+    return click.Option(["-o", "--output"], type=click.Path(path_type=str), metavar="OUT", required=required, help=text)
+
+
+def common_options() -> list[click.Option]:
+    """``--json``, ``--quiet`` and ``--debug``; they set the session and are not passed to the command."""
+    return [
+        _switch(["--json", "as_json"], "json", "Print one JSON document (schema 1) instead of tables."),
+        _switch(["-q", "--quiet"], "quiet", "Print one line instead of tables; no notes and no progress."),
+        _switch(["--debug"], "debug", "Show the traceback of an error."),
+    ]
+
+
+def _switch(names: list[str], attribute: str, text: str) -> click.Option:
+    def remember(ctx: click.Context, _option: click.Parameter, value: bool) -> None:
+        if value:
+            setattr(ctx.ensure_object(Session), attribute, True)
+
+    return click.Option(names, is_flag=True, expose_value=False, callback=remember, is_eager=True, help=text)
+
+
+def pass_options(cls: type[Pass]) -> list[click.Option]:
+    """One flag for each field of the pass; a flag that is not given is None."""
+    return [_pass_option(field) for field in dataclasses.fields(cls)]
+
+
+def _pass_option(field: dataclasses.Field[Any]) -> click.Option:
+    flag = "--" + field.name.replace("_", "-")
+    text = f"{option_help(field)} [default: {value_text(field.default)}]"
+    if field.metadata["type"] == "bool":
+        return click.Option([f"{flag}/--no-{flag[2:]}", field.name], default=None, help=text)
+    metavar = option_metavar(field)
+    return click.Option(
+        [flag, field.name], type=str, default=None, metavar=metavar, help=text, shell_complete=_words(field)
+    )
+
+
+def option_help(field: dataclasses.Field[Any]) -> str:
+    """The field's help with the meaning of ``none``, as sentences."""
+    text = sentence(str(field.metadata["help"]))
+    none = field.metadata.get("none")
+    return f"{text} 'none': {str(none).rstrip('.')}." if none else text
+
+
+def option_metavar(field: dataclasses.Field[Any]) -> str:
+    """What may be typed for an option: ``NUMBER``, ``greedy|module``, ``primary|all|NAME[:NAME...]``."""
+    kind, choices = field.metadata["type"], "|".join(field.metadata.get("choices", ()))
+    if kind == "choice":
+        return choices
+    return "|".join(filter(None, (choices, _METAVARS.get(kind, "TEXT"))))
+
+
+def _words(field: dataclasses.Field[Any]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    words = [*field.metadata.get("choices", ()), *(["none"] if "none" in field.metadata else [])]
+
+    def complete(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return complete

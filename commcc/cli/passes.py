@@ -1,0 +1,45 @@
+"""``commcc passes``: the passes and their options, from the same fields that the flags come from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from commcc.cli.parameters import common_options
+from commcc.errors import EXIT_OK
+from commcc.passes import registry
+
+if TYPE_CHECKING:
+    from commcc.cli.session import Session
+
+HELP = """The passes and their options with types, defaults and what none means.
+
+In a pipeline an option is written NAME{option=value,option=value}; as a flag of the pass's own
+command it is --option value.
+"""
+
+
+@click.pass_obj
+def _passes(session: Session, name: str | None) -> int:
+    from commcc.report import documents
+
+    chosen = registry.names() if name is None else (name,)
+    document = documents.passes([registry.get(each) for each in chosen])
+    session.emit(document, brief="\n".join(chosen), view=lambda: _view(document, detailed=name is not None))
+    return EXIT_OK
+
+
+def _view(document: dict[str, Any], *, detailed: bool) -> list[Any]:
+    from commcc.report import passes
+
+    return passes.detail(document) if detailed else passes.overview(document)
+
+
+command = click.Command(
+    "passes",
+    callback=_passes,
+    help=HELP,
+    short_help="The passes and their options",
+    params=[click.Argument(["name"], required=False), *common_options()],
+)

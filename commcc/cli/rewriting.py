@@ -1,0 +1,135 @@
+"""Commands that make a new graph: read, rewrite, verify, write, report.
+
+``pass_command("bucket")`` is the whole command line of the pass called ``bucket``. Nothing is written
+unless the verifier agrees: a result that differs is a bug in commcc (exit code 3), one that it cannot
+prove is written with a warning, or not at all with ``--require-proof`` (exit code 1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from commcc.cli.parameters import GRAPH_HELP, common_options, graph_argument, output_option, pass_options
+from commcc.errors import EXIT_OK, InternalError, OutputError, VerifyError
+from commcc.passes import options, registry
+from commcc.report.units import sentence
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from commcc.cli.session import Session
+    from commcc.passes.base import Pass
+    from commcc.pipeline import RunResult
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a rewriting command was asked to do."""
+
+    command: str
+    passes: Sequence[Pass]
+    graph: str
+    output: str | None
+    require_proof: bool
+
+
+def pass_command(name: str) -> click.Command:
+    """The command that applies one pass; its flags are the fields of the pass."""
+    cls = registry.get(name)
+
+    @click.pass_obj
+    def callback(session: Session, /, graph: str, output: str | None, require_proof: bool, **given: Any) -> int:
+        made = options.build(cls, {key: value for key, value in given.items() if value is not None})
+        return rewrite(session, Request(name, (made,), graph, output, require_proof))
+
+    return click.Command(
+        name,
+        callback=callback,
+        help=f"{sentence(cls.summary)}\n\n{GRAPH_HELP} The result is verified before it is written.",
+        short_help=sentence(cls.summary).rstrip("."),
+        params=[
+            graph_argument(),
+            output_option(default=f"STEM.{name}.EXT beside GRAPH"),
+            *pass_options(cls),
+            require_proof_option(),
+            *common_options(),
+        ],
+    )
+
+
+def require_proof_option() -> click.Option:
+    """``--require-proof``."""
+    text = "Write nothing, and exit with 1, when the verifier cannot prove all of the result."
+    return click.Option(["--require-proof"], is_flag=True, help=text)
+
+
+def rewrite(session: Session, request: Request) -> int:
+    """Run the passes on the graph, verify, write and report; the exit code."""
+    with session.working("loading PyTorch") as say:
+        from commcc import pipeline, serialization
+        from commcc.report import documents
+
+        target = choose_output(request)
+        say(f"reading {request.graph}")
+        program = serialization.load(request.graph)
+        result = pipeline.run(program, request.passes, progress=say)
+        judge(session, result, require_proof=request.require_proof)
+        say(f"writing {target}")
+        lost = serialization.save(result.program, target)
+    session.report_notes((*program.notes, *lost))
+    for warning in result.warnings:
+        session.warn(warning)
+    document = documents.rewriting(request.command, request.passes, (request.graph, str(target)), result, lost)
+    session.emit(document, brief=str(target), view=lambda: _view(document))
+    return EXIT_OK
+
+
+def _view(document: dict[str, Any]) -> list[Any]:
+    from commcc.report import rewriting
+
+    return rewriting.view(document)
+
+
+def choose_output(request: Request) -> Path:
+    """Where to write: as asked, or beside the input."""
+    from commcc import serialization
+
+    chosen = request.output or serialization.default_output(request.graph, request.command)
+    return check_output(request.graph, str(chosen))
+
+
+def check_output(graph: str, output: str) -> Path:
+    """The path to write to; refused before any work is done if the writer would refuse it after."""
+    from commcc.serialization.saving import EXTENSIONS
+
+    source, target = Path(graph.split("::")[0]), Path(output)
+    if not target.name.lower().endswith(EXTENSIONS):
+        raise OutputError("unknown extension", where=output, hint=f"use one of {', '.join(EXTENSIONS)}")
+    if target.exists() and source.exists() and target.samefile(source):
+        raise OutputError("would overwrite the input", where=output, hint="choose another name with -o")
+    if target.is_dir():
+        raise OutputError("is a folder", where=output, hint="name a file with -o")
+    if not target.parent.is_dir():
+        raise OutputError(f"folder '{target.parent}' does not exist", where=output, hint="make it first")
+    return target
+
+
+def judge(session: Session, result: RunResult, *, require_proof: bool) -> None:
+    """Let a result pass, or raise: when it differs always, when it is not proved if proof is required."""
+    if any(verdict.status == "different" for verdict in result.verdicts):
+        raise InternalError(
+            "bug in commcc, please report: the result is not the same program", hint="nothing was written"
+        )
+    if result.verified == "proved":
+        return
+    unproved = [gap for verdict in result.verdicts for gap in verdict.unproved]
+    gaps, first = len(unproved), str(unproved[0]) if unproved else "no reason given"
+    if require_proof:
+        raise VerifyError(
+            f"not proved to be the same program ({gaps} gaps; first: {first})", hint="nothing was written"
+        )
+    session.warn(f"not proved to be the same program ({gaps} gaps; first: {first}); compare with 'commcc verify'")

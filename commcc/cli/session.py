@@ -1,0 +1,151 @@
+"""One run of one command: what the user asked to hear, and on which stream.
+
+Standard output gets the result and nothing else: tables, one line (``--quiet``) or one JSON
+document (``--json``). Standard error gets notes, warnings, errors and progress.
+
+    session.emit(document, brief="out.fx.txt", view=lambda: [table])
+
+Limits: progress is shown on a terminal only, once work has taken longer than a second.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from rich.console import Console, RenderableType
+    from rich.status import Status
+
+    from commcc.program import Note
+    from commcc.terms import Json
+
+PATIENCE_SECONDS = 1.0
+
+
+class OutputClosedError(Exception):
+    """Whoever read standard output (``head``, a pager) has stopped reading."""
+
+
+class Session:
+    """What the common options said, and the two output streams."""
+
+    def __init__(self) -> None:
+        self.json = False
+        self.quiet = False
+        self.debug = False
+
+    def emit(self, document: dict[str, Json], *, brief: str, view: Callable[[], Sequence[RenderableType]]) -> None:
+        """Print the result in the form that was asked for; ``view`` is called for people only."""
+        if self.json:
+            self._write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+        elif self.quiet:
+            self._write(brief + "\n")
+        else:
+            console = _console(sys.stdout)
+            with console.capture() as captured:
+                for renderable in view():
+                    console.print(renderable)
+            text = captured.get()
+            if not console.is_terminal:
+                text = "".join(line.rstrip() + "\n" for line in text.splitlines())
+            self._write(text)
+
+    def flush(self) -> None:
+        self._write("")
+
+    def note(self, text: str) -> None:
+        """Something the user may want to know; not shown with ``--quiet``."""
+        if not self.quiet:
+            self._say("note", "cyan", text)
+
+    def report_notes(self, notes: Iterable[Note], source: str = "") -> None:
+        """Notes of a reader or writer; equal ones are said once, with their number and the first node."""
+        counts: dict[str, list[str]] = {}
+        for note in notes:
+            counts.setdefault(note.text, []).append(note.node or "")
+        for text, nodes in counts.items():
+            where = f"{nodes[0]}: " if nodes[0] else ""
+            more = f" ({len(nodes):,} times)" if len(nodes) > 1 else ""
+            self.note(f"{source}{where}{text}{more}")
+
+    def warn(self, text: str) -> None:
+        """Something the user should act on; always shown."""
+        self._say("warning", "yellow", text)
+
+    def error(self, text: str, source: str = "commcc") -> None:
+        """Why the command failed, on one line."""
+        self._say(f"{source}: error", "bold red", text)
+
+    @contextmanager
+    def working(self, text: str) -> Iterator[Callable[[str], None]]:
+        """Show a spinner if the work inside takes long; the value changes its text."""
+        if self.quiet or not sys.stderr.isatty():
+            yield _ignore
+            return
+        spinner = _Spinner(text)
+        try:
+            yield spinner.update
+        finally:
+            spinner.stop()
+
+    def _write(self, text: str) -> None:
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except BrokenPipeError as error:
+            raise OutputClosedError from error
+
+    def _say(self, label: str, style: str, text: str) -> None:
+        line = " ".join(text.split())
+        if not sys.stderr.isatty():
+            print(f"{label}: {line}", file=sys.stderr)
+            return
+        from rich.text import Text
+
+        _console(sys.stderr).print(Text.assemble((f"{label}: ", style), line))
+
+
+def _ignore(_text: str) -> None:
+    """Progress that nobody looks at."""
+
+
+class _Spinner:
+    """A rich status line that appears only after ``PATIENCE_SECONDS``."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._lock = threading.Lock()
+        self._status: Status | None = None
+        self._timer = threading.Timer(PATIENCE_SECONDS, self._appear)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _appear(self) -> None:
+        with self._lock:
+            if not self._timer.finished.is_set():
+                self._status = _console(sys.stderr).status(self._text)
+                self._status.start()
+
+    def update(self, text: str) -> None:
+        with self._lock:
+            self._text = text
+            if self._status is not None:
+                self._status.update(text)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+        with self._lock:
+            if self._status is not None:
+                self._status.stop()
+
+
+def _console(stream: Any) -> Console:
+    from commcc.report.console import make_console
+
+    return make_console(stream)

@@ -1,0 +1,44 @@
+"""Consoles and tables as all reports use them.
+
+On a terminal, tables fit its width; in a pipe or a file they are as wide as they need to be, without
+colours, so that no cell is wrapped or cut. Names from graphs are never read as markup.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+UNBOUNDED = 10_000
+
+
+def make_console(stream: TextIO) -> Console:
+    """A console on ``stream``; ``NO_COLOR``, ``FORCE_COLOR``, ``TERM=dumb`` and ``COLUMNS`` work as usual."""
+    free = not stream.isatty() and "COLUMNS" not in os.environ
+    return Console(file=stream, width=UNBOUNDED if free else None, highlight=False, markup=False, emoji=False)
+
+
+def make_table(title: str, *columns: str, numbers: tuple[str, ...] = ()) -> Table:
+    """A table with a plain header; the columns named in ``numbers`` are aligned to the right."""
+    table = Table(
+        title=Text(title, style="bold"),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        header_style="bold",
+    )
+    for name in columns:
+        if name in numbers:
+            table.add_column(name, justify="right", no_wrap=True)
+        else:
+            table.add_column(name, overflow="fold")
+    return table

@@ -1,0 +1,194 @@
+"""JSON documents of the commands: stable keys, ``"schema": 1``, plain values only.
+
+The tables that people see are drawn from these same documents, so that the two never disagree.
+Key order is fixed; nothing here depends on the machine, except the seconds that passes took.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from commcc.collectives import Collective, GroupFacts, Identification
+    from commcc.diff import GraphDiff
+    from commcc.index import GraphIndex
+    from commcc.metrics import GraphMetrics
+    from commcc.passes.base import Pass
+    from commcc.pipeline import RunResult
+    from commcc.program import Note, Program
+    from commcc.terms import Json
+    from commcc.verify import Verdict
+
+SCHEMA = 1
+
+
+def _document(command: str, **fields: Json) -> dict[str, Json]:
+    return {"schema": SCHEMA, "command": command, **fields}
+
+
+def _notes(notes: Iterable[Note]) -> list[Json]:
+    return [{"text": note.text, "node": note.node} for note in notes]
+
+
+def _plain(value: Any) -> Json:
+    """An option's value as JSON."""
+    if isinstance(value, (tuple, list)):
+        return [_plain(part) for part in value]
+    return value if value is None or isinstance(value, (bool, int, float)) else str(value)
+
+
+def option_values(made: Pass) -> dict[str, Json]:
+    """The effective options of a pass."""
+    return {field.name: _plain(getattr(made, field.name)) for field in dataclasses.fields(made)}
+
+
+def rewriting(
+    command: str, passes: Sequence[Pass], files: tuple[str, str], result: RunResult, lost: Sequence[Note]
+) -> dict[str, Json]:
+    """A command that made a graph; ``files`` are its input and output.
+
+    ``options`` are those of its pass, by pass name when there are several.
+    """
+    options: dict[str, Json] = (
+        option_values(passes[0]) if len(passes) == 1 else {made.name: option_values(made) for made in passes}
+    )
+    steps: list[Json] = [
+        {
+            "name": step.name,
+            "options": step.options_text,
+            "changed": step.changed,
+            "seconds": round(sum(step.seconds.values()), 4),
+            "phases": {phase: round(seconds, 4) for phase, seconds in step.seconds.items()},
+            "report": dict(step.report),
+        }
+        for step in result.steps
+    ]
+    return _document(
+        command,
+        input=files[0],
+        output=files[1],
+        verified=result.verified,
+        options=options,
+        before=result.before.to_json(),
+        after=result.after.to_json(),
+        passes=steps,
+        verdicts=[verdict.to_json() for verdict in result.verdicts],
+        warnings=list(result.warnings),
+        notes=_notes(lost),
+    )
+
+
+def inspection(
+    graph: str, program: Program, index: GraphIndex, ident: Identification, metrics: GraphMetrics
+) -> dict[str, Json]:
+    """``inspect`` of one graph."""
+    return _document(
+        "inspect",
+        input=graph,
+        format=program.format,
+        fingerprint=index.fingerprint,
+        graph=metrics.to_json(),
+        primary=ident.primary,
+        groups=[_group(group) for group in ident.groups],
+        collectives=[_collective(index, each) for each in ident.collectives],
+        warnings=list(ident.warnings),
+        notes=_notes(program.notes),
+    )
+
+
+def _group(group: GroupFacts) -> dict[str, Json]:
+    return {
+        "name": group.name,
+        "size": group.size,
+        "ranks": None if group.ranks is None else list(group.ranks),
+        "description": group.description,
+        "roles": _counts(group.roles),
+        "kinds": _counts(group.kinds),
+        "wire_bytes": group.wire_bytes,
+        "same_ranks_as": group.same_ranks_as,
+    }
+
+
+def _counts(counts: Mapping[str, int]) -> dict[str, Json]:
+    return {str(name): number for name, number in counts.items()}
+
+
+def _collective(index: GraphIndex, each: Collective) -> dict[str, Json]:
+    return {
+        "name": index.names[each.launch],
+        "position": each.launch,
+        "waits": [index.names[wait] for wait in each.waits],
+        "kind": str(each.kind),
+        "group": each.group,
+        "group_size": each.group_size,
+        "reduction": each.reduction,
+        "dtype": each.dtype,
+        "input_bytes": each.input_bytes,
+        "output_bytes": each.output_bytes,
+        "wire_bytes": each.wire_bytes,
+        "role": str(each.role),
+        "evidence": each.evidence,
+        "module": each.module,
+        "merged_from": list(index.merged_from.get(each.launch, ())),
+    }
+
+
+def listing(graph: str, entries: Iterable[Any]) -> dict[str, Json]:
+    """``inspect`` of a file that holds several graphs."""
+    graphs: list[Json] = [{"name": e.name, "kind": e.kind, "nodes": getattr(e, "nodes", None)} for e in entries]
+    return _document("inspect", input=graph, graphs=graphs)
+
+
+def verification(before: str, after: str, verdict: Verdict) -> dict[str, Json]:
+    """``verify``."""
+    inputs: dict[str, Json] = {"before": before, "after": after}
+    return _document("verify", inputs=inputs, verified=str(verdict.status), verdict=verdict.to_json())
+
+
+def difference(before: str, after: str, result: GraphDiff) -> dict[str, Json]:
+    """``diff``."""
+    return _document("diff", inputs={"before": before, "after": after}, **result.to_json())
+
+
+def conversion(graph: str, output: str, program: Program, lost: Iterable[Note]) -> dict[str, Json]:
+    """``convert``; ``notes`` are what the reader assumed, ``lost`` what the format written cannot hold."""
+    nodes = len(program.graph.nodes)
+    return _document("convert", input=graph, output=output, nodes=nodes, lost=_notes(lost), notes=_notes(program.notes))
+
+
+def passes(classes: Iterable[type[Pass]]) -> dict[str, Json]:
+    """``passes``."""
+    found: list[Json] = [
+        {"name": cls.name, "summary": cls.summary, "options": [_option(field) for field in dataclasses.fields(cls)]}
+        for cls in classes
+    ]
+    return _document("passes", passes=found)
+
+
+def _option(field: dataclasses.Field[Any]) -> dict[str, Json]:
+    return {
+        "name": field.name,
+        "type": field.metadata["type"],
+        "default": _plain(field.default),
+        "choices": list(field.metadata.get("choices", ())),
+        "none": field.metadata.get("none"),
+        "help": field.metadata["help"],
+    }
+
+
+def brief(metrics: Mapping[str, Any]) -> str:
+    """Metrics on one line: ``5,937 nodes, 290 all_gather, 291 reduce_scatter``."""
+    launches = [f"{number:,} {kind}" for kind, number in metrics["collectives"].items() if number]
+    return ", ".join([f"{metrics['nodes']:,} nodes", *(launches or ["no collectives"])])
+
+
+def difference_brief(document: Mapping[str, Any]) -> str:
+    """A diff on one line."""
+    if document["identical"]:
+        return "identical"
+    nodes = {key: sum(len(group["nodes"]) for group in document[key]) for key in ("added", "removed")}
+    lengths = {key: len(document[key]) for key in ("merged", "split", "moved", "renamed", "changed")}
+    return ", ".join(f"{number:,} {key}" for key, number in {**lengths, **nodes}.items() if number)

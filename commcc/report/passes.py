@@ -1,0 +1,46 @@
+"""Tables of ``commcc passes``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from commcc.passes.options import value_text
+from commcc.report.console import make_table
+from commcc.report.units import sentence
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import RenderableType
+
+
+def overview(document: Mapping[str, Any]) -> list[RenderableType]:
+    """One line for each pass."""
+    table = make_table("passes", "name", "does", "options")
+    for each in document["passes"]:
+        table.add_row(each["name"], each["summary"], ", ".join(option["name"] for option in each["options"]))
+    return [table, "", "options of one pass: commcc passes NAME"]
+
+
+def detail(document: Mapping[str, Any]) -> list[RenderableType]:
+    """The options of each pass in the document."""
+    shown: list[RenderableType] = []
+    for each in document["passes"]:
+        shown += [Text.assemble((each["name"], "bold"), f": {each['summary']}"), ""]
+        if not each["options"]:
+            shown.append("no options")
+            continue
+        table = make_table("", "option", "type", "default", "meaning")
+        for option in each["options"]:
+            kind = "|".join(option["choices"]) or option["type"]
+            none = f" 'none': {sentence(option['none'])}" if option["none"] else ""
+            meaning = sentence(option["help"]) + none
+            table.add_row(option["name"], kind, value_text(_tupled(option["default"])), meaning)
+        shown.append(table)
+    return shown
+
+
+def _tupled(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

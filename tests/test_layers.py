@@ -1,0 +1,214 @@
+"""The layers of DESIGN, the weight of imports and the house rules on size, read off the source."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "commcc"
+
+#: Lowest first; a module may import its own row and the rows above it here.
+LAYERS = (
+    ("errors", "terms", "ops", "_version"),
+    ("program", "index", "reach"),
+    ("serialization", "memory", "collectives", "metrics", "capture", "cost"),
+    ("plan",),
+    ("apply", "verify", "simulate"),
+    ("passes",),
+    ("pipeline", "diff", "diffing", "lint"),
+    ("report",),
+    ("cli",),
+)
+RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
+
+#: Who may import what; everybody else may not.
+ONLY = {
+    "torch.distributed": ("capture", "replay"),
+    "rich": ("report", "cli"),
+    "click": ("report", "cli"),
+}
+#: Registers the functional collectives with PyTorch; needs no process group.
+REGISTRATION = {
+    "torch.distributed._functional_collectives",
+    "torch.distributed._tools",
+    "torch.distributed.fsdp._fully_shard._fsdp_collectives",
+    "torch.distributed.tensor",
+}
+REGISTERS = ("commcc.serialization",)
+
+NO_TORCH = ("commcc.errors", "commcc.terms", "commcc.plan", "commcc.passes", "commcc.cli", "commcc.report")
+
+FILE_LINES = 400
+FUNCTION_LINES = 60
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import statement's target, and whether it runs when the module is imported."""
+
+    module: str
+    target: str
+    line: int
+    immediate: bool
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.line} imports {self.target}"
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def sources() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def for_types_only(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+
+
+def imports_in(module: str, text: str) -> list[Import]:
+    """Every import that can run, those in functions included, those for type checkers left out."""
+    found: list[Import] = []
+
+    def visit(node: ast.AST, immediate: bool) -> None:
+        for child in ast.iter_child_nodes(node):
+            if for_types_only(child):
+                continue
+            if isinstance(child, ast.Import):
+                found.extend(Import(module, alias.name, child.lineno, immediate) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{module}:{child.lineno} is a relative import"
+                found.extend(
+                    Import(module, f"{child.module}.{alias.name}", child.lineno, immediate) for alias in child.names
+                )
+            nested = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+            visit(child, immediate and not nested)
+
+    visit(ast.parse(text), True)
+    return found
+
+
+ALL = [each for path in sources() for each in imports_in(module_name(path), path.read_text())]
+
+
+def part(module: str) -> str:
+    """``commcc.serialization.shapes`` -> ``serialization``."""
+    return [*module.split("."), ""][1]
+
+
+def within(target: str, package: str) -> bool:
+    return target == package or target.startswith(package + ".")
+
+
+def wrong_way(imports: list[Import]) -> list[str]:
+    return [
+        str(each)
+        for each in imports
+        if within(each.target, "commcc")
+        and part(each.module)
+        and part(each.target) in RANK
+        and RANK[part(each.target)] > RANK[part(each.module)]
+    ]
+
+
+def forbidden(imports: list[Import]) -> list[str]:
+    found = []
+    for each in imports:
+        for package, allowed in ONLY.items():
+            if not within(each.target, package) or part(each.module) in allowed:
+                continue
+            registers = any(within(each.target, name) for name in REGISTRATION)
+            if not (registers and any(within(each.module, place) for place in REGISTERS)):
+                found.append(str(each))
+    return found
+
+
+def test_every_module_has_a_layer():
+    unknown = {part(module_name(path)) for path in sources()} - set(RANK) - {""}
+    assert not unknown, f"give these a row in LAYERS: {sorted(unknown)}"
+
+
+def test_imports_point_one_way():
+    assert wrong_way(ALL) == []
+
+
+def test_heavy_packages_stay_where_they_belong():
+    assert forbidden(ALL) == []
+
+
+def test_the_checks_fire():
+    bad = imports_in("commcc.index.build", "def f():\n    import rich.table\n    from commcc import cli\n")
+    assert len(wrong_way(bad)) == 1
+    assert len(forbidden(bad)) == 1
+    group = imports_in("commcc.serialization.targets", "import torch.distributed.distributed_c10d")
+    assert len(forbidden(group)) == 1
+    registration = imports_in("commcc.serialization.targets", "import torch.distributed._functional_collectives")
+    assert forbidden(registration) == []
+    assert imports_in("commcc.plan", "if TYPE_CHECKING:\n    import torch\n") == []
+
+
+def test_no_torch_at_import():
+    """Checked in a fresh interpreter, so that what these modules import counts too."""
+    modules = [name for name in map(module_name, sources()) if any(within(name, top) for top in NO_TORCH)]
+    code = "\n".join(
+        [
+            "import sys, importlib",
+            f"for name in {modules!r}:",
+            "    importlib.import_module(name)",
+            "    heavy = {'torch', 'numpy', 'sympy'} & set(sys.modules)",
+            "    assert not heavy, f'{name} imports {sorted(heavy)}'",
+        ]
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("path", sources(), ids=module_name)
+def test_sizes(path: Path):
+    text = path.read_text()
+    assert text.count("\n") <= FILE_LINES, f"{path.name} has more than {FILE_LINES} lines"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert lines <= FUNCTION_LINES, f"{path.name}: {node.name} has {lines} lines"
+
+
+TOO_COMPLEX = (
+    "def f(x: int) -> int:\n" + "".join(f"    if x == {i}:\n        return {i}\n" for i in range(11)) + "    return x\n"
+)
+TOO_MANY_ARGUMENTS = "def f(a: int, b: int, c: int, d: int, e: int, g: int, h: int) -> int:\n    return a\n"
+TOO_LONG = "def f() -> None:\n" + "".join(f"    print({i})\n" for i in range(41))
+TOO_DEEP = (
+    "def f(xs: list[int]) -> None:\n"
+    "    for x in xs:\n        if x:\n            for y in xs:\n                if y:\n                    print(x)\n"
+)
+SHORT_NAME = "import passes\n"
+
+
+@pytest.mark.skipif(shutil.which("ruff", path=str(Path(sys.executable).parent)) is None, reason="needs ruff")
+@pytest.mark.parametrize(
+    ("rule", "snippet"),
+    [
+        ("C901", TOO_COMPLEX),
+        ("PLR0913", TOO_MANY_ARGUMENTS),
+        ("PLR0915", TOO_LONG),
+        ("PLR1702", TOO_DEEP),
+        ("TID251", SHORT_NAME),
+    ],
+)
+def test_ruff_caps_fire(rule: str, snippet: str):
+    ruff = Path(sys.executable).parent / "ruff"
+    command = [ruff, "check", "--output-format=concise", "--no-cache", "--stdin-filename=commcc/snippet.py", "-"]
+    done = subprocess.run(command, input=snippet, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    name = subprocess.run([ruff, "rule", rule], capture_output=True, text=True, check=True).stdout.split()[1]
+    assert rule in done.stdout or name in done.stdout, done.stdout
