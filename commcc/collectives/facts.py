@@ -22,6 +22,7 @@ class Collective:
     chain: nodes between the placeholder and the launch, in graph order.
     derived: ``param`` (a gather of exactly one parameter), ``terminal`` (a reduction that only leads
     to outputs), ``bucket`` (a gather of several parameters) or None.
+    stands_for: how many collectives were merged into this one; 1 for a plain one.
     """
 
     launch: int
@@ -39,6 +40,7 @@ class Collective:
     derived: str | None = None
     anchor: int | None = None
     chain: tuple[int, ...] = ()
+    stands_for: int = 1
 
     @property
     def wire_bytes(self) -> int:

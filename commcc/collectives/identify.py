@@ -81,7 +81,16 @@ def _collective(context: _Context, number: int, launch: Launch) -> Collective:
         derived=derived,
         anchor=anchor,
         chain=chain,
+        stands_for=_stands_for(index, number, launch, derived),
     )
+
+
+def _stands_for(index: GraphIndex, number: int, launch: Launch, derived: str | None) -> int:
+    recorded = len(index.merged_from.get(number, ()))
+    if recorded or derived != "bucket":
+        return max(1, recorded)
+    source = walk_back(index, launch.inputs, joining=True)
+    return len(source.inputs) if source is not None else 1
 
 
 def _output_bytes(index: GraphIndex, number: int, launch: Launch, sent: int) -> int:
@@ -230,9 +239,15 @@ def _groups(index: GraphIndex, collectives: tuple[Collective, ...]) -> tuple[Gro
 
 
 def _primary(collectives: tuple[Collective, ...]) -> str | None:
-    """The group with the most fsdp all-gathers, the first one on a tie; without any, reduce-scatters."""
+    """The group with the most fsdp all-gathers, the first one on a tie; without any, reduce-scatters.
+
+    A bucket counts for all that it was made from, so that bucketing does not change the answer.
+    """
     for kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER):
-        counts = Counter(c.group for c in collectives if c.role is Role.FSDP and c.kind is kind)
+        counts: Counter[str] = Counter()
+        for c in collectives:
+            if c.role is Role.FSDP and c.kind is kind:
+                counts[c.group] += c.stands_for
         if counts:
             return max(counts, key=lambda group: counts[group])  # the first of equals: insertion order
     return None

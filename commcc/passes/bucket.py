@@ -75,7 +75,7 @@ class Bucket(Pass):
         """Greedy buckets under the caps; see :mod:`commcc.passes.greedy` for the cases."""
         groups = select_groups(ident, self.groups)
         taken, left = eligible(index, ident, groups)
-        found = walk(index, {c.launch: c for c in taken}, self._limits(), self.multi_dtype)
+        found = walk(index, ident, taken, self._limits(), self.multi_dtype)
         buckets = [self._bucket(index, b) for b in found.buckets if len(b.members) > 1]
         left += [LeftOut(b.first, _lonely(b)) for b in found.buckets if len(b.members) == 1]
         return Plan(

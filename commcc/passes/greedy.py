@@ -8,7 +8,8 @@ Numbered cases that a candidate can meet, in the order in which they are tested:
 4. delaying the reduce-scatter to the candidate would make a run of compute nodes longer than
    ``max_consecutive``: close for that.
 
-A bucket of one member is no bucket: its launch stays as it is.
+A bucket of one member is no bucket: its launch stays as it is. A launch that is a bucket already
+closes the open bucket of its kind and group, so that running the pass twice changes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from commcc.passes.quotient import Quotient
 from commcc.terms import Kind
 
 if TYPE_CHECKING:
-    from commcc.collectives import Collective
+    from commcc.collectives import Collective, Identification
     from commcc.index import GraphIndex
 
 Key = tuple[str, str, str, str]
@@ -85,14 +86,23 @@ def size_of(collective: Collective) -> int:
     return max(collective.input_bytes, collective.output_bytes)
 
 
-def walk(index: GraphIndex, candidates: dict[int, Collective], limits: Limits, multi_dtype: bool) -> Walk:
-    """Form buckets from ``candidates`` (by launch); deterministic, linear in nodes and edges."""
-    return _Walker(index, candidates, limits, multi_dtype).run()
+def walk(index: GraphIndex, ident: Identification, taken: list[Collective], limits: Limits, multi_dtype: bool) -> Walk:
+    """Form buckets from ``taken``; deterministic, linear in nodes and edges."""
+    existing = frozenset(c.launch for c in ident.collectives if c.stands_for > 1)
+    return _Walker(index, {c.launch: c for c in taken}, limits, multi_dtype, existing).run()
 
 
 class _Walker:
-    def __init__(self, index: GraphIndex, candidates: dict[int, Collective], limits: Limits, multi_dtype: bool) -> None:
+    def __init__(
+        self,
+        index: GraphIndex,
+        candidates: dict[int, Collective],
+        limits: Limits,
+        multi_dtype: bool,
+        existing: frozenset[int],
+    ) -> None:
         self.index = index
+        self.existing = existing
         self.limits = limits
         keys = list(dict.fromkeys(key_of(c, multi_dtype) for c in candidates.values()))
         self.keys = {key: number for number, key in enumerate(keys)}
@@ -111,7 +121,7 @@ class _Walker:
             if candidate is not None:
                 self._place(candidate, label)
             else:
-                self._note_scatter(node)
+                self._pass_by(node)
         return self.result
 
     def _place(self, candidate: Collective, label: tuple[int, ...]) -> None:
@@ -152,7 +162,14 @@ class _Walker:
         if bucket.members[0].kind is Kind.REDUCE_SCATTER:
             self.last_scatter = max(self.last_scatter, bucket.last)
 
-    def _note_scatter(self, node: int) -> None:
+    def _pass_by(self, node: int) -> None:
+        """A node that is no candidate: note its reduce-scatter, and close what an old bucket ends."""
         launch = self.index.launches.get(node)
-        if launch is not None and launch.kind is Kind.REDUCE_SCATTER:
+        if launch is None:
+            return
+        if launch.kind is Kind.REDUCE_SCATTER:
             self.last_scatter = node
+        if node in self.existing:
+            same = [k for key, k in self.keys.items() if key[:2] == (launch.kind.value, launch.group)]
+            for key in same:
+                self.open.pop(key, None)
