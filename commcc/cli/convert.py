@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commcc.cli.parameters import GRAPH_HELP, common_options, graph_argument, output_option
+from commcc.cli.parameters import GRAPH_HELP, common_options, graph_argument, output_option, trust_option
 from commcc.cli.rewriting import check_output
 from commcc.errors import EXIT_OK
 
@@ -27,7 +27,7 @@ def _convert(session: Session, graph: str, output: str) -> int:
 
         target = check_output(graph, output)
         say(f"reading {graph}")
-        program = serialization.load(graph)
+        program = session.load(graph)
         say(f"writing {target}")
         lost = serialization.save(program, target)
     document = documents.conversion(graph, str(target), program, lost)
@@ -46,5 +46,5 @@ command = click.Command(
     callback=_convert,
     help=HELP,
     short_help="Write a graph in another format",
-    params=[graph_argument(), output_option(required=True), *common_options()],
+    params=[graph_argument(), output_option(required=True), trust_option(), *common_options()],
 )

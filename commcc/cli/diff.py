@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commcc.cli.parameters import common_options, graph_argument
+from commcc.cli.parameters import common_options, graph_argument, trust_option
 from commcc.errors import EXIT_OK
 
 if TYPE_CHECKING:
@@ -23,14 +23,13 @@ the change is right: that is 'commcc verify'.
 @click.pass_obj
 def _diff(session: Session, before: str, after: str, top: int, everything: bool) -> int:
     with session.working("loading PyTorch") as say:
-        from commcc import serialization
         from commcc.diff import diff
         from commcc.report import documents
 
         say(f"reading {before}")
-        old = serialization.load(before)
+        old = session.load(before)
         say(f"reading {after}")
-        new = serialization.load(after)
+        new = session.load(after)
         say("comparing")
         document = documents.difference(before, after, diff(old, new))
     brief = documents.difference_brief(document)
@@ -54,6 +53,7 @@ command = click.Command(
         graph_argument("after"),
         click.Option(["--top"], type=click.IntRange(min=0), default=10, show_default=True, help="Lines of each list."),
         click.Option(["--all", "everything"], is_flag=True, help="Show every line of every list."),
+        trust_option(),
         *common_options(),
     ],
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commcc.cli.parameters import GRAPH_HELP, common_options, graph_argument
+from commcc.cli.parameters import GRAPH_HELP, common_options, graph_argument, trust_option
 from commcc.errors import EXIT_OK
 
 if TYPE_CHECKING:
@@ -23,12 +23,13 @@ def _inspect(session: Session, graph: str, top: int, everything: bool) -> int:
     with session.working("loading PyTorch") as say:
         from commcc import collectives, index, metrics, serialization
         from commcc.report import documents
+        from commcc.serialization.loading import split_spec
 
         say(f"reading {graph}")
-        entries = [] if "::" in graph else serialization.list_graphs(graph)
-        if len(entries) > 1:
+        entries = () if split_spec(graph)[1] else serialization.list_graphs(graph)
+        if sum(entry.loadable for entry in entries) > 1:
             return _list(session, graph, entries)
-        program = serialization.load(graph)
+        program = session.load(graph)
         say("identifying collectives")
         made = index.build_index(program)
         ident = collectives.identify(made)
@@ -70,6 +71,7 @@ command = click.Command(
         click.Option(
             ["--all", "everything"], is_flag=True, help="List every collective, with the evidence for its role."
         ),
+        trust_option(),
         *common_options(),
     ],
 )

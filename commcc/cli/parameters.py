@@ -48,6 +48,12 @@ def common_options() -> list[click.Option]:
     ]
 
 
+def trust_option() -> click.Option:
+    """``--trust``, for commands that read graphs."""
+    text = "Let PyTorch load a .pt2 that commcc's own reader refuses. This runs code which the file chooses."
+    return _switch(["--trust"], "trust", text)
+
+
 def _switch(names: list[str], attribute: str, text: str) -> click.Option:
     def remember(ctx: click.Context, _option: click.Parameter, value: bool) -> None:
         if value:

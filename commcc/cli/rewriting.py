@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commcc.cli.parameters import GRAPH_HELP, common_options, graph_argument, output_option, pass_options
+from commcc.cli.parameters import GRAPH_HELP, common_options, graph_argument, output_option, pass_options, trust_option
 from commcc.errors import EXIT_OK, InternalError, OutputError, VerifyError
 from commcc.passes import options, registry
 from commcc.report.units import sentence
@@ -56,6 +56,7 @@ def pass_command(name: str) -> click.Command:
             output_option(default=f"STEM.{name}.EXT beside GRAPH"),
             *pass_options(cls),
             require_proof_option(),
+            trust_option(),
             *common_options(),
         ],
     )
@@ -75,7 +76,7 @@ def rewrite(session: Session, request: Request) -> int:
 
         target = choose_output(request)
         say(f"reading {request.graph}")
-        program = serialization.load(request.graph)
+        program = session.load(request.graph)
         result = pipeline.run(program, request.passes, progress=say)
         judge(session, result, require_proof=request.require_proof)
         say(f"writing {target}")

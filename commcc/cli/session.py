@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.status import Status
 
-    from commcc.program import Note
+    from commcc.program import Note, Program
     from commcc.terms import Json
 
 PATIENCE_SECONDS = 1.0
@@ -39,6 +39,7 @@ class Session:
         self.json = False
         self.quiet = False
         self.debug = False
+        self.trust = False
 
     def emit(self, document: dict[str, Json], *, brief: str, view: Callable[[], Sequence[RenderableType]]) -> None:
         """Print the result in the form that was asked for; ``view`` is called for people only."""
@@ -55,6 +56,12 @@ class Session:
             if not console.is_terminal:
                 text = "".join(line.rstrip() + "\n" for line in text.splitlines())
             self._write(text)
+
+    def load(self, path: str) -> Program:
+        """Read a graph, trusting the file with code of its choice only when told to."""
+        from commcc import serialization
+
+        return serialization.load(path, trust=self.trust)
 
     def flush(self) -> None:
         self._write("")

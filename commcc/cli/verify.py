@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commcc.cli.parameters import common_options, graph_argument
+from commcc.cli.parameters import common_options, graph_argument, trust_option
 from commcc.errors import EXIT_FINDINGS, EXIT_OK
 
 if TYPE_CHECKING:
@@ -23,14 +23,13 @@ unproved).
 @click.pass_obj
 def _verify(session: Session, before: str, after: str) -> int:
     with session.working("loading PyTorch") as say:
-        from commcc import serialization
         from commcc.report import documents
         from commcc.verify import verify
 
         say(f"reading {before}")
-        old = serialization.load(before)
+        old = session.load(before)
         say(f"reading {after}")
-        new = serialization.load(after)
+        new = session.load(after)
         say("verifying")
         verdict = verify(old, new)
     session.report_notes(old.notes, f"{before}: ")
@@ -51,5 +50,5 @@ command = click.Command(
     callback=_verify,
     help=HELP,
     short_help="Is AFTER the same program as BEFORE",
-    params=[graph_argument("before"), graph_argument("after"), *common_options()],
+    params=[graph_argument("before"), graph_argument("after"), trust_option(), *common_options()],
 )

@@ -1,0 +1,48 @@
+"""What ``commcc verify`` says: the verdict, then every finding with its node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from commcc.report.console import make_table
+from commcc.report.units import count
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import RenderableType
+
+    Document = Mapping[str, Any]
+
+_LINES = {
+    "proved": ("proved: the same program", "bold green"),
+    "unproved": ("not proved: no difference found, but not everything could be decided", "bold yellow"),
+    "different": ("different: not the same program", "bold red"),
+}
+_SECTIONS = (("findings", "differences"), ("unproved", "not decided"), ("notes", "harmless"))
+#: What ``checked`` calls the full number of a section's entries.
+_TOTALS = {"findings": "findings", "unproved": "gaps", "notes": "notes"}
+
+
+def view(document: Document) -> list[RenderableType]:
+    """The verdict of a ``verify`` document."""
+    verdict = document["verdict"]
+    text, style = _LINES[document["verified"]]
+    shown: list[RenderableType] = [Text(text, style=style)]
+    checked = {name: number for name, number in verdict["checked"].items() if name not in _TOTALS.values()}
+    if checked:
+        counts = ", ".join(f"{count(number)} {name.replace('_', ' ')}" for name, number in checked.items())
+        shown.append(Text(f"compared {counts}", style="dim"))
+    for key, title in _SECTIONS:
+        found = verdict[key]
+        if not found:
+            continue
+        total = verdict["checked"].get(_TOTALS[key], len(found))
+        more = f" (first {len(found)})" if total > len(found) else ""
+        table = make_table(f"{title}: {total:,}{more}", "rule", "node", "what")
+        for each in found:
+            table.add_row(each["rule"], each["node"], each["text"])
+        shown += ["", table]
+    return shown

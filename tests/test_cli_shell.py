@@ -1,0 +1,261 @@
+"""The shell around the commands: what is imported, exit codes, streams, messages. No graph is read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+
+import click
+import pytest
+
+from commcc.cli import lazy, main, parameters
+from commcc.cli.main import COMMANDS, run
+from commcc.cli.session import OutputClosedError, Session
+from commcc.errors import InputError
+from commcc.passes import registry
+
+ROOT = Path(__file__).parents[1]
+
+LIGHT = [
+    ["--help"],
+    ["--version"],
+    *([name, "--help"] for name in COMMANDS),
+    ["passes"],
+    ["passes", "bucket", "--json"],
+    ["bukcet"],
+    ["bucket"],
+    ["bucket", "g.pt2", "--bucket-cap-mb", "many"],
+    ["bucket", "g.pt2", "--bucket-cap", "3"],
+    ["tag", "g.pt2", "--no-such-flag"],
+    ["convert", "g.pt2"],
+    ["verify", "g.pt2"],
+    ["passes", "buckt"],
+]
+
+
+@pytest.mark.parametrize("arguments", LIGHT, ids=" ".join)
+def test_light_commands_do_not_import_torch(arguments):
+    code = (
+        "import sys\n"
+        "from commcc.cli.main import run\n"
+        f"code = run({arguments!r})\n"
+        "heavy = {'torch', 'numpy', 'sympy'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else code)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "imported" not in done.stderr
+    assert "Traceback" not in done.stderr
+    helpful = (
+        "--help" in arguments or "--version" in arguments or arguments in (["passes"], ["passes", "bucket", "--json"])
+    )
+    assert done.returncode == (0 if helpful else 2), done.stderr
+    assert bool(done.stdout) == helpful
+    assert len(done.stderr.splitlines()) == (0 if helpful else 1), done.stderr
+
+
+def test_help_is_quick():
+    def seconds(*command: str) -> float:
+        start = time.perf_counter()
+        subprocess.run([sys.executable, *command], capture_output=True, check=True)
+        return time.perf_counter() - start
+
+    code = "from commcc.cli.main import run; run(['--help'])"
+    assert min(seconds("-c", code) for _ in range(5)) < min(seconds("-c", "import click") for _ in range(5)) + 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["bukcet"], ["no such command 'bukcet'", "did you mean 'bucket'?", "commcc --help"]),
+        (["zzz"], ["no such command 'zzz';"]),
+        (["bucket", "g", "--bucket-cap-md", "3"], ["--bucket-cap-mb", "commcc bucket --help"]),
+        (["bucket"], ["Missing argument 'GRAPH'", "commcc bucket --help"]),
+        (
+            ["bucket", "g", "--bucket-cap-mb", "x", "--max-topo-span=-3"],
+            ["bucket_cap_mb", "max_topo_span", "'x'", "-3"],
+        ),
+        (["bucket", "g", "--strategy", "gredy"], ["did you mean 'greedy'?"]),
+        (["passes", "buckt"], ["no pass 'buckt'", "did you mean 'bucket'?"]),
+        (["inspect", "g", "--top", "-1"], ["--top"]),
+    ],
+    ids=" ".join,
+)
+def test_wrong_use_is_one_line_and_exit_code_2(arguments, words, capsys):
+    assert run(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert all(word in err for word in words), err
+
+
+def test_no_arguments_shows_help_on_standard_error(capsys):
+    assert run([]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Usage: commcc" in err
+
+
+def test_short_help_flag(capsys):
+    assert run(["bucket", "-h"]) == 0
+    assert "--max-topo-span" in capsys.readouterr().out
+
+
+def test_every_pass_has_a_command():
+    assert set(registry.names()) <= set(COMMANDS)
+
+
+def test_flags_are_the_fields_of_the_pass():
+    cls = registry.get("bucket")
+    options = {option.name: option for option in parameters.pass_options(cls)}
+    assert list(options) == [field.name for field in dataclasses.fields(cls)]
+    assert options["bucket_cap_mb"].opts == ["--bucket-cap-mb"]
+    assert options["multi_dtype"].secondary_opts == ["--no-multi-dtype"]
+    assert "[default: 1500]" in options["max_topo_span"].help
+    assert "'none'" in options["max_topo_span"].help
+
+
+def test_completion_offers_the_choices():
+    option = next(o for o in parameters.pass_options(registry.get("bucket")) if o.name == "groups")
+    items = option.shell_complete(click.Context(click.Command("x")), "")
+    assert [item.value for item in items] == ["primary", "all"]
+
+
+def test_passes_json(capsys):
+    assert run(["passes", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["schema"], document["command"]) == (1, "passes")
+    bucket = next(each for each in document["passes"] if each["name"] == "bucket")
+    span = next(option for option in bucket["options"] if option["name"] == "max_topo_span")
+    assert (span["type"], span["default"]) == ("int", 1500)
+    assert span["none"]
+
+
+def test_passes_tables(capsys):
+    assert run(["passes"]) == 0
+    assert {"tag", "bucket"} <= set(capsys.readouterr().out.split())
+    assert run(["passes", "bucket"]) == 0
+    out = capsys.readouterr().out
+    assert "max_topo_span" in out and "1500" in out
+    assert run(["passes", "-q"]) == 0
+    assert capsys.readouterr().out.split() == list(registry.names())
+
+
+def raising(monkeypatch, error: BaseException) -> None:
+    def build(name: str) -> click.Command:
+        @click.command(name, params=parameters.common_options())
+        def command() -> None:
+            raise error
+
+        return command
+
+    monkeypatch.setattr(main, "COMMANDS", {"boom": f"{__name__}:BOOM"})
+    monkeypatch.setattr(sys.modules[__name__], "BOOM", build, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (InputError("broken", where="f.txt:3", hint="dump it again"), 2, "f.txt:3: broken; dump it again"),
+        (ValueError("two\nlines"), 3, "bug in commcc, please report; run with --debug"),
+        (RecursionError("deep"), 3, "bug in commcc"),
+        (PermissionError(13, "Permission denied", "f.txt"), 2, "f.txt: Permission denied"),
+        (KeyboardInterrupt(), 130, ""),
+        (click.ClickException("said by click"), 2, "said by click"),
+    ],
+    ids=repr,
+)
+def test_exit_codes(error, code, words, monkeypatch, capsys):
+    raising(monkeypatch, error)
+    assert run(["boom"]) == code
+    err = capsys.readouterr().err
+    assert words in err
+    assert "Traceback" not in err
+    assert len(err.splitlines()) <= 1
+
+
+@pytest.mark.parametrize("error", [InputError("broken"), ValueError("odd")], ids=repr)
+def test_debug_shows_the_traceback(error, monkeypatch, capsys):
+    raising(monkeypatch, error)
+    assert run(["boom", "--debug"]) == error.__dict__.get("exit_code", 2 if isinstance(error, InputError) else 3)
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert "test_cli_shell.py" in err
+
+
+def test_reader_of_stdout_goes_away():
+    code = "import sys; from commcc.cli.main import run; sys.exit(run(['passes']))"
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert done.returncode == 141
+    assert done.stderr == ""
+
+
+def test_closed_output_is_reported_once(monkeypatch):
+    class Closed:
+        def write(self, _text: str) -> int:
+            raise BrokenPipeError
+
+        def flush(self) -> None: ...
+
+    monkeypatch.setattr(sys, "stdout", Closed())
+    session = Session()
+    session.quiet = True
+    with pytest.raises(OutputClosedError):
+        session.emit({}, brief="x", view=list)
+
+
+def test_streams(capsys):
+    session = Session()
+    session.note("a note\non two lines")
+    session.warn("a warning")
+    session.emit({"a": 1}, brief="brief", view=lambda: ["a table"])
+    out, err = capsys.readouterr()
+    assert out == "a table\n"
+    assert err == "note: a note on two lines\nwarning: a warning\n"
+    session.quiet = True
+    session.note("not said")
+    session.warn("said")
+    session.emit({"a": 1}, brief="brief", view=lambda: ["a table"])
+    out, err = capsys.readouterr()
+    assert (out, err) == ("brief\n", "warning: said\n")
+    session.json = True
+    session.emit({"a": [1.5, None]}, brief="brief", view=lambda: ["a table"])
+    assert json.loads(capsys.readouterr().out) == {"a": [1.5, None]}
+
+
+def test_progress_is_for_terminals_only(capsys):
+    with Session().working("thinking") as say:
+        say("still")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_lazy_group_imports_nothing_until_asked(monkeypatch):
+    group = lazy.LazyGroup(table={"x": "no_such_module_at_all:command"}, name="g", help="")
+    context = click.Context(group)
+    assert group.list_commands(context) == ["x"]
+    assert group.get_command(context, "y") is None
+    with pytest.raises(ModuleNotFoundError):
+        group.get_command(context, "x")
+
+
+@pytest.mark.skipif(
+    f"click=={metadata.version('click')}" not in (ROOT / "constraints.txt").read_text().split(),
+    reason="help texts differ between click versions",
+)
+def test_reference_is_up_to_date():
+    done = subprocess.run(
+        [sys.executable, "tools/cli_docs.py", "--check", "docs/cli.md"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

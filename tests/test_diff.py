@@ -1,0 +1,287 @@
+"""diff: merges, splits, moves, additions and renames, on graphs small enough to check by hand."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from bisect import bisect_left
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import fx
+
+import commcc.ops  # noqa: F401  registers the functional collectives
+from commcc.diff import GraphDiff, diff
+from commcc.diffing.moves import longest_increasing
+from commcc.program import META_KEY, NodeRecord, ProcessGroup, Program
+from commcc.report import differing
+from commcc.report.console import make_console
+from commcc.report.documents import difference, difference_brief
+
+aten = torch.ops.aten
+
+
+class Build:
+    """Builds a graph node by node; names are given, as in a file."""
+
+    def __init__(self) -> None:
+        import torch.distributed._functional_collectives  # noqa: F401
+
+        self.graph = fx.Graph()
+        self.node: dict[str, fx.Node] = {}
+
+    def input(self, name: str) -> fx.Node:
+        self.node[name] = self.graph.placeholder(name)
+        return self.node[name]
+
+    def op(self, name: str, target, *args, merged=(), **kwargs) -> fx.Node:
+        made = self.graph.create_node("call_function", target, args, kwargs, name=name)
+        assert made.name == name
+        if merged:
+            made.meta[META_KEY] = NodeRecord(merged_from=tuple(merged))
+        self.node[name] = made
+        return made
+
+    def gather(self, name: str, of: fx.Node, group: str = "0", merged=()) -> fx.Node:
+        return self.op(name, torch.ops._c10d_functional.all_gather_into_tensor.default, of, 2, group, merged=merged)
+
+    def wait(self, name: str, of: fx.Node) -> fx.Node:
+        return self.op(name, torch.ops._c10d_functional.wait_tensor.default, of)
+
+    def done(self, *results: fx.Node) -> Program:
+        self.graph.output(results)
+        return Program(self.graph, torch.nn.Module(), {"0": ProcessGroup("0", 2), "1": ProcessGroup("1", 2)})
+
+
+def gathers(count: int) -> Program:
+    """``count`` parameters, each gathered just before it is multiplied."""
+    b = Build()
+    x = b.input("x")
+    params = [b.input(f"p{i}") for i in range(count)]
+    for i, p in enumerate(params):
+        w = b.wait(f"w{i}", b.gather(f"ag{i}", p))
+        x = b.op(f"mm{i}", aten.mm.default, x, w)
+    return b.done(x)
+
+
+def merged(count: int, *, record: bool) -> Program:
+    """The same with all gathers merged into one."""
+    b = Build()
+    x = b.input("x")
+    params = [b.input(f"p{i}") for i in range(count)]
+    flat = b.op("cat", aten.cat.default, params)
+    launch = b.gather("ag_new", flat, merged=[f"ag{i}" for i in range(count)] if record else ())
+    parts = b.op("split", aten.split.Tensor, b.wait("w_new", launch), 4)
+    for i in range(count):
+        part = b.op(f"get{i}", __import__("operator").getitem, parts, i)
+        x = b.op(f"mm{i}", aten.mm.default, x, part)
+    return b.done(x)
+
+
+def summary(d: GraphDiff) -> dict[str, int]:
+    lists = ("merged", "split", "replaced", "moved", "renamed", "changed", "rewired")
+    return {name: len(getattr(d, name)) for name in lists if getattr(d, name)}
+
+
+def ops(groups) -> dict[str, tuple[str, ...]]:
+    return {group.op: group.nodes for group in groups}
+
+
+def test_identical():
+    d = diff(gathers(3), gathers(3))
+    assert d.identical
+    assert summary(d) == {}
+    assert difference_brief(d.to_json()) == "identical"
+
+
+@pytest.mark.parametrize("record", [True, False])
+def test_merge(record):
+    d = diff(gathers(3), merged(3, record=record))
+    (merge,) = d.merged
+    assert (merge.into, merge.members) == ("ag_new", ("ag0", "ag1", "ag2"))
+    assert merge.evidence == ("record" if record else "structure")
+    assert (merge.kind, merge.group, merge.span) == ("all_gather", "0", 6)
+    assert merge.launch_moved == (-2, 0)  # ag2 passed mm0 and mm1 on the way up
+    assert merge.wait_moved == (-2, 0)
+    assert ops(d.added)["operator.getitem"] == ("get0", "get1", "get2")
+    assert ops(d.removed)["_c10d_functional.all_gather_into_tensor"] == ("ag0", "ag1", "ag2")
+    assert d.rewired == ("mm0", "mm1", "mm2")
+    assert not d.moved and not d.split and not d.changed
+
+
+def test_merge_of_merged_names_what_the_first_graph_has():
+    before = merged(2, record=True)
+    b = Build()
+    b.input("x")
+    for name in ("p0", "p1"):
+        b.input(name)
+    launch = b.gather("ag_twice", b.node["p0"], merged=("ag0", "ag1"))
+    d = diff(before, b.done(b.wait("w", launch)))
+    assert [m.members for m in d.merged] == [("ag_new",)]
+
+
+def test_split_is_a_merge_read_backwards():
+    d = diff(merged(3, record=False), gathers(3))
+    (split,) = d.split
+    assert (split.source, split.parts) == ("ag_new", ("ag0", "ag1", "ag2"))
+    assert not d.merged
+
+
+def test_replaced():
+    def one(name: str, group: str) -> Program:
+        b = Build()
+        x, p = b.input("x"), b.input("p")
+        return b.done(b.op("mm", aten.mm.default, x, b.wait("w", b.gather(name, p, group))))
+
+    d = diff(one("ag", "0"), one("ag_other", "1"))
+    assert [(r.before, r.after) for r in d.replaced] == [("ag", "ag_other")]
+    d = diff(one("ag", "0"), one("ag", "1"))
+    assert [(c.name, c.before, c.after) for c in d.changed] == [("ag", "%, 2, 0", "%, 2, 1")]
+    d = diff(one("ag", "0"), one("renamed", "0"))
+    assert [(r.before, r.after) for r in d.renamed] == [("ag", "renamed"), ("w", "w")]
+    assert summary(d) == {"renamed": 2}
+
+
+def chain(names: list[str]) -> Program:
+    """Independent ops in the given order."""
+    b = Build()
+    x = b.input("x")
+    results = {name: b.op(name, aten.add.Tensor, x, i) for i, name in enumerate(sorted(names))}
+    for name in names:
+        last = list(b.graph.nodes)[-1]
+        if results[name] is not last:
+            last.append(results[name])
+    return b.done(*(results[name] for name in sorted(names)))
+
+
+@pytest.mark.parametrize(
+    ("after", "moved"),
+    [
+        ("bcdae", {"a": 3}),
+        ("eabcd", {"e": -4}),
+        ("abdce", {"c": 1}),
+        ("bacde", {"a": 1}),
+    ],
+)
+def test_moves(after, moved):
+    d = diff(chain(list("abcde")), chain(list(after)))
+    assert summary(d) == {"moved": len(moved)}
+    found = {m.name: m.passed for m in d.moved}
+    assert found == moved or {abs(p) for p in found.values()} == {abs(p) for p in moved.values()}
+
+
+@given(st.permutations(list(range(12))))
+def test_longest_increasing(values):
+    chain_found = longest_increasing(values)
+    picked = [values[i] for i in chain_found]
+    assert picked == sorted(set(picked))
+    assert chain_found == sorted(chain_found)
+    tails: list[int] = []  # patience sorting gives the length
+    for value in values:
+        place = bisect_left(tails, value)
+        tails[place : place + 1] = [value]
+    assert len(picked) == len(tails)
+
+
+@given(st.permutations(list("abcdefg")))
+def test_every_node_that_moved_is_listed_once(order):
+    d = diff(chain(list("abcdefg")), chain(order))
+    kept = [name for name in order if name not in {m.name for m in d.moved}]
+    assert kept == sorted(kept)
+    for move in d.moved:
+        stayed_before = sum(name < move.name for name in kept)
+        stayed_after = sum(order.index(name) < order.index(move.name) for name in kept)
+        assert move.passed == stayed_after - stayed_before
+
+
+def test_added_and_removed():
+    d = diff(chain(list("abc")), chain(list("abcd")))
+    assert ops(d.added) == {"aten.add": ("d",)}
+    assert d.removed == ()
+    assert diff(chain(list("abcd")), chain(list("abc"))).added == ()
+
+
+def test_everything_renamed_is_no_difference_but_names():
+    b = Build()
+    x = b.input("other_x")
+    b.done(b.op("other_relu", aten.relu.default, b.op("other_add", aten.add.Tensor, x, 1)))
+    c = Build()
+    x = c.input("x")
+    c.done(c.op("relu", aten.relu.default, c.op("add", aten.add.Tensor, x, 1)))
+    before, after = (Program(each.graph, torch.nn.Module()) for each in (c, b))
+    d = diff(before, after)
+    assert [(r.before, r.after) for r in d.renamed] == [("x", "other_x"), ("add", "other_add"), ("relu", "other_relu")]
+    assert summary(d) == {"renamed": 3}
+
+
+def test_a_wait_of_the_same_name_on_another_launch_is_not_the_same_wait():
+    def one(swap: bool) -> Program:
+        b = Build()
+        p, q = b.input("p"), b.input("q")
+        first, second = b.gather("ag0", p), b.gather("ag1", q)
+        w0, w1 = b.wait("w0", second if swap else first), b.wait("w1", first if swap else second)
+        return b.done(w0, w1)
+
+    d = diff(one(False), one(True))
+    assert {(r.before, r.after) for r in d.renamed} == {("w0", "w1"), ("w1", "w0")}
+
+
+def test_metrics_side_by_side():
+    d = diff(gathers(3), merged(3, record=True))
+    assert d.before.collectives["all_gather"] == 3
+    assert d.after.collectives["all_gather"] == 1
+    assert d.to_json()["before"]["nodes"] == 14
+
+
+def test_json_is_plain_and_complete():
+    document = difference("a", "b", diff(gathers(3), merged(3, record=True)))
+    assert json.loads(json.dumps(document)) == document
+    assert set(document) == {
+        *("schema", "command", "inputs", "identical", "before", "after", "merged", "split", "replaced"),
+        *("moved", "added", "removed", "renamed", "changed", "rewired"),
+    }
+    assert document["merged"][0]["members"] == ["ag0", "ag1", "ag2"]
+
+
+def shown(document, top, capsys) -> str:
+    import sys
+
+    console = make_console(sys.stdout)
+    for renderable in differing.view(document, top):
+        console.print(renderable)
+    return capsys.readouterr().out
+
+
+def test_view_is_short_and_all_is_complete(capsys):
+    document = difference("a", "b", diff(gathers(40), merged(40, record=True)))
+    short = shown(document, 3, capsys)
+    assert len(short.splitlines()) < 40
+    assert "merged: 40 collectives into 1" in short
+    assert "ag0 ... ag39" in short
+    full = shown(document, None, capsys)
+    assert all(f"ag{i}" in full for i in range(40))
+
+
+def test_ten_thousand_nodes_in_seconds():
+    names = [f"n{i:05d}" for i in range(10_000)]
+    order = list(names)
+    rng = random.Random(0)
+    for _ in range(500):
+        order.insert(rng.randrange(len(order)), order.pop(rng.randrange(len(order))))
+    before, after = chain_fast(names, names), chain_fast(names, order)
+    start = time.perf_counter()
+    d = diff(before, after)
+    assert time.perf_counter() - start < 10
+    assert 300 < len(d.moved) <= 500
+
+
+def chain_fast(names: list[str], order: list[str]) -> Program:
+    b = Build()
+    x = b.input("x")
+    constants = {name: i for i, name in enumerate(names)}
+    for name in order:
+        b.op(name, aten.add.Tensor, x, constants[name])
+    return b.done(*(b.node[name] for name in names))
