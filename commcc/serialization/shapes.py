@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._dtype_abbrs import dtype_abbrs
 
-from commcc.errors import InputError
+from commcc.errors import InputError, OutputError
 from commcc.serialization.fx_context import REQUIRES_GRAD, ShapeContext, SymbolInfo, symbols_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 __all__ = [
     "ShapeContext",
@@ -139,14 +139,25 @@ def parse_val(text: str, ctx: ShapeContext, *, device: str = "cpu") -> Any:
     return ctx.tensor(shape, stride, dtype_of(parts.dtype), parts.device or device)
 
 
-def format_sizes(sizes: Iterable[Any]) -> str:
-    return f"[{', '.join([str(size) for size in sizes])}]"
+def format_sizes(sizes: Iterable[Any], size_text: Callable[[object], str] = str) -> str:
+    return f"[{', '.join([size_text(size) for size in sizes])}]"
 
 
-def format_val(val: Any) -> str:
-    """The annotation that torch prints with strides and devices; empty for what has none (tuples, None, ints)."""
+def format_val(val: Any, size_text: Callable[[object], str] = str) -> str:
+    """The annotation that torch prints with strides and devices; empty for what has none (tuples, None, ints).
+
+    size_text: prints sizes and strides, numbers and symbolic ones.
+    """
     if isinstance(val, torch.Tensor):
-        return f"{dtype_abbrs[val.dtype]}{format_sizes(val.shape)}{format_sizes(val.stride())}{val.device}"
+        shape, stride = format_sizes(val.shape, size_text), format_sizes(val.stride(), size_text)
+        return f"{_abbreviation(val.dtype)}{shape}{stride}{val.device}"
     if isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return f"Sym({val})"
+        return f"Sym({size_text(val)})"
     return ""
+
+
+def _abbreviation(dtype: torch.dtype) -> str:
+    try:
+        return dtype_abbrs[dtype]
+    except KeyError:
+        raise OutputError(f"dtype {dtype} has no short name") from None

@@ -1,0 +1,273 @@
+"""Node metadata as JSON and back, for the text format and for the extra file in ``.pt2`` archives.
+
+Usage::
+
+    data = encode_meta(node)          # {"seq_nr": 12, "stack_trace": "...", "commcc": {"role": "fsdp"}}
+    node.meta = decode_meta(data, ctx, val=parse_val(annotation, ctx))
+    dropped_keys(node)                # ('grapharg',): what no file can hold
+
+``val`` is left out where its annotation says all; it is there for storage offsets, ``requires_grad``,
+tuples, None and plain numbers. Equal JSON comes from equal metadata, in one fixed key order.
+
+What JSON has not is tagged: ``{"$tuple": [...]}``, ``{"$dict": [[key, value], ...]}``, ``{"$float": "inf"}``.
+Classes become their qualified names, enums their names, ops and descriptors their printed form; these
+come back as strings. Limits: what torch can derive again from ``val`` (``tensor_meta``) is not kept.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._ops import OperatorBase, OpOverloadPacket
+
+from commcc.errors import InputError
+from commcc.program import META_KEY, NodeRecord
+from commcc.serialization.shapes import format_val, parse_val, requires_grad_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import fx
+
+    from commcc.serialization.shapes import ShapeContext
+    from commcc.terms import Json
+
+    SizeText = Callable[[object], str]
+
+
+class _NoVal:
+    """The value of a node that has no ``val``."""
+
+    def __repr__(self) -> str:
+        return "NO_VAL"
+
+
+NO_VAL: Any = _NoVal()
+_LOST: Any = object()
+
+#: Derived from ``val`` or private to the tracer that made the graph; leaving them out loses nothing.
+DERIVED_KEYS = frozenset(
+    {"tensor_meta", "example_value", "eager_input_vals", "from_node", "grapharg", "dynamo_source"}
+    | {"unbacked_bindings", "fwd_source_fn_stack", "output_stack_traces", "mutation_region_id"}
+)
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("stack_trace", "partitioner_tag", "recompute", "original_aten"), (str,)),
+    **dict.fromkeys(("custom", "nn_module_stack", "fwd_nn_module_stack"), (dict,)),
+    **dict.fromkeys(("seq_nr", "ac_graph_id"), (int,)),
+    **dict.fromkeys(("autograd_backward", "is_gradient_acc"), (bool, int)),
+    "desc": (str, list),
+}
+#: Keys whose values are kept as printed, whatever they are made of.
+_PRINTED = frozenset({"desc", "original_aten"})
+
+
+def encode_meta(node: fx.Node, size_text: SizeText = str) -> dict[str, Json]:
+    """All metadata of ``node`` that a file can hold; ``val`` only as far as its annotation does not say it.
+
+    size_text: prints symbolic sizes inside ``val``.
+    """
+    out: dict[str, Json] = {}
+    for key in sorted(node.meta, key=str):
+        encoded = _entry(key, node.meta[key], size_text)
+        if encoded is not _LOST:
+            out[key] = encoded
+    return out
+
+
+def dropped_keys(node: fx.Node) -> tuple[str, ...]:
+    """Names of the metadata that :func:`encode_meta` had to leave out, save what can be derived again."""
+    keys = (key for key in node.meta if key not in DERIVED_KEYS)
+    return tuple(sorted(str(key) for key in keys if _is_lost(key, node.meta[key])))
+
+
+def _is_lost(key: Any, value: Any) -> bool:
+    if key == "val":
+        return not is_annotated(value) and encode_val(value) is _LOST
+    return _entry(key, value, str) is _LOST
+
+
+def _entry(key: Any, value: Any, size_text: SizeText) -> Any:
+    if not isinstance(key, str) or key in DERIVED_KEYS:
+        return _LOST
+    if key == "val":
+        return _extra_of_val(value, size_text)
+    if key == META_KEY:
+        return value.to_json() if isinstance(value, NodeRecord) else _LOST
+    if key in _PRINTED and not isinstance(value, str):
+        return [str(item) for item in value] if isinstance(value, (list, tuple)) else str(value)
+    return encode_json(value)
+
+
+def encode_json(value: Any) -> Any:
+    """``value`` as JSON with tags, or a private marker if it cannot be (see :func:`is_lost`)."""
+    if isinstance(value, Enum):
+        return value.name
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"$float": str(value)}
+    if isinstance(value, complex):
+        return {"$complex": [str(value.real), str(value.imag)]}
+    if isinstance(value, (list, tuple)):
+        return _encode_sequence(value)
+    if isinstance(value, dict):
+        return _encode_dict(value)
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}"
+    return str(value) if isinstance(value, (OperatorBase, OpOverloadPacket)) else _LOST
+
+
+def is_lost(encoded: Any) -> bool:
+    """Whether :func:`encode_json` or :func:`encode_val` could not encode its argument."""
+    return encoded is _LOST
+
+
+def _encode_sequence(value: list[Any] | tuple[Any, ...]) -> Any:
+    items = [encode_json(item) for item in value]
+    if any(item is _LOST for item in items):
+        return _LOST
+    return {"$tuple": items} if isinstance(value, tuple) else items
+
+
+def _encode_dict(value: dict[Any, Any]) -> Any:
+    pairs = [(key, encode_json(item)) for key, item in value.items()]
+    if any(item is _LOST for _, item in pairs):
+        return _LOST
+    if all(type(key) is str and not key.startswith("$") for key, _ in pairs):
+        return dict(pairs)
+    keys = [encode_json(key) for key, _ in pairs]
+    return (
+        _LOST
+        if any(key is _LOST for key in keys)
+        else {"$dict": [[k, v] for k, (_, v) in zip(keys, pairs, strict=True)]}
+    )
+
+
+def decode_json(data: Any) -> Any:
+    """What :func:`encode_json` encoded; unknown tags raise :class:`InputError`."""
+    if isinstance(data, list):
+        return [decode_json(item) for item in data]
+    if not isinstance(data, dict):
+        return data
+    if len(data) != 1 or not (tag := next(iter(data))).startswith("$"):
+        return {key: decode_json(item) for key, item in data.items()}
+    return _decode_tagged(tag, data[tag])
+
+
+def _decode_tagged(tag: str, body: Any) -> Any:
+    try:
+        if tag == "$tuple":
+            return tuple(decode_json(item) for item in _as_list(body))
+        if tag == "$float":
+            return float(body)
+        if tag == "$complex":
+            real, imaginary = _as_list(body)
+            return complex(float(real), float(imaginary))
+        if tag == "$dict":
+            return {decode_json(key): decode_json(item) for key, item in _as_list(body)}
+    except (TypeError, ValueError):
+        raise InputError(f"broken {tag} in metadata") from None
+    raise InputError(f"unknown tag {tag[:40]!r} in metadata")
+
+
+def _as_list(body: Any) -> list[Any]:
+    if not isinstance(body, list):
+        raise TypeError("a list is needed")
+    return body
+
+
+def is_annotated(val: Any) -> bool:
+    """Whether ``val`` has an annotation (dense tensors and symbolic scalars)."""
+    if isinstance(val, torch.Tensor):
+        return val.layout is torch.strided and not val.is_nested
+    return isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def _extra_of_val(val: Any, size_text: SizeText) -> Any:
+    """What the annotation of ``val`` does not say; the marker for lost if that is nothing."""
+    if not is_annotated(val):
+        return encode_val(val, size_text)
+    return (_tensor_extra(val, size_text) if isinstance(val, torch.Tensor) else None) or _LOST
+
+
+def _tensor_extra(val: torch.Tensor, size_text: SizeText) -> dict[str, Any]:
+    extra: dict[str, Any] = {}
+    offset = val.storage_offset()
+    if type(offset) is not int or offset != 0:
+        extra["offset"] = offset if type(offset) is int else size_text(offset)
+    if requires_grad_of(val):
+        extra["requires_grad"] = True
+    return extra
+
+
+def encode_val(val: Any, size_text: SizeText = str) -> Any:
+    """A whole value as JSON: annotations for tensors and symbolic scalars, tags for the rest."""
+    if is_annotated(val):
+        extra = _tensor_extra(val, size_text) if isinstance(val, torch.Tensor) else {}
+        return {"$val": format_val(val, size_text), **extra}
+    if isinstance(val, (list, tuple)):
+        items = [encode_val(item, size_text) for item in val]
+        if any(item is _LOST for item in items):
+            return _LOST
+        return {"$tuple": items} if isinstance(val, tuple) else items
+    return encode_json(val)
+
+
+def decode_val(data: Any, ctx: ShapeContext) -> Any:
+    """What :func:`encode_val` encoded, as values of ``ctx``."""
+    if isinstance(data, list):
+        return [decode_val(item, ctx) for item in data]
+    if isinstance(data, dict) and isinstance(data.get("$val"), str):
+        return with_extra(parse_val(data["$val"], ctx), data, ctx)
+    if isinstance(data, dict) and isinstance(data.get("$tuple"), list):
+        return tuple(decode_val(item, ctx) for item in data["$tuple"])
+    return decode_json(data)
+
+
+def with_extra(val: Any, extra: Mapping[str, Any], ctx: ShapeContext) -> Any:
+    """The tensor ``val`` with the storage offset and ``requires_grad`` that ``extra`` tells."""
+    offset, requires_grad = extra.get("offset", 0), extra.get("requires_grad", False)
+    if offset == 0 and not requires_grad:
+        return val
+    if isinstance(offset, str):
+        offset = ctx.parse_integer(offset)
+    if not isinstance(val, torch.Tensor) or type(requires_grad) is not bool or isinstance(offset, (bool, float)):
+        raise InputError("only tensors have a storage offset and requires_grad")
+    return ctx.tensor(
+        val.shape, val.stride(), val.dtype, val.device, requires_grad=requires_grad, storage_offset=offset
+    )
+
+
+def decode_meta(data: Mapping[str, Any], ctx: ShapeContext, val: Any = NO_VAL) -> dict[str, Any]:
+    """Metadata for ``node.meta`` from what :func:`encode_meta` gave.
+
+    val: the value that the annotation described, if there was one. Wrong types raise :class:`InputError`.
+    """
+    out: dict[str, Any] = {}
+    if val is not NO_VAL:
+        out["val"] = val
+    for key, entry in data.items():
+        out[key] = decode_entry(key, entry, ctx, val)
+    return out
+
+
+def decode_entry(key: str, entry: Any, ctx: ShapeContext, val: Any = NO_VAL) -> Any:
+    """One value of the JSON that :func:`encode_meta` makes."""
+    if key == "val":
+        if val is NO_VAL:
+            return decode_val(entry, ctx)
+        if not isinstance(entry, dict):
+            raise InputError("the value is told twice, by an annotation and in the metadata")
+        return with_extra(val, entry, ctx)
+    if key == META_KEY:
+        try:
+            return NodeRecord.from_json(entry)
+        except (AttributeError, ValueError) as error:
+            raise InputError(f"broken commcc record: {error}") from None
+    found = decode_json(entry)
+    if key in _TYPES and not isinstance(found, _TYPES[key]):
+        raise InputError(f"metadata {key!r} has the wrong type ({type(found).__name__})")
+    return found
