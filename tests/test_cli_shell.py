@@ -126,6 +126,19 @@ def test_completion_offers_the_choices():
     assert [item.value for item in items] == ["primary", "all"]
 
 
+def completions(words: str, at: int) -> list[str]:
+    environment = {**os.environ, "_COMMCC_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(at)}
+    code = "from commcc.cli.main import entry; entry()"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    return [line.split(",", 1)[1] for line in done.stdout.splitlines()]
+
+
+def test_shell_completion():
+    assert completions("commcc b", 1) == ["bucket"]
+    assert completions("commcc bucket --max-t", 2) == ["--max-topo-span"]
+    assert completions("commcc bucket --groups p", 3) == ["primary"]
+
+
 def test_passes_json(capsys):
     assert run(["passes", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)

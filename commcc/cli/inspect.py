@@ -33,12 +33,13 @@ def _inspect(session: Session, graph: str, top: int, everything: bool) -> int:
         say("identifying collectives")
         made = index.build_index(program)
         ident = collectives.identify(made)
-        document = documents.inspection(graph, program, made, ident, metrics.measure(made, ident))
+        measured = metrics.measure(made, ident)
+        document = documents.inspection(graph, program, made, ident, measured)
     session.report_notes(program.notes)
     for warning in ident.warnings:
         session.warn(warning)
     session.emit(
-        document, brief=documents.brief(document["graph"]), view=lambda: _view(document, None if everything else top)
+        document, brief=documents.brief(measured.to_json()), view=lambda: _view(document, None if everything else top)
     )
     return EXIT_OK
 

@@ -31,6 +31,8 @@ from commcc.errors import EXIT_BUG, EXIT_OK, EXIT_USAGE, CommccError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+#: Set by the shell's completion script; click then answers and exits by itself.
+COMPLETION = "_COMMCC_COMPLETE"
 EXIT_INTERRUPTED = 130
 EXIT_PIPE = 141
 
@@ -65,7 +67,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; nothing that happens inside escapes as an exception."""
     session = Session()
     try:
-        if not arguments:
+        if not arguments and COMPLETION not in os.environ:
             click.echo(make_group().get_help(click.Context(make_group(), info_name="commcc")), err=True)
             return EXIT_USAGE
         outcome = make_group().main(list(arguments), prog_name="commcc", standalone_mode=False, obj=session)

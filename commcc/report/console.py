@@ -17,6 +17,8 @@ from rich.text import Text
 if TYPE_CHECKING:
     from typing import TextIO
 
+    from rich.console import ConsoleOptions, RenderResult
+
 UNBOUNDED = 10_000
 
 
@@ -26,16 +28,21 @@ def make_console(stream: TextIO) -> Console:
     return Console(file=stream, width=UNBOUNDED if free else None, highlight=False, markup=False, emoji=False)
 
 
-def make_table(title: str, *columns: str, numbers: tuple[str, ...] = ()) -> Table:
+class Section(Table):
+    """A table under a heading, which may be wider than the table."""
+
+    heading: str = ""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.heading:
+            yield Text(self.heading, style="bold")
+        yield from super().__rich_console__(console, options)
+
+
+def make_table(heading: str, *columns: str, numbers: tuple[str, ...] = ()) -> Section:
     """A table with a plain header; the columns named in ``numbers`` are aligned to the right."""
-    table = Table(
-        title=Text(title, style="bold"),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        header_style="bold",
-    )
+    table = Section(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    table.heading = heading
     for name in columns:
         if name in numbers:
             table.add_column(name, justify="right", no_wrap=True)

@@ -104,13 +104,15 @@ def _moved_by_op(moved: list[Document], top: int | None) -> Table | None:
         by_op[move["op"]].append(move["passed"])
     ordered = sorted(by_op.items(), key=lambda item: (-len(item[1]), item[0]))
     title = _title(f"moved: {plural(len(moved), 'node')} past others that stayed", len(ordered), top)
-    numbers = ("earlier", "by at most", "later", "by at most ")
+    numbers = ("earlier", "later")
     table = make_table(title, "op", *numbers, numbers=numbers)
     for op, passed in _cut(ordered, top):
-        earlier, later = [-p for p in passed if p < 0], [p for p in passed if p >= 0]
-        cells = (count(len(earlier)), count(max(earlier, default=0)), count(len(later)), count(max(later, default=0)))
-        table.add_row(op, *("" if cell == "0" else cell for cell in cells))
+        table.add_row(op, _reach([-p for p in passed if p < 0]), _reach([p for p in passed if p >= 0]))
     return table
+
+
+def _reach(distances: list[int]) -> str:
+    return f"{len(distances):,}, at most {max(distances):,}" if distances else ""
 
 
 def _moved(moved: list[Document], top: int | None) -> Table | None:
@@ -118,7 +120,7 @@ def _moved(moved: list[Document], top: int | None) -> Table | None:
         return None
     ordered = moved if top is None else sorted(moved, key=lambda move: (-abs(move["passed"]), move["after"]))
     title = "moved, in the order after" if top is None else _title("moved farthest", len(moved), top)
-    table = make_table(title, "node", "passed", "from", "to", numbers=("passed", "from", "to"))
+    table = make_table(title, "node", "passed", "before", "after", numbers=("passed", "before", "after"))
     for move in _cut(ordered, top):
         table.add_row(move["name"], _signed(move["passed"]), count(move["before"]), count(move["after"]))
     return table

@@ -42,7 +42,7 @@ def _step(step: Document) -> list[RenderableType]:
     report = step["report"]
     for label, text in _bucketing(report) if "knobs" in report else _anything(report):
         grid.add_row(Text(label, style="cyan"), text)
-    return [head, Padding(grid, (0, 0, 0, 2))]
+    return [head, Padding(grid, (0, 0, 0, 2), expand=False)]
 
 
 def _bucketing(report: Document) -> Iterator[tuple[str, str]]:
