@@ -1,0 +1,199 @@
+"""Text cases: a graph before, what to do with it, and everything that comes out, compared whole.
+
+A file in ``tests/cases`` holds cases of this form::
+
+    [case merges two gathers]
+    [run] bucket{groups=all}          or: [run] identify
+    [groups] {"0": {"size": 2}}       optional
+    [in]
+    def forward(self, p0: "f32[4, 8]", ...):
+        ...
+    [out]
+    what :func:`render` prints
+
+``make golden`` (``python -m tests.case_files``) rewrites every ``[out]`` and refuses to in CI.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+CASES = Path(__file__).parent / "cases"
+_HEAD = re.compile(r"^\[(case|run|groups|in|out)(?: (.*?))?\](?: (.*))?$")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case; ``out`` is None where the file has none yet."""
+
+    file: str
+    name: str
+    run: str
+    groups: str
+    text: str
+    out: str | None
+
+
+def read_cases(path: Path) -> list[Case]:
+    """The cases of one file; a section that is misspelt is an error, not a comment."""
+    found: list[dict[str, Any]] = []
+    section: list[str] | None = None
+    for line in path.read_text().splitlines():
+        head = _HEAD.match(line)
+        if head is None:
+            if section is None:
+                if line.strip() and not line.startswith("#"):
+                    raise ValueError(f"{path.name}: text outside a section: {line}")
+                continue
+            section.append(line)
+            continue
+        kind, rest = head[1], head[2] or head[3] or ""
+        section = None
+        if kind == "case":
+            found.append({"name": rest})
+        elif kind in ("run", "groups"):
+            found[-1][kind] = rest
+        else:
+            section = found[-1][kind] = []
+    return [_case(path.name, entry) for entry in found]
+
+
+def _case(file: str, entry: dict[str, Any]) -> Case:
+    out = "\n".join(entry["out"]).strip("\n") if "out" in entry else None
+    return Case(file, entry["name"], entry["run"], entry.get("groups", ""), "\n".join(entry["in"]).strip("\n"), out)
+
+
+def load_case(case: Case) -> Any:
+    """The case's graph as a Program."""
+    from commcc.program import ProcessGroup
+    from commcc.serialization.fx_text import parse_text
+
+    body = case.text if case.text.startswith("class") else "class GraphModule(torch.nn.Module):\n" + _indent(case.text)
+    program = parse_text(body, f"{case.file}[{case.name}]")
+    if not case.groups:
+        return program
+    table = {
+        name: ProcessGroup(name, facts.get("size"), tuple(facts["ranks"]) if "ranks" in facts else None)
+        for name, facts in json.loads(case.groups).items()
+    }
+    return replace(program, groups={**program.groups, **table})
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines()) + "\n"
+
+
+def actual(case: Case) -> str:
+    """Run the case and print everything that came out of it."""
+    from commcc.errors import CommccError
+
+    try:
+        return _run(case)
+    except CommccError as error:
+        return f"error: {error}"
+
+
+def _run(case: Case) -> str:
+    from commcc.collectives import identify
+    from commcc.index import build_index
+    from commcc.passes.options import parse_pipeline
+    from commcc.pipeline import run
+
+    program = load_case(case)
+    if case.run == "identify":
+        index = build_index(program)
+        return "\n".join(_identified(index, identify(index)))
+    result = run(program, parse_pipeline(case.run))
+    lines = [line for step in result.steps for line in _step(program, step)]
+    lines += [f"verified: {result.verified}" if result.changed else "nothing changed"]
+    return "\n".join([*lines, "", *graph_lines(result.program.graph)] if result.changed else lines)
+
+
+def _identified(index: Any, ident: Any) -> list[str]:
+    lines = []
+    for c in ident.collectives:
+        module = f" in {c.module}" if c.module else ""
+        lines.append(f"{index.names[c.launch]}: {c.role} {c.kind} on '{c.group}'{module}: {c.evidence}")
+    for g in ident.groups:
+        roles = ", ".join(f"{count} {role}" for role, count in g.roles.items())
+        lines.append(f"group '{g.name}': size {g.size}, {roles}")
+    lines.append(f"primary: {ident.primary}")
+    return lines + [f"warning: {text}" for text in ident.warnings]
+
+
+def _step(program: Any, step: Any) -> list[str]:
+    names = [node.name for node in program.graph.nodes]
+    lines = [step.options_text]
+    for tag in step.plan.tags:
+        lines.append(f"  tag {names[tag.launch]}: {tag.role}: {tag.evidence}")
+    for bucket in step.plan.buckets:
+        lines.append(f"  bucket {', '.join(names[m] for m in bucket.members)}: {bucket.reason}")
+    for entry in step.plan.left_out:
+        lines.append(f"  left out {names[entry.launch]}: {entry.reason}")
+    if step.name == "bucket":
+        r = step.report
+        closed = ", ".join(f"{k} {v}" for k, v in r["closed"].items() if v) or "none"
+        dormant = ", ".join(k for k, v in r["knobs"].items() if v["dormant"]) or "none"
+        lines.append(f"  largest span {r['largest_span']}; closed: {closed}; dormant: {dormant}; copies {r['copies']}")
+        lines += [f"  remark: {text}" for text in r["remarks"]]
+    return lines
+
+
+def graph_lines(graph: fx.Graph) -> list[str]:
+    """One line for each node: name, op, operands, value; and what commcc recorded."""
+    from commcc.ops import op_name
+    from commcc.program import record_of
+    from commcc.serialization.shapes import format_val
+
+    lines = []
+    for node in graph.nodes:
+        if node.op == "output":
+            lines.append(f"return {node.args[0]}")
+            continue
+        val = node.meta.get("val")
+        shape = f"  # {format_val(val)}" if isinstance(val, torch.Tensor) else ""
+        kwargs = "".join(f", {k}={v}" for k, v in node.kwargs.items())
+        args = ", ".join(map(str, node.args))
+        what = "input" if node.op == "placeholder" else f"{op_name(node.target)}({args}{kwargs})"
+        record = record_of(node)
+        merged = f"  <- {', '.join(record.merged_from)}" if record.merged_from else ""
+        lines.append(f"{node.name} = {what}{shape}{merged}")
+    return lines
+
+
+def all_cases() -> list[Case]:
+    return [case for path in sorted(CASES.glob("*.test")) for case in read_cases(path)]
+
+
+def rewrite(path: Path) -> int:
+    """Write the actual output of every case of ``path`` into it; returns how many changed."""
+    lines, changed = [], 0
+    for case in read_cases(path):
+        out = actual(case)
+        changed += out != case.out
+        groups = [f"[groups] {case.groups}"] if case.groups else []
+        lines += [f"[case {case.name}]", f"[run] {case.run}", *groups, "[in]", case.text, "[out]", out, ""]
+    path.write_text("\n".join(lines))
+    return changed
+
+
+def main() -> int:
+    if os.environ.get("CI"):
+        sys.stderr.write("golden files are not rewritten in CI\n")
+        return 2
+    for path in sorted(CASES.glob("*.test")):
+        sys.stdout.write(f"{path.name}: {rewrite(path)} changed\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

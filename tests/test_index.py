@@ -1,0 +1,185 @@
+"""The index: dependences besides data, storages, groups, module paths."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from commcc.errors import GraphError
+from commcc.index import build_index
+from commcc.index.modules import clean_path, module_path
+from commcc.ops import OpaqueOp
+from commcc.program import ProcessGroup
+from tests.random_graphs import GraphBuilder, aten, c10d, getitem, random_program
+
+
+def before(index, first, second):
+    """Whether ``first`` must precede ``second``, by names."""
+    position = index.position
+    stack, seen = [position[second]], set()
+    while stack:
+        node = stack.pop()
+        if node == position[first]:
+            return True
+        fresh = set(index.preds(node)) - seen
+        seen |= fresh
+        stack.extend(fresh)
+    return False
+
+
+def test_write_after_reads_and_reads_after_write():
+    b = GraphBuilder()
+    buffer, x = b.placeholder("buffer", (4,)), b.placeholder("x", (4,))
+    early = b.call(aten.add.Tensor, buffer, x)
+    view = b.call(aten.view.default, buffer, [2, 2])
+    write = b.call(aten.mul_.Scalar, view, 2)
+    late = b.call(aten.sub.Tensor, buffer, x)
+    index = build_index(b.program([early, late], {}))
+    assert before(index, early.name, write.name)
+    assert before(index, write.name, late.name)
+
+
+def test_a_launch_reads_its_input_until_the_wait():
+    b = GraphBuilder()
+    x = b.placeholder("x", (4,))
+    launch = b.call(c10d.all_gather_into_tensor.default, x, 2, "0")
+    wait = b.call(c10d.wait_tensor.default, launch)
+    write = b.call(aten.zero_.default, x)
+    index = build_index(b.program([wait], {"0": 2}))
+    assert before(index, wait.name, write.name)
+
+
+def test_an_out_launch_writes_until_the_wait():
+    b = GraphBuilder()
+    x, out = b.placeholder("x", (4,)), b.placeholder("out", (8,))
+    launch = b.call(c10d.all_gather_into_tensor_out.default, x, 2, "0", out=out)
+    wait = b.call(c10d.wait_tensor.default, launch)
+    read = b.call(aten.neg.default, out)
+    index = build_index(b.program([wait, read], {"0": 2}))
+    assert before(index, wait.name, read.name)
+    number = index.position[launch.name]
+    assert index.launches[number].writes_to == (index.position["out"],)
+    assert set(index.storages[index.position[wait.name]]) == set(index.storages[index.position["out"]])
+
+
+def test_random_ops_and_effects_keep_their_order():
+    b = GraphBuilder()
+    x = b.placeholder("x", (4,))
+    first = b.call(aten.rand_like.default, x)
+    second = b.call(aten.bernoulli.default, x)
+    index = build_index(b.program([second, first], {}))
+    assert before(index, first.name, second.name)
+    assert not before(index, second.name, first.name)
+
+
+def test_host_syncs_keep_their_order():
+    b = GraphBuilder()
+    x, y = b.placeholder("x", ()), b.placeholder("y", ())
+    made = [b.graph.call_function(aten._local_scalar_dense.default, (source,)) for source in (x, y)]
+    index = build_index(b.program([], {}))
+    assert before(index, made[0].name, made[1].name)
+    assert len(index.host_syncs) == 2
+
+
+def test_copies_to_the_host_are_syncs():
+    b = GraphBuilder()
+    x = b.graph.placeholder("x")
+    with b.mode:
+        x.meta["val"] = torch.empty(4, device="meta").to("meta")
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    from commcc.apply.fakes import fake_like
+
+    x.meta["val"] = FakeTensor(b.mode, torch.empty(4, device="meta"), torch.device("cuda"))
+    copy = b.graph.call_function(aten._to_copy.default, (x,), {"device": torch.device("cpu")})
+    copy.meta["val"] = fake_like(FakeTensor(b.mode, torch.empty(4, device="meta"), torch.device("cpu")), (4,))
+    index = build_index(b.program([copy], {}))
+    assert index.host_syncs == {index.position[copy.name]}
+
+
+@pytest.mark.parametrize("target", [OpaqueOp("symm_mem.mystery.default"), OpaqueOp("c10d.send_.default")])
+def test_unknown_communication_is_a_barrier(target):
+    b = GraphBuilder()
+    x = b.placeholder("x", (4,))
+    first = b.call(aten.neg.default, x)
+    barrier = b.graph.call_function(target, (x,))
+    barrier.meta["val"] = x.meta["val"]
+    second = b.call(aten.abs.default, x)
+    index = build_index(b.program([first, second], {}))
+    assert before(index, first.name, barrier.name)
+    assert before(index, barrier.name, second.name)
+    assert any("unknown way" in text for text in index.warnings)
+
+
+def test_an_unknown_op_that_computes_is_no_barrier():
+    b = GraphBuilder()
+    x = b.placeholder("x", (4,))
+    node = b.graph.call_function(OpaqueOp("mylib.norm.default"), (x,))
+    node.meta["val"] = x.meta["val"]
+    index = build_index(b.program([node], {}))
+    assert not index.barriers
+    assert not index.warnings
+
+
+def test_split_results_share_storage_and_fresh_results_do_not():
+    b = GraphBuilder()
+    x = b.placeholder("x", (4,))
+    split = b.call(aten.split.Tensor, x, 2)
+    left, right = getitem(b, split, 0), getitem(b, split, 1)
+    copy = b.call(aten.clone.default, left)
+    index = build_index(b.program([left, right, copy], {}))
+    storage = {name: index.storages[index.position[name]] for name in ("x", left.name, right.name, copy.name)}
+    assert storage["x"] == storage[left.name] == storage[right.name]
+    assert storage[copy.name] != storage["x"]
+
+
+def test_coalesced_launch_has_a_wait_for_each_tensor():
+    b = GraphBuilder()
+    x, y = b.placeholder("x", (4,)), b.placeholder("y", (2,))
+    launch = b.call(c10d.all_gather_into_tensor_coalesced.default, [x, y], 2, "0")
+    waits = [b.call(c10d.wait_tensor.default, getitem(b, launch, i)) for i in (0, 1)]
+    index = build_index(b.program(waits, {"0": 2}))
+    facts = index.launches[index.position[launch.name]]
+    assert facts.coalesced
+    assert facts.waits == tuple(index.position[w.name] for w in waits)
+    assert facts.inputs == (0, 1)
+
+
+def test_a_group_with_two_sizes_is_an_error():
+    b = GraphBuilder()
+    x = b.placeholder("x", (4,))
+    outputs = [b.gather(x, 2, "0"), b.gather(x, 4, "0")]
+    with pytest.raises(GraphError, match="sizes 2 and 4"):
+        build_index(b.program(outputs, {}))
+    program = random_program(0, 6, 2)
+    with pytest.raises(GraphError, match="sizes 2 and 8"):
+        build_index(replace(program, groups={"0": ProcessGroup("0", 8)}))
+
+
+def test_fingerprint_follows_the_graph():
+    same = {build_index(random_program(4, 5, 2)).fingerprint for _ in range(2)}
+    assert len(same) == 1
+    assert build_index(random_program(6, 5, 2)).fingerprint not in same
+
+
+@pytest.mark.parametrize(
+    ("raw", "clean"),
+    [
+        ("L['self'].layers.0.attention.wq.parametrizations.weight.0", "layers.0.attention.wq"),
+        ("L['model'].layers[3].norm", "layers.3.norm"),
+        ("layers.1.moe", "layers.1.moe"),
+        ("L['self']", ""),
+    ],
+)
+def test_module_paths_are_cleaned(raw, clean):
+    assert clean_path(raw) == clean
+
+
+def test_module_path_sources_in_order():
+    stack = {"a": ("L['s'].layers.0", "T"), "b": ("L['s'].layers.0.wq", "T")}
+    assert module_path({"custom": {"module_fqn": "layers.9"}, "nn_module_stack": stack}) == "layers.9"
+    assert module_path({"nn_module_stack": stack}) == "layers.0.wq"
+    assert module_path({"fwd_nn_module_stack": stack}) == "layers.0.wq"
+    assert module_path({}) is None

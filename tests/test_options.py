@@ -1,0 +1,60 @@
+"""Options: text, values and objects are one and the same; all mistakes in one message."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commcc.errors import OptionError
+from commcc.passes import registry
+from commcc.passes.bucket import Bucket
+from commcc.passes.options import build, parse_pipeline, to_text
+
+NAMES = st.text("abcdef0123456789_", min_size=1, max_size=6)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    st.one_of(st.none(), st.floats(0, 1e6), st.lists(st.floats(0, 1e6), min_size=2, max_size=4).map(tuple)),
+    st.one_of(st.none(), st.integers(0, 10**9)),
+    st.one_of(st.sampled_from(["primary", "all"]), st.lists(NAMES, min_size=2, max_size=3).map(tuple)),
+    st.booleans(),
+)
+def test_text_and_object_are_the_same(cap, span, groups, mixed):
+    made = Bucket(bucket_cap_mb=cap, max_topo_span=span, groups=groups, multi_dtype=mixed)
+    again = parse_pipeline(f"tag,{to_text(made)}")[1]
+    assert to_text(again) == to_text(made)
+
+
+def test_defaults_print_as_the_bare_name():
+    assert to_text(Bucket()) == "bucket"
+    assert to_text(build(Bucket, {"bucket_cap_mb": "25", "max-topo-span": "none"})) == (
+        "bucket{bucket_cap_mb=25,max_topo_span=none}"
+    )
+
+
+def test_all_wrong_options_in_one_error():
+    with pytest.raises(OptionError) as caught:
+        build(Bucket, {"bucket_cap": "1", "max_topo_span": "-3", "multi_dtype": "maybe", "strategy": "greddy"})
+    text = str(caught.value)
+    for piece in ("did you mean 'bucket_cap_mb'", "at least 0", "true or false", "did you mean 'greedy'"):
+        assert piece in text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "bucket{", "bucket{x}", "bucket{groups=a,groups=b}", "bukcet", "a b"]
+)
+def test_bad_pipelines(text):
+    with pytest.raises(OptionError):
+        parse_pipeline(text)
+
+
+def test_unknown_pass_has_a_suggestion():
+    with pytest.raises(OptionError, match="did you mean 'bucket'"):
+        registry.get("bukcet")
+
+
+def test_none_where_it_means_nothing():
+    with pytest.raises(OptionError, match="cannot be none"):
+        build(Bucket, {"groups": "none"})
