@@ -49,22 +49,25 @@ def read_cases(path: Path) -> list[Case]:
     section: list[str] | None = None
     for line in path.read_text().splitlines():
         head = _HEAD.match(line)
-        if head is None:
-            if section is None:
-                if line.strip() and not line.startswith("#"):
-                    raise ValueError(f"{path.name}: text outside a section: {line}")
-                continue
+        if head is not None:
+            section = _open_section(found, head[1], head[2] or head[3] or "")
+        elif section is not None:
             section.append(line)
-            continue
-        kind, rest = head[1], head[2] or head[3] or ""
-        section = None
-        if kind == "case":
-            found.append({"name": rest})
-        elif kind in ("run", "groups"):
-            found[-1][kind] = rest
-        else:
-            section = found[-1][kind] = []
+        elif line.strip() and not line.startswith("#"):
+            raise ValueError(f"{path.name}: text outside a section: {line}")
     return [_case(path.name, entry) for entry in found]
+
+
+def _open_section(found: list[dict[str, Any]], kind: str, rest: str) -> list[str] | None:
+    if kind == "case":
+        found.append({"name": rest})
+        return None
+    if kind in ("run", "groups"):
+        found[-1][kind] = rest
+        return None
+    section: list[str] = []
+    found[-1][kind] = section
+    return section
 
 
 def _case(file: str, entry: dict[str, Any]) -> Case:
@@ -133,12 +136,10 @@ def _identified(index: Any, ident: Any) -> list[str]:
 def _step(program: Any, step: Any) -> list[str]:
     names = [node.name for node in program.graph.nodes]
     lines = [step.options_text]
-    for tag in step.plan.tags:
-        lines.append(f"  tag {names[tag.launch]}: {tag.role}: {tag.evidence}")
-    for bucket in step.plan.buckets:
-        lines.append(f"  bucket {', '.join(names[m] for m in bucket.members)}: {bucket.reason}")
-    for entry in step.plan.left_out:
-        lines.append(f"  left out {names[entry.launch]}: {entry.reason}")
+    plan = step.plan
+    lines += [f"  tag {names[t.launch]}: {t.role}: {t.evidence}" for t in plan.tags]
+    lines += [f"  bucket {', '.join(names[m] for m in b.members)}: {b.reason}" for b in plan.buckets]
+    lines += [f"  left out {names[e.launch]}: {e.reason}" for e in plan.left_out]
     if step.name == "bucket":
         r = step.report
         closed = ", ".join(f"{k} {v}" for k, v in r["closed"].items() if v) or "none"
