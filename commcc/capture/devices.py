@@ -1,0 +1,86 @@
+"""Give a graph that was traced on the CPU the devices that it has in training.
+
+Tracing needs no accelerator when everything is a fake CPU tensor; what the graph is for runs on one::
+
+    add: "f32[8]cpu" = ...(x, device=device('cpu'))   ->   add: "f32[8]cuda:0" = ...(x, device=device('cuda', 0))
+
+Values that the program copies to the host (an asynchronous copy with an explicit ``device=cpu``), and
+what is computed from them alone, stay on the host. Limits: a host value made any other way is taken
+for a device value.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.node import map_aggregate
+from torch.utils._pytree import tree_any, tree_map
+
+from commcc.ops import op_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_CPU = torch.device("cpu")
+
+
+def relabel(graph: fx.Graph, device: torch.device) -> None:
+    """Replace ``cpu`` by ``device`` in all values and arguments of ``graph``, in place."""
+    host: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.op == "output":
+            continue
+        if _copies_to_host(node):
+            host.add(node)
+            continue
+        if _on_host(node, host):
+            host.add(node)
+            continue
+        node.args = _map(node.args, device)
+        node.kwargs = _map(node.kwargs, device)
+    for node in graph.nodes:
+        if node not in host and "val" in node.meta:
+            node.meta["val"] = tree_map(_mover(device), node.meta["val"])
+
+
+def _copies_to_host(node: fx.Node) -> bool:
+    return (
+        op_name(node.target) == "aten._to_copy"
+        and node.kwargs.get("device") == _CPU
+        and node.kwargs.get("non_blocking") is True
+    )
+
+
+def _on_host(node: fx.Node, host: set[fx.Node]) -> bool:
+    tensors = [source for source in node.all_input_nodes if _has_tensor(source)]
+    return bool(tensors) and all(source in host for source in tensors)
+
+
+def _has_tensor(node: fx.Node) -> bool:
+    return bool(tree_any(lambda leaf: isinstance(leaf, torch.Tensor), node.meta.get("val")))
+
+
+def _map(arguments: Any, device: torch.device) -> Any:
+    def moved(leaf: Any) -> Any:
+        return device if isinstance(leaf, torch.device) and leaf.type == "cpu" else leaf
+
+    return map_aggregate(arguments, moved)
+
+
+def _mover(device: torch.device) -> Callable[[Any], Any]:
+    def moved(leaf: Any) -> Any:
+        if not isinstance(leaf, FakeTensor) or leaf.device.type != "cpu":
+            return leaf
+        with leaf.fake_mode, torch.no_grad():
+            # The storage must reach as far as the view did.
+            whole = torch.empty_strided(leaf.size(), leaf.stride(), dtype=leaf.dtype, device=device)
+            offset = leaf.storage_offset()
+            if isinstance(offset, int) and offset == 0:
+                return whole
+            base = torch.empty(leaf.untyped_storage().nbytes() // leaf.element_size(), dtype=leaf.dtype, device=device)
+            return base.as_strided(leaf.size(), leaf.stride(), offset)
+
+    return moved

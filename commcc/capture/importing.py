@@ -1,0 +1,161 @@
+"""Programs from graphs in memory: ``fx.GraphModule`` and ``torch.export.ExportedProgram``.
+
+::
+
+    program = from_graph_module(gm, groups={"0": ProcessGroup("0", 64)})
+    program = from_exported_program(torch.export.export(module, inputs))
+
+The graph is copied; its metadata is reduced to what files can hold (classes become their qualified
+names, enums their names, descriptors their printed form), and what cannot be reduced is left out with
+a note. Limits: values that are neither tensors, numbers nor sequences of these (device meshes, script
+objects) become None.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_map
+
+from commcc.ops import argument, collective_of
+from commcc.program import META_KEY, NodeRecord, Note, ProcessGroup, Program
+from commcc.serialization.metadata import DERIVED_KEYS, decode_json, encode_json, is_lost
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from commcc.terms import Json
+
+_MODULE_STACKS = ("nn_module_stack", "fwd_nn_module_stack")
+_SCALARS = (bool, int, float, str, type(None))
+
+
+def from_graph_module(
+    graph_module: fx.GraphModule,
+    groups: Mapping[str, ProcessGroup] | None = None,
+    header: Mapping[str, Json] | None = None,
+) -> Program:
+    """A program over a copy of the graph; groups that are not given are known by name and size only."""
+    dropped: dict[str, str] = {}
+    graph = _copied(graph_module.graph, dropped)
+    root = _copied_root(graph_module, dropped)
+    found = {**groups_in(graph), **(groups or {})}
+    notes = tuple(Note(f"metadata key {key!r} cannot be kept", node) for key, node in sorted(dropped.items()))
+    return Program(graph, root, groups=found, header=dict(header or {}), notes=notes)
+
+
+def _copied(source: fx.Graph, dropped: dict[str, str]) -> fx.Graph:
+    graph = fx.Graph()
+    mapping: dict[fx.Node, fx.Node] = {}
+    for node in source.nodes:
+        args, kwargs = _translated(node, mapping)
+        copy = graph.create_node(node.op, node.target, args, kwargs, name=node.name)
+        # FX renames what it takes for a clash; the names of the source are unique already.
+        copy.name = node.name
+        copy.meta = plain_metadata(node, dropped)
+        mapping[node] = copy
+    return graph
+
+
+def _copied_root(graph_module: fx.GraphModule, dropped: dict[str, str]) -> torch.nn.Module:
+    """What ``get_attr`` nodes refer to: constants as they are, sub-graphs reduced like the graph itself."""
+    root = torch.nn.Module()
+    for node in graph_module.graph.nodes:
+        if node.op != "get_attr":
+            continue
+        path, _, name = str(node.target).rpartition(".")
+        value = getattr(graph_module.get_submodule(path), name)
+        if isinstance(value, fx.GraphModule):
+            value = fx.GraphModule(_copied_root(value, dropped), _copied(value.graph, dropped))
+        setattr(_owner(root, path), name, value)
+    return root
+
+
+def _owner(root: torch.nn.Module, path: str) -> torch.nn.Module:
+    for part in filter(None, path.split(".")):
+        if not hasattr(root, part):
+            root.add_module(part, torch.nn.Module())
+        root = getattr(root, part)
+    return root
+
+
+def _translated(node: fx.Node, mapping: dict[fx.Node, fx.Node]) -> tuple[Any, Any]:
+    def look_up(source: fx.Node) -> fx.Node:
+        return mapping[source]
+
+    return fx.map_arg(node.args, look_up), fx.map_arg(node.kwargs, look_up)
+
+
+def groups_in(graph: fx.Graph) -> dict[str, ProcessGroup]:
+    """Process groups that collectives in ``graph`` name, with their sizes where an argument tells it."""
+    table: dict[str, ProcessGroup] = {}
+    for node in graph.nodes:
+        fact = collective_of(node.target) if node.op == "call_function" else None
+        if fact is None:
+            continue
+        name = argument(node, "group_name")
+        size = argument(node, "group_size") if fact.has_group_size else None
+        if isinstance(name, str) and (name not in table or table[name].size is None):
+            table[name] = ProcessGroup(name, size if isinstance(size, int) else None)
+    return table
+
+
+def plain_metadata(node: fx.Node, dropped: dict[str, str]) -> dict[str, Any]:
+    """Metadata of ``node`` as :mod:`commcc.program` promises it; lost keys go to ``dropped`` with the node's name."""
+    plain: dict[str, Any] = {}
+    for key, value in node.meta.items():
+        if key in DERIVED_KEYS or (value is None and key != "val"):
+            continue
+        if key == "val":
+            plain[key] = plain_value(value)
+        elif key == META_KEY and isinstance(value, NodeRecord):
+            plain[key] = value
+        else:
+            reduced = _reduced(key, value)
+            if is_lost(reduced):
+                dropped.setdefault(key, node.name)
+            else:
+                plain[key] = reduced
+    return plain
+
+
+def plain_value(value: Any) -> Any:
+    """A node's value with everything that is not a tensor, number, string or sequence replaced by None."""
+    return tree_map(_plain_leaf, value)
+
+
+def _plain_leaf(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.detach() if leaf.requires_grad else leaf
+    if isinstance(leaf, (*_SCALARS, complex, torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return leaf
+    return None
+
+
+def _reduced(key: str, value: Any) -> Any:
+    """``value`` as a file would give it back; a marker that ``is_lost`` knows when no file can hold it."""
+    if key in _MODULE_STACKS:
+        return _module_stack(value)
+    if key == "source_fn_stack":
+        return [[str(name), _type_name(what)] for name, what in value]
+    if key == "desc" and isinstance(value, (list, tuple)):
+        return [str(item) for item in value]
+    if key in ("desc", "original_aten"):
+        return str(value)
+    encoded = encode_json(value)
+    return encoded if is_lost(encoded) else decode_json(encoded)
+
+
+def _module_stack(stack: Any) -> Any:
+    """Keyed by path instead of by object identity, so that two captures of one model agree."""
+    if not isinstance(stack, dict):
+        return encode_json(stack)
+    return {str(path): [str(path), _type_name(kind)] for path, kind in stack.values()}
+
+
+def _type_name(kind: Any) -> str:
+    if isinstance(kind, type):
+        return f"{kind.__module__}.{kind.__qualname__}"
+    return str(kind)

@@ -1,0 +1,136 @@
+"""A training cluster that is not there: one process that believes it is rank 0 of many.
+
+::
+
+    layout = Layout((("dp_replicate", 4), ("dp_shard", 8)))
+    with fake_world(layout) as world:
+        world.group_name("dp_shard")     # what collectives of that axis are called in a graph
+        world.groups()                   # {name: ProcessGroup(name, 8, (0, ..., 7), "dp_shard")}
+
+Limits: the process must not have a process group of its own; nothing is ever sent.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from commcc.errors import OptionError
+from commcc.program import ProcessGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from commcc.terms import Json
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How ranks are arranged: named axes, outermost first, row-major.
+
+    joined: further axes, each made of all ranks along several of ``axes``; an expert-parallel layout
+        shards its dense parameters over ``dp_shard = efsdp x ep``.
+    """
+
+    axes: tuple[tuple[str, int], ...]
+    joined: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.axes)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(size for _, size in self.axes)
+
+    @property
+    def world_size(self) -> int:
+        return prod(self.shape)
+
+    def size(self, axis: str) -> int:
+        """Ranks along an axis (joined or not); 1 for an axis the layout does not have."""
+        members = dict(self.joined).get(axis, (axis,))
+        sizes = dict(self.axes)
+        return prod(sizes.get(name, 1) for name in members)
+
+
+@dataclass(frozen=True)
+class World:
+    """A layout with process groups behind it; made by :func:`fake_world`."""
+
+    layout: Layout
+    meshes: dict[str, DeviceMesh]
+
+    def has(self, axis: str) -> bool:
+        return axis in self.meshes
+
+    def mesh(self, *axes: str) -> DeviceMesh:
+        """The mesh over some axes, in layout order; a joined axis can only be had alone."""
+        if len(axes) == 1:
+            return self.meshes[axes[0]]
+        found: DeviceMesh = self.meshes[""][axes]
+        return found
+
+    def group_name(self, axis: str) -> str:
+        return str(self.meshes[axis].get_group().group_name)
+
+    def groups(self) -> dict[str, ProcessGroup]:
+        """One entry for each process group, under its name in graphs; described by its axes."""
+        table: dict[str, ProcessGroup] = {}
+        for axis, mesh in self.meshes.items():
+            if not axis:
+                continue
+            group = mesh.get_group()
+            ranks = tuple(dist.get_process_group_ranks(group))
+            name = str(group.group_name)
+            text = f"{table[name].description}, {axis}" if name in table else axis
+            table[name] = ProcessGroup(name, len(ranks), ranks, text)
+        return table
+
+    def header(self) -> dict[str, Json]:
+        """The layout as it is kept in a program's header, from which every rank's groups follow."""
+        axes = [axis for axis in self.meshes if axis]
+        return {
+            "shape": list(self.layout.shape),
+            "dims": list(self.layout.names),
+            "joined": {name: list(members) for name, members in self.layout.joined},
+            "group_names": {axis: self.group_name(axis) for axis in axes},
+        }
+
+
+@contextmanager
+def fake_world(layout: Layout) -> Iterator[World]:
+    """Rank 0 of a world that only pretends to communicate; its process groups go away at the end.
+
+    Raises OptionError when the process already belongs to a process group.
+    """
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    if dist.is_initialized():
+        raise OptionError(
+            "cannot capture in a process that has a process group", hint="capture in a process of its own"
+        )
+    hook = sys.excepthook
+    dist.init_process_group("fake", rank=0, world_size=layout.world_size, store=FakeStore())
+    try:
+        yield World(layout, _meshes(layout))
+    finally:
+        dist.destroy_process_group()
+        # init_process_group puts a hook of its own there and never takes it back.
+        sys.excepthook = hook
+
+
+def _meshes(layout: Layout) -> dict[str, DeviceMesh]:
+    whole = init_device_mesh("cpu", layout.shape, mesh_dim_names=layout.names)
+    meshes = {"": whole}
+    for name in layout.names:
+        meshes[name] = whole[name] if len(layout.names) > 1 else whole
+    for name, members in layout.joined:
+        meshes[name] = whole[members]._flatten(name)
+    return meshes
