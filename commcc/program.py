@@ -116,8 +116,25 @@ class Program:
     def graph_module(self) -> fx.GraphModule:
         """An ``fx.GraphModule`` over a copy of the graph, to be run or handed to a backend."""
         graph = fx.Graph()
-        graph.output(graph.graph_copy(self.graph, {}))
+        env: dict[fx.Node, fx.Node] = {}
+        for node in self.graph.nodes:
+            env[node] = copy_node(graph, node, env)
         return fx.GraphModule(self.root, graph)
+
+
+def copy_node(graph: fx.Graph, node: fx.Node, env: Mapping[fx.Node, fx.Node]) -> fx.Node:
+    """Append a copy of ``node`` to ``graph``: same name, target and metadata; operands from ``env``."""
+
+    def renamed(operand: fx.Node) -> fx.Node:
+        return env[operand]
+
+    args = fx.node.map_arg(node.args, renamed)
+    kwargs = fx.node.map_arg(node.kwargs, renamed)
+    made = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
+    # FX invents another name where it takes this one for a builtin; the file's name is kept.
+    made.name = node.name
+    made.meta = dict(node.meta)
+    return made
 
 
 def record_of(node: fx.Node) -> NodeRecord:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import fx
 
 from commcc.apply.merge import MERGERS, Builder
 from commcc.apply.order import LAUNCH, NODE, WAIT, Unit
+from commcc.program import copy_node
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,18 +39,3 @@ def emit(old: fx.Graph, index: GraphIndex, buckets: Sequence[Bucket], order: Seq
             wait = nodes[index.launches[bucket.members[unit.member]].waits[0]]
             env[wait] = mergers[unit.number].result(unit.member, wait)
     return builder.graph
-
-
-def copy_node(graph: fx.Graph, node: fx.Node, env: dict[fx.Node, fx.Node]) -> fx.Node:
-    """The node in the new graph: same name, target, metadata; operands looked up in ``env``."""
-
-    def renamed(operand: fx.Node) -> Any:
-        return env[operand]
-
-    args = fx.node.map_arg(node.args, renamed)
-    kwargs = fx.node.map_arg(node.kwargs, renamed)
-    made = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
-    # FX invents another name where it takes this one for a builtin; the file's name is kept.
-    made.name = node.name
-    made.meta = dict(node.meta)
-    return made
