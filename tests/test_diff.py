@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import random
 import time
 from bisect import bisect_left
@@ -76,7 +77,7 @@ def merged(count: int, *, record: bool) -> Program:
     launch = b.gather("ag_new", flat, merged=[f"ag{i}" for i in range(count)] if record else ())
     parts = b.op("split", aten.split.Tensor, b.wait("w_new", launch), 4)
     for i in range(count):
-        part = b.op(f"get{i}", __import__("operator").getitem, parts, i)
+        part = b.op(f"get{i}", operator.getitem, parts, i)
         x = b.op(f"mm{i}", aten.mm.default, x, part)
     return b.done(x)
 
@@ -227,6 +228,107 @@ def test_a_wait_of_the_same_name_on_another_launch_is_not_the_same_wait():
 
     d = diff(one(False), one(True))
     assert {(r.before, r.after) for r in d.renamed} == {("w0", "w1"), ("w1", "w0")}
+
+
+def test_a_merged_launch_may_keep_a_member_s_name():
+    b = Build()
+    x, p0, p1 = b.input("x"), b.input("p0"), b.input("p1")
+    launch = b.gather("ag0", b.op("cat", aten.cat.default, [p0, p1]), merged=("ag0", "ag1"))
+    d = diff(gathers(2), b.done(b.op("mm0", aten.mm.default, x, b.wait("w0", launch))))
+    assert [(m.into, m.members) for m in d.merged] == [("ag0", ("ag0", "ag1"))]
+    assert "ag0" in ops(d.added)["_c10d_functional.all_gather_into_tensor"]
+
+
+def test_the_same_name_on_another_op_is_another_node():
+    def one(target) -> Program:
+        b = Build()
+        return b.done(b.op("n", target, b.input("x"), 1))
+
+    d = diff(one(aten.add.Tensor), one(aten.mul.Tensor))
+    assert (ops(d.added), ops(d.removed)) == ({"aten.mul": ("n",)}, {"aten.add": ("n",)})
+
+
+def test_renamed_inputs_are_told_apart_by_their_place():
+    def one(first: str, second: str) -> Program:
+        b = Build()
+        p, q = b.input(first), b.input(second)
+        return b.done(b.op("s", aten.sub.Tensor, p, q))
+
+    d = diff(one("a", "b"), one("c", "d"))
+    assert [(r.before, r.after) for r in d.renamed] == [("a", "c"), ("b", "d")]
+    assert summary(d) == {"renamed": 2}
+
+
+def test_an_input_at_another_place_is_not_a_renamed_one():
+    def one(*names: str) -> Program:
+        b = Build()
+        return b.done(*(b.input(name) for name in names))
+
+    d = diff(one("a", "b"), one("b", "c"))
+    assert (ops(d.added), ops(d.removed)) == ({"placeholder": ("c",)}, {"placeholder": ("a",)})
+
+
+def two_buckets(*, merged_form: bool) -> Program:
+    """Two gathers that meet in one op; merged, each belongs to a launch of its own with two more."""
+    b = Build()
+    p = [b.input(f"p{i}") for i in range(4)]
+    if not merged_form:
+        w = [b.wait(f"w{i}", b.gather(f"ag{i}", each)) for i, each in enumerate(p)]
+    else:
+        w = []
+        for half in range(2):
+            flat = b.op(f"cat{half}", aten.cat.default, p[2 * half : 2 * half + 2])
+            parts = b.op(f"split{half}", aten.split.Tensor, b.wait(f"m{half}", b.gather(f"bucket{half}", flat)), 4)
+            w += [b.op(f"g{half}{i}", operator.getitem, parts, i) for i in range(2)]
+    return b.done(b.op("a", aten.add.Tensor, w[0], w[2]), b.op("b", aten.add.Tensor, w[3], w[1]))
+
+
+def test_each_member_is_traced_through_its_own_operand():
+    d = diff(two_buckets(merged_form=False), two_buckets(merged_form=True))
+    assert [(m.into, m.members) for m in d.merged] == [("bucket0", ("ag0", "ag1")), ("bucket1", ("ag2", "ag3"))]
+
+
+def test_lineage_does_not_run_through_nodes_that_were_there_before():
+    def one(shortcut: bool) -> Program:
+        b = Build()
+        x, p = b.input("x"), b.input("p")
+        w = b.wait("w1", b.gather("ag1" if not shortcut else "other", p, "0" if not shortcut else "1"))
+        kept = b.op("kept", aten.relu.default, w)
+        y = kept if shortcut else b.wait("w2", b.gather("ag2", x))
+        return b.done(kept, b.op("mm", aten.mm.default, x, y))
+
+    d = diff(one(False), one(True))
+    assert not d.merged  # ag2's place was taken by 'kept', not by the launch behind it
+    assert [(r.before, r.after) for r in d.replaced] == [("ag1", "other")]
+
+
+def test_launch_and_wait_of_a_merge_move_separately():
+    b = Build()
+    x = b.input("x")
+    p = [b.input(f"p{i}") for i in range(2)]
+    y = b.op("y", aten.relu.default, x)
+    launch = b.gather("new", b.op("cat", aten.cat.default, p), merged=("ag0", "ag1"))
+    z = b.op("z", aten.relu.default, y)
+    after = b.done(z, b.wait("w", launch))
+    b = Build()
+    x = b.input("x")
+    p = [b.input(f"p{i}") for i in range(2)]
+    launches = [b.gather(f"ag{i}", each) for i, each in enumerate(p)]
+    y = b.op("y", aten.relu.default, x)
+    waits = [b.wait(f"w{i}", each) for i, each in enumerate(launches)]
+    before = b.done(b.op("z", aten.relu.default, y), *waits)
+    (merge,) = diff(before, after).merged
+    assert (merge.launch_moved, merge.wait_moved) == ((1, 1), (1, 1))
+
+
+def test_ops_are_ordered_by_how_many():
+    b = Build()
+    x = b.input("x")
+    results = [b.op("one", aten.add.Tensor, x, 1), *(b.op(f"r{i}", aten.relu.default, x) for i in range(3))]
+    after = b.done(x, *results)
+    b = Build()
+    d = diff(b.done(b.input("x")), after)
+    assert [group.op for group in d.added] == ["aten.relu", "aten.add"]
 
 
 def test_metrics_side_by_side():

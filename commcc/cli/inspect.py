@@ -23,10 +23,9 @@ def _inspect(session: Session, graph: str, top: int, everything: bool) -> int:
     with session.working("loading PyTorch") as say:
         from commcc import collectives, index, metrics, serialization
         from commcc.report import documents
-        from commcc.serialization.loading import split_spec
 
         say(f"reading {graph}")
-        entries = () if split_spec(graph)[1] else serialization.list_graphs(graph)
+        entries = () if serialization.split_spec(graph)[1] else serialization.list_graphs(graph)
         if sum(entry.loadable for entry in entries) > 1:
             return _list(session, graph, entries)
         program = session.load(graph)

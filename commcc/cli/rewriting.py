@@ -105,9 +105,9 @@ def choose_output(request: Request) -> Path:
 
 def check_output(graph: str, output: str) -> Path:
     """The path to write to; refused before any work is done if the writer would refuse it after."""
-    from commcc.serialization.saving import EXTENSIONS
+    from commcc.serialization import EXTENSIONS, split_spec
 
-    source, target = Path(graph.split("::")[0]), Path(output)
+    source, target = split_spec(graph)[0], Path(output)
     if not target.name.lower().endswith(EXTENSIONS):
         raise OutputError("unknown extension", where=output, hint=f"use one of {', '.join(EXTENSIONS)}")
     if target.exists() and source.exists() and target.samefile(source):
