@@ -1,0 +1,15 @@
+"""Files to programs and back: one format a module, all of them safe to read.
+
+from commcc.serialization import load, save
+program = load("run.log::0_0/aot_forward_graph")
+notes = save(program, "forward.fx.txt.gz")
+"""
+
+from __future__ import annotations
+
+from commcc.serialization.graph_text import GraphEntry
+from commcc.serialization.loading import list_graphs, load, split_spec
+from commcc.serialization.propagate import propagate
+from commcc.serialization.saving import EXTENSIONS, default_output, save
+
+__all__ = ["EXTENSIONS", "GraphEntry", "default_output", "list_graphs", "load", "propagate", "save", "split_spec"]

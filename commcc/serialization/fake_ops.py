@@ -1,0 +1,201 @@
+"""Results of single ops computed on shapes alone: no data, no device, no process group, no autograd.
+
+    evaluator = Evaluator(ctx)
+    evaluator.run(torch.ops.aten.mm.default, (a, b), {})      # a FakeTensor
+
+Ops run under the graph's ``FakeTensorMode`` with the device that the graph records. A build of PyTorch
+without that device cannot do this for every op; then the op runs once more on ``meta`` tensors and its
+results get the device back. Autograd is off throughout: on a fake CUDA tensor it aborts the process.
+
+An op that comes from a file is only called when it has a shape function and cannot do anything else:
+ops without a dispatcher entry (``aten::save``), with host effects, or of unknown namespaces raise
+:class:`UnknownValue`, and no real kernel is ever used as a stand-in.
+
+Limits: the results of ops that loop over a size in Python (RNN cells) are not computed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._library import simple_registry
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
+
+from commcc.errors import InputError
+from commcc.ops import OpaqueOp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from commcc.serialization.shapes import ShapeContext
+
+_NAMESPACES = frozenset(
+    {
+        *("aten", "prims", "inductor", "inductor_prims", "rngprims", "quantized_decomposed", "fsdp", "_dtensor"),
+        *("_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "symm_mem"),
+    }
+)
+_NEVER = frozenset(
+    {"aten::from_file", "aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu", "aten::_thnn_fused_lstm_cell"}
+)
+_MOST_OUTPUTS = 65_536
+_LARGEST_SHIFT = 64
+_SCALARS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
+_PLAIN = (*_SCALARS, str, complex, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+class UnknownValue(Exception):
+    """The value of a node cannot be computed; the text says why."""
+
+
+class Evaluator:
+    """Calls ops on fake values of one :class:`ShapeContext`."""
+
+    def __init__(self, ctx: ShapeContext) -> None:
+        self.ctx = ctx
+
+    def run(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The result of ``target``; raises :class:`UnknownValue`."""
+        if isinstance(target, OpaqueOp):
+            raise UnknownValue(f"{target.qualified_name} is not registered with this PyTorch")
+        if not isinstance(target, OpOverload):
+            return self._python_function(target, args, kwargs)
+        if not target._schema.returns:
+            return None
+        check_callable(target)
+        _check_outputs(target, args)
+        return self.call(target, *self._spared(target, args, kwargs))
+
+    def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """``function`` under the fake mode, on the recorded devices, else on ``meta``."""
+        try:
+            return checked(self._attempt(function, args, kwargs))
+        except UnknownValue as first:
+            if not any(isinstance(leaf, FakeTensor) for leaf in pytree.tree_leaves((args, kwargs))):
+                raise
+            device = _common_device(args, kwargs)
+            on_meta = pytree.tree_map_only(FakeTensor, self._to_meta, (list(args), dict(kwargs)))
+            try:
+                result = checked(self._attempt(function, *on_meta))
+            except UnknownValue:
+                raise first from None
+            return pytree.tree_map_only(FakeTensor, lambda t: self._moved(t, device), result)
+
+    def _attempt(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        try:
+            with torch.no_grad(), _without_fallback(self.ctx.fake_mode):
+                return function(*args, **kwargs)
+        # PyTorch's shape functions raise whatever wrong arguments make them stumble over.
+        except Exception as error:
+            raise UnknownValue(_first_line(error)) from None
+
+    def _spared(
+        self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Arguments in which every tensor that ``op`` writes is a copy, since ops can change shapes in place."""
+        written = {a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
+        if not written:
+            return args, kwargs
+        names = [a.name for a in op._schema.arguments]
+        copies = [self._copied(value) if name in written else value for name, value in zip(names, args, strict=False)]
+        return copies, {name: self._copied(value) if name in written else value for name, value in kwargs.items()}
+
+    def _copied(self, value: Any) -> Any:
+        return pytree.tree_map_only(FakeTensor, lambda tensor: self._moved(tensor, tensor.device), value)
+
+    def _to_meta(self, tensor: FakeTensor) -> FakeTensor:
+        return self._moved(tensor, torch.device("meta"))
+
+    def _moved(self, tensor: FakeTensor, device: torch.device) -> FakeTensor:
+        try:
+            return self.ctx.tensor(
+                tensor.shape, tensor.stride(), tensor.dtype, device, storage_offset=tensor.storage_offset()
+            )
+        except InputError as error:
+            raise UnknownValue(error.what) from None
+
+    def _python_function(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """``operator.*``, ``torch.sym_*``, ``math.*`` on symbolic and plain numbers."""
+        if target is operator.getitem:
+            return _item(*args)
+        for leaf in pytree.tree_leaves((args, kwargs)):
+            if not isinstance(leaf, _SCALARS):
+                raise UnknownValue(f"{getattr(target, '__name__', target)} of a {type(leaf).__name__}")
+        if target in (operator.pow, operator.lshift) and not _is_small(args):
+            raise UnknownValue("the number is too large")
+        return self._attempt(target, args, kwargs)
+
+
+def check_callable(op: OpOverload) -> None:
+    """Raise :class:`UnknownValue` unless calling ``op`` under a fake mode can only compute shapes."""
+    name, overload = op._schema.name, op._schema.overload_name
+    if name in _NEVER or not torch._C._dispatch_has_kernel(f"{name}.{overload}" if overload else name):
+        raise UnknownValue(f"{op} is not run on shapes")
+    if op.namespace not in _NAMESPACES and simple_registry.singleton.find(name).fake_impl.kernel is None:
+        raise UnknownValue(f"{op} has no shape function")
+
+
+def checked(value: Any) -> Any:
+    """``value`` if it is made of fake tensors and plain values only."""
+    for leaf in pytree.tree_leaves(value):
+        if isinstance(leaf, FakeTensor):
+            if leaf.layout is not torch.strided:
+                raise UnknownValue(f"the result is a {leaf.layout} tensor")
+        elif not isinstance(leaf, _PLAIN):
+            raise UnknownValue(f"the result is a {type(leaf).__name__}")
+    return value
+
+
+@contextlib.contextmanager
+def _without_fallback(mode: Any) -> Iterator[None]:
+    """The fake mode, with real kernels forbidden as stand-ins for missing shape functions."""
+    before = mode.allow_fallback_kernels
+    mode.allow_fallback_kernels = False
+    try:
+        with mode:
+            yield
+    finally:
+        mode.allow_fallback_kernels = before
+
+
+def _common_device(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:
+    """The device asked for, else that of the first tensor with dimensions, else that of the first tensor."""
+    asked = kwargs.get("device")
+    if isinstance(asked, torch.device):
+        return asked
+    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, FakeTensor)]
+    return next((tensor.device for tensor in tensors if tensor.dim()), tensors[0].device)
+
+
+def _check_outputs(op: OpOverload, args: Sequence[Any]) -> None:
+    """Keep a hostile ``split`` from making more tensors than fit into memory."""
+    if not any("[]" in str(result.type) or "List" in str(result.type) for result in op._schema.returns):
+        return
+    tensor = args[0] if args and isinstance(args[0], FakeTensor) else None
+    sizes = [size for size in tensor.shape if isinstance(size, int)] if tensor is not None else []
+    piece = args[1] if len(args) > 1 and "split" in op._schema.name and type(args[1]) is int else 1
+    if "sizes" not in op._schema.name and max(sizes, default=0) // max(piece, 1) > _MOST_OUTPUTS:
+        raise UnknownValue("it has too many results")
+
+
+def _item(value: Any, index: Any) -> Any:
+    if isinstance(value, (tuple, list)) and type(index) is int and -len(value) <= index < len(value):
+        return value[index]
+    if isinstance(value, dict) and isinstance(index, str) and index in value:
+        return value[index]
+    raise UnknownValue(f"no item {str(index)[:40]!r} in a {type(value).__name__}")
+
+
+def _is_small(args: Sequence[Any]) -> bool:
+    base, exponent = args if len(args) == 2 else (0, None)
+    return type(exponent) is int and exponent <= _LARGEST_SHIFT and (type(base) is not int or abs(base) < 1 << 64)
+
+
+def _first_line(error: Exception) -> str:
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {text[:160]}"

@@ -1,0 +1,158 @@
+"""Graphs as they lie in a container (log, trace, folder), before they are parsed: name, kind and text.
+
+    found = GraphText("0_0/aot_forward_graph", Kind.FORWARD, "run.log", block)
+    found.source()        # class text; its line numbers are those of the file it came from
+
+Names are made of the compile id (``0_0``: frame 0, first compile; ``0_0_1`` after a restart) and of what
+PyTorch calls the graph, so that the same graph has the same name in TORCH_LOGS output, a TORCH_TRACE
+log and a tlparse folder. Graphs of one name are numbered (``.2``, ``.3``) in order of appearance, and
+``rankN/`` goes in front when there are several ranks.
+
+Limits: node counts are counted on the text, without parsing it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+#: First line of a graph; PyTorch's loggers put a file name or ``<eval_with_key>.7`` before it.
+HEADER = re.compile(r" ?(?:[^\s#].{0,4096}? )?class ([^\s(]{1,200})\((?:torch\.)?nn\.Module\):\s*")
+_STATEMENT = re.compile(r'^ {8}[A-Za-z_]\w*(?::[ ]?"[^"\n]*")? = ', re.MULTILINE)
+_SIGNATURE = re.compile(r"^ {4}def forward\((.{0,1000000}?)\)(?: ->[^\n]{0,200})?:[ ]*$", re.MULTILINE | re.DOTALL)
+_NESTED = re.compile(r"^ {4}(?:class |def )", re.MULTILINE)
+_FLATTENED = re.compile(r"^ {8}([\w, ]+?),? = fx_pytree\.tree_flatten_spec\(", re.MULTILINE)
+_PARAMETER = re.compile(r"(?:^|[,\n(])\s*([A-Za-z_]\w*)\s*(?=[:,\n=]|$)")
+_QUOTED = re.compile(r'"[^"\n]*"|#[^\n]*')
+
+
+class Kind(str, Enum):
+    """What a graph is; ``DYNAMO`` graphs are not ATen graphs and cannot be loaded."""
+
+    JOINT = "joint"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    INFERENCE = "inference"
+    POST_GRAD = "post-grad"
+    REPRO = "repro"
+    GRAPH = "graph"
+    DYNAMO = "dynamo"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+_KINDS = {
+    "aot_joint_graph": Kind.JOINT,
+    "before_joint_graph": Kind.JOINT,
+    "after_joint_graph": Kind.JOINT,
+    "aot_forward_graph": Kind.FORWARD,
+    "aot_backward_graph": Kind.BACKWARD,
+    "aot_inference_graph": Kind.INFERENCE,
+    "aot_inference_graph_after_hop_passes": Kind.INFERENCE,
+    "before_post_grad_graph": Kind.POST_GRAD,
+    "inductor_post_grad_graph": Kind.POST_GRAD,
+    "fx_graph_runnable": Kind.REPRO,
+    "dynamo_output_graph": Kind.DYNAMO,
+    "before_pre_grad_graph": Kind.DYNAMO,
+    "after_pre_grad_graph": Kind.DYNAMO,
+    "inductor_pre_grad_graph": Kind.DYNAMO,
+    "optimize_ddp_split_graph": Kind.DYNAMO,
+    "optimize_ddp_split_child": Kind.DYNAMO,
+    "compiled_autograd_graph": Kind.DYNAMO,
+    "compiled_autograd_graph_pre_reordering": Kind.DYNAMO,
+}
+
+
+def kind_of(title: str) -> Kind:
+    """The kind of a graph from PyTorch's name for it; ``GRAPH`` when it is a name of the user's."""
+    return _KINDS.get(title, Kind.GRAPH)
+
+
+@dataclass(frozen=True)
+class GraphEntry:
+    """A graph as it is listed: ``nodes`` is None where counting was not cheap."""
+
+    name: str
+    kind: str
+    nodes: int | None
+
+    @property
+    def loadable(self) -> bool:
+        return self.kind != Kind.DYNAMO.value
+
+
+@dataclass(frozen=True)
+class GraphText:
+    """One graph in a container.
+
+    base: name without rank and number; rank: None when the container does not say.
+    file: the file to name in errors; source: gives the text, with the line numbers of ``file``.
+    """
+
+    base: str
+    kind: Kind
+    file: str
+    source: Callable[[], str]
+    rank: int | None = None
+    name: str = ""
+
+    @property
+    def where(self) -> str:
+        return self.file
+
+    def entry(self, count: bool) -> GraphEntry:
+        return GraphEntry(self.name, self.kind.value, count_nodes(self.source()) if count else None)
+
+
+def with_names(found: Iterable[GraphText]) -> tuple[GraphText, ...]:
+    """Give every graph its unique name (see the module's docstring)."""
+    graphs = list(found)
+    several_ranks = len({graph.rank for graph in graphs}) > 1
+    seen: Counter[str] = Counter()
+    out = []
+    for graph in graphs:
+        rank = "" if graph.rank is None or not several_ranks else f"rank{graph.rank}/"
+        name = rank + graph.base
+        seen[name] += 1
+        out.append(replace(graph, name=name if seen[name] == 1 else f"{name}.{seen[name]}"))
+    return tuple(out)
+
+
+def name_of(compile_id: str | None, title: str) -> str:
+    """``0_0/aot_forward_graph`` from ``0/0`` and ``aot_forward_graph``."""
+    parts = [re.sub(r"[^\w.-]+", "_", part).strip("_") for part in (compile_id or "", title)]
+    return "/".join(part for part in parts if part) or "graph"
+
+
+def join_lines(lines: Sequence[tuple[int, str]]) -> str:
+    """Numbered lines as one text in which every line keeps its number (0-based, increasing)."""
+    out: list[str] = []
+    following = 0
+    for number, line in lines:
+        if number > following:
+            out.append("\n" * (number - following))
+        out.append(line + "\n")
+        following = number + 1
+    return "".join(out)
+
+
+def count_nodes(source: str) -> int | None:
+    """Nodes of the outermost graph: inputs, statements and the output; None when there is no forward."""
+    signature = _SIGNATURE.search(source)
+    if signature is None:
+        return None
+    nested = _NESTED.search(source, signature.end())
+    start, end = signature.end(), nested.start() if nested else len(source)
+    statements = len(_STATEMENT.findall(source, start, end))
+    flattened = _FLATTENED.search(source, start, end)
+    if flattened is not None:
+        return statements + len(str(flattened.group(1)).split(",")) + 1
+    inputs = _PARAMETER.findall(_QUOTED.sub("", signature.group(1)))
+    return statements + len([name for name in inputs if name != "self"]) + 1

@@ -1,0 +1,158 @@
+"""Read a graph from any file or folder that commcc understands; nothing in it is ever executed.
+
+    program = load("llama.fx.txt.gz")
+    program = load("run.log::0_0/aot_backward_graph")
+    list_graphs("tl_out")           # (GraphEntry("0_0/aot_joint_graph", "joint", 31), ...)
+
+What a file is follows from its content, not from its name. Where several graphs are in one file or
+folder, one is chosen by its name, or by the end of its name if that is unique (``aot_backward_graph``).
+
+Limits: Dynamo's own graphs (before AOT autograd) are listed but cannot be loaded; they are no ATen graphs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from commcc.errors import InputError
+from commcc.serialization import logs, tlparse, trace_log
+from commcc.serialization.graph_text import GraphEntry, GraphText, Kind, with_names
+from commcc.serialization.propagate import propagate
+from commcc.serialization.sources import decode, is_zip_file, read_content
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from commcc.program import Program
+
+#: The name of the only graph in a file whose format has no names.
+ONLY = "graph"
+_MOST_NAMES = 20
+_CAPTURE_HINT = "dump it with TORCH_LOGS=aot_graphs, TORCH_TRACE=FOLDER or print_readable(include_stride=True, ...)"
+
+
+def load(path: str | Path, *, name: str | None = None, trust: bool = False) -> Program:
+    """The graph in ``path`` (or ``FILE::NAME``), with shapes filled in where the file does not give them.
+
+    name: which graph, where there are several; in place of ``::NAME``.
+    trust: let PyTorch load a ``.pt2`` that our own reader refuses; that runs code which the file chooses.
+    Raises :class:`InputError` for whatever is wrong with the file.
+    """
+    file, name = split_spec(path, name)
+    try:
+        return _load(file, name, trust)
+    except RecursionError:
+        raise InputError("is nested too deeply to be a graph", where=str(file)) from None
+    except MemoryError:
+        raise InputError("needs more memory than there is", where=str(file)) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", where=str(file)) from None
+
+
+def list_graphs(path: str | Path) -> tuple[GraphEntry, ...]:
+    """The graphs in a file or folder, in order; node counts are counted on the text and may be None."""
+    file = Path(path)
+    if _is_archive(file):
+        return (GraphEntry(ONLY, "exported", None),)
+    return tuple(graph.entry(count=True) for graph in _find(file, None))
+
+
+def split_spec(path: str | Path, name: str | None = None) -> tuple[Path, str | None]:
+    """``FILE::NAME`` as (FILE, NAME); a file that really has ``::`` in its name wins."""
+    if name is None and not Path(path).exists():
+        file, separator, found = str(path).partition("::")
+        if separator:
+            return Path(file), found or None
+    return Path(path), name
+
+
+def _load(file: Path, name: str | None, trust: bool) -> Program:
+    if _is_archive(file):
+        if name not in (None, ONLY):
+            raise InputError(f"a .pt2 holds one graph, not {name!r}", where=str(file), hint="leave the name out")
+        from commcc.serialization.pt2 import read_pt2
+
+        return replace(read_pt2(file, trust=trust), source=file, format="pt2")
+    graph = _choose(_find(file, name), name, str(file))
+    return replace(_parse(graph), source=file, format="fx_text")
+
+
+def _parse(graph: GraphText) -> Program:
+    from commcc.serialization.fx_text import parse_text
+    from commcc.serialization.runnable import parse_runnable
+
+    if graph.kind is Kind.REPRO:
+        return propagate(*parse_runnable(graph.source(), graph.file))
+    return propagate(parse_text(graph.source(), graph.file))
+
+
+def _is_archive(file: Path) -> bool:
+    if not file.exists():
+        raise InputError("no such file", where=str(file), hint=_near(file))
+    if not file.is_file() and not file.is_dir():
+        raise InputError("is neither a file nor a folder", where=str(file), hint="save what it gives to a file first")
+    return file.is_file() and is_zip_file(file)
+
+
+def _near(file: Path) -> str | None:
+    """A hint that names a file of a similar name in the same folder."""
+    folder = file.parent
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    close = difflib.get_close_matches(file.name, names, n=1)
+    return f"did you mean {folder / close[0]}?" if close else None
+
+
+def _find(file: Path, name: str | None) -> tuple[GraphText, ...]:
+    """All graphs of a text file or folder, named; those of other ranks may be left out when ``name`` has one."""
+    if file.is_dir():
+        rank = re.match(r"rank(\d{1,7})/", name or "")
+        found = tlparse.find_graphs(file, only_rank=int(rank.group(1)) if rank else None)
+        if rank and found:
+            found.append(replace(found[0], rank=None))  # keeps the rank in the names
+            return with_names(found)[:-1]
+        kind = "the folder holds no graphs"
+    else:
+        content = read_content(file)
+        if content.is_zip:
+            raise InputError("is a gzip-compressed archive", where=str(file), hint="decompress it with gunzip first")
+        text = decode(content.data, str(file))
+        reader = trace_log if trace_log.is_trace_log(text) else logs
+        found = reader.find_graphs(text, str(file))
+        kind = "no graph found in this text"
+    if not found:
+        raise InputError(kind, where=str(file), hint=_CAPTURE_HINT)
+    return with_names(found)
+
+
+def _choose(graphs: Sequence[GraphText], name: str | None, file: str) -> GraphText:
+    loadable = [graph for graph in graphs if graph.kind is not Kind.DYNAMO]
+    if name is None:
+        if len(loadable) == 1:
+            return loadable[0]
+        if not loadable:
+            raise InputError("holds only Dynamo graphs, which are no ATen graphs", where=file, hint=_CAPTURE_HINT)
+        raise InputError(
+            f"holds {len(loadable)} graphs: {_listing(loadable)}", where=file, hint="choose one with FILE::NAME"
+        )
+    matching = [graph for graph in graphs if graph.name == name]
+    matching = matching or [graph for graph in loadable if graph.name.endswith("/" + name)]
+    if len(matching) > 1:
+        raise InputError(f"{name!r} fits {len(matching)} graphs: {_listing(matching)}", where=file)
+    if not matching:
+        close = difflib.get_close_matches(name, [graph.name for graph in loadable], n=1, cutoff=0.5)
+        hint = f"did you mean {close[0]!r}?" if close else "choose one of those"
+        raise InputError(f"no graph {name!r}; there are: {_listing(loadable)}", where=file, hint=hint)
+    if matching[0].kind is Kind.DYNAMO:
+        raise InputError(f"{name!r} is a Dynamo graph, not an ATen graph", where=file, hint=_CAPTURE_HINT)
+    return matching[0]
+
+
+def _listing(graphs: Sequence[GraphText]) -> str:
+    shown = [graph.entry(count=True) for graph in graphs[:_MOST_NAMES]]
+    names = [entry.name if entry.nodes is None else f"{entry.name} ({entry.nodes} nodes)" for entry in shown]
+    more = len(graphs) - len(shown)
+    return ", ".join(names) + (f" and {more} more" if more else "")

@@ -1,0 +1,232 @@
+"""Fill in the values (shapes, strides, dtypes, devices) that a file does not give.
+
+    propagate(program)
+    # mm = torch.ops.aten.mm.default(a, b)     ->  mm.meta["val"]: f32[16, 32][32, 1]cuda:0
+    # split = torch.ops.aten.split.Tensor(mm)  ->  a list; the annotated getitems keep their own values
+
+Values from the file are trusted and never computed again, so an annotated graph only pays for its
+multi-output nodes. Where a value cannot be had, the node stays without ``val`` and a note says why.
+
+Limits: unused results of a multi-output node that cannot be run are None in its value. Sub-graphs get
+values only where a node of the outer graph needs their result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import operator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+
+from commcc.program import Note
+from commcc.serialization.fake_hops import run_higher_order
+from commcc.serialization.fake_ops import Evaluator, UnknownValue
+from commcc.serialization.shapes import ShapeContext
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from commcc.program import Program
+
+_MOST_NOTES = 20
+_DEEPEST = 16
+_MOST_ITEMS = 4096
+
+
+def propagate(program: Program, ctx: ShapeContext | None = None) -> Program:
+    """``program`` with ``val`` on every node for which it can be found; its nodes are completed in place.
+
+    ctx: where the values that are there come from; found from them when None.
+    """
+    if not any(needs_value(node) for node in program.graph.nodes):
+        return program
+    walk = _Walk(Evaluator(ctx or _context_of(program.graph)), program.root)
+    with _quiet():
+        walk.graph(program.graph)
+    return replace(program, notes=(*program.notes, *walk.notes()))
+
+
+def needs_value(node: fx.Node) -> bool:
+    """Whether the node should have a ``val`` and has none."""
+    return "val" not in node.meta and node.op not in ("output", "get_attr")
+
+
+def _context_of(graph: fx.Graph) -> ShapeContext:
+    """A context around the fake mode that the graph's values share; a new one when there is none."""
+    ctx = ShapeContext()
+    for node in graph.nodes:
+        val = node.meta.get("val")
+        if isinstance(val, FakeTensor):
+            ctx.fake_mode = val.fake_mode
+        elif isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            ctx.shape_env = val.node.shape_env
+            continue
+        else:
+            continue
+        ctx.shape_env = ctx.fake_mode.shape_env or ctx.shape_env
+        break
+    return ctx
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep PyTorch from logging the traceback of every attempt that fails; the notes say what remains."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    logger.addFilter(_nothing)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_nothing)
+
+
+def _nothing(_record: logging.LogRecord) -> bool:
+    return False
+
+
+class _Missing(Exception):
+    """An argument has no value; what is wrong with it was noted before."""
+
+
+class _Walk:
+    """One pass over a graph and the sub-graphs that it needs."""
+
+    def __init__(self, evaluator: Evaluator, root: torch.nn.Module) -> None:
+        self.evaluator = evaluator
+        self.root = root
+        self.depth = 0
+        self.inputs: list[str] = []
+        self.causes: list[Note] = []
+        self.dependents = 0
+
+    def notes(self) -> list[Note]:
+        out = []
+        if self.inputs:
+            first = ", ".join(self.inputs[:5]) + (", ..." if len(self.inputs) > 5 else "")
+            out.append(Note(f"inputs without a shape: {len(self.inputs)} ({first})", self.inputs[0]))
+        out += self.causes[:_MOST_NOTES]
+        if len(self.causes) > _MOST_NOTES:
+            out.append(Note(f"further nodes whose shape cannot be found: {len(self.causes) - _MOST_NOTES}"))
+        if self.dependents:
+            out.append(Note(f"nodes without a shape because an argument has none: {self.dependents}"))
+        return out
+
+    def graph(self, graph: fx.Graph) -> None:
+        for node in graph.nodes:
+            if node.op == "get_attr":
+                self._attribute(node)
+            elif needs_value(node):
+                self._fill(node)
+
+    def _attribute(self, node: fx.Node) -> None:
+        """Constants are values; sub-graphs and what the file does not hold are not."""
+        found = _look_up(self.root, str(node.target))
+        if "val" not in node.meta and isinstance(found, torch.Tensor):
+            node.meta["val"] = self._constant(found)
+
+    def _constant(self, tensor: torch.Tensor) -> FakeTensor:
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        return self.evaluator.ctx.tensor(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+
+    def _fill(self, node: fx.Node) -> None:
+        if node.op == "placeholder":
+            self.inputs.append(node.name)
+            return
+        observed = _observed_items(node)
+        if observed is not None and _is_complete(node.target, observed):
+            node.meta["val"] = _as_sequence(node.target, observed, len(observed))
+            return
+        try:
+            value = self._evaluate(node)
+        except _Missing:
+            self.dependents += observed is None
+        except UnknownValue as unknown:
+            if observed is None:
+                self.causes.append(Note(f"{node.name} has no shape: {unknown}", node.name))
+        else:
+            node.meta["val"] = _with_observed(value, observed)
+            return
+        if observed is not None:
+            node.meta["val"] = _as_sequence(node.target, observed, max(observed) + 1)
+
+    def _evaluate(self, node: fx.Node) -> Any:
+        if node.op != "call_function":
+            raise UnknownValue(f"a {node.op} node")
+        args = fx.node.map_arg(node.args, self._value)
+        kwargs = fx.node.map_arg(node.kwargs, self._value)
+        if isinstance(node.target, HigherOrderOperator):
+            return run_higher_order(self.evaluator, self._call_subgraph, node.target, args, kwargs)
+        return self.evaluator.run(node.target, args, kwargs)
+
+    def _value(self, node: fx.Node) -> Any:
+        if "val" in node.meta:
+            return node.meta["val"]
+        found = _look_up(self.root, str(node.target)) if node.op == "get_attr" else None
+        if not isinstance(found, torch.nn.Module):
+            raise _Missing
+        return found
+
+    def _call_subgraph(self, module: fx.GraphModule, operands: Sequence[Any]) -> Any:
+        """Results of a sub-graph; its inputs get the operands' values where the file gives none."""
+        if self.depth >= _DEEPEST:
+            raise UnknownValue("its sub-graphs are nested too deeply")
+        inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+        for node, value in zip(inputs, operands, strict=False):
+            node.meta.setdefault("val", value)
+        inner = _Walk(self.evaluator, module)
+        inner.depth = self.depth + 1
+        inner.graph(module.graph)
+        output = next(iter(node for node in reversed(module.graph.nodes) if node.op == "output"))
+        try:
+            return fx.node.map_arg(output.args[0], inner._value)
+        except _Missing:
+            raise UnknownValue("a result of its sub-graph has no shape") from None
+
+
+def _look_up(root: Any, path: str) -> Any:
+    """The attribute at a dotted path; only modules, parameters and buffers are looked at."""
+    for part in path.split("."):
+        if not isinstance(root, torch.nn.Module):
+            return None
+        tables = (root._modules, root._parameters, root._buffers, vars(root))
+        root = next((table[part] for table in tables if part in table), None)
+    return root
+
+
+def _observed_items(node: fx.Node) -> dict[int, Any] | None:
+    """Values of the node's items that the file gives, by index; None when it is not a multi-output node."""
+    out: dict[int, Any] = {}
+    for user in node.users:
+        if user.target is operator.getitem and user.args[0] is node and "val" in user.meta:
+            index = user.args[1]
+            if type(index) is int and 0 <= index < _MOST_ITEMS:
+                out[index] = user.meta["val"]
+    return out or None
+
+
+def _is_complete(target: Any, observed: Mapping[int, Any]) -> bool:
+    """Whether the op's schema says that there are no further results."""
+    if not isinstance(target, OpOverload):
+        return False
+    returns = target._schema.returns
+    return len(returns) > 1 and all(index in observed for index in range(len(returns)))
+
+
+def _as_sequence(target: Any, observed: Mapping[int, Any], length: int) -> Any:
+    values = [observed.get(index) for index in range(length)]
+    single = isinstance(target, OpOverload) and len(target._schema.returns) == 1
+    return values if single else tuple(values)
+
+
+def _with_observed(value: Any, observed: Mapping[int, Any] | None) -> Any:
+    """``value`` with the items that the file gives in place of the computed ones."""
+    if observed is None or not isinstance(value, (tuple, list)):
+        return value
+    merged = [observed.get(index, item) for index, item in enumerate(value)]
+    return merged if isinstance(value, list) else tuple(merged)

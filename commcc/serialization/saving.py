@@ -1,0 +1,130 @@
+"""Write a Program to a file, whole or not at all.
+
+    notes = save(program, "out.fx.txt.gz")            # the extension chooses the format
+    default_output("llama.fx.txt.gz", "bucket")       # llama.bucket.fx.txt.gz
+    default_output("run.log::0_0/aot_forward_graph", "bucket")   # run.0_0.aot_forward_graph.bucket.fx.txt
+
+The file is written beside its destination and renamed, so a reader sees the old content or the new one,
+and a failure leaves neither a half file nor a temporary one. ``.gz`` output holds no time and no name:
+equal programs give equal bytes.
+
+Limits: folders are not made; the file that the program was read from is never overwritten.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from commcc.errors import OutputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from commcc.program import Note, Program
+
+_TEXT = (".fx.txt", ".fx.txt.gz", ".txt", ".txt.gz")
+EXTENSIONS = (*_TEXT, ".pt2")
+_GZIP_LEVEL = 6
+_KNOWN_INPUTS = (*_TEXT, ".pt2", ".fx.py", ".py", ".py.gz", ".log", ".log.gz", ".gz")
+
+
+def save(program: Program, path: str | Path) -> tuple[Note, ...]:
+    """Write ``program`` to ``path``; the notes say what its format could not hold.
+
+    Raises :class:`OutputError` for an unknown extension, a missing folder, the program's own source, and
+    for what the system refuses.
+    """
+    target = Path(path)
+    extension = _extension(target.name, EXTENSIONS)
+    if extension is None:
+        raise OutputError("unknown extension", where=str(target), hint=f"use one of {', '.join(EXTENSIONS)}")
+    _check_target(target, program.source)
+    return _replace_file(target, lambda stream: _write(program, extension, stream))
+
+
+def default_output(source: str | Path, pass_name: str) -> Path:
+    """``STEM.PASS.EXT`` beside ``source``; ``source`` may be ``FILE::NAME``, whose name joins the stem.
+
+    Formats that are only read (logs, folders, repro files) become ``.fx.txt``.
+    """
+    file, _, graph = str(source).partition("::")
+    path = Path(file)
+    known = _extension(path.name, _KNOWN_INPUTS)
+    stem = path.name[: -len(known)] if known else path.name
+    extension = known if known in EXTENSIONS else ".fx.txt"
+    parts = [stem or "graph", re.sub(r"[^\w-]+", ".", graph).strip("."), pass_name]
+    return path.with_name(".".join(part for part in parts if part) + extension)
+
+
+def _extension(name: str, known: tuple[str, ...]) -> str | None:
+    """The longest known extension of ``name``, in any case."""
+    fitting = [extension for extension in known if name.lower().endswith(extension) and len(name) > len(extension)]
+    return max(fitting, key=len, default=None)
+
+
+def _write(program: Program, extension: str, stream: BinaryIO) -> tuple[Note, ...]:
+    if extension == ".pt2":
+        from commcc.serialization.pt2 import write_pt2
+
+        return write_pt2(program, stream)
+    from commcc.serialization.fx_text import write_text
+
+    text, notes = write_text(program)
+    data = text.encode()
+    if extension.endswith(".gz"):
+        with gzip.GzipFile(filename="", mode="wb", fileobj=stream, compresslevel=_GZIP_LEVEL, mtime=0) as packed:
+            packed.write(data)
+    else:
+        stream.write(data)
+    return notes
+
+
+def _check_target(target: Path, source: Path | None) -> None:
+    where = str(target)
+    if target.is_dir():
+        raise OutputError("is a folder", where=where, hint="name a file in it")
+    if not target.parent.is_dir():
+        raise OutputError("its folder does not exist", where=where, hint=f"make {target.parent} first")
+    if target.exists() and not target.is_file():
+        raise OutputError("is not a regular file", where=where, hint="choose another name")
+    if source is not None and _same_file(target, source):
+        raise OutputError("is the file that the graph was read from", where=where, hint="choose another name")
+
+
+def _same_file(target: Path, source: Path) -> bool:
+    """Whether both are one file, also through links; for a folder, whether ``target`` lies in it."""
+    with suppress(OSError):
+        if target.exists() and source.exists() and target.samefile(source):
+            return True
+        return source.is_dir() and target.exists() and target.resolve().is_relative_to(source.resolve())
+    return target.absolute() == source.absolute()
+
+
+def _replace_file(target: Path, write: Callable[[BinaryIO], tuple[Note, ...]]) -> tuple[Note, ...]:
+    """Write a temporary file in the target's folder, then rename it over the target (or its link's end)."""
+    destination = Path(os.path.realpath(target))
+    temporary = destination.with_name(f".commcc-{secrets.token_hex(6)}.tmp")
+    try:
+        with _create(temporary) as stream:
+            notes = write(stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        with suppress(FileNotFoundError):
+            temporary.chmod(destination.stat().st_mode & 0o777)
+        temporary.replace(destination)
+    except OSError as error:
+        raise OutputError(f"cannot be written: {error.strerror or error}", where=str(target)) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    return notes
+
+
+def _create(path: Path) -> BinaryIO:
+    """A new file with the permissions that the user's mask gives."""
+    return os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o666), "wb")

@@ -1,0 +1,132 @@
+"""Bytes of an untrusted file, bounded, decompressed and decoded; nothing here knows about graphs.
+
+    text = read_text(Path("run.log.gz"))      # str, or InputError that says what the file is instead
+
+Limits: plain and decompressed content up to :data:`MAX_BYTES`; a ``.gz`` that expands by more than
+:data:`MAX_RATIO` is taken for a bomb (graph dumps expand 8 to 40 times) once it passes 64 MiB.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commcc.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAX_BYTES = 512 << 20
+MAX_RATIO = 250
+_HARMLESS_BYTES = 64 << 20
+_CHUNK = 1 << 20
+_GZIP = b"\x1f\x8b"
+_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_KNOWN_BINARIES = (
+    (b"\x80", "a Python pickle, which runs code of its own when it is loaded"),
+    (b"\x7fELF", "a compiled library"),
+    (b"PAR1", "a Parquet file"),
+    (b"\xfd7zXZ", "xz-compressed"),
+    (b"\x28\xb5\x2f\xfd", "zstd-compressed"),
+    (b"BZh", "bzip2-compressed"),
+    (b"\xff\xfe", "UTF-16 text"),
+    (b"\xfe\xff", "UTF-16 text"),
+)
+_READABLE = "commcc reads FX text (.fx.txt, .txt, .py, .log, .gz of each), tlparse folders and .pt2"
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is in a file: ``data`` decompressed when it was gzip, and whether it is a zip archive."""
+
+    data: bytes
+    gzipped: bool
+
+    @property
+    def is_zip(self) -> bool:
+        return self.data[:4] in _ZIP
+
+
+def is_zip_file(path: Path) -> bool:
+    """Whether the file starts like a zip archive; False for anything that cannot be opened."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(4) in _ZIP
+    except OSError:
+        return False
+
+
+def read_content(path: Path) -> Content:
+    """The whole file, decompressed when its content is gzip, whatever its name says."""
+    where = str(path)
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(2)
+            stream.seek(0)
+            if head == _GZIP:
+                return Content(_decompress(stream, where), gzipped=True)
+            data = stream.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise InputError("no such file", where=where) from None
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", where=where) from None
+    if len(data) > MAX_BYTES:
+        raise InputError(f"larger than {MAX_BYTES >> 20} MiB", where=where, hint="split it, or run tlparse on it first")
+    return Content(data, gzipped=False)
+
+
+def decode(data: bytes, where: str) -> str:
+    """UTF-8 text without byte-order mark, terminal colours and carriage returns."""
+    if not data.strip():
+        raise InputError("the file is empty", where=where)
+    for magic, what in _KNOWN_BINARIES:
+        if data.startswith(magic):
+            raise InputError(f"is {what}, not a graph", where=where, hint=_READABLE)
+    if b"\0" in data[:4096]:
+        raise InputError("is a binary file, not a graph", where=where, hint=_READABLE)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"byte 0x{data[error.start]:02x} is not UTF-8", where=f"{where}:{line}", hint="convert the file to UTF-8"
+        ) from None
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    return text.replace("\r\n", "\n").replace("\r", "") if "\r" in text else text
+
+
+def read_text(path: Path) -> str:
+    """``decode(read_content(path))``."""
+    return decode(read_content(path).data, str(path))
+
+
+def _decompress(stream: io.BufferedReader, where: str) -> bytes:
+    """All members of a gzip stream, checked against the limits after each megabyte."""
+    out = io.BytesIO()
+    try:
+        with gzip.GzipFile(fileobj=stream) as inflated:
+            while chunk := inflated.read(_CHUNK):
+                out.write(chunk)
+                _check_size(out.tell(), stream.tell(), where)
+    except EOFError:
+        raise InputError("the gzip data ends too early", where=where, hint="copy the file again") from None
+    except (zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"damaged gzip data: {error}", where=where, hint="copy the file again") from None
+    return out.getvalue()
+
+
+def _check_size(size: int, consumed: int, where: str) -> None:
+    if size > MAX_BYTES:
+        raise InputError(f"expands to more than {MAX_BYTES >> 20} MiB", where=where, hint="decompress and split it")
+    if size > _HARMLESS_BYTES and size > consumed * MAX_RATIO:
+        raise InputError(
+            f"expands more than {MAX_RATIO} times, as a decompression bomb does",
+            where=where,
+            hint="decompress it yourself",
+        )
