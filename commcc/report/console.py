@@ -39,13 +39,22 @@ class Section(Table):
         yield from super().__rich_console__(console, options)
 
 
-def make_table(heading: str, *columns: str, numbers: tuple[str, ...] = ()) -> Section:
-    """A table with a plain header; the columns named in ``numbers`` are aligned to the right."""
-    table = Section(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+def make_table(heading: str, *columns: str, numbers: tuple[str, ...] = (), whole: tuple[str, ...] = ()) -> Section:
+    """A table with a plain header.
+
+    Columns named in ``numbers`` are aligned to the right; these and the ones in ``whole`` give way
+    last when the terminal is narrow.
+    """
+    table = Section(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, header_style="bold")
     table.heading = heading
     for name in columns:
         if name in numbers:
             table.add_column(name, justify="right", no_wrap=True)
         else:
-            table.add_column(name, overflow="fold")
+            table.add_column(name, overflow="fold", no_wrap=name in whole)
     return table
+
+
+def one_line(text: str) -> Text:
+    """A cell that is cut short, not wrapped, where the terminal is too narrow."""
+    return Text(text, no_wrap=True, overflow="ellipsis")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from commcc.report.console import make_table
+from commcc.report.console import make_table, one_line
 from commcc.report.metrics import compare
 from commcc.report.units import count, plural
 
@@ -38,6 +38,11 @@ def view(document: Document, top: int | None) -> list[RenderableType]:
     for section in sections:
         if section is not None:
             shown += ["", section]
+    if document["merged"]:
+        legend = (
+            "span: nodes between the first and the last member. launch, wait: how many nodes they passed, + is later."
+        )
+        shown.insert(3, Text(legend, style="dim"))
     if document["rewired"]:
         shown += ["", _rewired(document["rewired"], top)]
     return shown
@@ -55,12 +60,14 @@ def _merged(merges: list[Document], top: int | None) -> Table | None:
     if not merges:
         return None
     members = sum(len(merge["members"]) for merge in merges)
-    title = _title(f"merged: {members:,} collectives into {len(merges):,}", len(merges), top)
-    numbers = ("of", "span", "launch moved", "wait moved")
-    table = make_table(title, "into", "group", *numbers, "members", numbers=numbers)
+    heading = _title(f"merged: {members:,} collectives into {len(merges):,}", len(merges), top)
+    numbers = ("of", "span", "launch", "wait")
+    table = make_table(heading, "into", "group", *numbers, "members", numbers=numbers, whole=("into",))
     for merge in _cut(merges, top):
         names = merge["members"]
-        listed = ", ".join(names) if top is None or len(names) < 3 else f"{names[0]} ... {names[-1]}"
+        listed: str | Text = ", ".join(names)
+        if top is not None and len(names) > 2:
+            listed = one_line(f"{names[0]} ... {names[-1]}")
         launch, wait = _range(merge["launch_moved"]), _range(merge["wait_moved"])
         table.add_row(merge["into"], merge["group"], count(len(names)), count(merge["span"]), launch, wait, listed)
     return table
@@ -133,11 +140,11 @@ def _ops(added: list[Document], removed: list[Document], top: int | None) -> Tab
         return None
     totals = [sum(map(len, side.values())) for side in (new, old)]
     title = _title(f"nodes added: {totals[0]:,}, removed: {totals[1]:,}", len(ops), top)
-    table = make_table(title, "op", "added", "removed", "examples", numbers=("added", "removed"))
+    table = make_table(title, "op", "added", "removed", "for example", numbers=("added", "removed"), whole=("op",))
     for op in _cut(ops, top):
         names = [*(f"+{name}" for name in new.get(op, ())), *(f"-{name}" for name in old.get(op, ()))]
         counts = (count(len(side[op])) if op in side else "" for side in (new, old))
-        table.add_row(op, *counts, ", ".join(names if top is None else names[:1]))
+        table.add_row(op, *counts, ", ".join(names) if top is None else one_line(names[0]))
     return table
 
 

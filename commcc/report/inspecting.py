@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from commcc.report.console import make_table
+from commcc.report.console import make_table, one_line
 from commcc.report.metrics import single
 from commcc.report.units import count, plural, size
 
@@ -99,9 +99,13 @@ def _by_role(collectives: list[Document]) -> Table:
 
 def _largest(collectives: list[Document], total: int) -> Table:
     title = f"largest {len(collectives)} of {total:,} collectives (--all lists each)"
-    table = make_table(title, "name", "group", "role", "on the wire", "module", numbers=("on the wire",))
+    table = make_table(
+        title, "name", "group", "role", "on the wire", "module", numbers=("on the wire",), whole=("name",)
+    )
     for each in collectives:
-        table.add_row(each["name"], each["group"], each["role"], size(each["wire_bytes"]), each["module"] or "")
+        table.add_row(
+            each["name"], each["group"], each["role"], size(each["wire_bytes"]), one_line(each["module"] or "")
+        )
     return table
 
 
