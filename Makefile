@@ -43,15 +43,15 @@ format: $(READY) ## rewrite the code as `make check` wants it
 docs: $(READY) ## write docs/cli.md again from --help
 	$(BIN)/python tools/cli_docs.py docs/cli.md
 
-samples: $(READY) ## make the sample graphs again from the models in sample_graphs/
-	$(BIN)/python -m sample_graphs $(ARGS)
+samples: $(READY) ## make the sample graphs kept here; ARGS=--all makes every one
+	$(BIN)/python -m commcc.capture.samples $(ARGS)
 
 golden: $(READY) ## rewrite the expected halves of tests/cases/*.test
-	@if [ -n "$$CI" ]; then echo "make golden: refused in CI, expected results are written by people" >&2; exit 1; fi
-	$(BIN)/python -m pytest tests/test_cases.py --update-golden $(ARGS)
+	$(BIN)/python -m tests.case_files
 
-bench: $(READY) ## measure speed and results on the sample graphs
-	$(BIN)/python benchmarks/run.py $(ARGS)
+bench: $(READY) ## measure on the sample graphs, and against PyTorch's own passes
+	$(BIN)/python benchmarks/bucket_figures.py $(ARGS)
+	$(BIN)/python benchmarks/against_torch.py $(ARGS)
 
 clean: ## remove what make made; the sample graphs stay
 	rm -rf $(VENV) out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,7 +1,7 @@
 """A click group that imports a command when it is asked for, and suggests the nearest name::
 
     $ commcc bukcet g.pt2
-    commcc: no such command 'bukcet', did you mean 'bucket'?; see 'commcc --help'
+    commcc: error: no such command 'bukcet' (did you mean 'bucket'?); see 'commcc --help'
 
 Limits: ``--help`` of the group imports every command module, so these must stay light.
 """
@@ -9,10 +9,11 @@ Limits: ``--help`` of the group imports every command module, so these must stay
 from __future__ import annotations
 
 import importlib
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import click
+
+from commcc.passes.options import closest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +49,5 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in self.table and not name.startswith("-"):
-            near = get_close_matches(name, self.table, n=1)
-            suggestion = f", did you mean '{near[0]}'?" if near else ""
-            ctx.fail(f"no such command '{name}'{suggestion}")
+            ctx.fail(f"no such command '{name}'{closest(name, list(self.table))}")
         return super().resolve_command(ctx, args)
