@@ -1,0 +1,253 @@
+"""The renderers, on documents written by hand."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from commcc.report import converting, differing, inspecting, passes, rewriting, units, verifying
+from commcc.report.console import make_console, make_table
+from commcc.report.metrics import compare, single
+
+
+def drawn(*renderables, columns: int | None = None, monkeypatch=None) -> str:
+    stream = io.StringIO()
+    console = make_console(stream)
+    if columns is not None:
+        console.width = columns
+    for renderable in renderables:
+        console.print(renderable)
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1,023 B"),
+        (1024, "1.0 KiB"),
+        (26214400, "25.0 MiB"),
+        (1536 * 2**20, "1.5 GiB"),
+        (2**60, "1,024.0 PiB"),
+        (None, "?"),
+    ],
+)
+def test_size(number, text):
+    assert units.size(number) == text
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [(4, 4, "="), (0, 3, "new"), (290, 98, "-66.2 %"), (4, 12, "+200.0 %"), (3, 0, "-100.0 %"), (None, 1, "")],
+)
+def test_change(before, after, text):
+    assert units.change(before, after) == text
+
+
+def test_count_plural_sentence():
+    assert (units.count(12345), units.count(0.25), units.count(None)) == ("12,345", "0.250", "?")
+    assert (units.plural(1, "bucket"), units.plural(1200, "bucket")) == ("1 bucket", "1,200 buckets")
+    assert units.sentence("no limit") == units.sentence("No limit.") == "No limit."
+
+
+METRICS = {
+    "nodes": 100,
+    "compute_nodes": 10,
+    "collectives": {"all_gather": 8, "reduce_scatter": 0},
+    "bytes": {"all_gather": 2**20, "reduce_scatter": 0},
+    "groups": {"dp": 6, "tp": 2},
+    "max_consecutive_compute": {"all_gather": 3, "reduce_scatter": 10},
+}
+
+
+def test_metrics_leave_out_what_says_nothing():
+    text = drawn(single(METRICS))
+    assert "reduce_scatter" not in text  # none in the graph, so that its longest run is no figure
+    assert "launches on group tp" in text
+    assert "launches on group" not in drawn(single({**METRICS, "groups": {"dp": 8}}))
+
+
+def test_metrics_that_are_not_known_yet_get_a_row_in_their_unit():
+    costed = {**METRICS, "step_ms": 12.3456, "hidden_share": 0.25, "peak_bytes": 2**30}
+    text = drawn(compare(costed, {**costed, "step_ms": 10.0}))
+    assert "step ms" in text and "12.346 ms" in text and "10.000 ms" in text
+    assert "25.0 %" in text and "1.0 GiB" in text
+
+
+def test_compare_shows_kinds_that_only_one_graph_has():
+    other = {**METRICS, "collectives": {"all_gather": 8, "broadcast": 2}}
+    rows = drawn(compare(METRICS, other)).splitlines()
+    (row,) = (line.split() for line in rows if line.startswith("broadcast launches"))
+    assert row[2:] == ["0", "2", "new"]
+
+
+STEP = {
+    "name": "bucket",
+    "options": "bucket{bucket_cap_mb=25}",
+    "changed": True,
+    "seconds": 0.5,
+    "report": {
+        "primary_group": "dp",
+        "buckets": 3,
+        "members": 20,
+        "by_kind": {"all_gather": {"buckets": 3, "members": 20}},
+        "largest_span": 1234,
+        "closed": {"bytes": 2, "span": 1, "dependence": 0, "max_consecutive": 0},
+        "knobs": {
+            "bucket_cap_mb": {"value": [10.0, 25.0], "fired": 2, "dormant": False},
+            "max_topo_span": {"value": 1500, "fired": 0, "dormant": True},
+        },
+        "copies": 2,
+        "shared_casts": 5,
+        "reordered_buckets": 1,
+        "left_out": {"all_gather: size depends on '...'": 7, "all_reduce: not of the groups": 2},
+        "remarks": ["max_consecutive=4 cannot hold"],
+    },
+}
+RESULT = {"before": METRICS, "after": METRICS, "passes": [STEP], "verified": "proved", "output": "o.fx.txt"}
+
+
+def test_bucket_report():
+    text = drawn(*rewriting.view(RESULT))
+    for line in (
+        "bucket{bucket_cap_mb=25}  0.50 s",
+        "20 launches into 3 buckets",
+        "2 for bytes, 1 for span",
+        "1,234 nodes",
+        "max_topo_span=1500 (never closed a bucket)",
+        "7 x all_gather: size depends on '...'",
+        "left out 9",
+        "max_consecutive=4 cannot hold",
+        "proved to be the same program, written to o.fx.txt",
+    ):
+        assert line in text, text
+    assert text.index("7 x") < text.index("2 x")
+    assert "changed nothing" not in text
+
+
+def test_report_of_a_pass_that_is_not_known():
+    step = {**STEP, "changed": False, "report": {"tagged": {"fsdp.all_gather": 3}, "new": 1200, "names": [], "x": None}}
+    text = drawn(*rewriting.view({**RESULT, "passes": [step], "verified": "unproved"}))
+    assert "changed nothing" in text
+    assert "tagged  fsdp.all_gather 3" in text
+    assert "new     1,200" in text
+    assert "NOT PROVED" in text
+
+
+def finding(number: int) -> dict:
+    return {"rule": "value", "node": f"mm_{number}", "text": "operand [bold]mat2[/] differs"}
+
+
+def test_verdicts():
+    checked = {"values": 1200, "findings": 70, "gaps": 0, "notes": 1}
+    verdict = {"findings": [finding(i) for i in range(50)], "unproved": [], "notes": [finding(99)], "checked": checked}
+    text = drawn(*verifying.view({"verified": "different", "verdict": verdict}))
+    assert text.startswith("different: not the same program\ncompared 1,200 values\n")
+    assert "differences: 70 (first 50)" in text
+    assert "[bold]mat2[/]" in text  # names are not markup
+    assert "harmless: 1" in text and "not decided" not in text
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        ([0, 1, 2, 3], "0-3"),
+        ([0, 8, 16, 24], "0-24 step 8"),
+        ([0, 1], "0,1"),
+        ([5], "5"),
+        ([0, 1, 3, 7, 9, 11, 13, 20, 21], "0,1,3,7,9,11,13,20,..."),
+    ],
+)
+def test_ranks(ranks, text):
+    group = {"name": "dp", "size": len(ranks), "ranks": ranks, "description": "shards", "same_ranks_as": "tp"}
+    document = {
+        "input": "g",
+        "format": "pt2",
+        "graph": METRICS,
+        "primary": "dp",
+        "groups": [{**group, "roles": {"fsdp": 2}, "kinds": {"all_gather": 2}, "wire_bytes": 10}],
+        "collectives": [COLLECTIVE],
+    }
+    assert f"primary, shards, ranks {text}, same ranks as tp" in drawn(*inspecting.view(document, 5))
+
+
+COLLECTIVE = {
+    "name": "ag",
+    "position": 3,
+    "kind": "all_reduce",
+    "group": "dp",
+    "reduction": "avg",
+    "dtype": "bfloat16",
+    "wire_bytes": 2048,
+    "role": "ddp",
+    "evidence": "leads to output 3",
+    "module": "layers.0",
+    "merged_from": ["a", "b"],
+}
+
+
+def test_inspect_lists():
+    document = {"input": "g", "format": "pt2", "graph": METRICS, "primary": None, "groups": [], "warnings": []}
+    collectives = [{**COLLECTIVE, "name": f"ag_{i}", "position": i, "wire_bytes": i * 1024} for i in range(9)]
+    text = drawn(*inspecting.view({**document, "collectives": collectives}, 2))
+    assert "largest 2 of 9" in text and "ag_8" in text and "ag_7" in text and "ag_6" not in text
+    assert "all_reduce avg" in text
+    text = drawn(*inspecting.view({**document, "collectives": collectives}, None))
+    assert all(f"ag_{i}" in text for i in range(9)) and "leads to output 3; merged from 2" in text
+    assert "no collectives" in drawn(*inspecting.view({**document, "collectives": []}, 2))
+
+
+def test_listing():
+    document = {"input": "run.log", "graphs": [{"name": "a/fw", "kind": "forward", "nodes": 1200}] * 2}
+    text = drawn(*inspecting.listing(document))
+    assert "run.log holds 2 graphs" in text and "1,200" in text and "commcc inspect run.log::a/fw" in text
+
+
+def test_conversion():
+    notes = [{"text": "dropped", "node": f"n{i}"} for i in range(3)]
+    document = {"output": "o.pt2", "nodes": 12, "lost": notes, "notes": []}
+    lines = drawn(*converting.view(document)).splitlines()
+    assert any(line.split() == ["dropped", "3", "n0"] for line in lines)
+    assert "everything in the graph" in drawn(*converting.view({**document, "lost": []}))
+
+
+def test_passes():
+    option = {"name": "span", "type": "int", "default": 5, "choices": [], "none": "no limit", "help": "nodes"}
+    document = {"passes": [{"name": "p", "summary": "does", "options": [option]}]}
+    assert "Nodes. 'none': No limit." in drawn(*passes.detail(document))
+    assert "span" in drawn(*passes.overview(document))
+    assert "no options" in drawn(*passes.detail({"passes": [{"name": "p", "summary": "does", "options": []}]}))
+
+
+def test_a_heading_may_be_wider_than_its_table():
+    table = make_table("a heading that is much wider than the table", "a")
+    table.add_row("1")
+    assert drawn(table).splitlines()[0] == "a heading that is much wider than the table"
+
+
+def test_narrow_terminals_cut_examples_not_names():
+    merge = {
+        "into": "reduce_scatter_bucket_0",
+        "kind": "reduce_scatter",
+        "group": "fsdp",
+        "members": [f"reduce_scatter_tensor_{i}" for i in range(9)],
+        "evidence": "record",
+        "span": 1400,
+        "launch_moved": [0, 1400],
+        "wait_moved": None,
+    }
+    empty = {key: [] for key in ("split", "replaced", "moved", "added", "removed", "renamed", "changed", "rewired")}
+    document = {"identical": False, "before": METRICS, "after": METRICS, "merged": [merge], **empty}
+    text = drawn(*differing.view(document, 10), columns=80)
+    (row,) = (line for line in text.splitlines() if line.startswith("reduce_scatter_bucket_0"))
+    assert len(row) <= 80 and "0..+1,400" in row
+
+
+def test_ascii_where_the_stream_cannot_do_more():
+    class Ascii(io.StringIO):
+        encoding = "ascii"
+
+    stream = Ascii()
+    make_console(stream).print(single(METRICS))
+    assert stream.getvalue().isascii()
