@@ -14,6 +14,7 @@ without side effects unless its name or arguments say that it communicates.
 from __future__ import annotations
 
 import operator
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -111,10 +112,23 @@ WAIT = "_c10d_functional.wait_tensor"
 FSDP_COPIES = frozenset({"fsdp.all_gather_copy_in", "fsdp.chunk_cat", "fsdp.copy_", "fsdp.split_with_sizes_copy"})
 
 _COMMUNICATION_NAMESPACES = frozenset(
-    {"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "symm_mem", "_dtensor", "nccl"}
+    {
+        *("c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional"),
+        *("symm_mem", "_dtensor", "nccl", "deep_ep", "torchcomms"),
+    }
 )
+#: Ops of those namespaces, or with a group argument, that only compute or copy.
 _NOT_COMMUNICATION = frozenset(
-    {WAIT, "_dtensor.mesh_get_process_group", "_c10d_functional._wrap_tensor_autograd", "c10d.check_for_nan"}
+    {
+        *(WAIT, "_dtensor.mesh_get_process_group", "_c10d_functional._wrap_tensor_autograd", "c10d.check_for_nan"),
+        *("bucketing._pre_bucket_all_gather", "bucketing._pre_bucket_reduce_scatter"),
+    }
+    | FSDP_COPIES
+)
+#: Namespaces of PyTorch that never communicate, whatever their ops are called.
+_LOCAL_NAMESPACES = frozenset({"aten", "prims", "inductor", "inductor_prims", "higher_order", "operator", "fsdp"})
+_SOUNDS_LIKE_COMMUNICATION = re.compile(
+    r"all_?gather|reduce_?scatter|all_?reduce|all_?to_?all|(^|_)(a2a|nccl|nvshmem|isend|irecv|send|recv|barrier)(_|$)"
 )
 _GROUP_ARGUMENTS = frozenset({"group_name", "process_group"})
 
@@ -204,11 +218,18 @@ def is_compute(target: Any) -> bool:
 
 @lru_cache(maxsize=4096)
 def is_unknown_communication(target: Any) -> bool:
-    """Whether the op communicates in a way the table does not describe: nothing may move across it."""
+    """Whether the op communicates in a way the table does not describe: nothing may move across it.
+
+    Told by its namespace, by a group argument in its schema, or, for libraries, by its name: a false
+    alarm costs freedom, a miss costs the program.
+    """
     name = op_name(target)
     if name in COLLECTIVES or name in _NOT_COMMUNICATION:
         return False
-    if name.split(".")[0] in _COMMUNICATION_NAMESPACES:
+    namespace, _, op = name.partition(".")
+    if namespace in _COMMUNICATION_NAMESPACES:
+        return True
+    if namespace not in _LOCAL_NAMESPACES and _SOUNDS_LIKE_COMMUNICATION.search(op):
         return True
     schema = getattr(target, "_schema", None)
     return schema is not None and any(argument.name in _GROUP_ARGUMENTS for argument in schema.arguments)

@@ -99,7 +99,9 @@ def test_copies_to_the_host_are_syncs():
     assert index.host_syncs == {index.position[copy.name]}
 
 
-@pytest.mark.parametrize("target", [OpaqueOp("symm_mem.mystery.default"), OpaqueOp("c10d.send_.default")])
+@pytest.mark.parametrize(
+    "target", [OpaqueOp(f"{name}.default") for name in ("symm_mem.mystery", "c10d.send_", "vllm.all_reduce")]
+)
 def test_unknown_communication_is_a_barrier(target):
     b = GraphBuilder()
     x = b.placeholder("x", (4,))
