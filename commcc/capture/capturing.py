@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.fx.traceback import annotate_fn
 
 from commcc.capture.devices import relabel
 from commcc.capture.importing import from_graph_module
@@ -30,6 +29,7 @@ from commcc.capture.sharding import Placing, Sharding, shard_parameters
 from commcc.capture.tracing import TraceOptions, trace
 from commcc.capture.unsharding import Precision
 from commcc.capture.world import Layout, World, fake_world
+from commcc.index.modules import module_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +57,7 @@ class CaptureOptions:
     """How to capture.
 
     plain: shards are ordinary tensors instead of DTensors, see :mod:`commcc.capture.sharding`.
-    annotate: write every node's module path into ``custom["module_fqn"]``.
+    annotate: write module paths into ``custom["module_fqn"]`` too, as torchtitan's graph trainer does.
     device: what all devices in the result read.
     """
 
@@ -80,8 +80,6 @@ def capture(
     with fake_world(layout) as world:
         with FakeTensorMode(shape_env=ShapeEnv()):
             step = build(world)
-            if options.annotate:
-                _annotate_modules(step.module)
             shard_parameters(step.module, world, Sharding(step.place, options.precision, options.plain))
         graphs = trace(step.module, step.inputs, options.trace)
         groups, header = world.groups(), {"mesh": world.header()}
@@ -91,14 +89,17 @@ def capture(
         program = from_graph_module(graph_module, _used(graph_module, groups), header)
         relabel(program.graph, torch.device(options.device))
         _forget_process(program.graph, first)
+        if options.annotate:
+            _annotate_modules(program.graph)
         programs[name] = program
     return programs
 
 
-def _annotate_modules(module: nn.Module) -> None:
-    for path, part in module.named_modules():
-        if path and type(part).forward is not torch.nn.ModuleDict.forward:
-            part.forward = annotate_fn({"module_fqn": path})(part.forward)
+def _annotate_modules(graph: fx.Graph) -> None:
+    for node in graph.nodes:
+        path = module_path(node.meta)
+        if path is not None:
+            node.meta["custom"] = {**node.meta.get("custom", {}), "module_fqn": path}
 
 
 def _used(graph_module: fx.GraphModule, groups: dict[str, Any]) -> dict[str, Any]:

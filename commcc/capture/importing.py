@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch._ops import OperatorBase, OpOverloadPacket
 from torch.utils._pytree import tree_map
 
 from commcc.ops import argument, collective_of
@@ -156,6 +157,9 @@ def _module_stack(stack: Any) -> Any:
 
 
 def _type_name(kind: Any) -> str:
-    if isinstance(kind, type):
-        return f"{kind.__module__}.{kind.__qualname__}"
-    return str(kind)
+    """A name without an address in it: of a class, a function, a built-in method or an op."""
+    if isinstance(kind, (str, OperatorBase, OpOverloadPacket)):
+        return str(kind)
+    name = getattr(kind, "__qualname__", None) or type(kind).__qualname__
+    module = getattr(kind, "__module__", None)
+    return f"{module}.{name}" if module else str(name)

@@ -1,0 +1,137 @@
+"""One rank of a replay: runs graphs before and after a rewrite on gloo, and compares them to the bit.
+
+    python -m torch.distributed.run --standalone --nproc-per-node 4 replay_worker.py JOBS.json OUT_DIR
+
+JOBS.json is a list of {"name", "before", "after", "forward"}: graph files, and optionally the forward
+whose results are a backward's inputs. Each rank writes OUT_DIR/rankN.json; the exit code is 1 when
+anything differs. Limits: groups follow from the mesh in the file's header.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from replay_inputs import all_finite, copied, first_difference, make_inputs
+from torch import fx
+from torch.fx.node import map_aggregate
+
+from commcc.ops import argument_names, collective_of
+from commcc.serialization import load
+
+TIMEOUT = timedelta(seconds=60)
+SEED = 11
+
+
+class Groups:
+    """Real process groups for a mesh, made in one order on all ranks."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[tuple[int, ...], ...], str] = {}
+
+    def names(self, mesh: dict[str, Any]) -> dict[str, str]:
+        """The real name, on this rank, of each group that a graph names."""
+        if _product(mesh["shape"]) != dist.get_world_size():
+            raise ValueError(f"the graph is for {_product(mesh['shape'])} ranks, not {dist.get_world_size()}")
+        return {name: self._real(_parts(mesh, axis)) for axis, name in sorted(mesh["group_names"].items())}
+
+    def _real(self, parts: tuple[tuple[int, ...], ...]) -> str:
+        if parts not in self._made:
+            groups = [dist.new_group(list(part), timeout=TIMEOUT, backend="gloo") for part in parts]
+            mine = next(g for g, part in zip(groups, parts, strict=True) if dist.get_rank() in part)
+            self._made[parts] = mine.group_name
+        return self._made[parts]
+
+
+def _product(sizes: list[int]) -> int:
+    return int(torch.tensor(sizes).prod())
+
+
+def _parts(mesh: dict[str, Any], axis: str) -> tuple[tuple[int, ...], ...]:
+    """All groups along an axis: the ranks that differ in its coordinates only."""
+    members = mesh.get("joined", {}).get(axis, [axis])
+    along = [name in members for name in mesh["dims"]]
+    parts: dict[tuple[int, ...], list[int]] = {}
+    for rank, place in enumerate(itertools.product(*(range(size) for size in mesh["shape"]))):
+        key = tuple(coordinate for coordinate, inside in zip(place, along, strict=True) if not inside)
+        parts.setdefault(key, []).append(rank)
+    return tuple(tuple(part) for part in parts.values())
+
+
+def runnable(path: str, groups: Groups) -> tuple[fx.GraphModule, fx.Graph]:
+    """The graph of a file on CPU ranks: devices are cpu, groups are real; and the graph as it was read."""
+    program = load(path)
+    names = groups.names(program.header["mesh"])
+    module = program.graph_module()
+    for node in module.graph.nodes:
+        node.args, node.kwargs = map_aggregate(node.args, _to_cpu), map_aggregate(node.kwargs, _to_cpu)
+        if node.op == "call_function" and collective_of(node.target) is not None:
+            _bind(node, names)
+    return module, program.graph
+
+
+def _to_cpu(leaf: Any) -> Any:
+    return torch.device("cpu") if isinstance(leaf, torch.device) and leaf.type == "cuda" else leaf
+
+
+def _bind(node: fx.Node, names: dict[str, str]) -> None:
+    if "group_name" in node.kwargs:
+        node.update_kwarg("group_name", names[node.kwargs["group_name"]])
+        return
+    position = argument_names(node.target).index("group_name")
+    node.update_arg(position, names[node.args[position]])
+
+
+def run(module: fx.GraphModule, inputs: list[Any]) -> Any:
+    with torch.no_grad():
+        return fx.Interpreter(module).run(*inputs)
+
+
+def results_by_name(path: str, groups: Groups, seed: int) -> dict[str, Any]:
+    """What a forward graph is given and gives back, by node name: the inputs of its backward."""
+    module, graph = runnable(path, groups)
+    inputs = make_inputs(graph, {}, seed)
+    outputs = run(module, copied(inputs))
+    known = {node.name: value for node, value in zip(graph.find_nodes(op="placeholder"), inputs, strict=True)}
+    for node, value in zip(graph.output_node().args[0], outputs, strict=True):
+        if isinstance(node, fx.Node):
+            known[node.name] = value
+    return known
+
+
+def replay(job: dict[str, str], groups: Groups) -> dict[str, Any]:
+    """Run both graphs of a job on equal inputs."""
+    seed = SEED * dist.get_world_size() + dist.get_rank()
+    known = results_by_name(job["forward"], groups, seed) if job.get("forward") else {}
+    before, graph = runnable(job["before"], groups)
+    after, _ = runnable(job["after"], groups)
+    inputs = make_inputs(graph, known, seed)
+    given = [copied(inputs), copied(inputs)]
+    outputs = [run(before, given[0]), run(after, given[1])]
+    difference = first_difference(*outputs, "output") or first_difference(*given, "input")
+    return {"name": job["name"], "difference": difference, "finite": all_finite(outputs[0])}
+
+
+def main() -> int:
+    jobs, out = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
+    torch.set_num_threads(1)
+    # oneDNN uses what the processor advertises; some virtual machines advertise AMX and then trap it.
+    torch.backends.mkldnn.set_flags(False)
+    dist.init_process_group("gloo", timeout=TIMEOUT)
+    groups = Groups()
+    verdicts = [replay(job, groups) for job in jobs]
+    (out / f"rank{dist.get_rank()}.json").write_text(json.dumps(verdicts))
+    print(json.dumps({"rank": dist.get_rank(), "differ": [v for v in verdicts if v["difference"]]}), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+    return int(any(verdict["difference"] for verdict in verdicts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
