@@ -1,0 +1,93 @@
+"""Is AFTER the same program as BEFORE: proved, different, or not decided. Trusts neither graph.
+
+Both graphs are run on terms instead of tensors (:mod:`commcc.verify.trace`). Gathers, reductions, casts
+and layout are written element-wise over the tensors they come from, so a merged collective and its
+members are the same terms; memory is versioned, random ops are numbered. What is left is to compare::
+
+    verdict = verify(before, after)
+    verdict.status        # 'proved', 'unproved', 'different'
+    verdict.findings      # Finding(rule='value', node='mm_3', text="argument 'mat2' is ...")
+
+Covered: the same ops on the same operands, none twice; merged collectives expand exactly to their
+members; order, waits, mutation, random numbers and effects; inputs, outputs and aliasing. Linear in the
+size of the graphs.
+
+Limits: structural, nothing is executed; floating-point sums may associate differently inside a merged
+reduction. Launch order is a function of the graph alone, so it is the same on all ranks of an SPMD program.
+Process groups are compared by name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from commcc.verify import boundary, constants, work
+from commcc.verify.causes import Pair, report_causes
+from commcc.verify.order import check_order
+from commcc.verify.table import Terms
+from commcc.verify.trace import trace_program
+from commcc.verify.verdict import Finding, Report, Verdict
+
+if TYPE_CHECKING:
+    from commcc.program import Program
+
+__all__ = ["Finding", "Verdict", "verify"]
+
+
+def verify(before: Program, after: Program) -> Verdict:
+    """Compare two programs; never raises for a graph that is merely wrong."""
+    report = Report()
+    fine = check_order(before.graph, report, " (in BEFORE)")
+    if not check_order(after.graph, report, "") or not fine:
+        return report.verdict()
+    renamed = boundary.match_inputs(before.graph, after.graph, report)
+    constants.compare_groups(before, after, report)
+    table = Terms()
+    old = trace_program(table, before, first=True)
+    new = trace_program(table, after, first=False, inputs=renamed)
+    old_nodes = {node.name: node for node in before.graph.nodes}
+    new_nodes = {node.name: node for node in after.graph.nodes}
+    pair = Pair(table, old, new, report, old_nodes, new_nodes, renamed)
+    live = work.live_nodes(before.graph)
+    constants.compare_attributes(pair, before, after)
+    boundary.compare_inputs(pair)
+    boundary.compare_outputs(pair)
+    work.compare_sequences(pair)
+    _compare_events(pair)
+    report_causes(pair)
+    work.compare_ops(pair, live)
+    work.compare_elements(pair, live)
+    work.compare_layouts(pair)
+    _conclude(pair)
+    return report.verdict()
+
+
+def _compare_events(pair: Pair) -> None:
+    """What is illegal in AFTER and was not already so in BEFORE."""
+    old = Counter(event.key for event in pair.before.events)
+    for event in pair.after.events:
+        if old[event.key] > 0:
+            old[event.key] -= 1
+            pair.report.note(event.rule, event.node, f"{event.text}; so it is in BEFORE")
+        else:
+            pair.report.differs(event.rule, event.node, event.text)
+
+
+def _conclude(pair: Pair) -> None:
+    report = pair.report
+    checked = {
+        "nodes_before": pair.before.nodes,
+        "nodes_after": pair.after.nodes,
+        "launches_before": pair.before.launches,
+        "launches_after": pair.after.launches,
+        "waits_before": pair.before.waits,
+        "waits_after": pair.after.waits,
+        "copies_before": pair.before.copies,
+        "copies_after": pair.after.copies,
+        "terms": len(pair.table.keys),
+    }
+    report.checked.update(checked)
+    if pair.changed and not report.findings and not report.unproved:
+        text = "; ".join(pair.consequences) or "the graphs differ"
+        report.differs("value", "", f"{text}, for a reason that was not found")

@@ -1,0 +1,239 @@
+"""What one node computes: regrouping ops are explained, everything else becomes a term of its operands.
+
+Limits: an op that is not in the schema tables is taken to compute from its arguments alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from commcc.ops import (
+    Aliasing,
+    aliasing,
+    collective_of,
+    is_effect,
+    is_getitem,
+    is_host_sync,
+    is_random,
+    is_unknown_communication,
+    is_wait,
+    op_name,
+)
+from commcc.verify import launches
+from commcc.verify.aliases import result_bases, sees_storage
+from commcc.verify.arguments import key_of, path_of
+from commcc.verify.elements import CAST, counts
+from commcc.verify.facts import CAST as CASTS
+from commcc.verify.facts import OP, VIEW, Step
+from commcc.verify.shapes import COPY, INVALID, MAYBE, Formed
+from commcc.verify.sizes import Size, Undecidable, apply_function, product
+from commcc.verify.values import Meta, Opaque, Tensor, Value, is_size, tensors_in
+from commcc.verify.views import regroup, regroups
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from commcc.verify.trace import Tracer
+
+_ARITHMETIC = {
+    "operator.add": "add",
+    "operator.sub": "sub",
+    "operator.mul": "mul",
+    "operator.neg": "neg",
+    "operator.floordiv": "floordiv",
+    "operator.mod": "mod",
+    "torch.sym_sum": "add",
+    "torch.sym_max": "max",
+    "torch.sym_min": "min",
+}
+_SIZES = frozenset({"aten.sym_size.int", "aten.sym_numel.default"})
+
+
+def call(tracer: Tracer, node: fx.Node) -> Value:
+    """The result of a node that calls an op."""
+    target = node.target
+    if is_getitem(target):
+        return _getitem(tracer, node)
+    if is_wait(target):
+        return launches.wait(tracer, node)
+    fact = collective_of(target)
+    if fact is not None and fact.asynchronous:
+        return launches.launch(tracer, node, fact)
+    path = path_of(target)
+    arguments = tracer.arguments(node)
+    size = _arithmetic(tracer, path, arguments)
+    if size is not None:
+        tracer.symbols.define(node.meta.get("val"), size)
+        return size
+    why = ""
+    if regroups(path):
+        try:
+            return _regrouped(tracer, node, path, arguments)
+        except Undecidable as reason:
+            why = str(reason)
+    return opaque(tracer, node, arguments, why)
+
+
+def _arithmetic(tracer: Tracer, path: str, arguments: dict[str, Any]) -> Size | None:
+    """The value of integer arithmetic, None for anything else."""
+    name = _ARITHMETIC.get(path)
+    try:
+        if name is not None:
+            values = list(arguments.values())
+            flat = values[0] if path == "torch.sym_sum" and values and isinstance(values[0], tuple) else tuple(values)
+            return apply_function(name, flat, tracer.table.function) if flat and all(map(is_size, flat)) else None
+        if path not in _SIZES:
+            return None
+        tensor = arguments.get("self")
+        if not isinstance(tensor, Tensor) or tensor.shape is None:
+            return None
+        return product(tensor.shape) if path == "aten.sym_numel.default" else tensor.shape[arguments["dim"]]
+    except (Undecidable, IndexError, TypeError):
+        return None
+
+
+def _getitem(tracer: Tracer, node: fx.Node) -> Value:
+    source, index = (tracer.resolve(argument, None) for argument in node.args[:2])
+    if isinstance(source, tuple) and isinstance(index, int) and -len(source) <= index < len(source):
+        value: Value = source[index]
+        if isinstance(value, Tensor):
+            tracer.check(node, value, node.meta.get("val"))
+        return value
+    if isinstance(source, Opaque) and isinstance(index, int):
+        term = tracer.table.intern(("out", source.term, index))
+        return tracer.result(node, node.meta.get("val"), term, () if source.base is None else (source.base,))
+    return opaque(tracer, node, tracer.arguments(node), "")
+
+
+# Ops that are explained
+
+
+def _regrouped(tracer: Tracer, node: fx.Node, path: str, arguments: dict[str, Any]) -> Value:
+    formed = regroup(tracer.table, path, arguments)
+    if not isinstance(formed, Formed):
+        return tuple(_formed(tracer, node, part, i, arguments) for i, part in enumerate(formed))
+    made = _formed(tracer, node, formed, 0, arguments)
+    tracer.check(node, made, node.meta.get("val"))
+    if formed.alias == COPY:
+        tracer.trace.copies += 1
+    _note_cast(tracer, node, made, arguments)
+    return made
+
+
+def _formed(tracer: Tracer, node: fx.Node, formed: Formed, index: int, arguments: dict[str, Any]) -> Tensor:
+    name = next((n for n in ("self", "a", "tensors") if n in arguments), "self")
+    operand = arguments[name]
+    first = operand[0] if isinstance(operand, tuple) else operand
+    device = None if arguments.get("device") is not None else first.meta.device
+    meta = Meta(formed.shape, formed.strides, formed.dtype, device)
+    if formed.alias == COPY:
+        return tracer.tensor(formed.content, meta, node)
+    if formed.alias == INVALID:
+        text = "is a view that the strides of its operand do not allow; use reshape"
+        tracer.event("value", node, text, ("view", formed.content, formed.shape, first.meta.strides))
+    made = tracer.tensor(formed.content, meta, node, first)
+    made.via = (node, index, name)
+    made.may_copy = formed.alias == MAYBE or first.may_copy
+    return made
+
+
+def _note_cast(tracer: Tracer, node: fx.Node, made: Tensor, arguments: dict[str, Any]) -> None:
+    """Record the elements that a conversion converted."""
+    operand = arguments.get("self", arguments.get("a"))
+    if not isinstance(operand, Tensor) or operand.content == made.content:
+        return
+    work = counts(tracer.table, made.content)
+    fresh = {source: n for source, n in work.items() if tracer.table.keys[source][0] == CAST}
+    old = tracer.table.sources_of(operand.content)
+    fresh = {source: n for source, n in fresh.items() if source not in old}
+    if fresh:
+        worked(tracer, node, fresh)
+        keys = tuple((name, key_of(tracer.table, value)) for name, value in arguments.items())
+        term = made.content
+        step = Step(node.name, path_of(node.target), CASTS, term, term, keys, (operand.content,), tuple(fresh))
+        tracer.trace.steps.append(step)
+
+
+def worked(tracer: Tracer, node: fx.Node, work: dict[int, Size]) -> None:
+    """Add elements that a node converted or sent to what the graph does in all."""
+    trace = tracer.trace
+    for source, elements in work.items():
+        trace.work[source] = trace.work.get(source, 0) + elements
+        trace.workers.setdefault(source, node.name)
+
+
+# Ops that are not
+
+
+def opaque(tracer: Tracer, node: fx.Node, arguments: dict[str, Any], why: str) -> Value:
+    """A term made of the op and its operands; writes, random numbers and effects are recorded."""
+    table, trace, target = tracer.table, tracer.trace, node.target
+    path, facts = path_of(target), aliasing(target)
+    keys = tuple((name, key_of(table, value)) for name, value in arguments.items())
+    tensors = [tensor for value in arguments.values() for tensor in _all_tensors(value)]
+    around = tuple(_surroundings(tracer, tensor) for tensor in tensors) if sees_storage(op_name(target)) else ()
+    plain = term = table.intern(("op", path, keys, around) if around else ("op", path, keys))
+    inner = [table.summaries[v.term] for v in arguments.values() if isinstance(v, Opaque) and v.term in table.summaries]
+    if is_random(target) or any(summary.random for summary in inner):
+        term = table.intern(("draw", len(trace.random), plain))
+        trace.random.append((plain, node.name))
+    effect = is_effect(target) or is_host_sync(target) or is_unknown_communication(target)
+    if effect or any(summary.effects for summary in inner):
+        trace.effects.append((term, node.name))
+        effect = True
+    if why:
+        table.undecided.setdefault(term, why)
+    written = _written(facts, arguments, everything=any(summary.writes for summary in inner))
+    write(tracer, node, term, written)
+    value = _result(tracer, node, term, arguments)
+    free = not written and not effect and (facts.views != () or not tensors_in(value))
+    strides = tuple(tensor.meta.strides for tensor in tensors)
+    contents = tuple(tensor.content for tensor in tensors)
+    step = Step(node.name, path, VIEW if free else OP, term, plain, keys, contents, (), strides, why)
+    trace.steps.append(step)
+    return value
+
+
+def _all_tensors(value: Any) -> list[Tensor]:
+    if isinstance(value, dict):
+        return [tensor for part in value.values() for tensor in _all_tensors(part)]
+    return tensors_in(value)
+
+
+def _surroundings(tracer: Tracer, tensor: Tensor) -> tuple[Any, ...]:
+    place = tracer.memory.where(tensor)
+    return (place.content, place.shape, tensor.meta.strides, tracer.memory.version(tensor.root))
+
+
+def _written(facts: Aliasing, arguments: dict[str, Any], *, everything: bool) -> list[Tensor]:
+    if facts.writes_keywords or everything:
+        return [tensor for value in arguments.values() for tensor in _all_tensors(value)]
+    return [tensor for name in facts.writes for tensor in _all_tensors(arguments.get(name))]
+
+
+def write(tracer: Tracer, node: fx.Node, term: int, written: list[Tensor]) -> None:
+    """Record writes; writing what a launch in flight reads or fills is an event."""
+    for tensor in written:
+        storage = tracer.memory.storages[tensor.root]
+        for flight in (*storage.reading, *([storage.filling] if storage.filling else [])):
+            text = f"writes memory that launch '{flight.node}' still uses: its wait comes later"
+            tracer.event("mutation", node, text, ("write", flight.key, path_of(node.target)))
+        version = tracer.memory.write(tensor, term)
+        tracer.trace.versions.add(version)
+        tracer.trace.writers.setdefault(version, node.name)
+
+
+def _result(tracer: Tracer, node: fx.Node, term: int, arguments: dict[str, Any]) -> Value:
+    writes = aliasing(node.target).writes
+    names = result_bases(node.target)
+    owners = [arguments.get(name) if name is not None else None for name in names]
+    if len(owners) == 1 and isinstance(owners[0], tuple):
+        owners = list(owners[0])
+    bases = tuple(owner if isinstance(owner, Tensor) else None for owner in owners)
+    value = tracer.result(node, node.meta.get("val"), term, bases)
+    for index, made in enumerate(value if isinstance(value, tuple) else (value,)):
+        at = index if index < len(names) else 0
+        name = names[at] if names else None
+        if isinstance(made, Tensor) and made.base is not None and name is not None and name not in writes:
+            made.via = (node, index, name)
+    return value

@@ -1,0 +1,226 @@
+"""Where two graphs part: the first ops that differ, not everything that follows from them.
+
+An op of AFTER is a *cause* when BEFORE computes all its operands but not its result. Ops whose
+operands are already unknown to BEFORE are consequences; they are counted, not listed.
+
+Limits: ops are paired by name, else by kind in order, only to word the message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from commcc.verify.elements import CAST, SCATTER
+from commcc.verify.explain import Difference, Words
+from commcc.verify.facts import CAST as CASTS
+from commcc.verify.facts import LAUNCH, OP, VIEW, Step, Trace
+from commcc.verify.memory import LOAD
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import fx
+
+    from commcc.verify.table import Terms
+    from commcc.verify.verdict import Report
+
+
+@dataclass
+class Pair:
+    """Both traces, with what the comparison asks of them again and again.
+
+    old_nodes, new_nodes: nodes by name. changed: whether anything that can be seen from outside differs.
+    explained: sources of BEFORE that a reported difference already accounts for. renamed: name in BEFORE
+    of each input of AFTER. consequences: what follows from differences reported elsewhere.
+    """
+
+    table: Terms
+    before: Trace
+    after: Trace
+    report: Report
+    old_nodes: Mapping[str, fx.Node]
+    new_nodes: Mapping[str, fx.Node]
+    renamed: Mapping[str, str]
+    changed: bool = False
+    explained: set[int] = field(default_factory=set)
+    consequences: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.words = Words(self.table, self.before, self.after)
+        self.old_terms = {step.term for step in self.before.steps}
+        self.new_terms = {step.term for step in self.after.steps}
+        self._known: dict[int, bool] = {}
+
+    def known(self, content: int) -> bool:
+        """Whether BEFORE has every source of a content."""
+        found = self._known.get(content)
+        if found is None:
+            found = self._known[content] = all(map(self._has, self.table.sources_of(content)))
+        return found
+
+    def _has(self, source: int) -> bool:
+        key = self.table.keys[source]
+        if key[0] == LOAD:
+            return key[4] in self.before.versions
+        return source in self.before.sources
+
+    def undecided(self, content: int | None) -> str:
+        """Why a content was not decided, empty when it was."""
+        for source in () if content is None else self.table.sources_of(content):
+            key = self.table.keys[source]
+            term = key[1] if key[0] == "array" else source
+            while self.table.keys[term][0] in ("out", "draw"):
+                at = 1 if self.table.keys[term][0] == "out" else 2
+                term = self.table.keys[term][at]
+            reason = self.table.undecided.get(term)
+            if reason:
+                return reason
+        return ""
+
+    def fail(self, rule: str, node: str, text: str, contents: tuple[int | None, ...] = ()) -> None:
+        """A difference, or a gap when one of the contents was not decided."""
+        reason = next(filter(None, map(self.undecided, contents)), "")
+        if reason:
+            self.report.gap(rule, node, f"{text}; not decided: {reason}")
+        else:
+            self.report.differs(rule, node, text)
+
+
+def report_causes(pair: Pair) -> None:
+    """Report every op of AFTER that is a cause, and count the consequences."""
+    causes: list[Step] = []
+    consequences = 0
+    for step in pair.after.steps:
+        if not _is_new(pair, step):
+            continue
+        if all(map(pair.known, step.operands)):
+            causes.append(step)
+        else:
+            consequences += 1
+    if not pair.changed and not consequences:
+        causes = [step for step in causes if step.sort != VIEW]
+    missing = _missing(pair)
+    for step in causes:
+        if step.sort == LAUNCH:
+            _report_launch(pair, step)
+        elif step.sort == CASTS:
+            _report_cast(pair, step)
+        else:
+            _report_op(pair, step, missing)
+    pair.report.checked["consequences"] = consequences
+
+
+def _is_new(pair: Pair, step: Step) -> bool:
+    if step.sort in (LAUNCH, CASTS):
+        return any(source not in pair.before.sources for source in step.made)
+    return step.term not in pair.old_terms
+
+
+def _missing(pair: Pair) -> dict[str, list[Step]]:
+    """Steps of BEFORE that AFTER lacks, by op."""
+    found: dict[str, list[Step]] = {}
+    for step in pair.before.steps:
+        if step.term not in pair.new_terms:
+            found.setdefault(step.path, []).append(step)
+    return found
+
+
+def _report_op(pair: Pair, step: Step, missing: dict[str, list[Step]]) -> None:
+    candidates = missing.get(step.path, [])
+    partner = next((old for old in candidates if old.node == step.node), None)
+    if partner is None and candidates:
+        taken = {other.node for other in pair.after.steps if other.path == step.path}
+        partner = next((old for old in candidates if old.node not in taken), candidates[0])
+    if partner is None:
+        pair.fail("value", step.node, f"computes {step.path} of operands that BEFORE never gives it", (*step.operands,))
+        if step.why:
+            pair.report.gap("value", step.node, f"{step.path}: not decided: {step.why}")
+        return
+    candidates.remove(partner)
+    if partner.plain == step.plain:
+        return
+    found = pair.words.differences(partner, step, pair.old_nodes, pair.new_nodes)
+    was = "" if partner.node == step.node else f" (was '{partner.node}')"
+    for difference in found or [Difference(f"is another {step.path}")]:
+        contents = (difference.new, difference.old)
+        pair.fail(_rule(pair, contents), step.node, f"{step.path}{was}: {difference.text}", contents)
+
+
+def _rule(pair: Pair, contents: tuple[int | None, ...]) -> str:
+    """Reading memory at another time is a matter of mutation, not of value."""
+    for content in contents:
+        for source in () if content is None else pair.table.sources_of(content):
+            if pair.table.keys[source][0] == LOAD:
+                return "mutation"
+    return "value"
+
+
+def _report_launch(pair: Pair, step: Step) -> None:
+    for source in step.made:
+        if source in pair.before.sources:
+            continue
+        kind, inner = pair.table.keys[source][0], pair.table.keys[source][1]
+        twin = _twin(pair, kind, inner)
+        text = f"launches {pair.words.source(source)}{_how(pair, source)}"
+        if twin is None:
+            pair.fail("collective", step.node, f"{text}; BEFORE has no {kind} of that", (source,))
+            continue
+        pair.explained.add(twin)
+        pair.fail("collective", step.node, f"{text}; BEFORE{_how(pair, twin)} ('{pair.words.worker(twin)}')", (source,))
+
+
+def _twin(pair: Pair, kind: str, inner: object) -> int | None:
+    """The launch of BEFORE that takes the same source, or the same source before or after a cast."""
+    wanted = {inner, _uncast(pair, inner)}
+    near = None
+    for source in pair.before.work:
+        key = pair.table.keys[source]
+        if key[0] != kind or source in pair.after.work:
+            continue
+        if key[1] == inner:
+            return source
+        if _uncast(pair, key[1]) in wanted:
+            near = source if near is None else near
+    return near
+
+
+def _uncast(pair: Pair, source: object) -> object:
+    while isinstance(source, int) and pair.table.keys[source][0] == CAST:
+        source = pair.table.keys[source][1]
+    return source
+
+
+def _how(pair: Pair, source: int) -> str:
+    """Group, size, reduction and dtype of a launch, in words."""
+    key = pair.table.keys[source]
+    dtype = str(pair.table.dtype.get(source, "")).removeprefix("torch.")
+    parts = key[2:] if key[0] != SCATTER else key[-2:]
+    return f" as {dtype} with {_flat(parts)}"
+
+
+def _flat(part: object) -> str:
+    if not isinstance(part, tuple):
+        return str(part)
+    if len(part) == 2 and part[0] in ("str", "int", "value"):
+        return repr(part[1]) if part[0] == "str" else str(part[1])
+    return ", ".join(text for text in map(_flat, part) if text)
+
+
+def _report_cast(pair: Pair, step: Step) -> None:
+    source = next(source for source in step.made if source not in pair.before.sources)
+    inner = pair.table.keys[source][1]
+    old = [s for s in pair.before.work if pair.table.keys[s][0] == CAST and pair.table.keys[s][1] == inner]
+    pair.explained.update(old)
+    was = f"BEFORE converts it to {_name(pair, old[0])}" if old else "BEFORE does not convert it"
+    text = f"converts {pair.words.source(inner)} to {_name(pair, source)}; {was}"
+    pair.fail("value", step.node, text, (source,))
+
+
+def _name(pair: Pair, source: int) -> str:
+    return str(pair.table.dtype.get(source, "?")).removeprefix("torch.")
+
+
+def is_work(step: Step) -> bool:
+    """Whether a step counts as computing something."""
+    return step.sort == OP

@@ -1,0 +1,212 @@
+"""What pointwise ops, gathers and scatters do to a content: they act on every source by itself.
+
+Each of these ops moves or changes elements without looking at their neighbours, so the result of the
+op on a concatenation is the concatenation of its results. Writing results that way makes merged, split
+and single collectives the same term::
+
+    all_gather(cat(x, y))  =  W * (ag(x) ag(y))        ag(x): x of rank 0, then of rank 1, ...
+    all_reduce(x[2:5])     =  ar(x)[2:5]
+    reduce_scatter of W * (x y)  =  rs(x) rs(y)
+
+A term such as ``ag(x)`` is the gather of the whole source, whether or not any node computes it.
+Limits: see :mod:`commcc.verify.layout`; a reduce-scatter of rows that are cut differently is not expanded.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from commcc.verify.cutting import cut, explicit_rows, rows_of
+from commcc.verify.layout import (
+    MAX_ITEMS,
+    Item,
+    Items,
+    Leaf,
+    Loop,
+    each_leaf,
+    intern,
+    items_of,
+    leaves,
+    length_of,
+    total,
+)
+from commcc.verify.sizes import Size, Undecidable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import torch
+
+    from commcc.verify.table import Terms
+
+CAST = "cast"
+BITS = "bits"
+GATHER = "all_gather"
+SCATTER = "reduce_scatter"
+REDUCE = "all_reduce"
+BROADCAST = "broadcast"
+
+#: Sources that stand for the work of an op on part of a tensor, counted in elements.
+COUNTED = frozenset({CAST, GATHER, SCATTER, REDUCE, BROADCAST})
+
+
+class Over(NamedTuple):
+    """The group of a collective (as a term key) and, for reductions, what is computed."""
+
+    group: Any
+    reduction: str = ""
+
+
+def _on_sources(table: Terms, content: int, change: Callable[[int], int]) -> int:
+    items = table.layout_of(content)
+    if items is None:
+        return change(content)
+    return intern(table, each_leaf(items, lambda leaf: leaf._replace(source=change(leaf.source))))
+
+
+def cast(table: Terms, content: int, dtype: torch.dtype | None, how: tuple[Any, ...]) -> int:
+    """Every element converted; ``how`` is what else the conversion was asked to do (device, layout)."""
+
+    def change(source: int) -> int:
+        result = dtype or table.dtype.get(source)
+        if not how and result is not None and table.dtype.get(source) == result:
+            return source
+        return table.source((CAST, source, str(result), how), table.numel(source), result)
+
+    return _on_sources(table, content, change)
+
+
+def reinterpret(table: Terms, content: int, dtype: torch.dtype) -> int:
+    """The same bytes read as another dtype."""
+
+    def change(leaf: Leaf) -> Leaf:
+        source, old = leaf.source, table.dtype.get(leaf.source)
+        if old is None:
+            raise Undecidable("a tensor whose dtype is not known")
+        key = table.keys[source]
+        origin = key[1] if key[0] == BITS else source
+        numel = _scaled(table.numel(source), old, dtype)
+        new = origin if table.dtype.get(origin) == dtype else table.source((BITS, origin, str(dtype)), numel, dtype)
+        start, length, *strides = (_scaled(n, old, dtype) for n in (leaf.start, leaf.length, *leaf.strides))
+        return Leaf(new, start, length, tuple(strides))
+
+    def rows(items: Items, old: torch.dtype) -> Items:
+        return tuple(
+            change(item)
+            if isinstance(item, Leaf)
+            else Loop(item.times, rows(item.body, old), _scaled(item.row, old, dtype))
+            for item in items
+        )
+
+    items = items_of(table, content)
+    dtypes = {table.dtype.get(leaf.source) for leaf in leaves(items)}
+    if len(dtypes) != 1 or None in dtypes:
+        raise Undecidable("bytes of several dtypes")
+    return intern(table, rows(items, next(d for d in dtypes if d is not None)))
+
+
+def _scaled(count: Size, old: torch.dtype, new: torch.dtype) -> Size:
+    if (count * old.itemsize) % new.itemsize != 0:
+        raise Undecidable("bytes that are not whole elements")
+    return count * old.itemsize // new.itemsize
+
+
+def pointwise(table: Terms, content: int, kind: str, how: tuple[Any, ...]) -> int:
+    """All-reduce and broadcast: element ``i`` of the result depends on element ``i`` of every rank's."""
+
+    def change(source: int) -> int:
+        return table.source((kind, source, how), table.numel(source), table.dtype.get(source))
+
+    return _on_sources(table, content, change)
+
+
+def gather(table: Terms, content: int, size: int, over: Over) -> int:
+    """The contents of all ``size`` ranks after one another."""
+    items = items_of(table, content)
+
+    def change(leaf: Leaf) -> Leaf:
+        source = _gathered(table, leaf.source, size, over)
+        return leaf._replace(source=source, strides=(table.numel(leaf.source), *leaf.strides))
+
+    return intern(table, [Loop(size, each_leaf(items, change), total(items))])
+
+
+def _gathered(table: Terms, source: int, size: int, over: Over) -> int:
+    key = table.keys[source]
+    numel, dtype = table.numel(source) * size, table.dtype.get(source)
+    if key[0] == BITS:
+        return table.source((BITS, _gathered(table, key[1], size, over), key[2]), numel, dtype)
+    return table.source((GATHER, source, size, over.group), numel, dtype)
+
+
+def scatter(table: Terms, content: int, size: int, over: Over) -> int:
+    """This rank's row of the reduction over all ranks of a content seen as ``size`` rows."""
+    items = items_of(table, content)
+    length = total(items)
+    if length % size != 0:
+        raise Undecidable("a reduce-scatter that does not divide evenly")
+    row = length // size
+    if size == 1:
+        return intern(table, each_leaf(items, lambda leaf: _scattered(table, leaf, 0, 1, over)))
+    body = rows_of(items, size, row)
+    if body is None:
+        return intern(table, _scatter_rows(table, explicit_rows(items, size, row), over))
+
+    def change(leaf: Leaf) -> Leaf:
+        return _scattered(table, leaf._replace(strides=leaf.strides[1:]), leaf.strides[0], size, over)
+
+    return intern(table, each_leaf(body, change))
+
+
+def _scattered(table: Terms, leaf: Leaf, stride: Size, size: int, over: Over) -> Leaf:
+    """A run that every rank finds ``stride`` elements further on in its own source."""
+    numel = table.numel(leaf.source)
+    whole = stride * size == numel
+    key = (SCATTER, leaf.source, ("int", stride), size, over)
+    return leaf._replace(source=table.source(key, stride if whole else numel, table.dtype.get(leaf.source)))
+
+
+def _scatter_rows(table: Terms, rows: Sequence[Items], over: Over) -> list[Item]:
+    """Rows that read different sources: every run of the result is named by the runs it reduces."""
+    if any(isinstance(item, Loop) for row in rows for item in row):
+        raise Undecidable("a reduce-scatter of rows that are laid out differently")
+    marks = sorted({mark for row in rows for mark in itertools.accumulate(_int(length_of(item)) for item in row)})
+    if len(marks) * len(rows) > MAX_ITEMS:
+        raise Undecidable("a layout with too many pieces")
+    out: list[Item] = []
+    for start, stop in zip([0, *marks], marks, strict=False):
+        column = [cut(row, start, stop)[0] for row in rows]
+        out.append(_scatter_column(table, [leaf for leaf in column if isinstance(leaf, Leaf)], over))
+    return out
+
+
+def _scatter_column(table: Terms, column: list[Leaf], over: Over) -> Leaf:
+    first, second = column[0], column[1]
+    step = second.start - first.start
+    if all(leaf.source == first.source and leaf.start == first.start + r * step for r, leaf in enumerate(column)):
+        return _scattered(table, first, step, len(column), over)
+    runs = tuple((leaf.source, ("int", leaf.start - first.start)) for leaf in column)
+    key, numel = (SCATTER, runs, over), table.numel(first.source)
+    return first._replace(source=table.source(key, numel, table.dtype.get(first.source)))
+
+
+def _int(size: Size) -> int:
+    if not isinstance(size, int):
+        raise Undecidable("a symbolic cut")
+    return size
+
+
+def counts(table: Terms, content: int) -> dict[int, Size]:
+    """Elements of a content by source, for the sources that stand for work."""
+    found: dict[int, Size] = {}
+    _count(items_of(table, content), 1, found)
+    return {source: n for source, n in found.items() if table.keys[source][0] in COUNTED}
+
+
+def _count(items: Items, times: Size, found: dict[int, Size]) -> None:
+    for item in items:
+        if isinstance(item, Leaf):
+            found[item.source] = found.get(item.source, 0) + times * item.length
+        else:
+            _count(item.body, times * item.times, found)

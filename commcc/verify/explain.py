@@ -1,0 +1,149 @@
+"""Terms in words: what a content is, and in which argument two ops differ.
+
+::
+
+    words.content(term)     # "all_gather of 'primals_3' (all_gather_into_tensor_2)"
+    words.differences(...)  # "argument 'mat2' ('reshape_7') is ..., in BEFORE ('wait_tensor_1') ..."
+
+Limits: text for people; nothing is decided here. Descriptions stop after a few pieces and levels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import fx
+
+from commcc.verify.arguments import bind
+from commcc.verify.elements import BITS, BROADCAST, CAST, GATHER, REDUCE, SCATTER
+from commcc.verify.layout import Leaf, leaves
+from commcc.verify.memory import LOAD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from commcc.verify.facts import Step, Trace
+    from commcc.verify.table import Terms
+
+_PIECES = 3
+_LEVELS = 4
+_COLLECTIVES = frozenset({GATHER, SCATTER, REDUCE, BROADCAST})
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One argument that differs: where, and in words what it is and was; contents when it is a tensor."""
+
+    text: str
+    new: int | None = None
+    old: int | None = None
+
+
+class Words:
+    """Descriptions that use the node names of both graphs."""
+
+    def __init__(self, table: Terms, before: Trace, after: Trace) -> None:
+        self._table = table
+        self._before = before
+        self._after = after
+
+    def content(self, content: int, level: int = 0) -> str:
+        """What a tensor holds."""
+        items = self._table.layout_of(content)
+        if items is None:
+            return self.source(content, level)
+        if len(items) == 1 and isinstance(items[0], Leaf):
+            leaf = items[0]
+            end = leaf.start + leaf.length
+            return f"elements {leaf.start}:{end} of {self.source(leaf.source, level)}"
+        parts = [self._piece(leaf, level) for leaf in leaves(items)[:_PIECES]]
+        more = len(leaves(items)) - len(parts)
+        return f"pieces [{', '.join(parts)}{f', and {more} more' if more > 0 else ''}]"
+
+    def _piece(self, leaf: Leaf, level: int) -> str:
+        return f"{leaf.start}+{leaf.length} of {self.source(leaf.source, level + 1)}"
+
+    def source(self, source: int, level: int = 0) -> str:
+        """What a source is: a node, or a collective, cast or load of another source."""
+        key = self._table.keys[source]
+        kind, name = key[0], self._name(source)
+        if level >= _LEVELS:
+            return name or "..."
+        if kind in _COLLECTIVES:
+            inner = self.source(key[1], level + 1) if isinstance(key[1], int) else "several tensors"
+            return f"{kind} of {inner}" + (f" ({name})" if name else "")
+        if kind == CAST:
+            return f"{self.source(key[1], level + 1)} as {key[2].removeprefix('torch.')}"
+        if kind == BITS:
+            return f"{self.source(key[1], level + 1)} viewed as {key[2].removeprefix('torch.')}"
+        if kind == LOAD:
+            writer = self._before.writers.get(key[4]) or self._after.writers.get(key[4]) or "a write"
+            return f"{name or 'memory'} after the write by '{writer}'"
+        return name or "a value that no node has a name for"
+
+    def _name(self, term: int) -> str:
+        name = self._before.names.get(term)
+        if name is not None:
+            return f"'{name}'"
+        name = self._after.names.get(term)
+        return f"'{name}' (new)" if name is not None else ""
+
+    def worker(self, source: int) -> str:
+        """The node that did the work of a source, in whichever graph."""
+        return self._before.workers.get(source) or self._after.workers.get(source) or "?"
+
+    def key(self, key: tuple[Any, ...] | None) -> str:
+        """An argument in words."""
+        if key is None:
+            return "not given"
+        if key[0] == "tensor":
+            return self.content(key[1])
+        if key[0] == "none":
+            return "None"
+        if key[0] == "list":
+            shown = [self.key(part) for part in key[1][:8]]
+            return f"[{', '.join(shown)}{', ...' if len(key[1]) > len(shown) else ''}]"
+        return str(key[1]) if len(key) > 1 and isinstance(key[1], (str, int)) else "another value"
+
+    def differences(
+        self, old: Step, new: Step, olds: Mapping[str, fx.Node], news: Mapping[str, fx.Node]
+    ) -> list[Difference]:
+        """Every argument in which two calls of one op differ; ``olds`` and ``news`` are nodes by name."""
+        was, now = dict(old.arguments), dict(new.arguments)
+        here, there = _operands(news.get(new.node)), _operands(olds.get(old.node))
+        found: list[Difference] = []
+        for name in dict.fromkeys((*was, *now)):
+            found.extend(self._compare(name, was.get(name), now.get(name), here.get(name), there.get(name)))
+        return found
+
+    def _compare(self, label: str, was: Any, now: Any, here: Any, there: Any) -> Iterator[Difference]:
+        if was == now:
+            return
+        lists = was is not None and now is not None and was[0] == now[0] == "list"
+        if lists and len(was[1]) == len(now[1]):
+            for i, (a, b) in enumerate(zip(was[1], now[1], strict=True)):
+                yield from self._compare(f"{label}[{i}]", a, b, _at(here, i), _at(there, i))
+            return
+        tensors = was is not None and now is not None and was[0] == now[0] == "tensor"
+        if tensors and was[1] == now[1]:
+            what = "shape" if was[2] != now[2] else "dtype"
+            at = 2 if what == "shape" else 3
+            yield Difference(
+                f"argument '{label}'{_called(here)} has {what} {now[at]}, in BEFORE{_called(there)} {was[at]}"
+            )
+            return
+        text = f"argument '{label}'{_called(here)} is {self.key(now)}, in BEFORE{_called(there)} {self.key(was)}"
+        yield Difference(text, now[1] if tensors else None, was[1] if tensors else None)
+
+
+def _operands(node: fx.Node | None) -> dict[str, Any]:
+    return {} if node is None else bind(node)
+
+
+def _at(argument: Any, index: int) -> Any:
+    return argument[index] if isinstance(argument, (list, tuple)) and index < len(argument) else None
+
+
+def _called(argument: Any) -> str:
+    return f" ('{argument.name}')" if isinstance(argument, fx.Node) else ""

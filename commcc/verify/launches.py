@@ -1,0 +1,157 @@
+"""Collectives: what launches and waits return, and which memory is in use between them.
+
+The result of a launch is written in terms of gathers and reductions of whole sources
+(:mod:`commcc.verify.elements`), so that a merged launch and its members are the same terms.
+
+Limits: all-to-all is a term of its own; launches whose layout cannot be decided too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from commcc.terms import Kind
+from commcc.verify import calls
+from commcc.verify.arguments import key_of, path_of
+from commcc.verify.elements import BROADCAST, REDUCE, Over, counts, gather, pointwise, scatter
+from commcc.verify.facts import LAUNCH, OP, Step
+from commcc.verify.memory import Flight
+from commcc.verify.sizes import Undecidable, product
+from commcc.verify.strides import contiguous_strides, is_contiguous
+from commcc.verify.values import Meta, Shape, Tensor, Value, tensors_in
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from commcc.ops import CollectiveOp
+    from commcc.verify.trace import Tracer
+
+
+def launch(tracer: Tracer, node: fx.Node, fact: CollectiveOp) -> Value:
+    """The result of an asynchronous collective; its storage is in flight until the wait."""
+    arguments = tracer.arguments(node)
+    table, trace = tracer.table, tracer.trace
+    inputs = tensors_in(arguments.get(fact.tensor))
+    outs = tensors_in(arguments.get(fact.out)) if fact.out is not None else []
+    keys = tuple((name, key_of(table, value)) for name, value in arguments.items())
+    term = table.intern(("op", path_of(node.target), keys))
+    made, why = _described(tracer, fact, inputs, outs, arguments)
+    if why:
+        table.undecided.setdefault(term, why)
+    calls.write(tracer, node, term, outs)
+    if made:
+        value = _explained(tracer, node, fact, made, outs)
+    else:
+        value = tracer.result(node, node.meta.get("val"), term, tuple(outs))
+    trace.launches += 1
+    sources = tuple(dict.fromkeys(source for content, _ in made for source in table.sources_of(content)))
+    operands = tuple(tensor.content for tensor in inputs)
+    strides = tuple(tensor.meta.strides for tensor in inputs)
+    sort = LAUNCH if made else OP
+    trace.steps.append(Step(node.name, path_of(node.target), sort, term, term, keys, operands, sources, strides, why))
+    _take_off(tracer, node, value, inputs)
+    return value
+
+
+def _described(
+    tracer: Tracer, fact: CollectiveOp, inputs: list[Tensor], outs: list[Tensor], arguments: dict[str, Any]
+) -> tuple[list[tuple[int, Meta]], str]:
+    """Content and shape of every output; none, and perhaps a reason, for launches that stay terms."""
+    if fact.kind not in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE, Kind.BROADCAST) or not inputs:
+        return [], ""
+    try:
+        metas = [_meta(fact, tensor, arguments) for tensor in inputs]
+        contents = [_content(tracer, fact, tensor, arguments) for tensor in inputs]
+        if outs and len(outs) != len(inputs):
+            raise Undecidable("another number of output buffers than of inputs")
+        for out, meta in zip(outs, metas, strict=False):
+            if out.shape is None or product(out.shape) != product(meta.shape or ()) or out.dtype != meta.dtype:
+                raise Undecidable("an output buffer that does not fit")
+    except Undecidable as reason:
+        return [], str(reason)
+    if outs:
+        metas = [out.meta for out in outs]
+    return list(zip(contents, metas, strict=True)), ""
+
+
+def _content(tracer: Tracer, fact: CollectiveOp, tensor: Tensor, arguments: dict[str, Any]) -> int:
+    table = tracer.table
+    group = key_of(table, arguments.get("group_name"))
+    if fact.kind is Kind.ALL_REDUCE:
+        how = (key_of(table, arguments.get("reduce_op")), group)
+        return pointwise(table, tensor.content, REDUCE, how)
+    if fact.kind is Kind.BROADCAST:
+        return pointwise(table, tensor.content, BROADCAST, (key_of(table, arguments.get("src")), group))
+    if fact.kind is Kind.ALL_GATHER:
+        return gather(table, tensor.content, arguments["group_size"], Over(group))
+    return scatter(table, tensor.content, arguments["group_size"], Over(group, str(arguments.get("reduce_op"))))
+
+
+def _meta(fact: CollectiveOp, tensor: Tensor, arguments: dict[str, Any]) -> Meta:
+    """Shape and strides of an output: gathers and scatters are along the first dimension."""
+    shape, strides = tensor.shape, tensor.meta.strides
+    if shape is None:
+        raise Undecidable("a tensor whose shape is not known")
+    if not fact.has_group_size:
+        plain = strides is not None and is_contiguous(shape, strides)
+        return Meta(shape, contiguous_strides(shape) if plain else None, tensor.dtype, tensor.meta.device)
+    size = arguments.get("group_size")
+    if not isinstance(size, int) or size < 1:
+        raise Undecidable("a group size that is not a number")
+    if not shape or (fact.kind is Kind.REDUCE_SCATTER and shape[0] % size != 0):
+        raise Undecidable("a first dimension that does not divide by the group size")
+    first = shape[0] * size if fact.kind is Kind.ALL_GATHER else shape[0] // size
+    new: Shape = (first, *shape[1:])
+    return Meta(new, contiguous_strides(new), tensor.dtype, tensor.meta.device)
+
+
+def _explained(
+    tracer: Tracer, node: fx.Node, fact: CollectiveOp, made: list[tuple[int, Meta]], outs: list[Tensor]
+) -> Value:
+    bases: list[Tensor | None] = [*outs] or [None] * len(made)
+    val = node.meta.get("val")
+    vals = list(val) if isinstance(val, (tuple, list)) else [val]
+    results = []
+    for (content, meta), base in zip(made, bases, strict=True):
+        result = tracer.tensor(content, meta, node, base)
+        calls.worked(tracer, node, counts(tracer.table, content))
+        results.append(result)
+    for result, said in zip(results, vals, strict=False):
+        tracer.check(node, result, said)
+    return tuple(results) if fact.coalesced else results[0]
+
+
+def _take_off(tracer: Tracer, node: fx.Node, value: Value, inputs: list[Tensor]) -> None:
+    results = tensors_in(value)
+    key = ("launch", path_of(node.target), tuple(result.content for result in results))
+    flight = Flight(node.name, key, tuple(tensor.root for tensor in inputs), len(results))
+    storages = tracer.memory.storages
+    for result in results:
+        storages[result.root].filling = flight
+        storages[result.root].launched = True
+    for root in flight.inputs:
+        storages[root].reading.append(flight)
+
+
+def wait(tracer: Tracer, node: fx.Node) -> Value:
+    """The tensor that is waited for, from now on free to be read."""
+    value = tracer.resolve(node.args[0] if node.args else node.kwargs.get("tensor"), None)
+    tracer.trace.waits += 1
+    if not isinstance(value, Tensor):
+        return calls.opaque(tracer, node, tracer.arguments(node), "a wait on what is not a tensor")
+    storage = tracer.memory.storages[value.root]
+    flight = storage.filling
+    if flight is None:
+        text = "waits a second time for the same launch" if storage.launched else "waits for what no launch made"
+        tracer.event("wait", node, text, ("idle wait", value.content))
+    else:
+        storage.filling = None
+        flight.waits_left -= 1
+        for root in flight.inputs if flight.waits_left <= 0 else ():
+            reading = tracer.memory.storages[root].reading
+            reading[:] = [other for other in reading if other is not flight]
+    now = tracer.memory.current(value)
+    made = tracer.tensor(now.content, now.meta, node, now)
+    made.may_copy = now.may_copy
+    tracer.check(node, made, node.meta.get("val"))
+    return made

@@ -1,0 +1,136 @@
+"""Storages and their versions: what a tensor holds after something was written through another one.
+
+Every tensor lives in a storage. A write ends a version of the storage; a tensor made under an
+earlier version reads as a *load* term, which names where the tensor is in its storage and all that was
+written there, in order::
+
+    copy_(x, y)        version 1 of x's storage = write(version 0, at x, copy_(x, y))
+    relu(x)            before: relu of x; after: relu of load(at x, version 1)
+
+Swapping a read and a write, or two writes, thus changes terms. A launch in flight reads its inputs and
+fills its outputs until its wait; :class:`Storage` says so, and the tracer objects to touching them.
+
+Limits: a write to part of a storage ends the version of all of it, so a rewrite that relies on two
+parts not overlapping is not proved.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from commcc.verify.sizes import Size, product
+from commcc.verify.values import Meta, Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from commcc.verify.table import Terms
+
+SLOT = "slot"
+LOAD = "load"
+WRITE = "write"
+
+
+@dataclass
+class Flight:
+    """A launch between its start and its last wait.
+
+    key: what is launched, the same in every graph that launches it. waits_left: outputs not yet waited for.
+    """
+
+    node: str
+    key: tuple[Any, ...]
+    inputs: tuple[int, ...] = ()
+    waits_left: int = 1
+
+
+@dataclass
+class Storage:
+    """One storage: its owner, its version, and the launches that use it now."""
+
+    owner: Tensor | None = None
+    writes: int = 0
+    version: int | None = None
+    filling: Flight | None = None
+    launched: bool = False
+    reading: list[Flight] = field(default_factory=list)
+
+
+class Memory:
+    """All storages of one graph. ``replay`` makes the view of a tensor again over another base."""
+
+    def __init__(self, table: Terms, replay: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self._table = table
+        self._replay = replay
+        self.storages: list[Storage] = []
+
+    def allocate(self) -> int:
+        """The number of a new storage; the tensor that owns it is set by :meth:`own`."""
+        self.storages.append(Storage())
+        return len(self.storages) - 1
+
+    def own(self, tensor: Tensor) -> Tensor:
+        """Make ``tensor`` the owner of its storage unless it has one."""
+        storage = self.storages[tensor.root]
+        if storage.owner is None:
+            storage.owner = tensor
+        return tensor
+
+    def stamp(self, root: int) -> int:
+        """How often the storage was written; what a tensor made now must carry."""
+        return self.storages[root].writes
+
+    def current(self, tensor: Tensor) -> Tensor:
+        """The tensor as it reads now: itself, or a load when its storage was written since it was made."""
+        storage = self.storages[tensor.root]
+        if storage.writes == tensor.stamp:
+            return tensor
+        place = self.where(tensor)
+        numel: Size | None = None if tensor.shape is None else product(tensor.shape)
+        key = (LOAD, place.content, place.shape, tensor.dtype, self.version(tensor.root))
+        content = self._table.source(key, numel, tensor.dtype)
+        return Tensor(
+            content, tensor.meta, tensor.root, storage.writes, tensor.base, tensor.via, tensor.may_copy, place
+        )
+
+    def version(self, root: int) -> int:
+        """The term of all that was written to a storage, and what it held at first."""
+        storage = self.storages[root]
+        if storage.version is not None:
+            return storage.version
+        owner = storage.owner
+        return self._table.intern(("initial", None if owner is None else owner.content))
+
+    def write(self, tensor: Tensor, by: int) -> int:
+        """Record that the op with term ``by`` writes ``tensor``; the term of the new version."""
+        storage = self.storages[tensor.root]
+        place = self.where(tensor)
+        before = self.version(tensor.root)
+        storage.version = self._table.intern((WRITE, before, place.content, place.shape, by))
+        storage.writes += 1
+        return storage.version
+
+    def where(self, tensor: Tensor) -> Tensor:
+        """The tensor as a view of a storage whose elements are numbered: which of them it holds."""
+        chain: list[Tensor] = []
+        at: Tensor | None = tensor
+        while at is not None and at.where is None:
+            chain.append(at)
+            at = at.base
+        place = None if at is None else at.where
+        for view in reversed(chain):
+            if place is None:
+                place = self._slot(view)
+            elif view.via is not None:
+                place = self._replay(view, place)
+            view.where = place
+        if place is None:
+            raise AssertionError("a tensor without a place")
+        return place
+
+    def _slot(self, owner: Tensor) -> Tensor:
+        shape = owner.shape
+        numel = None if shape is None else product(shape)
+        content = self._table.source((SLOT, shape, owner.meta.strides, owner.dtype), numel, owner.dtype)
+        return Tensor(content, Meta(shape, owner.meta.strides, owner.dtype, None), owner.root)

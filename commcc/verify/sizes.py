@@ -1,0 +1,252 @@
+"""Sizes that may be symbolic, as polynomials over terms, and arithmetic that never guesses.
+
+A size is an ``int`` or a :class:`Poly`. Polynomials are kept in one normal form, so that two sizes are
+equal exactly when they compare equal::
+
+    u0 = variable(term)          # the value of some node, by term id
+    (u0 + 2) * 8 - 16 == 8 * u0  # True
+    (8 * u0) // 8 == u0          # True: divides exactly
+    u0 < 4                       # raises Undecidable
+
+Limits: only what holds for every value of the variables is decided; division that is not exact,
+and order that depends on a value, raise :class:`Undecidable`. Functions (floor division, modulo,
+maximum) that cannot be resolved become variables of their own, named by their operands.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+#: Product of variables, by term id, sorted, with repetition.
+Monomial: TypeAlias = "tuple[int, ...]"
+Size: TypeAlias = Union[int, "Poly"]
+
+_MAX_POWER = 8
+_MAX_TERMS = 256
+_MAX_DEPTH = 64
+
+
+class Undecidable(Exception):
+    """A question about sizes or layout that has no answer for all values of the symbols, or is too large."""
+
+
+class Poly:
+    """A polynomial with integer coefficients that is not a constant; immutable and hashable."""
+
+    __slots__ = ("_hash", "terms")
+
+    def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
+        self.terms = terms
+        self._hash = hash(terms)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Poly) and self.terms == other.terms
+
+    def __repr__(self) -> str:
+        return " + ".join("*".join([str(c), *(f"t{v}" for v in m)]) for m, c in self.terms)
+
+    def __add__(self, other: Size) -> Size:
+        return _build((*self.terms, *_terms(other)))
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Size:
+        return self * -1
+
+    def __sub__(self, other: Size) -> Size:
+        return self + other * -1
+
+    def __rsub__(self, other: Size) -> Size:
+        return self * -1 + other
+
+    def __mul__(self, other: Size) -> Size:
+        right = _terms(other)
+        if len(self.terms) * len(right) > _MAX_TERMS:
+            raise Undecidable("a symbolic size with too many terms")
+        return _build((tuple(sorted((*m, *n))), c * d) for m, c in self.terms for n, d in right)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Size) -> Size:
+        quotient = _divide(self, other)
+        if quotient is None:
+            raise Undecidable("a symbolic size that may not divide exactly")
+        return quotient
+
+    def __rfloordiv__(self, other: int) -> Size:
+        if other == 0:
+            return 0
+        raise Undecidable("division by a symbolic size")
+
+    def __mod__(self, other: Size) -> int:
+        if _divide(self, other) is None:
+            raise Undecidable("a symbolic size that may not divide exactly")
+        return 0
+
+    def __rmod__(self, other: int) -> int:
+        if other == 0:
+            return 0
+        raise Undecidable("division by a symbolic size")
+
+    def __lt__(self, other: Size) -> bool:
+        return _difference(self, other) < 0
+
+    def __le__(self, other: Size) -> bool:
+        return _difference(self, other) <= 0
+
+    def __gt__(self, other: Size) -> bool:
+        return _difference(self, other) > 0
+
+    def __ge__(self, other: Size) -> bool:
+        return _difference(self, other) >= 0
+
+
+def variable(term: int) -> Poly:
+    """The size whose value is what term ``term`` computes."""
+    return Poly((((term,), 1),))
+
+
+def product(sizes: Iterable[Size]) -> Size:
+    """The product of all sizes, 1 for none."""
+    result: Size = 1
+    for size in sizes:
+        result = result * size
+    return result
+
+
+def apply_function(name: str, operands: tuple[Size, ...], atom: Callable[[str, tuple[Size, ...]], int]) -> Size:
+    """The value of an arithmetic function: computed when decidable, else a variable named by ``atom``.
+
+    ``atom`` returns the term id that stands for this function of these operands.
+    """
+    if name == "add":
+        return _sum(operands)
+    if name == "mul":
+        return product(operands)
+    if name == "sub" and len(operands) == 2:
+        return operands[0] - operands[1]
+    if name == "neg" and len(operands) == 1:
+        return operands[0] * -1
+    if name in ("floordiv", "mod") and len(operands) == 2:
+        known = _quotient(name, operands[0], operands[1])
+        if known is not None:
+            return known
+    if name in ("max", "min"):
+        operands = tuple(sorted(set(operands), key=repr))
+        if all(isinstance(o, int) for o in operands):
+            return max(operands) if name == "max" else min(operands)
+        if len(operands) == 1:
+            return operands[0]
+    return variable(atom(name, operands))
+
+
+def from_expression(
+    expression: Any, symbol: Callable[[str], Size], atom: Callable[[str, tuple[Size, ...]], int], depth: int = 0
+) -> Size:
+    """A sympy expression as a size; ``symbol`` gives the value of a symbol by name.
+
+    Raises :class:`Undecidable` for what is not an integer expression, or is nested too deeply.
+    """
+    if getattr(expression, "is_Integer", False):
+        return int(expression)
+    if getattr(expression, "is_Symbol", False):
+        return symbol(str(expression.name))
+    if depth > _MAX_DEPTH or not getattr(expression, "args", ()):
+        raise Undecidable(f"a size that is not an integer expression ({type(expression).__name__})")
+    operands = tuple(from_expression(a, symbol, atom, depth + 1) for a in expression.args)
+    name = type(expression).__name__
+    if name == "Pow":
+        base, power = operands
+        if not isinstance(power, int) or not 0 <= power <= _MAX_POWER:
+            raise Undecidable("a size raised to a power that is not a small number")
+        return product([base] * power)
+    return apply_function(_FUNCTIONS.get(name, name), operands, atom)
+
+
+_FUNCTIONS = {
+    "Add": "add",
+    "Mul": "mul",
+    "FloorDiv": "floordiv",
+    "CleanDiv": "floordiv",
+    "Mod": "mod",
+    "PythonMod": "mod",
+    "Max": "max",
+    "Min": "min",
+}
+
+
+def _sum(operands: tuple[Size, ...]) -> Size:
+    total: Size = 0
+    for operand in operands:
+        total = total + operand
+    return total
+
+
+def _terms(size: Size) -> tuple[tuple[Monomial, int], ...]:
+    return size.terms if isinstance(size, Poly) else (((), size),)
+
+
+def _build(terms: Iterable[tuple[Monomial, int]]) -> Size:
+    merged: dict[Monomial, int] = {}
+    for monomial, coefficient in terms:
+        merged[monomial] = merged.get(monomial, 0) + coefficient
+    kept = sorted((m, c) for m, c in merged.items() if c)
+    if not kept:
+        return 0
+    if len(kept) == 1 and not kept[0][0]:
+        return kept[0][1]
+    if len(kept) > _MAX_TERMS:
+        raise Undecidable("a symbolic size with too many terms")
+    return Poly(tuple(kept))
+
+
+def _difference(left: Size, right: Size) -> int:
+    difference = left - right
+    if isinstance(difference, Poly):
+        raise Undecidable("an order of sizes that depends on the value of a symbol")
+    return difference
+
+
+def _quotient(name: str, left: Size, right: Size) -> Size | None:
+    if isinstance(left, int) and isinstance(right, int):
+        if right == 0:
+            return None
+        return left // right if name == "floordiv" else left % right
+    quotient = _divide(left, right)
+    if quotient is None:
+        return None
+    return quotient if name == "floordiv" else 0
+
+
+def _divide(left: Size, right: Size) -> Size | None:
+    """The exact quotient, None when there is none for all values; only single-term divisors are tried."""
+    if isinstance(left, int) and left == 0 and right != 0:
+        return 0
+    divisor = _terms(right)
+    if left == right:
+        return 1
+    if len(divisor) != 1 or divisor[0][1] == 0:
+        return None
+    monomial, coefficient = divisor[0]
+    result = []
+    for m, c in _terms(left):
+        rest = _without(m, monomial)
+        if rest is None or c % coefficient:
+            return None
+        result.append((rest, c // coefficient))
+    return _build(result)
+
+
+def _without(monomial: Monomial, factors: Monomial) -> Monomial | None:
+    rest = list(monomial)
+    for factor in factors:
+        if factor not in rest:
+            return None
+        rest.remove(factor)
+    return tuple(rest)

@@ -1,0 +1,109 @@
+"""Shapes as ``val`` states them, with every symbol tied to the node that defines it.
+
+Symbols are names (``u0``), and names mean nothing across two files. The first tensor or size that
+is a bare symbol defines it; from then on the symbol stands for that node's term::
+
+    item: "Sym(u0)"                u0 := the value of item's term
+    primals_1: "f32[s7, 16]"       s7 := size 0 of primals_1
+
+Limits: a symbol used before anything defines it stands for its name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from commcc.verify.sizes import Size, Undecidable, from_expression, variable
+from commcc.verify.strides import relevant
+from commcc.verify.values import Meta, Shape
+
+if TYPE_CHECKING:
+    from commcc.verify.table import Terms
+
+
+class Symbols:
+    """The symbols of one graph, bound to sizes in the order of the graph."""
+
+    def __init__(self, table: Terms) -> None:
+        self._table = table
+        self._bound: dict[str, Size] = {}
+
+    def meta_of(self, val: torch.Tensor, source: int) -> Meta:
+        """Shape, strides, dtype and device of a ``val``; ``source`` defines symbols that are new here."""
+        shape = tuple(self._dimension(size, source, at) for at, size in enumerate(val.shape))
+        strides = None
+        if val.layout is torch.strided:
+            try:
+                strides = tuple(self.size(step) for step in val.stride())
+            except Undecidable:
+                strides = None
+        return Meta(shape, strides, val.dtype, str(val.device))
+
+    def define(self, val: Any, size: Size) -> None:
+        """Bind the symbol that ``val`` consists of, if it is one and still free, to what its node computes."""
+        name = _symbol_name(val)
+        if name is not None:
+            self._bound.setdefault(name, size)
+
+    def size(self, value: int | torch.SymInt) -> Size:
+        """A size in a ``val``; raises :class:`Undecidable` for what is not integer arithmetic."""
+        if isinstance(value, int):
+            return value
+        return from_expression(value.node.expr, self._lookup, self._table.function)
+
+    def _dimension(self, value: int | torch.SymInt, source: int, at: int) -> Size:
+        if isinstance(value, int):
+            return value
+        own = variable(self._table.intern(("size", source, at)))
+        self.define(value, own)
+        try:
+            return self.size(value)
+        except Undecidable:
+            return own
+
+    def _lookup(self, name: str) -> Size:
+        found = self._bound.get(name)
+        return variable(self._table.intern(("symbol", name))) if found is None else found
+
+
+def _symbol_name(val: Any) -> str | None:
+    if not isinstance(val, torch.SymInt):
+        return None
+    expression = val.node.expr
+    return str(expression.name) if getattr(expression, "is_Symbol", False) else None
+
+
+def mismatch(known: Meta, said: Meta) -> str:
+    """The first thing that ``said`` gets wrong, in words; empty when nothing is."""
+    if _contradicts(known.shape, said.shape):
+        return f"shape {_plain(said.shape)}, it is {_plain(known.shape)}"
+    if None not in (known.dtype, said.dtype) and known.dtype != said.dtype:
+        return f"{str(said.dtype).removeprefix('torch.')}, it is {str(known.dtype).removeprefix('torch.')}"
+    if None not in (known.device, said.device) and known.device != said.device:
+        return f"device {said.device}, it is {known.device}"
+    if known.shape is None or known.strides is None or said.strides is None:
+        return ""
+    if _contradicts(relevant(known.shape, known.strides), relevant(known.shape, said.strides)):
+        return f"strides {_plain(said.strides)}, they are {_plain(known.strides)}"
+    return ""
+
+
+def _contradicts(known: Shape | None, said: Shape | None) -> bool:
+    """Whether two shapes cannot be equal; symbols under other names are given the benefit of the doubt."""
+    if known is None or said is None or known == said:
+        return False
+    if len(known) != len(said):
+        return True
+    return any(_differs(a, b) for a, b in zip(known, said, strict=True))
+
+
+def _differs(known: Size, said: Size) -> bool:
+    if isinstance(known, int) or isinstance(said, int):
+        return known != said
+    return isinstance(known - said, int) and known != said
+
+
+def _plain(shape: Shape | None) -> str:
+    return "[" + ", ".join(str(size) if isinstance(size, int) else "?" for size in shape or ()) + "]"
