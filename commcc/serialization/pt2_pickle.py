@@ -33,6 +33,7 @@ _TAIL = 56 + 20 + 22
 _ENTRY = re.compile(r"(data\.pkl|data/\d+|version|byteorder|\.format_version|\.storage_alignment|\.data/\w+)")
 _DTYPE = re.compile(r"(?:u?int\d+|b?float\d\w*|complex\d+|bool|half|double|float|long|short)")
 _STORAGE = re.compile(r"[A-Z][A-Za-z0-9]{0,15}Storage")
+_KEY = re.compile(r"[^\"'\\\x00-\x1f\x7f]*")
 _CALLABLE = frozenset(
     {
         "collections OrderedDict",
@@ -192,8 +193,8 @@ class _Machine:
 
     def set_items(self, values: list[Any]) -> None:
         target = self.stack[-1]
-        if any(not isinstance(key, (str, int, float, bool)) for key in values[::2]):
-            raise ValueError("it has keys that are neither strings nor numbers")
+        if not all(map(_is_plain_key, values[::2])):
+            raise ValueError("it has keys that are neither plain strings nor numbers")
         if isinstance(target, dict):
             target.update(zip(values[::2], values[1::2], strict=True))
         elif not (isinstance(target, _Made) and target.maker == "collections OrderedDict"):
@@ -217,6 +218,11 @@ class _Machine:
         values = self.stack[-count:]
         del self.stack[-count:]
         return values
+
+
+def _is_plain_key(key: Any) -> bool:
+    """PyTorch puts the keys of example inputs between quotes into Python code."""
+    return _KEY.fullmatch(key) is not None if isinstance(key, str) else isinstance(key, (int, float))
 
 
 def _check_fake_tensor(args: tuple[Any, ...]) -> None:

@@ -90,10 +90,11 @@ class Spec:
 
 @dataclass
 class GraphSpec:
-    """One graph to be made: its nodes in order, placeholders first and output last, and its sub-graphs."""
+    """One graph to be made: its nodes in order, its sub-graphs, and tensors that ``get_attr`` nodes hold."""
 
     nodes: list[Spec]
     subgraphs: dict[str, GraphSpec] = field(default_factory=dict)
+    attributes: dict[str, Any] = field(default_factory=dict)
 
 
 def check_name(name: Any) -> str:

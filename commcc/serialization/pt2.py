@@ -1,0 +1,226 @@
+"""``.pt2`` files: read without running anything in them, written so that ``torch.export.load`` takes them.
+
+Usage::
+
+    program = read_pt2(path)                   # zip and JSON only; no pickle, no eval
+    notes = write_pt2(program, "out.pt2")
+
+Order and names of nodes are those of the sidecar, where commcc wrote the file, else those that
+``torch.export.load`` makes. A program that came from a ``.pt2`` keeps its signature, calling convention,
+weights and constants, the latter two byte for byte; any other gets a signature of its own.
+
+Limits: what the format cannot say raises :class:`OutputError` (flex_attention, triton kernels, ops that are
+not registered, unless the program came from a ``.pt2``). What was compiled from a graph is not kept.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from commcc.errors import CommccError, InputError, OutputError
+from commcc.program import Note, Program
+from commcc.serialization.metadata import dropped_keys
+from commcc.serialization.pt2_archive import SIDECAR, check_layout, read_json
+from commcc.serialization.pt2_build import build, spec_of
+from commcc.serialization.pt2_carrier import Pt2Carrier, new_document, ranges_of, symbols_of
+from commcc.serialization.pt2_extra import Extra, declare_symbols, decode_extra, encode_extra
+from commcc.serialization.pt2_output import write_archive
+from commcc.serialization.pt2_read import FileState, malformed, read_graph
+from commcc.serialization.pt2_schema import SCHEMA_MINOR_NEW, GraphSpec
+from commcc.serialization.pt2_sidecar import apply, difference
+from commcc.serialization.pt2_signature import check_document, constant_names, rename
+from commcc.serialization.pt2_symbols import ExpressionReader
+from commcc.serialization.pt2_write import GraphWriter, WriteState, same_graph
+from commcc.serialization.pt2_zip import open_zip
+from commcc.serialization.shapes import ShapeContext
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+    from torch import fx
+
+    from commcc.serialization.pt2_zip import ZipSource
+
+_NO_EXTRA = Extra({}, {}, (), {})
+#: What a sidecar that does not fit does to the code that applies it.
+_MISFIT = (CommccError, KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration, RecursionError)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A graph that was read, with what is needed to write it again."""
+
+    graph: fx.Graph
+    root: torch.nn.Module
+    state: FileState
+    extra: Extra
+
+
+def read_pt2(path: str | Path, *, trust: bool = False) -> Program:
+    """The exported program in a ``.pt2`` file.
+
+    trust: carry over entries that run code when PyTorch loads the file (pickles); they are not opened here
+    either way. Anything wrong with the file raises :class:`InputError`.
+    """
+    path = Path(path)
+    try:
+        with open_zip(path) as source:
+            return _read(source, trust=trust)
+    except RecursionError:
+        raise InputError("is nested too deeply to be a graph", where=str(path)) from None
+
+
+def _read(source: ZipSource, *, trust: bool) -> Program:
+    layout = check_layout(source, trust=trust)
+    with _located(source, layout.model), malformed("the exported program"):
+        document = check_document(read_json(source, layout.model))
+    notes = list(layout.notes)
+    sidecar = _sidecar(source, notes)
+    found = _with_sidecar(document, sidecar, notes) if sidecar is not None else None
+    if found is None:
+        with _located(source, layout.model):
+            found = _without_sidecar(document)
+    module = document["graph_module"]
+    carried = {**document, "graph_module": {key: value for key, value in module.items() if key != "graph"}}
+    return Program(
+        graph=found.graph,
+        root=found.root,
+        groups=found.extra.groups,
+        format="pt2",
+        source=source.path,
+        carrier=Pt2Carrier(source.path, source.root, layout, dict(source.entries), carried, found.state.opaque),
+        header=found.extra.header,
+        notes=(*notes, *_opaque_notes(found.state)),
+        provenance=found.extra.provenance,
+    )
+
+
+@contextmanager
+def _located(source: ZipSource, entry: str) -> Iterator[None]:
+    """Say in an error which entry of the archive it is about."""
+    try:
+        yield
+    except InputError as error:
+        raise error if error.where is not None else source.error(error.what, entry, hint=error.hint) from None
+
+
+def _opaque_notes(state: FileState) -> Iterator[Note]:
+    for target in state.opaque:
+        yield Note(f"{target.qualified_name} is not registered with this PyTorch; it is kept, but not understood")
+
+
+def _sidecar(source: ZipSource, notes: list[Note]) -> dict[str, Any] | None:
+    if SIDECAR not in source.entries:
+        return None
+    try:
+        data = read_json(source, SIDECAR)
+        if not isinstance(data, dict) or not isinstance(data.get("graph"), dict):
+            raise InputError("has no table 'graph'")
+    except InputError as error:
+        notes.append(_ignored(error))
+        return None
+    return data
+
+
+def _ignored(reason: Exception) -> Note:
+    what = reason.what if isinstance(reason, CommccError) else f"is malformed ({type(reason).__name__}: {reason})"
+    return Note(
+        f"{SIDECAR} is ignored, names, order and metadata are those of the graph: {' '.join(what.split())[:200]}"
+    )
+
+
+def _with_sidecar(document: dict[str, Any], sidecar: dict[str, Any], notes: list[Note]) -> _Read | None:
+    """The program that the sidecar describes, if it is the one in the file; None, with a note, if not."""
+    try:
+        extra = decode_extra(sidecar)
+        ctx = ShapeContext()
+        state, kept = _read_spec(document, extra, ctx)
+        graph, root = build(apply(sidecar["graph"], kept, ctx))
+        again = GraphWriter(graph, root, WriteState(state.opaque, describe=False)).write()
+        if not same_graph(again, document["graph_module"]["graph"]):
+            raise InputError("describes another graph; another tool has changed the file")
+    except _MISFIT as error:
+        notes.append(_ignored(error))
+        return None
+    return _Read(graph, root, state, extra)
+
+
+def _without_sidecar(document: dict[str, Any]) -> _Read:
+    state, kept = _read_spec(document, _NO_EXTRA, ShapeContext())
+    graph, root = build(kept)
+    return _Read(graph, root, state, _NO_EXTRA)
+
+
+def _read_spec(document: dict[str, Any], extra: Extra, ctx: ShapeContext) -> tuple[FileState, GraphSpec]:
+    declare_symbols(ctx, document["range_constraints"], extra.symbols)
+    state = FileState(ExpressionReader(ctx), constant_names(document))
+    return state, read_graph(document["graph_module"]["graph"], state)
+
+
+def write_pt2(program: Program, target: str | Path | IO[bytes]) -> tuple[Note, ...]:
+    """Write ``program`` so that ``torch.export.load`` loads it and :func:`read_pt2` restores it exactly.
+
+    target: a path, or a stream open for writing. Nothing is written when an :class:`OutputError` is raised.
+    The notes say what the file could not keep.
+    """
+    carrier = program.carrier if isinstance(program.carrier, Pt2Carrier) else None
+    state = WriteState(carrier.opaque if carrier is not None else {})
+    try:
+        writer = GraphWriter(program.graph, program.root, state)
+        data = writer.write()
+        symbols = symbols_of(state.symbolic)
+        document = _document(program, carrier, writer, data, ranges_of(symbols))
+        extra = encode_extra(program, symbols)
+        extra["graph"] = _difference(program, document, writer)
+        files = _to_bytes(document), _to_bytes(extra)
+    except InputError as error:
+        raise OutputError(error.what, hint=error.hint) from None
+    notes = _lost_metadata(program.graph)
+    if carrier is None:
+        inputs = len(writer.inputs.names)
+        notes.append(Note(f"the .pt2 file has a new signature: all {inputs} inputs are plain inputs of the program"))
+    tensors = {path: writer.inputs.tensors[name] for path, name in writer.inputs.lifted.items()}
+    if isinstance(target, (str, Path)):
+        with Path(target).open("wb") as stream:
+            return (*notes, *write_archive(stream, *files, carrier, tensors))
+    return (*notes, *write_archive(target, *files, carrier, tensors))
+
+
+def _document(
+    program: Program, carrier: Pt2Carrier | None, writer: GraphWriter, data: dict[str, Any], ranges: dict[str, Any]
+) -> dict[str, Any]:
+    if carrier is None:
+        document = new_document(program.graph, data, writer.inputs, ranges)
+    else:
+        document = rename(dict(carrier.document), data, writer.inputs.names)
+        document["range_constraints"] = {**ranges, **document["range_constraints"]}
+    version = document["schema_version"]
+    if writer.state.needs_new_schema:
+        document["schema_version"] = {**version, "minor": max(version["minor"], SCHEMA_MINOR_NEW)}
+    return document
+
+
+def _difference(program: Program, document: dict[str, Any], writer: GraphWriter) -> dict[str, Any]:
+    """What reading the graph back would lose; the sub-graphs included."""
+    kept = read_graph(document["graph_module"]["graph"], FileState(None, constant_names(document)))
+    return difference(spec_of(program.graph, program.root), kept, writer.inputs.lifted)
+
+
+def _to_bytes(data: dict[str, Any]) -> bytes:
+    try:
+        return json.dumps(data, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise OutputError(f"a .pt2 file cannot hold the program's header or history: {error}") from None
+
+
+def _lost_metadata(graph: fx.Graph) -> list[Note]:
+    lost: dict[str, str] = {}
+    for node in graph.nodes:
+        for key in dropped_keys(node):
+            lost.setdefault(key, node.name)
+    return [Note(f"the metadata {key!r} cannot be written", node) for key, node in lost.items()]

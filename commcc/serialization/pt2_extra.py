@@ -1,0 +1,100 @@
+"""The sidecar around the graph: what a Program knows that no part of a ``.pt2`` file has a place for.
+
+Usage::
+
+    data = encode_extra(program, symbols)        # {"commcc": 1, "groups": [...], "header": {...}, ...}
+    extra = decode_extra(data)                   # Extra(groups, header, provenance, symbols)
+
+The JSON is written in one order and read without trust: wrong types raise :class:`InputError`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from commcc.errors import InputError
+from commcc.program import ProcessGroup
+from commcc.serialization.fx_symbols import SYMBOL_NAME
+from commcc.serialization.shapes import SymbolInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from commcc.program import Program
+    from commcc.serialization.shapes import ShapeContext
+
+SIDECAR_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Extra:
+    """The parts of a Program that the sidecar carries, and what it says about symbols."""
+
+    groups: Mapping[str, ProcessGroup]
+    header: Mapping[str, Any]
+    provenance: tuple[dict[str, Any], ...]
+    symbols: Mapping[str, SymbolInfo]
+
+
+def encode_extra(program: Program, symbols: Mapping[str, SymbolInfo]) -> dict[str, Any]:
+    """The sidecar without its graph."""
+    return {
+        "commcc": SIDECAR_VERSION,
+        "groups": [
+            {
+                "name": group.name,
+                "size": group.size,
+                "ranks": None if group.ranks is None else list(group.ranks),
+                "description": group.description,
+            }
+            for group in program.groups.values()
+        ],
+        "header": dict(program.header),
+        "provenance": list(program.provenance),
+        "symbols": {name: [info.lower, info.upper, info.hint] for name, info in symbols.items()},
+    }
+
+
+def decode_extra(data: Any) -> Extra:
+    """What :func:`encode_extra` encoded."""
+    if not isinstance(data, dict) or data.get("commcc") != SIDECAR_VERSION:
+        raise InputError(f"was not written by this version of commcc (expected version {SIDECAR_VERSION})")
+    header, provenance = data.get("header", {}), data.get("provenance", [])
+    if not isinstance(header, dict) or not all(isinstance(entry, dict) for entry in provenance):
+        raise InputError("header or provenance has the wrong type")
+    groups = [_group(entry) for entry in data.get("groups", [])]
+    if len({group.name for group in groups}) != len(groups):
+        raise InputError("two process groups have the same name")
+    symbols = {name: _symbol(name, bounds) for name, bounds in data.get("symbols", {}).items()}
+    return Extra({group.name: group for group in groups}, header, tuple(provenance), symbols)
+
+
+def _group(data: Any) -> ProcessGroup:
+    name, size, ranks, description = data["name"], data["size"], data["ranks"], data["description"]
+    fine = isinstance(name, str) and isinstance(description, str) and (size is None or _is_count(size))
+    if ranks is not None:
+        fine = fine and isinstance(ranks, list) and all(_is_count(rank) for rank in ranks)
+    if not fine:
+        raise InputError(f"the process group {str(name)[:40]!r} is malformed")
+    return ProcessGroup(name, size, None if ranks is None else tuple(ranks), description)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _symbol(name: str, bounds: Any) -> SymbolInfo:
+    lower, upper, hint = bounds
+    if not all(bound is None or type(bound) is int for bound in bounds):
+        raise InputError(f"the range of {name[:40]!r} is not made of integers")
+    return SymbolInfo(lower, upper, hint)
+
+
+def declare_symbols(ctx: ShapeContext, ranges: Mapping[str, Any], symbols: Mapping[str, SymbolInfo]) -> None:
+    """Tell a new context what a file says about its symbols; range constraints of expressions are skipped."""
+    for name, bounds in ranges.items():
+        if SYMBOL_NAME.fullmatch(name):
+            ctx.declare(name, lower=bounds["min_val"], upper=bounds["max_val"])
+    for name, info in symbols.items():
+        ctx.declare(name, lower=info.lower, upper=info.upper, hint=info.hint)

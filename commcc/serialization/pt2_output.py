@@ -1,0 +1,100 @@
+"""Writes the zip archive of a ``.pt2`` file: the new graph, and all else as it was.
+
+Usage::
+
+    write_archive(stream, document_bytes, sidecar_bytes, carrier)       # from a .pt2: copies the rest
+    write_archive(stream, document_bytes, sidecar_bytes, None, tensors) # made new
+
+Equal programs give equal bytes: entries have a fixed order and date, and nothing is compressed, since
+PyTorch maps the weights straight from the file.
+Limits: constants whose values are not known are written empty; PyTorch loads them as zeros.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import IO, TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from commcc.program import Note
+from commcc.serialization.pt2_archive import SIDECAR
+from commcc.serialization.pt2_values import write_tensor
+from commcc.serialization.pt2_zip import ZipSink, open_zip
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from commcc.serialization.pt2_carrier import Pt2Carrier
+
+_ROOT = "archive"
+_HEADER = (("archive_format", b"pt2"), ("archive_version", b"0"))
+_NEW = ((".data/version", b"6\n"), ("byteorder", b"little"))
+
+
+def write_archive(
+    stream: IO[bytes],
+    document: bytes,
+    sidecar: bytes,
+    carrier: Pt2Carrier | None,
+    tensors: Mapping[str, Any],
+) -> tuple[Note, ...]:
+    """Write the archive. tensors: constants of a new file, by the name of the attribute that held them."""
+    if carrier is None:
+        return _write_new(stream, document, sidecar, tensors)
+    with open_zip(carrier.path) as source, ZipSink(stream, carrier.root) as sink:
+        carrier.check_unchanged(source)
+        for name, data in _HEADER:
+            sink.write(name, data)
+        for name in carrier.layout.payload:
+            sink.copy(source, name)
+        sink.write(carrier.layout.model, document)
+        sink.write(SIDECAR, sidecar)
+    return ()
+
+
+def _write_new(stream: IO[bytes], document: bytes, sidecar: bytes, tensors: Mapping[str, Any]) -> tuple[Note, ...]:
+    notes: list[Note] = []
+    config: dict[str, Any] = {}
+    with ZipSink(stream, _ROOT) as sink:
+        for name, data in (*_HEADER, *_NEW):
+            sink.write(name, data)
+        sink.write("data/weights/model_weights_config.json", _json({"config": {}}))
+        for number, (name, tensor) in enumerate(tensors.items()):
+            values = _bytes_of(tensor)
+            if values is None:
+                notes.append(Note(f"the values of the constant {name} are not known; it is written as zeros", name))
+            config[name] = {
+                "path_name": f"tensor_{number}",
+                "is_param": False,
+                "use_pickle": False,
+                "tensor_meta": _dense(write_tensor(tensor)),
+            }
+            sink.write(f"data/constants/tensor_{number}", values or b"")
+        sink.write("data/constants/model_constants_config.json", _json({"config": config}))
+        sink.write("data/sample_inputs/model.pt", b"")
+        sink.write("models/model.json", document)
+        sink.write(SIDECAR, sidecar)
+    return tuple(notes)
+
+
+def _json(data: Any) -> bytes:
+    return json.dumps(data).encode()
+
+
+def _dense(meta: dict[str, Any]) -> dict[str, Any]:
+    """The description of a tensor as it is stored: contiguous, from the start."""
+    strides, step = [], 1
+    for size in reversed(meta["sizes"]):
+        strides.append({"as_int": step})
+        step *= max(size.get("as_int", 1), 1)
+    return {**meta, "strides": strides[::-1], "storage_offset": {"as_int": 0}}
+
+
+def _bytes_of(tensor: torch.Tensor) -> bytes | None:
+    """The values of a real tensor; None for one that has none."""
+    if isinstance(tensor, FakeTensor) or tensor.device.type == "meta":
+        return None
+    flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().flatten()
+    return bytes(flat.view(torch.uint8).numpy().tobytes())
