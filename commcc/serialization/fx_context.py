@@ -67,7 +67,7 @@ class ShapeContext:
             raise InputError(f"{name[:60]!r} is not the name of a symbolic size (u0, s77, zf1, ...)")
         symbol = self._by_name.get(name)
         if symbol is None:
-            symbol = self._by_name[name] = _symbol(name)
+            symbol = self._by_name[name] = default_symbol(name)
             self._reserve(name)
         self.symbols[name] = SymbolInfo(lower, upper, hint)
         is_float = name.startswith("z")
@@ -177,7 +177,8 @@ class ShapeContext:
 
 
 @lru_cache(maxsize=4096)
-def _symbol(name: str) -> sympy.Symbol:
+def default_symbol(name: str) -> sympy.Symbol:
+    """The sympy symbol that every context uses for a name."""
     if name.startswith("z"):
         return sympy.Symbol(name, real=True)
     return sympy.Symbol(name, integer=True, positive=True) if name.startswith("s") else sympy.Symbol(name, integer=True)

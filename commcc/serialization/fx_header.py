@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from commcc.terms import Json
 
 VERSION = 1
+_ENCODER = json.JSONEncoder(allow_nan=False)
 _SECTIONS = frozenset({"fx_text", "groups", "header", "provenance", "notes"})
 
 
@@ -44,7 +45,7 @@ class FileHeader:
 def dump(data: Any) -> str:
     """One line of ASCII JSON, the same for equal data."""
     try:
-        return json.dumps(data, allow_nan=False, separators=(", ", ": "))
+        return _ENCODER.encode(data)
     except (ValueError, RecursionError) as error:
         raise OutputError(f"cannot be written as JSON: {error}") from None
 

@@ -186,7 +186,7 @@ class _Scanner:
 def expression_tree(text: str, *, call: str = "") -> ast.expr:
     """Python's syntax tree of one expression, refused before parsing if it is deep enough to hurt the parser."""
     if len(text) > _LONGEST_RUN:
-        _check_runs(text)
+        check_runs(text)
     try:
         # Parses only: with this flag no code object is made, and nothing is ever evaluated.
         tree = compile(call + text, "<graph>", "eval", ast.PyCF_ONLY_AST, dont_inherit=True)
@@ -196,7 +196,7 @@ def expression_tree(text: str, *, call: str = "") -> ast.expr:
     return tree.body
 
 
-def _check_runs(text: str) -> None:
+def check_runs(text: str) -> None:
     """Refuse long chains of operators (deep trees) and long numbers (slow to convert), and deep brackets."""
     bare = _STRINGS.sub("''", text)
     if any(len(run) > _LONGEST_RUN for run in _SEPARATORS.split(bare)):

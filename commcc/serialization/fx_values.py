@@ -41,7 +41,7 @@ _SYMBOL_NODES = (ast.BinOp, ast.UnaryOp, ast.Name, ast.Constant, ast.Call, ast.C
 
 
 @lru_cache(maxsize=1)
-def _constants() -> Mapping[str, Any]:
+def constants() -> Mapping[str, Any]:
     """``torch.float32``, ``torch.strided``, ``torch.contiguous_format`` and the like, by printed name."""
     found = {f"torch.{name}": value for name, value in vars(torch).items() if isinstance(value, _TORCH_TYPES)}
     return {**found, **_NUMBERS}
@@ -181,7 +181,7 @@ def _attribute(node: ast.Attribute) -> Any:
     name = dotted(node)
     if name is None:
         raise InputError(f"attribute {node.attr[:80]!r} of an expression is not allowed")
-    found = _constants().get(name)
+    found = constants().get(name)
     if found is not None:
         return found
     if name.startswith("torch.ops."):

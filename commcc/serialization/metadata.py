@@ -71,7 +71,7 @@ def encode_meta(node: fx.Node, size_text: SizeText = str) -> dict[str, Json]:
     """
     out: dict[str, Json] = {}
     for key in sorted(node.meta, key=str):
-        encoded = _entry(key, node.meta[key], size_text)
+        encoded = encode_entry(key, node.meta[key], size_text)
         if encoded is not _LOST:
             out[key] = encoded
     return out
@@ -86,10 +86,11 @@ def dropped_keys(node: fx.Node) -> tuple[str, ...]:
 def _is_lost(key: Any, value: Any) -> bool:
     if key == "val":
         return not is_annotated(value) and encode_val(value) is _LOST
-    return _entry(key, value, str) is _LOST
+    return encode_entry(key, value, str) is _LOST
 
 
-def _entry(key: Any, value: Any, size_text: SizeText) -> Any:
+def encode_entry(key: Any, value: Any, size_text: SizeText = str) -> Any:
+    """One value of ``node.meta`` as JSON, or a marker if there is nothing to keep (see :func:`is_lost`)."""
     if not isinstance(key, str) or key in DERIVED_KEYS:
         return _LOST
     if key == "val":
