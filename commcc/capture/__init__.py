@@ -12,7 +12,7 @@ in memory already.
 from __future__ import annotations
 
 from commcc.capture.capturing import CaptureOptions, Step, capture
-from commcc.capture.importing import from_graph_module
+from commcc.capture.importing import from_exported_program, from_graph_module
 from commcc.capture.sharding import Placing
 from commcc.capture.tracing import TraceOptions
 from commcc.capture.unsharding import Precision
@@ -28,5 +28,6 @@ __all__ = [
     "World",
     "capture",
     "fake_world",
+    "from_exported_program",
     "from_graph_module",
 ]

@@ -3,7 +3,7 @@
 ::
 
     program = from_graph_module(gm, groups={"0": ProcessGroup("0", 64)})
-    program = from_exported_program(torch.export.export(module, inputs))
+    program = from_exported_program(torch.export.export(module, inputs), Path("model.pt2"))
 
 The graph is copied; its metadata is reduced to what files can hold (classes become their qualified
 names, enums their names, descriptors their printed form), and what cannot be reduced is left out with
@@ -13,6 +13,7 @@ objects) become None.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,12 +21,16 @@ from torch import fx
 from torch._ops import OperatorBase, OpOverloadPacket
 from torch.utils._pytree import tree_map
 
+from commcc.errors import OutputError
 from commcc.ops import argument, collective_of
 from commcc.program import META_KEY, NodeRecord, Note, ProcessGroup, Program
 from commcc.serialization.metadata import DERIVED_KEYS, decode_json, encode_json, is_lost
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
+
+    from torch.export import ExportedProgram
 
     from commcc.terms import Json
 
@@ -45,6 +50,30 @@ def from_graph_module(
     found = {**groups_in(graph), **(groups or {})}
     notes = tuple(Note(f"metadata key {key!r} cannot be kept", node) for key, node in sorted(dropped.items()))
     return Program(graph, root, groups=found, header=dict(header or {}), notes=notes)
+
+
+def from_exported_program(exported: ExportedProgram, archive: Path | None = None) -> Program:
+    """A program from ``torch.export``; weights, buffers and calling convention stay with it only in a file.
+
+    archive: a ``.pt2`` file to write and to read back from; the result can then be written as ``.pt2``
+    with everything that ``exported`` has. Without it the graph alone is taken, and a note says so.
+    Raises OutputError when PyTorch cannot save the program.
+    """
+    if archive is None:
+        program = from_graph_module(exported.graph_module)
+        note = Note("weights, buffers and calling convention of the exported program are not kept; give an archive")
+        return replace(program, notes=(*program.notes, note))
+    from torch._export.serde.serialize import SerializeError
+    from torch._export.verifier import SpecViolationError
+
+    refusals = (RuntimeError, TypeError, ValueError, AssertionError, KeyError, SerializeError, SpecViolationError)
+    try:
+        torch.export.save(exported, archive)
+    except refusals as error:
+        raise OutputError(f"torch.export.save refuses the program: {error}", where=str(archive)) from error
+    from commcc.serialization.pt2 import read_pt2
+
+    return read_pt2(archive)
 
 
 def _copied(source: fx.Graph, dropped: dict[str, str]) -> fx.Graph:
@@ -160,6 +189,6 @@ def _type_name(kind: Any) -> str:
     """A name without an address in it: of a class, a function, a built-in method or an op."""
     if isinstance(kind, (str, OperatorBase, OpOverloadPacket)):
         return str(kind)
-    name = getattr(kind, "__qualname__", None) or type(kind).__qualname__
+    name = kind.__qualname__ if isinstance(kind, type) else getattr(kind, "__name__", type(kind).__name__)
     module = getattr(kind, "__module__", None)
     return f"{module}.{name}" if module else str(name)
