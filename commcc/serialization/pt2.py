@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from commcc.errors import CommccError, InputError, OutputError
 from commcc.program import Note, Program
-from commcc.serialization.metadata import dropped_keys
+from commcc.serialization.collection import no_collection
 from commcc.serialization.pt2_archive import SIDECAR, check_layout, read_json
 from commcc.serialization.pt2_build import build, spec_of
 from commcc.serialization.pt2_carrier import Pt2Carrier, new_document, ranges_of, symbols_of
@@ -69,7 +69,7 @@ def read_pt2(path: str | Path, *, trust: bool = False) -> Program:
     """
     path = Path(path)
     try:
-        with open_zip(path) as source:
+        with no_collection(), open_zip(path) as source:
             return _read(source, trust=trust)
     except RecursionError:
         raise InputError("is nested too deeply to be a graph", where=str(path)) from None
@@ -168,6 +168,11 @@ def write_pt2(program: Program, target: str | Path | IO[bytes]) -> tuple[Note, .
     target: a path, or a stream open for writing. Nothing is written when an :class:`OutputError` is raised.
     The notes say what the file could not keep.
     """
+    with no_collection():
+        return _write(program, target)
+
+
+def _write(program: Program, target: str | Path | IO[bytes]) -> tuple[Note, ...]:
     carrier = program.carrier if isinstance(program.carrier, Pt2Carrier) else None
     state = WriteState(carrier.opaque if carrier is not None else {})
     try:
@@ -176,11 +181,12 @@ def write_pt2(program: Program, target: str | Path | IO[bytes]) -> tuple[Note, .
         symbols = symbols_of(state.symbolic)
         document = _document(program, carrier, writer, data, ranges_of(symbols))
         extra = encode_extra(program, symbols)
-        extra["graph"] = _difference(program, document, writer)
+        lost: dict[str, str] = {}
+        extra["graph"] = _difference(program, document, writer, lost)
         files = _to_bytes(document), _to_bytes(extra)
     except InputError as error:
         raise OutputError(error.what, hint=error.hint) from None
-    notes = _lost_metadata(program.graph)
+    notes = [Note(f"the metadata {key!r} cannot be written", node) for key, node in lost.items()]
     if carrier is None:
         inputs = len(writer.inputs.names)
         notes.append(Note(f"the .pt2 file has a new signature: all {inputs} inputs are plain inputs of the program"))
@@ -205,10 +211,12 @@ def _document(
     return document
 
 
-def _difference(program: Program, document: dict[str, Any], writer: GraphWriter) -> dict[str, Any]:
+def _difference(
+    program: Program, document: dict[str, Any], writer: GraphWriter, lost: dict[str, str]
+) -> dict[str, Any]:
     """What reading the graph back would lose; the sub-graphs included."""
     kept = read_graph(document["graph_module"]["graph"], FileState(None, constant_names(document)))
-    return difference(spec_of(program.graph, program.root), kept, writer.inputs.lifted)
+    return difference(spec_of(program.graph, program.root), kept, writer.inputs.lifted, lost)
 
 
 def _to_bytes(data: dict[str, Any]) -> bytes:
@@ -216,11 +224,3 @@ def _to_bytes(data: dict[str, Any]) -> bytes:
         return json.dumps(data, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
         raise OutputError(f"a .pt2 file cannot hold the program's header or history: {error}") from None
-
-
-def _lost_metadata(graph: fx.Graph) -> list[Note]:
-    lost: dict[str, str] = {}
-    for node in graph.nodes:
-        for key in dropped_keys(node):
-            lost.setdefault(key, node.name)
-    return [Note(f"the metadata {key!r} cannot be written", node) for key, node in lost.items()]

@@ -12,6 +12,7 @@ Limits: a module path or type that holds ``,`` or ``;`` would make the file unlo
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from commcc.errors import InputError
@@ -47,13 +48,18 @@ def write_metadata(meta: dict[str, Any]) -> dict[str, str]:
 
 
 def _read_stack(text: str) -> dict[str, tuple[str, str]]:
-    out = {}
+    return {key: (path, kind) for key, path, kind in _parse_stack(text)}
+
+
+@lru_cache(maxsize=8192)
+def _parse_stack(text: str) -> tuple[tuple[str, str, str], ...]:
+    out = []
     for item in text.split(";"):
         parts = _split(item)
         if len(parts) != 3:
             raise InputError(f"the module stack {item[:60]!r} has {len(parts)} parts, expected 3")
-        out[parts[0]] = (parts[1], parts[2])
-    return out
+        out.append((parts[0], parts[1], parts[2]))
+    return tuple(out)
 
 
 def _split(text: str) -> list[str]:
@@ -80,9 +86,9 @@ def _write_stack(value: Any) -> str | None:
     for key, entry in value.items():
         if not (isinstance(entry, tuple) and len(entry) == 2 and all(isinstance(part, str) for part in (key, *entry))):
             return None
-        items.append(f"{key},{entry[0]},{entry[1]}")
-    text = ";".join(items)
-    return text if _comes_back(_read_stack, text, value) else None
+        items.append((key, entry[0], entry[1]))
+    text = ";".join([",".join(item) for item in items])
+    return text if _comes_back(_parse_stack, text, tuple(items)) else None
 
 
 def _read_sources(text: str) -> list[tuple[str, str]]:

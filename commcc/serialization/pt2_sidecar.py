@@ -17,47 +17,48 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from commcc.errors import InputError
+from commcc.serialization.metadata import DERIVED_KEYS, decode_entry, encode_entry, is_lost
 from commcc.serialization.metadata import NO_VAL as NO_META
-from commcc.serialization.metadata import decode_entry, encode_meta
 from commcc.serialization.pt2_build import same_argument
 from commcc.serialization.pt2_schema import NO_VAL, GraphSpec, Ref, Spec, check_name, check_path
 from commcc.serialization.pt2_sidecar_args import decode_argument, encode_argument
 from commcc.serialization.targets import path_of, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Container, Mapping
 
     from commcc.serialization.shapes import ShapeContext
 
 _OPS = ("placeholder", "get_attr", "call_function", "output")
 
 
-def difference(program: GraphSpec, kept: GraphSpec, lifted: dict[str, str]) -> dict[str, Any]:
+def difference(program: GraphSpec, kept: GraphSpec, lifted: Mapping[str, str], lost: dict[str, str]) -> dict[str, Any]:
     """How ``program`` differs from what the graph file keeps of it.
 
     lifted: the inputs that replace tensors of ``get_attr`` nodes, by the attribute they hold.
+    lost: filled with the metadata that cannot be kept: the key, and the first node that has it.
     """
     entries = _entries(program, kept, lifted)
     out: dict[str, Any] = {}
     if entries != [spec.name for spec in kept.nodes]:
         out["nodes"] = entries
-    restored = apply(out, kept)
+    restored = apply(out, kept) if out else kept
     values, metadata = {}, {}
     for spec, found in zip(program.nodes, restored.nodes, strict=True):
         if (shape := _shape(spec.val)) != _shape(found.val):
             values[spec.name] = shape
-        if changed := _changed_metadata(spec, found):
+        if changed := _changed_metadata(spec, found, lost):
             metadata[spec.name] = changed
     children = {
         name: child
         for name, spec in program.subgraphs.items()
-        if name in kept.subgraphs and (child := difference(spec, kept.subgraphs[name], {}))
+        if name in kept.subgraphs and (child := difference(spec, kept.subgraphs[name], {}, lost))
     }
     extra = {"values": values, "metadata": metadata, "subgraphs": children}
     return {**out, **{key: value for key, value in extra.items() if value}}
 
 
-def _entries(program: GraphSpec, kept: GraphSpec, lifted: dict[str, str]) -> list[Any]:
+def _entries(program: GraphSpec, kept: GraphSpec, lifted: Mapping[str, str]) -> list[Any]:
     known = {spec.name: spec for spec in kept.nodes}
     return [spec.name if _same(spec, known.get(spec.name)) else _encode_spec(spec, lifted) for spec in program.nodes]
 
@@ -72,7 +73,7 @@ def _same(spec: Spec, kept: Spec | None) -> bool:
     )
 
 
-def _encode_spec(spec: Spec, lifted: dict[str, str]) -> list[Any]:
+def _encode_spec(spec: Spec, lifted: Mapping[str, str]) -> list[Any]:
     target = path_of(spec.target) if spec.op == "call_function" else str(spec.target)
     out = [spec.name, spec.op, target, encode_argument(spec.args), encode_argument(spec.kwargs)]
     if spec.op == "get_attr" and target in lifted:
@@ -80,27 +81,30 @@ def _encode_spec(spec: Spec, lifted: dict[str, str]) -> list[Any]:
     return out
 
 
-def _changed_metadata(spec: Spec, found: Spec) -> dict[str, Any]:
+def _changed_metadata(spec: Spec, found: Spec, lost: dict[str, str]) -> dict[str, Any]:
     """Metadata to set, under ``set``, and to remove, under ``drop``."""
-    encoded = encode_meta(_Meta(spec.meta))  # type: ignore[arg-type]
-    changed = {
-        key: value
-        for key, value in encoded.items()
-        if key != "val" and not (key in found.meta and _equal(found.meta[key], spec.meta[key]))
-    }
+    changed = {}
+    for key, value in spec.meta.items():
+        if key == "val" or (key in found.meta and _equal(found.meta[key], value)):
+            continue
+        encoded = encode_entry(key, value)
+        if not is_lost(encoded):
+            changed[key] = encoded
+        elif key not in DERIVED_KEYS:
+            lost.setdefault(str(key), spec.name)
     gone = [key for key in found.meta if key not in spec.meta]
     return {key: value for key, value in (("set", changed), ("drop", gone)) if value}
 
 
-class _Meta:
-    """What ``encode_meta`` needs of a node."""
-
-    def __init__(self, meta: dict[str, Any]) -> None:
-        self.meta = meta
-
-
 def _equal(left: Any, right: Any) -> bool:
-    return left is right or (type(left) is type(right) and same_argument(left, right))
+    if isinstance(left, dict):
+        # Equal for Python is not enough where numbers may differ in type only (1, 1.0, True).
+        return bool(left == right) and (all(map(_is_text, left.values())) or same_argument(left, right))
+    return type(left) is type(right) and bool(left == right)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, tuple) and all(isinstance(part, str) for part in value))
 
 
 def _shape(val: Any) -> str:
