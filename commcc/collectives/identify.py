@@ -187,7 +187,7 @@ def _gradient(index: GraphIndex, number: int, launch: Launch, sink: Sink) -> _Ve
     role = Role.FSDP if scatters else Role.DDP
     slot = sink.slots[0] if sink.slots else None
     where = f"output {slot}" if slot is not None else "an accumulated gradient"
-    via = " after another reduction" if sink.reductions else ""
+    via = " ahead of another reduction" if sink.reductions else ""
     return role, f"reduces {where}{via}", "terminal", slot, ()
 
 

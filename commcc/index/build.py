@@ -104,8 +104,8 @@ def _launches(nodes: list[fx.Node], number: dict[fx.Node, int]) -> tuple[dict[in
         waits = _numbers(_waits(node), number) if fact.asynchronous else ()
         wait_of.update(dict.fromkeys(waits, i))
         group = ops.argument(node, "group_name")
-        size = ops.argument(node, "group_size") if fact.has_group_size else None
         splits = [ops.argument(node, name) for name in ("output_split_sizes", "input_split_sizes")]
+        size = ops.argument(node, "group_size") if fact.has_group_size else _peers(splits)
         launches[i] = Launch(
             kind=fact.kind,
             group=f"%{group.name}" if isinstance(group, fx.Node) else str(group),
@@ -119,6 +119,11 @@ def _launches(nodes: list[fx.Node], number: dict[fx.Node, int]) -> tuple[dict[in
             splits=_numbers(nodes_in(splits), number),
         )
     return launches, wait_of
+
+
+def _peers(splits: list[Any]) -> int | None:
+    """An all-to-all names its group's size by the number of split sizes, if it has any."""
+    return next((len(sizes) for sizes in splits if isinstance(sizes, (list, tuple)) and sizes), None)
 
 
 def _waits(launch: fx.Node) -> list[fx.Node]:

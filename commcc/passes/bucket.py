@@ -108,7 +108,7 @@ class Bucket(Pass):
             shared_cast=len(dtypes) == 1 and _one_cast(index, members),
             as_bytes=len(dtypes) > 1,
             copies=tuple(_needs_copy(index, c) for c in members),
-            reason=f"{len(members)} members, {found.bytes / MIB:.1f} MiB, span {found.span}; {_ended(found)}",
+            reason=f"{len(members)} members, {_size(found.bytes)}, span {found.span}; {_ended(found)}",
         )
 
     def _ordered(self, members: list[Collective]) -> list[Collective]:
@@ -164,6 +164,10 @@ class Bucket(Pass):
                 f"max_consecutive={self.max_consecutive} cannot hold: the graph has a run of {before} already"
             )
         return remarks
+
+
+def _size(count: int) -> str:
+    return f"{count / MIB:.1f} MiB" if count >= MIB // 10 else f"{count} bytes"
 
 
 def _lonely(bucket: OpenBucket) -> str:
