@@ -31,6 +31,7 @@ from commcc.verify.verdict import Finding, Report, Verdict
 
 if TYPE_CHECKING:
     from commcc.program import Program
+    from commcc.verify.facts import Event
 
 __all__ = ["Finding", "Verdict", "verify"]
 
@@ -64,14 +65,18 @@ def verify(before: Program, after: Program) -> Verdict:
 
 
 def _compare_events(pair: Pair) -> None:
-    """What is illegal in AFTER and was not already so in BEFORE."""
+    """What is illegal in AFTER and was not already so in BEFORE; one finding for each launch and mistake."""
     old = Counter(event.key for event in pair.before.events)
+    new: dict[tuple[object, ...], list[Event]] = {}
     for event in pair.after.events:
         if old[event.key] > 0:
             old[event.key] -= 1
             pair.report.note(event.rule, event.node, f"{event.text}; so it is in BEFORE")
         else:
-            pair.report.differs(event.rule, event.node, event.text)
+            new.setdefault((event.rule, *event.key[:2]), []).append(event)
+    for first, *others in new.values():
+        more = f" (and {len(others)} more)" if others else ""
+        pair.report.differs(first.rule, first.node, f"{first.text}{more}")
 
 
 def _conclude(pair: Pair) -> None:

@@ -55,8 +55,7 @@ def bind(node: fx.Node) -> dict[str, Any]:
     """Arguments by name, in schema order; by position where there is no schema, or it does not fit."""
     signature = _signature(node.target)
     args, kwargs = node.args, node.kwargs
-    names = {name for name, _, _ in signature}
-    if len(args) > len(signature) or not names.issuperset(kwargs):
+    if len(args) > len(signature) or (kwargs and not {name for name, _, _ in signature}.issuperset(kwargs)):
         return {**{str(i): a for i, a in enumerate(args)}, **{name: kwargs[name] for name in sorted(kwargs)}}
     bound: dict[str, Any] = {}
     for position, (name, default, is_float) in enumerate(signature):

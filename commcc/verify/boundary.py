@@ -74,6 +74,8 @@ def _compare_final(pair: Pair, name: str, was: Tensor, now: Tensor) -> None:
     pair.changed = True
     writer = pair.after.writers.get(new), pair.before.writers.get(old)
     left, right = (f"last written by '{w}'" if w else "never written" for w in writer)
+    if left == right:
+        right = "by the same op, but with other values or in another order"
     pair.report.differs("mutation", name, f"this input is left with other contents: {left}, in BEFORE {right}")
 
 

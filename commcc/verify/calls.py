@@ -7,32 +7,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from commcc.ops import (
-    Aliasing,
-    aliasing,
-    collective_of,
-    is_effect,
-    is_getitem,
-    is_host_sync,
-    is_random,
-    is_unknown_communication,
-    is_wait,
-    op_name,
-)
 from commcc.verify import launches
-from commcc.verify.aliases import result_bases, sees_storage
-from commcc.verify.arguments import key_of, path_of
+from commcc.verify.arguments import key_of
 from commcc.verify.elements import CAST, counts
 from commcc.verify.facts import CAST as CASTS
 from commcc.verify.facts import OP, VIEW, Step
+from commcc.verify.opfacts import OpFacts, facts_of
 from commcc.verify.shapes import COPY, INVALID, MAYBE, Formed
 from commcc.verify.sizes import Size, Undecidable, apply_function, product
 from commcc.verify.values import Meta, Opaque, Tensor, Value, is_size, tensors_in
-from commcc.verify.views import regroup, regroups
+from commcc.verify.views import regroup
 
 if TYPE_CHECKING:
     from torch import fx
 
+    from commcc.ops import Aliasing
     from commcc.verify.trace import Tracer
 
 _ARITHMETIC = {
@@ -51,22 +40,21 @@ _SIZES = frozenset({"aten.sym_size.int", "aten.sym_numel.default"})
 
 def call(tracer: Tracer, node: fx.Node) -> Value:
     """The result of a node that calls an op."""
-    target = node.target
-    if is_getitem(target):
+    facts = facts_of(node.target)
+    if facts.getitem:
         return _getitem(tracer, node)
-    if is_wait(target):
+    if facts.wait:
         return launches.wait(tracer, node)
-    fact = collective_of(target)
-    if fact is not None and fact.asynchronous:
-        return launches.launch(tracer, node, fact)
-    path = path_of(target)
+    if facts.launch is not None:
+        return launches.launch(tracer, node, facts.launch)
+    path = facts.path
     arguments = tracer.arguments(node)
     size = _arithmetic(tracer, path, arguments)
     if size is not None:
         tracer.symbols.define(node.meta.get("val"), size)
         return size
     why = ""
-    if regroups(path):
+    if facts.explained:
         try:
             return _regrouped(tracer, node, path, arguments)
         except Undecidable as reason:
@@ -150,7 +138,7 @@ def _note_cast(tracer: Tracer, node: fx.Node, made: Tensor, arguments: dict[str,
         worked(tracer, node, fresh)
         keys = tuple((name, key_of(tracer.table, value)) for name, value in arguments.items())
         term = made.content
-        step = Step(node.name, path_of(node.target), CASTS, term, term, keys, (operand.content,), tuple(fresh))
+        step = Step(node.name, facts_of(node.target).path, CASTS, term, term, keys, (operand.content,), tuple(fresh))
         tracer.trace.steps.append(step)
 
 
@@ -167,31 +155,40 @@ def worked(tracer: Tracer, node: fx.Node, work: dict[int, Size]) -> None:
 
 def opaque(tracer: Tracer, node: fx.Node, arguments: dict[str, Any], why: str) -> Value:
     """A term made of the op and its operands; writes, random numbers and effects are recorded."""
-    table, trace, target = tracer.table, tracer.trace, node.target
-    path, facts = path_of(target), aliasing(target)
+    table, trace, facts = tracer.table, tracer.trace, facts_of(node.target)
+    path = facts.path
     keys = tuple((name, key_of(table, value)) for name, value in arguments.items())
-    tensors = [tensor for value in arguments.values() for tensor in _all_tensors(value)]
-    around = tuple(_surroundings(tracer, tensor) for tensor in tensors) if sees_storage(op_name(target)) else ()
+    tensors = _operands(arguments)
+    around = tuple(_surroundings(tracer, tensor) for tensor in tensors) if facts.sees_storage else ()
     plain = term = table.intern(("op", path, keys, around) if around else ("op", path, keys))
-    inner = [table.summaries[v.term] for v in arguments.values() if isinstance(v, Opaque) and v.term in table.summaries]
-    if is_random(target) or any(summary.random for summary in inner):
+    inner = [table.summaries[v.term] for v in arguments.values() if type(v) is Opaque and v.term in table.summaries]
+    if facts.random or any(summary.random for summary in inner):
         term = table.intern(("draw", len(trace.random), plain))
         trace.random.append((plain, node.name))
-    effect = is_effect(target) or is_host_sync(target) or is_unknown_communication(target)
-    if effect or any(summary.effects for summary in inner):
+    effect = facts.effect or any(summary.effects for summary in inner)
+    if effect:
         trace.effects.append((term, node.name))
-        effect = True
     if why:
         table.undecided.setdefault(term, why)
-    written = _written(facts, arguments, everything=any(summary.writes for summary in inner))
+    written = _written(facts.aliasing, arguments, everything=any(summary.writes for summary in inner))
     write(tracer, node, term, written)
-    value = _result(tracer, node, term, arguments)
-    free = not written and not effect and (facts.views != () or not tensors_in(value))
+    value = _result(tracer, node, term, facts, arguments)
+    free = not written and not effect and (facts.aliasing.views != () or not tensors_in(value))
     strides = tuple(tensor.meta.strides for tensor in tensors)
     contents = tuple(tensor.content for tensor in tensors)
     step = Step(node.name, path, VIEW if free else OP, term, plain, keys, contents, (), strides, why)
     trace.steps.append(step)
     return value
+
+
+def _operands(arguments: dict[str, Any]) -> list[Tensor]:
+    found: list[Tensor] = []
+    for value in arguments.values():
+        if type(value) is Tensor:
+            found.append(value)
+        elif isinstance(value, (tuple, dict)):
+            found.extend(_all_tensors(value))
+    return found
 
 
 def _all_tensors(value: Any) -> list[Tensor]:
@@ -217,15 +214,16 @@ def write(tracer: Tracer, node: fx.Node, term: int, written: list[Tensor]) -> No
         storage = tracer.memory.storages[tensor.root]
         for flight in (*storage.reading, *([storage.filling] if storage.filling else [])):
             text = f"writes memory that launch '{flight.node}' still uses: its wait comes later"
-            tracer.event("mutation", node, text, ("write", flight.key, path_of(node.target)))
+            tracer.event("mutation", node, text, ("write", flight.key, facts_of(node.target).path))
         version = tracer.memory.write(tensor, term)
         tracer.trace.versions.add(version)
         tracer.trace.writers.setdefault(version, node.name)
 
 
-def _result(tracer: Tracer, node: fx.Node, term: int, arguments: dict[str, Any]) -> Value:
-    writes = aliasing(node.target).writes
-    names = result_bases(node.target)
+def _result(tracer: Tracer, node: fx.Node, term: int, facts: OpFacts, arguments: dict[str, Any]) -> Value:
+    writes, names = facts.aliasing.writes, facts.bases
+    if not any(names):
+        return tracer.result(node, node.meta.get("val"), term, ())
     owners = [arguments.get(name) if name is not None else None for name in names]
     if len(owners) == 1 and isinstance(owners[0], tuple):
         owners = list(owners[0])

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from commcc.verify.elements import CAST, SCATTER
-from commcc.verify.explain import Difference, Words
+from commcc.verify.elements import CAST
+from commcc.verify.explain import Difference, Words, settings
 from commcc.verify.facts import CAST as CASTS
 from commcc.verify.facts import LAUNCH, OP, VIEW, Step, Trace
 from commcc.verify.memory import LOAD
@@ -157,17 +157,29 @@ def _rule(pair: Pair, contents: tuple[int | None, ...]) -> str:
 
 
 def _report_launch(pair: Pair, step: Step) -> None:
+    """One finding for all members that are wrong in the same way."""
+    wrong: dict[str, list[tuple[int, int | None]]] = {}
     for source in step.made:
-        if source in pair.before.sources:
-            continue
-        kind, inner = pair.table.keys[source][0], pair.table.keys[source][1]
-        twin = _twin(pair, kind, inner)
-        text = f"launches {pair.words.source(source)}{_how(pair, source)}"
-        if twin is None:
-            pair.fail("collective", step.node, f"{text}; BEFORE has no {kind} of that", (source,))
-            continue
-        pair.explained.add(twin)
-        pair.fail("collective", step.node, f"{text}; BEFORE{_how(pair, twin)} ('{pair.words.worker(twin)}')", (source,))
+        if source not in pair.before.sources:
+            twin = _twin(pair, pair.table.keys[source][0], pair.table.keys[source][1])
+            wrong.setdefault(_changes(pair, source, twin), []).append((source, twin))
+    for text, members in wrong.items():
+        source, twin = members[0]
+        more = f" and {len(members) - 1} more" if len(members) > 1 else ""
+        was = f" (in BEFORE '{pair.words.worker(twin)}')" if twin is not None else ""
+        pair.explained.update(twin for _, twin in members if twin is not None)
+        what = f"{pair.table.keys[source][0]} of {pair.words.inner(source)}{was}{more}: {text}"
+        pair.fail("collective", step.node, what, tuple(source for source, _ in members))
+
+
+def _changes(pair: Pair, source: int, twin: int | None) -> str:
+    """What a launch does otherwise than its twin."""
+    now = settings(pair.table, source)
+    if twin is None:
+        return "BEFORE has no such launch"
+    was = settings(pair.table, twin)
+    changes = [f"{name} {now.get(name)}, in BEFORE {was.get(name)}" for name in now if now.get(name) != was.get(name)]
+    return "; ".join(changes) or "on another tensor or other rows than in BEFORE"
 
 
 def _twin(pair: Pair, kind: str, inner: object) -> int | None:
@@ -189,22 +201,6 @@ def _uncast(pair: Pair, source: object) -> object:
     while isinstance(source, int) and pair.table.keys[source][0] == CAST:
         source = pair.table.keys[source][1]
     return source
-
-
-def _how(pair: Pair, source: int) -> str:
-    """Group, size, reduction and dtype of a launch, in words."""
-    key = pair.table.keys[source]
-    dtype = str(pair.table.dtype.get(source, "")).removeprefix("torch.")
-    parts = key[2:] if key[0] != SCATTER else key[-2:]
-    return f" as {dtype} with {_flat(parts)}"
-
-
-def _flat(part: object) -> str:
-    if not isinstance(part, tuple):
-        return str(part)
-    if len(part) == 2 and part[0] in ("str", "int", "value"):
-        return repr(part[1]) if part[0] == "str" else str(part[1])
-    return ", ".join(text for text in map(_flat, part) if text)
 
 
 def _report_cast(pair: Pair, step: Step) -> None:

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
+from commcc.ops import is_getitem
 from commcc.verify.arguments import bind
 from commcc.verify.elements import BITS, BROADCAST, CAST, GATHER, REDUCE, SCATTER
 from commcc.verify.layout import Leaf, leaves
 from commcc.verify.memory import LOAD
+from commcc.verify.opfacts import facts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -72,7 +74,7 @@ class Words:
             return name or "..."
         if kind in _COLLECTIVES:
             inner = self.source(key[1], level + 1) if isinstance(key[1], int) else "several tensors"
-            return f"{kind} of {inner}" + (f" ({name})" if name else "")
+            return f"{kind} of {inner}" + (f" ({name})" if name and "new" not in name else "")
         if kind == CAST:
             return f"{self.source(key[1], level + 1)} as {key[2].removeprefix('torch.')}"
         if kind == BITS:
@@ -81,6 +83,11 @@ class Words:
             writer = self._before.writers.get(key[4]) or self._after.writers.get(key[4]) or "a write"
             return f"{name or 'memory'} after the write by '{writer}'"
         return name or "a value that no node has a name for"
+
+    def inner(self, source: int) -> str:
+        """What a collective is given."""
+        inner = self._table.keys[source][1]
+        return self.source(inner) if isinstance(inner, int) else "several tensors"
 
     def _name(self, term: int) -> str:
         name = self._before.names.get(term)
@@ -137,6 +144,26 @@ class Words:
         yield Difference(text, now[1] if tensors else None, was[1] if tensors else None)
 
 
+def settings(table: Terms, source: int) -> dict[str, str]:
+    """Group, size, reduction and dtype of a collective, in words."""
+    key = table.keys[source]
+    found = {"dtype": str(table.dtype.get(source, "?")).removeprefix("torch.")}
+    if key[0] == GATHER:
+        found.update(group=_word(key[3]), group_size=str(key[2]))
+    elif key[0] == SCATTER:
+        over = key[-1]
+        found.update(group=_word(over.group), reduction=over.reduction)
+        found.update(group_size=str(key[3] if len(key) > 4 else len(key[1])))
+    elif key[0] in (REDUCE, BROADCAST):
+        first = "reduction" if key[0] == REDUCE else "root"
+        found.update({first: _word(key[2][0]), "group": _word(key[2][1])})
+    return found
+
+
+def _word(key: tuple[Any, ...]) -> str:
+    return repr(key[1]) if key[0] == "str" else str(key[1])
+
+
 def _operands(node: fx.Node | None) -> dict[str, Any]:
     return {} if node is None else bind(node)
 
@@ -146,4 +173,20 @@ def _at(argument: Any, index: int) -> Any:
 
 
 def _called(argument: Any) -> str:
-    return f" ('{argument.name}')" if isinstance(argument, fx.Node) else ""
+    if not isinstance(argument, fx.Node):
+        return ""
+    return f" ('{argument.name}'{_piece_of(argument)})"
+
+
+def _piece_of(node: fx.Node) -> str:
+    """Which part of a split a node is, looking through reshapes and copies."""
+    at: Any = node
+    for _ in range(_LEVELS * 2):
+        if not isinstance(at, fx.Node) or at.op != "call_function" or not at.args:
+            return ""
+        if is_getitem(at.target):
+            return f", part {at.args[1]} of '{at.args[0]}'"
+        if not facts_of(at.target).explained:
+            return ""
+        at = at.args[0]
+    return ""

@@ -26,7 +26,7 @@ CAST = "cast"
 LAUNCH = "launch"
 
 
-@dataclass
+@dataclass(slots=True)
 class Step:
     """One op that is not mere regrouping.
 

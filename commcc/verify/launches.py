@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from commcc.terms import Kind
 from commcc.verify import calls
-from commcc.verify.arguments import key_of, path_of
+from commcc.verify.arguments import key_of
 from commcc.verify.elements import BROADCAST, REDUCE, Over, counts, gather, pointwise, scatter
 from commcc.verify.facts import LAUNCH, OP, Step
 from commcc.verify.memory import Flight
+from commcc.verify.opfacts import facts_of
 from commcc.verify.sizes import Undecidable, product
 from commcc.verify.strides import contiguous_strides, is_contiguous
 from commcc.verify.values import Meta, Shape, Tensor, Value, tensors_in
@@ -34,7 +35,7 @@ def launch(tracer: Tracer, node: fx.Node, fact: CollectiveOp) -> Value:
     inputs = tensors_in(arguments.get(fact.tensor))
     outs = tensors_in(arguments.get(fact.out)) if fact.out is not None else []
     keys = tuple((name, key_of(table, value)) for name, value in arguments.items())
-    term = table.intern(("op", path_of(node.target), keys))
+    term = table.intern(("op", facts_of(node.target).path, keys))
     made, why = _described(tracer, fact, inputs, outs, arguments)
     if why:
         table.undecided.setdefault(term, why)
@@ -48,7 +49,9 @@ def launch(tracer: Tracer, node: fx.Node, fact: CollectiveOp) -> Value:
     operands = tuple(tensor.content for tensor in inputs)
     strides = tuple(tensor.meta.strides for tensor in inputs)
     sort = LAUNCH if made else OP
-    trace.steps.append(Step(node.name, path_of(node.target), sort, term, term, keys, operands, sources, strides, why))
+    trace.steps.append(
+        Step(node.name, facts_of(node.target).path, sort, term, term, keys, operands, sources, strides, why)
+    )
     _take_off(tracer, node, value, inputs)
     return value
 
@@ -123,7 +126,7 @@ def _explained(
 
 def _take_off(tracer: Tracer, node: fx.Node, value: Value, inputs: list[Tensor]) -> None:
     results = tensors_in(value)
-    key = ("launch", path_of(node.target), tuple(result.content for result in results))
+    key = ("launch", facts_of(node.target).path, tuple(result.content for result in results))
     flight = Flight(node.name, key, tuple(tensor.root for tensor in inputs), len(results))
     storages = tracer.memory.storages
     for result in results:

@@ -30,18 +30,21 @@ def contiguous_strides(shape: Shape) -> Shape:
 
 def relevant(shape: Shape, strides: Shape) -> Shape:
     """The strides that decide where elements are: those of dimensions of one element are set to 0."""
-    if any(size == 0 for size in shape):
+    if 0 in shape:
         return (0,) * len(shape)
+    if 1 not in shape:
+        return strides
     return tuple(0 if size == 1 else stride for size, stride in zip(shape, strides, strict=True))
 
 
 def is_contiguous(shape: Shape, strides: Shape) -> bool:
-    return relevant(shape, strides) == relevant(shape, contiguous_strides(shape))
+    plain = contiguous_strides(shape)
+    return strides == plain or relevant(shape, strides) == relevant(shape, plain)
 
 
 def view_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
     """Strides of a view of ``new`` shape with the same elements; None when only a copy can have it."""
-    if any(size == 0 for size in new):
+    if 0 in new:
         return contiguous_strides(new)
     if is_contiguous(shape, strides):
         return contiguous_strides(new)

@@ -23,23 +23,35 @@ if TYPE_CHECKING:
     from commcc.verify.table import Terms
 
 
+_NUMBERS = frozenset({int})
+
+
 class Symbols:
     """The symbols of one graph, bound to sizes in the order of the graph."""
 
     def __init__(self, table: Terms) -> None:
         self._table = table
         self._bound: dict[str, Size] = {}
+        self._devices: dict[torch.device, str] = {}
 
     def meta_of(self, val: torch.Tensor, source: int) -> Meta:
         """Shape, strides, dtype and device of a ``val``; ``source`` defines symbols that are new here."""
-        shape = tuple(self._dimension(size, source, at) for at, size in enumerate(val.shape))
-        strides = None
-        if val.layout is torch.strided:
+        shape: Shape = tuple(val.shape)
+        if not _NUMBERS.issuperset(map(type, shape)):
+            shape = tuple(self._dimension(size, source, at) for at, size in enumerate(val.shape))
+        strides: Shape | None = tuple(val.stride()) if val.layout is torch.strided else None
+        if strides is not None and not _NUMBERS.issuperset(map(type, strides)):
             try:
                 strides = tuple(self.size(step) for step in val.stride())
             except Undecidable:
                 strides = None
-        return Meta(shape, strides, val.dtype, str(val.device))
+        return Meta(shape, strides, val.dtype, self._device(val.device))
+
+    def _device(self, device: torch.device) -> str:
+        name = self._devices.get(device)
+        if name is None:
+            name = self._devices[device] = str(device)
+        return name
 
     def define(self, val: Any, size: Size) -> None:
         """Bind the symbol that ``val`` consists of, if it is one and still free, to what its node computes."""
@@ -77,6 +89,8 @@ def _symbol_name(val: Any) -> str | None:
 
 def mismatch(known: Meta, said: Meta) -> str:
     """The first thing that ``said`` gets wrong, in words; empty when nothing is."""
+    if known == said:
+        return ""
     if _contradicts(known.shape, said.shape):
         return f"shape {_plain(said.shape)}, it is {_plain(known.shape)}"
     if None not in (known.dtype, said.dtype) and known.dtype != said.dtype:

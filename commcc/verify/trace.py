@@ -19,9 +19,10 @@ import torch
 from torch import fx
 
 from commcc.verify import calls, subgraphs
-from commcc.verify.arguments import bind, key_of, path_of
+from commcc.verify.arguments import bind, key_of
 from commcc.verify.facts import Event, Output, Trace
 from commcc.verify.memory import Memory
+from commcc.verify.opfacts import facts_of
 from commcc.verify.shapes import Formed
 from commcc.verify.sizes import Undecidable, product, variable
 from commcc.verify.symbols import Symbols, mismatch
@@ -31,6 +32,9 @@ from commcc.verify.views import regroup, regroups
 if TYPE_CHECKING:
     from commcc.program import Program
     from commcc.verify.table import Terms
+
+
+_PLAIN = frozenset({int, str, bool, float, type(None), torch.dtype, torch.device})
 
 
 class Tracer:
@@ -66,6 +70,8 @@ class Tracer:
 
     def resolve(self, argument: Any, reader: fx.Node | None) -> Any:
         """An argument with nodes replaced by values; ``reader`` reads the tensors among them now."""
+        if type(argument) in _PLAIN:
+            return argument
         if isinstance(argument, fx.Node):
             return self.env[argument] if reader is None else self._fresh(argument, reader)
         if isinstance(argument, (tuple, list)):
@@ -97,7 +103,7 @@ class Tracer:
         flight = self.memory.storages[tensor.root].filling
         if flight is not None:
             text = f"reads '{name}' before the wait of launch '{flight.node}'"
-            self.event("wait", reader, text, ("read", flight.key, path_of(reader.target)))
+            self.event("wait", reader, text, ("read", flight.key, _path(reader)))
         fresh = self.memory.current(tensor)
         if fresh is not tensor:
             self.saw(fresh.content, name)
@@ -216,7 +222,7 @@ class Tracer:
         if view.via is None:
             return place
         node, index, base = view.via
-        path = path_of(node.target)
+        path = facts_of(node.target).path
         arguments = {**self.arguments(node, read=False), base: place}
         if regroups(path):
             try:
@@ -229,6 +235,10 @@ class Tracer:
         numel = None if view.shape is None else product(view.shape)
         term = self.table.intern(("out", self.table.intern(("op", path, keys)), index))
         return Tensor(self.table.source(("array", term), numel, view.dtype), view.meta, place.root)
+
+
+def _path(node: fx.Node) -> str:
+    return facts_of(node.target).path if node.op == "call_function" else node.op
 
 
 def trace_program(table: Terms, program: Program, *, first: bool, inputs: dict[str, str] | None = None) -> Trace:

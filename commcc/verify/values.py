@@ -37,7 +37,7 @@ class Opaque:
     base: Tensor | None = None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Tensor:
     """A tensor: which elements it holds, and which memory they are in.
 
