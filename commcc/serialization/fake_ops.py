@@ -21,9 +21,11 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._guards import SLoc
 from torch._library import simple_registry
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import ValueRangesSLoc
 from torch.utils import _pytree as pytree
 
 from commcc.errors import InputError
@@ -58,6 +60,10 @@ class Evaluator:
 
     def __init__(self, ctx: ShapeContext) -> None:
         self.ctx = ctx
+        # Shape functions narrow the ranges of symbols, and look up who set the bounds before.
+        unknown = SLoc("", None)
+        for symbol in ctx.shape_env.var_to_range:
+            ctx.shape_env.var_to_range_sloc.setdefault(symbol, ValueRangesSLoc(unknown, unknown))
 
     def run(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The result of ``target``; raises :class:`UnknownValue`."""

@@ -17,15 +17,20 @@ import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+#: Number (from 0) and text of one line.
+Line: TypeAlias = "tuple[int, str]"
 
 #: First line of a graph; PyTorch's loggers put a file name or ``<eval_with_key>.7`` before it.
 HEADER = re.compile(r" ?(?:[^\s#].{0,4096}? )?class ([^\s(]{1,200})\((?:torch\.)?nn\.Module\):\s*")
+_LINE = re.compile(r"[^\n]+")
 _STATEMENT = re.compile(r'^ {8}[A-Za-z_]\w*(?::[ ]?"[^"\n]*")? = ', re.MULTILINE)
-_SIGNATURE = re.compile(r"^ {4}def forward\((.{0,1000000}?)\)(?: ->[^\n]{0,200})?:[ ]*$", re.MULTILINE | re.DOTALL)
+_FORWARD = re.compile(r"^ {4}def forward\(", re.MULTILINE)
+_SIGNATURE_END = re.compile(r"\)(?: ->[^\n]{0,200})?:[ ]*$", re.MULTILINE)
 _NESTED = re.compile(r"^ {4}(?:class |def )", re.MULTILINE)
 _FLATTENED = re.compile(r"^ {8}([\w, ]+?),? = fx_pytree\.tree_flatten_spec\(", re.MULTILINE)
 _PARAMETER = re.compile(r"(?:^|[,\n(])\s*([A-Za-z_]\w*)\s*(?=[:,\n=]|$)")
@@ -93,36 +98,55 @@ class GraphText:
     """One graph in a container.
 
     base: name without rank and number; rank: None when the container does not say.
-    file: the file to name in errors; source: gives the text, with the line numbers of ``file``.
+    file: the file to name in errors.
+    lines: gives the graph's lines with their numbers (from 0) in ``file``; empty lines may be left out.
     """
 
     base: str
     kind: Kind
     file: str
-    source: Callable[[], str]
+    lines: Callable[[], Sequence[Line]]
     rank: int | None = None
     name: str = ""
 
-    @property
-    def where(self) -> str:
-        return self.file
+    def source(self) -> str:
+        """The graph's text, in which every line has the number that it has in ``file``."""
+        return join_lines(self.lines())
 
-    def entry(self, count: bool) -> GraphEntry:
-        return GraphEntry(self.name, self.kind.value, count_nodes(self.source()) if count else None)
+    def entry(self) -> GraphEntry:
+        return GraphEntry(self.name, self.kind.value, count_nodes("\n".join(line for _, line in self.lines())))
 
 
-def with_names(found: Iterable[GraphText]) -> tuple[GraphText, ...]:
-    """Give every graph its unique name (see the module's docstring)."""
+def with_names(found: Iterable[GraphText], *, several_ranks: bool | None = None) -> tuple[GraphText, ...]:
+    """Give every graph its unique name (see the module's docstring).
+
+    several_ranks: whether to put the rank in front; found out when None.
+    """
     graphs = list(found)
-    several_ranks = len({graph.rank for graph in graphs}) > 1
-    seen: Counter[str] = Counter()
+    if several_ranks is None:
+        several_ranks = len({graph.rank for graph in graphs} - {None}) > 1
+    counts: Counter[str] = Counter()
+    taken: set[str] = set()
     out = []
     for graph in graphs:
-        rank = "" if graph.rank is None or not several_ranks else f"rank{graph.rank}/"
-        name = rank + graph.base
-        seen[name] += 1
-        out.append(replace(graph, name=name if seen[name] == 1 else f"{name}.{seen[name]}"))
+        wanted = graph.base if graph.rank is None or not several_ranks else f"rank{graph.rank}/{graph.base}"
+        name = wanted
+        while name in taken or counts[wanted] == 0:
+            counts[wanted] += 1
+            name = wanted if counts[wanted] == 1 else f"{wanted}.{counts[wanted]}"
+        taken.add(name)
+        out.append(replace(graph, name=name))
     return tuple(out)
+
+
+def numbered_lines(text: str) -> Iterator[Line]:
+    """The lines that are not empty, numbered from 0."""
+    number = end = 0
+    for match in _LINE.finditer(text):
+        start = match.start()
+        number += start - end  # between two lines there are only line ends
+        yield number, match.group()
+        end = match.end()
 
 
 def name_of(compile_id: str | None, title: str) -> str:
@@ -131,7 +155,7 @@ def name_of(compile_id: str | None, title: str) -> str:
     return "/".join(part for part in parts if part) or "graph"
 
 
-def join_lines(lines: Sequence[tuple[int, str]]) -> str:
+def join_lines(lines: Iterable[Line]) -> str:
     """Numbered lines as one text in which every line keeps its number (0-based, increasing)."""
     out: list[str] = []
     following = 0
@@ -145,14 +169,16 @@ def join_lines(lines: Sequence[tuple[int, str]]) -> str:
 
 def count_nodes(source: str) -> int | None:
     """Nodes of the outermost graph: inputs, statements and the output; None when there is no forward."""
-    signature = _SIGNATURE.search(source)
-    if signature is None:
+    forward = _FORWARD.search(source)
+    signature_end = _SIGNATURE_END.search(source, forward.end()) if forward is not None else None
+    if forward is None or signature_end is None:
         return None
-    nested = _NESTED.search(source, signature.end())
-    start, end = signature.end(), nested.start() if nested else len(source)
+    start = signature_end.end()
+    nested = _NESTED.search(source, start)
+    end = nested.start() if nested is not None else len(source)
     statements = len(_STATEMENT.findall(source, start, end))
     flattened = _FLATTENED.search(source, start, end)
     if flattened is not None:
         return statements + len(str(flattened.group(1)).split(",")) + 1
-    inputs = _PARAMETER.findall(_QUOTED.sub("", signature.group(1)))
+    inputs = _PARAMETER.findall(_QUOTED.sub("", source[forward.end() : signature_end.start()]))
     return statements + len([name for name in inputs if name != "self"]) + 1

@@ -58,7 +58,7 @@ def list_graphs(path: str | Path) -> tuple[GraphEntry, ...]:
     file = Path(path)
     if _is_archive(file):
         return (GraphEntry(ONLY, "exported", None),)
-    return tuple(graph.entry(count=True) for graph in _find(file, None))
+    return tuple(graph.entry() for graph in _find(file, None))
 
 
 def split_spec(path: str | Path, name: str | None = None) -> tuple[Path, str | None]:
@@ -111,11 +111,10 @@ def _find(file: Path, name: str | None) -> tuple[GraphText, ...]:
     if file.is_dir():
         rank = re.match(r"rank(\d{1,7})/", name or "")
         found = tlparse.find_graphs(file, only_rank=int(rank.group(1)) if rank else None)
-        if rank and found:
-            found.append(replace(found[0], rank=None))  # keeps the rank in the names
-            return with_names(found)[:-1]
+        several_ranks = True if rank else None
         kind = "the folder holds no graphs"
     else:
+        several_ranks = None
         content = read_content(file)
         if content.is_zip:
             raise InputError("is a gzip-compressed archive", where=str(file), hint="decompress it with gunzip first")
@@ -125,7 +124,7 @@ def _find(file: Path, name: str | None) -> tuple[GraphText, ...]:
         kind = "no graph found in this text"
     if not found:
         raise InputError(kind, where=str(file), hint=_CAPTURE_HINT)
-    return with_names(found)
+    return with_names(found, several_ranks=several_ranks)
 
 
 def _choose(graphs: Sequence[GraphText], name: str | None, file: str) -> GraphText:
@@ -139,7 +138,7 @@ def _choose(graphs: Sequence[GraphText], name: str | None, file: str) -> GraphTe
             f"holds {len(loadable)} graphs: {_listing(loadable)}", where=file, hint="choose one with FILE::NAME"
         )
     matching = [graph for graph in graphs if graph.name == name]
-    matching = matching or [graph for graph in loadable if graph.name.endswith("/" + name)]
+    matching = matching or [graph for graph in loadable if _answers_to(graph, name)]
     if len(matching) > 1:
         raise InputError(f"{name!r} fits {len(matching)} graphs: {_listing(matching)}", where=file)
     if not matching:
@@ -152,7 +151,12 @@ def _choose(graphs: Sequence[GraphText], name: str | None, file: str) -> GraphTe
 
 
 def _listing(graphs: Sequence[GraphText]) -> str:
-    shown = [graph.entry(count=True) for graph in graphs[:_MOST_NAMES]]
+    shown = [graph.entry() for graph in graphs[:_MOST_NAMES]]
     names = [entry.name if entry.nodes is None else f"{entry.name} ({entry.nodes} nodes)" for entry in shown]
     more = len(graphs) - len(shown)
     return ", ".join(names) + (f" and {more} more" if more else "")
+
+
+def _answers_to(graph: GraphText, name: str) -> bool:
+    """Whether ``name`` is the end of the graph's name, or its name with a rank that goes without saying."""
+    return graph.name.endswith("/" + name) or (graph.rank is not None and name == f"rank{graph.rank}/{graph.name}")

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
-from commcc.serialization.graph_text import HEADER, GraphText, Kind, join_lines, kind_of, name_of
+from commcc.serialization.graph_text import HEADER, GraphText, Kind, Line, kind_of, name_of, numbered_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +26,8 @@ _PREFIX = re.compile(
     r"[^\]\n]{1,500}:\d{1,9}\]"
     r"(?: \[(?P<compile>[^\]\s_][^\]\s]{0,60})\])?(?: \[__(?P<artifact>\w{1,60})\])?(?: |$)"
 )
+#: How the lines of a graph start: indented, or with a table that commcc writes below its graphs.
+_INSIDE = ("  ", "# commcc: meta ", "# commcc: constant ")
 _LONGEST_OUTER_PREFIX = 200
 _TITLE = re.compile(r" ?===== (.{1,200}?)(?: (\d+))? =====")
 _OUTER_RANK = re.compile(r"(?:^|\D)(\d{1,6})\]?: ?$")
@@ -51,8 +52,8 @@ class _Stream:
     rank: int | None = None
     title: str | None = None
     tag: tuple[str | None, str | None] = (None, None)
-    comments: list[tuple[int, str]] = field(default_factory=list)
-    block: list[tuple[int, str]] | None = None
+    comments: list[Line] = field(default_factory=list)
+    block: list[Line] | None = None
     base: str = ""
     kind: Kind = Kind.GRAPH
 
@@ -60,7 +61,7 @@ class _Stream:
 def find_graphs(text: str, file: str) -> list[GraphText]:
     """All graphs in ``text``, in order of appearance, not yet named."""
     if _REPRO.search(text) is not None and _PREFIX.search(text) is None:
-        return [GraphText("Repro", Kind.REPRO, file, lambda: text)]
+        return [GraphText("Repro", Kind.REPRO, file, lambda: list(numbered_lines(text)))]
     return list(_Splitter(file).split(text))
 
 
@@ -75,7 +76,7 @@ class _Splitter:
     def split(self, text: str) -> Iterator[GraphText]:
         prefixed = _PREFIX.search(text) is not None
         plain = _Stream()
-        for number, line in enumerate(text.split("\n")):
+        for number, line in numbered_lines(text):
             match = _PREFIX.search(line, 0) if prefixed else None
             if match is None or match.start() > _LONGEST_OUTER_PREFIX:
                 self._line(plain, (None, None), number, line)
@@ -96,12 +97,12 @@ class _Splitter:
         return stream
 
     def _line(self, stream: _Stream, tag: tuple[str | None, str | None], number: int, line: str) -> None:
-        if stream.block is not None and tag == stream.tag and (line.startswith("  ") or not line.strip()):
+        if stream.block is not None and tag == stream.tag and line.startswith(_INSIDE):
             stream.block.append((number, line))
             return
-        self._close(stream)
-        if not line.strip():
+        if not line or line.isspace():
             return
+        self._close(stream)
         header = HEADER.fullmatch(line)
         if header is not None:
             self._open(stream, tag, number, header.group(1))
@@ -125,9 +126,9 @@ class _Splitter:
     def _close(self, stream: _Stream) -> None:
         if stream.block is None:
             return
-        graph = GraphText(stream.base, stream.kind, self.file, partial(join_lines, stream.block), stream.rank)
-        self.started.append((stream.block[0][0], graph))
-        stream.block = None
+        block, stream.block = stream.block, None
+        graph = GraphText(stream.base, stream.kind, self.file, lambda: block, stream.rank)
+        self.started.append((block[0][0], graph))
 
 
 def _slug(title: str) -> str:

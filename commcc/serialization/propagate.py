@@ -49,7 +49,8 @@ def propagate(program: Program, ctx: ShapeContext | None = None) -> Program:
     walk = _Walk(Evaluator(ctx or _context_of(program.graph)), program.root)
     with _quiet():
         walk.graph(program.graph)
-    return replace(program, notes=(*program.notes, *walk.notes()))
+    new = [note for note in walk.notes() if note not in program.notes]  # a file may hold those of an earlier reading
+    return replace(program, notes=(*program.notes, *new))
 
 
 def needs_value(node: fx.Node) -> bool:

@@ -24,21 +24,23 @@ from typing import TYPE_CHECKING
 
 from commcc.errors import InputError
 from commcc.program import Note, ProcessGroup
+from commcc.serialization.fx_attributes import unknown_note
 from commcc.serialization.runnable_args import NO_VALUE, read_args
+from commcc.serialization.runnable_constants import read_constants
 from commcc.serialization.shapes import ShapeContext
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from commcc.program import Program
+    from commcc.serialization.runnable_constants import Constant
 
 _CLASS = re.compile(r"^class Repro\((?:torch\.)?(?:nn\.)?Module\):", re.MULTILINE)
 _LOAD_ARGS = re.compile(r"^def load_args\(reader\):", re.MULTILINE)
 _NEXT_TOP_LEVEL = re.compile(r"^[^\s#]", re.MULTILINE)
 _INIT = re.compile(r"^    def __init__\(self[^\n]*\n(?:(?:        [^\n]*|[ \t]*)\n)*", re.MULTILINE)
-_GROUPS = re.compile(r"^\s*setup_fake_process_groups\((\{.{0,1000000}\})\)\s*$", re.MULTILINE)
-_HINTS = re.compile(r"^((?:[su]\d{1,9} = )+)(-?\d{1,18})\s*$", re.MULTILINE)
-_STUB = re.compile(r"^\s*self\.([A-Za-z_]\w*) = (?:<lambda>|[A-Za-z_]\w*)\(\)\s*$", re.MULTILINE)
+_GROUPS = re.compile(r"^[ \t]*setup_fake_process_groups\((\{.{0,1000000}\})\)[ \t]*$", re.MULTILINE)
+_HINTS = re.compile(r"^((?:[su]\d{1,9} = )+)(-?\d{1,18})[ \t]*$", re.MULTILINE)
 
 
 def parse_runnable(text: str, where: str) -> tuple[Program, ShapeContext]:
@@ -47,13 +49,12 @@ def parse_runnable(text: str, where: str) -> tuple[Program, ShapeContext]:
 
     body = _block(text, _CLASS, where, "class Repro")
     init = _INIT.search(body)
-    stubs = _STUB.findall(init.group(0)) if init is not None else []
     if init is not None:
         body = body[: init.start()] + "\n" * init.group(0).count("\n") + body[init.end() :]
     ctx = ShapeContext()
-    program = parse_text(body + "".join(map(_stub_class, stubs)), where)
-    notes = [Note(f"the body of sub-graph {name} is not in the file", name) for name in stubs]
-    notes += _set_inputs(program, text, where, ctx)
+    constants = read_constants(init.group(0), where, ctx) if init is not None else {}
+    program = _with_constants(parse_text(body, where), constants)
+    notes = _set_inputs(program, text, where, ctx)
     groups = _merge(program.groups, _groups(text, where), where)
     return replace(program, groups=groups, notes=(*program.notes, *notes)), ctx
 
@@ -65,10 +66,6 @@ def _block(text: str, start: re.Pattern[str], where: str, what: str) -> str:
         raise InputError(f"{what} is missing", where=where, hint="dump the graph again")
     end = _NEXT_TOP_LEVEL.search(text, found.end())
     return "\n" * text.count("\n", 0, found.start()) + text[found.start() : end.start() if end else len(text)]
-
-
-def _stub_class(name: str) -> str:
-    return f"\n    class {name}(torch.nn.Module):\n        def forward(self):\n            return None\n"
 
 
 def _set_inputs(program: Program, text: str, where: str, ctx: ShapeContext) -> list[Note]:
@@ -87,6 +84,25 @@ def _set_inputs(program: Program, text: str, where: str, ctx: ShapeContext) -> l
         if value is not NO_VALUE:
             node.meta["val"] = value
     return [Note(f"inputs {inputs[a].name} and {inputs[b].name} share storage", inputs[b].name) for a, b in args.shared]
+
+
+def _with_constants(program: Program, constants: Mapping[str, Constant]) -> Program:
+    """``program`` with the constants in place of what stands for them after reading the body alone."""
+    known: list[Note] = []
+    notes: list[Note] = []
+    for node in program.graph.nodes:
+        name = str(node.target)
+        constant = constants.get(name) if node.op == "get_attr" else None
+        if constant is None:
+            continue
+        node.meta["val"] = constant.val
+        known.append(unknown_note(name, None))
+        if constant.data is None:
+            notes.append(unknown_note(name, constant.val))
+        if program.root._modules.pop(name, None) is not None:
+            data = constant.val if constant.data is None else constant.data
+            program.root.register_buffer(name, data, persistent=False)
+    return replace(program, notes=(*(note for note in program.notes if note not in known), *notes))
 
 
 def _groups(text: str, where: str) -> dict[str, ProcessGroup]:

@@ -101,9 +101,9 @@ class _Reader:
         if len(names) != len(node.targets):
             raise InputError(f"{ast.unparse(node)[:80]!r} is not an assignment to a name")
         if _reader_method(node.value) == "storage" and isinstance(node.value, ast.Call):
-            device = _keyword(node.value, "device")
+            device = keyword(node.value, "device")
             for name in names:
-                self.devices[name] = torch.device("cpu") if device is None else _device(device)
+                self.devices[name] = torch.device("cpu") if device is None else device_of(device)
             return
         if all(_SYMBOL.fullmatch(name) for name in names):
             hint = _integer(node.value)
@@ -116,17 +116,17 @@ class _Reader:
         storage = call.args[0] if call.args else None
         if not isinstance(storage, ast.Name) or storage.id not in self.devices:
             raise InputError("a tensor without a storage")
-        shape = self._sizes(_argument(call, 1, "shape"))
-        stride = _argument(call, 2, "stride")
-        dtype, offset = _keyword(call, "dtype"), _keyword(call, "storage_offset")
-        grad = _keyword(call, "requires_grad")
+        shape = self._sizes(argument(call, 1, "shape"))
+        stride = argument(call, 2, "stride")
+        dtype, offset = keyword(call, "dtype"), keyword(call, "storage_offset")
+        grad = keyword(call, "requires_grad")
         position = len(self.arguments.values)
         if self.used_by.setdefault(storage.id, position) != position:
             self.arguments.shared.append((self.used_by[storage.id], position))
         return self.ctx.tensor(
             shape or [],
             self._sizes(stride) if stride is not None else contiguous_stride(shape or []),
-            torch.float32 if dtype is None else _dtype(dtype),
+            torch.float32 if dtype is None else dtype_of(dtype),
             self.devices[storage.id],
             requires_grad=isinstance(grad, ast.Constant) and grad.value is True,
             storage_offset=0 if offset is None else self._size(offset),
@@ -134,10 +134,10 @@ class _Reader:
 
     def _symint(self, call: ast.Call) -> Any:
         """A symbol; a new one with the number as its hint when the file does not say which."""
-        expr = _keyword(call, "expr")
+        expr = keyword(call, "expr")
         if isinstance(expr, ast.Constant) and isinstance(expr.value, str):
             return self.ctx.parse_integer(expr.value)
-        hint = _integer(_argument(call, 0, "val"))
+        hint = _integer(argument(call, 0, "val"))
         number = 1 + max((int(name[1:]) for name in self.ctx.symbols if name[0] in "su"), default=-1)
         return self.ctx.integer(self.ctx.declare(f"s{number}", hint=hint))
 
@@ -159,12 +159,14 @@ def _reader_method(node: ast.expr | None) -> str | None:
     return None
 
 
-def _keyword(call: ast.Call, name: str) -> ast.expr | None:
+def keyword(call: ast.Call, name: str) -> ast.expr | None:
+    """The keyword argument ``name`` of a call."""
     return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
 
 
-def _argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
-    return call.args[position] if position < len(call.args) else _keyword(call, name)
+def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
+    """The argument at ``position``, or ``name`` given by keyword."""
+    return call.args[position] if position < len(call.args) else keyword(call, name)
 
 
 def _integer(node: ast.expr | None) -> int:
@@ -173,19 +175,20 @@ def _integer(node: ast.expr | None) -> int:
     raise InputError("a size must be a number")
 
 
-def _dtype(node: ast.expr) -> torch.dtype:
+def dtype_of(node: ast.expr) -> torch.dtype:
+    """``torch.bfloat16`` as a dtype."""
     found = _DTYPES.get(ast.unparse(node))
     if found is None:
         raise InputError(f"unknown dtype {ast.unparse(node)[:40]!r}")
     return found
 
 
-def _device(node: ast.expr) -> torch.device:
+def device_of(node: ast.expr) -> torch.device:
     """``device(type='cuda', index=0)`` or ``'cuda:0'``."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         text = node.value
     elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("device", "torch.device"):
-        kind, index = _argument(node, 0, "type"), _argument(node, 1, "index")
+        kind, index = argument(node, 0, "type"), argument(node, 1, "index")
         text = str(kind.value) if isinstance(kind, ast.Constant) else ""
         text += f":{_integer(index)}" if index is not None else ""
     else:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from commcc.errors import InputError
 from commcc.serialization import trace_log
-from commcc.serialization.graph_text import GraphText, Kind, join_lines, kind_of, name_of
+from commcc.serialization.graph_text import GraphText, Kind, Line, kind_of, name_of, numbered_lines
 from commcc.serialization.sources import read_text
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _from_compile_folder(folder: Path, rank: int | None) -> Iterator[GraphText]:
     for _, title, path in sorted(numbered):
         if _holds_graph(path, title):
             base = name_of(compile_id, title)
-            yield GraphText(base, kind_of(title), str(path), partial(_source, path, title), rank)
+            yield GraphText(base, kind_of(title), str(path), partial(_lines, path, title), rank)
 
 
 def _holds_graph(path: Path, title: str) -> bool:
@@ -108,11 +108,11 @@ def _holds_graph(path: Path, title: str) -> bool:
         return True
     with path.open("rb") as stream:
         head = stream.read(1 << 14)
-    return trace_log.graph_in_payload(title, head.decode("utf-8", "replace").split("\n")) is not None
+    return trace_log.graph_in_payload(title, list(numbered_lines(head.decode("utf-8", "replace")))) is not None
 
 
-def _source(path: Path, title: str) -> str:
-    block = trace_log.graph_in_payload(title, read_text(path).split("\n"))
+def _lines(path: Path, title: str) -> list[Line]:
+    block = trace_log.graph_in_payload(title, list(numbered_lines(read_text(path))))
     if block is None:
         raise InputError("holds no graph", where=str(path), hint="run tlparse again")
-    return join_lines(block)
+    return block

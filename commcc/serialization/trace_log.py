@@ -17,7 +17,7 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from commcc.serialization.graph_text import HEADER, GraphText, Kind, join_lines, kind_of, name_of
+from commcc.serialization.graph_text import HEADER, GraphText, Kind, Line, kind_of, name_of, numbered_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,44 +34,45 @@ def is_trace_log(text: str) -> bool:
 def find_graphs(text: str, file: str) -> list[GraphText]:
     """All graphs in a TORCH_TRACE log, in order, not yet named."""
     found = []
-    for number, record, payload in _records(text):
+    for record, payload in _records(text):
         title = _title(record)
         block = None if title is None else graph_in_payload(title, payload)
-        if title is None or block is None:
-            continue
-        numbered = [(number + 1 + i, line) for i, line in block]
-        base = name_of(_compile_id(record), title)
-        found.append(GraphText(base, kind_of(title), file, partial(join_lines, numbered), _rank(record)))
+        if title is not None and block is not None:
+            base = name_of(_compile_id(record), title)
+            found.append(GraphText(base, kind_of(title), file, partial(_given, block), _rank(record)))
     return found
 
 
-def graph_in_payload(title: str, payload: list[str]) -> list[tuple[int, str]] | None:
-    """The numbered lines of the payload's graph; None when it holds none."""
+def _given(lines: list[Line]) -> list[Line]:
+    return lines
+
+
+def graph_in_payload(title: str, payload: list[Line]) -> list[Line] | None:
+    """The lines of the payload's graph; None when it holds none."""
     if kind_of(title) is Kind.REPRO:
-        return list(enumerate(payload)) if any(line.startswith("def load_args(") for line in payload) else None
-    for number, line in enumerate(payload[:50]):
+        return payload if any(line.startswith("def load_args(") for _, line in payload) else None
+    for position, (number, line) in enumerate(payload[:50]):
         header = HEADER.fullmatch(line)
         if header is not None:
-            first = (number, f"class {header.group(1)}(torch.nn.Module):")
-            return [first, *enumerate(payload[number + 1 :], number + 1)]
+            return [(number, f"class {header.group(1)}(torch.nn.Module):"), *payload[position + 1 :]]
     return None
 
 
-def _records(text: str) -> Iterator[tuple[int, dict[str, Any], list[str]]]:
-    """(line number, JSON, payload lines without their TAB) of every record that has a payload."""
-    lines = text.split("\n")
-    number = 0
-    while number < len(lines):
-        line = lines[number]
-        start = number
-        number += 1
-        if _PAYLOAD not in line or (brace := line.find("] {")) < 0:
+def _records(text: str) -> Iterator[tuple[dict[str, Any], list[Line]]]:
+    """JSON, and payload lines without their TAB, of every record that has a payload."""
+    record: dict[str, Any] | None = None
+    payload: list[Line] = []
+    for number, line in numbered_lines(text):
+        if line.startswith("\t"):
+            if record is not None and len(line) > 1:
+                payload.append((number, line[1:]))
             continue
-        while number < len(lines) and lines[number].startswith("\t"):
-            number += 1
-        record = _json(line[brace + 2 :])
         if record is not None:
-            yield start, record, [payload[1:] for payload in lines[start + 1 : number]]
+            yield record, payload
+        brace = line.find("] {") if _PAYLOAD in line else -1
+        record, payload = _json(line[brace + 2 :]) if brace >= 0 else None, []
+    if record is not None:
+        yield record, payload
 
 
 def _json(text: str) -> dict[str, Any] | None:

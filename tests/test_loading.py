@@ -1,0 +1,409 @@
+"""Choosing, reading and refusing files; writing them whole or not at all."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import pickle
+import random
+import shutil
+import stat
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from commcc.errors import InputError, OutputError
+from commcc.serialization import default_output, list_graphs, load, save, saving, sources, split_spec
+
+if TYPE_CHECKING:
+    import io
+
+    from commcc.program import Program
+
+DATA = Path(__file__).parent / "data" / "containers"
+LOG = DATA / "torch_logs_rank0.txt.gz"
+FORWARD = "0_0/aot_forward_graph"
+SOURCE = """class GraphModule(torch.nn.Module):
+    def forward(self, a: "f32[2, 3][3, 1]cpu", b: "f32[3, 2][2, 1]cpu"):
+        mm: "f32[2, 2][2, 1]cpu" = torch.ops.aten.mm.default(a, b);  a = b = None
+        return (mm,)
+"""
+
+
+def names(program: Program) -> list[str]:
+    return [node.name for node in program.graph.nodes]
+
+
+def refusal(path: str | Path, **options: object) -> str:
+    with pytest.raises(InputError) as caught:
+        load(path, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(str(path).partition("::")[0])
+    return message
+
+
+@pytest.fixture
+def graph_file(tmp_path: Path) -> Path:
+    file = tmp_path / "g.fx.txt"
+    file.write_text(SOURCE)
+    return file
+
+
+# choosing
+
+
+def test_one_graph_needs_no_name(graph_file):
+    program = load(graph_file)
+    assert names(program) == ["a", "b", "mm", "output"]
+    assert (program.format, program.source) == ("fx_text", graph_file)
+
+
+def test_name_as_option_and_in_the_path():
+    assert names(load(LOG, name=FORWARD)) == names(load(f"{LOG}::{FORWARD}"))
+
+
+def test_end_of_a_name_is_enough_when_it_fits_one():
+    assert names(load(LOG, name="aot_backward_graph")) == names(load(LOG, name="0_0/aot_backward_graph"))
+    two = DATA / "torch_logs_two_ranks.txt.gz"
+    message = refusal(two, name="aot_backward_graph")
+    assert "fits 2 graphs: rank0/0_0/aot_backward_graph (20 nodes), rank1/0_0/aot_backward_graph" in message
+
+
+def test_rank_may_be_given_where_there_is_only_one():
+    folder = DATA / "torch_trace"
+    assert names(load(next(folder.glob("*rank_1*")), name=f"rank1/{FORWARD}")) == names(
+        load(folder, name=f"rank1/{FORWARD}")
+    )
+
+
+def test_several_graphs_are_listed():
+    message = refusal(LOG)
+    assert f"holds 4 graphs: {FORWARD} (16 nodes), 0_0/aot_backward_graph (20 nodes)" in message
+    assert "FILE::NAME" in message
+
+
+def test_dynamo_graphs_are_not_offered():
+    message = refusal(DATA / "tlparse")
+    assert "holds 9 graphs" in message
+    assert "dynamo" not in message
+    assert "Dynamo graph" in refusal(DATA / "tlparse", name="0_0/dynamo_output_graph")
+
+
+def test_only_dynamo_graphs(tmp_path):
+    (tmp_path / "-_0_0_0").mkdir()
+    shutil.copy(DATA / "tlparse" / "-_0_0_0" / "dynamo_output_graph_0.txt", tmp_path / "-_0_0_0")
+    assert "only Dynamo graphs" in refusal(tmp_path)
+
+
+def test_wrong_names_get_a_suggestion():
+    assert "did you mean '0_0/aot_forward_graph'?" in refusal(LOG, name="0_0/aot_foward_graph")
+    assert "did you mean '0_0/aot_forward_graph'?" in refusal(f"{LOG}::aot_forward_grph")
+    assert "there are: 0_0/aot_forward_graph" in refusal(LOG, name="zzz")
+
+
+def test_a_long_list_is_cut(tmp_path):
+    file = tmp_path / "many.txt"
+    file.write_text("".join(SOURCE.replace("GraphModule", f"G{i}") for i in range(30)))
+    message = refusal(file)
+    assert "G19 (4 nodes) and 10 more" in message
+    assert "G20" not in message
+    assert names(load(file, name="G27")) == ["a", "b", "mm", "output"]
+
+
+def test_split_spec(tmp_path):
+    odd = tmp_path / "a::b.txt"
+    odd.write_text(SOURCE)
+    assert split_spec(odd) == (odd, None)
+    assert split_spec("a.log::0_0/x") == (Path("a.log"), "0_0/x")
+    assert split_spec("a.log::") == (Path("a.log"), None)
+    assert split_spec("a.log", "x") == (Path("a.log"), "x")
+
+
+@pytest.mark.parametrize("name", ["g.fx.txt.gz", "g.txt", "g.txt.gz", "g.py", "g.py.gz", "no_extension", "g.pt2"])
+def test_content_decides_the_format(tmp_path, name):
+    file = tmp_path / name
+    file.write_bytes(gzip.compress(SOURCE.encode()) if name.endswith(".gz") else SOURCE.encode())
+    assert names(load(file)) == ["a", "b", "mm", "output"]
+
+
+def test_every_graph_of_every_container_loads():
+    for path in (LOG, DATA / "torch_logs_two_ranks.txt.gz", DATA / "torch_trace", DATA / "tlparse"):
+        for entry in list_graphs(path):
+            if entry.loadable:
+                assert len(load(path, name=entry.name).graph.nodes) == entry.nodes, entry
+
+
+@pytest.mark.parametrize("path", sorted((DATA / "dumps").glob("*.txt")), ids=lambda path: path.name)
+def test_every_dump_loads_with_the_nodes_that_are_listed(path):
+    assert len(load(path).graph.nodes) == list_graphs(path)[0].nodes
+
+
+def test_the_same_graph_from_every_container():
+    programs = [
+        load(DATA / kind, name=name)
+        for kind, name in (
+            ("tlparse", FORWARD),
+            ("torch_trace", f"rank0/{FORWARD}"),
+            ("torch_logs_rank0.txt.gz", FORWARD),
+            ("tlparse", "0_0/fx_graph_runnable"),
+        )
+    ]
+    described = [
+        [(n.op, str(n.target), n.name, str(n.args), str(n.meta.get("val"))) for n in program.graph.nodes]
+        for program in programs
+    ]
+    assert described[1:] == described[:1] * 3
+
+
+# refusing
+
+
+def test_missing_file_names_a_similar_one(graph_file):
+    message = refusal(graph_file.with_name("g.fx.text"))
+    assert "no such file" in message
+    assert str(graph_file) in message
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "the file is empty"),
+        (b" \n\t\n", "the file is empty"),
+        (pickle.dumps({"a": 1}), "a Python pickle, which runs code"),
+        (b"\x7fELF\x02\x01", "a compiled library"),
+        ("class".encode("utf-16"), "UTF-16"),
+        (b"class A\0\0\0", "a binary file"),
+        (b"hello\nwor\xffld\n", "byte 0xff is not UTF-8"),
+        (b"<html><body>tlparse</body></html>", "no graph found"),
+        (b'{"a": 1}\n', "no graph found"),
+        (gzip.compress(SOURCE.encode())[:-20], "the gzip data ends too early"),
+        (gzip.compress(SOURCE.encode())[:30] + b"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", "damaged gzip data"),
+        (b"\x1f\x8b\x07" + b"0" * 40, "damaged gzip data"),
+        (gzip.compress(b"PK\x03\x04aaaa"), "gzip-compressed archive"),
+        (gzip.compress(b""), "the file is empty"),
+        (b"class GraphModule(torch.nn.Module):\n", ""),
+        (SOURCE[:150].encode(), ""),
+        (SOURCE.replace("torch.ops.aten.mm.default", "os.system").encode(), "os.system"),
+        (b"PK\x03\x04" + b"\0" * 100, ""),
+        (b"PK\x05\x06" + b"\0" * 18, ""),
+    ],
+)
+def test_what_is_no_graph_is_refused_in_one_line(tmp_path, content, expected):
+    file = tmp_path / "x.fx.txt"
+    file.write_bytes(content)
+    assert expected in refusal(file)
+
+
+def test_bad_utf8_is_located(tmp_path):
+    file = tmp_path / "x.txt"
+    file.write_bytes(SOURCE.encode() + b"# \xe9\n")
+    assert str(refusal(file)).startswith(f"{file}:5: byte 0xe9")
+
+
+def test_bomb_stops_early(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "_HARMLESS_BYTES", 4 << 20)
+    file = tmp_path / "bomb.fx.txt.gz"
+    file.write_bytes(gzip.compress(b"\n" * (40 << 20)))
+    assert "decompression bomb" in refusal(file)
+    monkeypatch.setattr(sources, "MAX_BYTES", 1 << 20)
+    assert "expands to more than 1 MiB" in refusal(file)
+
+
+def test_real_text_is_no_bomb(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "_HARMLESS_BYTES", 1 << 20)
+    digits = random.Random(0)
+    body = "".join(
+        f'        mm_{i}: "f32[2, 2][2, 1]cpu" = torch.ops.aten.mm.default(a, b);  # layer {digits.randrange(80)}\n'
+        for i in range(30_000)
+    )
+    file = tmp_path / "large.fx.txt.gz"
+    file.write_bytes(gzip.compress(body.encode()))
+    assert len(sources.read_text(file)) > 2 << 20
+
+
+def test_too_large_file(graph_file, monkeypatch):
+    monkeypatch.setattr(sources, "MAX_BYTES", 100)
+    assert "larger than" in refusal(graph_file)
+
+
+def test_what_is_neither_file_nor_folder(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    assert "neither a file nor a folder" in refusal(tmp_path / "pipe")
+    assert "neither a file nor a folder" in refusal("/dev/zero")
+
+
+def test_folder_without_graphs(tmp_path):
+    assert "holds no graphs" in refusal(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser reads everything")
+def test_unreadable_file(graph_file):
+    graph_file.chmod(0)
+    assert "Permission denied" in refusal(graph_file)
+
+
+@pytest.mark.parametrize("depth", [1_000, 200_000])
+def test_brackets(tmp_path, depth):
+    for text in (
+        SOURCE.replace("(a, b)", "(a, " + "[" * depth + ")"),
+        SOURCE.replace("(a, b)", "(a, " + "[" * depth + "]" * depth + ")"),
+        SOURCE.replace("(a, b)", "(a, " + "-" * depth + "1)"),
+        SOURCE.replace("f32[2, 2]", "f32[" + "(" * depth + "2, 2]"),
+    ):
+        file = tmp_path / "deep.txt"
+        file.write_text(text)
+        refusal(file)
+
+
+REPRO = DATA / "dumps" / "symint.repro.txt"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("import torch\n", "import os\nos.system('touch {mark}')\nimport torch\n"),
+        ("    buf0 = reader.storage(None, 16*s15*(s15 - 1) + 16*s15)", "    open('{mark}', 'w')"),
+        ("reader.symint(8, expr='s15')", "reader.symint(8, expr=\"__import__('os').system('touch {mark}')\")"),
+        ("reader.symint(8, expr='s15')", "reader.symint(__import__('os').system('touch {mark}'))"),
+        ("(s15, 4*s15)", "(__import__('os').system('touch {mark}'), 4)"),
+        ("{'0': {'size': 4, 'rank': 0}}", "{'0': {'size': __import__('os').system('touch {mark}')}}"),
+        ("        super().__init__()", "        super().__init__()\n        __import__('os').system('touch {mark}')"),
+        ("s15 = 8\n", "s15 = 8 + __import__('os').system('touch {mark}')\n"),
+        ("arg2_1 * 2", "torch.ops.aten.from_file.default('{mark}', True, 16)"),
+        ("arg2_1 * 2", "torch.ops.aten.save.default(arg3_1, '{mark}')"),
+        ("arg2_1 * 2", "torch.ops.debugprims.load_tensor.default('{mark}', [1], [1])"),
+        ("arg2_1 * 2", "open('{mark}', 'w')"),
+        ("arg2_1 * 2", "torch.save(arg3_1, '{mark}')"),
+    ],
+)
+def test_nothing_in_a_repro_file_runs(tmp_path, monkeypatch, old, new):
+    monkeypatch.chdir(tmp_path)
+    mark = tmp_path / "mark"
+    text = REPRO.read_text()
+    assert old in text
+    file = tmp_path / "evil.py"
+    file.write_text(text.replace(old, new.replace("{mark}", str(mark))))
+    try:
+        load(file)
+    except InputError as error:
+        assert "\n" not in str(error)
+    assert not mark.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["evil.py"]
+
+
+# writing
+
+
+def test_save_reads_back(graph_file, tmp_path):
+    program = load(graph_file)
+    for name in ("a.fx.txt", "a.txt", "a.fx.txt.gz", "A.TXT.GZ"):
+        save(program, tmp_path / name)
+        assert names(load(tmp_path / name)) == names(program)
+
+
+def test_gzip_output_is_deterministic(graph_file, tmp_path):
+    program = load(graph_file)
+    save(program, tmp_path / "a.fx.txt.gz")
+    save(program, tmp_path / "b.fx.txt.gz")
+    assert (tmp_path / "a.fx.txt.gz").read_bytes() == (tmp_path / "b.fx.txt.gz").read_bytes()
+    assert (tmp_path / "a.fx.txt.gz").read_bytes()[3:8] == bytes(5)
+
+
+@pytest.mark.parametrize("name", ["a", "a.py", "a.log", "a.json", ".txt", "a.fx.txt.zip"])
+def test_unknown_extension(graph_file, tmp_path, name):
+    with pytest.raises(OutputError, match=r"use one of \.fx\.txt, "):
+        save(load(graph_file), tmp_path / name)
+    assert list(tmp_path.iterdir()) == [graph_file]
+
+
+def test_source_is_never_overwritten(graph_file, tmp_path):
+    program = load(graph_file)
+    (tmp_path / "link.fx.txt").symlink_to(graph_file)
+    (tmp_path / "hard.fx.txt").hardlink_to(graph_file)
+    (tmp_path / "dir").symlink_to(tmp_path)
+    for target in (graph_file, tmp_path / "link.fx.txt", tmp_path / "hard.fx.txt", tmp_path / "dir" / "g.fx.txt"):
+        with pytest.raises(OutputError, match="that the graph was read from"):
+            save(program, target)
+    assert graph_file.read_text() == SOURCE
+
+
+def test_files_of_a_source_folder_are_not_overwritten(tmp_path):
+    folder = tmp_path / "tl"
+    shutil.copytree(DATA / "tlparse", folder)
+    program = load(folder, name=FORWARD)
+    with pytest.raises(OutputError, match="that the graph was read from"):
+        save(program, folder / "-_0_0_0" / "aot_forward_graph_7.txt")
+    save(program, folder / "new.fx.txt")
+
+
+def test_failure_leaves_nothing_behind(graph_file, tmp_path, monkeypatch):
+    program = load(graph_file)
+    target = tmp_path / "out.fx.txt"
+    target.write_text("old")
+
+    def fail(_program: Program, _extension: str, stream: io.BufferedWriter) -> tuple[()]:
+        stream.write(b"half")
+        raise OutputError("cannot be held")
+
+    monkeypatch.setattr(saving, "_write", fail)
+    with pytest.raises(OutputError, match="cannot be held"):
+        save(program, target)
+    assert target.read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["g.fx.txt", "out.fx.txt"]
+
+
+def test_missing_folder_and_folder_as_target(graph_file, tmp_path):
+    program = load(graph_file)
+    with pytest.raises(OutputError, match="its folder does not exist"):
+        save(program, tmp_path / "new" / "a.txt")
+    (tmp_path / "d.txt").mkdir()
+    with pytest.raises(OutputError, match="is a folder"):
+        save(program, tmp_path / "d.txt")
+
+
+def test_permissions(graph_file, tmp_path):
+    program = load(graph_file)
+    save(program, tmp_path / "new.txt")
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "new.txt").stat().st_mode) == 0o666 & ~mask
+    (tmp_path / "new.txt").chmod(0o640)
+    save(program, tmp_path / "new.txt")
+    assert stat.S_IMODE((tmp_path / "new.txt").stat().st_mode) == 0o640
+
+
+def test_writing_through_a_link_keeps_the_link(graph_file, tmp_path):
+    (tmp_path / "real.txt").write_text("old")
+    (tmp_path / "link.txt").symlink_to("real.txt")
+    save(load(graph_file), tmp_path / "link.txt")
+    assert (tmp_path / "link.txt").is_symlink()
+    assert names(load(tmp_path / "real.txt")) == ["a", "b", "mm", "output"]
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("d/llama.fx.txt.gz", "d/llama.bucket.fx.txt.gz"),
+        ("llama.fx.txt", "llama.bucket.fx.txt"),
+        ("llama.txt.gz", "llama.bucket.txt.gz"),
+        ("m.pt2", "m.bucket.pt2"),
+        ("repro.py", "repro.bucket.fx.txt"),
+        ("run.log.gz", "run.bucket.fx.txt"),
+        ("run.log::0_0/aot_forward_graph", "run.0_0.aot_forward_graph.bucket.fx.txt"),
+        ("tl_out::rank0/0_0/fx_graph_runnable.2", "tl_out.rank0.0_0.fx_graph_runnable.2.bucket.fx.txt"),
+        ("v1.5/model", "v1.5/model.bucket.fx.txt"),
+        ("model.v1.fx.txt", "model.v1.bucket.fx.txt"),
+    ],
+)
+def test_default_output(source, expected):
+    assert default_output(source, "bucket") == Path(expected)
+
+
+def test_a_zip_that_is_no_archive_of_a_graph(tmp_path):
+    file = tmp_path / "x.pt2"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("hello.txt", "hi")
+    refusal(file)
