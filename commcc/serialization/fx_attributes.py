@@ -37,12 +37,20 @@ def attach(
     """The module that owns what ``graph`` refers to; ``path`` is where it stands in the outermost one."""
     root = nn.Module()
     for name, (child, owner) in children.items():
-        # Names in the child are identifiers: Nodes and the attribute check saw to it.
-        _put(root, name, fx.GraphModule(owner, child, class_name="GraphModule"))
+        _put(root, name, _graph_module(owner, child, name))
     for node in graph.nodes:
         if node.op == "get_attr" and find(root, node.target) is None:
             _put(root, node.target, _constant(node, path, reading))
     return root
+
+
+def _graph_module(owner: nn.Module, graph: fx.Graph, name: str) -> fx.GraphModule:
+    # FX generates code here. All names in it are identifiers (Nodes and the attribute check saw to it), all
+    # other arguments are printed by repr, and nothing of it runs.
+    try:
+        return fx.GraphModule(owner, graph, class_name="GraphModule")
+    except (SyntaxError, NameError, TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"FX cannot hold the sub-graph {name[:60]!r}: {error}") from None
 
 
 def find(root: Any, path: str) -> Any:

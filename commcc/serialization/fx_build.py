@@ -187,8 +187,7 @@ class _Function:
                 found[key] = decode_entry(key, entry, ctx, val)
             else:
                 found[key] = tables.value(key, entry, ctx)
-        if found:
-            node.meta = found
+        node.meta.update(found)
 
     def _value(self, annotation: str, name: str) -> Any:
         reading = self.reading

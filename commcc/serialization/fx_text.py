@@ -16,15 +16,17 @@ as the first device that the text names. ``header["assumed"]`` says which of the
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from commcc.errors import InputError
-from commcc.ops import argument, collective_of
-from commcc.program import Note, ProcessGroup, Program
+from commcc.errors import GraphError, InputError
+from commcc.program import Note, Program
 from commcc.serialization.fx_attributes import attach
 from commcc.serialization.fx_build import Reading, build_graph
+from commcc.serialization.fx_groups import with_used_groups
 from commcc.serialization.fx_header import FileHeader, read_header
 from commcc.serialization.fx_source import outline
 from commcc.serialization.fx_tables import TableReader
@@ -32,13 +34,13 @@ from commcc.serialization.fx_write import write_text
 from commcc.serialization.shapes import ShapeContext
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from torch import fx, nn
 
     from commcc.serialization.fx_source import ClassText
 
-__all__ = ["groups_in", "parse_text", "write_text"]
+__all__ = ["parse_text", "write_text"]
 
 _DEVICE = re.compile(r"device\(type='([a-z]{1,20})'(?:, index=(\d{1,4}))?\)")
 _ASSUMED = {
@@ -53,11 +55,23 @@ def parse_text(source: str, where: str) -> Program:
     where: the file, for messages.
     """
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _no_collection():
             warnings.simplefilter("ignore")  # Python's parser warns about odd literals
             return _parse(source, where)
     except (RecursionError, MemoryError):
         raise InputError("is nested too deeply to be a graph", where=where) from None
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """No garbage collection meanwhile: reading makes a million objects and hardly any cycles."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _parse(source: str, where: str) -> Program:
@@ -70,7 +84,10 @@ def _parse(source: str, where: str) -> Program:
     reading = Reading(where, ctx, _device(source), tables)
     graph, root = _module(found.graph, reading)
     known = {**dict(header.header), **_extra_header(reading, found.graph)}
-    groups = _merge_groups(groups_in(graph), header.groups, where)
+    try:
+        groups = with_used_groups(graph, header.groups)
+    except GraphError as error:
+        raise InputError(error.what, where=where) from None
     notes = header.notes if own is not None else _notes(reading)
     return Program(graph, root, groups, "fx_text", header=known, notes=notes, provenance=tuple(header.provenance))
 
@@ -123,39 +140,3 @@ def _notes(reading: Reading) -> tuple[Note, ...]:
     notes = [Note(_ASSUMED[what].format(device=reading.device)) for what in reading.assumed]
     notes += [Note(f"metadata in comments could not be read whole: {what}") for what in reading.lost]
     return (*notes, *reading.notes)
-
-
-def groups_in(graph: fx.Graph) -> dict[str, ProcessGroup]:
-    """Process groups that collectives name, with their sizes where an argument tells it.
-
-    Two sizes for one group raise :class:`InputError`.
-    """
-    found: dict[str, ProcessGroup] = {}
-    for node, name, size in _uses(graph):
-        known = found.get(name)
-        if known is not None and None not in (known.size, size) and known.size != size:
-            raise InputError(f"node {node.name!r} uses group {name!r} with {size} ranks, others with {known.size}")
-        if known is None or known.size is None:
-            found[name] = ProcessGroup(name, size)
-    return found
-
-
-def _uses(graph: fx.Graph) -> Iterator[tuple[fx.Node, str, int | None]]:
-    for node in graph.nodes:
-        fact = collective_of(node.target) if node.op == "call_function" else None
-        if fact is None:
-            continue
-        name = argument(node, "group_name")
-        size = argument(node, "group_size") if fact.has_group_size else None
-        if isinstance(name, str):
-            yield node, name, size if type(size) is int else None
-
-
-def _merge_groups(
-    used: Mapping[str, ProcessGroup], told: Mapping[str, ProcessGroup], where: str
-) -> dict[str, ProcessGroup]:
-    for name, group in told.items():
-        size = used[name].size if name in used else None
-        if None not in (size, group.size) and size != group.size:
-            raise InputError(f"group {name!r} has {group.size} ranks, but collectives say {size}", where=where)
-    return {**used, **told}

@@ -36,7 +36,13 @@ if TYPE_CHECKING:
 _OPS = (OpOverload, OpOverloadPacket, HigherOrderOperator, OpaqueOp)
 _TORCH_TYPES = (torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
-_NUMBERS = {"inf": math.inf, "nan": math.nan, "math.inf": math.inf, "math.nan": math.nan}
+_NUMBERS: dict[str, Any] = {
+    "inf": math.inf,
+    "nan": math.nan,
+    "math.inf": math.inf,
+    "math.nan": math.nan,
+    "Ellipsis": ...,
+}
 _SYMBOL_NODES = (ast.BinOp, ast.UnaryOp, ast.Name, ast.Constant, ast.Call, ast.Compare)
 
 
@@ -132,12 +138,13 @@ class Values:
         raise InputError(f"{type(node.op).__name__} is not allowed in an argument")
 
     def _binary(self, node: ast.BinOp) -> Any:
-        if isinstance(node.op, (ast.Add, ast.Sub)) and isinstance(node.right, ast.Constant):
-            imaginary = node.right.value
-            if isinstance(imaginary, complex):
-                real = self.value(node.left)
-                if type(real) in (int, float):
-                    return complex(real, imaginary.imag if isinstance(node.op, ast.Add) else -imaginary.imag)
+        imaginary = node.right.value if isinstance(node.right, ast.Constant) else None
+        if isinstance(imaginary, complex) and isinstance(node.op, (ast.Add, ast.Sub)):
+            negative = isinstance(node.left, ast.UnaryOp)  # -0.0 is printed as -0
+            real = self.value(node.left.operand if isinstance(node.left, ast.UnaryOp) else node.left)
+            if type(real) in (int, float):
+                real = -float(real) if negative else float(real)
+                return complex(real, imaginary.imag if isinstance(node.op, ast.Add) else -imaginary.imag)
         return self._symbolic(node)
 
     def _symbolic(self, node: ast.expr) -> Any:

@@ -23,8 +23,10 @@ Limits: deletions (``x = None``) are not written, they follow from the graph; ``
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from commcc.serialization.fx_groups import with_used_groups
 from commcc.serialization.fx_header import header_lines
 from commcc.serialization.fx_write_graph import GraphWriter, WrittenParts
 
@@ -38,7 +40,7 @@ def write_text(program: Program) -> tuple[str, tuple[Note, ...]]:
     """The canonical text of ``program``, and notes on what it could not hold.
 
     What would make the text a different program (calls of modules, tensors among the arguments) raises
-    :class:`OutputError`.
+    :class:`OutputError`, collectives that disagree on the size of a group :class:`GraphError`.
     """
     parts = WrittenParts()
     name = program.header.get("class_name")
@@ -50,5 +52,6 @@ def write_text(program: Program) -> tuple[str, tuple[Note, ...]]:
     symbols = parts.sizes.symbols(program.header.get("symbols"))
     if symbols:
         header["symbols"] = symbols
-    head = header_lines(program, header, (*program.notes, *new))
+    complete = replace(program, groups=with_used_groups(program.graph, program.groups))
+    head = header_lines(complete, header, (*program.notes, *new))
     return "\n".join([*head, *body, *parts.tables.lines(), *parts.constants, ""]), new

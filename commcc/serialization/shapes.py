@@ -49,6 +49,7 @@ __all__ = [
 
 _DTYPES = {abbreviation: dtype for dtype, abbreviation in dtype_abbrs.items()}
 _TENSOR = re.compile(r"([a-z]\w*)\[([^][]*)\](?:\[([^][]*)\])?([a-z]\w*(?::\d+)?)?")
+_CONSTANT = re.compile(r"(?:\d{1,19}(?:, \d{1,19})*)?")
 _WRAPPED = re.compile(r"([A-Za-z_]\w*)\((.*)\)", re.DOTALL)
 
 
@@ -64,10 +65,6 @@ def contiguous_stride(shape: Sequence[Any]) -> list[Any]:
         size = shape[i + 1]
         stride[i] = stride[i + 1] * (size if type(size) is not int else max(size, 1))
     return stride
-
-
-def _sizes(text: str, ctx: ShapeContext) -> list[int | torch.SymInt]:
-    return [ctx.parse_integer(part) for part in _split(text)]
 
 
 def _split(text: str) -> list[str]:
@@ -131,12 +128,27 @@ def parse_val(text: str, ctx: ShapeContext, *, device: str = "cpu") -> Any:
     """
     if text.startswith("Sym(") and text.endswith(")"):
         return ctx.parse_symbolic(text[4:-1])
+    known = _constant_sizes(text)
+    if known is not None:
+        shape, stride, dtype, found = known
+        return ctx.tensor(shape, stride, dtype, found or device)
     parts = split_annotation(text)
     if parts is None:
         raise InputError(f"cannot read the annotation {text[:80]!r}")
-    shape = _sizes(parts.shape, ctx)
-    stride = contiguous_stride(shape) if parts.stride is None else _sizes(parts.stride, ctx)
-    return ctx.tensor(shape, stride, dtype_of(parts.dtype), parts.device or device)
+    sizes = [ctx.parse_integer(part) for part in _split(parts.shape)]
+    strides = contiguous_stride(sizes) if parts.stride is None else [ctx.parse_integer(s) for s in _split(parts.stride)]
+    return ctx.tensor(sizes, strides, dtype_of(parts.dtype), parts.device or device)
+
+
+@lru_cache(maxsize=20_000)
+def _constant_sizes(text: str) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype, str | None] | None:
+    """Shape, stride, dtype and device of an annotation without symbols; None for all others."""
+    parts = split_annotation(text)
+    if parts is None or not _CONSTANT.fullmatch(parts.shape) or not _CONSTANT.fullmatch(parts.stride or ""):
+        return None
+    shape = tuple(map(int, _split(parts.shape)))
+    stride = contiguous_stride(shape) if parts.stride is None else map(int, _split(parts.stride))
+    return shape, tuple(stride), dtype_of(parts.dtype), parts.device
 
 
 def format_sizes(sizes: Iterable[Any], size_text: Callable[[object], str] = str) -> str:

@@ -72,6 +72,8 @@ _REGISTERED_BY: dict[str, tuple[str, ...]] = {
     ),
 }
 _PART = re.compile(r"[A-Za-z_]\w{0,199}", re.ASCII)
+#: FX prints ``operator.index`` as ``_operator_index``, ``math.floor`` as ``math_floor``.
+_PRINTED_MODULE = re.compile(r"^_?(operator|math)[._]")
 _HINT = "only ops (torch.ops.*), symbolic scalars (torch.sym_*) and operators are read; dump the AOT or post-grad graph"
 
 
@@ -114,7 +116,7 @@ def _find(path: str) -> Any:
         parts = path.split(".")[2:]
         found = _registered(parts) if _is_op_name(parts) else None
     else:
-        found = _functions().get("operator." + path[10:] if path.startswith("_operator.") else path)
+        found = _functions().get(_PRINTED_MODULE.sub(r"\1.", path))
     if found is None:
         raise LookupError(path)
     return found
