@@ -119,7 +119,7 @@ def test_bucket_report():
         "7 x all_gather: size depends on '...'",
         "left out 9",
         "max_consecutive=4 cannot hold",
-        "proved to be the same program, written to o.fx.txt",
+        "\nproved to be the same program\nwritten to o.fx.txt",
     ):
         assert line in text, text
     assert text.index("7 x") < text.index("2 x")
@@ -251,3 +251,22 @@ def test_ascii_where_the_stream_cannot_do_more():
     stream = Ascii()
     make_console(stream).print(single(METRICS))
     assert stream.getvalue().isascii()
+
+
+def test_names_in_a_file_cannot_drive_the_terminal():
+    evil = "dp\x1b[2J\x07\u202e"
+    group = {"name": evil, "size": 2, "ranks": None, "description": evil, "same_ranks_as": evil}
+    document = {
+        "input": "g",
+        "format": "pt2",
+        "graph": METRICS,
+        "primary": evil,
+        "groups": [{**group, "roles": {"fsdp": 2}, "kinds": {"all_gather": 2}, "wire_bytes": 10}],
+        "collectives": [{**COLLECTIVE, "group": evil, "module": evil, "evidence": evil}],
+    }
+    for top in (5, None):
+        text = drawn(*inspecting.view(document, top))
+        assert "dp\\x1b[2J\\x07\\u202e" in text
+        assert all(line.isprintable() for line in text.splitlines())
+    text = drawn(*inspecting.listing({"input": "g", "graphs": [{"name": evil, "kind": "joint", "nodes": 1}] * 2}))
+    assert all(line.isprintable() for line in text.splitlines())

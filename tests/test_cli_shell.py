@@ -211,6 +211,19 @@ def test_reader_of_stdout_goes_away():
     assert done.stderr == ""
 
 
+def test_odd_file_names_are_printed_not_crashed_on(tmp_path):
+    code = "from commcc.cli.main import entry; entry()"
+    for encoding in ("utf-8", "ascii"):
+        done = subprocess.run(
+            [sys.executable, "-c", code, "inspect", os.fsencode(tmp_path) + b"/\xff\xc3\xa9.pt2"],
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 2
+        assert b"no such file" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
 def test_closed_output_is_reported_once(monkeypatch):
     class Closed:
         def write(self, _text: str) -> int:
@@ -227,12 +240,12 @@ def test_closed_output_is_reported_once(monkeypatch):
 
 def test_streams(capsys):
     session = Session()
-    session.note("a note\non two lines")
+    session.note("a note\non two lines\x1b[0m")
     session.warn("a warning")
     session.emit({"a": 1}, brief="brief", view=lambda: ["a table"])
     out, err = capsys.readouterr()
     assert out == "a table\n"
-    assert err == "note: a note on two lines\nwarning: a warning\n"
+    assert err == "note: a note on two lines\\x1b[0m\nwarning: a warning\n"
     session.quiet = True
     session.note("not said")
     session.warn("said")

@@ -16,6 +16,7 @@ Errors are one line on standard error; ``--debug`` adds the traceback.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -119,4 +120,7 @@ def _abandon_stdout() -> None:
 
 def entry() -> None:
     """Console-script entry point."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # file names may hold what the encoding cannot
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))

@@ -16,6 +16,8 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from commcc.report.units import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -46,7 +48,7 @@ class Session:
         if self.json:
             self._write(json.dumps(document, indent=2, allow_nan=False) + "\n")
         elif self.quiet:
-            self._write(brief + "\n")
+            self._write(printable(brief) + "\n")
         else:
             console = _console(sys.stdout)
             with console.capture() as captured:
@@ -109,7 +111,7 @@ class Session:
             raise OutputClosedError from error
 
     def _say(self, label: str, style: str, text: str) -> None:
-        line = " ".join(text.split())
+        line = printable(" ".join(text.split()))
         if not sys.stderr.isatty():
             print(f"{label}: {line}", file=sys.stderr)
             return

@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from commcc.report.units import printable
+
 if TYPE_CHECKING:
     from typing import TextIO
 
@@ -33,9 +35,13 @@ class Section(Table):
 
     heading: str = ""
 
+    def add_text(self, *cells: str | Text) -> None:
+        """Add a row; cells may hold anything that a file says."""
+        self.add_row(*(cell if isinstance(cell, Text) else Text(printable(cell)) for cell in cells))
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.heading:
-            yield Text(self.heading, style="bold")
+            yield Text(printable(self.heading), style="bold")
         yield from super().__rich_console__(console, options)
 
 
@@ -57,4 +63,4 @@ def make_table(heading: str, *columns: str, numbers: tuple[str, ...] = (), whole
 
 def one_line(text: str) -> Text:
     """A cell that is cut short, not wrapped, where the terminal is too narrow."""
-    return Text(text, no_wrap=True, overflow="ellipsis")
+    return Text(printable(text), no_wrap=True, overflow="ellipsis")

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rich.console import RenderableType
-    from rich.table import Table
+
+    from commcc.report.console import Section
 
 
 def view(document: Mapping[str, Any]) -> list[RenderableType]:
@@ -28,7 +29,7 @@ def view(document: Mapping[str, Any]) -> list[RenderableType]:
     return [*shown, Text.assemble((document["output"], "bold"), f"  {plural(document['nodes'], 'node')}")]
 
 
-def notes_table(title: str, notes: list[Mapping[str, Any]]) -> Table:
+def notes_table(title: str, notes: list[Mapping[str, Any]]) -> Section:
     """Notes with how often each was given and the first node it was given for."""
     counts: dict[str, list[str | None]] = {}
     for note in notes:
@@ -36,5 +37,5 @@ def notes_table(title: str, notes: list[Mapping[str, Any]]) -> Table:
     table = make_table(title, "what", "nodes", "first", numbers=("nodes",))
     for text, nodes in counts.items():
         named = [node for node in nodes if node is not None]
-        table.add_row(text, f"{len(named):,}" if named else "", named[0] if named else "")
+        table.add_text(text, f"{len(named):,}" if named else "", named[0] if named else "")
     return table

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rich.console import RenderableType
-    from rich.table import Table
+
+    from commcc.report.console import Section
 
     Document = Mapping[str, Any]
 
@@ -56,7 +57,7 @@ def _title(text: str, total: int, top: int | None) -> str:
     return text if top is None or total <= top else f"{text} (first {top}; --all lists each)"
 
 
-def _merged(merges: list[Document], top: int | None) -> Table | None:
+def _merged(merges: list[Document], top: int | None) -> Section | None:
     if not merges:
         return None
     members = sum(len(merge["members"]) for merge in merges)
@@ -69,7 +70,7 @@ def _merged(merges: list[Document], top: int | None) -> Table | None:
         if top is not None and len(names) > 2:
             listed = one_line(f"{names[0]} ... {names[-1]}")
         launch, wait = _range(merge["launch_moved"]), _range(merge["wait_moved"])
-        table.add_row(merge["into"], merge["group"], count(len(names)), count(merge["span"]), launch, wait, listed)
+        table.add_text(merge["into"], merge["group"], count(len(names)), count(merge["span"]), launch, wait, listed)
     return table
 
 
@@ -84,26 +85,26 @@ def _signed(number: int) -> str:
     return f"{number:+,}" if number else "0"
 
 
-def _split(splits: list[Document], top: int | None) -> Table | None:
+def _split(splits: list[Document], top: int | None) -> Section | None:
     if not splits:
         return None
     table = make_table(_title(f"split: {plural(len(splits), 'collective')}", len(splits), top), "of", "group", "into")
     for split in _cut(splits, top):
-        table.add_row(split["source"], split["group"], ", ".join(split["parts"]))
+        table.add_text(split["source"], split["group"], ", ".join(split["parts"]))
     return table
 
 
-def _replaced(changes: list[Document], top: int | None) -> Table | None:
+def _replaced(changes: list[Document], top: int | None) -> Section | None:
     if not changes:
         return None
     title = _title(f"replaced: {plural(len(changes), 'collective')}", len(changes), top)
     table = make_table(title, "before", "after")
     for change in _cut(changes, top):
-        table.add_row(change["before"], change["after"])
+        table.add_text(change["before"], change["after"])
     return table
 
 
-def _moved_by_op(moved: list[Document], top: int | None) -> Table | None:
+def _moved_by_op(moved: list[Document], top: int | None) -> Section | None:
     if not moved:
         return None
     by_op: dict[str, list[int]] = defaultdict(list)
@@ -114,7 +115,7 @@ def _moved_by_op(moved: list[Document], top: int | None) -> Table | None:
     numbers = ("earlier", "later")
     table = make_table(title, "op", *numbers, numbers=numbers)
     for op, passed in _cut(ordered, top):
-        table.add_row(op, _reach([-p for p in passed if p < 0]), _reach([p for p in passed if p >= 0]))
+        table.add_text(op, _reach([-p for p in passed if p < 0]), _reach([p for p in passed if p >= 0]))
     return table
 
 
@@ -122,18 +123,18 @@ def _reach(distances: list[int]) -> str:
     return f"{len(distances):,}, at most {max(distances):,}" if distances else ""
 
 
-def _moved(moved: list[Document], top: int | None) -> Table | None:
+def _moved(moved: list[Document], top: int | None) -> Section | None:
     if not moved:
         return None
     ordered = moved if top is None else sorted(moved, key=lambda move: (-abs(move["passed"]), move["after"]))
     title = "moved, in the order after" if top is None else _title("moved farthest", len(moved), top)
     table = make_table(title, "node", "passed", "before", "after", numbers=("passed", "before", "after"))
     for move in _cut(ordered, top):
-        table.add_row(move["name"], _signed(move["passed"]), count(move["before"]), count(move["after"]))
+        table.add_text(move["name"], _signed(move["passed"]), count(move["before"]), count(move["after"]))
     return table
 
 
-def _ops(added: list[Document], removed: list[Document], top: int | None) -> Table | None:
+def _ops(added: list[Document], removed: list[Document], top: int | None) -> Section | None:
     new, old = ({group["op"]: group["nodes"] for group in groups} for groups in (added, removed))
     ops = sorted({**new, **old}, key=lambda op: (-len(new.get(op, ())) - len(old.get(op, ())), op))
     if not ops:
@@ -144,27 +145,27 @@ def _ops(added: list[Document], removed: list[Document], top: int | None) -> Tab
     for op in _cut(ops, top):
         names = [*(f"+{name}" for name in new.get(op, ())), *(f"-{name}" for name in old.get(op, ()))]
         counts = (count(len(side[op])) if op in side else "" for side in (new, old))
-        table.add_row(op, *counts, ", ".join(names) if top is None else one_line(names[0]))
+        table.add_text(op, *counts, ", ".join(names) if top is None else one_line(names[0]))
     return table
 
 
-def _renamed(renames: list[Document], top: int | None) -> Table | None:
+def _renamed(renames: list[Document], top: int | None) -> Section | None:
     if not renames:
         return None
     title = _title(f"renamed: {plural(len(renames), 'node')}", len(renames), top)
     table = make_table(title, "before", "after", "op")
     for rename in _cut(renames, top):
-        table.add_row(rename["before"], rename["after"], rename["op"])
+        table.add_text(rename["before"], rename["after"], rename["op"])
     return table
 
 
-def _changed(changes: list[Document], top: int | None) -> Table | None:
+def _changed(changes: list[Document], top: int | None) -> Section | None:
     if not changes:
         return None
     title = _title(f"other constants: {plural(len(changes), 'node')}", len(changes), top)
     table = make_table(title, "node", "before", "after")
     for change in _cut(changes, top):
-        table.add_row(change["name"], change["before"], change["after"])
+        table.add_text(change["name"], change["before"], change["after"])
     return table
 
 

@@ -11,13 +11,14 @@ from rich.text import Text
 
 from commcc.report.console import make_table, one_line
 from commcc.report.metrics import single
-from commcc.report.units import count, plural, size
+from commcc.report.units import count, plural, printable, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rich.console import RenderableType
-    from rich.table import Table
+
+    from commcc.report.console import Section
 
     Document = Mapping[str, Any]
 
@@ -49,12 +50,12 @@ def listing(document: Document) -> list[RenderableType]:
         f"{document['input']} holds {plural(len(graphs), 'graph')}", "name", "kind", "nodes", numbers=("nodes",)
     )
     for graph in graphs:
-        table.add_row(graph["name"], graph["kind"], count(graph["nodes"]))
+        table.add_text(graph["name"], graph["kind"], count(graph["nodes"]))
     first = graphs[0]["name"]
-    return [table, "", f"choose one: commcc inspect {document['input']}::{first}"]
+    return [table, "", Text(printable(f"choose one: commcc inspect {document['input']}::{first}"))]
 
 
-def _groups(document: Document) -> Table:
+def _groups(document: Document) -> Section:
     table = make_table(
         "process groups", "group", "size", "roles", "launches", "on the wire", "about", numbers=("size", "on the wire")
     )
@@ -67,7 +68,7 @@ def _groups(document: Document) -> Table:
         if group["same_ranks_as"] is not None:
             about.append(f"same ranks as {group['same_ranks_as']}")
         roles, kinds = _counted(group["roles"]), _counted(group["kinds"])
-        table.add_row(group["name"], count(group["size"]), roles, kinds, size(group["wire_bytes"]), ", ".join(about))
+        table.add_text(group["name"], count(group["size"]), roles, kinds, size(group["wire_bytes"]), ", ".join(about))
     return table
 
 
@@ -84,7 +85,7 @@ def _ranks(ranks: list[int]) -> str:
     return ",".join(map(str, ranks[:8])) + (",..." if len(ranks) > 8 else "")
 
 
-def _by_role(collectives: list[Document]) -> Table:
+def _by_role(collectives: list[Document]) -> Section:
     parts: dict[tuple[str, str, str, str], list[int]] = defaultdict(list)
     for each in collectives:
         kind = each["kind"] if each["reduction"] is None else f"{each['kind']} {each['reduction']}"
@@ -93,30 +94,30 @@ def _by_role(collectives: list[Document]) -> Table:
     table = make_table("collectives, bytes on the wire", "role", "group", "kind", "dtype", *numbers, numbers=numbers)
     for (role, group, kind, dtype), sizes in sorted(parts.items(), key=lambda item: (-sum(item[1]), item[0])):
         middle = size(int(median(sizes)))
-        table.add_row(role, group, kind, dtype, count(len(sizes)), size(sum(sizes)), middle, size(max(sizes)))
+        table.add_text(role, group, kind, dtype, count(len(sizes)), size(sum(sizes)), middle, size(max(sizes)))
     return table
 
 
-def _largest(collectives: list[Document], total: int) -> Table:
+def _largest(collectives: list[Document], total: int) -> Section:
     title = f"largest {len(collectives)} of {total:,} collectives (--all lists each)"
     table = make_table(
         title, "name", "group", "role", "on the wire", "module", numbers=("on the wire",), whole=("name",)
     )
     for each in collectives:
-        table.add_row(
+        table.add_text(
             each["name"], each["group"], each["role"], size(each["wire_bytes"]), one_line(each["module"] or "")
         )
     return table
 
 
-def _each(collectives: list[Document]) -> Table:
+def _each(collectives: list[Document]) -> Section:
     numbers = ("at", "on the wire")
     table = make_table(
         "collectives", "at", "name", "group", "role", "on the wire", "module", "evidence", numbers=numbers
     )
     for each in collectives:
         merged = f"; merged from {len(each['merged_from'])}" if each["merged_from"] else ""
-        table.add_row(
+        table.add_text(
             count(each["position"]),
             each["name"],
             each["group"],

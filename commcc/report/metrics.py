@@ -16,7 +16,7 @@ from commcc.report.units import change, count, size
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from rich.table import Table
+    from commcc.report.console import Section
 
     Row = tuple[str, str]  # the key's path: ("bytes", "all_gather")
 
@@ -31,7 +31,7 @@ _LABELS = {
 _ORDER = ("nodes", "compute_nodes", "collectives", "bytes", "groups", "max_consecutive_compute")
 
 
-def compare(before: Mapping[str, Any], after: Mapping[str, Any], title: str = "") -> Table:
+def compare(before: Mapping[str, Any], after: Mapping[str, Any], title: str = "") -> Section:
     """Metrics of two graphs side by side, without rows that are zero in both."""
     numbers = ("before", "after", "change")
     table = make_table(title, "", *numbers, numbers=numbers)
@@ -41,17 +41,17 @@ def compare(before: Mapping[str, Any], after: Mapping[str, Any], title: str = ""
             unit = key if key == "bytes" or not name else name
             delta = change(old, new)
             style = "dim" if delta == "=" else ""
-            table.add_row(_label(key, name), _show(unit, old), _show(unit, new), Text(delta, style=style))
+            table.add_text(_label(key, name), _show(unit, old), _show(unit, new), Text(delta, style=style))
     return table
 
 
-def single(metrics: Mapping[str, Any], title: str = "") -> Table:
+def single(metrics: Mapping[str, Any], title: str = "") -> Section:
     """Metrics of one graph, without rows that are zero."""
     table = make_table(title, "", "value", numbers=("value",))
     for key, name in _rows(metrics, metrics):
         value = _value(metrics, key, name)
         if value:
-            table.add_row(_label(key, name), _show(key if key == "bytes" or not name else name, value))
+            table.add_text(_label(key, name), _show(key if key == "bytes" or not name else name, value))
     return table
 
 

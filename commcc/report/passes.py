@@ -20,7 +20,7 @@ def overview(document: Mapping[str, Any]) -> list[RenderableType]:
     """One line for each pass."""
     table = make_table("passes", "name", "does", "options")
     for each in document["passes"]:
-        table.add_row(each["name"], each["summary"], ", ".join(option["name"] for option in each["options"]))
+        table.add_text(each["name"], each["summary"], ", ".join(option["name"] for option in each["options"]))
     return [table, "", "options of one pass: commcc passes NAME"]
 
 
@@ -37,7 +37,7 @@ def detail(document: Mapping[str, Any]) -> list[RenderableType]:
             kind = "|".join(option["choices"]) or option["type"]
             none = f" 'none': {sentence(option['none'])}" if option["none"] else ""
             meaning = sentence(option["help"]) + none
-            table.add_row(option["name"], kind, value_text(_tupled(option["default"])), meaning)
+            table.add_text(option["name"], kind, value_text(_tupled(option["default"])), meaning)
         shown.append(table)
     return shown
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from commcc.report.metrics import compare
-from commcc.report.units import count, plural
+from commcc.report.units import count, plural, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ def view(document: Document) -> list[RenderableType]:
     for step in document["passes"]:
         shown += ["", *_step(step)]
     text, style = _VERDICTS.get(document["verified"], (document["verified"], "bold red"))
-    return [*shown, "", Text.assemble((text, style), ", written to ", (document["output"], "bold"))]
+    return [*shown, "", Text(text, style=style), Text.assemble("written to ", (document["output"], "bold"))]
 
 
 def _step(step: Document) -> list[RenderableType]:
@@ -41,7 +41,7 @@ def _step(step: Document) -> list[RenderableType]:
     grid.add_column(overflow="fold")
     report = step["report"]
     for label, text in _bucketing(report) if "knobs" in report else _anything(report):
-        grid.add_row(Text(label, style="cyan"), text)
+        grid.add_row(Text(label, style="cyan"), Text(printable(text)))
     return [head, Padding(grid, (0, 0, 0, 2), expand=False)]
 
 

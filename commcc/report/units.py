@@ -41,3 +41,8 @@ def plural(number: int, noun: str, nouns: str | None = None) -> str:
 def sentence(text: str) -> str:
     """The text with a capital letter first and a full stop last."""
     return text[:1].upper() + text[1:].rstrip(".") + "."
+
+
+def printable(text: str) -> str:
+    """The text with control characters spelt out, so that names in a file cannot drive the terminal."""
+    return text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)

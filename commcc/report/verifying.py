@@ -31,7 +31,7 @@ def view(document: Document) -> list[RenderableType]:
     verdict = document["verdict"]
     text, style = _LINES[document["verified"]]
     shown: list[RenderableType] = [Text(text, style=style)]
-    checked = {name: number for name, number in verdict["checked"].items() if name not in _TOTALS.values()}
+    checked = {name: number for name, number in verdict["checked"].items() if number and name not in _TOTALS.values()}
     if checked:
         counts = ", ".join(f"{count(number)} {name.replace('_', ' ')}" for name, number in checked.items())
         shown.append(Text(f"compared {counts}", style="dim"))
@@ -43,6 +43,6 @@ def view(document: Document) -> list[RenderableType]:
         more = f" (first {len(found)})" if total > len(found) else ""
         table = make_table(f"{title}: {total:,}{more}", "rule", "node", "what")
         for each in found:
-            table.add_row(each["rule"], each["node"], each["text"])
+            table.add_text(each["rule"], each["node"], each["text"])
         shown += ["", table]
     return shown
