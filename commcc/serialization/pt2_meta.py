@@ -5,7 +5,8 @@ Usage::
     write_metadata({"torch_fn": ("mm_1", "function.mm")})       # {"torch_fn": "mm_1;function.mm"}
     read_metadata({"torch_fn": "mm_1;function.mm"})             # {"torch_fn": ("mm_1", "function.mm")}
 
-Only what comes back exactly is written here; everything else about a node goes into the sidecar.
+Only what means the same when it comes back is written here; the sidecar has everything else about a node,
+and tells lists and tuples apart where that makes a difference.
 Limits: a module path or type that holds ``,`` or ``;`` would make the file unloadable and is not written.
 """
 
@@ -39,7 +40,7 @@ def read_metadata(data: Any) -> dict[str, Any]:
 
 
 def write_metadata(meta: dict[str, Any]) -> dict[str, str]:
-    """The part of ``node.meta`` that :func:`read_metadata` gives back unchanged."""
+    """The part of ``node.meta`` that :func:`read_metadata` gives back, but for tuples that become lists."""
     out: dict[str, str] = {}
     for key, writer in _WRITERS.items():
         if (value := meta.get(key)) and (text := writer(value)) is not None:
@@ -47,8 +48,8 @@ def write_metadata(meta: dict[str, Any]) -> dict[str, str]:
     return out
 
 
-def _read_stack(text: str) -> dict[str, tuple[str, str]]:
-    return {key: (path, kind) for key, path, kind in _parse_stack(text)}
+def _read_stack(text: str) -> dict[str, list[str]]:
+    return {key: [path, kind] for key, path, kind in _parse_stack(text)}
 
 
 @lru_cache(maxsize=8192)
@@ -84,29 +85,32 @@ def _write_stack(value: Any) -> str | None:
         return None
     items = []
     for key, entry in value.items():
-        if not (isinstance(entry, tuple) and len(entry) == 2 and all(isinstance(part, str) for part in (key, *entry))):
+        if not _is_pair(entry) or not isinstance(key, str):
             return None
         items.append((key, entry[0], entry[1]))
     text = ";".join([",".join(item) for item in items])
     return text if _comes_back(_parse_stack, text, tuple(items)) else None
 
 
-def _read_sources(text: str) -> list[tuple[str, str]]:
+def _read_sources(text: str) -> list[list[str]]:
     out = []
     for item in text.split(";"):
         name, comma, target = item.partition(",")
         if not comma or "," in target:
             raise InputError(f"the source function {item[:60]!r} is not a name and a target")
-        out.append((name, target))
+        out.append([name, target])
     return out
 
 
 def _write_sources(value: Any) -> str | None:
-    pairs = isinstance(value, list) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value)
-    if not pairs or not all(isinstance(part, str) for pair in value for part in pair):
+    if not isinstance(value, list) or not all(map(_is_pair, value)):
         return None
     text = ";".join(",".join(pair) for pair in value)
-    return text if _comes_back(_read_sources, text, value) else None
+    return text if _comes_back(_read_sources, text, [list(pair) for pair in value]) else None
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) == 2 and all(isinstance(part, str) for part in value)
 
 
 def _read_function(text: str) -> tuple[str, ...]:

@@ -104,7 +104,7 @@ def _equal(left: Any, right: Any) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str) or (isinstance(value, tuple) and all(isinstance(part, str) for part in value))
+    return isinstance(value, str) or (isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value))
 
 
 def _shape(val: Any) -> str:

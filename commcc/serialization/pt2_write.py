@@ -141,7 +141,8 @@ class GraphWriter:
         if kind == "custom":
             return {"name": val.name, "class_fqn": val.class_fqn}
         if kind != "tensor":
-            self.state.symbolic.append(val)
+            if not isinstance(val, (bool, int, float)):
+                self.state.symbolic.append(val)
             return write_scalar(val)
         described = write_tensor(val)
         self.state.needs_new_schema |= needs_new_schema(described)
