@@ -235,6 +235,11 @@ def is_unknown_communication(target: Any) -> bool:
     return schema is not None and any(argument.name in _GROUP_ARGUMENTS for argument in schema.arguments)
 
 
+def is_local(target: Any) -> bool:
+    """Whether the op is one of PyTorch's that only compute: it never launches a collective."""
+    return op_name(target).split(".")[0] in _LOCAL_NAMESPACES - {"higher_order", "operator"}
+
+
 @lru_cache(maxsize=4096)
 def is_random(target: Any) -> bool:
     """Whether the op draws from a random-number generator, so that its order decides its result."""

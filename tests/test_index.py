@@ -185,3 +185,29 @@ def test_module_path_sources_in_order():
     assert module_path({"nn_module_stack": stack}) == "layers.0.wq"
     assert module_path({"fwd_nn_module_stack": stack}) == "layers.0.wq"
     assert module_path({}) is None
+
+
+def test_a_wait_on_a_view_belongs_to_its_launch():
+    b = GraphBuilder()
+    x = b.placeholder("x", (4,))
+    launch = b.call(c10d.all_gather_into_tensor.default, x, 2, "0")
+    wait = b.call(c10d.wait_tensor.default, b.call(aten.view.default, launch, [2, 4]))
+    index = build_index(b.program([wait], {"0": 2}))
+    assert index.launches[index.position[launch.name]].waits == (index.position[wait.name],)
+
+
+@pytest.mark.parametrize("through_an_op", [False, True])
+def test_a_wait_without_a_launch_is_an_error(through_an_op):
+    b = GraphBuilder()
+    x = b.placeholder("x", (4,))
+    source = b.call(aten.neg.default, x) if through_an_op else x
+    wait = b.call(c10d.wait_tensor.default, source)
+    with pytest.raises(GraphError, match="launches no collective"):
+        build_index(b.program([wait], {}))
+
+
+def test_a_second_wait_is_harmless():
+    b = GraphBuilder()
+    x = b.placeholder("x", (4,))
+    wait = b.call(c10d.wait_tensor.default, b.gather(x, 2, "0"))
+    build_index(b.program([wait], {"0": 2}))

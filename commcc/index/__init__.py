@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from commcc.errors import GraphError
 from commcc.index.graph import GraphIndex, Launch, Tensor
 
 if TYPE_CHECKING:
@@ -28,4 +29,9 @@ def build_index(program: Program) -> GraphIndex:
     """Index the program's graph; raises :class:`commcc.errors.GraphError` on an illegal graph."""
     from commcc.index.build import build
 
-    return build(program)
+    try:
+        return build(program)
+    except GraphError as error:
+        if error.where is not None or program.source is None:
+            raise
+        raise GraphError(error.what, where=str(program.source), hint=error.hint) from error

@@ -15,7 +15,7 @@ from commcc.index.graph import GraphIndex, GroupEntry, Launch
 from commcc.index.modules import module_path
 from commcc.index.storage import assign_storages
 from commcc.index.tensors import TensorTable
-from commcc.index.traits import Traits, traits_of
+from commcc.index.traits import traits_of
 from commcc.program import record_of
 from commcc.terms import Role
 
@@ -40,6 +40,7 @@ def build(program: Program) -> GraphIndex:
     storages = assign_storages(nodes, number)
     names = tuple(node.name for node in nodes)
     launches, wait_of = _launches(nodes, number)
+    _check_waits(nodes, wait_of)
     writes = {i: _numbers(t.writes, number) for i, t in enumerate(traits) if t.writes}
     outputs, output_descriptors = _outputs(nodes, number)
     barriers = tuple(i for i, t in enumerate(traits) if t.barrier)
@@ -101,7 +102,7 @@ def _launches(nodes: list[fx.Node], number: dict[fx.Node, int]) -> tuple[dict[in
         fact = ops.collective_of(node.target) if node.op == "call_function" else None
         if fact is None:
             continue
-        waits = _numbers(_waits(node), number) if fact.asynchronous else ()
+        waits = tuple(sorted(_numbers(_waits(node), number))) if fact.asynchronous else ()
         wait_of.update(dict.fromkeys(waits, i))
         group = ops.argument(node, "group_name")
         splits = [ops.argument(node, name) for name in ("output_split_sizes", "input_split_sizes")]
@@ -127,14 +128,28 @@ def _peers(splits: list[Any]) -> int | None:
 
 
 def _waits(launch: fx.Node) -> list[fx.Node]:
-    """Wait nodes on a launch's result, looking through ``getitem``, in order of appearance."""
+    """Wait nodes on a launch's result or on a view of it, in order of appearance."""
     waits: list[fx.Node] = []
-    for user in launch.users:
-        if ops.is_wait(user.target):
-            waits.append(user)
-        elif ops.is_getitem(user.target):
-            waits.extend(u for u in user.users if ops.is_wait(u.target))
+    stack = [launch]
+    while stack:
+        for user in stack.pop().users:
+            if ops.is_wait(user.target):
+                waits.append(user)
+            elif user.op == "call_function" and ops.aliasing(user.target).views:
+                stack.append(user)
     return waits
+
+
+def _check_waits(nodes: list[fx.Node], wait_of: dict[int, int]) -> None:
+    """A wait must wait for something that may have launched a collective."""
+    for i, node in enumerate(nodes):
+        if i in wait_of or node.op != "call_function" or not ops.is_wait(node.target):
+            continue
+        source = ops.argument(node, "tensor")
+        while isinstance(source, fx.Node) and ops.aliasing(source.target).views and source._input_nodes:
+            source = next(iter(source._input_nodes))
+        if isinstance(source, fx.Node) and (source.op == "placeholder" or ops.is_local(source.target)):
+            raise GraphError(f"'{node.name}' waits for '{source.name}', which launches no collective")
 
 
 def _outputs(nodes: list[fx.Node], number: dict[fx.Node, int]) -> tuple[tuple[int | None, ...], tuple[str | None, ...]]:
@@ -202,6 +217,3 @@ def _fingerprint(nodes: list[fx.Node], tensors: tuple[Any, ...]) -> str:
         shape = (tensor.dtype, tensor.shape, tensor.device) if tensor is not None else None
         digest.update(f"{node.op} {node.name} {target}.{overload} {node.args} {node.kwargs} {shape}\n".encode())
     return digest.hexdigest()
-
-
-__all__ = ["Traits", "build", "nodes_in"]
