@@ -178,6 +178,8 @@ def raising(monkeypatch, error: BaseException) -> None:
         (ValueError("two\nlines"), 3, "bug in commcc, please report; run with --debug"),
         (RecursionError("deep"), 3, "bug in commcc"),
         (PermissionError(13, "Permission denied", "f.txt"), 2, "f.txt: Permission denied"),
+        (ModuleNotFoundError("No module named 'torch'", name="torch"), 2, "PyTorch is not installed"),
+        (ModuleNotFoundError("No module named 'x'", name="x"), 3, "bug in commcc"),
         (KeyboardInterrupt(), 130, ""),
         (click.ClickException("said by click"), 2, "said by click"),
     ],

@@ -98,6 +98,9 @@ def _explain(session: Session, error: Exception) -> int:
     if isinstance(error, OSError) and error.filename is not None:
         session.error(f"{error.filename}: {error.strerror or error}")
         return EXIT_USAGE
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        session.error("PyTorch is not installed; pip install 'torch>=2.11'")
+        return EXIT_USAGE
     detail = " ".join(f"{type(error).__name__}: {error}".split())
     session.error(f"bug in commcc, please report; run with --debug for the traceback ({detail[:300]})")
     return EXIT_BUG
