@@ -304,6 +304,28 @@ def test_save_reads_back(graph_file, tmp_path):
         assert names(load(tmp_path / name)) == names(program)
 
 
+@pytest.mark.parametrize("path", sorted((DATA / "dumps").glob("*.txt")), ids=lambda path: path.name)
+def test_what_was_saved_is_saved_again_as_the_same_bytes(path, tmp_path):
+    first = load(path)
+    save(first, tmp_path / "a.fx.txt")
+    second = load(tmp_path / "a.fx.txt")
+    save(second, tmp_path / "b.fx.txt")
+    assert (tmp_path / "a.fx.txt").read_bytes() == (tmp_path / "b.fx.txt").read_bytes()
+    assert second.notes == first.notes
+
+
+def test_two_saved_graphs_in_one_file(tmp_path):
+    for name in ("moe_fw", "consts"):
+        save(load(DATA / "dumps" / f"{name}.txt"), tmp_path / f"{name}.fx.txt")
+    both = tmp_path / "both.fx.txt"
+    both.write_text("".join((tmp_path / f"{name}.fx.txt").read_text() for name in ("moe_fw", "consts")))
+    found = [entry.name for entry in list_graphs(both)]
+    assert found == ["GraphModule", "lambda"]
+    for name, graph in zip(("moe_fw", "consts"), found, strict=True):
+        save(load(both, name=graph), tmp_path / "again.fx.txt")
+        assert (tmp_path / "again.fx.txt").read_bytes() == (tmp_path / f"{name}.fx.txt").read_bytes()
+
+
 def test_gzip_output_is_deterministic(graph_file, tmp_path):
     program = load(graph_file)
     save(program, tmp_path / "a.fx.txt.gz")

@@ -100,6 +100,7 @@ class GraphText:
     base: name without rank and number; rank: None when the container does not say.
     file: the file to name in errors.
     lines: gives the graph's lines with their numbers (from 0) in ``file``; empty lines may be left out.
+    whole: the text of ``file`` where it holds nothing but this graph.
     """
 
     base: str
@@ -108,13 +109,15 @@ class GraphText:
     lines: Callable[[], Sequence[Line]]
     rank: int | None = None
     name: str = ""
+    whole: str | None = None
 
     def source(self) -> str:
         """The graph's text, in which every line has the number that it has in ``file``."""
-        return join_lines(self.lines())
+        return join_lines(self.lines()) if self.whole is None else self.whole
 
     def entry(self) -> GraphEntry:
-        return GraphEntry(self.name, self.kind.value, count_nodes("\n".join(line for _, line in self.lines())))
+        text = "\n".join(line for _, line in self.lines()) if self.whole is None else self.whole
+        return GraphEntry(self.name, self.kind.value, count_nodes(text))
 
 
 def with_names(found: Iterable[GraphText], *, several_ranks: bool | None = None) -> tuple[GraphText, ...]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from commcc.serialization.graph_text import HEADER, GraphText, Kind, Line, kind_of, name_of, numbered_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _PREFIX = re.compile(
     r"(?:\[rank(?P<rank>\d{1,7})\]:)?[VIWEC]\d{4} \d\d:\d\d:\d\d\.\d{1,9} (?P<process>\d{1,20}) "
@@ -42,6 +42,8 @@ _TITLES = {
     "after pre grad": "after_pre_grad_graph",
     "compiled autograd graph": "compiled_autograd_graph",
 }
+_CANONICAL = '# commcc: {"fx_text"'
+_CLASS = re.compile(r"^class ([^\s(]{1,200})\(", re.MULTILINE)
 _REPRO = re.compile(r"^def load_args\(reader\):", re.MULTILINE)
 
 
@@ -60,9 +62,16 @@ class _Stream:
 
 def find_graphs(text: str, file: str) -> list[GraphText]:
     """All graphs in ``text``, in order of appearance, not yet named."""
+    if text.startswith(_CANONICAL) and text.count(_CANONICAL) == 1 and (found := _CLASS.search(text)) is not None:
+        # What commcc writes has nothing around it; this saves taking it apart twice.
+        return [GraphText(name_of(None, found.group(1)), Kind.GRAPH, file, _whole(text), whole=text)]
     if _REPRO.search(text) is not None and _PREFIX.search(text) is None:
-        return [GraphText("Repro", Kind.REPRO, file, lambda: list(numbered_lines(text)))]
+        return [GraphText("Repro", Kind.REPRO, file, _whole(text), whole=text)]
     return list(_Splitter(file).split(text))
+
+
+def _whole(text: str) -> Callable[[], list[Line]]:
+    return lambda: list(numbered_lines(text))
 
 
 class _Splitter:
