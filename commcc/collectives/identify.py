@@ -23,7 +23,7 @@ def identify(index: GraphIndex) -> Identification:
     context = _Context(index)
     collectives = tuple(_collective(context, number, launch) for number, launch in index.launches.items())
     groups = _groups(index, collectives)
-    return Identification(collectives, groups, _primary(collectives), _warnings(index, groups))
+    return Identification(collectives, groups, _primary(collectives), _warnings(index, groups, collectives))
 
 
 class _Context:
@@ -253,10 +253,14 @@ def _primary(collectives: tuple[Collective, ...]) -> str | None:
     return None
 
 
-def _warnings(index: GraphIndex, groups: tuple[GroupFacts, ...]) -> tuple[str, ...]:
+def _warnings(
+    index: GraphIndex, groups: tuple[GroupFacts, ...], collectives: tuple[Collective, ...]
+) -> tuple[str, ...]:
     twins = tuple(
         f"groups '{g.same_ranks_as}' and '{g.name}' are the same ranks on different streams"
         for g in groups
         if g.same_ranks_as is not None
     )
-    return index.warnings + twins
+    unsized = sum(max(c.input_bytes, c.output_bytes) == 0 for c in collectives)
+    sizes = (f"{unsized} collectives have sizes known only at run time and count 0 bytes",) if unsized else ()
+    return index.warnings + twins + sizes
