@@ -18,8 +18,7 @@ from commcc.serialization.fx_header import load
 from commcc.serialization.fx_nodes import Nodes
 from commcc.serialization.fx_signature import Parameter, read_result, read_signature
 from commcc.serialization.fx_source import expression_tree
-from commcc.serialization.fx_tables import INLINE
-from commcc.serialization.metadata import NO_VAL, decode_entry, decode_json
+from commcc.serialization.metadata import NO_VAL, decode_json
 from commcc.serialization.shapes import parse_val, split_annotation
 
 if TYPE_CHECKING:
@@ -179,15 +178,12 @@ class _Function:
             self.sticky = meta
 
     def _set_meta(self, node: fx.Node, annotation: str | None, meta: dict[str, Any]) -> None:
-        val = NO_VAL if annotation is None else self._value(annotation, node.name)
-        found: dict[str, Any] = {} if val is NO_VAL else {"val": val}
-        tables, ctx = self.reading.tables, self.reading.ctx
-        for key, entry in meta.items():
-            if key in INLINE or tables is None:
-                found[key] = decode_entry(key, entry, ctx, val)
-            else:
-                found[key] = tables.value(key, entry, ctx)
-        node.meta.update(found)
+        reading = self.reading
+        val = NO_VAL
+        if annotation is not None:
+            val = node.meta["val"] = self._value(annotation, node.name)
+        if meta and reading.tables is not None:
+            node.meta.update(reading.tables.meta(meta, reading.ctx, val))
 
     def _value(self, annotation: str, name: str) -> Any:
         reading = self.reading

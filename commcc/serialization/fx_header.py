@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from commcc.errors import InputError, OutputError
@@ -28,8 +29,15 @@ if TYPE_CHECKING:
     from commcc.terms import Json
 
 VERSION = 1
-_ENCODER = json.JSONEncoder(allow_nan=False)
 _SECTIONS = frozenset({"fx_text", "groups", "header", "provenance", "notes"})
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+_ENCODER = json.JSONEncoder(allow_nan=False)
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
 
 
 @dataclass
@@ -50,16 +58,18 @@ def dump(data: Any) -> str:
         raise OutputError(f"cannot be written as JSON: {error}") from None
 
 
+@lru_cache(maxsize=1024)
+def json_key(key: str) -> str:
+    """``key`` as JSON; node after node has the same few."""
+    return dump(key)
+
+
 def load(text: str) -> Any:
     """JSON from a file; whatever is wrong with it raises :class:`InputError`."""
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return _DECODER.decode(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"broken JSON in a commcc comment: {error}") from None
-
-
-def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
 
 
 def read_header(lines: Iterable[tuple[int, str]], where: str) -> FileHeader | None:

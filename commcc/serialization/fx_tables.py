@@ -2,14 +2,16 @@
 
 ::
 
-            # {"seq_nr": 12, "stack_trace": 0}                  0 refers to the table
+            # {"$at": 3, "seq_nr": 12, "custom": 0}             3 and 0 refer to the tables
             mm: "f32[8, 8][8, 1]cuda:0" = torch.ops.aten.mm.default(x, w)
             ...
+        # commcc: meta ["$at", 3, {"original_aten": 0, "partitioner_tag": "is_forward", "stack_trace": 0}]
         # commcc: meta ["stack_trace", 0, "File \\"model.py\\", line 3, in forward"]
         # commcc: constant ["_tensor_constant0", {"tensor": "f32[2][1]cpu", "data": "AACAPwAAAEA="}]
 
 Keys in :data:`INLINE` stand in the comment above their node; the values of all others are kept once, in
-order of first use. A value that several nodes share is one object after reading; nobody may edit it.
+order of first use. Keys in :data:`WHERE` repeat together, so that their combinations have a table too.
+A value that several nodes share is one object after reading; nobody may edit it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from commcc.errors import InputError
 from commcc.serialization.fx_header import dump, load
 from commcc.serialization.fx_source import COMMCC
-from commcc.serialization.metadata import decode_entry
+from commcc.serialization.metadata import NO_VAL, decode_entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,6 +34,9 @@ INLINE = frozenset(
     {"seq_nr", "recompute", "partitioner_tag", "autograd_backward", "is_gradient_acc", "ac_graph_id", "commcc"}
     | {"val", "desc"}
 )
+#: Metadata that says which line of which kind of code a node came from.
+WHERE = frozenset({"original_aten", "stack_trace", "partitioner_tag", "autograd_backward", "is_gradient_acc"})
+AT = "$at"
 _META, _CONSTANT = f"{COMMCC} meta ", f"{COMMCC} constant "
 
 
@@ -49,11 +54,15 @@ class TableWriter:
 
     def number(self, key: str, value: Any, encoded: Json) -> int:
         """The number of ``encoded``; ``value`` is remembered, to find it faster next time."""
-        texts = self._texts.setdefault(key, {})
-        number = texts.setdefault(dump(encoded), len(texts))
+        number = self.intern(key, dump(encoded))
         self._seen[key, id(value)] = number
         self._kept.append(value)  # an id stays unique only while its object lives
         return number
+
+    def intern(self, key: str, text: str) -> int:
+        """The number of a JSON text in the table of ``key``."""
+        texts = self._texts.setdefault(key, {})
+        return texts.setdefault(text, len(texts))
 
     def lines(self) -> list[str]:
         """The table as comments, key by key."""
@@ -103,6 +112,26 @@ class TableReader:
         self._raw[key] = (number, entry[2])
         return True
 
+    def meta(self, data: dict[str, Any], ctx: ShapeContext, val: Any = NO_VAL) -> dict[str, Any]:
+        """Metadata from the JSON above a node; ``val`` is what the annotation said."""
+        out: dict[str, Any] = {}
+        for key, entry in data.items():
+            if key == AT:
+                out.update(self.value(AT, entry, ctx))
+            elif key in INLINE:
+                out[key] = decode_entry(key, entry, ctx, val)
+            else:
+                out[key] = self.value(key, entry, ctx)
+        return out
+
+    def _where(self, data: Any, ctx: ShapeContext) -> dict[str, Any]:
+        if not isinstance(data, dict) or not data.keys() <= WHERE:
+            raise InputError("broken table entry")
+        return {
+            key: decode_entry(key, entry, ctx) if key in INLINE else self.value(key, entry, ctx)
+            for key, entry in data.items()
+        }
+
     def value(self, key: str, index: Any, ctx: ShapeContext) -> Any:
         """Entry ``index`` of the table for ``key``, the same object each time."""
         if type(index) is not int or (key, index) not in self._raw:
@@ -110,7 +139,7 @@ class TableReader:
         if (key, index) not in self._values:
             number, raw = self._raw[key, index]
             try:
-                self._values[key, index] = decode_entry(key, raw, ctx)
+                self._values[key, index] = self._where(raw, ctx) if key == AT else decode_entry(key, raw, ctx)
             except InputError as error:
                 raise InputError(error.what, where=f"{self.where}:{number}") from None
         return self._values[key, index]

@@ -15,10 +15,10 @@ from commcc.errors import InputError, OutputError
 from commcc.program import Note
 from commcc.serialization.fx_attributes import encode_constant, find, unknown_note
 from commcc.serialization.fx_context import SymbolInfo, default_symbol, symbols_in
-from commcc.serialization.fx_header import dump
+from commcc.serialization.fx_header import dump, json_key
 from commcc.serialization.fx_nodes import is_node_name
 from commcc.serialization.fx_symbols import stable_text
-from commcc.serialization.fx_tables import INLINE, TableWriter, constant_line
+from commcc.serialization.fx_tables import AT, INLINE, WHERE, TableWriter, constant_line
 from commcc.serialization.fx_values import argument_text
 from commcc.serialization.metadata import DERIVED_KEYS, encode_entry, encode_json, is_annotated, is_lost
 from commcc.serialization.shapes import format_val
@@ -161,21 +161,30 @@ class GraphWriter:
 
     def _meta(self, node: fx.Node, extra: Mapping[str, Json] | None) -> str:
         """The JSON above a node, empty if there is nothing to say."""
-        tables, text = self.parts.tables, self.parts.sizes.text
-        parts = [f"{dump(key)}: {dump(value)}" for key, value in (extra or {}).items()]
+        parts = [f"{json_key(key)}: {dump(value)}" for key, value in (extra or {}).items()]
+        where: list[str] = []
         for key in sorted(node.meta, key=str):
-            value = node.meta[key]
-            number = None if key in INLINE else tables.known(key, value)
-            if number is not None:
-                parts.append(f"{dump(key)}: {number}")
-                continue
-            encoded = encode_entry(key, value, text)
-            if is_lost(encoded):
-                self._note_lost(node, key, value)
-            else:
-                entry = dump(encoded) if key in INLINE else tables.number(key, value, encoded)
-                parts.append(f"{dump(key)}: {entry}")
+            entry = self._entry(node, key, node.meta[key])
+            if entry is not None:
+                (where if key in WHERE else parts).append(f"{json_key(key)}: {entry}")
+        if where:
+            number = self.parts.tables.intern(AT, f"{{{', '.join(where)}}}")
+            parts.insert(0, f"{json_key(AT)}: {number}")
         return f"{{{', '.join(parts)}}}" if parts else ""
+
+    def _entry(self, node: fx.Node, key: Any, value: Any) -> int | str | None:
+        """One value as JSON or as its number in a table, None if it cannot or need not be written."""
+        if type(value) is int and key in INLINE:
+            return value
+        tables = self.parts.tables
+        number = None if key in INLINE else tables.known(key, value)
+        if number is not None:
+            return number
+        encoded: Any = encode_entry(key, value, self.parts.sizes.text)
+        if is_lost(encoded) or key.startswith("$"):
+            self._note_lost(node, key, value)
+            return None
+        return dump(encoded) if key in INLINE else tables.number(key, value, encoded)
 
     def _note_lost(self, node: fx.Node, key: Any, value: Any) -> None:
         if key not in DERIVED_KEYS and not (key == "val" and is_annotated(value)):
