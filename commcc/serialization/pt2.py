@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from commcc.errors import CommccError, InputError, OutputError
+from commcc.errors import CommccError, GraphError, InputError, OutputError
 from commcc.program import Note, Program
 from commcc.serialization.collection import no_collection
+from commcc.serialization.fx_groups import with_used_groups
 from commcc.serialization.pt2_archive import SIDECAR, check_layout, read_json
 from commcc.serialization.pt2_build import build, spec_of
 from commcc.serialization.pt2_carrier import Pt2Carrier, new_document, ranges_of, symbols_of
@@ -32,6 +33,7 @@ from commcc.serialization.pt2_output import write_archive
 from commcc.serialization.pt2_read import FileState, malformed, read_graph
 from commcc.serialization.pt2_schema import SCHEMA_MINOR_NEW, GraphSpec
 from commcc.serialization.pt2_sidecar import apply, difference
+from commcc.serialization.pt2_sidecar_meta import MetadataReader, MetadataWriter
 from commcc.serialization.pt2_signature import check_document, constant_names, rename
 from commcc.serialization.pt2_symbols import ExpressionReader
 from commcc.serialization.pt2_write import GraphWriter, WriteState, same_graph
@@ -85,12 +87,14 @@ def _read(source: ZipSource, *, trust: bool) -> Program:
     if found is None:
         with _located(source, layout.model):
             found = _without_sidecar(document)
+    with _located(source, layout.model):
+        groups = with_used_groups(found.graph, found.extra.groups)
     module = document["graph_module"]
     carried = {**document, "graph_module": {key: value for key, value in module.items() if key != "graph"}}
     return Program(
         graph=found.graph,
         root=found.root,
-        groups=found.extra.groups,
+        groups=groups,
         format="pt2",
         source=source.path,
         carrier=Pt2Carrier(source.path, source.root, layout, dict(source.entries), carried, found.state.opaque),
@@ -105,7 +109,7 @@ def _located(source: ZipSource, entry: str) -> Iterator[None]:
     """Say in an error which entry of the archive it is about."""
     try:
         yield
-    except InputError as error:
+    except (GraphError, InputError) as error:
         raise error if error.where is not None else source.error(error.what, entry, hint=error.hint) from None
 
 
@@ -140,7 +144,7 @@ def _with_sidecar(document: dict[str, Any], sidecar: dict[str, Any], notes: list
         extra = decode_extra(sidecar)
         ctx = ShapeContext()
         state, kept = _read_spec(document, extra, ctx)
-        graph, root = build(apply(sidecar["graph"], kept, ctx))
+        graph, root = build(apply(sidecar["graph"], kept, MetadataReader(sidecar["shared"], ctx)))
         again = GraphWriter(graph, root, WriteState(state.opaque, describe=False)).write()
         if not same_graph(again, document["graph_module"]["graph"]):
             raise InputError("describes another graph; another tool has changed the file")
@@ -181,12 +185,13 @@ def _write(program: Program, target: str | Path | IO[bytes]) -> tuple[Note, ...]
         symbols = symbols_of(state.symbolic)
         document = _document(program, carrier, writer, data, ranges_of(symbols))
         extra = encode_extra(program, symbols)
-        lost: dict[str, str] = {}
-        extra["graph"] = _difference(program, document, writer, lost)
+        metadata = MetadataWriter()
+        extra["graph"] = _difference(program, document, writer, metadata)
+        extra["shared"] = metadata.shared
         files = _to_bytes(document), _to_bytes(extra)
     except InputError as error:
         raise OutputError(error.what, hint=error.hint) from None
-    notes = [Note(f"the metadata {key!r} cannot be written", node) for key, node in lost.items()]
+    notes = [Note(f"the metadata {key!r} cannot be written", node) for key, node in metadata.lost.items()]
     if carrier is None:
         inputs = len(writer.inputs.names)
         notes.append(Note(f"the .pt2 file has a new signature: all {inputs} inputs are plain inputs of the program"))
@@ -212,11 +217,11 @@ def _document(
 
 
 def _difference(
-    program: Program, document: dict[str, Any], writer: GraphWriter, lost: dict[str, str]
+    program: Program, document: dict[str, Any], writer: GraphWriter, metadata: MetadataWriter
 ) -> dict[str, Any]:
     """What reading the graph back would lose; the sub-graphs included."""
     kept = read_graph(document["graph_module"]["graph"], FileState(None, constant_names(document)))
-    return difference(spec_of(program.graph, program.root), kept, writer.inputs.lifted, lost)
+    return difference(spec_of(program.graph, program.root), kept, writer.inputs.lifted, metadata)
 
 
 def _to_bytes(data: dict[str, Any]) -> bytes:

@@ -17,8 +17,6 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from commcc.errors import InputError
-from commcc.serialization.metadata import DERIVED_KEYS, decode_entry, encode_entry, is_lost
-from commcc.serialization.metadata import NO_VAL as NO_META
 from commcc.serialization.pt2_build import same_argument
 from commcc.serialization.pt2_schema import NO_VAL, GraphSpec, Ref, Spec, check_name, check_path
 from commcc.serialization.pt2_sidecar_args import decode_argument, encode_argument
@@ -27,16 +25,18 @@ from commcc.serialization.targets import path_of, resolve
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping
 
-    from commcc.serialization.shapes import ShapeContext
+    from commcc.serialization.pt2_sidecar_meta import MetadataReader, MetadataWriter
 
 _OPS = ("placeholder", "get_attr", "call_function", "output")
 
 
-def difference(program: GraphSpec, kept: GraphSpec, lifted: Mapping[str, str], lost: dict[str, str]) -> dict[str, Any]:
+def difference(
+    program: GraphSpec, kept: GraphSpec, lifted: Mapping[str, str], writer: MetadataWriter
+) -> dict[str, Any]:
     """How ``program`` differs from what the graph file keeps of it.
 
     lifted: the inputs that replace tensors of ``get_attr`` nodes, by the attribute they hold.
-    lost: filled with the metadata that cannot be kept: the key, and the first node that has it.
+    writer: takes the metadata that nodes share.
     """
     entries = _entries(program, kept, lifted)
     out: dict[str, Any] = {}
@@ -47,12 +47,12 @@ def difference(program: GraphSpec, kept: GraphSpec, lifted: Mapping[str, str], l
     for spec, found in zip(program.nodes, restored.nodes, strict=True):
         if (shape := _shape(spec.val)) != _shape(found.val):
             values[spec.name] = shape
-        if changed := _changed_metadata(spec, found, lost):
+        if changed := writer.changes(spec, found):
             metadata[spec.name] = changed
     children = {
         name: child
         for name, spec in program.subgraphs.items()
-        if name in kept.subgraphs and (child := difference(spec, kept.subgraphs[name], {}, lost))
+        if name in kept.subgraphs and (child := difference(spec, kept.subgraphs[name], {}, writer))
     }
     extra = {"values": values, "metadata": metadata, "subgraphs": children}
     return {**out, **{key: value for key, value in extra.items() if value}}
@@ -81,32 +81,6 @@ def _encode_spec(spec: Spec, lifted: Mapping[str, str]) -> list[Any]:
     return out
 
 
-def _changed_metadata(spec: Spec, found: Spec, lost: dict[str, str]) -> dict[str, Any]:
-    """Metadata to set, under ``set``, and to remove, under ``drop``."""
-    changed = {}
-    for key, value in spec.meta.items():
-        if key == "val" or (key in found.meta and _equal(found.meta[key], value)):
-            continue
-        encoded = encode_entry(key, value)
-        if not is_lost(encoded):
-            changed[key] = encoded
-        elif key not in DERIVED_KEYS:
-            lost.setdefault(str(key), spec.name)
-    gone = [key for key in found.meta if key not in spec.meta]
-    return {key: value for key, value in (("set", changed), ("drop", gone)) if value}
-
-
-def _equal(left: Any, right: Any) -> bool:
-    if isinstance(left, dict):
-        # Equal for Python is not enough where numbers may differ in type only (1, 1.0, True).
-        return bool(left == right) and (all(map(_is_text, left.values())) or same_argument(left, right))
-    return type(left) is type(right) and bool(left == right)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) or (isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value))
-
-
 def _shape(val: Any) -> str:
     """Which parts of a value are lists, tuples or None; empty for a single value."""
     if val is NO_VAL:
@@ -121,11 +95,11 @@ def _nesting(val: Any) -> str:
     return "."
 
 
-def apply(sidecar: dict[str, Any], kept: GraphSpec, ctx: ShapeContext | None = None) -> GraphSpec:
+def apply(sidecar: dict[str, Any], kept: GraphSpec, reader: MetadataReader | None = None) -> GraphSpec:
     """The graph that a difference describes; leaves ``kept`` as it is.
 
     Anything that does not fit raises :class:`InputError`, or what malformed JSON does to code that reads it.
-    Without ``ctx`` only the nodes are restored.
+    Without ``reader`` only the nodes are restored.
     """
     known = {spec.name: spec for spec in kept.nodes}
     out = GraphSpec([], attributes=dict(kept.attributes))
@@ -139,11 +113,12 @@ def apply(sidecar: dict[str, Any], kept: GraphSpec, ctx: ShapeContext | None = N
     out.nodes = list(made.values())
     if not out.nodes or out.nodes[-1].op != "output" or any(spec.op == "output" for spec in out.nodes[:-1]):
         raise InputError("the output is not the last node")
-    if ctx is not None:
+    if reader is not None:
         _restore_values(sidecar.get("values", {}), out)
-        _restore_metadata(sidecar.get("metadata", {}), out, ctx)
+        for name, changes in sidecar.get("metadata", {}).items():
+            reader.restore(made[name], changes)
     children = sidecar.get("subgraphs", {})
-    out.subgraphs = {name: apply(children.get(name, {}), child, ctx) for name, child in kept.subgraphs.items()}
+    out.subgraphs = {name: apply(children.get(name, {}), child, reader) for name, child in kept.subgraphs.items()}
     return out
 
 
@@ -222,15 +197,3 @@ def _nest(shape: Any, val: Any) -> Any:
     if next(shape) != {"[": "]", "(": ")"}[kind]:
         raise InputError("a value has another number of parts")
     return items if kind == "[" else tuple(items)
-
-
-def _restore_metadata(metadata: dict[str, Any], out: GraphSpec, ctx: ShapeContext) -> None:
-    for spec in out.nodes:
-        changed = metadata.get(spec.name)
-        if changed is None:
-            continue
-        for key in changed.get("drop", ()):
-            spec.meta.pop(key, None)
-        for key, entry in changed.get("set", {}).items():
-            if key != "val":
-                spec.meta[key] = decode_entry(key, entry, ctx, NO_META)
