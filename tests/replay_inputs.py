@@ -106,10 +106,11 @@ def first_difference(before: Any, after: Any, where: str) -> str | None:
     return None if same else f"{where}: {_kind(before)} differs by {_gap(before, after)}"
 
 
-def all_finite(values: Any) -> bool:
+def has_nan(values: Any) -> bool:
+    """Whether there is a NaN in it; infinities are the masks of attention."""
     if isinstance(values, (list, tuple)):
-        return all(all_finite(value) for value in values)
-    return not isinstance(values, torch.Tensor) or bool(torch.isfinite(values).all())
+        return any(has_nan(value) for value in values)
+    return isinstance(values, torch.Tensor) and bool(torch.isnan(values).any())
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

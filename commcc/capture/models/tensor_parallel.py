@@ -25,8 +25,9 @@ class _ReplicateLast(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, parallel: TensorParallel) -> Any:
         ctx.parallel = parallel
-        gathered = funcol.all_gather_tensor(x, x.dim() - 1, parallel.group)
-        return torch.ops._c10d_functional.wait_tensor(gathered)
+        ops = torch.ops._c10d_functional
+        stacked = ops.wait_tensor(ops.all_gather_into_tensor(x, parallel.degree, parallel.group))
+        return torch.cat(stacked.chunk(parallel.degree), -1)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
