@@ -229,6 +229,11 @@ def test_too_large_file(graph_file, monkeypatch):
     assert "larger than" in refusal(graph_file)
 
 
+def test_too_many_lines(graph_file, monkeypatch):
+    monkeypatch.setattr(sources, "MAX_LINES", 3)
+    assert "more than 3 lines" in refusal(graph_file)
+
+
 def test_what_is_neither_file_nor_folder(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     assert "neither a file nor a folder" in refusal(tmp_path / "pipe")

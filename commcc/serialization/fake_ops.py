@@ -27,6 +27,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import ValueRangesSLoc
 from torch.utils import _pytree as pytree
+from torch.utils._traceback import CapturedTraceback
 
 from commcc.errors import InputError
 from commcc.ops import OpaqueOp
@@ -60,10 +61,12 @@ class Evaluator:
 
     def __init__(self, ctx: ShapeContext) -> None:
         self.ctx = ctx
-        # Shape functions narrow the ranges of symbols, and look up who set the bounds before.
+        # Shape functions narrow the ranges of symbols, and look up who set the bounds or made the symbol.
         unknown = SLoc("", None)
+        stacks = getattr(ctx.shape_env, "var_to_stack", {})
         for symbol in ctx.shape_env.var_to_range:
             ctx.shape_env.var_to_range_sloc.setdefault(symbol, ValueRangesSLoc(unknown, unknown))
+            stacks.setdefault(symbol, CapturedTraceback.extract())  # type: ignore[no-untyped-call]
 
     def run(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The result of ``target``; raises :class:`UnknownValue`."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from commcc.program import Program
 
+_LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 _MOST_NOTES = 20
 _DEEPEST = 16
 _MOST_ITEMS = 4096
@@ -78,12 +79,14 @@ def _context_of(graph: fx.Graph) -> ShapeContext:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep PyTorch from logging the traceback of every attempt that fails; the notes say what remains."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    logger.addFilter(_nothing)
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    for logger in loggers:
+        logger.addFilter(_nothing)
     try:
         yield
     finally:
-        logger.removeFilter(_nothing)
+        for logger in loggers:
+            logger.removeFilter(_nothing)
 
 
 def _nothing(_record: logging.LogRecord) -> bool:

@@ -2,7 +2,7 @@
 
     text = read_text(Path("run.log.gz"))      # str, or InputError that says what the file is instead
 
-Limits: plain and decompressed content up to :data:`MAX_BYTES`; a ``.gz`` that expands by more than
+Limits: plain and decompressed content up to :data:`MAX_BYTES` and :data:`MAX_LINES`; a ``.gz`` that expands by more than
 :data:`MAX_RATIO` is taken for a bomb (graph dumps expand 8 to 40 times) once it passes 64 MiB.
 """
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 512 << 20
 MAX_RATIO = 250
+#: A log of 512 MiB has 3 to 5 million lines; blank ones cost time all the same.
+MAX_LINES = 10_000_000
 _HARMLESS_BYTES = 64 << 20
 _CHUNK = 1 << 20
 _GZIP = b"\x1f\x8b"
@@ -84,6 +86,8 @@ def decode(data: bytes, where: str) -> str:
     """UTF-8 text without byte-order mark, terminal colours and carriage returns."""
     if not data.strip():
         raise InputError("the file is empty", where=where)
+    if data.count(b"\n") > MAX_LINES:
+        raise InputError(f"has more than {MAX_LINES} lines", where=where, hint="split it, or run tlparse on it first")
     for magic, what in _KNOWN_BINARIES:
         if data.startswith(magic):
             raise InputError(f"is {what}, not a graph", where=where, hint=_READABLE)
