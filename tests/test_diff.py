@@ -7,6 +7,7 @@ import operator
 import random
 import time
 from bisect import bisect_left
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,12 +18,16 @@ from torch import fx
 import commcc.ops  # noqa: F401  registers the functional collectives
 from commcc.diff import GraphDiff, diff
 from commcc.diffing.moves import longest_increasing
+from commcc.passes.options import parse_pipeline
+from commcc.pipeline import run
 from commcc.program import META_KEY, NodeRecord, ProcessGroup, Program
 from commcc.report import differing
 from commcc.report.console import make_console
 from commcc.report.documents import difference, difference_brief
+from commcc.serialization import load
 
 aten = torch.ops.aten
+SAMPLES = Path(__file__).parents[1] / "sample_graphs"
 
 
 class Build:
@@ -302,6 +307,29 @@ def test_lineage_does_not_run_through_nodes_that_were_there_before():
     assert [(r.before, r.after) for r in d.replaced] == [("ag1", "other")]
 
 
+def hsdp(*, merged_form: bool) -> Program:
+    """Two gradients reduced over group 0, then over group 1; merged, each step is one collective."""
+    b = Build()
+    ar, rs = torch.ops._c10d_functional.all_reduce.default, torch.ops._c10d_functional.reduce_scatter_tensor.default
+    g = [b.op(f"g{i}", aten.mm.default, b.input(f"x{i}"), b.node[f"x{i}"]) for i in range(2)]
+    if not merged_form:
+        w = [b.wait(f"rw{i}", b.op(f"rs{i}", rs, each, "sum", 2, "0")) for i, each in enumerate(g)]
+        w = [b.wait(f"aw{i}", b.op(f"ar{i}", ar, each, "sum", "1")) for i, each in enumerate(w)]
+        return b.done(*w)
+    scattered = b.wait("rw", b.op("rs", rs, b.op("cat", aten.cat.default, g), "sum", 2, "0"))
+    parts = b.op("split", aten.split.Tensor, scattered, 4)
+    again = b.op("cat_1", aten.cat.default, [b.op(f"p{i}", operator.getitem, parts, i) for i in range(2)])
+    parts = b.op("split_1", aten.split.Tensor, b.wait("aw", b.op("ar", ar, again, "sum", "1")), 4)
+    return b.done(*(b.op(f"q{i}", operator.getitem, parts, i) for i in range(2)))
+
+
+def test_a_chain_of_merged_collectives_is_told_apart_both_ways():
+    d = diff(hsdp(merged_form=False), hsdp(merged_form=True))
+    assert [(m.into, m.members) for m in d.merged] == [("rs", ("rs0", "rs1")), ("ar", ("ar0", "ar1"))]
+    d = diff(hsdp(merged_form=True), hsdp(merged_form=False))
+    assert [(s.source, s.parts) for s in d.split] == [("rs", ("rs0", "rs1")), ("ar", ("ar0", "ar1"))]
+
+
 def test_launch_and_wait_of_a_merge_move_separately():
     b = Build()
     x = b.input("x")
@@ -387,3 +415,17 @@ def chain_fast(names: list[str], order: list[str]) -> Program:
     for name in order:
         b.op(name, aten.add.Tensor, x, constants[name])
     return b.done(*(b.node[name] for name in names))
+
+
+@pytest.mark.parametrize("name", ["tiny_llama_fsdp2_tp2_bw", "tiny_llama_hsdp_bw", "tiny_moe_fsdp4_ep2_bw"])
+def test_lineage_without_records_is_the_recorded_one(name):
+    before = load(SAMPLES / f"{name}.fx.txt.gz")
+    after = run(before, parse_pipeline("bucket{groups=all}")).program
+    recorded = {(m.into, m.members) for m in diff(before, after).merged}
+    for node in after.graph.nodes:
+        node.meta.pop(META_KEY, None)
+    found = diff(before, after).merged
+    assert {m.evidence for m in found} == {"structure"}
+    assert {(m.into, m.members) for m in found} == recorded
+    back = diff(after, before)
+    assert {(s.source, tuple(sorted(s.parts))) for s in back.split} == {(n, tuple(sorted(m))) for n, m in recorded}

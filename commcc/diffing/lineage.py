@@ -7,8 +7,11 @@ launches found on the way back from there do its work::
     before  w = wait(ag_1(p));  mm(w, x)
     after   mm(reshape(getitem(split(wait(ag_new(cat(...)))), 1)), x)      ag_1 is a member of ag_new
 
+A collective whose result only feeds another one that is gone (the reduce-scatter of an HSDP gradient) is
+found from its input in the same way.
+
 Limits: the search passes over at most ``REACH`` new or removed nodes for each collective, and needs a
-use that both graphs have.
+use or an input that both graphs have.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import TYPE_CHECKING
 from commcc.diffing.types import Change, Merge, Split
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from commcc.diffing.match import Matching
     from commcc.diffing.moves import Stationary
@@ -36,7 +39,7 @@ def lineage(matching: Matching, still: Stationary) -> tuple[tuple[Merge, ...], t
     sources: dict[int, list[int]] = defaultdict(list)
     parts: dict[int, list[int]] = {}
     for b in gone:
-        parts[b] = _launches_behind(matching, b)
+        parts[b] = _successors(matching, b)
         for a in parts[b]:
             sources[a].append(b)
     merges = [_merge(matching, still, a, members, "record") for a, members in recorded.items() if members]
@@ -88,19 +91,52 @@ def _range(distances: Iterable[int]) -> tuple[int, int] | None:
     return (min(known), max(known)) if known else None
 
 
-def _launches_behind(matching: Matching, launch: int) -> list[int]:
-    """New launches (after) that produce what the removed launch (before) produced."""
+def _successors(matching: Matching, launch: int) -> list[int]:
+    """New launches (after) that do the work of the removed launch (before)."""
     found: set[int] = set()
-    for user, slot in _uses(matching, launch):
+    uses, complete = _uses(matching, launch)
+    for user, slot in uses:
         operands = matching.after.operands(matching.to_after[user])
         if slot < len(operands):
             found.update(_sources(matching, operands[slot]))
+    if not found or not complete:
+        found.update(_launches_fed(matching, launch))
     return sorted(found)
 
 
-def _uses(matching: Matching, launch: int) -> list[tuple[int, int]]:
-    """Surviving nodes (before) that the result reaches through removed ones, with the operand's place."""
-    index, uses = matching.before.index, []
+def _launches_fed(matching: Matching, launch: int) -> list[int]:
+    """New launches (after) of the same kind and group that what the removed one sent goes to."""
+    old, new = matching.before.index, matching.after.index
+    facts = old.launches[launch]
+    producers = _walk(launch, old.data_preds, matching.to_after, old.launches)
+    found: set[int] = set()
+    for producer in producers & set(matching.to_after):
+        found |= _walk(matching.to_after[producer], new.users, matching.to_before, new.launches)
+    same = (a for a in found if a in new.launches and a not in matching.to_before)
+    return sorted(a for a in same if (new.launches[a].kind, new.launches[a].group) == (facts.kind, facts.group))
+
+
+def _walk(
+    start: int, neighbours: Sequence[Sequence[int]], surviving: Mapping[int, int], launches: Mapping[int, object]
+) -> set[int]:
+    """Nodes reached from ``start`` over nodes that are in one graph only; launches and survivors end it."""
+    stack, seen = [start], {start}
+    while stack and len(seen) < REACH:
+        node = stack.pop()
+        if node != start and (node in surviving or node in launches):
+            continue
+        fresh = [n for n in neighbours[node] if n not in seen]
+        seen.update(fresh)
+        stack.extend(fresh)
+    return seen - {start}
+
+
+def _uses(matching: Matching, launch: int) -> tuple[list[tuple[int, int]], bool]:
+    """Surviving nodes (before) that the result reaches through removed ones, with the operand's place.
+
+    The flag is False when part of the result goes to another removed launch, past which nothing is known.
+    """
+    index, uses, complete = matching.before.index, [], True
     stack, seen = [launch], {launch}
     while stack and len(seen) < REACH:
         node = stack.pop()
@@ -108,24 +144,18 @@ def _uses(matching: Matching, launch: int) -> list[tuple[int, int]]:
             if user in matching.to_after:
                 places = matching.before.operands(user)
                 uses += [(user, slot) for slot, operand in enumerate(places) if operand == node]
-            elif user not in seen and user not in index.launches:
+            elif user in index.launches:
+                complete = False
+            elif user not in seen:
                 seen.add(user)
                 stack.append(user)
-    return uses
+    return uses, complete
 
 
 def _sources(matching: Matching, node: int) -> list[int]:
     """New launches (after) that ``node`` comes from through new nodes."""
-    index, found = matching.after.index, []
-    stack, seen = [node], {node}
-    while stack and len(seen) < REACH:
-        current = stack.pop()
-        if current in matching.to_before:
-            continue
-        if current in index.launches:
-            found.append(current)
-            continue
-        fresh = [p for p in index.data_preds[current] if p not in seen]
-        seen.update(fresh)
-        stack.extend(fresh)
-    return found
+    index = matching.after.index
+    if node in matching.to_before or node in index.launches:
+        return [node] if node not in matching.to_before else []
+    reached = {node} | _walk(node, index.data_preds, matching.to_before, index.launches)
+    return [n for n in reached if n in index.launches and n not in matching.to_before]
