@@ -132,7 +132,8 @@ def copy_node(graph: fx.Graph, node: fx.Node, env: Mapping[fx.Node, fx.Node]) ->
     kwargs = fx.node.map_arg(node.kwargs, renamed)
     made = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
     # FX invents another name where it takes this one for a builtin; the file's name is kept.
-    made.name = node.name
+    if made.name != node.name:
+        made.name = node.name
     made.meta = dict(node.meta)
     return made
 
