@@ -39,9 +39,17 @@ __all__ = ["Finding", "Verdict", "verify"]
 def verify(before: Program, after: Program) -> Verdict:
     """Compare two programs; never raises for a graph that is merely wrong."""
     report = Report()
+    try:
+        _compare(before, after, report)
+    except RecursionError:
+        report.gap("value", "", "arguments are nested too deeply to compare")
+    return report.verdict()
+
+
+def _compare(before: Program, after: Program, report: Report) -> None:
     fine = check_order(before.graph, report, " (in BEFORE)")
     if not check_order(after.graph, report, "") or not fine:
-        return report.verdict()
+        return
     renamed = boundary.match_inputs(before.graph, after.graph, report)
     constants.compare_groups(before, after, report)
     table = Terms()
@@ -61,7 +69,6 @@ def verify(before: Program, after: Program) -> Verdict:
     work.compare_elements(pair, live)
     work.compare_layouts(pair)
     _conclude(pair)
-    return report.verdict()
 
 
 def _compare_events(pair: Pair) -> None:

@@ -58,7 +58,21 @@ def compare_inputs(pair: Pair) -> None:
         if type(was) is not type(value):
             pair.report.differs("input", name, f"is {_sort(value)}, in BEFORE {_sort(was)}")
         elif isinstance(was, Tensor) and isinstance(value, Tensor):
-            _compare_final(pair, name, was, value)
+            _compare_final(pair, f"input '{name}'", was, value)
+    _compare_constants(pair)
+
+
+def _compare_constants(pair: Pair) -> None:
+    """Constants that are written must be left with the same contents, also when one graph has no use for them."""
+    for name in dict.fromkeys((*pair.before.constants, *pair.after.constants)):
+        was, now = pair.before.constants.get(name), pair.after.constants.get(name)
+        if isinstance(was, Tensor) and isinstance(now, Tensor):
+            _compare_final(pair, f"constant '{name}'", was, now)
+            continue
+        for trace, value in ((pair.before, was), (pair.after, now)):
+            if isinstance(value, Tensor) and trace.memory is not None and trace.memory.storages[value.root].writes:
+                pair.changed = True
+                pair.report.differs("mutation", name, "this constant is written in one of the graphs only")
 
 
 def _sort(value: Value) -> str:
@@ -76,7 +90,8 @@ def _compare_final(pair: Pair, name: str, was: Tensor, now: Tensor) -> None:
     left, right = (f"last written by '{w}'" if w else "never written" for w in writer)
     if left == right:
         right = "by the same op, but with other values or in another order"
-    pair.report.differs("mutation", name, f"this input is left with other contents: {left}, in BEFORE {right}")
+    node = writer[0] or writer[1] or ""
+    pair.report.differs("mutation", node, f"{name} is left with other contents: {left}, in BEFORE {right}")
 
 
 def compare_outputs(pair: Pair) -> None:
@@ -164,11 +179,12 @@ def _compare_layout(pair: Pair, old: Output, new: Output) -> None:
 
 
 def _owners(trace: Trace) -> list[tuple[str, str]]:
-    """For each output that is a tensor, the input or the first output whose storage it shares."""
+    """For each output that is a tensor, the input, constant or first output whose storage it shares."""
     first: dict[int, tuple[str, str]] = {}
-    for name, value in trace.inputs:
-        if isinstance(value, Tensor):
-            first.setdefault(value.root, ("input", name))
+    for sort, entries in (("input", trace.inputs), ("constant", trace.constants.items())):
+        for name, value in entries:
+            if isinstance(value, Tensor):
+                first.setdefault(value.root, (sort, name))
     owners = []
     for output in trace.outputs:
         if not isinstance(output.value, Tensor):
@@ -181,28 +197,30 @@ def _owners(trace: Trace) -> list[tuple[str, str]]:
 def _compare_sharing(pair: Pair, old: list[Output], new: list[Output]) -> None:
     was, now = _owners(pair.before), _owners(pair.after)
     for a, b, before, after in zip(old, new, was, now, strict=True):
+        if not before[0] or not after[0]:
+            continue
         here = (after[0], pair.renamed.get(after[1], after[1])) if after[0] == "input" else after
         if before != here:
             text = f"output {b.path} {_sharing(here, b)}, in BEFORE {_sharing(before, a)}"
             guess = any(isinstance(o.value, Tensor) and o.value.may_copy for o in (a, b))
             (pair.report.gap if guess else pair.report.differs)("alias", b.node, text)
-        elif before[0] == "input":
-            _compare_place(pair, a, b, before[1])
+        elif before[0] in ("input", "constant"):
+            _compare_place(pair, a, b, before)
 
 
 def _sharing(owner: tuple[str, str], output: Output) -> str:
-    if owner[0] == "input":
-        return f"is a view of input '{owner[1]}'"
+    if owner[0] in ("input", "constant"):
+        return f"is a view of {owner[0]} '{owner[1]}'"
     if owner == ("output", output.path):
         return "has storage of its own"
-    return f"shares storage with output {owner[1]}" if owner[0] else "is not a tensor"
+    return f"shares storage with output {owner[1]}"
 
 
-def _compare_place(pair: Pair, old: Output, new: Output, name: str) -> None:
+def _compare_place(pair: Pair, old: Output, new: Output, owner: tuple[str, str]) -> None:
     if not isinstance(old.value, Tensor) or not isinstance(new.value, Tensor):
         return
     if pair.before.memory is None or pair.after.memory is None:
         return
     was, now = pair.before.memory.where(old.value), pair.after.memory.where(new.value)
     if (was.content, was.shape) != (now.content, now.shape):
-        pair.report.differs("alias", new.node, f"output {new.path} is another part of input '{name}' than in BEFORE")
+        pair.report.differs("alias", new.node, f"output {new.path} is another part of {owner[0]} '{owner[1]}'")

@@ -48,7 +48,7 @@ def call(tracer: Tracer, node: fx.Node) -> Value:
     if facts.launch is not None:
         return launches.launch(tracer, node, facts.launch)
     path = facts.path
-    arguments = tracer.arguments(node)
+    arguments = tracer.arguments(node, read=facts.reads)
     size = _arithmetic(tracer, path, arguments)
     if size is not None:
         tracer.symbols.define(node.meta.get("val"), size)
@@ -210,12 +210,12 @@ def _written(facts: Aliasing, arguments: dict[str, Any], *, everything: bool) ->
 
 def write(tracer: Tracer, node: fx.Node, term: int, written: list[Tensor]) -> None:
     """Record writes; writing what a launch in flight reads or fills is an event."""
-    for tensor in written:
+    for place, tensor in enumerate(written):
         storage = tracer.memory.storages[tensor.root]
         for flight in (*storage.reading, *([storage.filling] if storage.filling else [])):
             text = f"writes memory that launch '{flight.node}' still uses: its wait comes later"
             tracer.event("mutation", node, text, ("write", flight.key, facts_of(node.target).path))
-        version = tracer.memory.write(tensor, term)
+        version = tracer.memory.write(tensor, term, place)
         tracer.trace.versions.add(version)
         tracer.trace.writers.setdefault(version, node.name)
 

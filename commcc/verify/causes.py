@@ -94,7 +94,7 @@ def report_causes(pair: Pair) -> None:
     for step in pair.after.steps:
         if not _is_new(pair, step):
             continue
-        if all(map(pair.known, step.operands)):
+        if all(map(pair.known, step.operands)) or (step.sort == LAUNCH and _sends_casts(pair, step)):
             causes.append(step)
         else:
             consequences += 1
@@ -109,6 +109,12 @@ def report_causes(pair: Pair) -> None:
         else:
             _report_op(pair, step, missing)
     pair.report.checked["consequences"] = consequences
+
+
+def _sends_casts(pair: Pair, step: Step) -> bool:
+    """Whether a launch sends conversions of what BEFORE has: then it may be the launch of another dtype."""
+    sources = {_uncast(pair, source) for operand in step.operands for source in pair.table.sources_of(operand)}
+    return sources <= pair.before.sources
 
 
 def _is_new(pair: Pair, step: Step) -> bool:
@@ -197,7 +203,7 @@ def _twin(pair: Pair, kind: str, inner: object) -> int | None:
     return near
 
 
-def _uncast(pair: Pair, source: object) -> object:
+def _uncast(pair: Pair, source: int | object) -> int | object:
     while isinstance(source, int) and pair.table.keys[source][0] == CAST:
         source = pair.table.keys[source][1]
     return source

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def compare_attributes(pair: Pair, before: Program, after: Program) -> None:
     """Constants that both graphs read must be equal."""
-    for name in dict.fromkeys(pair.after.attributes):
+    for name in pair.after.constants:
         old, new = find(before.root, name), find(after.root, name)
         if old is new:
             continue

@@ -75,6 +75,7 @@ class Trace:
 
     names: first node that holds a content. sources, versions: all that occur. work: elements moved or
     converted, by source; workers: the first node that did it. random, effects: term and node, in order.
+    constants: what ``get_attr`` nodes read, by name. writers: the node that made each version.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -91,7 +92,7 @@ class Trace:
     outputs: list[Output] = field(default_factory=list)
     structure: str = ""
     writers: dict[int, str] = field(default_factory=dict)
-    attributes: list[str] = field(default_factory=list)
+    constants: dict[str, Value] = field(default_factory=dict)
     copies: int = 0
     launches: int = 0
     waits: int = 0

@@ -102,12 +102,12 @@ class Memory:
         owner = storage.owner
         return self._table.intern(("initial", None if owner is None else owner.content))
 
-    def write(self, tensor: Tensor, by: int) -> int:
-        """Record that the op with term ``by`` writes ``tensor``; the term of the new version."""
+    def write(self, tensor: Tensor, by: int, place: int) -> int:
+        """Record that the op with term ``by`` writes ``tensor``, its ``place``-th target; the new version's term."""
         storage = self.storages[tensor.root]
-        place = self.where(tensor)
+        at = self.where(tensor)
         before = self.version(tensor.root)
-        storage.version = self._table.intern((WRITE, before, place.content, place.shape, by))
+        storage.version = self._table.intern((WRITE, before, at.content, at.shape, by, place))
         storage.writes += 1
         return storage.version
 

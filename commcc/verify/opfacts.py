@@ -25,8 +25,14 @@ if TYPE_CHECKING:
 
 #: Ops that look at storage itself, not at the elements of a tensor.
 _STORAGE_OPS = frozenset(
-    {"aten.as_strided", "aten.as_strided_", "aten.set_", "aten.resize_", "inductor.resize_storage_bytes_"}
+    {
+        *(f"aten.{name}" for name in ("as_strided", "as_strided_", "as_strided_copy", "set_", "resize_")),
+        *(f"aten.{name}" for name in ("sym_stride", "stride", "sym_storage_offset", "storage_offset", "is_contiguous")),
+        "inductor.resize_storage_bytes_",
+    }
 )
+#: Ops that ask for sizes and strides, never for elements; a launch in flight may be asked.
+_SIZE_OPS = frozenset(f"aten.{name}" for name in ("sym_size", "sym_numel", "sym_stride", "sym_storage_offset"))
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class OpFacts:
 
     bases: for each result, the name of the argument whose storage it is in, None for fresh storage.
     launch: the collective that it starts, if it does. explained: the op only regroups elements.
-    sees_storage: its result depends on what is around its argument in memory.
+    sees_storage: its result depends on what is around its argument in memory. reads: it reads elements.
     """
 
     path: str
@@ -48,6 +54,7 @@ class OpFacts:
     random: bool
     effect: bool
     sees_storage: bool
+    reads: bool
 
 
 @lru_cache(maxsize=4096)
@@ -65,6 +72,7 @@ def facts_of(target: Any) -> OpFacts:
         random=is_random(target),
         effect=is_effect(target) or is_host_sync(target) or is_unknown_communication(target),
         sees_storage=op_name(target) in _STORAGE_OPS,
+        reads=op_name(target) not in _SIZE_OPS,
     )
 
 

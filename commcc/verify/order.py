@@ -20,16 +20,12 @@ def check_order(graph: fx.Graph, report: Report, which: str) -> bool:
     seen: set[fx.Node] = set()
     finished = False
     fine = True
-    body = False
     for node in graph.nodes:
         problems = [f"uses '{used.name}' before it is computed" for used in node.all_input_nodes if used not in seen]
         if finished:
             problems.append("comes after the output")
         if node.op not in _OPS:
             report.gap("value", node.name, f"is a {node.op} node: only op calls can be compared{which}")
-        if node.op == "placeholder" and body:
-            problems.append("is an input that comes after the first op")
-        body = body or node.op not in ("placeholder", "get_attr")
         finished = finished or node.op == "output"
         seen.add(node)
         for problem in problems:

@@ -44,10 +44,15 @@ def attribute(tracer: Tracer, node: fx.Node) -> Value:
     found = find(tracer.root, name)
     if isinstance(found, fx.GraphModule):
         return Opaque(_subgraph(tracer, found))
-    tracer.trace.attributes.append(name)
+    known = tracer.trace.constants.get(name)
+    if isinstance(known, Tensor):
+        now = tracer.memory.current(known)
+        return tracer.tensor(now.content, now.meta, node, now)
     val = node.meta.get("val")
     term = tracer.table.intern(("attribute", name))
-    return tracer.result(node, val if val is not None else found, term, ())
+    value = tracer.result(node, val if val is not None else found, term, ())
+    tracer.trace.constants[name] = value
+    return value
 
 
 def find(root: torch.nn.Module, name: str) -> Any:
@@ -78,7 +83,8 @@ def _subgraph(tracer: Tracer, module: fx.GraphModule) -> int:
     tracer.trace.events.extend(found.events)
     term = table.intern(_key(tracer, found))
     memory = inner.memory.storages
-    writes = any(memory[v.root].writes for _, v in found.inputs if isinstance(v, Tensor))
+    shared = [value for _, value in found.inputs] + list(found.constants.values())
+    writes = any(memory[value.root].writes for value in shared if isinstance(value, Tensor))
     table.summaries[term] = Summary(bool(found.random), bool(found.effects), writes)
     table.subgraphs[id(module)] = (term, module)
     return term

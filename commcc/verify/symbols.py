@@ -63,7 +63,7 @@ class Symbols:
         """A size in a ``val``; raises :class:`Undecidable` for what is not integer arithmetic."""
         if isinstance(value, int):
             return value
-        return from_expression(value.node.expr, self._lookup, self._table.function)
+        return from_expression(getattr(value.node, "expr", None), self._lookup, self._table.function)
 
     def _dimension(self, value: int | torch.SymInt, source: int, at: int) -> Size:
         if isinstance(value, int):
@@ -83,8 +83,8 @@ class Symbols:
 def _symbol_name(val: Any) -> str | None:
     if not isinstance(val, torch.SymInt):
         return None
-    expression = val.node.expr
-    return str(expression.name) if getattr(expression, "is_Symbol", False) else None
+    expression = getattr(val.node, "expr", None)
+    return str(getattr(expression, "name", "")) if getattr(expression, "is_Symbol", False) else None
 
 
 def mismatch(known: Meta, said: Meta) -> str:

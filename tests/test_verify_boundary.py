@@ -1,0 +1,183 @@
+"""The verifier on inputs, outputs, storage, and on graphs that lie about themselves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from commcc.program import ProcessGroup
+from commcc.verify import verify
+from tests.verify_graphs import (
+    WORLD,
+    Graph,
+    aten,
+    compute,
+    differs,
+    gathers,
+    gradients,
+    proved,
+    rules,
+)
+
+
+def boundary(change=""):
+    g = Graph()
+    names = {"renamed": ("x", "z"), "reordered": ("y", "x")}.get(change, ("x", "y"))
+    made = {n: g.input(n, *((5,) if change == "shape" and n == "y" else (4,))) for n in names}
+    if change == "dtype":
+        g = Graph()
+        made = {"x": g.input("x", 4), "y": g.input("y", 4, dtype=torch.float64)}
+    if change == "extra":
+        g.input("extra", 4)
+    x, y = made["x"], made.get("y", made.get("z"))
+    a, b = g(aten.sin.default, x), g(aten.sin.default, y)
+    outputs = {
+        "": (a, b, None, 3),
+        "fewer": (a, b, None),
+        "none": (a, None, None, 3),
+        "constant": (a, b, None, 4),
+        "nested": (a, (b, None), 3),
+        "repeated": (a, a, None, 3),
+    }
+    return g.program(*outputs.get(change, outputs[""]))
+
+
+@pytest.mark.parametrize(
+    ("change", "rule", "word"),
+    [
+        ("renamed", "input", "z: input 1 is called 'y' in BEFORE"),
+        ("reordered", "input", "is input 0"),
+        ("shape", "input", "y: its val says shape [5], it is [4]"),
+        ("dtype", "input", "float64"),
+        ("extra", "input", "3 inputs, BEFORE has 2"),
+        ("fewer", "output", "3 outputs, BEFORE has 4"),
+        ("none", "output", "output 1 is None, in BEFORE 'sin_default_1'"),
+        ("constant", "output", "output 3 is 4, in BEFORE 3"),
+        ("nested", "output", "nested differently"),
+        ("repeated", "output", "output 1"),
+        ("repeated", "alias", "shares storage with output 0"),
+    ],
+)
+def test_changed_boundary(change, rule, word):
+    differs(boundary(), boundary(change), rule, word)
+
+
+def test_a_renamed_input_does_not_hide_that_the_rest_is_the_same():
+    assert rules(verify(boundary(), boundary("renamed"))) == {"input"}
+
+
+def test_nested_outputs_are_the_same_as_themselves():
+    proved(boundary("nested"), boundary("nested"))
+
+
+def test_strides_of_outputs_count():
+    def make(plain):
+        g = Graph()
+        y = g(aten.t.default, g.input("x", 3, 4))
+        return g.program(g(aten.clone.default, y, memory_format=torch.contiguous_format if plain else None))
+
+    differs(make(False), make(True), "output", "strides")
+
+
+def test_storage_of_merged_outputs():
+    before = gradients()
+    differs(before, gradients(lambda g, xs: g.merged_scatter(xs, copy=False)), "alias", "shares storage with output 0")
+    shared = gradients(lambda g, xs: g.merged_scatter(xs, copy=False))
+    differs(shared, before, "alias", "has storage of its own")
+
+
+def test_an_output_that_becomes_a_view_of_an_input():
+    def make(how):
+        g = Graph()
+        x = g.input("x", 4, 3)
+        view = g(aten.slice.Tensor, x, 0, 1, 3)
+        if how == "copy":
+            view = g(aten.clone.default, view)
+        return g.program(view)
+
+    proved(make("view"), make("view"))
+    differs(make("copy"), make("view"), "alias", "is a view of input 'x'")
+    differs(make("view"), make("copy"), "alias", "has storage of its own")
+
+
+def test_an_output_that_is_another_part_of_an_input():
+    def make(start):
+        g = Graph()
+        x = g(aten.cat.default, [g.input("a", 4)] * 2)
+        return g.program(x, g(aten.slice.Tensor, x, 0, start, start + 4))
+
+    def of_input(start):
+        g = Graph()
+        return g.program(g(aten.slice.Tensor, g.input("a", 8), 0, start, start + 4))
+
+    proved(make(0), make(4))
+    assert verify(of_input(0), of_input(4)).status == "different"
+
+
+def test_process_groups_keep_their_ranks():
+    def make(size):
+        g = Graph()
+        return g.program(g.gather(g.input("x", 4)), groups={"0": ProcessGroup("0", size)})
+
+    proved(make(4), make(4))
+    differs(make(4), make(8), "collective", "process group '0' has size 8, in BEFORE 4")
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((4, 4), torch.float32), ((16, 3), torch.bfloat16), ((3, 16), None)])
+def test_vals_that_do_not_fit(shape, dtype):
+    before, after = gathers(), gathers(lambda g, xs: g.merged_gather(xs))
+    node = next(n for n in reversed(after.graph.nodes) if n.target is aten.reshape.default)
+    with next(iter(after.graph.nodes)).meta["val"].fake_mode:
+        node.meta["val"] = torch.empty(shape, dtype=dtype)
+    differs(before, after, "value", "its val says")
+
+
+def test_a_view_that_strides_do_not_allow():
+    def make(op):
+        g = Graph()
+        x = g(aten.t.default, g.input("x", 3, 4))
+        with g.mode:
+            val = torch.empty(12)
+        return g.program(g(aten.sin.default, g(op, x, [12], val=val)))
+
+    differs(make(aten.reshape.default), make(aten.view.default), "value", "strides of its operand do not allow")
+
+
+def test_ops_that_read_other_strides_are_not_proved():
+    def make(copy):
+        g = Graph()
+        full = g(aten.reshape.default, g.gather(g.input("x", 1, 6)), [WORLD, 6])
+        half = g.parts(full, [3, 3], 1)[0]
+        if copy:
+            half = g(aten.clone.default, half, memory_format=torch.contiguous_format)
+        return g.program(g(aten.sin.default, half))
+
+    assert verify(make(True), make(False)).status in ("unproved", "different")
+
+
+def test_graphs_without_vals_are_compared_all_the_same():
+    before, after, other = compute(), compute(), compute("constant")
+    for program in (before, after, other):
+        for node in program.graph.nodes:
+            node.meta.clear()
+    assert verify(before, after).status == "proved"
+    assert verify(before, other).status == "different"
+
+
+def test_merging_without_vals_is_not_decided():
+    before, after = gathers(), gathers(lambda g, xs: g.merged_gather(xs))
+    for program in (before, after):
+        for node in program.graph.nodes:
+            node.meta.clear()
+    assert verify(before, after).status != "proved"
+
+
+def test_a_graph_without_output_and_a_graph_out_of_order():
+    before, after = compute(), compute()
+    after.graph.erase_node(list(after.graph.nodes)[-1])
+    differs(before, after, "order", "returns nothing")
+    assert rules(verify(after, before)) == {"order"}
+    last = compute()
+    nodes = list(last.graph.nodes)
+    nodes[0].prepend(nodes[3])
+    differs(before, last, "order")

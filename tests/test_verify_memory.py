@@ -1,0 +1,255 @@
+"""Writes, views and launches in flight: what the verifier makes of memory."""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+import torch
+
+from commcc.verify import verify
+from tests.verify_graphs import WORLD, Graph, aten, c10d, differs, proved, rules, texts
+
+
+def buffer(order):
+    """A buffer: ``order`` is a string of r (read), w and v (writes), s (a write through a slice)."""
+    g = Graph()
+    x, y, z = g.input("x", 4), g.input("y", 4), g.input("z", 4)
+    made = []
+    for step in order:
+        if step == "r":
+            made.append(g(aten.mul.Tensor, x, len(made) + 2, name=f"read{len(made)}"))
+        elif step == "s":
+            g(
+                aten.copy_.default,
+                g(aten.slice.Tensor, x, 0, 0, 2),
+                g(aten.slice.Tensor, y, 0, 2, 4),
+                name="slice_write",
+            )
+        else:
+            g(aten.copy_.default, x, y if step == "w" else z, name=f"write_{step}")
+    return g.program(*made)
+
+
+@pytest.mark.parametrize("order", ["r", "rw", "wr", "rwr", "wvr", "srs", "rsvrw"])
+def test_the_same_order_is_proved(order):
+    proved(buffer(order), buffer(order))
+
+
+@pytest.mark.parametrize(("before", "after"), [("rw", "wr"), ("wr", "rw"), ("rs", "sr"), ("sr", "rs"), ("wrv", "wvr")])
+def test_a_read_and_a_write_in_another_order(before, after):
+    differs(buffer(before), buffer(after), "mutation")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("wv", "vw"), ("ws", "sw"), ("w", ""), ("", "w"), ("ww", "w"), ("w", "v")]
+)
+def test_writes_to_an_input_are_part_of_the_result(before, after):
+    differs(buffer(before), buffer(after), "mutation", "input 'x' is left with other contents")
+
+
+def test_the_message_names_reader_and_writer():
+    verdict = differs(
+        buffer("rwr"), buffer("rrw"), "mutation", "read1: aten.mul.Tensor", "'x' after the write by 'write_w'"
+    )
+    assert rules(verdict) == {"mutation"}
+
+
+def test_writing_the_twin_of_a_tensor_is_another_program():
+    """Two buffers with equal contents: only which one is written differs."""
+
+    def make(which):
+        g = Graph()
+        x, y = g.input("x", 4), g.input("y", 4)
+        twins = [g(aten.clone.default, x) for _ in range(2)]
+        g(aten.add_.Tensor, twins[which], y)
+        return g.program(g(aten.sin.default, twins[0]), g(aten.cos.default, twins[1]))
+
+    assert verify(make(0), make(1)).status == "different"
+
+
+def test_writing_one_of_two_equal_slices_is_another_program():
+    def make(which):
+        g = Graph()
+        x, y = g.input("x", 4), g.input("y", 4)
+        both = g(aten.cat.default, [x, x])
+        g(aten.add_.Tensor, g(aten.slice.Tensor, both, 0, 4 * which, 4 * which + 4), y)
+        return g.program(g(aten.sin.default, both))
+
+    proved(make(0), make(0))
+    assert verify(make(0), make(1)).status == "different"
+
+
+def test_an_op_that_writes_two_arguments_keeps_them_apart():
+    def make(swapped):
+        g = Graph()
+        x = g.input("x", 4)
+        grads = [g.input("a", 4), g.input("b", 4)]
+        twins = [g(aten.zeros_like.default, x) for _ in range(2)]
+        g(torch.ops.aten._foreach_add_.List, twins, grads, val=())
+        first, second = reversed(twins) if swapped else twins
+        return g.program(g(aten.sin.default, first), g(aten.cos.default, second))
+
+    proved(make(False), make(False))
+    assert verify(make(False), make(True)).status == "different"
+
+
+def test_the_way_a_view_is_spelled_does_not_matter_for_writes():
+    def make(how):
+        g = Graph()
+        x, y = g.input("x", 4, 4), g.input("y", 8)
+        if how == "view":
+            part = g(aten.view.default, g(aten.slice.Tensor, x, 0, 1, 3), [8])
+        else:
+            part = g(operator.getitem, g(aten.split_with_sizes.default, g(aten.reshape.default, x, [16]), [4, 8, 4]), 1)
+        g(aten.copy_.default, part, y)
+        return g.program(g(aten.sin.default, x))
+
+    proved(make("view"), make("split"))
+
+
+def test_views_taken_before_a_write_see_it():
+    def make(early):
+        g = Graph()
+        x, y = g.input("x", 4, 4), g.input("y", 4)
+        row = g(aten.select.int, x, 0, 1) if early else None
+        g(aten.copy_.default, g(aten.select.int, x, 0, 1), y)
+        row = row or g(aten.select.int, x, 0, 1)
+        return g.program(g(aten.sin.default, row))
+
+    # The same values either way; that both are proved equal is more than is promised, that they
+    # equal themselves is not.
+    for early in (True, False):
+        proved(make(early), make(early))
+
+
+def test_results_of_in_place_ops_are_their_argument():
+    def make(reader):
+        g = Graph()
+        x, y = g.input("x", 4), g.input("y", 4)
+        z = g(aten.clone.default, x)
+        done = g(aten.add_.Tensor, z, y)
+        g(aten.mul_.Tensor, z, 2)
+        return g.program(g(aten.sin.default, {"result": done, "argument": z}[reader]))
+
+    proved(make("result"), make("result"))
+    proved(make("argument"), make("argument"))
+
+
+def test_a_transposed_view_is_written_through():
+    def make(first):
+        g = Graph()
+        x, y = g.input("x", 4, 4), g.input("y", 4, 4)
+        t = g(aten.t.default, x)
+        if first:
+            g(aten.copy_.default, t, y)
+        r = g(aten.sin.default, x)
+        if not first:
+            g(aten.copy_.default, t, y)
+        return g.program(r)
+
+    proved(make(True), make(True))
+    differs(make(True), make(False), "mutation")
+
+
+def test_as_strided_looks_at_storage():
+    def make(sliced):
+        g = Graph()
+        x = g.input("x", 8)
+        a = g(aten.sin.default, x)
+        base = g(aten.slice.Tensor, a, 0, 0, 4) if sliced else g(aten.clone.default, g(aten.slice.Tensor, a, 0, 0, 4))
+        return g.program(g(aten.cos.default, g(aten.as_strided.default, base, [4], [2], 0)))
+
+    proved(make(True), make(True))
+    assert verify(make(False), make(True)).status == "different"
+
+
+# Launches in flight
+
+
+def flight(where, what):
+    """A launch whose input or output buffer is written before or after the wait."""
+    g = Graph()
+    x, y = g.input("x", 4, 3), g.input("y", 4, 3)
+    big = g.input("big", 16, 3)
+    sent = g(aten.sin.default, x)
+    out = g(aten.empty.memory_format, [16, 3], device="cpu")
+    launch = g(c10d.all_gather_into_tensor_out.default, sent, WORLD, "0", out=out, name="launch")
+    target, source = (sent, y) if what == "input" else (out, big)
+    if where == "early":
+        g(aten.copy_.default, target, source, name="write")
+    w = g.wait(launch)
+    read = g(aten.cos.default, w)
+    if where == "late":
+        g(aten.copy_.default, target, source, name="write")
+    return g.program(read)
+
+
+@pytest.mark.parametrize("what", ["input", "output"])
+def test_memory_of_a_launch_in_flight_is_not_written(what):
+    proved(flight("late", what), flight("late", what))
+    verdict = differs(flight("late", what), flight("early", what), "mutation", "launch 'launch' still uses")
+    assert any(finding.node == "write" for finding in verdict.findings)
+
+
+def test_what_was_already_wrong_is_not_held_against_the_rewrite():
+    verdict = verify(flight("early", "input"), flight("early", "input"))
+    assert verdict.status == "proved", texts(verdict)
+    assert any("so it is in BEFORE" in note.text for note in verdict.notes)
+
+
+def test_the_output_buffer_is_not_read_before_the_wait():
+    def make(early):
+        g = Graph()
+        x = g.input("x", 4, 3)
+        out = g(aten.empty.memory_format, [16, 3], device="cpu")
+        launch = g(c10d.all_gather_into_tensor_out.default, x, WORLD, "0", out=out)
+        if early:
+            y = g(aten.sin.default, out)
+            w = g.wait(launch)
+        else:
+            w = g.wait(launch)
+            y = g(aten.sin.default, out)
+        return g.program(w, y)
+
+    proved(make(False), make(False))
+    differs(make(False), make(True), "wait")
+
+
+def test_merging_a_launch_whose_result_is_mutated_is_not_proved_wrongly():
+    def make(merged, which):
+        g = Graph()
+        xs = [g.input("a", 4, 3), g.input("b", 4, 3)]
+        full = g.merged_gather(xs) if merged else [g.gather(x) for x in xs]
+        g(aten.mul_.Tensor, full[which], 2)
+        return g.program(*[g(aten.sin.default, w) for w in full])
+
+    proved(make(False, 0), make(True, 0))
+    assert verify(make(False, 0), make(True, 1)).status == "different"
+
+
+def test_constants_that_are_written():
+    def make(write, twice=False):
+        g = Graph()
+        x = g.input("x", 4)
+        value = torch.arange(4.0)
+        state = g.attribute("state", value)
+        if write:
+            g(aten.add_.Tensor, state, x)
+        read = g.attribute("state", value) if twice else state
+        return g.program(g(aten.sin.default, read) if twice else g(aten.sin.default, x))
+
+    proved(make(True), make(True))
+    proved(make(True, True), make(True, True))
+    differs(make(True), make(False), "mutation", "state")
+    differs(make(True, True), make(False, True), "mutation", "state")
+
+
+def test_constants_of_other_values():
+    def make(value):
+        g = Graph()
+        return g.program(g(aten.add.Tensor, g.input("x", 2), g.attribute("c", value)))
+
+    proved(make(torch.tensor([1.0, float("nan")])), make(torch.tensor([1.0, float("nan")])))
+    differs(make(torch.tensor([1.0, 0.0])), make(torch.tensor([1.0, -0.0])), "value", "constant has other values")
+    differs(make(torch.ones(2)), make(torch.ones(2, dtype=torch.float64)), "value")
