@@ -87,7 +87,9 @@ def fsdp() -> fx.GraphModule:
     w.meta["desc"], x.meta["desc"] = "ParamAOTInput(target='w')", "PlainAOTInput(idx=0)"
     for number, node in enumerate((ag, wait, t, mm)):
         node.meta["seq_nr"] = 10 + number // 2
-        node.meta["stack_trace"] = f'File "model.py", line {20 + number // 2}, in forward\n    y = x @ w  # {number // 2}'
+        node.meta["stack_trace"] = (
+            f'File "model.py", line {20 + number // 2}, in forward\n    y = x @ w  # {number // 2}'
+        )
         node.meta["custom"] = {"module_fqn": "layers.0.wq", "n": number // 2}
     ag.meta["recompute"], ag.meta["ac_graph_id"] = CheckpointPolicy.MUST_RECOMPUTE, 3
     wait.meta["recompute"] = CheckpointPolicy.MUST_SAVE
@@ -105,13 +107,17 @@ def arguments() -> fx.GraphModule:
     full = torch.ops.aten.full.default
     b.call("numbers", full, [0, -1, 2**40], 1.5, -0.0, 1e-300, math.inf, -math.inf, math.nan, True, False, None)
     b.call("strings", full, "", "it's", 'say "hi"', "a\nb\\", "ünïcode 漢", "tab\t;  x = None", "# no comment")
-    b.call("types", full, torch.bfloat16, torch.float8_e4m3fn, torch.strided, torch.channels_last, torch.preserve_format)
+    b.call(
+        "types", full, torch.bfloat16, torch.float8_e4m3fn, torch.strided, torch.channels_last, torch.preserve_format
+    )
     b.call("devices", full, torch.device("cuda", 3), torch.device("cuda"), torch.device("cpu"), torch.device("meta"))
     b.call("containers", full, (), (x,), [x, None, [x, (1, 2)]], {"a": x, "b": [1, {"c": (x,)}], 3: x}, ((),), [[]])
     b.call("slices", full, slice(0, 4, None), (slice(None, None, None), x), slice(x, None, 2), ...)
     b.call("complexes", full, 2j, -2j, 1 + 2j, -1.5 - 2j, 0j)
     b.call("functions", torch.ops.higher_order.with_effects, x, op, x, torch.ops.higher_order.cond)
-    b.call("keywords", full, x, dtype=torch.int64, layout=torch.strided, device=torch.device("cuda:0"), pin_memory=False)
+    b.call(
+        "keywords", full, x, dtype=torch.int64, layout=torch.strided, device=torch.device("cuda:0"), pin_memory=False
+    )
     b.call("empty", full)
     return b.module((x,))
 
@@ -224,7 +230,16 @@ def metadata() -> Program:
     shifted.meta["val"] = b.ctx.tensor((2, 4), (4, 1), torch.float32, "cuda", storage_offset=8, requires_grad=True)
     many = b.call("many", aten.native_layer_norm.default, x)
     odd = {"inf": math.inf, "tuple": (1, (2.5, None)), 7: ["x"], "$tag": {"a": 1j}}
-    many.meta["val"] = (shifted.meta["val"], None, 3, 2.5, True, "s", parse_val("Sym(u0 + 1)", b.ctx), [parse_val(T, b.ctx)])
+    many.meta["val"] = (
+        shifted.meta["val"],
+        None,
+        3,
+        2.5,
+        True,
+        "s",
+        parse_val("Sym(u0 + 1)", b.ctx),
+        [parse_val(T, b.ctx)],
+    )
     many.meta.update({"custom": odd, "seq_nr": 4, "stack_trace": 'a "quoted"\nline \u2028 # x', "mine": {"k": [1, 2]}})
     many.meta["nn_module_stack"] = {"k": ("path", "torch.nn.Linear")}
     many.meta["commcc"] = NodeRecord("fsdp", "gathers a parameter", ("ag_1", "ag_2"))
@@ -233,7 +248,9 @@ def metadata() -> Program:
         b.call(name, aten.sym_size.int, x, 0).meta["val"] = value
     b.call("unknown", resolve("torch.ops.mylib.fused_thing.out"), x, [x], scale=0.5, val=T)
     b.call("with_keyword", operator.add, x, b=1)
-    b.call("packet", torch.ops.higher_order.with_effects, x, aten.mm, {"op": aten.mm.default}, [resolve("torch.ops.a.b.c")])
+    b.call(
+        "packet", torch.ops.higher_order.with_effects, x, aten.mm, {"op": aten.mm.default}, [resolve("torch.ops.a.b.c")]
+    )
     program = b.program((many, default))
     out = program.graph.output_node()
     out.name = "output_7"
@@ -255,7 +272,7 @@ def described(graph: fx.Graph, *, full: bool = False) -> list[tuple[Any, ...]]:
     out: list[tuple[Any, ...]] = []
     for node in graph.nodes:
         val = node.meta.get("val", "nothing")
-        value = format_val(val) if not isinstance(val, str) else val
+        value = format_val(val)  # nothing is printed of values that are no tensors
         extra = encode_meta(node) if full else None
         out.append((node.op, node.name, str(node.target), plain(node.args), plain(node.kwargs), value, extra))
     return out

@@ -1,7 +1,7 @@
 """What ``get_attr`` nodes refer to: sub-graphs, and tensor constants by value.
 
-A constant is stored with its bytes if it has at most 64 KiB. One whose value is not known is a fake
-tensor, a sub-graph whose body is not known an empty module; both say so in a note.
+A constant is stored with its bytes if it has at most 64 KiB, else by shape only. One whose value is not
+known is a fake tensor, what is not known at all an empty module; notes say so.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from commcc.errors import InputError
 from commcc.program import Note
 from commcc.serialization.fx_context import REQUIRES_GRAD
 from commcc.serialization.fx_values import constants
-from commcc.serialization.shapes import contiguous_stride, requires_grad_of
+from commcc.serialization.shapes import contiguous_stride, format_val, parse_val, requires_grad_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from commcc.serialization.fx_build import Reading
+    from commcc.serialization.shapes import ShapeContext
     from commcc.terms import Json
 
 MAX_CONSTANT_BYTES = 64 << 10
@@ -92,30 +93,28 @@ def _constant(node: fx.Node, path: str, reading: Reading) -> Any:
     if stored is not None:
         number, body = stored
         try:
-            return decode_constant(body)
+            return decode_constant(body, reading.ctx)
         except InputError as error:
-            raise InputError(error.what, where=f"{reading.where}:{number}") from None
+            raise InputError(error.what, where=f"{reading.where}:{number}", hint=error.hint) from None
     val = node.meta.get("val")
     reading.notes.append(unknown_note(str(node.target), val))
     return val if isinstance(val, torch.Tensor) else nn.Module()
 
 
-def unknown_note(path: str, val: Any) -> Note:
+def unknown_note(path: str, value: Any) -> Note:
     """The note about an attribute of which the text has no value."""
-    if isinstance(val, torch.Tensor):
+    if isinstance(value, torch.Tensor):
         return Note(f"the value of constant {path} is not in the text")
     return Note(f"what {path} is (a sub-graph or a constant) is not in the text")
 
 
-def encode_constant(value: Any) -> dict[str, Json] | None:
-    """A real tensor with its bytes; None if it is too large or has no plain data.
+def encode_constant(value: torch.Tensor, size_text: Callable[[object], str]) -> dict[str, Json]:
+    """A constant: its bytes if it is real and small enough, else its shape and device only.
 
     Strides are kept where they only permute the elements; anything else is stored contiguously.
     """
-    if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor) or value.device.type == "meta":
-        return None
-    if value.layout is not torch.strided or value.numel() * value.element_size() > MAX_CONSTANT_BYTES:
-        return None
+    if not has_value(value):
+        return {"val": format_val(value, size_text)}
     plain = value.detach().to("cpu").contiguous()
     data = plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
     shape, stride = list(value.shape), list(value.stride())
@@ -132,23 +131,24 @@ def encode_constant(value: Any) -> dict[str, Json] | None:
     return body
 
 
-def decode_constant(body: Any) -> torch.Tensor:
+def has_value(value: torch.Tensor) -> bool:
+    """Whether the bytes of a constant go into the text."""
+    if isinstance(value, FakeTensor) or value.device.type == "meta":
+        return False
+    return value.numel() * value.element_size() <= MAX_CONSTANT_BYTES
+
+
+def decode_constant(body: Any, ctx: ShapeContext) -> torch.Tensor:
     """What :func:`encode_constant` encoded, on the CPU; :class:`InputError` for anything else.
 
     ``requires_grad`` is only remembered, see :mod:`commcc.serialization.shapes`.
     """
+    if isinstance(body, dict) and isinstance(body.get("val"), str):
+        val = parse_val(body["val"], ctx)
+        if isinstance(val, torch.Tensor):
+            return val
     try:
-        shape, stride, dtype = body["shape"], body["stride"], constants()[body["dtype"]]
-        data = base64.b64decode(body["data"], validate=True)
-        _check_layout(shape, stride, len(data) // dtype.itemsize)
-        if len(data) % dtype.itemsize or len(data) > MAX_CONSTANT_BYTES:
-            raise ValueError("wrong length")
-        value = torch.zeros(0, dtype=dtype)
-        if data:
-            value = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-            value = (value != 0) if dtype is torch.bool else value.view(dtype)
-        found = torch.empty_strided(shape, stride, dtype=dtype)
-        found.copy_(value.reshape(shape))
+        found = _with_data(body)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, binascii.Error):
         raise InputError("a constant is damaged", hint="write the file again") from None
     if body.get("parameter") is True:
@@ -156,6 +156,20 @@ def decode_constant(body: Any) -> torch.Tensor:
     if body.get("requires_grad") is True:
         setattr(found, REQUIRES_GRAD, True)
     return found
+
+
+def _with_data(body: Any) -> torch.Tensor:
+    shape, stride, dtype = body["shape"], body["stride"], constants()[body["dtype"]]
+    data = base64.b64decode(body["data"], validate=True)
+    if len(data) % dtype.itemsize or len(data) > MAX_CONSTANT_BYTES:
+        raise ValueError("wrong length")
+    _check_layout(shape, stride, len(data) // dtype.itemsize)
+    value = torch.zeros(0, dtype=dtype)
+    if data:
+        raw = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        value = (raw != 0) if dtype is torch.bool else raw.view(dtype)
+    found = torch.empty_strided(shape, stride, dtype=dtype)
+    return found.copy_(value.reshape(shape))
 
 
 def _check_layout(shape: Any, stride: Any, numel: int) -> None:

@@ -33,9 +33,15 @@ _KEYWORDS = re.compile(
     r"|assert|raise|yield|await|break|continue|lambda|def|class)\b|@"
 )
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_STRINGS = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'')
-_SEPARATORS = re.compile(r"[,()\[\]{}=;\"']")
+_STRINGS = re.compile(r"""\"[^"\\\n]*(?:\\.[^"\\\n]*)*\"|'[^'\\\n]*(?:\\.[^'\\\n]*)*'""")
+_BRACKETS = re.compile(r"[][(){}]")
+#: Something goes on after a closing bracket: ``x[0][0]``, ``(x) + (y)``, ``f(x).y``.
+_CHAINED = re.compile(r"[\])}]\s*[^\s,=:;\])}]")
+#: Nested functions, and strings with a prefix, which may hold expressions.
+_ODD = re.compile(r"\blambda\b|\w''")
+_LONGEST = 8 << 20
 _LONGEST_RUN = 1000
+_MOST_CHAINED = 200
 _DEEPEST = 60
 _MOST_CLASSES = 10_000
 
@@ -70,6 +76,8 @@ def outline(text: str, where: str) -> Outline:
     scanner = _Scanner(where)
     for number, line in enumerate(text.split("\n"), 1):
         stripped = line.strip()
+        if len(stripped) > _LONGEST:
+            raise scanner.fail(number, "a line is too long to be one of a graph")
         if stripped:
             scanner.line(number, line, stripped)
     return scanner.finish()
@@ -197,12 +205,17 @@ def expression_tree(text: str, *, call: str = "") -> ast.expr:
 
 
 def check_runs(text: str) -> None:
-    """Refuse long chains of operators (deep trees) and long numbers (slow to convert), and deep brackets."""
+    """Refuse what would make a deep tree (a long chain of operators, brackets) or a number slow to convert.
+
+    The arguments of real graphs are long lists of short items.
+    """
     bare = _STRINGS.sub("''", text)
-    if any(len(run) > _LONGEST_RUN for run in _SEPARATORS.split(bare)):
+    if len(bare) > _LONGEST or _ODD.search(bare) or any(len(item) > _LONGEST_RUN for item in bare.split(",")):
         raise InputError(f"an expression is too long to be one of a graph: {text[:60]!r}")
+    if any(count > _MOST_CHAINED for count, _ in enumerate(_CHAINED.finditer(bare))):
+        raise InputError(f"too many operations in one expression: {text[:60]!r}")
     depth = 0
-    for bracket in re.findall(r"[][(){}]", bare):
-        depth += 1 if bracket in "([{" else -1
+    for match in _BRACKETS.finditer(bare):
+        depth += 1 if match[0] in "([{" else -1
         if depth > _DEEPEST:
             raise InputError(f"brackets nest deeper than {_DEEPEST}: {text[:60]!r}")

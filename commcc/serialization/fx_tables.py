@@ -7,7 +7,7 @@
             ...
         # commcc: meta ["$at", 3, {"original_aten": 0, "partitioner_tag": "is_forward", "stack_trace": 0}]
         # commcc: meta ["stack_trace", 0, "File \\"model.py\\", line 3, in forward"]
-        # commcc: constant ["_tensor_constant0", {"tensor": "f32[2][1]cpu", "data": "AACAPwAAAEA="}]
+        # commcc: constant ["_tensor_constant0", {"dtype": "torch.float32", "shape": [2], ...}]
 
 Keys in :data:`INLINE` stand in the comment above their node; the values of all others are kept once, in
 order of first use. Keys in :data:`WHERE` repeat together, so that their combinations have a table too.

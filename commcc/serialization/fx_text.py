@@ -98,7 +98,12 @@ def _module(text: ClassText, reading: Reading, path: str = "") -> tuple[fx.Graph
     children = {child.name: _module(child, reading, f"{path}{child.name}.") for child in text.children}
     if len(children) != len(text.children):
         raise InputError("two sub-graphs have the same name", where=f"{reading.where}:{text.line}")
-    return graph, attach(graph, children, reading, path)
+    try:
+        return graph, attach(graph, children, reading, path)
+    except InputError as error:
+        if error.where is not None:
+            raise
+        raise InputError(error.what, where=f"{reading.where}:{text.line}", hint=error.hint) from None
 
 
 def _device(source: str) -> str:

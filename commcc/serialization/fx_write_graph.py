@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from commcc.errors import InputError, OutputError
 from commcc.program import Note
-from commcc.serialization.fx_attributes import encode_constant, find, unknown_note
+from commcc.serialization.fx_attributes import encode_constant, find, has_value, unknown_note
 from commcc.serialization.fx_context import SymbolInfo, default_symbol, symbols_in
 from commcc.serialization.fx_header import dump, json_key
 from commcc.serialization.fx_nodes import is_node_name
@@ -202,10 +202,12 @@ class GraphWriter:
             value = find(self.root, path)
             if isinstance(value, fx.GraphModule):
                 out += GraphWriter(value.graph, value, self.parts, f"{self.path}{path}.").lines(path, indent)
-            elif (body := encode_constant(value)) is not None:
+                continue
+            if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+                body = encode_constant(value, self.parts.sizes.text)
                 self.parts.constants.append(constant_line(self.path + path, body))
-            else:
-                self.parts.notes.append(unknown_note(path, value if value is not None else node.meta.get("val")))
+            if not isinstance(value, torch.Tensor) or not has_value(value):
+                self.parts.notes.append(unknown_note(path, value))
         return out
 
 
