@@ -28,7 +28,8 @@ from commcc.serialization.fx_groups import with_used_groups
 from commcc.serialization.pt2_archive import SIDECAR, check_layout, read_json
 from commcc.serialization.pt2_build import build, spec_of
 from commcc.serialization.pt2_carrier import Pt2Carrier, new_document, ranges_of, symbols_of
-from commcc.serialization.pt2_extra import Extra, declare_symbols, decode_extra, encode_extra
+from commcc.serialization.pt2_constants import fill_constants
+from commcc.serialization.pt2_extra import NO_EXTRA, Extra, declare_symbols, decode_extra, encode_extra
 from commcc.serialization.pt2_output import write_archive
 from commcc.serialization.pt2_read import FileState, malformed, read_graph
 from commcc.serialization.pt2_schema import SCHEMA_MINOR_NEW, GraphSpec
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
     from commcc.serialization.pt2_zip import ZipSource
 
-_NO_EXTRA = Extra({}, {}, (), {})
 #: What a sidecar that does not fit does to the code that applies it.
 _MISFIT = (CommccError, KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration, RecursionError)
 
@@ -72,98 +72,105 @@ def read_pt2(path: str | Path, *, trust: bool = False) -> Program:
     path = Path(path)
     try:
         with no_collection(), open_zip(path) as source:
-            return _read(source, trust=trust)
+            return _Reader(source, trust=trust).program()
     except RecursionError:
         raise InputError("is nested too deeply to be a graph", where=str(path)) from None
 
 
-def _read(source: ZipSource, *, trust: bool) -> Program:
-    layout = check_layout(source, trust=trust)
-    with _located(source, layout.model), malformed("the exported program"):
-        document = check_document(read_json(source, layout.model))
-    notes = list(layout.notes)
-    sidecar = _sidecar(source, notes)
-    found = _with_sidecar(document, sidecar, notes) if sidecar is not None else None
-    if found is None:
-        with _located(source, layout.model):
-            found = _without_sidecar(document)
-    with _located(source, layout.model):
-        groups = with_used_groups(found.graph, found.extra.groups)
-    module = document["graph_module"]
-    carried = {**document, "graph_module": {key: value for key, value in module.items() if key != "graph"}}
-    return Program(
-        graph=found.graph,
-        root=found.root,
-        groups=groups,
-        format="pt2",
-        source=source.path,
-        carrier=Pt2Carrier(source.path, source.root, layout, dict(source.entries), carried, found.state.opaque),
-        header=found.extra.header,
-        notes=(*notes, *_opaque_notes(found.state)),
-        provenance=found.extra.provenance,
-    )
+class _Reader:
+    """Reads one archive; ``notes`` collects what is left out or ignored."""
 
+    def __init__(self, source: ZipSource, *, trust: bool) -> None:
+        self.source = source
+        self.layout = check_layout(source, trust=trust)
+        self.notes = list(self.layout.notes)
+        with self._located(), malformed("the exported program"):
+            self.document = check_document(read_json(source, self.layout.model))
 
-@contextmanager
-def _located(source: ZipSource, entry: str) -> Iterator[None]:
-    """Say in an error which entry of the archive it is about."""
-    try:
-        yield
-    except (GraphError, InputError) as error:
-        raise error if error.where is not None else source.error(error.what, entry, hint=error.hint) from None
+    def program(self) -> Program:
+        sidecar = self._sidecar()
+        found = self._with_sidecar(sidecar) if sidecar is not None else None
+        with self._located():
+            if found is None:
+                found = self._without_sidecar()
+            groups = with_used_groups(found.graph, found.extra.groups)
+        self.notes.extend(_opaque_notes(found.state))
+        return Program(
+            graph=found.graph,
+            root=found.root,
+            groups=groups,
+            format="pt2",
+            source=self.source.path,
+            carrier=self._carrier(found.state),
+            header=found.extra.header,
+            notes=tuple(dict.fromkeys((*found.extra.notes, *self.notes))),
+            provenance=found.extra.provenance,
+        )
+
+    def _carrier(self, state: FileState) -> Pt2Carrier:
+        module = {key: value for key, value in self.document["graph_module"].items() if key != "graph"}
+        carried = {**self.document, "graph_module": module}
+        source = self.source
+        return Pt2Carrier(source.path, source.root, self.layout, dict(source.entries), carried, state.opaque)
+
+    @contextmanager
+    def _located(self) -> Iterator[None]:
+        """Say in an error which entry of the archive it is about."""
+        try:
+            yield
+        except (GraphError, InputError) as error:
+            if error.where is not None:
+                raise
+            raise self.source.error(error.what, self.layout.model, hint=error.hint) from None
+
+    def _sidecar(self) -> dict[str, Any] | None:
+        if SIDECAR not in self.source.entries:
+            return None
+        try:
+            data = read_json(self.source, SIDECAR)
+            if not isinstance(data, dict) or not isinstance(data.get("graph"), dict):
+                raise InputError("has no table 'graph'")
+        except InputError as error:
+            self._ignore(error)
+            return None
+        return data
+
+    def _ignore(self, reason: Exception) -> None:
+        what = reason.what if isinstance(reason, CommccError) else f"is malformed ({type(reason).__name__}: {reason})"
+        what = " ".join(what.split())[:200]
+        self.notes.append(Note(f"{SIDECAR} is ignored; names, order and metadata are the graph's own: {what}"))
+
+    def _with_sidecar(self, sidecar: dict[str, Any]) -> _Read | None:
+        """The program that the sidecar describes, if it is the one in the file; None, with a note, if not."""
+        ctx = ShapeContext()
+        try:
+            extra = decode_extra(sidecar)
+            state, kept = self._spec(extra, ctx)
+            spec = apply(sidecar["graph"], kept, MetadataReader(sidecar.get("shared", {}), ctx))
+            fill_constants(self.source, self.layout.name, spec)
+            graph, root = build(spec)
+            again = GraphWriter(graph, root, WriteState(state.opaque, describe=False)).write()
+            if not same_graph(again, self.document["graph_module"]["graph"]):
+                raise InputError("describes another graph; another tool has changed the file")
+        except _MISFIT as error:
+            self._ignore(error)
+            return None
+        return _Read(graph, root, state, extra)
+
+    def _without_sidecar(self) -> _Read:
+        state, kept = self._spec(NO_EXTRA, ShapeContext())
+        graph, root = build(kept)
+        return _Read(graph, root, state, NO_EXTRA)
+
+    def _spec(self, extra: Extra, ctx: ShapeContext) -> tuple[FileState, GraphSpec]:
+        declare_symbols(ctx, self.document["range_constraints"], extra.symbols)
+        state = FileState(ExpressionReader(ctx), constant_names(self.document))
+        return state, read_graph(self.document["graph_module"]["graph"], state)
 
 
 def _opaque_notes(state: FileState) -> Iterator[Note]:
     for target in state.opaque:
         yield Note(f"{target.qualified_name} is not registered with this PyTorch; it is kept, but not understood")
-
-
-def _sidecar(source: ZipSource, notes: list[Note]) -> dict[str, Any] | None:
-    if SIDECAR not in source.entries:
-        return None
-    try:
-        data = read_json(source, SIDECAR)
-        if not isinstance(data, dict) or not isinstance(data.get("graph"), dict):
-            raise InputError("has no table 'graph'")
-    except InputError as error:
-        notes.append(_ignored(error))
-        return None
-    return data
-
-
-def _ignored(reason: Exception) -> Note:
-    what = reason.what if isinstance(reason, CommccError) else f"is malformed ({type(reason).__name__}: {reason})"
-    return Note(
-        f"{SIDECAR} is ignored, names, order and metadata are those of the graph: {' '.join(what.split())[:200]}"
-    )
-
-
-def _with_sidecar(document: dict[str, Any], sidecar: dict[str, Any], notes: list[Note]) -> _Read | None:
-    """The program that the sidecar describes, if it is the one in the file; None, with a note, if not."""
-    try:
-        extra = decode_extra(sidecar)
-        ctx = ShapeContext()
-        state, kept = _read_spec(document, extra, ctx)
-        graph, root = build(apply(sidecar["graph"], kept, MetadataReader(sidecar["shared"], ctx)))
-        again = GraphWriter(graph, root, WriteState(state.opaque, describe=False)).write()
-        if not same_graph(again, document["graph_module"]["graph"]):
-            raise InputError("describes another graph; another tool has changed the file")
-    except _MISFIT as error:
-        notes.append(_ignored(error))
-        return None
-    return _Read(graph, root, state, extra)
-
-
-def _without_sidecar(document: dict[str, Any]) -> _Read:
-    state, kept = _read_spec(document, _NO_EXTRA, ShapeContext())
-    graph, root = build(kept)
-    return _Read(graph, root, state, _NO_EXTRA)
-
-
-def _read_spec(document: dict[str, Any], extra: Extra, ctx: ShapeContext) -> tuple[FileState, GraphSpec]:
-    declare_symbols(ctx, document["range_constraints"], extra.symbols)
-    state = FileState(ExpressionReader(ctx), constant_names(document))
-    return state, read_graph(document["graph_module"]["graph"], state)
 
 
 def write_pt2(program: Program, target: str | Path | IO[bytes]) -> tuple[Note, ...]:

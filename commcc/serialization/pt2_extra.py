@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from commcc.errors import InputError
-from commcc.program import ProcessGroup
+from commcc.program import Note, ProcessGroup
 from commcc.serialization.fx_symbols import SYMBOL_NAME
 from commcc.serialization.shapes import SymbolInfo
 
@@ -35,6 +35,11 @@ class Extra:
     header: Mapping[str, Any]
     provenance: tuple[dict[str, Any], ...]
     symbols: Mapping[str, SymbolInfo]
+    notes: tuple[Note, ...] = ()
+
+
+#: What a file without a sidecar has.
+NO_EXTRA = Extra({}, {}, (), {})
 
 
 def encode_extra(program: Program, symbols: Mapping[str, SymbolInfo]) -> dict[str, Any]:
@@ -52,6 +57,7 @@ def encode_extra(program: Program, symbols: Mapping[str, SymbolInfo]) -> dict[st
         ],
         "header": dict(program.header),
         "provenance": list(program.provenance),
+        "notes": [[note.text, note.node] for note in program.notes],
         "symbols": {name: [info.lower, info.upper, info.hint] for name, info in symbols.items()},
     }
 
@@ -67,7 +73,14 @@ def decode_extra(data: Any) -> Extra:
     if len({group.name for group in groups}) != len(groups):
         raise InputError("two process groups have the same name")
     symbols = {name: _symbol(name, bounds) for name, bounds in data.get("symbols", {}).items()}
-    return Extra({group.name: group for group in groups}, header, tuple(provenance), symbols)
+    notes = tuple([_note(*entry) for entry in data.get("notes", [])])
+    return Extra({group.name: group for group in groups}, header, tuple(provenance), symbols, notes)
+
+
+def _note(text: Any, node: Any) -> Note:
+    if not isinstance(text, str) or not (node is None or isinstance(node, str)):
+        raise InputError("a note is malformed")
+    return Note(text, node)
 
 
 def _group(data: Any) -> ProcessGroup:

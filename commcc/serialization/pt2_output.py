@@ -16,11 +16,10 @@ import json
 from typing import IO, TYPE_CHECKING, Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from commcc.program import Note
 from commcc.serialization.pt2_archive import SIDECAR
-from commcc.serialization.pt2_values import write_tensor
+from commcc.serialization.pt2_constants import store
 from commcc.serialization.pt2_zip import ZipSink, open_zip
 
 if TYPE_CHECKING:
@@ -62,15 +61,12 @@ def _write_new(stream: IO[bytes], document: bytes, sidecar: bytes, tensors: Mapp
             sink.write(name, data)
         sink.write("data/weights/model_weights_config.json", _json({"config": {}}))
         for number, (name, tensor) in enumerate(tensors.items()):
-            values = _bytes_of(tensor)
+            values, meta = store(tensor)
             if values is None:
                 notes.append(Note(f"the values of the constant {name} are not known; it is written as zeros", name))
-            config[name] = {
-                "path_name": f"tensor_{number}",
-                "is_param": False,
-                "use_pickle": False,
-                "tensor_meta": _dense(write_tensor(tensor)),
-            }
+            is_parameter = isinstance(tensor, torch.nn.Parameter)
+            stored = {"path_name": f"tensor_{number}", "is_param": is_parameter, "use_pickle": False}
+            config[name] = {**stored, "tensor_meta": meta}
             sink.write(f"data/constants/tensor_{number}", values or b"")
         sink.write("data/constants/model_constants_config.json", _json({"config": config}))
         sink.write("data/sample_inputs/model.pt", b"")
@@ -81,20 +77,3 @@ def _write_new(stream: IO[bytes], document: bytes, sidecar: bytes, tensors: Mapp
 
 def _json(data: Any) -> bytes:
     return json.dumps(data).encode()
-
-
-def _dense(meta: dict[str, Any]) -> dict[str, Any]:
-    """The description of a tensor as it is stored: contiguous, from the start."""
-    strides, step = [], 1
-    for size in reversed(meta["sizes"]):
-        strides.append({"as_int": step})
-        step *= max(size.get("as_int", 1), 1)
-    return {**meta, "strides": strides[::-1], "storage_offset": {"as_int": 0}}
-
-
-def _bytes_of(tensor: torch.Tensor) -> bytes | None:
-    """The values of a real tensor; None for one that has none."""
-    if isinstance(tensor, FakeTensor) or tensor.device.type == "meta":
-        return None
-    flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().flatten()
-    return bytes(flat.view(torch.uint8).numpy().tobytes())
