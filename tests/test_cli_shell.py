@@ -22,6 +22,8 @@ from commcc.passes import registry
 
 ROOT = Path(__file__).parents[1]
 
+SOME_FILE = str(ROOT / "README.md")
+
 LIGHT = [
     ["--help"],
     ["--version"],
@@ -30,16 +32,17 @@ LIGHT = [
     ["passes", "bucket", "--json"],
     ["bukcet"],
     ["bucket"],
-    ["bucket", "g.pt2", "--bucket-cap-mb", "many"],
-    ["bucket", "g.pt2", "--bucket-cap", "3"],
-    ["tag", "g.pt2", "--no-such-flag"],
-    ["convert", "g.pt2"],
-    ["verify", "g.pt2"],
+    ["bucket", SOME_FILE, "--bucket-cap-mb", "many"],
+    ["bucket", SOME_FILE, "--bucket-cap", "3"],
+    ["tag", SOME_FILE, "--no-such-flag"],
+    ["convert", SOME_FILE],
+    ["verify", SOME_FILE],
     ["passes", "buckt"],
+    ["inspect", "no-such-file.pt2"],
 ]
 
 
-@pytest.mark.parametrize("arguments", LIGHT, ids=" ".join)
+@pytest.mark.parametrize("arguments", LIGHT, ids=lambda words: " ".join(words).replace(SOME_FILE, "FILE"))
 def test_light_commands_do_not_import_torch(arguments):
     code = (
         "import sys\n"
@@ -74,17 +77,17 @@ def test_help_is_quick():
     [
         (["bukcet"], ["no such command 'bukcet'", "did you mean 'bucket'?", "commcc --help"]),
         (["zzz"], ["no such command 'zzz';"]),
-        (["bucket", "g", "--bucket-cap-md", "3"], ["--bucket-cap-mb", "commcc bucket --help"]),
+        (["bucket", SOME_FILE, "--bucket-cap-md", "3"], ["--bucket-cap-mb", "commcc bucket --help"]),
         (["bucket"], ["Missing argument 'GRAPH'", "commcc bucket --help"]),
         (
-            ["bucket", "g", "--bucket-cap-mb", "x", "--max-topo-span=-3"],
+            ["bucket", SOME_FILE, "--bucket-cap-mb", "x", "--max-topo-span=-3"],
             ["bucket_cap_mb", "max_topo_span", "'x'", "-3"],
         ),
-        (["bucket", "g", "--strategy", "gredy"], ["did you mean 'greedy'?"]),
+        (["bucket", SOME_FILE, "--strategy", "gredy"], ["did you mean 'greedy'?"]),
         (["passes", "buckt"], ["no pass 'buckt'", "did you mean 'bucket'?"]),
-        (["inspect", "g", "--top", "-1"], ["--top"]),
+        (["inspect", SOME_FILE, "--top", "-1"], ["--top"]),
     ],
-    ids=" ".join,
+    ids=lambda words: " ".join(words).replace(SOME_FILE, "FILE"),
 )
 def test_wrong_use_is_one_line_and_exit_code_2(arguments, words, capsys):
     assert run(arguments) == 2

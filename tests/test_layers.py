@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -34,14 +35,10 @@ ONLY = {
     "rich": ("report", "cli"),
     "click": ("report", "cli"),
 }
-#: Registers the functional collectives with PyTorch; needs no process group.
-REGISTRATION = {
-    "torch.distributed._functional_collectives",
-    "torch.distributed._tools",
-    "torch.distributed.fsdp._fully_shard._fsdp_collectives",
-    "torch.distributed.tensor",
-}
-REGISTERS = ("commcc.serialization",)
+#: The one module that imports parts of torch.distributed by name, to register their ops with PyTorch.
+REGISTERS = "commcc.serialization.targets"
+#: What needs a process group; not even that module may name these.
+PROCESS_GROUPS = ("torch.distributed.distributed_c10d", "torch.distributed.rendezvous", "torch.distributed.launcher")
 
 NO_TORCH = ("commcc.errors", "commcc.terms", "commcc.plan", "commcc.passes", "commcc.cli", "commcc.report")
 
@@ -90,6 +87,8 @@ def imports_in(module: str, text: str) -> list[Import]:
                 found.extend(
                     Import(module, f"{child.module}.{alias.name}", child.lineno, immediate) for alias in child.names
                 )
+            if isinstance(child, ast.Constant) and re.fullmatch(r"torch\.distributed(\.\w+)*", str(child.value)):
+                found.append(Import(module, child.value, child.lineno, False))  # for importlib
             nested = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
             visit(child, immediate and not nested)
 
@@ -126,8 +125,8 @@ def forbidden(imports: list[Import]) -> list[str]:
         for package, allowed in ONLY.items():
             if not within(each.target, package) or part(each.module) in allowed:
                 continue
-            registers = any(within(each.target, name) for name in REGISTRATION)
-            if not (registers and any(within(each.module, place) for place in REGISTERS)):
+            registers = each.module == REGISTERS and package == "torch.distributed" and each.target != package
+            if not registers or any(within(each.target, name) for name in PROCESS_GROUPS):
                 found.append(str(each))
     return found
 
@@ -151,8 +150,10 @@ def test_the_checks_fire():
     assert len(forbidden(bad)) == 1
     group = imports_in("commcc.serialization.targets", "import torch.distributed.distributed_c10d")
     assert len(forbidden(group)) == 1
-    registration = imports_in("commcc.serialization.targets", "import torch.distributed._functional_collectives")
-    assert forbidden(registration) == []
+    by_name = 'OPS = ("torch.distributed._functional_collectives", "torch.distributed.tensor")'
+    assert forbidden(imports_in("commcc.serialization.targets", by_name)) == []
+    assert len(forbidden(imports_in("commcc.serialization.shapes", by_name))) == 2
+    assert len(forbidden(imports_in("commcc.serialization.targets", 'X = "torch.distributed.distributed_c10d"'))) == 1
     assert imports_in("commcc.plan", "if TYPE_CHECKING:\n    import torch\n") == []
 
 
