@@ -133,6 +133,9 @@ def _missing(pair: Pair) -> dict[str, list[Step]]:
 
 
 def _report_op(pair: Pair, step: Step, missing: dict[str, list[Step]]) -> None:
+    if step.why:
+        pair.report.gap("value", step.node, f"{step.path}: not decided: {step.why}")
+        return
     candidates = missing.get(step.path, [])
     partner = next((old for old in candidates if old.node == step.node), None)
     if partner is None and candidates:
@@ -140,8 +143,6 @@ def _report_op(pair: Pair, step: Step, missing: dict[str, list[Step]]) -> None:
         partner = next((old for old in candidates if old.node not in taken), candidates[0])
     if partner is None:
         pair.fail("value", step.node, f"computes {step.path} of operands that BEFORE never gives it", (*step.operands,))
-        if step.why:
-            pair.report.gap("value", step.node, f"{step.path}: not decided: {step.why}")
         return
     candidates.remove(partner)
     if partner.plain == step.plain:

@@ -1,0 +1,101 @@
+"""Time of the verifier on a large graph: printed, and linear by what it makes, not by the clock."""
+
+from __future__ import annotations
+
+import operator
+import time
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from commcc.program import Program
+from commcc.verify import verify
+from tests.verify_graphs import aten, c10d
+
+RANKS, ROWS, SIDE = 8, 64, 512
+WEIGHTS = 7
+BF16 = torch.bfloat16
+
+
+class Layers:
+    """A llama-like forward graph, with values made once for each shape, so that building is quick."""
+
+    def __init__(self) -> None:
+        self.graph = fx.Graph()
+        self.mode = FakeTensorMode()
+        self.fakes: dict[Any, torch.Tensor] = {}
+
+    def fake(self, shape: tuple[int, ...], dtype: torch.dtype = BF16, stride: Any = None) -> torch.Tensor:
+        key = (shape, dtype, stride)
+        if key not in self.fakes:
+            with self.mode:
+                made = torch.empty(shape, dtype=dtype)
+                self.fakes[key] = made if stride is None else torch.empty_strided(shape, stride, dtype=dtype)
+        return self.fakes[key]
+
+    def call(self, target: Any, args: tuple[Any, ...], val: Any, **kwargs: Any) -> fx.Node:
+        node = self.graph.call_function(target, args, kwargs)
+        node.meta["val"] = val
+        return node
+
+    def gathered(self, shards: list[fx.Node]) -> list[fx.Node]:
+        """One launch for all shards, or a plain gather when there is one."""
+        count, numel = len(shards), ROWS * SIDE
+        if count == 1:
+            sent = self.call(aten._to_copy.default, (shards[0],), self.fake((ROWS, SIDE)), dtype=BF16)
+            full = self.fake((SIDE, SIDE))
+            launch = self.call(c10d.all_gather_into_tensor.default, (sent, RANKS, "0"), full)
+            return [self.call(c10d.wait_tensor.default, (launch,), full)]
+        flat = [self.call(aten.reshape.default, (p, [-1]), self.fake((numel,), torch.float32)) for p in shards]
+        whole = self.call(aten.cat.default, (flat,), self.fake((numel * count,), torch.float32))
+        sent = self.call(aten._to_copy.default, (whole,), self.fake((numel * count,)), dtype=BF16)
+        received = self.fake((numel * count * RANKS,))
+        launch = self.call(c10d.all_gather_into_tensor.default, (sent, RANKS, "0"), received)
+        waited = self.call(c10d.wait_tensor.default, (launch,), received)
+        rows = self.call(aten.view.default, (waited, [RANKS, numel * count]), self.fake((RANKS, numel * count)))
+        part = self.fake((RANKS, numel), BF16, (numel * count, 1))
+        split = self.call(aten.split_with_sizes.default, (rows, [numel] * count, 1), (part,) * count)
+        parts = [self.call(operator.getitem, (split, i), part) for i in range(count)]
+        return [self.call(aten.reshape.default, (p, [SIDE, SIDE]), self.fake((SIDE, SIDE))) for p in parts]
+
+    def program(self, layers: int, bucket: int) -> Program:
+        shards = [self.graph.placeholder(f"p{i}") for i in range(layers * WEIGHTS)]
+        for shard in shards:
+            shard.meta["val"] = self.fake((ROWS, SIDE), torch.float32)
+        x = self.graph.placeholder("x")
+        x.meta["val"] = square = self.fake((SIDE, SIDE))
+        outputs = []
+        for start in range(0, len(shards), bucket):
+            for weight in self.gathered(shards[start : start + bucket]):
+                turned = self.call(aten.permute.default, (weight, [1, 0]), self.fake((SIDE, SIDE), BF16, (1, SIDE)))
+                product = self.call(aten.mm.default, (x, turned), square)
+                tall = self.call(aten.view.default, (product, [1, SIDE, SIDE]), self.fake((1, SIDE, SIDE)))
+                act = self.call(aten.mul.Tensor, (tall, tall), tall.meta["val"])
+                x = self.call(aten.view.default, (act, [SIDE, SIDE]), square)
+                outputs.append(product)
+        self.graph.output((*outputs, x))
+        return Program(self.graph, torch.nn.Module())
+
+
+def measured(layers: int, bucket: int) -> tuple[int, int]:
+    """Nodes compared, and terms made; the time is printed."""
+    before, after = Layers().program(layers, 1), Layers().program(layers, bucket)
+    started = time.process_time()
+    verdict = verify(before, after)
+    seconds = time.process_time() - started
+    assert verdict.status == "proved"
+    nodes = verdict.checked["nodes_before"] + verdict.checked["nodes_after"]
+    print(f"{nodes} nodes, buckets of {bucket}: {seconds:.2f} s, {verdict.checked['terms']} terms")
+    return nodes, verdict.checked["terms"]
+
+
+def test_terms_grow_with_the_graph():
+    small, large = measured(16, 14), measured(128, 14)
+    assert large[1] / small[1] < 1.1 * large[0] / small[0]
+
+
+def test_one_bucket_of_everything():
+    nodes, terms = measured(128, 128 * WEIGHTS)
+    assert terms < 3 * nodes

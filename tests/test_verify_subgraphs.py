@@ -1,0 +1,169 @@
+"""The verifier on higher-order ops: sub-graphs are compared by what they compute."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import fx
+
+from commcc.ops import OpaqueOp
+from commcc.verify import verify
+from tests.verify_graphs import WORLD, Graph, aten, c10d, differs, proved, rules
+
+cond = torch.ops.higher_order.cond
+
+
+def body(change="", names=("x",)):
+    g = Graph()
+    xs = [g.input(name, 4, 4) for name in names]
+    x = xs[0]
+    if change == "random":
+        x = g(aten.bernoulli.p, x, 0.5)
+    if change == "write":
+        g(aten.add_.Tensor, x, 1)
+    y = g(aten.mul.Tensor, x, 3 if change == "constant" else 2, name=f"{names[0]}_doubled")
+    if change == "effect":
+        g(aten._assert_async.msg, g(aten.any.default, y), "wrong")
+    if change == "launch":
+        y = g(c10d.all_reduce.default, y, "sum", "0")
+    if change in ("waited", "early"):
+        launch = g(c10d.all_reduce.default, y, "sum", "0")
+        y = g.wait(launch) if change == "waited" else g(aten.sin.default, launch)
+        if change == "waited":
+            y = g(aten.sin.default, y)
+    g.graph.output((y,))
+    return fx.GraphModule(g.root, g.graph)
+
+
+def calls(*changes, names=("x",), attribute="branch"):
+    """A conditional with the same or different branches."""
+    g = Graph()
+    p, x = g.input("p", dtype=torch.bool), g.input("x", 4, 4)
+    branches = []
+    for i, change in enumerate(changes):
+        setattr(g.root, f"{attribute}_{i}", body(change, names))
+        branches.append(g.graph.get_attr(f"{attribute}_{i}"))
+    with g.mode:
+        val = (torch.empty(4, 4),)
+    made = g(cond, p, branches[0], branches[-1], [x], val=val)
+    import operator
+
+    return g.program(g(operator.getitem, made, 0))
+
+
+def test_equal_subgraphs_under_other_names():
+    proved(calls("", "constant"), calls("", "constant"))
+    proved(calls("", "constant"), calls("", "constant", names=("other",), attribute="sub"))
+
+
+@pytest.mark.parametrize("change", ["constant", "random", "write", "effect", "launch"])
+def test_a_changed_subgraph(change):
+    assert verify(calls("", ""), calls("", change)).status == "different"
+    proved(calls("", change), calls("", change))
+
+
+def test_swapped_branches():
+    differs(calls("", "constant"), calls("constant", ""), "value")
+
+
+def test_a_wait_that_a_subgraph_lost():
+    verdict = differs(calls("waited"), calls("early"), "wait")
+    assert rules(verdict) == {"wait"}
+    proved(calls("waited"), calls("waited"))
+
+
+def test_random_numbers_in_subgraphs_keep_their_order():
+    def make(swapped):
+        g = Graph()
+        p, x = g.input("p", dtype=torch.bool), g.input("x", 4, 4)
+        g.root.branch = body("random")
+        branch = g.graph.get_attr("branch")
+        with g.mode:
+            val = (torch.empty(4, 4),)
+        if swapped:
+            draw = g(aten.rand_like.default, x)
+            made = g(cond, p, branch, branch, [x], val=val)
+        else:
+            made = g(cond, p, branch, branch, [x], val=val)
+            draw = g(aten.rand_like.default, x)
+        return g.program(made, draw)
+
+    proved(make(False), make(False))
+    differs(make(False), make(True), "random")
+
+
+def test_a_subgraph_that_is_out_of_order():
+    before, after = calls(""), calls("")
+    nodes = list(after.root.branch_0.graph.nodes)
+    nodes[0].prepend(nodes[1])
+    differs(before, after, "order", "in a sub-graph")
+
+
+def test_subgraphs_in_subgraphs():
+    def make(change):
+        g = Graph()
+        inner = Graph()
+        x = inner.input("x", 4, 4)
+        inner.root.deep = body(change)
+        p = inner.input("p", dtype=torch.bool)
+        with g.mode:
+            val = (torch.empty(4, 4),)
+        deep = inner.graph.get_attr("deep")
+        inner.graph.output((inner(cond, p, deep, deep, [x], val=val),))
+        g.root.outer = fx.GraphModule(inner.root, inner.graph)
+        p, x = g.input("p", dtype=torch.bool), g.input("x", 4, 4)
+        outer = g.graph.get_attr("outer")
+        return g.program(g(cond, p, outer, outer, [x, p], val=val))
+
+    proved(make(""), make(""))
+    differs(make(""), make("constant"), "value")
+
+
+def test_sharing_one_subgraph_or_owning_a_copy_is_the_same():
+    first, second = calls("", ""), calls("", "")
+    second.root.branch_1 = second.root.branch_0
+    proved(first, second)
+
+
+def test_unknown_ops_are_terms():
+    def make(name, value=1):
+        g = Graph()
+        x = g.input("x", 4)
+        with g.mode:
+            val = torch.empty(4)
+        return g.program(g(OpaqueOp(name), x, value, val=val))
+
+    proved(make("mylib.op.default"), make("mylib.op.default"))
+    differs(make("mylib.op.default"), make("mylib.other.default"), "value")
+    differs(make("mylib.op.default"), make("mylib.op.default", 2), "value")
+
+
+def test_calls_of_modules_are_a_gap():
+    def make():
+        g = Graph()
+        x = g.input("x", 4)
+        g.root.act = torch.nn.ReLU()
+        return g.program(g.graph.call_module("act", (x,)))
+
+    program = make()
+    assert verify(program, program).status == "unproved"
+    assert verify(make(), make()).status != "proved"
+
+
+def test_two_results_of_different_shapes_keep_apart():
+    """Inputs of sub-graphs have no name of their own; their shapes must not leak into one another."""
+
+    def make(size):
+        g = Graph()
+        inner = Graph()
+        x = inner.input("x", size)
+        inner.graph.output((inner(aten.cat.default, [inner(aten.view.default, x, [-1])]),))
+        g.root.sub = fx.GraphModule(inner.root, inner.graph)
+        p, x = g.input("p", dtype=torch.bool), g.input("x", 4 * WORLD)
+        sub = g.graph.get_attr("sub")
+        with g.mode:
+            val = (torch.empty(size),)
+        return g.program(g(cond, p, sub, sub, [x], val=val))
+
+    proved(make(8), make(8))
+    assert verify(make(8), make(16)).status == "different"
