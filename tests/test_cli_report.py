@@ -199,8 +199,15 @@ def test_inspect_lists():
 
 
 def test_listing():
-    document = {"input": "run.log", "graphs": [{"name": "a/fw", "kind": "forward", "nodes": 1200}] * 2}
+    document = {
+        "input": "run.log",
+        "graphs": [{"name": "a/fw", "kind": "forward", "nodes": 1200, "loadable": True}] * 2,
+    }
     text = drawn(*inspecting.listing(document))
+    other = {"name": "a/dynamo", "kind": "dynamo", "nodes": 5, "loadable": False}
+    assert "dynamo, cannot be loaded" in drawn(
+        *inspecting.listing({**document, "graphs": [other, *document["graphs"]]})
+    )
     assert "run.log holds 2 graphs" in text and "1,200" in text and "commcc inspect run.log::a/fw" in text
 
 
@@ -268,5 +275,9 @@ def test_names_in_a_file_cannot_drive_the_terminal():
         text = drawn(*inspecting.view(document, top))
         assert "dp\\x1b[2J\\x07\\u202e" in text
         assert all(line.isprintable() for line in text.splitlines())
-    text = drawn(*inspecting.listing({"input": "g", "graphs": [{"name": evil, "kind": "joint", "nodes": 1}] * 2}))
+    text = drawn(
+        *inspecting.listing(
+            {"input": "g", "graphs": [{"name": evil, "kind": "joint", "nodes": 1, "loadable": True}] * 2}
+        )
+    )
     assert all(line.isprintable() for line in text.splitlines())

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from commcc.passes.base import Pass
     from commcc.pipeline import RunResult
     from commcc.program import Note, Program
+    from commcc.serialization import GraphEntry
     from commcc.terms import Json
     from commcc.verify import Verdict
 
@@ -136,9 +137,9 @@ def _collective(index: GraphIndex, each: Collective) -> dict[str, Json]:
     }
 
 
-def listing(graph: str, entries: Iterable[Any]) -> dict[str, Json]:
+def listing(graph: str, entries: Iterable[GraphEntry]) -> dict[str, Json]:
     """``inspect`` of a file that holds several graphs."""
-    graphs: list[Json] = [{"name": e.name, "kind": e.kind, "nodes": getattr(e, "nodes", None)} for e in entries]
+    graphs: list[Json] = [{"name": e.name, "kind": e.kind, "nodes": e.nodes, "loadable": e.loadable} for e in entries]
     return _document("inspect", input=graph, graphs=graphs)
 
 

@@ -50,8 +50,9 @@ def listing(document: Document) -> list[RenderableType]:
         f"{document['input']} holds {plural(len(graphs), 'graph')}", "name", "kind", "nodes", numbers=("nodes",)
     )
     for graph in graphs:
-        table.add_text(graph["name"], graph["kind"], count(graph["nodes"]))
-    first = graphs[0]["name"]
+        kind = graph["kind"] if graph["loadable"] else f"{graph['kind']}, cannot be loaded"
+        table.add_text(graph["name"], kind, count(graph["nodes"]))
+    first = next(graph["name"] for graph in graphs if graph["loadable"])
     return [table, "", Text(printable(f"choose one: commcc inspect {document['input']}::{first}"))]
 
 
