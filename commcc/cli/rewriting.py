@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commcc.cli.parameters import GRAPH_HELP, common_options, graph_argument, output_option, pass_options, trust_option
-from commcc.errors import EXIT_OK, InternalError, OutputError, VerifyError
+from commcc.errors import EXIT_OK, OutputError, VerifyError
 from commcc.passes import options, registry
-from commcc.report.units import sentence
+from commcc.report.units import plural, sentence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,17 +120,14 @@ def check_output(graph: str, output: str) -> Path:
 
 
 def judge(session: Session, result: RunResult, *, require_proof: bool) -> None:
-    """Let a result pass, or raise: when it differs always, when it is not proved if proof is required."""
-    if any(verdict.status == "different" for verdict in result.verdicts):
-        raise InternalError(
-            "bug in commcc, please report: the result is not the same program", hint="nothing was written"
-        )
+    """Let a result pass whose proof has a gap, with a warning, or refuse it when proof is required.
+
+    A result that differs does not come this far: the pipeline raises.
+    """
     if result.verified == "proved":
         return
     unproved = [gap for verdict in result.verdicts for gap in verdict.unproved]
-    gaps, first = len(unproved), str(unproved[0]) if unproved else "no reason given"
+    text = f"not proved to be the same program ({plural(len(unproved), 'gap')}, the first: {unproved[0]})"
     if require_proof:
-        raise VerifyError(
-            f"not proved to be the same program ({gaps} gaps; first: {first})", hint="nothing was written"
-        )
-    session.warn(f"not proved to be the same program ({gaps} gaps; first: {first}); compare with 'commcc verify'")
+        raise VerifyError(text, hint="nothing was written")
+    session.warn(text)
