@@ -26,7 +26,19 @@ from commcc.errors import InputError
 from commcc.ops import OpaqueOp
 from commcc.serialization.pt2_arguments import read_argument
 from commcc.serialization.pt2_meta import read_metadata
-from commcc.serialization.pt2_schema import KEYWORD, POSITIONAL, GraphSpec, Ref, Spec, check_name, union
+from commcc.serialization.pt2_schema import (
+    KEYWORD,
+    LIST,
+    MANY,
+    NONE,
+    ONE,
+    POSITIONAL,
+    GraphSpec,
+    Ref,
+    Spec,
+    check_name,
+    union,
+)
 from commcc.serialization.pt2_values import ValueReader
 from commcc.serialization.targets import resolve
 
@@ -44,10 +56,13 @@ _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 
 @dataclass(frozen=True)
 class OpaqueCall:
-    """How a file calls an op that is not registered here: its argument names, and whether it returns a list."""
+    """How a file calls an op that is not registered here.
+
+    arguments: their names. returns: ``none``, ``one``, ``list`` (of tensors) or ``many`` results.
+    """
 
     arguments: tuple[str, ...]
-    returns_list: bool
+    returns: str
 
 
 @dataclass
@@ -164,7 +179,7 @@ class _GraphReader:
         results.add()
         if isinstance(target, OpaqueOp):
             names = tuple(item["name"] for item in data["inputs"])
-            self._learn(target, OpaqueCall(names, results.is_list))
+            self._learn(target, OpaqueCall(names, results.kind))
 
     def _learn(self, target: OpaqueOp, call: OpaqueCall) -> None:
         known = self.state.opaque.get(target)
@@ -209,6 +224,7 @@ class _Results:
         self.outputs = [union(output) for output in data["outputs"]]
         self.name = data.get("name")
         self.is_list = len(self.outputs) == 1 and self.outputs[0][0] == "as_tensors"
+        self.kind = LIST if self.is_list else {0: NONE, 1: ONE}.get(len(self.outputs), MANY)
         self.single_in_tuple = isinstance(spec.target, HigherOrderOperator) and not data.get(
             "is_hop_single_tensor_return"
         )

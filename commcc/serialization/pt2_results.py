@@ -23,6 +23,7 @@ from torch._ops import OpOverload
 from commcc.errors import OutputError
 from commcc.ops import OpaqueOp
 from commcc.serialization.pt2_argument_writer import TEXT_HINT, kind_of_value
+from commcc.serialization.pt2_schema import LIST, MANY, NONE, ONE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,9 +37,6 @@ class Values(Protocol):
     def register(self, name: str, val: Any) -> dict[str, Any]:
         """Note the value called ``name``, and say how a use of it is written."""
         ...
-
-
-NONE, ONE, LIST, MANY = "none", "one", "list", "many"
 
 
 @lru_cache(maxsize=4096)
@@ -81,9 +79,11 @@ class ResultTable:
         target, val = node.target, node.meta.get("val")
         if isinstance(target, OpOverload):
             return _returns(target)
+        known = self._opaque.get(target) if isinstance(target, OpaqueOp) else None
+        if known is not None:
+            return known.returns
         if isinstance(val, (list, tuple)):
-            known = self._opaque.get(target) if isinstance(target, OpaqueOp) else None
-            return LIST if known is not None and known.returns_list else MANY
+            return MANY
         if isinstance(val, dict):
             raise OutputError("the results have names, which a .pt2 file cannot hold", hint=TEXT_HINT)
         return ONE

@@ -51,6 +51,8 @@ LAYOUT_NUMBERS = {layout: number for number, layout in LAYOUTS.items()}
 MEMORY_FORMAT_NUMBERS = {memory_format: number for number, memory_format in MEMORY_FORMATS.items()}
 
 POSITIONAL, KEYWORD = 1, 2
+#: How many results a node has: none, one, a list of tensors, or several.
+NONE, ONE, LIST, MANY = "none", "one", "list", "many"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED = frozenset({*keyword.kwlist, "self"})
 #: Characters that PyTorch would put between quotes in generated code.
