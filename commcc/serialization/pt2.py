@@ -138,7 +138,9 @@ class _Reader:
     def _ignore(self, reason: Exception) -> None:
         what = reason.what if isinstance(reason, CommccError) else f"is malformed ({type(reason).__name__}: {reason})"
         what = " ".join(what.split())[:200]
-        self.notes.append(Note(f"{SIDECAR} is ignored; names, order and metadata are the graph's own: {what}"))
+        self.notes.append(
+            Note(f"{SIDECAR} does not fit the graph and is ignored; did another tool change it? It {what}")
+        )
 
     def _with_sidecar(self, sidecar: dict[str, Any]) -> _Read | None:
         """The program that the sidecar describes, if it is the one in the file; None, with a note, if not."""
@@ -151,7 +153,7 @@ class _Reader:
             graph, root = build(spec)
             again = GraphWriter(graph, root, WriteState(state.opaque, describe=False)).write()
             if not same_graph(again, self.document["graph_module"]["graph"]):
-                raise InputError("describes another graph; another tool has changed the file")
+                raise InputError("describes another graph")
         except _MISFIT as error:
             self._ignore(error)
             return None

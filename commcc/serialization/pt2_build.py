@@ -67,6 +67,8 @@ def _build_nodes(specs: list[Spec]) -> fx.Graph:
         if spec.val is not NO_VAL:
             node.meta["val"] = spec.val
         made[spec.name] = node
+    # Names that FX makes up later must not clash with those that it would not have chosen.
+    graph._graph_namespace._used_names.update(made)
     return graph
 
 
