@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from commcc.errors import InputError
 from commcc.program import Note
@@ -115,8 +116,9 @@ def encode_constant(value: torch.Tensor, size_text: Callable[[object], str]) -> 
     """
     if not has_value(value):
         return {"val": format_val(value, size_text)}
-    plain = value.detach().to("cpu").contiguous()
-    data = plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+    with _disable_current_modes():  # a backend may ask while PyTorch traces
+        plain = value.detach().to("cpu").contiguous()
+        data = plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
     shape, stride = list(value.shape), list(value.stride())
     body: dict[str, Any] = {
         "dtype": str(value.dtype),

@@ -22,6 +22,8 @@ import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
+from torch.utils._python_dispatch import _disable_current_modes
+
 from commcc.errors import GraphError, InputError
 from commcc.program import Note, Program
 from commcc.serialization.fx_attributes import attach
@@ -55,7 +57,7 @@ def parse_text(source: str, where: str) -> Program:
     where: the file, for messages.
     """
     try:
-        with warnings.catch_warnings(), _no_collection():
+        with warnings.catch_warnings(), _no_collection(), _disable_current_modes():
             warnings.simplefilter("ignore")  # Python's parser warns about odd literals
             return _parse(source, where)
     except (RecursionError, MemoryError):

@@ -10,13 +10,14 @@ Usage::
 tuples, None and plain numbers. Equal JSON comes from equal metadata, in one fixed key order.
 
 What JSON has not is tagged: ``{"$tuple": [...]}``, ``{"$dict": [[key, value], ...]}``, ``{"$float": "inf"}``.
-Classes become their qualified names, enums their names, ops and descriptors their printed form; these
+Classes and functions become their qualified names, enums their names, ops and descriptors their printed form; these
 come back as strings. Limits: what torch can derive again from ``val`` (``tensor_meta``) is not kept.
 """
 
 from __future__ import annotations
 
 import math
+import types
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,7 @@ class _NoVal:
 
 NO_VAL: Any = _NoVal()
 _LOST: Any = object()
+_NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 
 #: Derived from ``val`` or private to the tracer that made the graph; leaving them out loses nothing.
 DERIVED_KEYS = frozenset(
@@ -99,7 +101,12 @@ def encode_entry(key: Any, value: Any, size_text: SizeText = str) -> Any:
         return value.to_json() if isinstance(value, NodeRecord) else _LOST
     if key in _PRINTED and not isinstance(value, str):
         return [str(item) for item in value] if isinstance(value, (list, tuple)) else str(value)
-    return encode_json(value)
+    known = _has_known_type(key, value.name if isinstance(value, Enum) else value)
+    return encode_json(value) if known else _LOST
+
+
+def _has_known_type(key: str, value: Any) -> bool:
+    return key not in _TYPES or value is None or isinstance(value, _TYPES[key])
 
 
 def encode_json(value: Any) -> Any:
@@ -116,9 +123,9 @@ def encode_json(value: Any) -> Any:
         return _encode_sequence(value)
     if isinstance(value, dict):
         return _encode_dict(value)
-    if isinstance(value, type):
-        return f"{value.__module__}.{value.__qualname__}"
-    return str(value) if isinstance(value, (OperatorBase, OpOverloadPacket)) else _LOST
+    if isinstance(value, (OperatorBase, OpOverloadPacket)):
+        return str(value)
+    return f"{value.__module__}.{value.__qualname__}" if isinstance(value, _NAMED) else _LOST
 
 
 def is_lost(encoded: Any) -> bool:
@@ -269,6 +276,6 @@ def decode_entry(key: str, entry: Any, ctx: ShapeContext, val: Any = NO_VAL) -> 
         except (AttributeError, ValueError) as error:
             raise InputError(f"broken commcc record: {error}") from None
     found = decode_json(entry)
-    if key in _TYPES and not isinstance(found, _TYPES[key]):
+    if not _has_known_type(key, found):
         raise InputError(f"metadata {key!r} has the wrong type ({type(found).__name__})")
     return found
