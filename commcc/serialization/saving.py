@@ -74,6 +74,7 @@ def _write(program: Program, extension: str, stream: BinaryIO) -> tuple[Note, ..
 
         return write_pt2(program, stream)
     from commcc.serialization.fx_text import write_text
+    from commcc.serialization.pt2_left_behind import left_behind
 
     text, notes = write_text(program)
     data = text.encode()
@@ -82,7 +83,7 @@ def _write(program: Program, extension: str, stream: BinaryIO) -> tuple[Note, ..
             packed.write(data)
     else:
         stream.write(data)
-    return notes
+    return (*notes, *left_behind(program))
 
 
 def _check_target(target: Path, source: Path | None) -> None:
