@@ -173,7 +173,7 @@ def opaque(tracer: Tracer, node: fx.Node, arguments: dict[str, Any], why: str) -
     written = _written(facts.aliasing, arguments, everything=any(summary.writes for summary in inner))
     write(tracer, node, term, written)
     value = _result(tracer, node, term, facts, arguments)
-    free = not written and not effect and (facts.aliasing.views != () or not tensors_in(value))
+    free = not written and not effect and (facts.free or not tensors_in(value))
     strides = tuple(tensor.meta.strides for tensor in tensors)
     contents = tuple(tensor.content for tensor in tensors)
     step = Step(node.name, path, VIEW if free else OP, term, plain, keys, contents, (), strides, why)

@@ -33,6 +33,8 @@ _STORAGE_OPS = frozenset(
 )
 #: Ops that ask for sizes and strides, never for elements; a launch in flight may be asked.
 _SIZE_OPS = frozenset(f"aten.{name}" for name in ("sym_size", "sym_numel", "sym_stride", "sym_storage_offset"))
+#: Ops that only allocate: what they hold is undefined until it is written.
+_ALLOCATIONS = frozenset(f"aten.{name}" for name in ("empty", "empty_like", "empty_strided", "new_empty"))
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class OpFacts:
     bases: for each result, the name of the argument whose storage it is in, None for fresh storage.
     launch: the collective that it starts, if it does. explained: the op only regroups elements.
     sees_storage: its result depends on what is around its argument in memory. reads: it reads elements.
+    free: it computes nothing: a view or an allocation.
     """
 
     path: str
@@ -55,6 +58,7 @@ class OpFacts:
     effect: bool
     sees_storage: bool
     reads: bool
+    free: bool
 
 
 @lru_cache(maxsize=4096)
@@ -73,6 +77,7 @@ def facts_of(target: Any) -> OpFacts:
         effect=is_effect(target) or is_host_sync(target) or is_unknown_communication(target),
         sees_storage=op_name(target) in _STORAGE_OPS,
         reads=op_name(target) not in _SIZE_OPS,
+        free=aliasing(target).views != () or op_name(target) in _ALLOCATIONS,
     )
 
 
