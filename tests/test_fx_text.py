@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import replace
 
 import pytest
@@ -295,6 +296,59 @@ def test_programs_that_cannot_be_written():
         write_text(Program(fx.Graph(), torch.nn.Module()))
     with pytest.raises(OutputError):
         write_text(replace(CORPUS["single"](), header={"x": object()}))
+
+
+ODD_NAMES = ["a_1", "a_01", "a_001", "a__1", "slice", "max", "print", "type", "_", "__x", "operator", "math", "round"]
+
+
+def test_odd_names_stay():
+    b = Builder()
+    x = b.input("x", T)
+    for name in ODD_NAMES:
+        x = b.call(name, operator.add, x, 1) if name != "round" else b.call(name, round, x)
+    b.call("floor", math.floor, x)
+    text, _ = write_text(b.program((x,)))
+    again = parse_text(text, "x")
+    assert [node.name for node in again.graph.nodes] == ["x", *ODD_NAMES, "floor", "output"]
+    assert write_text(again)[0] == text
+    made = [again.graph.placeholder(name).name for name in ODD_NAMES]
+    assert not set(made) & set(ODD_NAMES)
+
+
+def test_values_of_tensor_subclasses():
+    class Wrapped(torch.Tensor):
+        pass
+
+    text = (
+        'class A(torch.nn.Module):\n    def forward(self, x: "DTensor(f32[4, 4][4, 1]cpu, S(0))"):\n        return x\n'
+    )
+    program = parse_text(text, "x")
+    assert [note.text for note in program.notes] == ["DTensor values are kept as plain tensors (1 nodes)"]
+    assert format_val(next(iter(program.graph.nodes)).meta["val"]) == "f32[4, 4][4, 1]cpu"
+    b = Builder()
+    b.input("x").meta["val"] = torch.zeros(2).as_subclass(Wrapped)
+    assert [note.text for note in write_text(b.program(()))[1]] == [
+        "Wrapped values are kept as plain tensors (1 nodes)"
+    ]
+
+
+def test_texts_with_all_metadata_in_strings(monkeypatch):
+    monkeypatch.setenv("FX_GRAPH_SHOW_META", "1")
+    module = PRINTABLE["fsdp"]()
+    text = module.print_readable(print_output=False, **FULL)
+    assert '"""' in text
+    assert described(parse_text(text, "x").graph) == described(module.graph)
+
+
+def test_inside_a_tracing_mode():
+    """A backend may save a graph while PyTorch traces with fake tensors."""
+    program = CORPUS["subgraphs"]()
+    with torch._subclasses.fake_tensor.FakeTensorMode():
+        text, notes = write_text(program)
+        again = parse_text(text, "x")
+    assert notes == ()
+    assert type(again.root.get_buffer("flag")) is torch.Tensor
+    assert write_text(again)[0] == text
 
 
 def test_metadata_keys_of_the_format_are_not_mistaken():

@@ -23,7 +23,7 @@ from commcc.serialization.fx_values import constants
 from commcc.serialization.shapes import contiguous_stride, format_val, parse_val, requires_grad_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from commcc.serialization.fx_build import Reading
     from commcc.serialization.shapes import ShapeContext
@@ -107,6 +107,11 @@ def unknown_note(path: str, value: Any) -> Note:
     if isinstance(value, torch.Tensor):
         return Note(f"the value of constant {path} is not in the text")
     return Note(f"what {path} is (a sub-graph or a constant) is not in the text")
+
+
+def subclass_note(kind: str, nodes: Sequence[str]) -> Note:
+    """The note about values of a tensor subclass, of which a text keeps shape, dtype and device."""
+    return Note(f"{kind} values are kept as plain tensors ({len(nodes)} nodes)", nodes[0])
 
 
 def encode_constant(value: torch.Tensor, size_text: Callable[[object], str]) -> dict[str, Json]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from commcc.errors import InputError
-from commcc.program import Note
 from commcc.serialization.fx_comments import read_comment
 from commcc.serialization.fx_header import load
 from commcc.serialization.fx_nodes import Nodes
@@ -24,6 +23,7 @@ from commcc.serialization.shapes import parse_val, split_annotation
 if TYPE_CHECKING:
     from torch import fx
 
+    from commcc.program import Note
     from commcc.serialization.fx_source import ClassText
     from commcc.serialization.fx_tables import TableReader
     from commcc.serialization.shapes import ShapeContext
@@ -40,7 +40,8 @@ class Reading:
     """What all functions of one text share.
 
     device: for annotations that name none. tables: only in texts that commcc wrote.
-    assumed: what the annotations leave out, in order of first occurrence.
+    assumed: what the annotations leave out, in order of first occurrence. lost: comments that were
+    cut. wrapped: nodes whose values are tensor subclasses, by class.
     """
 
     where: str
@@ -50,6 +51,7 @@ class Reading:
     notes: list[Note] = field(default_factory=list)
     assumed: dict[str, None] = field(default_factory=dict)
     lost: dict[str, None] = field(default_factory=dict)
+    wrapped: dict[str, list[str]] = field(default_factory=dict)
 
 
 def build_graph(text: ClassText, reading: Reading) -> fx.Graph:
@@ -194,7 +196,7 @@ class _Function:
             if parts.device is None:
                 reading.assumed["devices"] = None
             if parts.wrapper is not None:
-                reading.notes.append(Note(f"a {parts.wrapper} is read as a plain tensor", name))
+                reading.wrapped.setdefault(parts.wrapper, []).append(name)
         return parse_val(annotation, reading.ctx, device=reading.device)
 
 

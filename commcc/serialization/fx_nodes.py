@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: Names that mean something else in the text, or would break code that FX generates from the graph.
 _RESERVED = frozenset({*keyword.kwlist, "self", "torch", "inf", "nan", "device"})
+#: Modules whose functions a text calls, even if a node has that name.
+_MODULES = frozenset({"operator", "math"})
 _ATTRIBUTE = re.compile(r"(?!__)\w{1,500}")
 _LONGEST_NAME = 1000
 _HINT = "only AOT, joint and post-grad graphs are read"
@@ -140,7 +142,8 @@ class Nodes:
             raise InputError("only ops can be called", hint=_HINT)
         if path == "getattr":
             return self._create("get_attr", name, _attribute_path(tree), (), {})
-        if path.startswith("self.") or path.split(".")[0] in self.env:
+        owner = path.split(".")[0] if "." in path else None
+        if owner == "self" or (owner in self.env and owner not in _MODULES):
             raise InputError(f"{path[:80]!r} calls a module or a method", hint=_HINT)
         target = resolve(path)
         args, kwargs = self.values.call_arguments(tree)

@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from commcc.errors import GraphError, InputError
 from commcc.program import Note, Program
-from commcc.serialization.fx_attributes import attach
+from commcc.serialization.fx_attributes import attach, subclass_note
 from commcc.serialization.fx_build import Reading, build_graph
 from commcc.serialization.fx_groups import with_used_groups
 from commcc.serialization.fx_header import FileHeader, read_header
@@ -146,4 +146,5 @@ def _extra_header(reading: Reading, text: ClassText) -> dict[str, Any]:
 def _notes(reading: Reading) -> tuple[Note, ...]:
     notes = [Note(_ASSUMED[what].format(device=reading.device)) for what in reading.assumed]
     notes += [Note(f"metadata in comments could not be read whole: {what}") for what in reading.lost]
+    notes += [subclass_note(kind, nodes) for kind, nodes in reading.wrapped.items()]
     return (*notes, *reading.notes)

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from commcc.errors import InputError, OutputError
 from commcc.program import Note
-from commcc.serialization.fx_attributes import encode_constant, find, has_value, unknown_note
+from commcc.serialization.fx_attributes import encode_constant, find, has_value, subclass_note, unknown_note
 from commcc.serialization.fx_context import SymbolInfo, default_symbol, symbols_in
 from commcc.serialization.fx_header import dump, json_key
 from commcc.serialization.fx_nodes import is_node_name
@@ -70,9 +70,12 @@ class WrittenParts:
     constants: list[str] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     dropped: dict[str, list[str]] = field(default_factory=dict)
+    wrapped: dict[str, list[str]] = field(default_factory=dict)
 
     def all_notes(self) -> Iterator[Note]:
         yield from self.notes
+        for kind, nodes in self.wrapped.items():
+            yield subclass_note(kind, nodes)
         for key, nodes in sorted(self.dropped.items()):
             count = f" of {len(nodes)} nodes" if len(nodes) > 1 else ""
             yield Note(f"metadata {key!r}{count} cannot be written", nodes[0])
@@ -118,7 +121,7 @@ class GraphWriter:
         if not is_annotated(val):
             return name
         if isinstance(val, torch.Tensor) and type(val) not in _PLAIN_TENSORS:
-            self.parts.notes.append(Note(f"a {type(val).__name__} is written as a plain tensor", name))
+            self.parts.wrapped.setdefault(type(val).__name__, []).append(name)
         return f'{name}: "{format_val(val, self.parts.sizes.text)}"'
 
     def _statement(self, node: fx.Node, line: str, extra: Mapping[str, Json] | None = None) -> list[str]:
