@@ -59,6 +59,13 @@ def other_version(sidecar):
     sidecar["commcc"] = 2
 
 
+def test_groups_that_contradict_the_graph(tmp_path):
+    data, _ = write(GRAPHS["collectives"])
+    found = read(with_sidecar(data, lambda sidecar: sidecar["groups"][0].update(size=3)), tmp_path)
+    assert "group '0' has 3 ranks" in found.notes[0].text
+    assert found.groups["0"].size == 4
+
+
 SIDECARS = [
     *(swap_arguments, hide_a_node, use_before_definition, add_code, call_something, two_groups, other_version),
     *(b"", b"[]", b"{}", b'{"graph": 1}', b"[" * 100_000, b"\xff", b"NaN", b'{"commcc": 1, "graph": {"nodes": [1]}}'),

@@ -42,11 +42,12 @@ from commcc.serialization.pt2_zip import open_zip
 from commcc.serialization.shapes import ShapeContext
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import torch
     from torch import fx
 
+    from commcc.program import ProcessGroup
     from commcc.serialization.pt2_zip import ZipSource
 
 #: What a sidecar that does not fit does to the code that applies it.
@@ -61,6 +62,7 @@ class _Read:
     root: torch.nn.Module
     state: FileState
     extra: Extra
+    groups: Mapping[str, ProcessGroup]
 
 
 def read_pt2(path: str | Path, *, trust: bool = False) -> Program:
@@ -93,12 +95,11 @@ class _Reader:
         with self._located():
             if found is None:
                 found = self._without_sidecar()
-            groups = with_used_groups(found.graph, found.extra.groups)
         self.notes.extend(_opaque_notes(found.state))
         return Program(
             graph=found.graph,
             root=found.root,
-            groups=groups,
+            groups=found.groups,
             format="pt2",
             source=self.source.path,
             carrier=self._carrier(found.state),
@@ -154,15 +155,16 @@ class _Reader:
             again = GraphWriter(graph, root, WriteState(state.opaque, describe=False)).write()
             if not same_graph(again, self.document["graph_module"]["graph"]):
                 raise InputError("describes another graph")
+            groups = with_used_groups(graph, extra.groups)
         except _MISFIT as error:
             self._ignore(error)
             return None
-        return _Read(graph, root, state, extra)
+        return _Read(graph, root, state, extra, groups)
 
     def _without_sidecar(self) -> _Read:
         state, kept = self._spec(NO_EXTRA, ShapeContext())
         graph, root = build(kept)
-        return _Read(graph, root, state, NO_EXTRA)
+        return _Read(graph, root, state, NO_EXTRA, with_used_groups(graph, {}))
 
     def _spec(self, extra: Extra, ctx: ShapeContext) -> tuple[FileState, GraphSpec]:
         declare_symbols(ctx, self.document["range_constraints"], extra.symbols)
