@@ -58,6 +58,27 @@ def test_backward_gathers_again_and_reduces_in_float32():
     assert {(n.args[0].meta["val"].dtype, n.args[1]) for n in scatters} == {(torch.float32, "avg")}
 
 
+def test_plain_shards_are_reduced_alike():
+    joint = captured(trace=TraceOptions(joint=True, decompose=False), plain=True)["joint"]
+    sent = {(n.args[0].meta["val"].dtype, *n.args[1:]) for n in launches(joint, "reduce_scatter")}
+    assert sent == {(torch.float32, "avg", 2, "0")}
+
+
+def test_copies_are_reduced_before_shards():
+    """HSDP: one all-reduce and one reduce-scatter for each gradient, whichever way shards are written."""
+
+    def doubled(world):
+        return replace(build(world), place=lambda _: Placing(("dp_shard",), ("dp_replicate",)))
+
+    layout = Layout((("dp_replicate", 2), ("dp_shard", 2)))
+    for plain in (False, True):
+        backward = capture(doubled, layout, CaptureOptions(plain=plain))["backward"]
+        scatters = launches(backward, "reduce_scatter")
+        assert len(scatters) == len(launches(backward, "all_reduce")) == WEIGHTS
+        sources = [n.args[0].args[0] for n in scatters]
+        assert {str(source.target) for source in sources} == {"_c10d_functional.all_reduce.default"}
+
+
 def test_without_regather_the_forward_keeps_what_it_gathered():
     backward = captured(trace=TraceOptions(regather=False))["backward"]
     assert launches(backward, "all_gather") == []

@@ -47,7 +47,7 @@ def module_of(graph):
 def test_names_order_and_arguments_are_kept():
     graph = gather_graph()
     nodes = list(graph.nodes)
-    nodes[2].name, nodes[3].name = "add", "add_1_1"
+    nodes[2].name, nodes[3].name = "sum", "mm_1_1"
     program = from_graph_module(module_of(graph))
     copies = list(program.graph.nodes)
     assert [n.name for n in copies] == [n.name for n in nodes]
