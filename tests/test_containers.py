@@ -98,6 +98,12 @@ def test_tlparse_folder_has_the_names_of_the_trace():
     assert listed(DATA / "tlparse") == TRACE
 
 
+def test_folder_of_one_compile(monkeypatch):
+    assert listed(DATA / "tlparse" / "-_0_0_0") == TRACE
+    monkeypatch.chdir(DATA / "tlparse" / "-_0_0_0")
+    assert listed(Path()) == TRACE
+
+
 def test_tlparse_folder_of_several_ranks(tmp_path):
     for rank in (0, 2, 10):
         shutil.copytree(DATA / "tlparse", tmp_path / f"rank_{rank}")
@@ -148,6 +154,16 @@ def test_colours_carriage_returns_and_prefixed_class_lines(tmp_path):
     assert "\x1b" not in text
     assert "\r" not in text
     assert dense(logs.find_graphs(text, "x")[0].source()) == dense(TINY)
+
+
+def test_lines_of_another_artifact_do_not_join_a_graph(tmp_path):
+    other = PREFIX.replace("aot_graphs", "output_code")
+    lines = logged(TINY).rstrip("\n").split("\n")
+    later = [f"{other}    def call(args):", f"{other}        return ()", PREFIX.replace("0/0", "1/0") + "        junk"]
+    file = tmp_path / "run.log"
+    file.write_text("\n".join(lines[:-2] + later))
+    (graph,) = logs.find_graphs(file.read_text(), "x")
+    assert dense(graph.source()) == dense(TINY)
 
 
 def test_only_the_first_line_has_a_prefix(tmp_path):

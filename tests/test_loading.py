@@ -299,6 +299,26 @@ def test_nothing_in_a_repro_file_runs(tmp_path, monkeypatch, old, new):
     assert [path.name for path in tmp_path.iterdir()] == ["evil.py"]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("    reader.symint(17, expr='s77')  # arg2_1\n", "", "load_args gives 3 arguments to a graph of 4 inputs"),
+        ("reader.tensor(buf1, ", "reader.tensor(buf7, ", ":78: a tensor without a storage"),
+        ("{'size': 4, 'rank': 0}", "{'size': 8, 'rank': 0}", "group '0' has 4 ranks in a collective and 8"),
+        ("{'size': 4, 'rank': 0}", "{'size': -4, 'rank': 0}", ":84: process group '0' has size -4"),
+        ("{'size': 4, 'rank': 0}", "4", ":84: setup_fake_process_groups is not a table of groups"),
+        ("(s77, 4*s15), is_leaf=True", "(s77, 4*s15), dtype=torch.os", ":78: unknown dtype 'torch.os'"),
+        ("(s77, 4*s15)", "(s77, -4)", ":78: a size cannot be -4"),
+    ],
+)
+def test_repro_files_that_do_not_fit_together(tmp_path, old, new, expected):
+    file = tmp_path / "r.py"
+    text = REPRO.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+    assert expected in refusal(file)
+
+
 # writing
 
 

@@ -203,6 +203,22 @@ def test_inputs_that_require_grad_do_not_reach_autograd():
     assert not soft.meta["val"].requires_grad
 
 
+def test_results_never_require_grad():
+    build = Builder()
+    w = build.input("w", "f32[4, 4][4, 1]cpu")
+    w.meta["val"].requires_grad_()
+    mm = build.call(aten.mm.default, w, w)
+    with torch.enable_grad():
+        build.program(mm)
+    assert not mm.meta["val"].requires_grad
+
+
+def test_real_kernels_never_stand_in_for_shape_functions():
+    build = Builder()
+    histogram = build.call(aten.histogram.bin_ct, build.input("x", "f32[2][1]cpu"), 10)
+    assert "UnsupportedOperatorException" in build.program(histogram).notes[0].text
+
+
 def test_unbacked_sizes_are_made_and_flow_through_collectives():
     build = Builder()
     counts = build.input("counts", "i64[2][1]cuda:0")
@@ -282,13 +298,19 @@ def test_causes_and_consequences_are_noted_apart():
         lambda build, x, mark: build.call(torch.ops.profiler._record_function_enter.default, mark),
         lambda build, x, mark: build.call(torch.ops.higher_order.print, mark),
         lambda build, x, mark: build.call(torch.ops.prim.Print.default, mark),
+        lambda build, x, mark: build.call(aten.initial_seed.default),
     ],
 )
 def test_ops_that_could_do_something_are_not_run(make, tmp_path, capfd):
 
     build = Builder()
     x = build.input("x", "f32[2][1]cpu")
-    build.program(make(build, x, str(tmp_path / "mark")))
+    node = make(build, x, str(tmp_path / "mark"))
+    program = build.program(node)
+    # Either nothing comes out of the op, which needs no run to know, or the note says why it was not run.
+    assert node.meta.get("val") is None
+    assert ("val" in node.meta) == (program.notes == ())
+    assert all(re.search("is not run on shapes|has no shape function", note.text) for note in program.notes)
     assert list(tmp_path.iterdir()) == []
     assert capfd.readouterr() == ("", "")
 
@@ -312,6 +334,50 @@ def test_hostile_sizes_take_no_time(target, args):
     program = build.program(build.call(target, *args))
     assert time.monotonic() - start < 5
     assert len(program.notes) == 1
+
+
+@pytest.mark.parametrize("name", ["controldeps", "invoke"])
+def test_sub_graphs_without_annotations_get_values_from_their_operands(name, tmp_path):
+    text = (DUMPS / f"{name}.txt").read_text()
+    start = text.index("    class ")
+    bare = re.sub(r': "[^"]*"', "", text[start:])
+    file = tmp_path / "bare.txt"
+    file.write_text(text[:start] + bare)
+    program, before = forget(load(file))
+    assert values(propagate(program)) == before
+    assert program.notes == ()
+
+
+def test_effect_tokens_come_first():
+    build = Builder()
+    token, x = build.input("token", "f32[0][1]cpu"), build.input("x", "f32[2, 3][3, 1]cpu")
+    wrap = torch.ops.higher_order.with_effects
+    one, several = build.call(wrap, token, aten.neg.default, x), build.call(wrap, token, aten.max.dim, x, 0)
+    none = build.call(wrap, token, aten._assert_async.default, x)
+    build.program(one, several, none)
+    assert shown(one) == ["f32[0][1]cpu", "f32[2, 3][3, 1]cpu"]
+    assert shown(several) == ["f32[0][1]cpu", "f32[3][1]cpu", "i64[3][1]cpu"]
+    assert none.meta["val"] == (token.meta["val"], None)
+
+
+def test_triton_kernels_return_copies_of_what_they_write():
+    from torch._higher_order_ops.triton_kernel_wrap import (
+        triton_kernel_wrapper_functional,
+        triton_kernel_wrapper_mutation,
+    )
+
+    build = Builder()
+    x, out = build.input("x", "f32[4][1]cuda:0"), build.input("out", "bf16[4][1]cuda:0")
+    launch = {"kernel_idx": 0, "constant_args_idx": 0, "grid": [(1, 1, 1)], "tma_descriptor_metadata": {}}
+    kernel = build.call(
+        triton_kernel_wrapper_functional, **launch, kwargs={"in_ptr": x, "out_ptr": out}, tensors_to_clone=["out_ptr"]
+    )
+    item = build.call(operator.getitem, kernel, "out_ptr")
+    mutation = build.call(triton_kernel_wrapper_mutation, **launch, kwargs={"in_ptr": x, "out_ptr": out})
+    program = build.program(item, mutation)
+    assert program.notes == ()
+    assert shown(item) == "bf16[4][1]cuda:0"
+    assert mutation.meta["val"] is None
 
 
 def test_sub_graphs_are_evaluated_only_where_needed():

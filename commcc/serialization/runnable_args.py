@@ -144,7 +144,11 @@ class _Reader:
     def _sizes(self, node: ast.expr | None) -> list[int | torch.SymInt]:
         if not isinstance(node, (ast.Tuple, ast.List)):
             raise InputError("sizes must be a tuple")
-        return [self._size(element) for element in node.elts]
+        sizes = [self._size(element) for element in node.elts]
+        for size in sizes:
+            if type(size) is int and size < 0:
+                raise InputError(f"a size cannot be {size}")
+        return sizes
 
     def _size(self, node: ast.expr) -> int | torch.SymInt:
         if isinstance(node, ast.Constant) and type(node.value) is int:

@@ -40,6 +40,8 @@ def find_graphs(folder: Path, *, only_rank: int | None = None) -> list[GraphText
     traces = [path for path in _entries(folder) if path.is_file() and _TRACE_FILE.fullmatch(path.name)]
     if traces:
         return list(_from_traces(traces, only_rank))
+    if _COMPILE_FOLDER.fullmatch(folder.resolve().name):
+        return list(_from_compile_folder(folder, None))
     return list(_from_tlparse(folder, only_rank))
 
 
@@ -87,7 +89,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _from_compile_folder(folder: Path, rank: int | None) -> Iterator[GraphText]:
-    match = _COMPILE_FOLDER.fullmatch(folder.name)
+    match = _COMPILE_FOLDER.fullmatch(folder.resolve().name)
     if match is None:
         return
     attempt = "" if int(match["attempt"]) == 0 else f"_{match['attempt']}"
