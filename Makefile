@@ -8,7 +8,7 @@ RESULT := out/llama3_8b_fsdp64_bw.bucket.fx.txt.gz
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format docs samples golden bench clean
+.PHONY: help venv demo test check format docs samples golden bench fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,11 @@ golden: $(READY) ## rewrite the expected halves of tests/cases/*.test
 bench: $(READY) ## measure on the sample graphs, and against PyTorch's own passes
 	$(BIN)/python benchmarks/bucket_figures.py $(ARGS)
 	$(BIN)/python benchmarks/against_torch.py $(ARGS)
+
+fuzz: $(READY) ## fuzz the readers for two minutes each, guided by coverage
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	$(BIN)/python tools/fuzz_readers.py --format text $(ARGS)
+	$(BIN)/python tools/fuzz_readers.py --format pt2 $(ARGS)
 
 clean: ## remove what make made; the sample graphs stay
 	rm -rf $(VENV) out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

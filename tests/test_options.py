@@ -42,9 +42,7 @@ def test_all_wrong_options_in_one_error():
         assert piece in text
 
 
-@pytest.mark.parametrize(
-    "text", ["", "bucket{", "bucket{x}", "bucket{groups=a,groups=b}", "bukcet", "a b"]
-)
+@pytest.mark.parametrize("text", ["", "bucket{", "bucket{x}", "bucket{groups=a,groups=b}", "bukcet", "a b"])
 def test_bad_pipelines(text):
     with pytest.raises(OptionError):
         parse_pipeline(text)

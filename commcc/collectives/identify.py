@@ -262,5 +262,6 @@ def _warnings(
         if g.same_ranks_as is not None
     )
     unsized = sum(max(c.input_bytes, c.output_bytes) == 0 for c in collectives)
-    sizes = (f"{unsized} collectives have sizes known only at run time and count 0 bytes",) if unsized else ()
+    told = f"{unsized} collective{'' if unsized == 1 else 's'} of a size known only at run time count 0 bytes"
+    sizes = (told,) if unsized else ()
     return index.warnings + twins + sizes
