@@ -161,6 +161,39 @@ def test_rows_with_strides_of_their_own_are_not_decided():
     assert "laid out differently" in texts(verdict)
 
 
+@pytest.mark.parametrize(
+    ("op", "arguments"),
+    [
+        (aten.split_with_sizes.default, ([3, 4],)),
+        (aten.split_with_sizes.default, ([3, 6],)),
+        (aten.split_with_sizes.default, ([9, -1],)),
+        (aten.narrow.default, (0, 6, 3)),
+        (aten.narrow.default, (0, 6, -3)),
+        (aten.select.int, (0, 8)),
+        (aten.view.default, ([3, 3],)),
+        (aten.view.default, ([3, -1],)),
+        (aten.squeeze.dim, (1,)),
+        (aten.unbind.int, (3,)),
+    ],
+)
+def test_calls_that_cannot_work_stay_unexplained(op, arguments):
+    """A damaged graph may hold anything; the result is no proof and no crash."""
+
+    def make(broken):
+        g = Graph()
+        x = g.input("x", 8)
+        with g.mode:
+            val = torch.empty(3)
+        vals = (val, val) if op in (aten.split_with_sizes.default, aten.unbind.int) else val
+        part = g(op, x, *arguments, val=vals) if broken else g(aten.slice.Tensor, x, 0, 0, 3)
+        if broken and isinstance(vals, tuple):
+            part = g(operator.getitem, part, 0)
+        return g.program(g(aten.sin.default, part))
+
+    assert verify(make(True), make(True)).status == "proved"
+    assert verify(make(False), make(True)).status != "proved"
+
+
 def test_limits_of_layouts():
     table = Terms()
     x = table.source(("input", "x"), 1 << 20, torch.float32)

@@ -245,6 +245,18 @@ def test_constants_that_are_written():
     differs(make(True, True), make(False, True), "mutation", "state")
 
 
+def test_a_written_constant_that_one_graph_never_reads():
+    def make(write):
+        g = Graph()
+        x = g.input("x", 4)
+        if write:
+            g(aten.add_.Tensor, g.attribute("state", torch.arange(4.0)), x)
+        return g.program(g(aten.sin.default, x))
+
+    differs(make(True), make(False), "mutation", "written in one of the graphs only")
+    differs(make(False), make(True), "mutation", "written in one of the graphs only")
+
+
 def test_constants_of_other_values():
     def make(value):
         g = Graph()
