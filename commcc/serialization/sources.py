@@ -2,8 +2,9 @@
 
     text = read_text(Path("run.log.gz"))      # str, or InputError that says what the file is instead
 
-Limits: plain and decompressed content up to :data:`MAX_BYTES` and :data:`MAX_LINES`; a ``.gz`` that expands by more than
-:data:`MAX_RATIO` is taken for a bomb (graph dumps expand 8 to 40 times) once it passes 64 MiB.
+Limits: plain and decompressed content up to :data:`MAX_BYTES` and :data:`MAX_LINES`; a ``.gz`` that
+expands by more than :data:`MAX_RATIO` is taken for a bomb (graph dumps expand 8 to 40 times) once it
+passes 64 MiB; a thousand opening brackets in a row are no graph.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ _HARMLESS_BYTES = 64 << 20
 _CHUNK = 1 << 20
 _GZIP = b"\x1f\x8b"
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+_BRACKETS = re.compile(rb"[(\[{]{1000}")
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _KNOWN_BINARIES = (
     (b"\x80", "a Python pickle, which runs code of its own when it is loaded"),
@@ -93,6 +95,10 @@ def decode(data: bytes, where: str) -> str:
             raise InputError(f"is {what}, not a graph", where=where, hint=_READABLE)
     if b"\0" in data[:4096]:
         raise InputError("is a binary file, not a graph", where=where, hint=_READABLE)
+    nested = _BRACKETS.search(data)
+    if nested is not None:
+        line = data.count(b"\n", 0, nested.start()) + 1
+        raise InputError("nests brackets too deeply to be a graph", where=f"{where}:{line}")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
