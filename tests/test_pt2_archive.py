@@ -9,6 +9,7 @@ import zipfile
 
 import pytest
 
+from commcc.serialization.pt2 import read_pt2, write_pt2
 from tests.pt2_files import MODEL, WEIGHTS, changed, document, refused
 
 CLIMBING = ["../x", "archive/../../x", "/etc/x", "everything\\x", "C:/x", "archive//x", "a/\x01"]
@@ -28,9 +29,8 @@ def test_the_same_entry_twice(tmp_path):
     path = changed(tmp_path, {})
     with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning):
         archive.writestr(f"archive/{MODEL}", b"{}")
-    refused(path, "twice")
-    path = changed(tmp_path, {"models/MODEL.json": b"{}"})
-    refused(path)
+    refused(path, "the same entry twice")
+    refused(changed(tmp_path, {"models/MODEL.json": b"{}"}), "the same entry twice")
 
 
 def test_bombs(tmp_path):
@@ -137,3 +137,14 @@ def test_the_input_is_left_alone_when_refused(tmp_path):
     path = changed(tmp_path, {MODEL: b"{"})
     refused(path)
     assert sorted(tmp_path.iterdir()) == sorted([*before, path])
+
+
+def test_data_start_on_64_byte_boundaries(tmp_path):
+    write_pt2(read_pt2(changed(tmp_path, {})), tmp_path / "out.pt2")
+    data = (tmp_path / "out.pt2").read_bytes()
+    with zipfile.ZipFile(tmp_path / "out.pt2") as archive:
+        assert not archive.testzip()
+        for info in archive.infolist():
+            name, extra = struct.unpack("<HH", data[info.header_offset + 26 : info.header_offset + 30])
+            assert (info.header_offset + 30 + name + extra) % 64 == 0
+            assert (info.date_time, info.compress_type) == ((1980, 1, 1, 0, 0, 0), zipfile.ZIP_STORED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zipfile
 from dataclasses import replace
 
 import pytest
@@ -63,14 +64,18 @@ def test_nested_outputs_come_back_nested():
 def test_constants_become_inputs_and_come_back(tmp_path):
     def make(node, tensor, root):
         root.register_buffer("_tensor_constant0", torch.arange(6.0).reshape(2, 3).T)
+        root.wide = torch.ones(1, 2).expand(3, 2)
+        root.part = torch.arange(1000.0)[::100]
+        root.empty = torch.zeros(0, 2)
         root.inner = torch.nn.Module()
         root.inner.weight = torch.nn.Parameter(torch.tensor([True, False, True]), requires_grad=False)
         x = node("placeholder", "x", val=tensor(3, 2))
         a = node("get_attr", "_tensor_constant0")
         b = node("get_attr", "inner.weight", name="flags")
         add = node("call_function", torch.ops.aten.add.Tensor, (x, a), val=tensor(3, 2))
+        more = node("call_function", torch.ops.aten.add.Tensor, (x, node("get_attr", "wide")), val=tensor(3, 2))
         where = node("call_function", torch.ops.aten.logical_not.default, (b,), val=tensor(3))
-        return (add, where, a)
+        return (add, where, a, more, node("get_attr", "empty"), node("get_attr", "part"))
 
     program = build(make)
     data, notes = write(program)
@@ -84,6 +89,11 @@ def test_constants_become_inputs_and_come_back(tmp_path):
     found = torch.export.load(io.BytesIO(data)).module()(torch.ones(3, 2))
     assert torch.equal(found[0], program.root._tensor_constant0 + 1)
     assert torch.equal(found[1], torch.tensor([False, True, False]))
+    assert torch.equal(found[3], torch.full((3, 2), 2.0))
+    assert again.root.wide.stride() == (0, 1)
+    assert found[4].shape == (0, 2)
+    assert torch.equal(found[5], program.root.part)
+    assert len(data) < 20_000
 
 
 def test_constants_without_values_are_zeros_and_said_to_be(tmp_path):
@@ -129,6 +139,7 @@ def test_higher_order_ops(tmp_path):
         body = node("get_attr", "body", name="sub")
         y = node("call_function", control_deps, ((x,), body, x), val=tensor(2), name="dep")
         z = node("call_function", control_deps, ((x, y), body, x), val=tensor(2), name="dep_again")
+        node("call_function", control_deps, ((y,), body, x), name="nothing").meta["val"] = None
         return (y, z)
 
     program = build(make)
@@ -136,7 +147,22 @@ def test_higher_order_ops(tmp_path):
     again = read(data, tmp_path)
     assert not differences(program, again)
     assert write(again)[0] == data
-    assert torch.export.load(io.BytesIO(data)).graph is not None
+    names = [n.name for n in torch.export.load(io.BytesIO(data)).graph.nodes]
+    assert names == ["x", "body", "dep", "body_1", "dep_again", "body_2", "control_deps_unused", "output"]
+    without = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as source, zipfile.ZipFile(without, "w") as target:
+        for entry in source.namelist():
+            if not entry.endswith("commcc.json"):
+                target.writestr(entry, source.read(entry))
+    assert [n.name for n in read(without.getvalue(), tmp_path).graph.nodes] == names
+
+
+def test_sums_of_sizes_become_additions():
+    data, _ = write(GRAPHS["sizes"])
+    nodes = {node.name: node for node in torch.export.load(io.BytesIO(data)).graph.nodes}
+    found = [sorted(str(nodes[name].meta["val"]).split(" + ")) for name in ("total_part_1", "total_part_2", "total")]
+    assert found == [["9*u0"], ["9*u0", "s1"], ["3", "9*u0", "s1"]]
+    assert nodes["total"].args == (nodes["total_part_2"], 3)
 
 
 def test_all_that_a_program_knows_is_kept(tmp_path):

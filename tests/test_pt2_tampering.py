@@ -47,6 +47,20 @@ def add_code(sidecar):
     )
 
 
+def add_code_to_a_keyword(sidecar):
+    keywords = {"$dict": [["a=open('m','w'),b", 1]]}
+    arguments = {"$tuple": [{"$node": "x"}, 2]}
+    sidecar["graph"]["nodes"].insert(1, ["a", "call_function", "torch.ops.aten.mul.Tensor", arguments, keywords])
+
+
+def a_negative_size(sidecar):
+    sidecar["groups"] = [{"name": "0", "size": -1, "ranks": None, "description": ""}]
+
+
+def a_text_as_rank(sidecar):
+    sidecar["groups"] = [{"name": "0", "size": 1, "ranks": ["0"], "description": ""}]
+
+
 def call_something(sidecar):
     sidecar["graph"]["nodes"].insert(1, ["a", "call_function", "os.system", {"$tuple": ["touch m"]}, {"$dict": []}])
 
@@ -59,6 +73,12 @@ def other_version(sidecar):
     sidecar["commcc"] = 2
 
 
+def test_keywords_are_checked(tmp_path):
+    data, _ = write(GRAPHS["late and doubled getitems"])
+    found = read(with_sidecar(data, add_code_to_a_keyword), tmp_path)
+    assert "is not a node name" in found.notes[0].text
+
+
 def test_groups_that_contradict_the_graph(tmp_path):
     data, _ = write(GRAPHS["collectives"])
     found = read(with_sidecar(data, lambda sidecar: sidecar["groups"][0].update(size=3)), tmp_path)
@@ -68,6 +88,7 @@ def test_groups_that_contradict_the_graph(tmp_path):
 
 SIDECARS = [
     *(swap_arguments, hide_a_node, use_before_definition, add_code, call_something, two_groups, other_version),
+    *(add_code_to_a_keyword, a_negative_size, a_text_as_rank),
     *(b"", b"[]", b"{}", b'{"graph": 1}', b"[" * 100_000, b"\xff", b"NaN", b'{"commcc": 1, "graph": {"nodes": [1]}}'),
     *(b'{"commcc": 1, "graph": {"nodes": [[]]}}', b'{"commcc": 1, "graph": {"metadata": {"x": {"use": {"a": 0}}}}}'),
     *(b'{"commcc": 1, "graph": {"values": {"split": "["}}}', b'{"commcc": 1, "graph": {"nodes": {}}}'),

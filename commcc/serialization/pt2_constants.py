@@ -25,22 +25,32 @@ if TYPE_CHECKING:
     from commcc.serialization.pt2_zip import ZipSource
 
 MAX_CONSTANT_BYTES = 64 << 20
+_MAX_GAPS = 4
 #: What a constant that does not fit its description does to the code that reads it.
 _MISFIT = (InputError, KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
 
 
+def storable(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor``, or a contiguous copy if it is a small part of the memory that its strides reach over."""
+    if isinstance(tensor, FakeTensor) or tensor.device.type == "meta" or tensor.numel() == 0:
+        return tensor
+    return tensor if _span(tensor) <= _MAX_GAPS * tensor.numel() else tensor.detach().contiguous()
+
+
+def _span(tensor: torch.Tensor) -> int:
+    return 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+
+
 def store(tensor: torch.Tensor) -> tuple[bytes | None, dict[str, Any]]:
-    """The values of a constant and its description; strides are kept where they only permute the elements."""
+    """The memory of a constant and its description; tensors that are not :func:`storable` are a waste."""
     meta = write_tensor(tensor)
     meta["storage_offset"] = {"as_int": 0}
     if isinstance(tensor, FakeTensor) or tensor.device.type == "meta":
         return None, meta
+    if tensor.numel() == 0:
+        return b"", meta
     plain = tensor.detach().resolve_conj().resolve_neg().cpu()
-    span = 1 + sum((size - 1) * step for size, step in zip(plain.shape, plain.stride(), strict=True))
-    if plain.numel() == 0 or span != plain.numel():
-        plain = plain.contiguous()
-        meta["strides"] = [{"as_int": step} for step in plain.stride()]
-    flat = plain.as_strided((plain.numel(),), (1,), plain.storage_offset())
+    flat = plain.as_strided((_span(plain),), (1,), plain.storage_offset())
     return bytes(flat.view(torch.uint8).numpy().tobytes()), meta
 
 

@@ -19,6 +19,7 @@ import torch
 
 from commcc.errors import OutputError
 from commcc.serialization.pt2_argument_writer import TEXT_HINT, kind_of_value
+from commcc.serialization.pt2_constants import storable
 from commcc.serialization.pt2_schema import check_name
 from commcc.serialization.pt2_symbols import write_number
 
@@ -81,7 +82,7 @@ class InputTable:
         path = str(node.target)
         name = self.unused("c_" + "".join(c if c.isalnum() and c.isascii() else "_" for c in path))
         self.lifted[path] = name
-        self.tensors[name] = self._held(node)
+        self.tensors[name] = storable(self._held(node))
         self.names.append(name)
         return values.register(name, self.tensors[name])
 
