@@ -315,6 +315,19 @@ def test_odd_names_stay():
     assert not set(made) & set(ODD_NAMES)
 
 
+def test_an_input_under_another_name():
+    """FX prints an input whose name is not its parameter's as ``x_1 = x``; the parameter's name is then free."""
+    head = "class GraphModule(torch.nn.Module):\n    def forward(self, x, y):\n        x_1 = x\n"
+    body = "        x = torch.ops.aten.neg.default(x_1)\n        z = y\n        w = torch.ops.aten.neg.default(z)\n"
+    program = parse_text(f"{head}{body}        return (x, w)\n", "x")
+    assert [(n.name, n.target) for n in program.graph.nodes if n.op == "placeholder"] == [("x_1", "x"), ("z", "y")]
+    assert plain(program.graph.output_node().args) == ("tuple", ("tuple", "%x", "%w"))
+    aliased = parse_text(
+        f"{head}        y_1 = x_1\n        a = torch.ops.aten.neg.default(y_1)\n        return a\n", "x"
+    )
+    assert plain(list(aliased.graph.nodes)[2].args) == ("tuple", "%x_1")
+
+
 def test_values_of_tensor_subclasses():
     class Wrapped(torch.Tensor):
         pass

@@ -282,6 +282,25 @@ def test_damaged_node_metadata(meta, what):
         assert what in refused(text)
 
 
+@pytest.mark.parametrize(
+    "entries",
+    [
+        ['["custom", 0, {}]', '["custom", 0, {"a": 1}]'],
+        ['["$at", 0, {"val": null}]'],
+        ['["$at", 0, 7]'],
+        ['["$at", 0, {"stack_trace": 9}]'],
+        ['["custom", "0", {}]'],
+        ['["custom", 0]'],
+        ['{"custom": 0}'],
+        ['["custom", 0, [1]]'],
+        ["["],
+    ],
+)
+def test_damaged_tables(entries):
+    text = '# commcc: {"fx_text": 1}\n' + graph('# {"$at": 0, "custom": 0}', "a = torch.ops.aten.neg.default(x)")
+    refused(text + "".join(f"    # commcc: meta {entry}\n" for entry in entries))
+
+
 def test_groups_with_two_sizes():
     call = "torch.ops._c10d_functional.all_gather_into_tensor.default"
     message = refused(graph(f"a = {call}(x, 8, '0')", f"b = {call}(x, 4, '0')"))
