@@ -36,6 +36,16 @@ def fake_like(
     return FakeTensor(like.fake_mode, meta, like.device)
 
 
+def reshaped(val: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """The value of ``aten.reshape``: a view where strides allow one, else a contiguous copy."""
+    if tuple(val.stride()) == contiguous_strides(tuple(val.shape)):
+        return fake_like(val, shape)
+    with torch._C._DisableTorchDispatch():
+        meta = torch.empty_strided(tuple(val.shape), tuple(val.stride()), dtype=val.dtype, device="meta")
+        stride = meta.reshape(tuple(shape)).stride()
+    return fake_like(val, shape, stride=stride)
+
+
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     strides: list[int] = []
     step = 1

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from commcc import ops
-from commcc.apply.fakes import fake_like
+from commcc.apply.fakes import contiguous_strides, fake_like, reshaped
 from commcc.program import META_KEY, NodeRecord, record_of
 from commcc.terms import Kind, Role
 
@@ -106,10 +106,17 @@ class Merger:
         val = wait.meta["val"]
         if self.bucket.as_bytes:
             piece = self._from_bytes(piece, place, val, wait)
-        name = f"_out{place}"
-        made = self._call("aten.reshape.default", (piece, list(val.shape)), name, fake_like(val, val.shape), wait)
-        if self.bucket.copies[place]:
-            made = self._call("aten.clone.default", (made,), f"{name}_copy", fake_like(val, val.shape), wait)
+        made_val = reshaped(piece.meta["val"], tuple(val.shape))
+        made = self._call("aten.reshape.default", (piece, list(val.shape)), f"_out{place}", made_val, wait)
+        if self.bucket.copies[place] or made_val.stride() != contiguous_strides(made_val.shape):
+            # Either an output would come to share the bucket's storage, or users would see its strides.
+            made = self._copy(made, f"_out{place}_copy", wait)
+        return made
+
+    def _copy(self, source: fx.Node, suffix: str, wait: fx.Node) -> fx.Node:
+        whole = source.meta["val"]
+        made = self._call("aten.clone.default", (source,), suffix, fake_like(whole, tuple(whole.shape)), wait)
+        made.kwargs = {"memory_format": torch.contiguous_format}
         return made
 
     def _part(self, place: int) -> fx.Node:
@@ -143,13 +150,12 @@ class Merger:
             val = source.meta["val"]
         if val.dim() == 1:
             return source
-        flat = fake_like(val, (int(val.numel()),))
+        flat = reshaped(val, (int(val.numel()),))
         return self._call("aten.reshape.default", (source, [-1]), f"_in{place}", flat, self.members[place])
 
     def _to_bytes(self, source: fx.Node, place: int, val: torch.Tensor) -> fx.Node:
-        flat = self._call(
-            "aten.reshape.default", (source, [-1]), f"_flat{place}", fake_like(val, (int(val.numel()),)), self.first
-        )
+        flat_val = reshaped(val, (int(val.numel()),))
+        flat = self._call("aten.reshape.default", (source, [-1]), f"_flat{place}", flat_val, self.first)
         count = int(val.numel()) * val.dtype.itemsize
         self.sent[place] = count
         target = "aten.view.dtype"
@@ -158,9 +164,7 @@ class Merger:
     def _from_bytes(self, piece: fx.Node, place: int, val: torch.Tensor, wait: fx.Node) -> fx.Node:
         # A copy first: a slice may start where the dtype's alignment does not allow a view.
         bytes_shape = tuple(piece.meta["val"].shape)
-        owned = self._call(
-            "aten.clone.default", (piece,), f"_own{place}", fake_like(piece.meta["val"], bytes_shape), wait
-        )
+        owned = self._copy(piece, f"_own{place}", wait)
         shape = (*bytes_shape[:-1], bytes_shape[-1] // val.dtype.itemsize)
         typed = fake_like(val, shape, val.dtype)
         return self._call("aten.view.dtype", (owned, val.dtype), f"_typed{place}", typed, wait)
@@ -224,7 +228,7 @@ class ReduceScatter(Merger):
     def _part(self, place: int) -> fx.Node:
         val = self.old_sources[place].meta["val"]
         shape = [self.size, self.sent[place] // self.size]
-        rows = fake_like(val, shape)
+        rows = reshaped(val, shape)
         return self._call(
             "aten.reshape.default", (self.sources[place], shape), f"_in{place}", rows, self.members[place]
         )
