@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 class Tensor:
     """Shape facts of one tensor. ``shape`` holds ints, or the printed expression of a symbolic size.
 
+    contiguous: whether strides are those of a fresh tensor; taken for granted where sizes are symbolic.
     numel: elements; with symbolic sizes their hints are used, and None stands where one has no hint.
     """
 
@@ -22,6 +23,7 @@ class Tensor:
     shape: tuple[int | str, ...]
     device: str
     numel: int | None
+    contiguous: bool = True
 
     @property
     def symbolic(self) -> bool:

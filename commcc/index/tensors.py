@@ -26,8 +26,20 @@ class TensorTable:
             shape=shape,
             device=str(val.device),
             numel=_numel(val),
+            contiguous=_contiguous(val),
         )
         return self._seen.setdefault(made, made)
+
+
+def _contiguous(val: torch.Tensor) -> bool:
+    step = 1
+    for size, stride in zip(reversed(val.shape), reversed(val.stride()), strict=True):
+        if not isinstance(size, int) or not isinstance(stride, int):
+            return True
+        if size != 1 and stride != step:
+            return False
+        step *= size
+    return True
 
 
 def _numel(val: torch.Tensor) -> int | None:

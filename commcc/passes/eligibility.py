@@ -107,4 +107,6 @@ def _bad_shape(index: GraphIndex, collective: Collective) -> str | None:
             return f"the size of '{index.names[node]}' is symbolic ({symbols})"
         if not tensor.numel:
             return "is empty"
+    if not all(tensor is None or tensor.contiguous for tensor in (index.tensors[w] for w in collective.waits)):
+        return "its result is not contiguous"
     return None
