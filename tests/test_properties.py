@@ -39,7 +39,7 @@ def bucketed(program, options):
 
 
 @RELAXED
-@given(st.integers(0, 10_000), st.integers(2, 9), st.sampled_from([2, 4]), OPTIONS)
+@given(st.integers(0, 10_000), st.integers(2, 9), st.sampled_from([2, 4, 8]), OPTIONS)
 def test_bucketing_keeps_the_program(seed, layers, world, options):
     program = random_program(seed, layers, world)
     if "0" not in build_index(program).groups:
