@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from commcc.verify.sizes import Poly
 from commcc.verify.symbols import mismatch
 from commcc.verify.values import Opaque, Tensor, Value
 
@@ -142,6 +143,8 @@ def _explain(pair: Pair, was: Output, now: Output, places: dict[Any, str]) -> bo
     """Report an output that is itself wrong; False when it only follows from a difference elsewhere."""
     label, new, old = f"output {now.path}", now.value, was.value
     if not isinstance(old, Tensor) or not isinstance(new, Tensor):
+        if not _has(pair, new):
+            return False
         pair.report.differs("output", now.node, f"{label} is {_shown(pair, now)}, in BEFORE {_shown(pair, was)}")
         return True
     contents = (new.content, old.content)
@@ -159,6 +162,17 @@ def _explain(pair: Pair, was: Output, now: Output, places: dict[Any, str]) -> bo
     text = f"{label} is {pair.words.content(new.content)}, in BEFORE ('{was.node}') {pair.words.content(old.content)}"
     pair.fail("value", now.node, text, contents)
     return True
+
+
+def _has(pair: Pair, value: Value | None) -> bool:
+    """Whether BEFORE has all of a value."""
+    if isinstance(value, tuple):
+        return all(_has(pair, part) for part in value)
+    if isinstance(value, Tensor):
+        return pair.known(value.content)
+    if isinstance(value, Poly):
+        return all(pair.seen(term) for monomial, _ in value.terms for term in monomial)
+    return not isinstance(value, Opaque) or pair.seen(value.term)
 
 
 def _shown(pair: Pair, output: Output) -> str:

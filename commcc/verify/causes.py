@@ -9,21 +9,26 @@ Limits: ops are paired by name, else by kind in order, only to word the message.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from commcc.verify.elements import CAST
+from commcc.verify.elements import BITS, BROADCAST, CAST, GATHER, REDUCE, SCATTER
 from commcc.verify.explain import Difference, Words, settings
 from commcc.verify.facts import CAST as CASTS
 from commcc.verify.facts import LAUNCH, OP, VIEW, Step, Trace
 from commcc.verify.memory import LOAD
+from commcc.verify.sizes import Poly
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from torch import fx
 
     from commcc.verify.table import Terms
     from commcc.verify.verdict import Report
+
+
+#: Terms that stand for one other term, by their first operand.
+_WRAPPERS = frozenset({"array", "out", "draw", CAST, BITS, GATHER, SCATTER, REDUCE, BROADCAST})
 
 
 @dataclass
@@ -65,15 +70,26 @@ class Pair:
             return key[4] in self.before.versions
         return source in self.before.sources
 
+    def seen(self, term: int) -> bool:
+        """Whether BEFORE computes what a value that is not a tensor stands for."""
+        term = self._origin(term)
+        key = self.table.keys[term]
+        if key[0] == "size":
+            return self.known(key[1])
+        return key[0] != "op" or term in self.old_terms
+
+    def _origin(self, term: int) -> int:
+        """The op that made a source or a part of a result, before its place among the random ops."""
+        while True:
+            key = self.table.keys[term]
+            if key[0] not in _WRAPPERS or not isinstance(key[-1 if key[0] == "draw" else 1], int):
+                return term
+            term = key[2] if key[0] == "draw" else key[1]
+
     def undecided(self, content: int | None) -> str:
         """Why a content was not decided, empty when it was."""
         for source in () if content is None else self.table.sources_of(content):
-            key = self.table.keys[source]
-            term = key[1] if key[0] == "array" else source
-            while self.table.keys[term][0] in ("out", "draw"):
-                at = 1 if self.table.keys[term][0] == "out" else 2
-                term = self.table.keys[term][at]
-            reason = self.table.undecided.get(term)
+            reason = self.table.undecided.get(self._origin(source))
             if reason:
                 return reason
         return ""
@@ -94,7 +110,7 @@ def report_causes(pair: Pair) -> None:
     for step in pair.after.steps:
         if not _is_new(pair, step):
             continue
-        if all(map(pair.known, step.operands)) or (step.sort == LAUNCH and _sends_casts(pair, step)):
+        if _has_operands(pair, step) or (step.sort == LAUNCH and _sends_casts(pair, step)):
             causes.append(step)
         else:
             consequences += 1
@@ -109,6 +125,22 @@ def report_causes(pair: Pair) -> None:
         else:
             _report_op(pair, step, missing)
     pair.report.checked["consequences"] = consequences
+
+
+def _has_operands(pair: Pair, step: Step) -> bool:
+    """Whether BEFORE has all that a step of AFTER works on."""
+    return all(map(pair.known, step.operands)) and all(map(pair.seen, _terms(key for _, key in step.arguments)))
+
+
+def _terms(keys: Iterable[tuple[Any, ...]]) -> Iterator[int]:
+    """Terms of the arguments that are not tensors."""
+    for key in keys:
+        if key[0] == "value":
+            yield key[1]
+        elif key[0] == "int" and isinstance(key[1], Poly):
+            yield from (variable for monomial, _ in key[1].terms for variable in monomial)
+        elif key[0] == "list":
+            yield from _terms(key[1])
 
 
 def _sends_casts(pair: Pair, step: Step) -> bool:

@@ -35,7 +35,7 @@ _COLLECTIVES = frozenset({GATHER, SCATTER, REDUCE, BROADCAST})
 
 @dataclass(frozen=True)
 class Difference:
-    """One argument that differs: where, and in words what it is and was; contents when it is a tensor."""
+    """One argument that differs: where, and in words what it is and was; terms when it has them."""
 
     text: str
     new: int | None = None
@@ -111,7 +111,13 @@ class Words:
         if key[0] == "list":
             shown = [self.key(part) for part in key[1][:8]]
             return f"[{', '.join(shown)}{', ...' if len(key[1]) > len(shown) else ''}]"
+        if key[0] == "value":
+            return self._value(key[1])
         return str(key[1]) if len(key) > 1 and isinstance(key[1], (str, int)) else "another value"
+
+    def _value(self, term: int) -> str:
+        kind = self._table.keys[term][0]
+        return {"graph": "a sub-graph", "input": "an input", "object": "an object"}.get(kind, "another value")
 
     def differences(
         self, old: Step, new: Step, olds: Mapping[str, fx.Node], news: Mapping[str, fx.Node]
@@ -141,7 +147,7 @@ class Words:
             )
             return
         text = f"argument '{label}'{_called(here)} is {self.key(now)}, in BEFORE{_called(there)} {self.key(was)}"
-        yield Difference(text, now[1] if tensors else None, was[1] if tensors else None)
+        yield Difference(text, _term(now), _term(was))
 
 
 def settings(table: Terms, source: int) -> dict[str, str]:
@@ -166,6 +172,10 @@ def _word(key: tuple[Any, ...]) -> str:
 
 def _operands(node: fx.Node | None) -> dict[str, Any]:
     return {} if node is None else bind(node)
+
+
+def _term(key: Any) -> int | None:
+    return key[1] if key is not None and key[0] in ("tensor", "value") else None
 
 
 def _at(argument: Any, index: int) -> Any:

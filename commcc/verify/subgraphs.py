@@ -77,11 +77,14 @@ def _subgraph(tracer: Tracer, module: fx.GraphModule) -> int:
     if not check_order(module.graph, report, " in a sub-graph"):
         tracer.trace.events.extend(Event(f.rule, f.node, f.text, (f,)) for f in report.findings)
         return table.foreign(module)
+    doubts = len(table.undecided)
     inner = tracing.Tracer(table, module, first=tracer.first, depth=tracer.depth + 1)
     places = [node for node in module.graph.nodes if node.op == "placeholder"]
     found = inner.walk(module.graph, {node.name: _parameter(i, node) for i, node in enumerate(places)})
     tracer.trace.events.extend(found.events)
     term = table.intern(_key(tracer, found))
+    if len(table.undecided) > doubts:
+        table.undecided.setdefault(term, "something in a sub-graph")
     memory = inner.memory.storages
     shared = [value for _, value in found.inputs] + list(found.constants.values())
     writes = any(memory[value.root].writes for value in shared if isinstance(value, Tensor))
