@@ -174,6 +174,7 @@ def test_the_source_must_be_unchanged(tmp_path):
     torch.export.save(case("indices").exported, path)
     with pytest.raises(OutputError, match="has changed since it was read"):
         write_pt2(program, tmp_path / "b.pt2")
+    assert not (tmp_path / "b.pt2").exists()
 
 
 def test_extra_files_and_graph_metadata_are_kept(tmp_path):
@@ -201,3 +202,40 @@ def test_ops_that_are_not_registered_are_carried(tmp_path):
         for name in source.namelist():
             target.writestr(name, source.read(name).replace(b"commcc_lost", b"commcc_test"))
     assert_bitwise(run(path, "custom"), run(tmp_path / "d.pt2", "custom"))
+
+
+class Outer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.inner(x) + 1
+
+
+def test_preserved_calling_conventions(tmp_path):
+    args = (torch.ones(2, 4),)
+    exported = torch.export.export(Outer(), args, preserve_module_call_signature=("inner",), strict=False)
+    torch.export.save(exported, tmp_path / "a.pt2")
+    program = read_pt2(tmp_path / "a.pt2")
+    assert write_pt2(program, tmp_path / "b.pt2") == ()
+    again = torch.export.unflatten(torch.export.load(tmp_path / "b.pt2"))
+    assert_bitwise(again(*args), exported.module()(*args))
+    notes = write_pt2(rewritten(program), tmp_path / "c.pt2")
+    assert [note.text for note in notes] == ["module 'inner' cannot be unflattened: the nodes of its calls are gone"]
+
+
+def test_the_source_is_not_overwritten(tmp_path, monkeypatch):
+    torch.export.save(case("tied").exported, tmp_path / "a.pt2")
+    before = (tmp_path / "a.pt2").read_bytes()
+    monkeypatch.chdir(tmp_path)
+    program = read_pt2("a.pt2")
+    monkeypatch.chdir("/")
+    with pytest.raises(OutputError, match="choose another name"):
+        write_pt2(program, tmp_path / "a.pt2")
+    assert (tmp_path / "a.pt2").read_bytes() == before
+    write_pt2(program, tmp_path / "b.pt2")
+    (tmp_path / "a.pt2").unlink()
+    with pytest.raises(OutputError, match="is gone: no such file"):
+        write_pt2(program, tmp_path / "c.pt2")
+    assert not (tmp_path / "c.pt2").exists()

@@ -65,7 +65,7 @@ def test_constants_become_inputs_and_come_back(tmp_path):
     def make(node, tensor, root):
         root.register_buffer("_tensor_constant0", torch.arange(6.0).reshape(2, 3).T)
         root.wide = torch.ones(1, 2).expand(3, 2)
-        root.part = torch.arange(1000.0)[::100]
+        root.part = torch.arange(100_000.0)[::1000]
         root.empty = torch.zeros(0, 2)
         root.inner = torch.nn.Module()
         root.inner.weight = torch.nn.Parameter(torch.tensor([True, False, True]), requires_grad=False)

@@ -35,7 +35,7 @@ from commcc.serialization.pt2_read import FileState, malformed, read_graph
 from commcc.serialization.pt2_schema import SCHEMA_MINOR_NEW, GraphSpec
 from commcc.serialization.pt2_sidecar import apply, difference
 from commcc.serialization.pt2_sidecar_meta import MetadataReader, MetadataWriter
-from commcc.serialization.pt2_signature import check_document, constant_names, rename
+from commcc.serialization.pt2_signature import check_document, constant_names, dangling_calls, rename
 from commcc.serialization.pt2_symbols import ExpressionReader
 from commcc.serialization.pt2_write import GraphWriter, WriteState, same_graph
 from commcc.serialization.pt2_zip import open_zip
@@ -112,7 +112,7 @@ class _Reader:
         module = {key: value for key, value in self.document["graph_module"].items() if key != "graph"}
         carried = {**self.document, "graph_module": module}
         source = self.source
-        return Pt2Carrier(source.path, source.root, self.layout, dict(source.entries), carried, state.opaque)
+        return Pt2Carrier(source.path.resolve(), source.root, self.layout, dict(source.entries), carried, state.opaque)
 
     @contextmanager
     def _located(self) -> Iterator[None]:
@@ -202,15 +202,24 @@ def _write(program: Program, target: str | Path | IO[bytes]) -> tuple[Note, ...]
         files = _to_bytes(document), _to_bytes(extra)
     except InputError as error:
         raise OutputError(error.what, hint=error.hint) from None
-    notes = [Note(f"the metadata {key!r} cannot be written", node) for key, node in metadata.lost.items()]
+    notes = _notes(program, carrier, writer, document, metadata.lost)
+    tensors = {path: writer.inputs.tensors[name] for path, name in writer.inputs.lifted.items()}
+    target = Path(target) if isinstance(target, str) else target
+    try:
+        return (*notes, *write_archive(target, *files, carrier, tensors))
+    except InputError as error:
+        raise OutputError(f"what the program needs of its file is gone: {error.what}", where=error.where) from None
+
+
+def _notes(
+    program: Program, carrier: Pt2Carrier | None, writer: GraphWriter, document: dict[str, Any], lost: dict[str, str]
+) -> list[Note]:
+    notes = [Note(f"the metadata {key!r} cannot be written", node) for key, node in lost.items()]
     if carrier is None:
         inputs = len(writer.inputs.names)
         notes.append(Note(f"the .pt2 file has a new signature: all {inputs} inputs are plain inputs of the program"))
-    tensors = {path: writer.inputs.tensors[name] for path, name in writer.inputs.lifted.items()}
-    if isinstance(target, (str, Path)):
-        with Path(target).open("wb") as stream:
-            return (*notes, *write_archive(stream, *files, carrier, tensors))
-    return (*notes, *write_archive(target, *files, carrier, tensors))
+    modules = dangling_calls(document, {node.name for node in program.graph.nodes})
+    return notes + [Note(f"module {name!r} cannot be unflattened: the nodes of its calls are gone") for name in modules]
 
 
 def _document(

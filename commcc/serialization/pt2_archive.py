@@ -17,6 +17,7 @@ Limits: one model in the archive; archives of PyTorch older than 2.8 have anothe
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import tempfile
@@ -27,8 +28,6 @@ from commcc.program import Note
 from commcc.serialization.pt2_pickle import check_tensor_file
 
 if TYPE_CHECKING:
-    from typing import IO
-
     from commcc.serialization.pt2_zip import ZipSource
 
 SIDECAR = "extra/commcc.json"
@@ -37,7 +36,7 @@ _PAYLOAD = re.compile(r"data/(?:weights|constants|sample_inputs)/[^/]+|extra/.+|
 _FORMAT = ("archive_format", "archive_version")
 _PICKLED = re.compile(r"data/constants/(?:custom_obj_|opaque_obj_)")
 _MAX_INT_DIGITS = 40
-_SPOOL_BYTES = 64 << 20
+_MEMORY_BYTES = 64 << 20
 _HINT = "use --trust only if you would run a program from the same source"
 
 
@@ -110,8 +109,9 @@ def _check_payload(source: ZipSource, name: str, payload: list[str]) -> None:
 
 
 def _check_tensors(source: ZipSource, entry: str) -> None:
-    with tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES) as spool:
-        stream: IO[bytes] = spool
+    # Not a SpooledTemporaryFile: zipfile cannot read one before Python 3.11.
+    small = source.entries[entry].size <= _MEMORY_BYTES
+    with io.BytesIO() if small else tempfile.TemporaryFile() as stream:
         source.copy(entry, stream)
         size = stream.tell()
         stream.seek(0)

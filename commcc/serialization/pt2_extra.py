@@ -51,13 +51,13 @@ def encode_extra(program: Program, symbols: Mapping[str, SymbolInfo]) -> dict[st
                 "name": group.name,
                 "size": group.size,
                 "ranks": None if group.ranks is None else list(group.ranks),
-                "description": group.description,
+                "description": _line(group.description),
             }
             for group in program.groups.values()
         ],
         "header": dict(program.header),
         "provenance": list(program.provenance),
-        "notes": [[note.text, note.node] for note in program.notes],
+        "notes": [[_line(note.text), note.node] for note in program.notes],
         "symbols": {name: [info.lower, info.upper, info.hint] for name, info in symbols.items()},
     }
 
@@ -69,6 +69,7 @@ def decode_extra(data: Any) -> Extra:
     header, provenance = data.get("header", {}), data.get("provenance", [])
     if not isinstance(header, dict) or not all(isinstance(entry, dict) for entry in provenance):
         raise InputError("header or provenance has the wrong type")
+    _check_header(header)
     groups = [_group(entry) for entry in data.get("groups", [])]
     if len({group.name for group in groups}) != len(groups):
         raise InputError("two process groups have the same name")
@@ -77,15 +78,32 @@ def decode_extra(data: Any) -> Extra:
     return Extra({group.name: group for group in groups}, header, tuple(provenance), symbols, notes)
 
 
+def _check_header(header: dict[str, Any]) -> None:
+    """Refuse a header whose entries the text format could not write."""
+    for name, bounds in header.get("symbols", {}).items():
+        _symbol(name, bounds)
+    if not _is_line(header.get("class_name", "")):
+        raise InputError("the name of the class is malformed")
+
+
+def _is_line(text: Any) -> bool:
+    """Whether a text from a file may be shown on a terminal as it is."""
+    return isinstance(text, str) and (text.isprintable() or text == "")
+
+
+def _line(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
 def _note(text: Any, node: Any) -> Note:
-    if not isinstance(text, str) or not (node is None or isinstance(node, str)):
+    if not _is_line(text) or not (node is None or _is_line(node)):
         raise InputError("a note is malformed")
     return Note(text, node)
 
 
 def _group(data: Any) -> ProcessGroup:
     name, size, ranks, description = data["name"], data["size"], data["ranks"], data["description"]
-    fine = isinstance(name, str) and isinstance(description, str) and (size is None or _is_count(size))
+    fine = isinstance(name, str) and _is_line(description) and (size is None or _is_count(size))
     if ranks is not None:
         fine = fine and isinstance(ranks, list) and all(_is_count(rank) for rank in ranks)
     if not fine:

@@ -2,8 +2,8 @@
 
 Usage::
 
-    write_archive(stream, document_bytes, sidecar_bytes, carrier)       # from a .pt2: copies the rest
-    write_archive(stream, document_bytes, sidecar_bytes, None, tensors) # made new
+    write_archive(target, document_bytes, sidecar_bytes, carrier)       # from a .pt2: copies the rest
+    write_archive(target, document_bytes, sidecar_bytes, None, tensors) # made new
 
 Equal programs give equal bytes: entries have a fixed order and date, and nothing is compressed, since
 PyTorch maps the weights straight from the file.
@@ -13,10 +13,13 @@ Limits: constants whose values are not known are written empty; PyTorch loads th
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
+from commcc.errors import OutputError
 from commcc.program import Note
 from commcc.serialization.pt2_archive import SIDECAR
 from commcc.serialization.pt2_constants import store
@@ -33,7 +36,7 @@ _NEW = ((".data/version", b"6\n"), ("byteorder", b"little"))
 
 
 def write_archive(
-    stream: IO[bytes],
+    target: Path | IO[bytes],
     document: bytes,
     sidecar: bytes,
     carrier: Pt2Carrier | None,
@@ -41,16 +44,24 @@ def write_archive(
 ) -> tuple[Note, ...]:
     """Write the archive. tensors: constants of a new file, by the name of the attribute that held them."""
     if carrier is None:
-        return _write_new(stream, document, sidecar, tensors)
-    with open_zip(carrier.path) as source, ZipSink(stream, carrier.root) as sink:
+        with _opened(target) as stream:
+            return _write_new(stream, document, sidecar, tensors)
+    if isinstance(target, Path) and target.resolve() == carrier.path:
+        raise OutputError("is the file that the program still needs", where=str(target), hint="choose another name")
+    with open_zip(carrier.path) as source:
         carrier.check_unchanged(source)
-        for name, data in _HEADER:
-            sink.write(name, data)
-        for name in carrier.layout.payload:
-            sink.copy(source, name)
-        sink.write(carrier.layout.model, document)
-        sink.write(SIDECAR, sidecar)
+        with _opened(target) as stream, ZipSink(stream, carrier.root) as sink:
+            for name, data in _HEADER:
+                sink.write(name, data)
+            for name in carrier.layout.payload:
+                sink.copy(source, name)
+            sink.write(carrier.layout.model, document)
+            sink.write(SIDECAR, sidecar)
     return ()
+
+
+def _opened(target: Path | IO[bytes]) -> AbstractContextManager[IO[bytes]]:
+    return target.open("wb") if isinstance(target, Path) else nullcontext(target)
 
 
 def _write_new(stream: IO[bytes], document: bytes, sidecar: bytes, tensors: Mapping[str, Any]) -> tuple[Note, ...]:

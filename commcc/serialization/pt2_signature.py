@@ -20,7 +20,7 @@ from commcc.serialization.pt2_code import check_guard, check_tree_spec
 from commcc.serialization.pt2_schema import SCHEMA_MAJOR, check_name, check_path, union
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
 #: For each kind of input and output: the key of the target's name in the specification, if it has one.
 _INPUTS = {
@@ -198,6 +198,17 @@ def rename(document: dict[str, Any], graph: dict[str, Any], names: list[str]) ->
     calls = [_rename_call(entry, new) for entry in module["module_call_graph"]]
     new_module = {"graph": graph, **module, "signature": renamed, "module_call_graph": calls}
     return {**document, "graph_module": {**new_module, "graph": graph}}
+
+
+def dangling_calls(document: dict[str, Any], names: Container[str]) -> list[str]:
+    """Modules whose calling convention names nodes that the graph no longer has; they cannot be unflattened."""
+    out = []
+    for entry in document["graph_module"]["module_call_graph"]:
+        signature = entry["signature"] or {"inputs": [], "outputs": []}
+        used = [_argument_name(argument) for argument in (*signature["inputs"], *signature["outputs"])]
+        if any(name is not None and name not in names for name in used):
+            out.append(entry["fqn"])
+    return out
 
 
 def _input_name(spec: dict[str, Any]) -> str:

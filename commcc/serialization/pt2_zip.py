@@ -19,6 +19,7 @@ Limits: compression other than stored and deflated is refused.
 from __future__ import annotations
 
 import re
+import struct
 import zipfile
 import zlib
 from contextlib import contextmanager
@@ -42,7 +43,10 @@ _ALIGNMENT = 64
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _BAD_NAME = re.compile(r"[\x00-\x1f\\]|^[A-Za-z]:|^/|(^|/)\.\.?(/|$)|//")
 #: What zipfile raises for damaged files, besides its own error.
-_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError)
+_ZIP_ERRORS = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError),
+    OverflowError,
+)
 
 
 @dataclass(frozen=True)
@@ -130,12 +134,11 @@ class ZipSource:
 @contextmanager
 def open_zip(path: Path) -> Iterator[ZipSource]:
     """Open and check an archive; closes it at the end of the block."""
+    if not path.is_file():
+        what = "is no file" if path.exists() else "no such file"
+        raise InputError(what, where=str(path))
     try:
         handle = zipfile.ZipFile(path)
-    except FileNotFoundError:
-        raise InputError("no such file", where=str(path)) from None
-    except IsADirectoryError:
-        raise InputError("is a folder, not a .pt2 file", where=str(path)) from None
     except _ZIP_ERRORS as error:
         raise InputError(f"not a readable zip archive: {_show(error)}", where=str(path)) from None
     with handle:
