@@ -315,6 +315,19 @@ def test_odd_names_stay():
     assert not set(made) & set(ODD_NAMES)
 
 
+def test_inputs_with_defaults_and_stars():
+    head = "class GraphModule(torch.nn.Module):\n    def forward(self, x, flag=None, *rest, scale=-1.5, **more):\n"
+    program = parse_text(head + "        return x\n", "x")
+    assert [(n.name, n.target, n.args) for n in program.graph.nodes if n.op == "placeholder"] == [
+        ("x", "x", ()),
+        ("flag", "flag", (None,)),
+        ("rest", "*rest", ()),
+        ("scale", "scale", (-1.5,)),
+        ("more", "**more", ()),
+    ]
+    assert described(parse_text(write_text(program)[0], "x").graph) == described(program.graph)
+
+
 def test_an_input_under_another_name():
     """FX prints an input whose name is not its parameter's as ``x_1 = x``; the parameter's name is then free."""
     head = "class GraphModule(torch.nn.Module):\n    def forward(self, x, y):\n        x_1 = x\n"
@@ -379,9 +392,17 @@ def test_reading_has_no_side_effects():
     import gc
     import warnings
 
-    before = gc.isenabled(), list(warnings.filters)
+    gc.enable()
+    before = list(warnings.filters)
     parse_text(write_text(CORPUS["symbols"]())[0], "x")
-    assert (gc.isenabled(), list(warnings.filters)) == before
+    assert gc.isenabled()
+    assert list(warnings.filters) == before
+    gc.disable()
+    try:
+        parse_text(write_text(CORPUS["symbols"]())[0], "x")
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_program_of_a_reread_graph_can_become_a_module():
