@@ -14,7 +14,7 @@ from commcc.verify.facts import CAST as CASTS
 from commcc.verify.facts import OP, VIEW, Step
 from commcc.verify.opfacts import OpFacts, facts_of
 from commcc.verify.shapes import COPY, INVALID, MAYBE, Formed
-from commcc.verify.sizes import Size, Undecidable, apply_function, product
+from commcc.verify.sizes import Impossible, Size, Undecidable, apply_function, product
 from commcc.verify.values import Meta, Opaque, Tensor, Value, is_size, tensors_in
 from commcc.verify.views import regroup
 
@@ -57,6 +57,9 @@ def call(tracer: Tracer, node: fx.Node) -> Value:
     if facts.explained:
         try:
             return _regrouped(tracer, node, path, arguments)
+        except Impossible as reason:
+            keys = tuple(key_of(tracer.table, value) for value in arguments.values())
+            tracer.event("value", node, f"{path} cannot run: {reason}", ("impossible", path, keys))
         except Undecidable as reason:
             why = str(reason)
     return opaque(tracer, node, arguments, why)
@@ -76,12 +79,14 @@ def _arithmetic(tracer: Tracer, path: str, arguments: dict[str, Any]) -> Size | 
         if not isinstance(tensor, Tensor) or tensor.shape is None:
             return None
         return product(tensor.shape) if path == "aten.sym_numel.default" else tensor.shape[arguments["dim"]]
-    except (Undecidable, IndexError, TypeError):
+    except (Undecidable, IndexError, KeyError, TypeError):
         return None
 
 
 def _getitem(tracer: Tracer, node: fx.Node) -> Value:
-    source, index = (tracer.resolve(argument, None) for argument in node.args[:2])
+    if len(node.args) != 2 or node.kwargs:
+        return opaque(tracer, node, tracer.arguments(node), "")
+    source, index = (tracer.resolve(argument, None) for argument in node.args)
     if isinstance(source, tuple) and isinstance(index, int) and -len(source) <= index < len(source):
         value: Value = source[index]
         if isinstance(value, Tensor):

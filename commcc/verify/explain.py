@@ -162,12 +162,12 @@ def settings(table: Terms, source: int) -> dict[str, str]:
         found.update(group_size=str(key[3] if len(key) > 4 else len(key[1])))
     elif key[0] in (REDUCE, BROADCAST):
         first = "reduction" if key[0] == REDUCE else "root"
-        found.update({first: str(key[2][0][1]), "group": _word(key[2][1])})
+        found.update({first: str(key[2][0][-1]), "group": _word(key[2][1])})
     return found
 
 
 def _word(key: tuple[Any, ...]) -> str:
-    return repr(key[1]) if key[0] == "str" else str(key[1])
+    return repr(key[1]) if key[0] == "str" else str(key[-1])
 
 
 def _operands(node: fx.Node | None) -> dict[str, Any]:

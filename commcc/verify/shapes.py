@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import torch
 
 from commcc.verify.elements import cast, reinterpret
-from commcc.verify.sizes import Size, Undecidable, product
+from commcc.verify.sizes import Impossible, Size, Undecidable, product
 from commcc.verify.strides import contiguous_strides, is_contiguous, view_strides
 from commcc.verify.values import Shape, Tensor, is_size
 
@@ -68,7 +68,7 @@ def size_in(value: object, default: Size | None = None) -> Size:
 
 def dimension(value: object, rank: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not -rank <= value < rank:
-        raise Undecidable("a dimension out of range")
+        raise Impossible("a dimension out of range")
     return value % rank
 
 
@@ -96,9 +96,12 @@ def _new_shape(tensor: Tensor, wanted: object) -> Shape:
     if new.count(-1) == 1:
         rest = product(size for size in new if size != -1)
         if isinstance(numel, int) and isinstance(rest, int) and (rest == 0 or numel % rest):
-            raise Undecidable("a shape that does not hold the elements")
+            raise Impossible("a shape that does not hold the elements")
         return tuple(numel // rest if size == -1 else size for size in new)
-    if product(new) != numel:
+    wanted_numel = product(new)
+    if isinstance(numel, int) and isinstance(wanted_numel, int) and wanted_numel != numel:
+        raise Impossible("a shape that does not hold the elements")
+    if wanted_numel != numel:
         raise Undecidable("a shape that may not hold the elements")
     return new
 
@@ -178,8 +181,21 @@ def clone(_table: Terms, a: Arguments) -> Formed:
     return Formed(tensor.content, shape, tensor.dtype, _copied_strides(tensor, a.get("memory_format")), COPY)
 
 
+#: What a conversion may be asked for.
+_CONVERSION: dict[str, type | tuple[type, ...]] = {
+    "dtype": torch.dtype,
+    "layout": torch.layout,
+    "device": (torch.device, str),
+    "pin_memory": bool,
+    "non_blocking": bool,
+}
+
+
 def to_copy(table: Terms, a: Arguments) -> Formed:
     tensor, shape = known(a["self"])
+    for name, kinds in _CONVERSION.items():
+        if a.get(name) is not None and not isinstance(a[name], kinds):
+            raise Undecidable("arguments that the op does not take")
     how = tuple((name, str(a[name])) for name in ("layout", "device", "pin_memory") if a.get(name) is not None)
     if a.get("non_blocking"):
         how = (*how, ("non_blocking", "True"))

@@ -33,6 +33,10 @@ class Undecidable(Exception):
     """A question about sizes or layout that has no answer for all values of the symbols, or is too large."""
 
 
+class Impossible(Undecidable):
+    """A call that fails for certain, so that the graph cannot run."""
+
+
 class Poly:
     """A polynomial with integer coefficients that is not a constant; immutable and hashable."""
 

@@ -17,7 +17,7 @@ from commcc.verify import shapes
 from commcc.verify.cutting import cut, cut_all, explicit_rows, rows_of
 from commcc.verify.layout import Items, Loop, intern, items_of, total
 from commcc.verify.shapes import COPY, VIEW, Formed, dimension, known, size_in, sizes_in
-from commcc.verify.sizes import Size, Undecidable, product
+from commcc.verify.sizes import Impossible, Size, Undecidable, product
 from commcc.verify.strides import contiguous_strides, is_contiguous
 from commcc.verify.values import Shape, Tensor
 
@@ -56,10 +56,10 @@ def _narrow(table: Terms, tensor: Tensor, dim: int, start: Size, length: Size) -
 def _check_range(start: Size, length: Size, size: Size) -> None:
     """Symbolic ranges are checked where the cut is made: only at boundaries."""
     if any(isinstance(n, int) and n < 0 for n in (start, length)):
-        raise Undecidable("a negative range")
+        raise Impossible("a negative range")
     end = start + length
     if isinstance(end, int) and isinstance(size, int) and end > size:
-        raise Undecidable("a range that ends past the tensor")
+        raise Impossible("a range that ends past the tensor")
 
 
 def _clamped(value: object, default: Size, size: Size) -> Size:
@@ -116,8 +116,10 @@ def _without(formed: Formed, dim: int) -> Formed:
 def _parts(table: Terms, tensor: Tensor, dim: int, lengths: Shape) -> tuple[Formed, ...]:
     """Neighbouring parts that tile the dimension, all cut in one walk when the rows are alike."""
     _, shape = known(tensor)
-    if sum(lengths, start=0) != shape[dim] or any(isinstance(n, int) and n < 0 for n in lengths):
-        raise Undecidable("split sizes that do not add up")
+    missing = shape[dim] - sum(lengths, start=0)
+    if missing != 0 or any(isinstance(n, int) and n < 0 for n in lengths):
+        sort = Impossible if isinstance(missing, int) else Undecidable
+        raise sort("split sizes that do not add up")
     outer, inner = product(shape[:dim]), product(shape[dim + 1 :])
     items = items_of(table, tensor.content)
     runs = [length * inner for length in lengths]
@@ -262,4 +264,8 @@ def regroups(path: str) -> bool:
 
 def regroup(table: Terms, path: str, arguments: Arguments) -> Formed | tuple[Formed, ...]:
     """The result of a regrouping op on resolved arguments, by schema name."""
-    return _OPS[path](table, arguments)
+    try:
+        return _OPS[path](table, arguments)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        # Files may hold calls that no op would take; such a call is kept as it is, not a crash.
+        raise Undecidable("arguments that the op does not take") from error
