@@ -35,6 +35,8 @@ def rename_everywhere(data, old, new):
         "LShift(Integer(1), Integer(1000000000000))",
         "Function('f')(Integer(1))",
         "sympify('1')",
+        "Add(true, Integer(1))",
+        "Max(Integer(1), Eq(Integer(1), Integer(1)))",
         "Integer(" + "9" * 5000 + ")",
         "Add(" * 300 + "Integer(1)" + ")" * 300,
         "(" * 100_000,

@@ -41,7 +41,13 @@ _RENAMED = {
     "StrictGreaterThan": "Gt",
     "GreaterThan": "Ge",
 }
+_OF_TRUTH_VALUES = frozenset({"And", "Or", "Not", "Where"})
 _CONSTANTS = {"true": sympy.true, "false": sympy.false}
+#: What sympy does, sooner or later, with expressions that make no sense (a sum of truth values).
+_NONSENSE = (
+    *(SyntaxError, ValueError, TypeError, AttributeError, ArithmeticError, AssertionError, LookupError),
+    *(NotImplementedError, RecursionError, MemoryError),
+)
 
 
 class ExpressionReader:
@@ -58,10 +64,14 @@ class ExpressionReader:
             if type(value) is not int or not -_INT64 <= value < _INT64:
                 raise InputError(f"{str(value)[:40]!r} is not a 64-bit integer")
             return value
-        expr = self.expression(_text_of(kind, value))
-        if not isinstance(expr, sympy.Expr) or expr.is_integer is False:
-            raise InputError(f"{str(expr)[:60]!r} is not an integer")
-        return self.ctx.integer(expr)
+        text = _text_of(kind, value)
+        expr = self.expression(text)
+        try:
+            if not isinstance(expr, sympy.Expr) or expr.is_integer is False:
+                raise InputError(f"{text[:60]!r} is not an integer")
+            return self.ctx.integer(expr)
+        except _NONSENSE:
+            raise InputError(f"the symbolic size {text[:60]!r} has no value") from None
 
     def scalar(self, data: Any, plain: type) -> Any:
         """A SymFloat or SymBool of the schema; ``plain`` is ``float`` or ``bool``."""
@@ -72,7 +82,11 @@ class ExpressionReader:
             if type(value) is not bool:
                 raise InputError(f"{str(value)[:40]!r} is not true or false")
             return value
-        return self.ctx.parse_symbolic(expression_text(self.expression(_text_of(kind, value))))
+        text = _text_of(kind, value)
+        try:
+            return self.ctx.parse_symbolic(expression_text(self.expression(text)))
+        except _NONSENSE:
+            raise InputError(f"the symbolic value {text[:60]!r} has no value") from None
 
     def declare_hint(self, value: Any) -> None:
         """Take the example value of a plain symbol from an ``as_expr``, before anything is made of it."""
@@ -100,7 +114,7 @@ class ExpressionReader:
                 return expr
             exact = self._build(tree, evaluate=False)
             return exact if _plain(sympy.srepr(exact)) == _plain(text) else expr
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+        except _NONSENSE:
             raise InputError(f"cannot read the symbolic size {text[:60]!r}") from None
 
     def _build(self, node: ast.expr, *, evaluate: bool) -> sympy.Basic:
@@ -116,6 +130,8 @@ class ExpressionReader:
         if node.keywords:
             raise InputError(f"{name[:40]!r} has keywords in a symbolic size")
         args = [self._build(arg, evaluate=evaluate) for arg in node.args]
+        if name not in _OF_TRUTH_VALUES and not all(isinstance(arg, sympy.Expr) for arg in args):
+            raise InputError(f"{name[:40]!r} of truth values in a symbolic size")
         return build(_RENAMED.get(name, name), args, evaluate=evaluate)
 
 
