@@ -149,6 +149,9 @@ class ShapeContext:
         device = _device(device) if isinstance(device, str) else device
         if len(shape) != len(stride):
             raise InputError(f"{len(shape)} sizes but {len(stride)} strides")
+        # PyTorch 2.11 makes such a tensor without a word.
+        if isinstance(storage_offset, int) and storage_offset < 0:
+            raise InputError(f"no tensor can have this shape: storage offset {storage_offset}")
         try:
             elem = _meta(shape, stride, dtype, storage_offset)
         except (RuntimeError, TypeError, ValueError, OverflowError) as error:

@@ -50,11 +50,12 @@ NO_VAL: Any = _NoVal()
 _LOST: Any = object()
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 
-#: Derived from ``val`` or private to the tracer that made the graph; leaving them out loses nothing.
+#: Derived from ``val``; leaving them out loses nothing.
 DERIVED_KEYS = frozenset(
-    {"tensor_meta", "example_value", "eager_input_vals", "from_node", "grapharg", "dynamo_source"}
-    | {"unbacked_bindings", "fwd_source_fn_stack", "output_stack_traces", "mutation_region_id"}
+    {"tensor_meta", "example_value", "eager_input_vals", "grapharg", "dynamo_source", "unbacked_bindings"}
 )
+#: Private to the tracer that made the graph; left out, and said to be.
+_TRACER_KEYS = frozenset({"from_node", "fwd_source_fn_stack", "output_stack_traces", "mutation_region_id"})
 _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("stack_trace", "partitioner_tag", "recompute", "original_aten"), (str,)),
     **dict.fromkeys(("custom", "nn_module_stack", "fwd_nn_module_stack"), (dict,)),
@@ -81,8 +82,8 @@ def encode_meta(node: fx.Node, size_text: SizeText = str) -> dict[str, Json]:
 
 def dropped_keys(node: fx.Node) -> tuple[str, ...]:
     """Names of the metadata that :func:`encode_meta` had to leave out, save what can be derived again."""
-    keys = (key for key in node.meta if key not in DERIVED_KEYS)
-    return tuple(sorted(str(key) for key in keys if _is_lost(key, node.meta[key])))
+    kept = (key for key in node.meta if key not in DERIVED_KEYS)
+    return tuple(sorted(str(key) for key in kept if _is_lost(key, node.meta[key])))
 
 
 def _is_lost(key: Any, value: Any) -> bool:
@@ -93,7 +94,7 @@ def _is_lost(key: Any, value: Any) -> bool:
 
 def encode_entry(key: Any, value: Any, size_text: SizeText = str) -> Any:
     """One value of ``node.meta`` as JSON, or a marker if there is nothing to keep (see :func:`is_lost`)."""
-    if not isinstance(key, str) or key in DERIVED_KEYS:
+    if not isinstance(key, str) or key in DERIVED_KEYS or key in _TRACER_KEYS:
         return _LOST
     if key == "val":
         return _extra_of_val(value, size_text)
