@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_map
 from commcc.errors import OutputError
 from commcc.ops import argument, collective_of
 from commcc.program import META_KEY, NodeRecord, Note, ProcessGroup, Program
-from commcc.serialization.metadata import DERIVED_KEYS, decode_json, encode_json, is_lost
+from commcc.serialization.metadata import DERIVED_KEYS, TRACER_KEYS, decode_json, encode_json, is_lost
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -136,7 +136,7 @@ def plain_metadata(node: fx.Node, dropped: dict[str, str]) -> dict[str, Any]:
     """Metadata of ``node`` as :mod:`commcc.program` promises it; lost keys go to ``dropped`` with the node's name."""
     plain: dict[str, Any] = {}
     for key, value in node.meta.items():
-        if key in DERIVED_KEYS or (value is None and key != "val"):
+        if key in DERIVED_KEYS | TRACER_KEYS or (value is None and key != "val"):
             continue
         if key == "val":
             plain[key] = plain_value(value)

@@ -55,7 +55,7 @@ DERIVED_KEYS = frozenset(
     {"tensor_meta", "example_value", "eager_input_vals", "grapharg", "dynamo_source", "unbacked_bindings"}
 )
 #: Private to the tracer that made the graph; left out, and said to be.
-_TRACER_KEYS = frozenset({"from_node", "fwd_source_fn_stack", "output_stack_traces", "mutation_region_id"})
+TRACER_KEYS = frozenset({"from_node", "fwd_source_fn_stack", "output_stack_traces", "mutation_region_id"})
 _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("stack_trace", "partitioner_tag", "recompute", "original_aten"), (str,)),
     **dict.fromkeys(("custom", "nn_module_stack", "fwd_nn_module_stack"), (dict,)),
@@ -94,7 +94,7 @@ def _is_lost(key: Any, value: Any) -> bool:
 
 def encode_entry(key: Any, value: Any, size_text: SizeText = str) -> Any:
     """One value of ``node.meta`` as JSON, or a marker if there is nothing to keep (see :func:`is_lost`)."""
-    if not isinstance(key, str) or key in DERIVED_KEYS or key in _TRACER_KEYS:
+    if not isinstance(key, str) or key in DERIVED_KEYS or key in TRACER_KEYS:
         return _LOST
     if key == "val":
         return _extra_of_val(value, size_text)
