@@ -12,6 +12,7 @@ Limits: what the schema cannot say (lists that mix numbers and tensors, slices, 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from commcc.errors import InputError
@@ -21,6 +22,8 @@ from commcc.serialization.targets import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from torch._ops import OpOverload
 
 
 class Scope(Protocol):
@@ -119,3 +122,16 @@ _READERS: dict[str, Callable[[Any, Scope], Any]] = {
     "as_operator": _operator,
     "as_string_to_argument": _dictionary,
 }
+
+
+@lru_cache(maxsize=4096)
+def _argument_positions(target: OpOverload) -> dict[str, int]:
+    return {argument.name: position for position, argument in enumerate(target._schema.arguments)}
+
+
+def check_order(target: OpOverload, names: list[str], positional: int) -> None:
+    """Arguments must come as the op declares them; PyTorch would sort them, or drop what it does not know."""
+    positions = _argument_positions(target)
+    found = [positions.get(name, -1) for name in names]
+    if found[:positional] != list(range(positional)) or -1 in found or found != sorted(set(found)):
+        raise InputError(f"the arguments are not those of {target}")

@@ -16,7 +16,6 @@ import keyword
 import operator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from torch import fx
@@ -24,7 +23,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 
 from commcc.errors import InputError
 from commcc.ops import OpaqueOp
-from commcc.serialization.pt2_arguments import read_argument
+from commcc.serialization.pt2_arguments import check_order, read_argument
 from commcc.serialization.pt2_meta import read_metadata
 from commcc.serialization.pt2_schema import (
     KEYWORD,
@@ -199,7 +198,7 @@ class _GraphReader:
             else:
                 raise InputError("an argument is neither positional nor a keyword", hint=_RESAVE)
         if isinstance(target, OpOverload):
-            _check_order(target, [data["name"] for data in inputs], len(args))
+            check_order(target, [data["name"] for data in inputs], len(args))
         return tuple(args), kwargs
 
     def _output(self) -> None:
@@ -286,16 +285,3 @@ def _name_of(kind: str, value: Any) -> Any:
 def _label(position: int, data: Any) -> str:
     name = data.get("name") if isinstance(data, dict) else None
     return f"node {position}" if not isinstance(name, str) else f"node {position} ({name[:60]!r})"
-
-
-@lru_cache(maxsize=4096)
-def _argument_positions(target: OpOverload) -> dict[str, int]:
-    return {argument.name: position for position, argument in enumerate(target._schema.arguments)}
-
-
-def _check_order(target: OpOverload, names: list[str], positional: int) -> None:
-    """Arguments must come as the op declares them; PyTorch would sort them, or drop what it does not know."""
-    positions = _argument_positions(target)
-    found = [positions.get(name, -1) for name in names]
-    if found[:positional] != list(range(positional)) or -1 in found or found != sorted(set(found)):
-        raise InputError(f"the arguments are not those of {target}")
