@@ -70,6 +70,16 @@ def test_nested_outputs_are_the_same_as_themselves():
     proved(boundary("nested"), boundary("nested"))
 
 
+def test_names_of_outputs_in_dicts():
+    def make(name):
+        g = Graph()
+        x = g.input("x", 4)
+        return g.program({"a": g(aten.sin.default, x), name: g(aten.cos.default, x)})
+
+    proved(make("b"), make("b"))
+    differs(make("b"), make("c"), "output", "nested differently")
+
+
 def test_strides_of_outputs_count():
     def make(plain):
         g = Graph()

@@ -46,6 +46,17 @@ def test_a_difference_is_reported_at_its_cause_only():
     assert verdict.checked["consequences"] == 30
 
 
+def test_consequences_through_lists_of_operands():
+    def make(shift):
+        g = Graph()
+        x, i = g.input("x", 4), g.input("i", 2, dtype=torch.int64)
+        i = g(aten.add.Tensor, i, shift, name="cause")
+        return g.program(g(aten.index.Tensor, x, [i]))
+
+    verdict = differs(make(1), make(2), "value", "cause")
+    assert [finding.node for finding in verdict.findings] == ["cause"]
+
+
 def test_true_one_and_one_point_zero_are_three_constants():
     def make(value):
         g = Graph()

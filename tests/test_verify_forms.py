@@ -130,6 +130,23 @@ def test_a_coalesced_launch_with_another_list():
     differs(make("ab"), make("ba"), "value", "sub")
 
 
+@pytest.mark.parametrize("op", ["gather", "scatter", "reduce"])
+def test_launches_on_scalars_and_uneven_shapes(op):
+    def make():
+        g = Graph()
+        with g.mode:
+            val = torch.empty(1)
+        x = g.input("x") if op != "scatter" else g.input("x", 2, 6)
+        launch = {
+            "gather": (c10d.all_gather_into_tensor.default, x, WORLD, "0"),
+            "scatter": (c10d.reduce_scatter_tensor.default, x, "sum", WORLD, "0"),
+            "reduce": (c10d.all_reduce.default, x, "sum", "0"),
+        }[op]
+        return g.program(g(c10d.wait_tensor.default, g(*launch, val=val), val=val))
+
+    proved(make(), make())
+
+
 # Layouts that are not decided, or nearly not
 
 
@@ -192,6 +209,19 @@ def test_calls_that_cannot_work_stay_unexplained(op, arguments):
 
     assert verify(make(True), make(True)).status == "proved"
     differs(make(False), make(True), "value", "cannot run")
+
+
+def test_rows_that_were_cut_apart_join_again():
+    """Columns of a tensor, cut into blocks of rows and joined: one loop over rows again."""
+
+    def make(cut):
+        g = Graph()
+        columns = g.parts(g(aten.sin.default, g.input("x", 6, 5)), [2, 3], 1)[1]
+        if cut:
+            columns = g(aten.cat.default, g.parts(columns, [1, 2, 3], 0))
+        return g.program(g(aten.cos.default, g(aten.clone.default, columns, memory_format=torch.contiguous_format)))
+
+    proved(make(False), make(True))
 
 
 def test_limits_of_layouts():

@@ -149,6 +149,18 @@ def test_what_is_not_decided_is_a_gap():
     assert "not decided" in texts(verdict)
 
 
+def test_an_operand_that_was_not_decided_is_a_gap():
+    def make(which):
+        g = Graph()
+        y = g(aten.sin.default, g.input("x", backed(g), 4))
+        part = g(aten.slice.Tensor, y, 0, 0, 1000)
+        return g.program(g(aten.mul.Tensor, part, 3), g(aten.mul.Tensor, {"y": y, "part": part}[which], 2, name="use"))
+
+    verdict = verify(make("y"), make("part"))
+    assert verdict.status == "unproved", texts(verdict)
+    assert verdict.unproved[0].node == "use"
+
+
 def test_inputs_that_are_sizes():
     def make(value):
         g = Graph()

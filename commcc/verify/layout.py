@@ -95,25 +95,35 @@ def normalise(items: Iterable[Item], depth: int = 0) -> Items:
 def _append(out: list[Item], item: Item, depth: int) -> None:
     if length_of(item) == 0:
         return
-    joined = _joined(out[-1], item, depth) if out else None
-    if joined is None:
-        out.append(item)
-    else:
-        out[-1] = joined
+    while out:
+        joined = _joined(out[-1], item, depth)
+        if joined is None:
+            break
+        out.pop()
+        item = joined
+    out.append(item)
 
 
 def _joined(first: Item, second: Item, depth: int) -> Item | None:
     """Two neighbours as one item, None when the second does not carry on where the first ends."""
-    if isinstance(first, Leaf):
-        if not isinstance(second, Leaf) or (first.source, first.strides) != (second.source, second.strides):
+    if isinstance(first, Leaf) and isinstance(second, Leaf):
+        if (first.source, first.strides) != (second.source, second.strides):
             return None
         follows = first.start + first.length == second.start
         return first._replace(length=first.length + second.length) if follows else None
-    if not isinstance(second, Loop) or first.row != second.row:
-        return None
-    if second.body != each_leaf(first.body, lambda leaf: shifted(leaf, first.times, depth)):
-        return None
-    return first._replace(times=first.times + second.times)
+    if isinstance(first, Loop) and isinstance(second, Loop):
+        follows = first.row == second.row and second.body == _moved(first.body, first.times, depth)
+        return first._replace(times=first.times + second.times) if follows else None
+    if isinstance(first, Loop):
+        follows = len(first.body) == 1 and instance(first.body, first.times, depth) == (second,)
+        return first._replace(times=first.times + 1) if follows else None
+    if isinstance(second, Loop) and len(second.body) == 1 and instance(second.body, -1, depth) == (first,):
+        return Loop(second.times + 1, _moved(second.body, -1, depth), second.row)
+    return None
+
+
+def _moved(body: Items, rows: Size, depth: int) -> Items:
+    return each_leaf(body, lambda leaf: shifted(leaf, rows, depth))
 
 
 def _simplify(loop: Loop, depth: int) -> Items:
