@@ -115,7 +115,8 @@ class GraphWriter:
     def _head(self, node: fx.Node) -> str:
         name = node.name
         if name in self.names or not is_node_name(name):
-            raise OutputError(f"{name!r} is used twice or cannot be the name of a node")
+            what = f"{name!r} is used twice or means something else in a text"
+            raise OutputError(what, hint="rename the node, or write .pt2")
         self.names.add(name)
         val = node.meta.get("val")
         if not is_annotated(val):
