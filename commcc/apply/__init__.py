@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from commcc.apply.emit import emit
 from commcc.apply.order import arrange
+from commcc.collection import no_collection
 from commcc.errors import InternalError
 from commcc.program import META_KEY, NodeRecord, record_of
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["apply_plan"]
 
 
+@no_collection()
 def apply_plan(program: Program, index: GraphIndex, plan: Plan) -> Program:
     """The program with the plan's edits made.
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from commcc.collection import no_collection
 from commcc.errors import GraphError
 from commcc.index.graph import GraphIndex, Launch, Tensor
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["GraphIndex", "Launch", "Tensor", "build_index"]
 
 
+@no_collection()
 def build_index(program: Program) -> GraphIndex:
     """Index the program's graph; raises :class:`commcc.errors.GraphError` on an illegal graph."""
     from commcc.index.build import build

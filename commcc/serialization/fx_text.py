@@ -16,14 +16,13 @@ as the first device that the text names. ``header["assumed"]`` says which of the
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
 from torch.utils._python_dispatch import _disable_current_modes
 
+from commcc.collection import no_collection
 from commcc.errors import GraphError, InputError
 from commcc.program import Note, Program
 from commcc.serialization.fx_attributes import attach, subclass_note
@@ -36,8 +35,6 @@ from commcc.serialization.fx_write import write_text
 from commcc.serialization.shapes import ShapeContext
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import fx, nn
 
     from commcc.serialization.fx_source import ClassText
@@ -57,23 +54,11 @@ def parse_text(source: str, where: str) -> Program:
     where: the file, for messages.
     """
     try:
-        with warnings.catch_warnings(), _no_collection(), _disable_current_modes():
+        with warnings.catch_warnings(), no_collection(), _disable_current_modes():
             warnings.simplefilter("ignore")  # Python's parser warns about odd literals
             return _parse(source, where)
     except (RecursionError, MemoryError):
         raise InputError("is nested too deeply to be a graph", where=where) from None
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """No garbage collection meanwhile: reading makes a million objects and hardly any cycles."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _parse(source: str, where: str) -> Program:

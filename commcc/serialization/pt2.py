@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from commcc.collection import no_collection
 from commcc.errors import CommccError, GraphError, InputError, OutputError
 from commcc.program import Note, Program
-from commcc.serialization.collection import no_collection
 from commcc.serialization.fx_groups import with_used_groups
 from commcc.serialization.pt2_archive import SIDECAR, check_layout, read_json
 from commcc.serialization.pt2_build import build, spec_of

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from commcc.collection import no_collection
 from commcc.verify import boundary, constants, work
 from commcc.verify.causes import Pair, report_causes
 from commcc.verify.order import check_order
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Finding", "Verdict", "verify"]
 
 
+@no_collection()
 def verify(before: Program, after: Program) -> Verdict:
     """Compare two programs; never raises for a graph that is merely wrong."""
     report = Report()
