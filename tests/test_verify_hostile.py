@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import fx
 
-from commcc.ops import COLLECTIVES, OpaqueOp
+from commcc.collective_table import COLLECTIVES
+from commcc.ops import OpaqueOp
 from commcc.program import Program
 from commcc.verify import verify
 from commcc.verify.views import _OPS

@@ -103,9 +103,9 @@ def _annotate_modules(graph: fx.Graph) -> None:
 
 
 def _used(graph_module: fx.GraphModule, groups: dict[str, Any]) -> dict[str, Any]:
-    from commcc.capture.importing import groups_in
+    from commcc.serialization.fx_groups import with_used_groups
 
-    names = groups_in(graph_module.graph)
+    names = with_used_groups(graph_module.graph, {})
     return {name: group for name, group in groups.items() if name in names}
 
 

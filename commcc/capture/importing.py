@@ -22,8 +22,8 @@ from torch._ops import OperatorBase, OpOverloadPacket
 from torch.utils._pytree import tree_map
 
 from commcc.errors import OutputError
-from commcc.ops import argument, collective_of
 from commcc.program import META_KEY, NodeRecord, Note, ProcessGroup, Program
+from commcc.serialization.fx_groups import with_used_groups
 from commcc.serialization.metadata import DERIVED_KEYS, TRACER_KEYS, decode_json, encode_json, is_lost
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def from_graph_module(
     dropped: dict[str, str] = {}
     graph = _copied(graph_module.graph, dropped)
     root = _copied_root(graph_module, dropped)
-    found = {**groups_in(graph), **(groups or {})}
+    found = {**with_used_groups(graph, {}), **(groups or {})}
     notes = tuple(Note(f"metadata key {key!r} cannot be kept", node) for key, node in sorted(dropped.items()))
     return Program(graph, root, groups=found, header=dict(header or {}), notes=notes)
 
@@ -116,20 +116,6 @@ def _translated(node: fx.Node, mapping: dict[fx.Node, fx.Node]) -> tuple[Any, An
         return mapping[source]
 
     return fx.map_arg(node.args, look_up), fx.map_arg(node.kwargs, look_up)
-
-
-def groups_in(graph: fx.Graph) -> dict[str, ProcessGroup]:
-    """Process groups that collectives in ``graph`` name, with their sizes where an argument tells it."""
-    table: dict[str, ProcessGroup] = {}
-    for node in graph.nodes:
-        fact = collective_of(node.target) if node.op == "call_function" else None
-        if fact is None:
-            continue
-        name = argument(node, "group_name")
-        size = argument(node, "group_size") if fact.has_group_size else None
-        if isinstance(name, str) and (name not in table or table[name].size is None):
-            table[name] = ProcessGroup(name, size if isinstance(size, int) else None)
-    return table
 
 
 def plain_metadata(node: fx.Node, dropped: dict[str, str]) -> dict[str, Any]:

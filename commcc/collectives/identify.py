@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from commcc.collectives.derive import Sink, Source, walk_back, walk_forward
 from commcc.collectives.facts import Collective, GroupFacts, Identification
@@ -58,7 +58,8 @@ def _reaches(index: GraphIndex, *, forward: bool) -> list[bool]:
 
 def _collective(context: _Context, number: int, launch: Launch) -> Collective:
     index = context.index
-    role, evidence, derived, anchor, chain = _role(context, number, launch)
+    verdict = _role(context, number, launch)
+    role, evidence = verdict.role, verdict.evidence
     tag = index.tags.get(number)
     if tag is not None and tag[0] is not role:
         role, evidence = tag[0], f"tagged: {tag[1]}"
@@ -78,19 +79,11 @@ def _collective(context: _Context, number: int, launch: Launch) -> Collective:
         role=role,
         evidence=evidence,
         module=_module(index, number, launch),
-        derived=derived,
-        anchor=anchor,
-        chain=chain,
-        stands_for=_stands_for(index, number, launch, derived),
+        derived=verdict.derived,
+        anchor=verdict.anchor,
+        chain=verdict.chain,
+        stands_for=len(index.merged_from.get(number, ())) or verdict.stands_for,
     )
-
-
-def _stands_for(index: GraphIndex, number: int, launch: Launch, derived: str | None) -> int:
-    recorded = len(index.merged_from.get(number, ()))
-    if recorded or derived != "bucket":
-        return max(1, recorded)
-    source = walk_back(index, launch.inputs, joining=True)
-    return len(source.inputs) if source is not None else 1
 
 
 def _output_bytes(index: GraphIndex, number: int, launch: Launch, sent: int) -> int:
@@ -107,13 +100,21 @@ def _module(index: GraphIndex, number: int, launch: Launch) -> str | None:
     return next((index.modules[n] for n in near if index.modules[n] is not None), None)
 
 
-_Verdict = tuple[Role, str, "str | None", "int | None", "tuple[int, ...]"]
+class _Verdict(NamedTuple):
+    """A role and its evidence; the other fields are those of :class:`Collective`."""
+
+    role: Role
+    evidence: str
+    derived: str | None = None
+    anchor: int | None = None
+    chain: tuple[int, ...] = ()
+    stands_for: int = 1
 
 
 def _role(context: _Context, number: int, launch: Launch) -> _Verdict:
     marked = _annotated(context.index, number, launch)
     if marked is not None:
-        return (*marked, None, None, ())
+        return _Verdict(*marked)
     if launch.kind is Kind.ALL_GATHER:
         source = walk_back(context.index, launch.inputs, joining=True)
         if source is not None and source.inputs and all(map(context.may_be_parameter, source.inputs)):
@@ -122,7 +123,7 @@ def _role(context: _Context, number: int, launch: Launch) -> _Verdict:
         sink = walk_forward(context.index, launch.waits) if launch.waits else None
         if sink is not None and _ends_in_gradients(context.index, sink):
             return _gradient(context.index, number, launch, sink)
-    return (*_activation(context, number, launch), None, None, ())
+    return _Verdict(*_activation(context, number, launch))
 
 
 def _annotated(index: GraphIndex, number: int, launch: Launch) -> tuple[Role, str] | None:
@@ -166,9 +167,9 @@ def _gather(index: GraphIndex, launch: Launch, source: Source) -> _Verdict:
     names = [index.names[i] for i in source.inputs]
     if len(names) > 1:
         evidence = f"gathers {len(names)} parameters in one launch, {names[0]} first"
-        return Role.FSDP, evidence, "bucket", source.inputs[0], source.chain
+        return _Verdict(Role.FSDP, evidence, "bucket", source.inputs[0], source.chain, len(names))
     steps = f"through {len(source.chain)} op{'s' if len(source.chain) != 1 else ''}" if source.chain else "directly"
-    return Role.FSDP, f"gathers {names[0]} {steps}", "param", source.inputs[0], source.chain
+    return _Verdict(Role.FSDP, f"gathers {names[0]} {steps}", "param", source.inputs[0], source.chain)
 
 
 def _ends_in_gradients(index: GraphIndex, sink: Sink) -> bool:
@@ -188,7 +189,7 @@ def _gradient(index: GraphIndex, number: int, launch: Launch, sink: Sink) -> _Ve
     slot = sink.slots[0] if sink.slots else None
     where = f"output {slot}" if slot is not None else "an accumulated gradient"
     via = " ahead of another reduction" if sink.reductions else ""
-    return role, f"reduces {where}{via}", "terminal", slot, ()
+    return _Verdict(role, f"reduces {where}{via}", "terminal", slot)
 
 
 def _fed_by_scatter(index: GraphIndex, number: int) -> bool:

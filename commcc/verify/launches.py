@@ -24,7 +24,7 @@ from commcc.verify.values import Meta, Shape, Tensor, Value, tensors_in
 if TYPE_CHECKING:
     from torch import fx
 
-    from commcc.ops import CollectiveOp
+    from commcc.collective_table import CollectiveOp
     from commcc.verify.trace import Tracer
 
 

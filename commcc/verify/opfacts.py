@@ -21,7 +21,8 @@ from commcc.verify.arguments import path_of
 from commcc.verify.views import regroups
 
 if TYPE_CHECKING:
-    from commcc.ops import Aliasing, CollectiveOp
+    from commcc.collective_table import CollectiveOp
+    from commcc.ops import Aliasing
 
 #: Ops that look at storage itself, not at the elements of a tensor.
 _STORAGE_OPS = frozenset(
