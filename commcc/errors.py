@@ -9,6 +9,12 @@ Anything else that escapes is a bug in commcc (exit code 3).
 
 from __future__ import annotations
 
+import difflib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 EXIT_OK = 0
 EXIT_FINDINGS = 1
 EXIT_USAGE = 2
@@ -60,3 +66,9 @@ class InternalError(CommccError):
     """A broken promise inside commcc."""
 
     exit_code = EXIT_BUG
+
+
+def closest(word: str, known: Sequence[str]) -> str:
+    """`` (did you mean 'x'?)``, or nothing when no known word is near."""
+    near = difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean '{near[0]}'?)" if near else ""

@@ -17,13 +17,13 @@ PACKAGE = ROOT / "commcc"
 
 #: Lowest first; a module may import its own row and the rows above it here.
 LAYERS = (
-    ("errors", "terms", "collective_table", "ops", "collection", "_version"),
+    ("errors", "terms", "collective_table", "ops", "kernels", "collection", "_version"),
     ("program", "index", "reach"),
     ("serialization", "memory", "collectives", "metrics", "capture", "cost"),
     ("plan",),
-    ("apply", "verify", "simulate"),
+    ("apply", "verify", "simulate", "predict"),
     ("passes",),
-    ("pipeline", "diff", "diffing", "lint"),
+    ("pipeline", "diff", "diffing", "lint", "explain"),
     ("report",),
     ("cli",),
 )

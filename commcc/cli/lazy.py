@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from commcc.passes.options import closest
+from commcc.errors import closest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

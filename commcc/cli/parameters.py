@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commcc.cli.session import Session
-from commcc.errors import InputError
-from commcc.passes.options import closest, value_text
+from commcc.errors import InputError, closest
+from commcc.passes.options import value_text
 from commcc.report.units import sentence
 
 if TYPE_CHECKING:

@@ -18,21 +18,27 @@ from typing import TYPE_CHECKING
 
 from commcc.collection import no_collection
 from commcc.errors import GraphError
-from commcc.index.graph import GraphIndex, Launch, Tensor
+from commcc.index.graph import Estimates, GraphIndex, Launch, Tensor
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from commcc.program import Program
 
-__all__ = ["GraphIndex", "Launch", "Tensor", "build_index"]
+__all__ = ["Estimates", "GraphIndex", "Launch", "Tensor", "build_index"]
 
 
 @no_collection()
-def build_index(program: Program) -> GraphIndex:
-    """Index the program's graph; raises :class:`commcc.errors.GraphError` on an illegal graph."""
+def build_index(program: Program, hints: Mapping[str, int] | None = None) -> GraphIndex:
+    """Index the program's graph; raises :class:`commcc.errors.GraphError` on an illegal graph.
+
+    hints: numbers for symbolic sizes, by name or pattern (``{"u*": 512}``); they change estimates
+    only, see :mod:`commcc.index.hints`.
+    """
     from commcc.index.build import build
 
     try:
-        return build(program)
+        return build(program, hints or {})
     except GraphError as error:
         if error.where is not None or program.source is None:
             raise

@@ -11,7 +11,9 @@ from torch import fx
 from commcc import ops
 from commcc.errors import GraphError
 from commcc.index.dependence import order_edges
+from commcc.index.estimates import estimate
 from commcc.index.graph import GraphIndex, GroupEntry, Launch
+from commcc.index.hints import SizeHints
 from commcc.index.modules import module_path
 from commcc.index.storage import assign_storages
 from commcc.index.tensors import TensorTable
@@ -20,14 +22,16 @@ from commcc.program import record_of
 from commcc.terms import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from commcc.program import Program
 
 
-def build(program: Program) -> GraphIndex:
+def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
     """Index ``program``; see :mod:`commcc.index`."""
     nodes = list(program.graph.nodes)
+    hints = SizeHints(given, program.header)
+    hints.assume_balanced(nodes)
     number = {node: i for i, node in enumerate(nodes)}
     data_preds = tuple(_data_preds(node, i, number) for i, node in enumerate(nodes))
     users: list[list[int]] = [[] for _ in nodes]
@@ -35,7 +39,7 @@ def build(program: Program) -> GraphIndex:
         for pred in preds:
             users[pred].append(i)
     traits = [traits_of(node, program.root) for node in nodes]
-    table = TensorTable()
+    table = TensorTable(hints)
     tensors = tuple(table.of(node.meta.get("val")) for node in nodes)
     storages = assign_storages(nodes, number)
     names = tuple(node.name for node in nodes)
@@ -68,6 +72,7 @@ def build(program: Program) -> GraphIndex:
         barriers=barriers,
         host_syncs=frozenset(i for i, t in enumerate(traits) if t.host_sync),
         groups=_groups(program, launches),
+        estimates=estimate(nodes, number, storages, tensors, hints),
         warnings=_warnings(names, barriers, nodes),
     )
 

@@ -7,6 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from commcc.index.hints import Hint
+    from commcc.kernels import Work
     from commcc.terms import Kind, Role
 
 
@@ -68,6 +70,26 @@ class GroupEntry:
 
 
 @dataclass(frozen=True)
+class Estimates:
+    """Facts that only decide what a graph costs, never what may be done to it.
+
+    parts: facts of the elements of tuple results, by node. buffers: as the index's storages, but a
+    reshape that has to copy has one of its own. buffer_bytes: device bytes of each buffer, 0 for host
+    memory beside a device. resizes: new size in bytes that a node gives to the buffer it writes.
+    work: how each node runs. flops: of compute nodes whose formula and sizes are known. hints: the
+    numbers that stand for sizes known only at run time.
+    """
+
+    parts: dict[int, tuple[Tensor | None, ...]]
+    buffers: tuple[tuple[int, ...], ...]
+    buffer_bytes: tuple[int, ...]
+    resizes: dict[int, int]
+    work: tuple[Work, ...]
+    flops: dict[int, int]
+    hints: tuple[Hint, ...] = ()
+
+
+@dataclass(frozen=True)
 class GraphIndex:
     """A graph in numbers. All tuples have one entry for each node, in graph order.
 
@@ -78,6 +100,8 @@ class GraphIndex:
     tensors: facts of a single-tensor result, else None.
     users: consumers of the result. modules: cleaned module paths. custom: annotation dictionaries.
     barriers: nodes that communicate in a way that is not understood.
+
+    estimates: what cost and memory models need besides.
     """
 
     fingerprint: str
@@ -103,6 +127,7 @@ class GraphIndex:
     barriers: tuple[int, ...]
     host_syncs: frozenset[int]
     groups: dict[str, GroupEntry]
+    estimates: Estimates
     warnings: tuple[str, ...] = field(default=())
 
     def __len__(self) -> int:

@@ -17,12 +17,18 @@ if TYPE_CHECKING:
     from torch import fx
 
 
-def assign_storages(nodes: list[fx.Node], number: dict[fx.Node, int]) -> tuple[tuple[int, ...], ...]:
-    """Storage ids of every node: one for each element of a tuple result, () for non-tensors."""
+def assign_storages(
+    nodes: list[fx.Node], number: dict[fx.Node, int], copies: frozenset[int] = frozenset()
+) -> tuple[tuple[int, ...], ...]:
+    """Storage ids of every node: one for each element of a tuple result, () for non-tensors.
+
+    ``copies``: nodes whose result is new although the op could have returned a view.
+    """
     storages: list[tuple[int, ...]] = []
     fresh = 0
-    for node in nodes:
-        shared = _shared(node, number, storages) if node.op == "call_function" else None
+    for i, node in enumerate(nodes):
+        shares = node.op == "call_function" and i not in copies
+        shared = _shared(node, number, storages) if shares else None
         if shared is None:
             count = _elements(node.meta.get("val"))
             shared = tuple(range(fresh, fresh + count))

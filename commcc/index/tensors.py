@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from commcc.index.graph import Tensor
 
+if TYPE_CHECKING:
+    from commcc.index.hints import SizeHints
+
 
 class TensorTable:
     """Makes :class:`Tensor` facts; equal facts share one object, which keeps big graphs small."""
 
-    def __init__(self) -> None:
+    def __init__(self, hints: SizeHints) -> None:
         self._seen: dict[Tensor, Tensor] = {}
+        self._hints = hints
 
     def of(self, val: Any) -> Tensor | None:
         """Facts of a tensor value, None for anything else."""
@@ -25,10 +29,23 @@ class TensorTable:
             itemsize=val.dtype.itemsize,
             shape=shape,
             device=str(val.device),
-            numel=_numel(val),
+            numel=self._numel(val),
             contiguous=_contiguous(val),
         )
         return self._seen.setdefault(made, made)
+
+    def parts(self, val: Any) -> tuple[Tensor | None, ...]:
+        """Facts of the elements of a tuple value; empty for anything else."""
+        return tuple(map(self.of, val)) if isinstance(val, (tuple, list)) else ()
+
+    def _numel(self, val: torch.Tensor) -> int | None:
+        total = 1
+        for size in val.shape:
+            value = self._hints.value(size)
+            if value is None:
+                return None
+            total *= value
+        return total
 
 
 def _contiguous(val: torch.Tensor) -> bool:
@@ -40,27 +57,3 @@ def _contiguous(val: torch.Tensor) -> bool:
             return False
         step *= size
     return True
-
-
-def _numel(val: torch.Tensor) -> int | None:
-    total = 1
-    for size in val.shape:
-        value = size if isinstance(size, int) else hint_of(size)
-        if value is None:
-            return None
-        total *= value
-    return total
-
-
-def hint_of(size: Any) -> int | None:
-    """The example value of a symbolic size, None when it has none (unbacked)."""
-    node = getattr(size, "node", None)
-    hint = getattr(node, "_hint", None)
-    if hint is None:
-        hint = getattr(node, "hint", None) if node is not None and not _unbacked(node) else None
-    return int(hint) if isinstance(hint, (int, float)) else None
-
-
-def _unbacked(node: Any) -> bool:
-    has_hint = getattr(node, "has_hint", None)
-    return not (callable(has_hint) and has_hint())

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commcc.errors import OptionError
-from commcc.passes.options import closest
+from commcc.errors import OptionError, closest
 from commcc.passes.tag import is_taggable
 from commcc.plan import LeftOut
 from commcc.terms import Kind

@@ -12,14 +12,13 @@ All wrong options of a pass are reported in one error.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 from typing import TYPE_CHECKING, Any
 
-from commcc.errors import OptionError
+from commcc.errors import OptionError, closest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from commcc.passes.base import Pass
 
@@ -36,12 +35,6 @@ def option(default: Any, help: str, *, type: str, **more: Any) -> Any:
     ``minimum`` (smallest number accepted).
     """
     return dataclasses.field(default=default, metadata={"help": help, "type": type, **more})
-
-
-def closest(word: str, known: Sequence[str]) -> str:
-    """`` (did you mean 'x'?)``, or nothing when no known word is near."""
-    near = difflib.get_close_matches(word, known, n=1)
-    return f" (did you mean '{near[0]}'?)" if near else ""
 
 
 def build(cls: type[Pass], values: Mapping[str, Any]) -> Pass:

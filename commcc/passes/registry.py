@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from commcc.errors import OptionError
-from commcc.passes.options import closest
+from commcc.errors import OptionError, closest
 
 if TYPE_CHECKING:
     from commcc.passes.base import Pass
