@@ -37,21 +37,79 @@ class Memory:
 
 
 def live_bytes(index: GraphIndex, order: Sequence[int] | None = None) -> Memory:
-    """Memory of the graph run in ``order`` (node numbers; graph order by default)."""
+    """Memory of the graph run in ``order`` (all node numbers; graph order by default)."""
     order = range(len(index)) if order is None else order
-    change, inputs = _changes(index, order)
+    inputs, allocated, freed = _changes(index, order)
     live: list[int] = []
-    now = inputs
-    peak, peak_at = inputs, None
+    now = peak = inputs
+    peak_at: int | None = None
     for position, node in enumerate(order):
-        allocated, freed = change[position]
-        now += allocated
+        now += allocated[position]
         live.append(now)
         if now > peak or peak_at is None:
             peak, peak_at = now, node
-        now -= freed
+        now -= freed[position]
     return Memory(peak, peak_at, inputs, tuple(live))
 
 
-def _changes(index: GraphIndex, order: Sequence[int]) -> tuple[list[tuple[int, int]], int]:
-    raise NotImplementedError
+def _changes(index: GraphIndex, order: Sequence[int]) -> tuple[int, list[int], list[int]]:
+    """Bytes of graph inputs, then bytes made and bytes freed at each position."""
+    buffers, size = index.estimates.buffers, list(index.estimates.buffer_bytes)
+    count = len(order)
+    last = _last_touches(index, order)
+    made, freed = [0] * count, [0] * count
+    inputs = _inputs(index)
+    known = set(inputs)
+    for position, node in enumerate(order):
+        for buffer in buffers[node]:
+            if buffer not in known:
+                known.add(buffer)
+                made[position] += size[buffer]
+        resized = index.estimates.resizes.get(node)
+        if resized is not None:
+            for buffer in dict.fromkeys(b for target in index.writes.get(node, ()) for b in buffers[target]):
+                grown = resized - size[buffer]
+                made[position] += max(0, grown)
+                freed[position] += max(0, -grown)
+                size[buffer] = resized
+        for buffer in last[position]:
+            if buffer not in inputs:
+                freed[position] += size[buffer]
+    return sum(index.estimates.buffer_bytes[b] for b in inputs), made, freed
+
+
+def _inputs(index: GraphIndex) -> frozenset[int]:
+    """Buffers of graph inputs and constants."""
+    return frozenset(
+        b for i, op in enumerate(index.ops) if op in ("placeholder", "get_attr") for b in index.estimates.buffers[i]
+    )
+
+
+def _last_touches(index: GraphIndex, order: Sequence[int]) -> list[list[int]]:
+    """Buffers to free after each position, those that live to the end left out."""
+    buffers = index.estimates.buffers
+    held = _held_by_collectives(index)
+    forever = {b for node in index.output_slots for b in buffers[node]}
+    forever.update(
+        b for i, launch in index.launches.items() if launch.asynchronous and not launch.waits for b in _both(index, i)
+    )
+    seen: set[int] = set()
+    last: list[list[int]] = [[] for _ in order]
+    for position in range(len(order) - 1, -1, -1):
+        node = order[position]
+        touched = [b for near in (node, *index.data_preds[node]) for b in buffers[near]]
+        for buffer in (*touched, *held.get(node, ())):
+            if buffer not in seen and buffer not in forever:
+                seen.add(buffer)
+                last[position].append(buffer)
+    return last
+
+
+def _held_by_collectives(index: GraphIndex) -> dict[int, tuple[int, ...]]:
+    """For each wait, the buffers that its collective reads and writes until then."""
+    return {wait: _both(index, launch) for wait, launch in index.wait_of.items()}
+
+
+def _both(index: GraphIndex, launch: int) -> tuple[int, ...]:
+    buffers = index.estimates.buffers
+    return tuple(b for near in (launch, *index.data_preds[launch]) for b in buffers[near])
