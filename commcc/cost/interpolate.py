@@ -2,15 +2,17 @@
 
     curve = Curve.of([(1 << 20, 100_000), (2 << 20, 150_000)])     # (bytes, ns)
     curve.read(1572864).ns                                         # 125000
+    curve.read(1572864).span                                       # '1 MiB to 2 MiB'
 
-A size below the smallest point takes the time of the smallest point. Beyond the largest, the line
-through the last two points goes on, and the reading says so. Small messages are all latency, so the
-first rule errs by little; the second can be wrong where a library changes its algorithm.
+A size below the smallest point takes the time of the smallest point: small messages are all latency.
+Beyond the largest, the line through it and the nearest point of at most half its size goes on, and the
+reading says so; that is wrong where a library changes its algorithm. Whole numbers throughout, so that
+every machine reads the same time.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,8 +25,8 @@ class Reading:
     """A time read off a curve.
 
     ns: the time. low, high: measured sizes in bytes that it was made of; equal when one point decided.
-    fixed_ns: what the line used gives for 0 bytes, within 0 and ``ns``: the part that does not grow
-    with the size. beyond: the size is larger than every measured one.
+    fixed_ns: what the line at this size gives for 0 bytes, within 0 and ``ns``: the part that does not
+    grow with the size. beyond: the size is larger than every measured one.
     """
 
     ns: int
@@ -32,6 +34,12 @@ class Reading:
     high: int
     fixed_ns: int
     beyond: bool = False
+
+    @property
+    def span(self) -> str:
+        """The measured sizes in words: ``1 MiB``, ``1 MiB to 2 MiB``."""
+        low, high = size_text(self.low), size_text(self.high)
+        return low if self.low == self.high else f"{low} to {high}"
 
 
 @dataclass(frozen=True)
@@ -55,38 +63,49 @@ class Curve:
         at = bisect_left(self.sizes, size)
         if at == len(self.sizes):
             return self._beyond(size)
-        if at == 0 and size < self.sizes[0]:
-            return Reading(self.times[0], self.sizes[0], self.sizes[0], self.times[0])
         if size == self.sizes[at]:
-            low, high = max(0, at - 1), max(at, min(1, len(self.sizes) - 1))
-            fixed = self._on_line(low, high, 0) if low != high else 0
-            return Reading(self.times[at], size, size, _within(fixed, self.times[at]))
-        return self._between(at - 1, at, size)
-
-    def _between(self, low: int, high: int, size: int, *, beyond: bool = False) -> Reading:
-        ns = max(0, self._on_line(low, high, size))
-        fixed = _within(self._on_line(low, high, 0), ns)
-        return Reading(ns, self.sizes[low], self.sizes[high], fixed, beyond)
+            ns = self.times[at]
+            return Reading(ns, size, size, self._fixed(self._before(at), max(at, 1), ns))
+        if at == 0:
+            return Reading(self.times[0], self.sizes[0], self.sizes[0], self.times[0])
+        ns = self._on_line(at - 1, at, size)
+        return Reading(ns, self.sizes[at - 1], self.sizes[at], self._fixed(self._before(at), at, ns))
 
     def _beyond(self, size: int) -> Reading:
         last = len(self.sizes) - 1
         if last == 0:
             ns = _rounded(self.times[0] * size, max(1, self.sizes[0]))
             return Reading(ns, self.sizes[0], self.sizes[0], 0, beyond=True)
-        if self.times[last] < self.times[last - 1]:
-            # Noise, or a change of algorithm: a line that falls would end in no time at all.
-            return Reading(self.times[last], self.sizes[last], self.sizes[last], 0, beyond=True)
-        return self._between(last - 1, last, size, beyond=True)
+        before = self._before(last)
+        # A line that falls is noise, or a change of algorithm: going on along it would end in no time at all.
+        ns = max(self.times[last], self._on_line(before, last, size))
+        return Reading(ns, self.sizes[before], self.sizes[last], self._fixed(before, last, ns), beyond=True)
+
+    def _before(self, at: int) -> int:
+        """A point below ``at`` to draw a line from; one too near it would turn noise into slope."""
+        half = bisect_right(self.sizes, self.sizes[at] // 2) - 1
+        return max(0, min(half, at - 1))
+
+    def _fixed(self, low: int, high: int, ns: int) -> int:
+        if high >= len(self.sizes):
+            return 0
+        return min(max(0, self._on_line(low, high, 0)), ns)
 
     def _on_line(self, low: int, high: int, size: int) -> int:
-        """The line through two points at ``size``, in whole numbers so that every machine agrees."""
         rise, run = self.times[high] - self.times[low], self.sizes[high] - self.sizes[low]
         return self.times[low] + _rounded(rise * (size - self.sizes[low]), run)
 
 
+def size_text(size: int) -> str:
+    """Bytes in the largest unit that keeps the number above 1: ``512 B``, ``1.5 MiB``."""
+    value, unit = float(size), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.4g} {unit}"
+
+
 def _rounded(numerator: int, denominator: int) -> int:
+    """The quotient, halves up."""
     return (2 * numerator + denominator) // (2 * denominator)
-
-
-def _within(value: int, most: int) -> int:
-    return min(max(0, value), most)
