@@ -16,7 +16,7 @@ stack traces do not depend on where packages are installed. Limits: see :mod:`co
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,14 +29,17 @@ from commcc.capture.sharding import Placing, Sharding, shard_parameters
 from commcc.capture.tracing import TraceOptions, trace
 from commcc.capture.unsharding import Precision
 from commcc.capture.world import Layout, World, fake_world
+from commcc.index.hints import SizeHints
 from commcc.index.modules import module_path
+from commcc.serialization.fx_context import symbols_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from torch import Tensor, fx, nn
 
     from commcc.program import Program
+    from commcc.terms import Json
 
 
 def _unsharded(_path: str) -> Placing:
@@ -92,7 +95,36 @@ def capture(
         if options.annotate:
             _annotate_modules(program.graph)
         programs[name] = program
-    return programs
+    symbols = _even_shares(programs.values())
+    return {name: _with_symbols(program, symbols) for name, program in programs.items()}
+
+
+def _even_shares(programs: Iterable[Program]) -> dict[str, Json]:
+    """``[lower, upper, hint]`` of the sizes of token exchanges: an even share of what a rank sends.
+
+    A backward graph alone does not tell how many tokens there are, so the forward's numbers go into
+    the header of both.
+    """
+    found: dict[str, Json] = {}
+    for program in programs:
+        nodes = list(program.graph.nodes)
+        hints = SizeHints({}, {})
+        hints.assume_balanced(nodes)
+        for value in (node.meta.get("val") for node in nodes):
+            hints.value(value)
+            if isinstance(value, torch.SymInt) and str(value.node.expr) in hints.used:
+                name, env = str(value.node.expr), value.node.shape_env
+                info = symbols_in(env, [value.node.expr])[name]
+                found.setdefault(name, [info.lower, info.upper, hints.used[name].value])
+    return found
+
+
+def _with_symbols(program: Program, symbols: dict[str, Json]) -> Program:
+    """The program with those entries in its header whose symbols it uses."""
+    values = (node.meta.get("val") for node in program.graph.nodes)
+    used = {str(value.node.expr) for value in values if isinstance(value, torch.SymInt)}
+    kept: dict[str, Json] = {name: entry for name, entry in symbols.items() if name in used}
+    return replace(program, header={**program.header, "symbols": kept}) if kept else program
 
 
 def _annotate_modules(graph: fx.Graph) -> None:
