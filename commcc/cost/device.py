@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
 @dataclass(frozen=True)
 class Compute:
     """peak_tflops: by dtype (``bfloat16``, ``float32``, ...), dense. achievable: fraction of it that large
     ops reach, by family (``matmul``, ``attention``, ``convolution``, ``grouped_matmul``).
-    kernel_us: shortest time that a kernel takes of its stream.
+    kernel_us: shortest time that a kernel takes of its stream. ramp_us: what a compute node takes
+    besides its FLOPs: filling and draining the device; at flops / rate = ramp_us half the achievable
+    rate is reached. float32_matmul: whose peak float32 matmuls get, ``float32`` or ``tfloat32``.
+    attention_share: share of attention's counted FLOPs that kernels do; a causal mask skips half.
     """
 
     peak_tflops: Mapping[str, float]
     achievable: Mapping[str, float]
     kernel_us: float
+    ramp_us: float = 0.0
+    float32_matmul: str = "float32"
+    attention_share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -89,3 +95,25 @@ class Device:
     network: Network
     launch_us: float
     sources: Mapping[str, str]
+
+    def source_of(self, key: str) -> str | None:
+        """Where a figure comes from: the source of its dotted key, or of the nearest key above it."""
+        while key:
+            if key in self.sources:
+                return self.sources[key]
+            key = key.rpartition(".")[0]
+        return None
+
+    def figures(self) -> dict[str, float]:
+        """Every number of the device by its dotted key (``network.algorithms.ring.base_us``)."""
+        content = {k: v for k, v in asdict(self).items() if k != "sources"}
+        content["network"]["algorithms"] = {each["name"]: each for each in content["network"]["algorithms"]}
+        return dict(_numbers("", content))
+
+
+def _numbers(prefix: str, content: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for key, value in content.items():
+        if isinstance(value, dict):
+            yield from _numbers(f"{prefix}{key}.", value)
+        elif isinstance(value, (int, float)):
+            yield f"{prefix}{key}", value
