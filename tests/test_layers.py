@@ -17,11 +17,11 @@ PACKAGE = ROOT / "commcc"
 
 #: Lowest first; a module may import its own row and the rows above it here.
 LAYERS = (
-    ("errors", "terms", "collective_table", "ops", "kernels", "collection", "_version"),
+    ("errors", "terms", "collective_table", "ops", "kernels", "collection", "files", "_version"),
     ("program", "index", "reach"),
     ("serialization", "memory", "collectives", "metrics", "capture", "cost"),
     ("plan",),
-    ("apply", "verify", "simulate", "predict"),
+    ("apply", "verify", "simulate", "predict", "snapshot"),
     ("passes",),
     ("pipeline", "diff", "diffing", "lint", "explain"),
     ("report",),

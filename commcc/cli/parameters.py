@@ -9,38 +9,49 @@ the command line and a pipeline text accept the same words and all wrong ones ar
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from commcc.cli.session import Session
-from commcc.errors import InputError, closest
+from commcc.cost import DEFAULT_MODEL
+from commcc.errors import InputError, OptionError, closest
 from commcc.passes.options import value_text
 from commcc.report.units import sentence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from commcc.cost import CostModel
     from commcc.passes.base import Pass
 
 GRAPH_HELP = "GRAPH is a file, or FILE::NAME for one graph of a file or folder that holds several."
 
+#: What ``--cost`` takes in place of a cost text.
+NO_COSTS = "none"
+_LARGEST_HINT = 2**40
 _METAVARS = {"int": "INTEGER", "float": "NUMBER", "floats": "NUMBER[:NUMBER...]", "names": "NAME[:NAME...]"}
 
 
-def graph_argument(name: str = "graph") -> click.Argument:
+def graph_argument(name: str = "graph", *, required: bool = True) -> click.Argument:
     """A graph to read. That there is such a file is checked at once: importing the reader takes seconds."""
-    return click.Argument([name], type=click.Path(path_type=str), metavar=name.upper(), callback=_existing)
+    metavar = name.upper() if required else f"[{name.upper()}]"
+    kind = click.Path(path_type=str)
+    return click.Argument([name], type=kind, metavar=metavar, callback=_existing, required=required)
 
 
-def _existing(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
+def _existing(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    if value is None:
+        return None
     path = Path(value)
     file = path if path.exists() else Path(value.partition("::")[0])
     if not file.exists():
         folder = file.parent
         names = sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
         raise InputError(f"no such file{closest(file.name, names)}", where=str(file))
+    ctx.ensure_object(Session).inputs.append(file)
     return value
 
 
@@ -49,6 +60,81 @@ def output_option(*, required: bool = False, default: str = "") -> click.Option:
     note = f" [default: {default}]" if default else ""
     text = f"Where to write; .fx.txt, .fx.txt.gz or .pt2. Never the input.{note}"
     return click.Option(["-o", "--output"], type=click.Path(path_type=str), metavar="OUT", required=required, help=text)
+
+
+def cost_option(*, required: bool = False) -> click.Option:
+    """``--cost``: the value is the cost model that the text describes, already loaded.
+
+    It is None for ``none``, which only commands take that are of use without costs (not ``required``).
+    """
+    none = "" if required else f" '{NO_COSTS}': no simulated times."
+    text = (
+        "Cost model: a device (h100, a100, ... or a YAML file), then tables, profiles and settings, as in "
+        f"'h100,table=coll.yaml,profile=run.json,fused=no'.{none}"
+    )
+
+    def read(ctx: click.Context, _option: click.Parameter, value: str) -> CostModel | None:
+        if ctx.resilient_parsing or (value == NO_COSTS and not required):
+            return None
+        if value == NO_COSTS:
+            raise OptionError("this command simulates, and needs costs", hint="name a device, as in --cost h100")
+        from commcc.cost import load_model
+        from commcc.cost.settings import parse
+
+        chosen = parse(value)
+        ctx.ensure_object(Session).inputs += map(Path, (chosen.device, *chosen.tables, *chosen.profiles))
+        return load_model(value)
+
+    return click.Option(
+        ["--cost"],
+        default=DEFAULT_MODEL,
+        show_default=True,
+        metavar="TEXT",
+        help=text,
+        callback=read,
+        shell_complete=_costs,
+    )
+
+
+def _costs(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Devices for the first part of a cost text, keys for the others."""
+    from commcc.cost import Settings
+    from commcc.cost.devices import device_names
+
+    done, comma, _ = incomplete.rpartition(",")
+    keys = ("table", "profile", *(field.name for field in dataclasses.fields(Settings)))
+    words = [f"{done},{key}=" for key in keys] if comma else [*device_names(), NO_COSTS]
+    return [word for word in words if word.startswith(incomplete)]
+
+
+def hint_option() -> click.Option:
+    """``--hint``, repeatable: the value is a dictionary of numbers by symbol or pattern."""
+    text = (
+        "A number for a size that is known only at run time; SYMBOL may be a pattern, as in 'u*=512'. Can be given "
+        "several times; the first that fits counts. Only estimates change."
+    )
+    return click.Option(
+        ["--hint", "hints"], multiple=True, metavar="SYMBOL=NUMBER", help=text, callback=lambda _c, _o, v: read_hints(v)
+    )
+
+
+def read_hints(texts: tuple[str, ...]) -> dict[str, int]:
+    """Numbers by symbol or pattern; :class:`OptionError` names everything that is wrong."""
+    hints: dict[str, int] = {}
+    wrong: list[str] = []
+    for text in texts:
+        symbol, _, number = (part.strip() for part in text.partition("="))
+        if not re.fullmatch(r"[\w*?!\[\]-]+", symbol) or not number:
+            wrong.append(f"'{text}' is not SYMBOL=NUMBER")
+        elif not re.fullmatch("[0-9]{1,13}", number) or int(number) > _LARGEST_HINT:
+            wrong.append(f"{symbol}: '{number}' is not a whole number from 0 to {_LARGEST_HINT}")
+        elif symbol in hints:
+            wrong.append(f"{symbol} is given twice")
+        else:
+            hints[symbol] = int(number)
+    if wrong:
+        raise OptionError(f"hints: {'; '.join(wrong)}", hint="as in --hint u0=512 --hint 's*=4096'")
+    return hints
 
 
 def common_options() -> list[click.Option]:

@@ -20,6 +20,7 @@ from commcc.report.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from rich.console import Console, RenderableType
     from rich.status import Status
@@ -35,13 +36,14 @@ class OutputClosedError(Exception):
 
 
 class Session:
-    """What the common options said, and the two output streams."""
+    """What the common options said, the files that the command reads, and the two output streams."""
 
     def __init__(self) -> None:
         self.json = False
         self.quiet = False
         self.debug = False
         self.trust = False
+        self.inputs: list[Path] = []
 
     def emit(self, document: dict[str, Json], *, brief: str, view: Callable[[], Sequence[RenderableType]]) -> None:
         """Print the result in the form that was asked for; ``view`` is called for people only."""

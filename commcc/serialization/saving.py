@@ -14,18 +14,14 @@ Limits: folders are not made; the file that the program was read from is never o
 from __future__ import annotations
 
 import gzip
-import os
 import re
-import secrets
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from commcc.errors import OutputError
+from commcc.files import replace_file, same_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from commcc.program import Note, Program
 
 _TEXT = (".fx.txt", ".fx.txt.gz", ".txt", ".txt.gz")
@@ -45,7 +41,7 @@ def save(program: Program, path: str | Path) -> tuple[Note, ...]:
     if extension is None:
         raise OutputError("unknown extension", where=str(target), hint=f"use one of {', '.join(EXTENSIONS)}")
     _check_target(target, program.source)
-    return _replace_file(target, lambda stream: _write(program, extension, stream))
+    return replace_file(target, lambda stream: _write(program, extension, stream))
 
 
 def default_output(source: str | Path, pass_name: str) -> Path:
@@ -94,38 +90,5 @@ def _check_target(target: Path, source: Path | None) -> None:
         raise OutputError("its folder does not exist", where=where, hint=f"make {target.parent} first")
     if target.exists() and not target.is_file():
         raise OutputError("is not a regular file", where=where, hint="choose another name")
-    if source is not None and _same_file(target, source):
+    if source is not None and same_file(target, source):
         raise OutputError("is the file that the graph was read from", where=where, hint="choose another name")
-
-
-def _same_file(target: Path, source: Path) -> bool:
-    """Whether both are one file, also through links; for a folder, whether ``target`` lies in it."""
-    with suppress(OSError):
-        if target.exists() and source.exists() and target.samefile(source):
-            return True
-        return source.is_dir() and target.exists() and target.resolve().is_relative_to(source.resolve())
-    return target.absolute() == source.absolute()
-
-
-def _replace_file(target: Path, write: Callable[[BinaryIO], tuple[Note, ...]]) -> tuple[Note, ...]:
-    """Write a temporary file in the target's folder, then rename it over the target (or its link's end)."""
-    destination = Path(os.path.realpath(target))
-    temporary = destination.with_name(f".commcc-{secrets.token_hex(6)}.tmp")
-    try:
-        with _create(temporary) as stream:
-            notes = write(stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        with suppress(FileNotFoundError):
-            temporary.chmod(destination.stat().st_mode & 0o777)
-        temporary.replace(destination)
-    except OSError as error:
-        raise OutputError(f"cannot be written: {error.strerror or error}", where=str(target)) from None
-    finally:
-        temporary.unlink(missing_ok=True)
-    return notes
-
-
-def _create(path: Path) -> BinaryIO:
-    """A new file with the permissions that the user's mask gives."""
-    return os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o666), "wb")
