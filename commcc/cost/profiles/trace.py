@@ -7,8 +7,9 @@ What is read of the format (kineto, ``output_json.cpp``): complete events (``"ph
 ``dur`` in microseconds and a category. ``cpu_op`` is an op, with ``Input Dims``, ``Input type`` and
 ``Concrete Inputs`` when shapes were recorded; ``kernel``, ``gpu_memcpy`` and ``gpu_memset`` ran on a
 device; ``cuda_runtime``, ``cuda_driver`` and the like are launches. ``External id`` of a device event is
-that of the innermost op that was open when it was launched; where it is missing, ``correlation`` leads
-to the launch, and time and thread to the op. Everything else is skipped.
+that of the innermost op that was open when it was launched. Where it is missing, or is no op's, as in
+traces of PyTorch 1 that repeat ``correlation`` there, ``correlation`` leads to the launch, and thread
+and time of the launch to the op. Everything else is skipped.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from commcc.cost.profiles import collectives
 from commcc.cost.profiles.dtypes import tensor_dtype
 from commcc.cost.profiles.json_stream import JsonStream, open_json
-from commcc.cost.profiles.measured import CollectiveKey, Occurrence, OpKey
+from commcc.cost.profiles.measured import Occurrence, OpKey
 from commcc.cost.yaml_node import shown
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class _Message:
 
     start: int
     link: tuple[int | None, int | None]
-    described: tuple[str, CollectiveKey] | None
+    args: dict[str, Any]
     ns: int = 0
 
 
@@ -105,13 +106,12 @@ class _Reader:
         self._trace = Trace(stream.path)
         self._keys: dict[OpKey, OpKey] = {}
         self._messages: dict[object, _Message] = {}
-        self._described: dict[int, tuple[str, CollectiveKey]] = {}
+        #: By External id: what the op that starts a collective says about it.
+        self._described: dict[int, dict[str, Any]] = {}
         #: By correlation: External id, thread and start of a launch.
         self._launches: dict[int, tuple[int | None, tuple[Any, Any], int]] = {}
-        #: By External id: time and number of what was launched there.
-        self._work: dict[int, list[int]] = {}
-        #: Correlation and duration of device work without an External id.
-        self._unlinked: list[tuple[int, int]] = []
+        #: External id, correlation and duration of what ran on the device.
+        self._work: list[tuple[int | None, int | None, int]] = []
 
     def events(self) -> None:
         """The list of events."""
@@ -158,9 +158,8 @@ class _Reader:
             return
         start, duration = self._time(event)
         external = _identity(args.get("External id"))
-        described = collectives.of_message(args) if name == _COMMS else None
-        if described is not None and external is not None:
-            self._described[external] = described
+        if name == _COMMS and external is not None:
+            self._described[external] = args
         self._trace.shapes |= "Input Dims" in args
         key = self._key(name, args)
         call = Call(key, start, start + duration, -1 if external is None else external)
@@ -199,22 +198,15 @@ class _Reader:
         start, duration = self._time(event)
         self._trace.on_device = True
         link = _identity(args.get("External id")), _identity(args.get("correlation"))
-        external, correlation = link
+        external = link[0]
         if collectives.is_kernel(name, args):
             # Several kernels of one collective have one External id.
             mark: object = external if external is not None else ("kernel", len(self._messages))
-            message = self._messages.setdefault(mark, _Message(start, link, collectives.of_message(args)))
+            message = self._messages.setdefault(mark, _Message(start, link, args))
             message.start = min(message.start, start)
             message.ns += duration
-        elif external is not None:
-            self._add_work(external, duration)
-        elif correlation is not None:
-            self._unlinked.append((correlation, duration))
-
-    def _add_work(self, external: int, duration: int) -> None:
-        work = self._work.setdefault(external, [0, 0])
-        work[0] += duration
-        work[1] += 1
+        else:
+            self._work.append((*link, duration))
 
     def _launch(self, event: dict[str, Any]) -> None:
         args = self._args(event)
@@ -224,18 +216,21 @@ class _Reader:
             self._launches[correlation] = (_identity(args.get("External id")), self._thread(event), start)
 
     def finish(self) -> Trace:
-        """Link device work to the ops that launched it, and put collectives in order."""
-        for correlation, duration in self._unlinked:
-            external, thread, start = self._launches.get(correlation, (None, None, 0))
-            if external is not None:
-                self._add_work(external, duration)
-            elif thread is not None:
-                self._trace.calls.setdefault(thread, []).append(Call(None, start, start, -1, "", duration, 1))
-        for calls in self._trace.calls.values():
-            for call in calls:
-                if call.external in self._work:
-                    # Each piece of work has one place, whatever the file says.
-                    call.own_ns, call.launched = self._work.pop(call.external)
+        """Give device work to the ops that launched it, and put collectives in order."""
+        threads = self._trace.calls
+        by_external = {call.external: call for calls in threads.values() for call in calls} if self._work else {}
+        for external, correlation, duration in self._work:
+            launch = self._launches.get(correlation) if correlation is not None else None
+            # An id that only repeats the correlation may be another op's by chance.
+            mark = launch[0] if launch is not None and external == correlation else external
+            call = by_external.get(mark) if mark is not None and (launch is None or mark != correlation) else None
+            if call is None and launch is not None:
+                # The launch stands as a call of its own that ends at once, inside the op.
+                call = Call(None, launch[2], launch[2], -1)
+                threads.setdefault(launch[1], []).append(call)
+            if call is not None:
+                call.own_ns += duration
+                call.launched += 1
         self._trace.occurrences = self._occurrences()
         self._trace.gloo.sort()
         return self._trace
@@ -246,10 +241,13 @@ class _Reader:
             external, correlation = message.link
             if external is None and correlation is not None:
                 external = self._launches.get(correlation, (None,))[0]
-            described = message.described or (self._described.get(external) if external is not None else None)
+            args = message.args
+            if "Collective name" not in args and external is not None:
+                args = self._described.get(external, args)
+            described = collectives.of_message(args)
             if described is not None:
                 timed.append((message.start, Occurrence(*described, message.ns)))
-            else:
+            elif "Collective name" not in args or collectives.kind_of(args["Collective name"]) is not None:
                 self._trace.unsized += 1
         return [occurrence for _, occurrence in sorted(timed)]
 
@@ -269,12 +267,16 @@ class _Reader:
 
     def _time(self, event: dict[str, Any]) -> tuple[int, int]:
         """Start and duration in ns."""
-        start, duration = event.get("ts"), event.get("dur")
-        if type(start) not in (int, float) or type(duration) not in (int, float):
+        start, duration = _number(event.get("ts")), _number(event.get("dur"))
+        if start is None or duration is None:
             self._stream.fail(f"is no trace: event '{shown(self._name(event))}' has no 'ts' and 'dur' in numbers")
-        if not -_LATEST < start < _LATEST or not 0 <= duration < _LATEST:  # type: ignore[operator]
+        if not -_LATEST < start < _LATEST or not 0 <= duration < _LATEST:
             self._stream.fail(f"event '{shown(self._name(event))}' has an impossible time")
-        return round(start * 1000), round(duration * 1000)  # type: ignore[operator]
+        return round(start * 1000), round(duration * 1000)
+
+
+def _number(value: Any) -> float | None:
+    return value if type(value) in (int, float) else None
 
 
 def _identity(value: Any) -> int | None:
