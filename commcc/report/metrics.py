@@ -35,24 +35,26 @@ def compare(before: Mapping[str, Any], after: Mapping[str, Any], title: str = ""
     """Metrics of two graphs side by side, without rows that are zero in both."""
     numbers = ("before", "after", "change")
     table = make_table(title, "", *numbers, numbers=numbers)
-    for key, name in _rows(before, after):
-        old, new = _value(before, key, name), _value(after, key, name)
-        if old or new:
-            unit = key if key == "bytes" or not name else name
-            delta = change(old, new)
-            style = "dim" if delta == "=" else ""
-            table.add_text(_label(key, name), _show(unit, old), _show(unit, new), Text(delta, style=style))
+    for label, old, new, delta in figures(before, after):
+        table.add_text(label, old, new, Text(delta, style="dim" if delta == "=" else ""))
     return table
 
 
 def single(metrics: Mapping[str, Any], title: str = "") -> Section:
     """Metrics of one graph, without rows that are zero."""
     table = make_table(title, "", "value", numbers=("value",))
-    for key, name in _rows(metrics, metrics):
-        value = _value(metrics, key, name)
-        if value:
-            table.add_text(_label(key, name), _show(key if key == "bytes" or not name else name, value))
+    for label, value, _, _ in figures(metrics, metrics):
+        table.add_text(label, value)
     return table
+
+
+def figures(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterable[tuple[str, str, str, str]]:
+    """What tables of metrics say: label, before, after and change, without rows that are zero in both."""
+    for key, name in _rows(before, after):
+        old, new = _value(before, key, name), _value(after, key, name)
+        if old or new:
+            unit = key if key == "bytes" or not name else name
+            yield _label(key, name), _show(unit, old), _show(unit, new), change(old, new)
 
 
 def _rows(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterable[Row]:

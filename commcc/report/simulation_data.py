@@ -1,0 +1,287 @@
+"""What the page of ``commcc simulate --html`` shows of one graph, as plain columns.
+
+    before = side(index, ident, prediction, "before")
+    before.to_json()["nodes"]["ns"][:3]         # nanoseconds on the compute stream, in order of execution
+
+Nodes are columns in the order in which they ran, and everything else points at them by position in
+that order. Words that repeat (ops, modules, results) are numbers into tables; times and bytes are
+stored as differences to the node before, which keeps the text short and loses nothing. Names are as
+the graph has them: whoever shows them must not take them for markup.
+
+Limits: the family of a compute node decides its colour only, and is read off the name of its op.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commcc.metrics import measure
+from commcc.report.simulation_slack import slack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from commcc.collectives import Collective, Identification
+    from commcc.index import GraphIndex, Tensor
+    from commcc.predict import Prediction
+    from commcc.terms import Json
+
+#: What a node does on the compute stream; ``nodes.family`` holds positions in this list.
+FAMILIES = ("nothing", "matmul", "attention", "other", "pointwise", "launch", "wait")
+
+
+@dataclass(frozen=True)
+class Words:
+    """A column of repeated words: the words, and for each node its position among them (-1 for none)."""
+
+    table: tuple[str, ...]
+    column: tuple[int, ...]
+
+    @staticmethod
+    def of(words: Iterable[str | None]) -> Words:
+        """Words in order of first use."""
+        known: dict[str, int] = {}
+        column = tuple(-1 if word is None else known.setdefault(word, len(known)) for word in words)
+        return Words(tuple(known), column)
+
+    def to_json(self) -> dict[str, Json]:
+        return {"table": list(self.table), "column": list(self.column)}
+
+
+@dataclass(frozen=True)
+class NodeColumns:
+    """One entry for each node, in order of execution.
+
+    gap: ns between the end of the node before and this start; ns: on the compute stream, waiting
+    included. stall: ns of waiting, by position. flops: by position. source: position among the cost
+    model's sources, -1 for nodes that run nothing. live, in_flight: bytes.
+    """
+
+    name: tuple[str, ...]
+    op: Words
+    module: Words
+    result: Words
+    family: tuple[int, ...]
+    source: tuple[int, ...]
+    gap: tuple[int, ...]
+    ns: tuple[int, ...]
+    live: tuple[int, ...]
+    in_flight: tuple[int, ...]
+    stall: Mapping[int, int]
+    flops: Mapping[int, int]
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "name": list(self.name),
+            "op": self.op.to_json(),
+            "module": self.module.to_json(),
+            "result": self.result.to_json(),
+            "family": list(self.family),
+            "source": list(self.source),
+            "gap": list(self.gap),
+            "ns": list(self.ns),
+            "live": _differences(self.live),
+            "in_flight": _differences(self.in_flight),
+            "stall": _sparse(self.stall),
+            "flops": _sparse(self.flops),
+        }
+
+
+@dataclass(frozen=True)
+class CollectiveRow:
+    """One collective. Times in ns from the start of the step; node, waits, ready, needed: positions.
+
+    bytes: sent by one rank. ready: the last node on the compute stream that has to run before the
+    launch; needed: the first one that needs the result; None where there is none. how, latency_ns:
+    as the cost model says. merged: names of the collectives that were merged into this one.
+    """
+
+    node: int
+    kind: str
+    role: str
+    group: str
+    lane: str
+    queued: int
+    start: int
+    end: int
+    exposed: int
+    bytes: int
+    dtype: str
+    waits: tuple[int, ...]
+    ready: int | None
+    needed: int | None
+    how: str
+    latency_ns: int
+    merged: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "node": self.node,
+            "kind": self.kind,
+            "role": self.role,
+            "group": self.group,
+            "lane": self.lane,
+            "queued": self.queued,
+            "start": self.start,
+            "end": self.end,
+            "exposed": self.exposed,
+            "bytes": self.bytes,
+            "dtype": self.dtype,
+            "waits": list(self.waits),
+            "ready": self.ready,
+            "needed": self.needed,
+            "how": self.how,
+            "latency": self.latency_ns,
+            "merged": list(self.merged),
+        }
+
+
+@dataclass(frozen=True)
+class Side:
+    """One graph on the page.
+
+    metrics: as in the JSON of all commands. model: name, hash and sources. bound: ns, name and parts.
+    peak: position of the node at the memory peak. hints: numbers used for sizes known at run time.
+    """
+
+    label: str
+    nodes: NodeColumns
+    collectives: tuple[CollectiveRow, ...]
+    step_ns: int
+    peak: int | None
+    metrics: Mapping[str, Json]
+    model: Mapping[str, Json]
+    bound: Mapping[str, Json]
+    groups: tuple[Mapping[str, Json], ...]
+    hints: tuple[Mapping[str, Json], ...]
+    warnings: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "label": self.label,
+            "step": self.step_ns,
+            "peak": self.peak,
+            "metrics": dict(self.metrics),
+            "model": dict(self.model),
+            "bound": dict(self.bound),
+            "groups": [dict(group) for group in self.groups],
+            "hints": [dict(hint) for hint in self.hints],
+            "warnings": list(self.warnings),
+            "families": list(FAMILIES),
+            "nodes": self.nodes.to_json(),
+            "collectives": [row.to_json() for row in self.collectives],
+        }
+
+
+def side(index: GraphIndex, ident: Identification, prediction: Prediction, label: str) -> Side:
+    """Everything that the page shows of one graph; ``label`` is what it is called there."""
+    position = _positions(prediction)
+    bound = prediction.bound
+    peak = prediction.memory.peak_at
+    return Side(
+        label=label,
+        nodes=_nodes(index, prediction),
+        collectives=_collectives(index, ident, prediction, position),
+        step_ns=prediction.timeline.step_ns,
+        peak=None if peak is None else position[peak],
+        metrics={**measure(index, ident).to_json(), **prediction.to_json()},
+        model=prediction.model_json(),
+        bound={"ns": bound.ns, "name": bound.name, "parts": dict(bound.parts)},
+        groups=tuple({"name": g.name, "size": g.size, "description": g.description} for g in ident.groups),
+        hints=tuple({"symbol": h.symbol, "value": h.value, "source": h.source} for h in index.estimates.hints),
+        warnings=tuple(dict.fromkeys((*prediction.costs.warnings, *index.warnings, *ident.warnings))),
+    )
+
+
+def _positions(prediction: Prediction) -> list[int]:
+    """By node number, its place in the order of execution."""
+    order = prediction.timeline.order
+    position = [0] * len(order)
+    for place, node in enumerate(order):
+        position[node] = place
+    return position
+
+
+def _nodes(index: GraphIndex, prediction: Prediction) -> NodeColumns:
+    timeline, costs = prediction.timeline, prediction.costs
+    order = timeline.order
+    ends = (0, *(timeline.end[node] for node in order))
+    flops, stalls = index.estimates.flops, timeline.stalls
+    return NodeColumns(
+        name=tuple(index.names[node] for node in order),
+        op=Words.of(index.ops[node] for node in order),
+        module=Words.of(index.modules[node] for node in order),
+        result=Words.of(_result(index.tensors[node]) for node in order),
+        family=tuple(FAMILIES.index(_family(index, node)) for node in order),
+        source=tuple(costs.priced_by[node] for node in order),
+        gap=tuple(timeline.start[node] - ends[place] for place, node in enumerate(order)),
+        ns=tuple(timeline.end[node] - timeline.start[node] for node in order),
+        live=prediction.memory.live,
+        in_flight=timeline.in_flight,
+        stall={place: stalls[node] for place, node in enumerate(order) if node in stalls},
+        flops={place: flops[node] for place, node in enumerate(order) if flops.get(node)},
+    )
+
+
+def _family(index: GraphIndex, node: int) -> str:
+    if node in index.launches:
+        return "launch"
+    if node in index.wait_of:
+        return "wait"
+    work, op = index.estimates.work[node].value, index.ops[node]
+    if work == "free":
+        return "nothing"
+    if not index.compute[node]:
+        return "pointwise" if work == "fusable" else "other"
+    if "attention" in op:
+        return "attention"
+    return "other" if "conv" in op else "matmul"
+
+
+def _result(tensor: Tensor | None) -> str | None:
+    """``bfloat16[8192, 1792]``."""
+    return None if tensor is None else f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]"
+
+
+def _collectives(
+    index: GraphIndex, ident: Identification, prediction: Prediction, position: Sequence[int]
+) -> tuple[CollectiveRow, ...]:
+    """Rows in order of launch."""
+    near = slack(index, prediction)
+    by_launch = ident.by_launch
+
+    def row(launch: int, known: Collective) -> CollectiveRow:
+        span = prediction.timeline.spans[launch]
+        ready, needed = near[launch]
+        return CollectiveRow(
+            node=position[launch],
+            kind=str(known.kind),
+            role=str(known.role),
+            group=known.group,
+            lane=span.lane,
+            queued=span.queued_at,
+            start=span.start,
+            end=span.end,
+            exposed=prediction.timeline.exposed.get(launch, 0),
+            bytes=known.wire_bytes,
+            dtype=known.dtype,
+            waits=tuple(position[wait] for wait in known.waits),
+            ready=None if ready is None else position[ready],
+            needed=None if needed is None else position[needed],
+            how=prediction.costs.how.get(launch, ""),
+            latency_ns=prediction.costs.latency_ns.get(launch, 0),
+            merged=index.merged_from.get(launch, ()),
+        )
+
+    ran = (node for node in prediction.timeline.order if node in by_launch)
+    return tuple(row(launch, by_launch[launch]) for launch in ran)
+
+
+def _differences(values: Sequence[int]) -> list[Json]:
+    return [now - earlier for now, earlier in zip(values, (0, *values), strict=False)]
+
+
+def _sparse(values: Mapping[int, int]) -> list[Json]:
+    """``[[positions], [values]]``; JSON has no integer keys."""
+    return [list(values), list(values.values())]
