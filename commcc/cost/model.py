@@ -159,6 +159,7 @@ class CostModel:
             dtype=first.dtype if first is not None else "unknown",
             ranks=entry.ranks if entry is not None else None,
             uneven=facts.kind is Kind.ALL_TO_ALL and bool(facts.splits),
+            description=entry.description if entry is not None else "",
         )
         if not sent and not got:
             return transfer, "a collective's size is known only at run time and counts as 0 bytes; give --hint"
@@ -197,7 +198,9 @@ def load_model(text: str = DEFAULT_MODEL) -> CostModel:
     if chosen.tables:
         from commcc.cost.tables import load_table
 
-        measured += [load_table(path) for path in reversed(chosen.tables)]
+        ranks = device.network.ranks_per_node
+        tables = [load_table(path, ranks_per_node=ranks, skew=settings.skew) for path in chosen.tables]
+        measured += reversed(tables)
     sources: tuple[Source, ...] = (*measured, DeviceSource(device, settings))
     return CostModel(_name(sources, settings), sources, device, settings)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from commcc.index import GroupEntry
+    from commcc.index.graph import GroupEntry
 
 NETWORK = "network"
 NODE_LINKS = "node links"

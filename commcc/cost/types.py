@@ -43,7 +43,8 @@ class Transfer:
     """One collective. Bytes are those of one rank's input and output.
 
     size: ranks in the group. ranks: which, when known (global rank numbers). uneven: an all-to-all
-    whose split sizes are decided at run time.
+    whose split sizes are decided at run time. description: what the program calls the group
+    (``dp_shard``), under which a table may know it.
     """
 
     kind: Kind
@@ -54,6 +55,7 @@ class Transfer:
     dtype: str
     ranks: tuple[int, ...] | None = None
     uneven: bool = False
+    description: str = ""
 
     @property
     def full_bytes(self) -> int:

@@ -25,7 +25,7 @@ from commcc.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Node", "YamlFile", "parse_yaml", "read_yaml"]
+__all__ = ["Node", "YamlFile", "parse_yaml", "read_text", "read_yaml"]
 
 MAX_BYTES = 64 << 20
 MAX_VALUES = 3_000_000
@@ -34,7 +34,7 @@ MAX_DEPTH = 40
 
 def read_yaml(path: str | Path) -> YamlFile:
     """Read a file of one YAML document; :class:`InputError` when it cannot be read or is not such a file."""
-    return parse_yaml(_text(path), str(path))
+    return parse_yaml(read_text(path), str(path))
 
 
 def parse_yaml(text: str, path: str) -> YamlFile:
@@ -55,7 +55,8 @@ def parse_yaml(text: str, path: str) -> YamlFile:
     return file
 
 
-def _text(path: str | Path) -> str:
+def read_text(path: str | Path) -> str:
+    """The text of a file of at most 64 MiB; :class:`InputError` when it cannot be read or is no UTF-8."""
     where = str(path)
     try:
         with Path(path).open("rb") as stream:
