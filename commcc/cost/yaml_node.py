@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from commcc.errors import InputError, closest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 #: Mistakes that are spelt out; the others are counted.
 MAX_MISTAKES = 20
@@ -72,15 +72,17 @@ class Node:
 
     def mapping(self, required: Iterable[str] = (), optional: Iterable[str] = ()) -> dict[str, Node]:
         """The values of a mapping with these keys; every required key is in the result, missing or not."""
-        found = self.entries()
-        needed, known = sorted(required), sorted({*required, *optional})
+        found, needed = self.entries(), sorted(required)
+        known, meant = sorted({*needed, *optional}), ""
         for key, value in found.items():
             if key not in known:
-                value.fail(f"unknown key '{shown(key)}'{closest(key, known) or ' (keys: ' + ', '.join(known) + ')'}")
+                near = self._near(key, known)
+                value.fail(f"unknown key '{shown(key)}'{near or ' (keys: ' + ', '.join(known) + ')'}")
+                meant += near
         absent = [key for key in needed if key not in found]
-        if absent and isinstance(self.value, dict):
-            keys = ", ".join(f"'{key}'" for key in absent)
-            self.fail(f"{self._subject} has no {keys}")
+        unnamed = [f"'{key}'" for key in absent if f"'{key}'" not in meant]
+        if unnamed and isinstance(self.value, dict):
+            self.fail(f"{self._subject} has no {', '.join(unnamed)}")
         made = {key: value for key, value in found.items() if key in known}
         return {**made, **{key: Node(self.file, self.line, None, name=key) for key in absent}}
 
@@ -128,10 +130,15 @@ class Node:
             return ""
         known = None if choices is None else tuple(choices)
         if known is not None and self.value not in known:
-            near = closest(self.value, known) or f" (use {', '.join(known)})"
+            near = self._near(self.value, known) or f" (use {', '.join(known)})"
             self.fail(f"{self._subject} '{shown(self.value)}' is not known{near}")
             return ""
         return self.value
+
+    def _near(self, word: str, known: Sequence[str]) -> str:
+        """A did-you-mean; none for what nobody typed, since looking for one takes its time."""
+        hopeless = len(word) > 100 or len(self.file.mistakes) > 10 * MAX_MISTAKES
+        return "" if hopeless else closest(word, known)
 
     def _in_range(self, found: float, above: float | None, least: float | None, most: float | None) -> bool:
         bounds = (
