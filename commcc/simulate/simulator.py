@@ -54,6 +54,7 @@ class _Run:
         self.busy_until = 0
         self.lane_free: dict[str, int] = {}
         self.lane_spans: dict[str, list[int]] = {}
+        self.place: dict[int, int] = {}
         self.spans: dict[int, Span] = {}
         self.exposed: dict[int, int] = {}
         self.stalls: dict[int, int] = {}
@@ -115,7 +116,9 @@ class _Run:
         start = max(self.now, self.lane_free.get(lane, 0))
         finish = start + s._ns[node]
         self.lane_free[lane] = finish
-        self.lane_spans.setdefault(lane, []).append(node)
+        queue = self.lane_spans.setdefault(lane, [])
+        self.place[node] = len(queue)
+        queue.append(node)
         self.spans[node] = Span(lane, self.now, start, finish)
         self.busy_until = max(self.busy_until, finish)
         if not s._asynchronous[node]:
@@ -137,9 +140,7 @@ class _Run:
         The lane worked without a pause from now on: what was queued ahead ran first.
         """
         queue = self.lane_spans[span.lane]
-        position = len(queue) - 1
-        while queue[position] != launch:
-            position -= 1
+        position = self.place[launch]
         while position >= 0:
             ran = self.spans[queue[position]]
             if ran.end <= self.now:
