@@ -48,7 +48,7 @@ def read_profile(path: str | Path, pool: Pool) -> None:
     file = read_yaml(path)
     root = file.root.mapping({"profile"}, {"ops", "collectives", "device", "note"})
     root["profile"].integer(least=VERSION, most=VERSION)
-    if "ops" not in root and "collectives" not in root:
+    if "ops" not in root and "collectives" not in root and not file.mistakes:
         file.root.fail("the file has neither 'ops' nor 'collectives'")
     ops = [_op(entry) for entry in root["ops"].items()] if "ops" in root else []
     collectives = [_collective(entry) for entry in root["collectives"].items()] if "collectives" in root else []

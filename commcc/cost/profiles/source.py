@@ -7,7 +7,8 @@ input. Between two or more measured sizes of one kind and group size, times are 
 
 Not found on purpose: ops with sizes known only at run time; ops whose result is sized by a number and
 not by what they read (``aten.new_zeros``); ops that are to be fused with their neighbours, since the
-ops of a trace ran alone.
+ops of a trace ran alone. Limits: strides are not compared; an op that reads one tensor twice
+(``mul(x, x)``) is not found, since a graph names its producers once.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class ProfileSource:
 
     def operation(self, operation: Operation) -> Price | None:
         """The median of the calls of this op on these inputs."""
-        if not operation.kernels or operation.op in SIZED_BY_NUMBERS:
+        if operation.op in SIZED_BY_NUMBERS or _fused(operation):
             return None
         inputs: list[tuple[str, tuple[int, ...]]] = []
         for tensor in operation.inputs:
@@ -103,6 +104,15 @@ class ProfileSource:
         for key, time in self.profile.collectives.items():
             points[key.kind, key.size].append((key.input_bytes, time.ns))
         return {which: Curve.of(found) for which, found in points.items()}
+
+
+def _fused(operation: Operation) -> bool:
+    """Whether the op shares a kernel with its neighbours, or runs none: what it writes stays in the kernel.
+
+    In-place scatters write less than the tensor they return, and are never fused.
+    """
+    kept = operation.written_bytes < sum(tensor.bytes for tensor in operation.outputs)
+    return not operation.kernels or (kept and not operation.op.endswith("_"))
 
 
 def _taken(time: CollectiveTime) -> str:
