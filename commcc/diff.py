@@ -18,16 +18,16 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from commcc.collectives import identify
 from commcc.diffing.lineage import lineage
 from commcc.diffing.match import match
 from commcc.diffing.moves import moves, stationary
 from commcc.diffing.types import Change, Merge, Move, OpGroup, Rename, Split, to_json
-from commcc.metrics import measure
+from commcc.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from commcc.cost import CostModel
     from commcc.diffing.match import Matching, Side
     from commcc.metrics import GraphMetrics
     from commcc.program import Program
@@ -40,12 +40,13 @@ __all__ = ["Change", "GraphDiff", "Merge", "Move", "OpGroup", "Rename", "Split",
 class GraphDiff:
     """The difference between two graphs; every list is in graph order, groups of ops largest first.
 
+    first, last: the two graphs, with predictions if a cost model was given.
     replaced: collectives that another single one stands for. changed: nodes whose constants differ.
     rewired: nodes whose constants are the same and whose operands are not.
     """
 
-    before: GraphMetrics
-    after: GraphMetrics
+    first: Snapshot
+    last: Snapshot
     merged: tuple[Merge, ...]
     split: tuple[Split, ...]
     replaced: tuple[Change, ...]
@@ -55,6 +56,14 @@ class GraphDiff:
     renamed: tuple[Rename, ...]
     changed: tuple[Change, ...]
     rewired: tuple[str, ...]
+
+    @property
+    def before(self) -> GraphMetrics:
+        return self.first.metrics
+
+    @property
+    def after(self) -> GraphMetrics:
+        return self.last.metrics
 
     @property
     def identical(self) -> bool:
@@ -77,23 +86,32 @@ class GraphDiff:
         }
         return {
             "identical": self.identical,
-            "before": self.before.to_json(),
-            "after": self.after.to_json(),
+            "before": self.first.to_json(),
+            "after": self.last.to_json(),
             **{name: [to_json(item) for item in items] for name, items in lists.items()},
             "rewired": list(self.rewired),
         }
 
 
-def diff(before: Program, after: Program) -> GraphDiff:
-    """Compare two graphs; raises :class:`commcc.errors.GraphError` on an illegal one."""
-    matching = match(before, after)
+def diff(
+    before: Program,
+    after: Program,
+    *,
+    model: CostModel | None = None,
+    hints: Mapping[str, int] | None = None,
+) -> GraphDiff:
+    """Compare two graphs; raises :class:`commcc.errors.GraphError` on an illegal one.
+
+    model: prices both graphs. hints: numbers for symbolic sizes (:mod:`commcc.index.hints`).
+    """
+    matching = match(before, after, hints)
     old, new = matching.before.index, matching.after.index
     still = stationary(matching)
     merged, split, replaced = lineage(matching, still)
     changed, rewired = _changes(matching)
     return GraphDiff(
-        before=measure(old, identify(old)),
-        after=measure(new, identify(new)),
+        first=Snapshot.of(old).priced(model),
+        last=Snapshot.of(new).priced(model),
         merged=merged,
         split=split,
         replaced=replaced,

@@ -2,6 +2,7 @@
 
     result = run(program, parse_pipeline("tag,bucket{bucket_cap_mb=25}"))
     result.program, result.before, result.after, result.steps[1].report
+    run(program, passes, model=load_model("h100")).predictions      # of the first and the last graph
 
 The result of every pass is verified against the graph it came from, by code that shares nothing
 with passes and apply; a difference is a bug in commcc and nothing is returned.
@@ -11,19 +12,22 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from commcc.collectives import identify
 from commcc.errors import InternalError
 from commcc.index import build_index
-from commcc.metrics import GraphMetrics, measure
 from commcc.passes.options import to_text
+from commcc.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from commcc.cost import CostModel
+    from commcc.index import GraphIndex
+    from commcc.metrics import GraphMetrics
     from commcc.passes.base import Pass
     from commcc.plan import Plan
+    from commcc.predict import Prediction
     from commcc.program import Program
     from commcc.terms import Json
     from commcc.verify import Verdict
@@ -43,14 +47,30 @@ class StepResult:
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished run. verdicts: one for each pass that changed something."""
+    """A finished run. first, last: the graph that came in and the one that goes out; the same object
+    when no pass changed anything. verdicts: one for each pass that changed something.
+    """
 
     program: Program
-    before: GraphMetrics
-    after: GraphMetrics
+    first: Snapshot
+    last: Snapshot
     steps: tuple[StepResult, ...]
     verdicts: tuple[Verdict, ...]
     warnings: tuple[str, ...]
+
+    @property
+    def before(self) -> GraphMetrics:
+        return self.first.metrics
+
+    @property
+    def after(self) -> GraphMetrics:
+        return self.last.metrics
+
+    @property
+    def predictions(self) -> tuple[Prediction, Prediction] | None:
+        """What the cost model says of both graphs; None without one."""
+        before, after = self.first.prediction, self.last.prediction
+        return None if before is None or after is None else (before, after)
 
     @property
     def changed(self) -> bool:
@@ -62,37 +82,46 @@ class RunResult:
         return "proved" if all(v.status == "proved" for v in self.verdicts) else "unproved"
 
 
-def run(program: Program, passes: Sequence[Pass], *, progress: Callable[[str], None] | None = None) -> RunResult:
+def run(
+    program: Program,
+    passes: Sequence[Pass],
+    *,
+    progress: Callable[[str], None] | None = None,
+    model: CostModel | None = None,
+    hints: Mapping[str, int] | None = None,
+) -> RunResult:
     """Run ``passes`` in order. ``progress`` is told what happens next.
 
+    model: prices the first and the last graph; passes do not see it. hints: numbers for symbolic sizes
+    (:mod:`commcc.index.hints`), which change estimates only.
     Raises :class:`InternalError` when a result is not the same program.
     """
     tell = progress or (lambda _text: None)
     tell("indexing")
-    index = build_index(program)
-    ident = identify(index)
-    before = after = measure(index, ident)
-    warnings = ident.warnings
+    first = last = Snapshot.of(build_index(program, hints))
     steps: list[StepResult] = []
     verdicts: list[Verdict] = []
     for made in passes:
         clock = _Clock()
         tell(f"{made.name}: planning")
-        plan = made.plan(index, ident)
+        plan = made.plan(last.index, last.ident)
         clock.lap("plan")
         if plan.changes:
             tell(f"{made.name}: applying and verifying")
-            program, verdict = _apply(program, index, plan, clock)
+            program, verdict = _apply(program, last.index, plan, clock)
             verdicts.append(verdict)
-            index = build_index(program)
-            ident = identify(index)
-            after = measure(index, ident)
+            last = Snapshot.of(build_index(program, hints))
             clock.lap("index")
         steps.append(StepResult(made.name, to_text(made), plan.changes, clock.seconds, plan.report, plan))
-    return RunResult(program, before, after, tuple(steps), tuple(verdicts), warnings)
+    if model is not None:
+        tell("simulating")
+        unchanged = last is first
+        first = first.priced(model)
+        last = first if unchanged else last.priced(model)
+    return RunResult(program, first, last, tuple(steps), tuple(verdicts), first.ident.warnings)
 
 
-def _apply(program: Program, index: Any, plan: Plan, clock: _Clock) -> tuple[Program, Verdict]:
+def _apply(program: Program, index: GraphIndex, plan: Plan, clock: _Clock) -> tuple[Program, Verdict]:
     from commcc.apply import apply_plan
     from commcc.verify import verify
 

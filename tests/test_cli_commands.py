@@ -55,6 +55,9 @@ FSDP = (
 )
 
 METRICS = {"nodes", "compute_nodes", "collectives", "bytes", "groups", "max_consecutive_compute"}
+COSTED = {"step_ms", "compute_ms", "communication_ms", "exposed_ms", "hidden_share", "lower_bound_ms"} | {
+    *("peak_bytes", "in_flight_bytes"),
+}
 
 
 @pytest.fixture
@@ -103,14 +106,15 @@ def test_bucket_json_has_the_documented_shape(graph, capsys):
     ok("bucket", graph, "--bucket-cap-mb", "25", "--json")
     doc = document(capsys)
     assert list(doc) == [
-        *("schema", "command", "input", "output", "verified", "options", "before", "after", "passes"),
-        *("verdicts", "warnings", "notes"),
+        *("schema", "command", "input", "output", "verified", "options", "cost_model", "hints", "before", "after"),
+        *("passes", "verdicts", "warnings", "notes"),
     ]
     assert (doc["schema"], doc["command"], doc["verified"]) == (1, "bucket", "proved")
     assert (doc["input"], doc["output"]) == (str(graph), str(graph.with_name("g.bucket.fx.txt")))
     assert doc["options"]["bucket_cap_mb"] == 25
     assert doc["options"]["max_topo_span"] == 1500
-    assert set(doc["before"]) == set(doc["after"]) == METRICS
+    assert set(doc["before"]) == set(doc["after"]) == METRICS | COSTED
+    assert set(doc["cost_model"]) == {"name", "hash", "sources"} and doc["hints"] == []
     assert doc["before"]["collectives"] == {"all_gather": 3, "reduce_scatter": 2, "all_reduce": 0, "all_to_all": 0}
     assert doc["after"]["collectives"]["all_gather"] == doc["after"]["collectives"]["reduce_scatter"] == 1
     (step,) = doc["passes"]
@@ -239,9 +243,9 @@ def test_inspect_json(graph, capsys):
     doc = document(capsys)
     assert set(doc) == {
         *("schema", "command", "input", "format", "fingerprint", "graph", "primary", "groups", "collectives"),
-        *("warnings", "notes"),
+        *("warnings", "notes", "cost_model", "hints"),
     }
-    assert set(doc["graph"]) == METRICS
+    assert set(doc["graph"]) == METRICS | COSTED
     assert doc["primary"] == "0"
     assert [each["name"] for each in doc["collectives"]] == ["ag", "ag_1", "ag_2", "rs", "rs_1"]
     first = doc["collectives"][0]

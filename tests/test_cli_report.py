@@ -71,7 +71,7 @@ def test_metrics_leave_out_what_says_nothing():
 def test_metrics_that_are_not_known_yet_get_a_row_in_their_unit():
     costed = {**METRICS, "step_ms": 12.3456, "hidden_share": 0.25, "peak_bytes": 2**30}
     text = drawn(compare(costed, {**costed, "step_ms": 10.0}))
-    assert "step ms" in text and "12.346 ms" in text and "10.000 ms" in text
+    assert "step time" in text and "12.346 ms" in text and "10.000 ms" in text
     assert "25.0 %" in text and "1.0 GiB" in text
 
 

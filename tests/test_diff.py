@@ -371,8 +371,9 @@ def test_json_is_plain_and_complete():
     assert json.loads(json.dumps(document)) == document
     assert set(document) == {
         *("schema", "command", "inputs", "identical", "before", "after", "merged", "split", "replaced"),
-        *("moved", "added", "removed", "renamed", "changed", "rewired"),
+        *("moved", "added", "removed", "renamed", "changed", "rewired", "cost_model", "hints"),
     }
+    assert document["cost_model"] is None and "step_ms" not in document["before"]
     assert document["merged"][0]["members"] == ["ag0", "ag1", "ag2"]
 
 

@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commcc.cli.parameters import common_options, graph_argument, trust_option
+from commcc.cli.costing import report_costs
+from commcc.cli.parameters import common_options, cost_option, graph_argument, hint_option, trust_option
 from commcc.errors import EXIT_OK
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from commcc.cli.session import Session
+    from commcc.cost import CostModel
 
 HELP = """What changed from BEFORE to AFTER: collectives merged and split, nodes moved, added and removed.
 
@@ -21,7 +25,9 @@ the change is right: that is 'commcc verify'.
 
 
 @click.pass_obj
-def _diff(session: Session, before: str, after: str, top: int, everything: bool) -> int:
+def _diff(
+    session: Session, /, before: str, after: str, cost: CostModel | None, hints: Mapping[str, int], **shown: Any
+) -> int:
     with session.working("loading PyTorch") as say:
         from commcc.diff import diff
         from commcc.report import documents
@@ -31,9 +37,12 @@ def _diff(session: Session, before: str, after: str, top: int, everything: bool)
         say(f"reading {after}")
         new = session.load(after)
         say("comparing")
-        document = documents.difference(before, after, diff(old, new))
+        found = diff(old, new, model=cost, hints=hints)
+        document = documents.difference(before, after, found)
+    report_costs(session, hints, found.first, found.last)
+    top = None if shown["everything"] else shown["top"]
     brief = documents.difference_brief(document)
-    session.emit(document, brief=brief, view=lambda: _view(document, None if everything else top))
+    session.emit(document, brief=brief, view=lambda: _view(document, top))
     return EXIT_OK
 
 
@@ -53,6 +62,8 @@ command = click.Command(
         graph_argument("after"),
         click.Option(["--top"], type=click.IntRange(min=0), default=10, show_default=True, help="Lines of each list."),
         click.Option(["--all", "everything"], is_flag=True, help="Show every line of every list."),
+        cost_option(),
+        hint_option(),
         trust_option(),
         *common_options(),
     ],

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commcc.cli.parameters import GRAPH_HELP, common_options, graph_argument, trust_option
+from commcc.cli.costing import report_costs
+from commcc.cli.parameters import GRAPH_HELP, common_options, cost_option, graph_argument, hint_option, trust_option
 from commcc.errors import EXIT_OK
 
 if TYPE_CHECKING:
     from commcc.cli.session import Session
+    from commcc.cost import CostModel
 
 HELP = f"""What is in a graph: process groups and their roles, collectives and bytes, metrics.
 
@@ -19,9 +21,9 @@ HELP = f"""What is in a graph: process groups and their roles, collectives and b
 
 
 @click.pass_obj
-def _inspect(session: Session, graph: str, top: int, everything: bool) -> int:
+def _inspect(session: Session, /, graph: str, cost: CostModel | None, hints: dict[str, int], **shown: Any) -> int:
     with session.working("loading PyTorch") as say:
-        from commcc import collectives, index, metrics, serialization
+        from commcc import serialization, snapshot
         from commcc.report import documents
 
         say(f"reading {graph}")
@@ -30,16 +32,14 @@ def _inspect(session: Session, graph: str, top: int, everything: bool) -> int:
             return _list(session, graph, entries)
         program = session.load(graph)
         say("identifying collectives")
-        made = index.build_index(program)
-        ident = collectives.identify(made)
-        measured = metrics.measure(made, ident)
-        document = documents.inspection(graph, program, made, ident, measured)
+        seen = snapshot.take(program, cost, hints)
+        document = documents.inspection(graph, program, seen)
     session.report_notes(program.notes)
-    for warning in ident.warnings:
+    for warning in seen.ident.warnings:
         session.warn(warning)
-    session.emit(
-        document, brief=documents.brief(measured.to_json()), view=lambda: _view(document, None if everything else top)
-    )
+    report_costs(session, hints, seen)
+    top = None if shown["everything"] else shown["top"]
+    session.emit(document, brief=documents.brief(seen.to_json()), view=lambda: _view(document, top))
     return EXIT_OK
 
 
@@ -71,6 +71,8 @@ command = click.Command(
         click.Option(
             ["--all", "everything"], is_flag=True, help="List every collective, with the evidence for its role."
         ),
+        cost_option(),
+        hint_option(),
         trust_option(),
         *common_options(),
     ],

@@ -13,28 +13,41 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commcc.cli.parameters import GRAPH_HELP, common_options, graph_argument, output_option, pass_options, trust_option
+from commcc.cli.costing import report_costs
+from commcc.cli.parameters import (
+    GRAPH_HELP,
+    common_options,
+    cost_option,
+    graph_argument,
+    hint_option,
+    output_option,
+    pass_options,
+    trust_option,
+)
 from commcc.errors import EXIT_OK, OutputError, VerifyError
 from commcc.passes import options, registry
 from commcc.report.units import plural, sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from commcc.cli.session import Session
+    from commcc.cost import CostModel
     from commcc.passes.base import Pass
     from commcc.pipeline import RunResult
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a rewriting command was asked to do."""
+    """What a rewriting command was asked to do; ``cost`` is None for no simulated times."""
 
     command: str
     passes: Sequence[Pass]
     graph: str
     output: str | None
     require_proof: bool
+    cost: CostModel | None
+    hints: Mapping[str, int]
 
 
 def pass_command(name: str) -> click.Command:
@@ -42,9 +55,10 @@ def pass_command(name: str) -> click.Command:
     cls = registry.get(name)
 
     @click.pass_obj
-    def callback(session: Session, /, graph: str, output: str | None, require_proof: bool, **given: Any) -> int:
+    def callback(session: Session, /, **given: Any) -> int:
+        shared = {key: given.pop(key) for key in ("graph", "output", "require_proof", "cost", "hints")}
         made = options.build(cls, {key: value for key, value in given.items() if value is not None})
-        return rewrite(session, Request(name, (made,), graph, output, require_proof))
+        return rewrite(session, Request(name, (made,), **shared))
 
     return click.Command(
         name,
@@ -56,6 +70,8 @@ def pass_command(name: str) -> click.Command:
             output_option(default=f"STEM.{name}.EXT beside GRAPH"),
             *pass_options(cls),
             require_proof_option(),
+            cost_option(),
+            hint_option(),
             trust_option(),
             *common_options(),
         ],
@@ -77,13 +93,14 @@ def rewrite(session: Session, request: Request) -> int:
         target = choose_output(request)
         say(f"reading {request.graph}")
         program = session.load(request.graph)
-        result = pipeline.run(program, request.passes, progress=say)
+        result = pipeline.run(program, request.passes, progress=say, model=request.cost, hints=request.hints)
         judge(session, result, require_proof=request.require_proof)
         say(f"writing {target}")
         lost = serialization.save(result.program, target)
     session.report_notes((*program.notes, *lost))
     for warning in result.warnings:
         session.warn(warning)
+    report_costs(session, request.hints, result.first, result.last)
     document = documents.rewriting(request.command, request.passes, (request.graph, str(target)), result, lost)
     session.emit(document, brief=str(target), view=lambda: _view(document))
     return EXIT_OK

@@ -16,6 +16,8 @@ from torch import fx
 from commcc.index import build_index
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from commcc.index import GraphIndex
     from commcc.program import Program
 
@@ -30,8 +32,8 @@ class Side:
     nodes: tuple[fx.Node, ...]
 
     @staticmethod
-    def of(program: Program) -> Side:
-        return Side(build_index(program), tuple(program.graph.nodes))
+    def of(program: Program, hints: Mapping[str, int] | None = None) -> Side:
+        return Side(build_index(program, hints), tuple(program.graph.nodes))
 
     def operands(self, node: int) -> tuple[int, ...]:
         """Nodes in the arguments in the order in which they are written, repeats included."""
@@ -80,9 +82,9 @@ class Matching:
     renamed: tuple[int, ...]
 
 
-def match(before: Program, after: Program) -> Matching:
-    """Pair the nodes of the two graphs."""
-    old, new = Side.of(before), Side.of(after)
+def match(before: Program, after: Program, hints: Mapping[str, int] | None = None) -> Matching:
+    """Pair the nodes of the two graphs. hints: numbers for symbolic sizes, which nothing here depends on."""
+    old, new = Side.of(before, hints), Side.of(after, hints)
     to_before = _by_name(old.index, new.index)
     renamed = _by_structure(old, new, to_before)
     to_after = {b: a for a, b in to_before.items()}

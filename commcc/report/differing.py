@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from commcc.report.console import make_table, one_line
-from commcc.report.metrics import compare
+from commcc.report.metrics import compare, costed_by
 from commcc.report.units import count, plural
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from commcc.report.console import Section
 
     Document = Mapping[str, Any]
+
+_LEGEND = "span: nodes between the first and the last member. launch, wait: how many nodes they passed, + is later."
 
 
 def view(document: Document, top: int | None) -> list[RenderableType]:
@@ -35,15 +37,12 @@ def view(document: Document, top: int | None) -> list[RenderableType]:
         _renamed(document["renamed"], top),
         _changed(document["changed"], top),
     ]
-    shown: list[RenderableType] = [compare(document["before"], document["after"])]
+    shown: list[RenderableType] = [compare(document["before"], document["after"]), *costed_by(document)]
     for section in sections:
         if section is not None:
             shown += ["", section]
-    if document["merged"]:
-        legend = (
-            "span: nodes between the first and the last member. launch, wait: how many nodes they passed, + is later."
-        )
-        shown.insert(3, Text(legend, style="dim"))
+        if section is not None and section is sections[0]:
+            shown.append(Text(_LEGEND, style="dim"))
     if document["rewired"]:
         shown += ["", _rewired(document["rewired"], top)]
     return shown

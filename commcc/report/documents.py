@@ -9,24 +9,27 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from commcc.report import costs
+from commcc.snapshot import cost_warnings
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from commcc.collectives import Collective, GroupFacts, Identification
+    from commcc.collectives import Collective, GroupFacts
     from commcc.diff import GraphDiff
-    from commcc.index import GraphIndex
-    from commcc.metrics import GraphMetrics
     from commcc.passes.base import Pass
     from commcc.pipeline import RunResult
     from commcc.program import Note, Program
     from commcc.serialization import GraphEntry
+    from commcc.snapshot import Snapshot
     from commcc.terms import Json
     from commcc.verify import Verdict
 
 SCHEMA = 1
 
 
-def _document(command: str, **fields: Json) -> dict[str, Json]:
+def document(command: str, **fields: Json) -> dict[str, Json]:
+    """A command's document: schema, command, then its fields."""
     return {"schema": SCHEMA, "command": command, **fields}
 
 
@@ -67,40 +70,41 @@ def rewriting(
         }
         for step in result.steps
     ]
-    return _document(
+    return document(
         command,
         input=files[0],
         output=files[1],
         verified=result.verified,
         options=options,
-        before=result.before.to_json(),
-        after=result.after.to_json(),
+        **costs.costs(result.first, result.last),
+        before=result.first.to_json(),
+        after=result.last.to_json(),
         passes=steps,
         verdicts=[verdict.to_json() for verdict in result.verdicts],
-        warnings=list(result.warnings),
+        warnings=[*result.warnings, *cost_warnings(result.first, result.last)],
         notes=_notes(lost),
     )
 
 
-def inspection(
-    graph: str, program: Program, index: GraphIndex, ident: Identification, metrics: GraphMetrics
-) -> dict[str, Json]:
+def inspection(graph: str, program: Program, seen: Snapshot) -> dict[str, Json]:
     """``inspect`` of one graph."""
-    return _document(
+    return document(
         "inspect",
         input=graph,
         format=program.format,
-        fingerprint=index.fingerprint,
-        graph=metrics.to_json(),
-        primary=ident.primary,
-        groups=[_group(group) for group in ident.groups],
-        collectives=[_collective(index, each) for each in ident.collectives],
-        warnings=list(ident.warnings),
+        fingerprint=seen.index.fingerprint,
+        **costs.costs(seen),
+        graph=seen.to_json(),
+        primary=seen.ident.primary,
+        groups=[_group(seen, group) for group in seen.ident.groups],
+        collectives=[collective(seen, each) for each in seen.ident.collectives],
+        warnings=[*seen.ident.warnings, *cost_warnings(seen)],
         notes=_notes(program.notes),
     )
 
 
-def _group(group: GroupFacts) -> dict[str, Json]:
+def _group(seen: Snapshot, group: GroupFacts) -> dict[str, Json]:
+    launches = (each.launch for each in seen.ident.collectives if each.group == group.name)
     return {
         "name": group.name,
         "size": group.size,
@@ -110,6 +114,7 @@ def _group(group: GroupFacts) -> dict[str, Json]:
         "kinds": _counts(group.kinds),
         "wire_bytes": group.wire_bytes,
         "same_ranks_as": group.same_ranks_as,
+        **costs.group(seen.prediction, launches),
     }
 
 
@@ -117,7 +122,9 @@ def _counts(counts: Mapping[str, int]) -> dict[str, Json]:
     return {str(name): number for name, number in counts.items()}
 
 
-def _collective(index: GraphIndex, each: Collective) -> dict[str, Json]:
+def collective(seen: Snapshot, each: Collective) -> dict[str, Json]:
+    """One collective with all that is known of it."""
+    index = seen.index
     return {
         "name": index.names[each.launch],
         "position": each.launch,
@@ -134,30 +141,32 @@ def _collective(index: GraphIndex, each: Collective) -> dict[str, Json]:
         "evidence": each.evidence,
         "module": each.module,
         "merged_from": list(index.merged_from.get(each.launch, ())),
+        **costs.collective(seen.prediction, each.launch),
     }
 
 
 def listing(graph: str, entries: Iterable[GraphEntry]) -> dict[str, Json]:
     """``inspect`` of a file that holds several graphs."""
     graphs: list[Json] = [{"name": e.name, "kind": e.kind, "nodes": e.nodes, "loadable": e.loadable} for e in entries]
-    return _document("inspect", input=graph, graphs=graphs)
+    return document("inspect", input=graph, graphs=graphs)
 
 
 def verification(before: str, after: str, verdict: Verdict) -> dict[str, Json]:
     """``verify``."""
     inputs: dict[str, Json] = {"before": before, "after": after}
-    return _document("verify", inputs=inputs, verified=str(verdict.status), verdict=verdict.to_json())
+    return document("verify", inputs=inputs, verified=str(verdict.status), verdict=verdict.to_json())
 
 
 def difference(before: str, after: str, result: GraphDiff) -> dict[str, Json]:
     """``diff``."""
-    return _document("diff", inputs={"before": before, "after": after}, **result.to_json())
+    inputs: dict[str, Json] = {"before": before, "after": after}
+    return document("diff", inputs=inputs, **costs.costs(result.first, result.last), **result.to_json())
 
 
 def conversion(graph: str, output: str, program: Program, lost: Iterable[Note]) -> dict[str, Json]:
     """``convert``; ``notes`` are what the reader assumed, ``lost`` what the format written cannot hold."""
     nodes = len(program.graph.nodes)
-    return _document("convert", input=graph, output=output, nodes=nodes, lost=_notes(lost), notes=_notes(program.notes))
+    return document("convert", input=graph, output=output, nodes=nodes, lost=_notes(lost), notes=_notes(program.notes))
 
 
 def passes(classes: Iterable[type[Pass]]) -> dict[str, Json]:
@@ -166,7 +175,7 @@ def passes(classes: Iterable[type[Pass]]) -> dict[str, Json]:
         {"name": cls.name, "summary": cls.summary, "options": [_option(field) for field in dataclasses.fields(cls)]}
         for cls in classes
     ]
-    return _document("passes", passes=found)
+    return document("passes", passes=found)
 
 
 def _option(field: dataclasses.Field[Any]) -> dict[str, Json]:

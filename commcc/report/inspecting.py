@@ -1,4 +1,4 @@
-"""Tables of ``commcc inspect``."""
+"""Tables of ``commcc inspect``: with columns of simulated times when the document has costs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from commcc.report.console import make_table, one_line
-from commcc.report.metrics import single
-from commcc.report.units import count, plural, printable, size
+from commcc.report.metrics import costed_by, single
+from commcc.report.units import count, milliseconds, plural, printable, share, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,17 +30,20 @@ def view(document: Document, top: int | None) -> list[RenderableType]:
         Text.assemble((document["input"], "bold"), f"  ({document['format']})"),
         "",
         single(graph),
+        *costed_by(document),
         "",
     ]
     if not collectives:
         return [*shown, Text("no collectives", style="dim")]
-    shown += [_groups(document), "", _by_role(collectives), ""]
+    shown += [_groups(document), "", _by_role(collectives)]
+    costed = document.get("cost_model") is not None
+    if costed:
+        shown += ["", _times(document)]
     if top is None:
-        shown.append(_each(collectives))
+        shown += ["", _each(collectives, costed)]
     elif top:
-        largest = sorted(collectives, key=lambda each: (-each["wire_bytes"], each["position"]))[:top]
-        shown.append(_largest(largest, len(collectives)))
-    return shown
+        shown += ["", _largest(collectives, top, costed)]
+    return [*shown, *costed_by(document)]
 
 
 def listing(document: Document) -> list[RenderableType]:
@@ -99,32 +102,66 @@ def _by_role(collectives: list[Document]) -> Section:
     return table
 
 
-def _largest(collectives: list[Document], total: int) -> Section:
-    title = f"largest {len(collectives)} of {total:,} collectives (--all lists each)"
-    table = make_table(
-        title, "name", "group", "role", "on the wire", "module", numbers=("on the wire",), whole=("name",)
-    )
-    for each in collectives:
-        table.add_text(
-            each["name"], each["group"], each["role"], size(each["wire_bytes"]), one_line(each["module"] or "")
-        )
+def _times(document: Document) -> Section:
+    """Simulated time by group; a line of its own for the whole group where it has several."""
+    by_group: dict[str, list[Document]] = defaultdict(list)
+    for each in document["collectives"]:
+        by_group[each["group"]].append(each)
+    numbers = ("count", "time", "exposed", "hidden")
+    heading = "collectives, simulated time"
+    table = make_table(heading, "group", "role", "kind", *numbers, "priced by", numbers=numbers, whole=("kind",))
+    for group in sorted(document["groups"], key=lambda each: -each["ms"]):
+        parts: dict[tuple[str, str, str], list[Document]] = defaultdict(list)
+        for each in by_group[group["name"]]:
+            parts[each["role"], each["kind"], each["priced_by"]].append(each)
+        for (role, kind, source), members in sorted(parts.items(), key=lambda item: (-_total(item[1]), item[0])):
+            table.add_text(group["name"], role, kind, *_time_cells(members), source)
+        if len(parts) > 1:
+            table.add_text(group["name"], "all", "", *_time_cells(by_group[group["name"]]), "")
     return table
 
 
-def _each(collectives: list[Document]) -> Section:
-    numbers = ("at", "on the wire")
+def _total(members: list[Document], key: str = "ms") -> float:
+    return float(sum(each[key] for each in members))
+
+
+def _time_cells(members: list[Document]) -> tuple[str, str, str, str]:
+    total, exposed = _total(members), _total(members, "exposed_ms")
+    hidden = share(1 - exposed / total) if total else "-"
+    return count(len(members)), milliseconds(total), milliseconds(exposed), hidden
+
+
+def _largest(collectives: list[Document], top: int, costed: bool) -> Section:
+    key = "exposed_ms" if costed else "wire_bytes"
+    largest = sorted(collectives, key=lambda each: (-each[key], -each["wire_bytes"], each["position"]))[:top]
+    word = "most exposed" if costed else "largest"
+    title = f"{word} {len(largest)} of {len(collectives):,} collectives (--all lists each)"
+    numbers = ("on the wire", *(("time", "exposed") if costed else ()))
+    whole = ("name", "group", "role")
+    table = make_table(title, "name", "group", "role", *numbers, "module", numbers=numbers, whole=whole)
+    for each in largest:
+        times = (milliseconds(each["ms"]), milliseconds(each["exposed_ms"])) if costed else ()
+        module = one_line(each["module"] or "")
+        table.add_text(each["name"], each["group"], each["role"], size(each["wire_bytes"]), *times, module)
+    return table
+
+
+def _costed_cells(each: Document) -> tuple[str, str, str]:
+    return milliseconds(each["ms"]), milliseconds(each["exposed_ms"]), share(each["hidden_share"])
+
+
+def _each(collectives: list[Document], costed: bool) -> Section:
+    times = ("time", "exposed", "hidden") if costed else ()
+    numbers = ("at", "on the wire", *times)
+    last = (*(("priced by", "how") if costed else ()), "module", "evidence")
     table = make_table(
-        "collectives", "at", "name", "group", "role", "on the wire", "module", "evidence", numbers=numbers
+        "collectives", "at", "name", "group", "role", "on the wire", *times, *last, numbers=numbers, whole=("name",)
     )
     for each in collectives:
         merged = f"; merged from {len(each['merged_from'])}" if each["merged_from"] else ""
-        table.add_text(
-            count(each["position"]),
-            each["name"],
-            each["group"],
-            each["role"],
-            size(each["wire_bytes"]),
-            each["module"] or "",
-            each["evidence"] + merged,
-        )
+        wire, place = size(each["wire_bytes"]), count(each["position"])
+        cells = [place, each["name"], each["group"], each["role"], wire]
+        if costed:
+            cells += [*_costed_cells(each), each["priced_by"], each["how"]]
+        table.add_text(*cells, each["module"] or "", each["evidence"] + merged)
     return table

@@ -1,6 +1,7 @@
 """Tables of metrics, for one graph or for two side by side.
 
-Drawn from the JSON of :class:`commcc.metrics.GraphMetrics`. A key that is not known here still gets
+Drawn from the JSON of :class:`commcc.metrics.GraphMetrics`, with the costed keys of
+:class:`commcc.predict.Prediction` under a rule of their own. A key that is not known here still gets
 its row, in the unit that its suffix says (``_ms``, ``_bytes``, ``_share``).
 """
 
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from commcc.report.console import make_table
-from commcc.report.units import change, count, size
+from commcc.report.units import change, count, milliseconds, printable, share, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,41 +28,79 @@ _LABELS = {
     "bytes": "{} on the wire",
     "groups": "launches on group {}",
     "max_consecutive_compute": "max consecutive compute, {}",
+    "step_ms": "step time",
+    "lower_bound_ms": "lower bound",
+    "compute_ms": "compute",
+    "communication_ms": "communication",
+    "exposed_ms": "exposed communication",
+    "hidden_share": "hidden share",
+    "peak_bytes": "peak memory",
+    "in_flight_bytes": "in flight, at most",
 }
-_ORDER = ("nodes", "compute_nodes", "collectives", "bytes", "groups", "max_consecutive_compute")
+_COUNTED = ("nodes", "compute_nodes", "collectives", "bytes", "groups", "max_consecutive_compute")
+_COSTED = tuple(key for key in _LABELS if key not in _COUNTED)
+_LESS_IS_BETTER = ("step_ms", "communication_ms", "exposed_ms", "peak_bytes", "in_flight_bytes")
+_MORE_IS_BETTER = ("hidden_share",)
 
 
 def compare(before: Mapping[str, Any], after: Mapping[str, Any], title: str = "") -> Section:
     """Metrics of two graphs side by side, without rows that are zero in both."""
     numbers = ("before", "after", "change")
     table = make_table(title, "", *numbers, numbers=numbers)
-    for label, old, new, delta in figures(before, after):
-        table.add_text(label, old, new, Text(delta, style="dim" if delta == "=" else ""))
+    ruled = False
+    for key, name in _rows(before, after):
+        old, new = _value(before, key, name), _value(after, key, name)
+        if not old and not new and not (key == "hidden_share" and (old, new) != (None, None)):
+            continue
+        if key in _COSTED and not ruled:
+            ruled = True
+            table.add_section()
+        unit = key if key == "bytes" or not name else name
+        table.add_text(_label(key, name), _show(unit, old), _show(unit, new), _change(key, old, new))
     return table
 
 
 def single(metrics: Mapping[str, Any], title: str = "") -> Section:
     """Metrics of one graph, without rows that are zero."""
     table = make_table(title, "", "value", numbers=("value",))
-    for label, value, _, _ in figures(metrics, metrics):
-        table.add_text(label, value)
+    ruled = False
+    for key, name in _rows(metrics, metrics):
+        value = _value(metrics, key, name)
+        if not value and (key != "hidden_share" or value is None):
+            continue
+        if key in _COSTED and not ruled:
+            ruled = True
+            table.add_section()
+        table.add_text(_label(key, name), _show(key if key == "bytes" or not name else name, value))
     return table
 
 
-def figures(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterable[tuple[str, str, str, str]]:
-    """What tables of metrics say: label, before, after and change, without rows that are zero in both."""
-    for key, name in _rows(before, after):
-        old, new = _value(before, key, name), _value(after, key, name)
-        if old or new:
-            unit = key if key == "bytes" or not name else name
-            yield _label(key, name), _show(unit, old), _show(unit, new), change(old, new)
+def costed_by(document: Mapping[str, Any]) -> list[Text]:
+    """The line under tables with simulated times: which model made them; nothing without one."""
+    model = document.get("cost_model")
+    if model is None:
+        return []
+    return [Text(printable(f"times simulated with {model['name']}, hash {model['hash']}"), style="dim")]
+
+
+def _change(key: str, old: Any, new: Any) -> Text:
+    """The difference, green where it is for the better."""
+    if key.endswith("_share") and isinstance(old, (int, float)) and isinstance(new, (int, float)):
+        delta = "=" if old == new else f"{100 * (new - old):+.1f} points"
+    else:
+        delta = change(old, new)
+    if delta == "=":
+        return Text(delta, style="dim")
+    if not delta or key not in (*_LESS_IS_BETTER, *_MORE_IS_BETTER) or old is None or new is None:
+        return Text(delta)
+    return Text(delta, style="green" if (new < old) == (key in _LESS_IS_BETTER) else "red")
 
 
 def _rows(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterable[Row]:
     """Keys to show, in a fixed order; launches and bytes of one kind next to each other."""
-    known = [key for key in _ORDER if key in before or key in after]
-    others = [key for key in (*before, *(k for k in after if k not in before)) if key not in _ORDER]
-    for key in (*known, *others):
+    known, costed = ([key for key in keys if key in before or key in after] for keys in (_COUNTED, _COSTED))
+    others = [key for key in (*before, *(k for k in after if k not in before)) if key not in _LABELS]
+    for key in (*known, *others, *costed):
         if key == "bytes" and "collectives" in known:
             continue
         names = _names(before, after, key)
@@ -104,9 +143,9 @@ def _label(key: str, name: str) -> str:
 
 def _show(key: str, value: Any) -> str:
     if not isinstance(value, (int, float)):
-        return "?" if value is None else str(value)
+        return "-" if key == "hidden_share" else "?" if value is None else str(value)
     if key == "bytes" or key.endswith("_bytes"):
         return size(value)
     if key.endswith("_share"):
-        return f"{value:.1%}".replace("%", " %")
-    return f"{value:,.3f} ms" if key.endswith("_ms") else count(value)
+        return share(value)
+    return milliseconds(value) if key.endswith("_ms") else count(value)

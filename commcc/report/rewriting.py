@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from commcc.report.metrics import compare
+from commcc.report.metrics import compare, costed_by
 from commcc.report.units import count, plural, printable
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _VERDICTS = {
 
 def view(document: Document) -> list[RenderableType]:
     """Metrics before and after, a section for each pass, then the verdict and the output's path."""
-    shown: list[RenderableType] = [compare(document["before"], document["after"])]
+    shown: list[RenderableType] = [compare(document["before"], document["after"]), *costed_by(document)]
     for step in document["passes"]:
         shown += ["", *_step(step)]
     text, style = _VERDICTS.get(document["verified"], (document["verified"], "bold red"))

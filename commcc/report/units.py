@@ -22,6 +22,16 @@ def count(number: float | None) -> str:
     return f"{number:,}" if isinstance(number, int) else f"{number:,.3f}"
 
 
+def milliseconds(value: float | None) -> str:
+    """A time in milliseconds, to the microsecond; ``?`` when unknown."""
+    return "?" if value is None else f"{value:,.3f} ms"
+
+
+def share(value: float | None) -> str:
+    """A share in percent; nothing when there is nothing to share."""
+    return "" if value is None else f"{value:.1%}".replace("%", " %")
+
+
 def change(before: float | None, after: float | None) -> str:
     """How ``after`` differs from ``before``, relative where that says something; ``=`` when it does not."""
     if before is None or after is None:
