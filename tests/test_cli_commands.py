@@ -231,7 +231,7 @@ def test_an_unproved_result_is_refused_on_request(graph, capsys, monkeypatch):
 def test_inspect(graph, capsys):
     ok("inspect", graph)
     out = output(capsys)
-    assert "fsdp" in out and "primary" in out and "largest 5 of 5" in out
+    assert "fsdp" in out and "primary" in out and "most exposed 5 of 5" in out
     ok("inspect", graph, "--all")
     assert "gathers primals_1" in output(capsys)
     ok("inspect", graph, "-q")

@@ -7,6 +7,7 @@ its row, in the unit that its suffix says (``_ms``, ``_bytes``, ``_share``).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -43,36 +44,74 @@ _LESS_IS_BETTER = ("step_ms", "communication_ms", "exposed_ms", "peak_bytes", "i
 _MORE_IS_BETTER = ("hidden_share",)
 
 
+@dataclass(frozen=True)
+class Figure:
+    """One row: a metric in words, its values before and after as texts, and how they differ.
+
+    costed: whether a cost model made it. better: whether the change is for the better; None when that
+    cannot be said.
+    """
+
+    label: str
+    before: str
+    after: str
+    change: str
+    costed: bool
+    better: bool | None
+
+    @property
+    def delta(self) -> Text:
+        """The change, green where it is for the better and red where it is for the worse."""
+        style = "dim" if self.change == "=" else ""
+        return Text(self.change, style=style if self.better is None else "green" if self.better else "red")
+
+
 def compare(before: Mapping[str, Any], after: Mapping[str, Any], title: str = "") -> Section:
     """Metrics of two graphs side by side, without rows that are zero in both."""
     numbers = ("before", "after", "change")
     table = make_table(title, "", *numbers, numbers=numbers)
-    ruled = False
-    for key, name in _rows(before, after):
-        old, new = _value(before, key, name), _value(after, key, name)
-        if not old and not new and not (key == "hidden_share" and (old, new) != (None, None)):
-            continue
-        if key in _COSTED and not ruled:
-            ruled = True
-            table.add_section()
-        unit = key if key == "bytes" or not name else name
-        table.add_text(_label(key, name), _show(unit, old), _show(unit, new), _change(key, old, new))
+    for row in _parted(table, rows(before, after)):
+        table.add_text(row.label, row.before, row.after, row.delta)
     return table
 
 
 def single(metrics: Mapping[str, Any], title: str = "") -> Section:
     """Metrics of one graph, without rows that are zero."""
     table = make_table(title, "", "value", numbers=("value",))
-    ruled = False
-    for key, name in _rows(metrics, metrics):
-        value = _value(metrics, key, name)
-        if not value and (key != "hidden_share" or value is None):
-            continue
-        if key in _COSTED and not ruled:
-            ruled = True
-            table.add_section()
-        table.add_text(_label(key, name), _show(key if key == "bytes" or not name else name, value))
+    for row in _parted(table, rows(metrics, metrics)):
+        table.add_text(row.label, row.before)
     return table
+
+
+def figures(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    """The rows of :func:`compare` as texts: label, before, after, change."""
+    return [(row.label, row.before, row.after, row.change) for row in rows(before, after)]
+
+
+def rows(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Figure]:
+    """What there is to say of two graphs, rows that are zero in both left out."""
+    found: list[Figure] = []
+    for key, name in _keys(before, after):
+        old, new = _value(before, key, name), _value(after, key, name)
+        if not old and not new and not (key == "hidden_share" and (old, new) != (None, None)):
+            continue
+        unit = key if key == "bytes" or not name else name
+        delta = _difference(key, old, new)
+        better = None
+        if key in (*_LESS_IS_BETTER, *_MORE_IS_BETTER) and delta not in ("", "="):
+            better = bool(new < old) == (key in _LESS_IS_BETTER)
+        found.append(Figure(_label(key, name), _show(unit, old), _show(unit, new), delta, key in _COSTED, better))
+    return found
+
+
+def _parted(table: Section, figures: Iterable[Figure]) -> Iterable[Figure]:
+    """The rows, with a gap in the table before the first that a cost model made."""
+    costed = False
+    for row in figures:
+        if row.costed and not costed:
+            costed = True
+            table.add_section()
+        yield row
 
 
 def costed_by(document: Mapping[str, Any]) -> list[Text]:
@@ -83,20 +122,13 @@ def costed_by(document: Mapping[str, Any]) -> list[Text]:
     return [Text(printable(f"times simulated with {model['name']}, hash {model['hash']}"), style="dim")]
 
 
-def _change(key: str, old: Any, new: Any) -> Text:
-    """The difference, green where it is for the better."""
-    if key.endswith("_share") and isinstance(old, (int, float)) and isinstance(new, (int, float)):
-        delta = "=" if old == new else f"{100 * (new - old):+.1f} points"
-    else:
-        delta = change(old, new)
-    if delta == "=":
-        return Text(delta, style="dim")
-    if not delta or key not in (*_LESS_IS_BETTER, *_MORE_IS_BETTER) or old is None or new is None:
-        return Text(delta)
-    return Text(delta, style="green" if (new < old) == (key in _LESS_IS_BETTER) else "red")
+def _difference(key: str, old: Any, new: Any) -> str:
+    if not key.endswith("_share") or old is None or new is None:
+        return change(old, new)
+    return "=" if old == new else f"{100 * (new - old):+.1f} points"
 
 
-def _rows(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterable[Row]:
+def _keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterable[Row]:
     """Keys to show, in a fixed order; launches and bytes of one kind next to each other."""
     known, costed = ([key for key in keys if key in before or key in after] for keys in (_COUNTED, _COSTED))
     others = [key for key in (*before, *(k for k in after if k not in before)) if key not in _LABELS]
