@@ -87,6 +87,25 @@ def test_the_fullest_and_the_emptiest_node_decide():
     assert price.ns - price.latency_ns == pytest.approx(0.8 * MB / 10, abs=2)
 
 
+def test_links_that_are_not_used_do_not_count():
+    """Over a network that is faster than the links in a node, these decide as far as they are used at all."""
+    fast = replace(NETWORK, inter=Link("net", 1000.0, 10.0))
+    for kind, spread, rest in (
+        (Kind.ALL_GATHER, "strided", 7.0),
+        (Kind.ALL_GATHER, "two", 75.0),
+        (Kind.ALL_TO_ALL, "two", 35.0),
+        (Kind.ALL_TO_ALL, "strided", 7.0),
+    ):
+        price = transfer_price(fast, transfer(kind, SPREADS[spread]), Settings())
+        assert (price.ns - price.latency_ns) / 1000 == pytest.approx(rest, abs=2e-3)
+
+
+def test_algorithms_do_only_what_the_device_file_says():
+    network = only(replace(RING, kinds=("all_gather",)), TREE)
+    assert transfer_price(network, transfer(Kind.BROADCAST, STRIDED), Settings()).how.startswith("tree")
+    assert transfer_price(network, transfer(Kind.ALL_GATHER, STRIDED), Settings()).how.startswith("ring")
+
+
 def test_how_says_what_decides():
     def how(kind: Kind, spread: str, full: int) -> str:
         return transfer_price(NETWORK, transfer(kind, SPREADS[spread], full), Settings()).how

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from commcc.cost.tables import Row, TableSource, load_table
+from commcc.cost.tables.nccl_row import Line
 from commcc.errors import InputError
 from commcc.terms import Kind
 
@@ -181,7 +182,7 @@ def test_repeated_runs_take_the_median(tmp_path: Path):
 def test_several_types_and_reductions(tmp_path: Path):
     """The first reduction counts; the first type stands for all that were not measured."""
     row = "     1048576        524288      half     sum      -1    38.10   27.52   41.28      0"
-    other = "     1048576        262144     float     max      -1    99.10   10.58   15.87      0"
+    other = "     1048576        262144     float     max      -1    30.10   34.84   52.25      0"
     lines = OLD.splitlines()
     text = "\n".join([*lines[:14], other, row, *lines[14:]])
     source = load(tmp_path, text, "all_reduce.txt")
@@ -239,6 +240,24 @@ def test_times_in_place_stand_in_where_there_are_no_others(tmp_path: Path):
     head = "     1048576        262144     float     sum      -1"
     text = "\n".join([*lines[:11], f"{head}                                    39.90   26.28   39.42      0"])
     assert load(tmp_path, text, "all_reduce.txt").rows[0].points == ((1 << 20, 39_900),)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ranks", "algbw", "busbw", "fits"),
+    [
+        (Kind.ALL_REDUCE, 1024, 182.46, 364.57, True),
+        (Kind.ALL_REDUCE, 100, 182.46, 364.57, False),
+        (Kind.ALL_GATHER, 16, 367.43, 344.46, True),
+        (Kind.ALL_GATHER, 8, 367.43, 344.46, False),
+        (Kind.ALL_GATHER, 8, 129.05, 129.05, True),
+        (Kind.BROADCAST, 2, 20.0, 20.0, True),
+        (Kind.BROADCAST, 2, 20.0, 10.0, False),
+        (Kind.ALL_TO_ALL, 16, 0.02, 0.02, True),
+        (Kind.ALL_TO_ALL, 16, None, None, True),
+    ],
+)
+def test_bandwidths_tell_ranks_and_collective(kind: Kind, ranks: int, algbw: float, busbw: float, fits: bool):
+    assert Line(1, 1, "float", "sum", 1, algbw, busbw).fits(kind, ranks) is fits
 
 
 @st.composite

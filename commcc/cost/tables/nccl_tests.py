@@ -167,9 +167,8 @@ class _Reader:
         return [host for (group, _), host in sorted(self.ranks.items()) if group == groups[0]]
 
     def _complete(self) -> bool:
-        """Whether no rank is missing from the list; ranks of several groups need not be in sequence."""
-        several = len({group for group, _ in self.ranks}) > 1
-        return several or max(rank for _, rank in self.ranks) + 1 == len(self.ranks)
+        """Whether no rank is missing from the list."""
+        return max(rank for _, rank in self.ranks) + 1 == len(self.ranks)
 
     def _nodes(self) -> int | None:
         return len(set(self._listed())) if self.ranks and self._complete() else None
