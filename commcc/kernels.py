@@ -5,7 +5,7 @@
     work_of(torch.ops.aten.mm.default)          # Work.KERNEL
 
 The part of the op table (:mod:`commcc.ops`) that only cost models read. Limits: a reshape counts as
-free here; whether it copies depends on strides (:mod:`commcc.index.storage`).
+free here; whether it copies depends on strides (:mod:`commcc.index.work`).
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ _FUSABLE = frozenset(
         *("prims.convert_element_type", "prims.iota", "prims.sum", "prims.amax", "prims.broadcast_in_dim"),
     }
 )
+#: Views by their schema that copy where they must: all but casts are told by strides alone.
+_MAY_COPY = frozenset(f"aten.{n}" for n in ("reshape", "reshape_as", "flatten", "ravel", "contiguous", "to", "cpu"))
 
 
 @lru_cache(maxsize=4096)
@@ -73,9 +75,9 @@ def work_of(target: Any) -> Work:
     return Work.KERNEL
 
 
-def is_reshape(target: Any) -> bool:
-    """Whether the op returns a view where strides allow it and a copy where they do not."""
-    return ops.op_name(target) in ("aten.reshape", "aten.flatten")
+def may_copy(target: Any) -> bool:
+    """Whether the op returns a view where it can, and a copy where strides, dtype or device do not allow one."""
+    return ops.op_name(target) in _MAY_COPY
 
 
 def resized_to(node: fx.Node) -> Any:

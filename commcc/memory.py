@@ -3,10 +3,11 @@
     memory = live_bytes(index)
     memory.peak_bytes, index.names[memory.peak_at], memory.live[position]
 
-Graph inputs and constants are never freed. Any other buffer lives from the node that makes it to the
-last node that touches it or a view of it; graph outputs live to the end. A collective reads its
-input and writes its result until it is waited for, so both live at least until the last wait, to
-the end where nobody waits.
+Graph inputs and constants are never freed; only a resize of their storage changes what they take,
+and one that is first resized to its full size begins with nothing. Any other buffer lives from the
+node that makes it to the last node that touches it or a view of it; graph outputs live to the end.
+A collective reads its input and writes its result until it is waited for, so both live at least
+until the last wait, to the end where nobody waits.
 
 Limits: bytes as tensors state them, without an allocator's rounding and fragmentation and without
 what kernels use inside; what a compiler fuses away still counts; host memory does not count.
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 class Memory:
     """Live device bytes. live: at each position of the order, while that node runs (its results are
     there, nothing it reads is freed yet). peak_at: the first node at which the peak is reached.
-    input_bytes: graph inputs and constants, which are in every figure.
+    input_bytes: graph inputs and constants as the step begins; they are in every figure.
     """
 
     peak_bytes: int
@@ -54,28 +55,49 @@ def live_bytes(index: GraphIndex, order: Sequence[int] | None = None) -> Memory:
 
 def _changes(index: GraphIndex, order: Sequence[int]) -> tuple[int, list[int], list[int]]:
     """Bytes of graph inputs, then bytes made and bytes freed at each position."""
-    buffers, size = index.estimates.buffers, list(index.estimates.buffer_bytes)
+    buffers = index.estimates.buffers
     count = len(order)
     last = _last_touches(index, order)
     made, freed = [0] * count, [0] * count
     inputs = _inputs(index)
+    size = _first_sizes(index, inputs)
+    at_start = sum(size[b] for b in inputs)
     known = set(inputs)
     for position, node in enumerate(order):
         for buffer in buffers[node]:
             if buffer not in known:
                 known.add(buffer)
                 made[position] += size[buffer]
-        resized = index.estimates.resizes.get(node)
-        if resized is not None:
-            for buffer in dict.fromkeys(b for target in index.writes.get(node, ()) for b in buffers[target]):
-                grown = resized - size[buffer]
-                made[position] += max(0, grown)
-                freed[position] += max(0, -grown)
-                size[buffer] = resized
+        for buffer, resized in _resized(index, node):
+            grown = resized - size[buffer]
+            made[position] += max(0, grown)
+            freed[position] += max(0, -grown)
+            size[buffer] = resized
         for buffer in last[position]:
             if buffer not in inputs:
                 freed[position] += size[buffer]
-    return sum(index.estimates.buffer_bytes[b] for b in inputs), made, freed
+    return at_start, made, freed
+
+
+def _resized(index: GraphIndex, node: int) -> list[tuple[int, int]]:
+    """Buffers that the node resizes, with their new size; buffers that do not count are left out."""
+    new = index.estimates.resizes.get(node)
+    if new is None:
+        return []
+    buffers = dict.fromkeys(b for target in index.writes.get(node, ()) for b in index.estimates.buffers[target])
+    return [(buffer, new) for buffer in buffers if index.estimates.buffer_bytes[buffer]]
+
+
+def _first_sizes(index: GraphIndex, inputs: frozenset[int]) -> list[int]:
+    """Bytes of every buffer when it is made; an input whose first resize gives it all it needs begins empty."""
+    size = list(index.estimates.buffer_bytes)
+    seen: set[int] = set()
+    for node in sorted(index.estimates.resizes):
+        for buffer, new in _resized(index, node):
+            if buffer in inputs and buffer not in seen and new >= size[buffer]:
+                size[buffer] = 0
+            seen.add(buffer)
+    return size
 
 
 def _inputs(index: GraphIndex) -> frozenset[int]:

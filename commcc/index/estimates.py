@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from commcc.index.graph import Estimates
 from commcc.index.storage import assign_storages
 from commcc.index.tensors import TensorTable
 from commcc.index.work import flops, work
-from commcc.kernels import Work, is_reshape, resized_to
+from commcc.kernels import Work, may_copy, resized_to
 from commcc.ops import is_compute
 
 if TYPE_CHECKING:
@@ -36,14 +36,16 @@ def estimate(
     found = {i: table.parts(node.meta.get("val")) for i, node in enumerate(nodes)}
     parts = {i: facts for i, facts in found.items() if facts}
     kinds = work(nodes)
-    copies = frozenset(i for i, n in enumerate(nodes) if kinds[i] is Work.KERNEL and is_reshape(n.target))
+    copies = frozenset(i for i, n in enumerate(nodes) if kinds[i] is not Work.FREE and may_copy(n.target))
     buffers = assign_storages(nodes, number, copies) if copies else storages
     counts = {i: flops(n, hints) for i, n in enumerate(nodes) if n.op == "call_function" and is_compute(n.target)}
     resizes = {i: resized_to(n) for i, n in enumerate(nodes) if n.op == "call_function"}
     return Estimates(
         parts=parts,
         buffers=buffers,
-        buffer_bytes=_buffer_bytes(buffers, tensors, parts),
+        buffer_bytes=_buffer_bytes(
+            buffers, [_extents(n.meta.get("val"), tensors[i], parts.get(i, ()), hints) for i, n in enumerate(nodes)]
+        ),
         resizes={i: size for i, size in resizes.items() if isinstance(size, int)},
         work=kinds,
         flops={i: count for i, count in counts.items() if count is not None},
@@ -51,18 +53,39 @@ def estimate(
     )
 
 
-def _buffer_bytes(
-    buffers: Buffers, tensors: Sequence[Tensor | None], parts: dict[int, tuple[Tensor | None, ...]]
-) -> tuple[int, ...]:
-    """Bytes of every buffer: the largest tensor seen in it; only the device that holds most counts."""
+def _extents(
+    val: Any, tensor: Tensor | None, parts: Sequence[Tensor | None], hints: SizeHints
+) -> list[tuple[int, str]]:
+    """For each element of a result, how many bytes of memory it reaches over, and on which device."""
+    values = (val,) if tensor is not None or not parts else val
+    facts = (tensor,) if tensor is not None or not parts else parts
+    return [
+        (_extent(value, one, hints), one.device) if one is not None else (0, "")
+        for value, one in zip(values, facts, strict=True)
+    ]
+
+
+def _extent(val: Any, tensor: Tensor, hints: SizeHints) -> int:
+    """Bytes from the first element to the last: less than all elements where a dimension is expanded."""
+    if tensor.contiguous and not tensor.symbolic:
+        return tensor.bytes
+    sizes, strides = map(hints.value, val.shape), map(hints.value, val.stride())
+    last = 0
+    for size, stride in zip(sizes, strides, strict=True):
+        if not size or stride is None:
+            return tensor.bytes
+        last += (size - 1) * stride
+    return (last + 1) * tensor.itemsize
+
+
+def _buffer_bytes(buffers: Buffers, extents: Sequence[Sequence[tuple[int, str]]]) -> tuple[int, ...]:
+    """Bytes of every buffer: the largest extent seen in it; only the device that holds most counts."""
     size = [0] * (1 + max(chain.from_iterable(buffers), default=-1))
-    where: list[str] = [""] * len(size)
-    for i, held in enumerate(buffers):
-        one = tensors[i]
-        facts = parts[i] if one is None and i in parts else (one,)
-        for buffer, tensor in zip(held, facts, strict=False):
-            if tensor is not None and tensor.bytes >= size[buffer]:
-                size[buffer], where[buffer] = tensor.bytes, tensor.device
+    where = [""] * len(size)
+    for held, reached in zip(buffers, extents, strict=True):
+        for buffer, (extent, device) in zip(held, reached, strict=False):
+            if device and extent >= size[buffer]:
+                size[buffer], where[buffer] = extent, device
     total: Counter[str] = Counter()
     for bytes_, device in zip(size, where, strict=True):
         total[device] += bytes_ if not device.startswith("cpu") else 0

@@ -15,7 +15,7 @@ from torch import fx
 from torch.utils._pytree import tree_map
 
 from commcc import ops
-from commcc.kernels import Work, is_reshape, work_of
+from commcc.kernels import Work, may_copy, work_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ def _work(node: fx.Node) -> Work:
         return Work.FREE
     found = work_of(node.target)
     if found is Work.FREE:
-        return Work.KERNEL if is_reshape(node.target) and reshape_copies(node) else found
+        return _copy_work(node) if may_copy(node.target) and copies(node) else found
     if ops.is_host_sync(node.target) or ops.collective_of(node.target) is not None:
         return Work.KERNEL
     if ops.aliasing(node.target).pure and not _has_tensor(node.meta.get("val")):
@@ -50,16 +50,33 @@ def _has_tensor(val: Any) -> bool:
     return isinstance(val, torch.Tensor)
 
 
-def reshape_copies(node: fx.Node) -> bool:
-    """Whether a reshape cannot be a view of its input; symbolic sizes are taken to allow one."""
+def _copy_work(node: fx.Node) -> Work:
+    """Copies that turn rows into columns are kernels; others fuse as ``aten.clone`` and ``aten._to_copy`` do."""
+    return Work.FUSABLE if ops.op_name(node.target) in ("aten.to", "aten.contiguous") else Work.KERNEL
+
+
+def copies(node: fx.Node) -> bool:
+    """Whether an op that may copy has to: dtype or device change, or strides allow no view.
+
+    Symbolic sizes are taken to allow one.
+    """
     source = next(iter(node._input_nodes), None)
     before, after = source.meta.get("val") if source is not None else None, node.meta.get("val")
     if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
         return False
-    sizes = [*before.shape, *before.stride(), *after.shape]
+    if before.dtype != after.dtype or before.device != after.device or ops.argument(node, "copy") is True:
+        return True
+    sizes = [*before.shape, *before.stride(), *after.shape, *after.stride()]
     if not all(isinstance(size, int) for size in sizes):
         return False
+    if before.shape == after.shape:
+        return _layout(before) != _layout(after)
     return not viewable(tuple(before.shape), tuple(before.stride()), tuple(after.shape))
+
+
+def _layout(tensor: torch.Tensor) -> tuple[tuple[int, int], ...]:
+    """Sizes and strides, those of single elements left out: they decide nothing."""
+    return tuple((n, step) for n, step in zip(tensor.shape, tensor.stride(), strict=True) if n != 1)
 
 
 def viewable(shape: Shape, stride: Shape, target: Shape) -> bool:
