@@ -1,0 +1,141 @@
+"""Why a collective is exposed: what could hide it, what stops that, what it costs, what would change it.
+
+    found = explain(index, ident, prediction, model, "all_gather_into_tensor_7")
+    found.summary                   # one line
+    found.reasons[0].text, found.reasons[0].path
+    for found in explain_worst(index, ident, prediction, model, count=10): ...
+
+The prediction must be of the graph in its own order. Savings are not estimates: each one is the
+difference between the simulated step and that of a step in which one thing is changed (a launch moved
+to a legal place, a queue of its own, no latency). They do not add up, since hiding one collective takes
+compute that could have hidden another.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commcc.errors import OptionError, closest
+from commcc.explain.context import Context, Scene, launch_side, scene_of, wait_side
+from commcc.explain.findings import investigate
+from commcc.explain.knobs import knobs
+from commcc.explain.moves import Search
+from commcc.explain.observed import beside, picture, possible, timing
+from commcc.explain.reasons import Case, reasons
+from commcc.explain.types import Advice, Explanation, Knob, Limits, Reason
+
+if TYPE_CHECKING:
+    from commcc.collectives import Collective, Identification
+    from commcc.cost import CostModel
+    from commcc.explain.moves import Move
+    from commcc.index import GraphIndex
+    from commcc.predict import Prediction
+
+__all__ = ["Explanation", "Knob", "Limits", "Reason", "explain", "explain_worst", "find", "Scene"]
+
+
+def explain(
+    index: GraphIndex,
+    ident: Identification,
+    prediction: Prediction,
+    model: CostModel,
+    name: str,
+    limits: Limits | None = None,
+) -> Explanation:
+    """Explain the collective that ``name``, a launch or a wait, belongs to.
+
+    Raises OptionError when no node is called that, or when it is neither.
+    """
+    context = Context(index, ident, prediction, model, limits or Limits())
+    return _explain(context, find(index, ident, name))
+
+
+def explain_worst(
+    index: GraphIndex,
+    ident: Identification,
+    prediction: Prediction,
+    model: CostModel,
+    count: int = 10,
+    limits: Limits | None = None,
+) -> list[Explanation]:
+    """Explain the ``count`` collectives with most exposed time, the worst first; hidden ones never."""
+    context = Context(index, ident, prediction, model, limits or Limits())
+    exposed = prediction.timeline.exposed
+    worst = sorted(
+        (c for c in ident.collectives if exposed.get(c.launch)), key=lambda c: (-exposed[c.launch], c.launch)
+    )
+    return [_explain(context, collective) for collective in worst[:count]]
+
+
+def find(index: GraphIndex, ident: Identification, name: str) -> Collective:
+    """The collective of a launch or a wait; OptionError with the nearest name, or with what the node is."""
+    node = index.position.get(name)
+    known = [index.names[n] for c in ident.collectives for n in (c.launch, *c.waits)]
+    if node is None:
+        hint = "'commcc inspect GRAPH --all' lists the collectives" if known else "the graph has no collectives"
+        raise OptionError(f"no node '{name}' in the graph{closest(name, known)}", hint=hint)
+    found = ident.by_launch.get(index.wait_of.get(node, node))
+    if found is not None:
+        return found
+    hint = "name a launch or its wait; 'commcc inspect GRAPH --all' lists them"
+    raise OptionError(f"'{name}' is no collective but {index.ops[node]}", hint=hint)
+
+
+def _explain(context: Context, collective: Collective) -> Explanation:
+    index, costs = context.index, context.costs
+    launch = collective.launch
+    scene = scene_of(context, collective)
+    sides = (launch_side(context, scene), wait_side(context, scene))
+    search = Search(context, scene, context.timeline.exposed.get(launch, 0))
+    case = Case(search, investigate(search, sides), timing(context, scene), possible(context, scene), sides)
+    return Explanation(
+        name=index.names[launch],
+        waits=context.names(collective.waits),
+        kind=collective.kind,
+        group=collective.group,
+        group_size=collective.group_size,
+        lane=context.timeline.spans[launch].lane,
+        role=collective.role,
+        module=collective.module,
+        input_bytes=collective.input_bytes,
+        output_bytes=collective.output_bytes,
+        total_ns=costs.ns[launch],
+        latency_ns=costs.latency_ns.get(launch, 0),
+        how=costs.how.get(launch, ""),
+        priced_by=costs.sources[costs.priced_by[launch]] if costs.priced_by[launch] >= 0 else "",
+        exposed_ns=search.exposed_ns,
+        cost_ns=case.findings.cost,
+        slack_ns=_slack(context, launch),
+        timing=case.timing,
+        beside=beside(context, scene),
+        possible=case.possible,
+        launch_side=sides[0],
+        wait_side=sides[1],
+        advice=_advice(case),
+        reasons=reasons(case),
+        knobs=knobs(case),
+        picture=picture(context, scene),
+    )
+
+
+def _advice(case: Case) -> Advice | None:
+    best: Move | None = case.findings.best
+    if best is None:
+        return None
+    return Advice(
+        earlier=best.earlier,
+        above=case.name(best.above),
+        later=best.later,
+        below=case.name(best.below - 1) if best.below is not None else None,
+        within=best.trial.within,
+        saves_ns=best.saves_ns,
+        exposed_ns=best.trial.exposed_ns,
+        peak_bytes=case.search.peak(best),
+    )
+
+
+def _slack(context: Context, launch: int) -> int:
+    """How much longer the collective could take before the longest path gets longer."""
+    paths, jobs = context.paths, context.jobs
+    through = paths.head[launch] + jobs.compute[launch] + jobs.transfer[launch] + paths.landed[launch]
+    return max(0, max(h + c + t for h, c, t in zip(paths.head, jobs.compute, paths.tail, strict=True)) - through)

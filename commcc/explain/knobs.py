@@ -1,0 +1,203 @@
+"""What would change it: moves, merging, queues, limits, splitting. Passes are named only when they exist.
+
+A pass counts as existing when :mod:`commcc.passes.registry` has it; until then the same advice says
+what would have to change, without a command.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commcc.explain.merging import merge
+from commcc.explain.reasons import move_words
+from commcc.explain.trials import own_lane, trial
+from commcc.explain.types import GIB, Knob
+from commcc.explain.words import bytes_text, duration, listed, nodes
+from commcc.terms import Kind, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from commcc.explain.moves import Move
+    from commcc.explain.reasons import Case
+
+#: Names that a pass which splits an expert-parallel region may have.
+CHUNKING = ("ep-chunk", "ep-overlap", "chunk")
+
+
+def knobs(case: Case) -> tuple[Knob, ...]:
+    """What helps, the largest saving first, and after it what helps besides; at least one if it is exposed."""
+    if not case.exposed_ns:
+        return ()
+    found = [knob for make in _MAKERS for knob in make(case)]
+    found.sort(key=lambda knob: (knob.besides, -(knob.saves_ns or 0)))
+    if not found:
+        return (Knob(f"none: {_nothing_else(case)}"),)
+    left = case.findings.cost - sum(knob.saves_ns or 0 for knob in found)
+    if left * 2 > case.findings.cost and all(knob.saves_ns is not None for knob in found):
+        found.append(Knob(f"for the rest none: {_nothing_else(case)}", besides=True))
+    return tuple(found)
+
+
+def existing(*names: str) -> str | None:
+    """The first of these passes that exists."""
+    from commcc.passes import registry
+
+    return next((name for name in names if name in registry.names()), None)
+
+
+def _imperative(case: Case, move: Move) -> str:
+    words = move_words(case, move).replace("launched", "launch it", 1)
+    return words.replace("waited for", "wait for it", 1)
+
+
+def _move(case: Case) -> Iterator[Knob]:
+    best = case.findings.best
+    if best is None:
+        return
+    command = existing("reorder")
+    text = f"{_imperative(case, best)}: saves {duration(best.saves_ns)} (simulated)"
+    yield Knob(f"{text}; 'commcc reorder' schedules for that" if command else text, command, best.saves_ns)
+
+
+def _beyond(case: Case) -> Iterator[Knob]:
+    """Independent compute that can only come beside it by trading places with other compute."""
+    move, best = case.findings.beyond, case.findings.best
+    if move is None:
+        return
+    saves = move.saves_ns - (best.saves_ns if best is not None else 0)
+    scene, index = case.scene, case.search.context.index
+    parts = []
+    if move.above is not None:
+        passed = [n for n in range(move.above, scene.launch) if n not in scene.before and index.compute[n]]
+        if passed:
+            parts.append(f"{listed(case.search.context.names(reversed(passed)))} below its launch")
+    if move.below is not None and scene.first_wait is not None:
+        passed = [n for n in range(scene.first_wait, move.below) if n not in scene.after and index.compute[n]]
+        if passed:
+            parts.append(f"{listed(case.search.context.names(passed))} above its wait")
+    if not parts:
+        return
+    command = existing("reorder")
+    more = "" if best is None else " more"
+    text = f"move independent compute beside it ({' and '.join(parts)}): saves {duration(saves)}{more} (simulated)"
+    text = f"{text}; 'commcc reorder' schedules for that" if command else text
+    yield Knob(text, command, saves, besides=best is not None)
+
+
+def _limits(case: Case) -> Iterator[Knob]:
+    for name, (saves, move) in case.findings.lifted.items():
+        besides = case.findings.best is not None or case.findings.beyond is not None
+        more = f": saves {duration(saves)}{' more' if besides else ''} (simulated)"
+        if name == "window":
+            text = f"allow {nodes(move.trial.within)} between launch and wait (max_compute_prefetch)"
+        elif name == "memory":
+            text = f"allow a peak of {bytes_text(case.search.peak(move))} (memory_budget)"
+        else:
+            text = f"allow {move.trial.in_flight / GIB:.1f} GiB in flight (max_in_flight_gb)"
+        yield Knob(f"{text}{more}", None, saves, besides)
+
+
+def _groups(case: Case) -> Iterator[Knob]:
+    """A queue of its own for all of its role, or of its kind, when others share the queue."""
+    if not case.search.worth(max(case.findings.queue, case.findings.queue_after)):
+        return
+    context, own = case.search.context, case.scene.collective
+    lane = context.lane_members[context.timeline.spans[own.launch].lane]
+    mates = [context.ident.by_launch[n] for n in lane]
+    for what, apart in (
+        (f"{own.role} collectives", [c for c in mates if c.role is not own.role]),
+        (f"{own.kind} collectives", [c for c in mates if c.kind is not own.kind]),
+    ):
+        if not apart:
+            continue
+        others = {c.launch for c in apart}
+        saves, move = _with_queue(case, [n for n in lane if n not in others])
+        if not case.search.worth(saves):
+            continue
+        names = sorted({str(c.role) if c.role is not own.role else str(c.kind) for c in apart})
+        best = case.findings.best
+        text = f"give the {what} of group {own.group} a process group of their own, apart from {listed(names)}"
+        text += f", and {_imperative(case, move)}" if move is not None and move is not best else ""
+        text += f": saves {duration(saves)}{'' if best is None else ' more'} (simulated)"
+        yield Knob(text, existing("groups"), saves, besides=best is not None)
+        return
+
+
+def _with_queue(case: Case, members: list[int]) -> tuple[int, Move | None]:
+    """What the step gains when ``members`` have a queue of their own, with the move that then suits best."""
+    search, best = case.search, case.findings.best
+    alone = own_lane(search.context, members)
+    step = search.context.timeline.step_ns - (0 if best is None else best.saves_ns)
+    legal = sorted((m for m in case.findings.moves if not search.broken(m)), key=lambda m: -m.saves_ns)
+    tried = dict.fromkeys([best, None, *(m for m in legal if m is not best)][:4])
+    gains = [(step - trial(search.context, case.scene, search.order(m), alone).step_ns, m) for m in tried]
+    return max(gains, key=lambda gain: gain[0])
+
+
+def _bucket(case: Case) -> Iterator[Knob]:
+    """Merging, when latency is much of its time."""
+    if not case.search.worth(case.findings.latency):
+        return
+    found = merge(case.search.context, case.scene.collective)
+    if found is None:
+        return
+    text = f"merge it with the {found.others} next to it on group {case.scene.collective.group}"
+    text += f" ({bytes_text(found.bytes)} together): {duration(found.merged_ns)} instead of {duration(found.apart_ns)}"
+    command = existing("bucket") if found.obstacle is None else None
+    if command:
+        text += f"; 'commcc bucket --bucket-cap-mb {found.cap_mb:g}{found.more_options}' does that"
+    elif found.obstacle:
+        text += f"; 'commcc bucket' leaves it alone: it {found.obstacle}"
+    yield Knob(text, command)
+
+
+def _chunk(case: Case) -> Iterator[Knob]:
+    own = case.scene.collective
+    if own.kind is not Kind.ALL_TO_ALL or own.role is not Role.EP or not case.search.worth(case.findings.left):
+        return
+    command = existing(*CHUNKING)
+    text = "split the tokens of this expert-parallel region into chunks, so that the exchange of one chunk runs beside "
+    text += f"the experts of another: {duration(case.findings.left)} is left to hide"
+    yield Knob(f"{text}; 'commcc {command}' does that" if command else text, command)
+
+
+def _async_tp(case: Case) -> Iterator[Knob]:
+    own, index = case.scene.collective, case.search.context.index
+    if own.role is not Role.TP or not case.search.worth(case.findings.left):
+        return
+    before, after = case.scene.blocker, case.scene.need
+    if own.kind is Kind.ALL_GATHER and after is not None and index.compute[after]:
+        partner, how = after, f"all-gather -> {index.names[after]}"
+    elif own.kind is Kind.REDUCE_SCATTER and before is not None and index.compute[before]:
+        partner, how = before, f"{index.names[before]} -> reduce-scatter"
+    else:
+        return
+    hides = min(case.findings.left, case.search.context.costs.ns[partner])
+    command = existing("async-tp")
+    text = f"split the pair {how} into pieces, the transfer of one beside the product of the next (asynchronous tensor "
+    text += f"parallelism): at most {duration(hides)} to hide"
+    yield Knob(f"{text}; 'commcc {command}' does that" if command else text, command)
+
+
+def _asynchronous(case: Case) -> Iterator[Knob]:
+    if not case.search.context.index.launches[case.scene.launch].asynchronous:
+        saves = case.findings.asynchronous
+        yield Knob("capture the graph with an asynchronous collective and a wait in place of this op", None, saves)
+
+
+def _nothing_else(case: Case) -> str:
+    """Why nothing in reach of the tool helps."""
+    context, launch = case.search.context, case.scene.launch
+    paths, jobs = context.paths, context.jobs
+    through = paths.head[launch] + jobs.compute[launch] + jobs.transfer[launch] + paths.landed[launch]
+    if through * 100 >= context.prediction.bound.parts.get("critical path", through) * 99:
+        return f"the critical path goes through it, and takes {duration(through)} in every order"
+    if case.search.worth(max(case.findings.queue, case.findings.queue_after)):
+        return f"others take its place in its queue; less to send on group {case.scene.collective.group} would help"
+    if case.search.worth(case.findings.cost):
+        return "less to send, or a faster link, is all that would help here"
+    return "other collectives run beside it; explain those that are waited for"
+
+
+_MAKERS = (_asynchronous, _move, _beyond, _limits, _groups, _bucket, _chunk, _async_tp)

@@ -1,0 +1,93 @@
+"""What merging a collective with its neighbours would take, by the cost model's own prices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from commcc.passes.eligibility import eligible
+
+if TYPE_CHECKING:
+    from commcc.collectives import Collective
+    from commcc.explain.context import Context
+
+#: Caps that are tried, in MiB; the smallest that takes away half of the latency is chosen.
+CAPS_MB = (5, 10, 25, 50, 100, 200)
+#: Farthest neighbour, in nodes; the default span of the bucket pass.
+SPAN = 1500
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Merge:
+    """A merge with ``others`` neighbours. apart_ns, merged_ns: time in the queue. obstacle: why the
+    bucket pass would not do it; more_options: what it needs besides the cap."""
+
+    others: int
+    bytes: int
+    cap_mb: float
+    apart_ns: int
+    merged_ns: int
+    obstacle: str | None
+    more_options: str
+
+
+def merge(context: Context, own: Collective) -> Merge | None:
+    """The smallest merge with neighbours of one sort that takes away half of their latency."""
+    index, costs = context.index, context.costs
+    taken, left = eligible(index, context.ident, frozenset(g.name for g in context.ident.groups))
+    obstacle = next((entry.reason for entry in left if entry.launch == own.launch), None)
+    able = {c.launch for c in taken}
+    if own.launch not in able:
+        obstacle = obstacle or "is not a gather of one parameter or a reduction of a gradient"
+    sort = (own.kind, own.group, own.reduction, own.dtype, own.role)
+    mates = [
+        c
+        for c in context.ident.collectives
+        if (c.kind, c.group, c.reduction, c.dtype, c.role) == sort
+        and abs(c.launch - own.launch) <= SPAN
+        and (c is own or obstacle is not None or c.launch in able)
+    ]
+    options = "" if own.group == context.ident.primary else f" --groups {own.group}"
+    best: Merge | None = None
+    for cap in CAPS_MB:
+        members = _members(mates, own, cap * MIB)
+        if len(members) < 2:
+            continue
+        apart = sum(costs.ns[c.launch] for c in members)
+        together = _price(context, members)
+        latency = sum(costs.latency_ns.get(c.launch, 0) for c in members)
+        size = sum(_size(c) for c in members)
+        if together < apart:
+            best = Merge(len(members) - 1, size, cap, apart, together, obstacle, options)
+        if (apart - together) * 2 >= latency:
+            break
+    return best
+
+
+def _members(mates: list[Collective], own: Collective, cap: int) -> list[Collective]:
+    """Neighbours around the collective, the nearest first, while they fit under the cap."""
+    members, size = [own], _size(own)
+    for mate in sorted(mates, key=lambda c: (abs(c.launch - own.launch), c.launch)):
+        if mate is own:
+            continue
+        if size + _size(mate) > cap:
+            break
+        members.append(mate)
+        size += _size(mate)
+    return members
+
+
+def _size(each: Collective) -> int:
+    return max(each.input_bytes, each.output_bytes)
+
+
+def _price(context: Context, members: list[Collective]) -> int:
+    """What one collective with the bytes of all members takes."""
+    transfer, _ = context.model.transfer_of(context.index, members[0].launch)
+    whole = replace(
+        transfer,
+        input_bytes=sum(c.input_bytes for c in members),
+        output_bytes=sum(c.output_bytes for c in members),
+    )
+    return context.model.transfer(whole).ns

@@ -1,0 +1,189 @@
+"""What an explanation is: the facts, the reasons, and what would change it. Plain frozen data.
+
+Times are whole nanoseconds, sizes bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commcc.explain.words import duration
+from commcc.predict import milliseconds
+
+if TYPE_CHECKING:
+    from commcc.explain.facts import Beside, Picture, Possible, Side, Timing
+    from commcc.terms import Json, Kind, Role
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far a launch or a wait may be moved.
+
+    max_compute_prefetch: compute nodes between launch and wait; None for no limit.
+    max_in_flight_gb: GiB of collectives launched and not yet waited for; None for no limit.
+    memory_budget: bytes of peak memory; None for the graph's own peak and the larger of 1 GiB and 5 %.
+    """
+
+    max_compute_prefetch: int | None = 50
+    max_in_flight_gb: float | None = 2.0
+    memory_budget: int | None = None
+
+    def budget(self, peak_bytes: int) -> int:
+        """Bytes that a moved order may need at most, where the graph as it stands needs ``peak_bytes``."""
+        if self.memory_budget is not None:
+            return self.memory_budget
+        return peak_bytes + max(GIB, peak_bytes // 20)
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "max_compute_prefetch": self.max_compute_prefetch,
+            "max_in_flight_gb": self.max_in_flight_gb,
+            "memory_budget": self.memory_budget,
+        }
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The smallest move within the limits that saves as much as any does.
+
+    earlier, later: compute nodes that the launch passes upwards and the wait downwards. above, below:
+    the node that the launch then stands over, and the one that the wait stands under. saves_ns: by how
+    much the simulated step gets shorter; exposed_ns: of this collective, then. peak_bytes: memory.
+    within: compute nodes between launch and wait.
+    """
+
+    earlier: int
+    above: str | None
+    later: int
+    below: str | None
+    within: int
+    saves_ns: int
+    exposed_ns: int
+    peak_bytes: int
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "launch_earlier": self.earlier,
+            "above": self.above,
+            "wait_later": self.later,
+            "below": self.below,
+            "compute_nodes_between": self.within,
+            "saves_ms": milliseconds(self.saves_ns),
+            "exposed_ms": milliseconds(self.exposed_ns),
+            "peak_bytes": self.peak_bytes,
+        }
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One thing that keeps the collective exposed. saves_ns: by how much the step would be shorter if
+    this alone were not so; simulated says whether that comes from a simulation of the changed step."""
+
+    kind: str
+    text: str
+    path: tuple[str, ...] = ()
+    saves_ns: int = 0
+    simulated: bool = True
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "kind": self.kind,
+            "text": self.text,
+            "path": list(self.path),
+            "saves_ms": milliseconds(self.saves_ns),
+            "simulated": self.simulated,
+        }
+
+
+@dataclass(frozen=True)
+class Knob:
+    """What would change it. command: a pass that exists and does this, else None. saves_ns: of the step,
+    None where it was not simulated; besides: on top of the first knob's."""
+
+    text: str
+    command: str | None = None
+    saves_ns: int | None = None
+    besides: bool = False
+
+    def to_json(self) -> dict[str, Json]:
+        saves = None if self.saves_ns is None else milliseconds(self.saves_ns)
+        return {"text": self.text, "pass": self.command, "saves_ms": saves, "besides": self.besides}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why one collective is exposed. how, priced_by: what decided its price, and which source of the model.
+
+    cost_ns: by how much the step would be shorter if the collective took no time (simulated).
+    slack_ns: how much longer it could take before the longest path of the graph gets longer.
+    """
+
+    name: str
+    waits: tuple[str, ...]
+    kind: Kind
+    group: str
+    group_size: int | None
+    lane: str
+    role: Role
+    module: str | None
+    input_bytes: int
+    output_bytes: int
+    total_ns: int
+    latency_ns: int
+    how: str
+    priced_by: str
+    exposed_ns: int
+    cost_ns: int
+    slack_ns: int
+    timing: Timing
+    beside: Beside
+    possible: Possible
+    launch_side: Side
+    wait_side: Side
+    advice: Advice | None
+    reasons: tuple[Reason, ...]
+    knobs: tuple[Knob, ...]
+    picture: Picture
+
+    @property
+    def summary(self) -> str:
+        """One line: the first reason's kind and the first knob."""
+        share = f"{self.name}: {duration(self.exposed_ns)} of {duration(self.total_ns)} exposed"
+        if not self.exposed_ns:
+            return f"{self.name}: hidden, all of its {duration(self.total_ns)}"
+        kinds = ", ".join(dict.fromkeys(reason.kind.replace("_", " ") for reason in self.reasons))
+        return f"{share} ({kinds}); {self.knobs[0].text}" if self.knobs else f"{share} ({kinds})"
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "name": self.name,
+            "kind": self.kind.value,
+            "group": self.group,
+            "role": self.role.value,
+            "exposed_ms": milliseconds(self.exposed_ns),
+            "total_ms": milliseconds(self.total_ns),
+            "reasons": [reason.to_json() for reason in self.reasons],
+            "knobs": [knob.to_json() for knob in self.knobs],
+            "summary": self.summary,
+            "waits": list(self.waits),
+            "group_size": self.group_size,
+            "lane": self.lane,
+            "module": self.module,
+            "input_bytes": self.input_bytes,
+            "output_bytes": self.output_bytes,
+            "latency_ms": milliseconds(self.latency_ns),
+            "how": self.how,
+            "priced_by": self.priced_by,
+            "cost_ms": milliseconds(self.cost_ns),
+            "slack_ms": milliseconds(self.slack_ns),
+            "timing": self.timing.to_json(),
+            "beside": self.beside.to_json(),
+            "possible": self.possible.to_json(),
+            "launch_side": self.launch_side.to_json(),
+            "wait_side": self.wait_side.to_json(),
+            "move": None if self.advice is None else self.advice.to_json(),
+            "picture": self.picture.to_json(),
+        }

@@ -1,0 +1,47 @@
+"""Numbers and lists of names as sentences of an explanation have them: ``0.411 ms``, ``a, b and 3 more``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def duration(ns: int) -> str:
+    """Nanoseconds with three digits and the unit that suits them."""
+    for scale, unit in ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")):
+        if abs(ns) >= scale or (unit == "ms" and abs(ns) >= 10_000):
+            value = ns / scale
+            digits = 0 if abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2 if abs(value) >= 0.9995 else 3
+            return f"{value:,.{digits}f} {unit}"
+    return f"{ns} ns"
+
+
+def bytes_text(count: int) -> str:
+    """Bytes in binary units."""
+    value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while value >= 1024 and len(units) > 1:
+        value /= 1024
+        units.pop(0)
+    return f"{value:,.0f} B" if units[0] == "B" else f"{value:,.1f} {units[0]}"
+
+
+def nodes(count: int) -> str:
+    """``1 compute node``, ``12 compute nodes``."""
+    return f"{count:,} compute node{'' if count == 1 else 's'}"
+
+
+def listed(names: Sequence[str], shown: int = 3) -> str:
+    """Names as part of a sentence, the rest counted."""
+    if len(names) <= shown:
+        return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+    return f"{', '.join(names[:shown])} and {len(names) - shown:,} more"
+
+
+def arrows(path: Sequence[str], shown: int = 6) -> str:
+    """A path on one line, its middle left out where it is long."""
+    if len(path) <= shown:
+        return " -> ".join(path)
+    head, tail = shown // 2, shown - shown // 2
+    return " -> ".join([*path[:head], f"({len(path) - shown} more)", *path[-tail:]])
