@@ -101,7 +101,7 @@ def test_links_that_are_not_used_do_not_count():
 
 
 def test_algorithms_do_only_what_the_device_file_says():
-    network = only(replace(RING, kinds=("all_gather",)), TREE)
+    network = only(replace(RING, kinds=("all_gather",)), replace(TREE, base_us=900.0))
     assert transfer_price(network, transfer(Kind.BROADCAST, STRIDED), Settings()).how.startswith("tree")
     assert transfer_price(network, transfer(Kind.ALL_GATHER, STRIDED), Settings()).how.startswith("ring")
 
@@ -136,9 +136,7 @@ def test_one_algorithm_can_be_forced():
 def test_what_cannot_be_forced_falls_back_with_a_note():
     price = transfer_price(NETWORK, transfer(Kind.ALL_TO_ALL, SPREADS["node"]), Settings(algorithm="ring"))
     assert price.how.startswith("pairwise")
-    assert (
-        price.note == "algorithm=ring cannot do all_to_all over 8 ranks on 1 node: the fastest of the others is taken"
-    )
+    assert price.note == "algorithm=ring cannot do all_to_all: the fastest of the others is taken"
     price = transfer_price(NETWORK, transfer(Kind.ALL_REDUCE, STRIDED), Settings(algorithm="nvls"))
     assert not price.how.startswith("nvls")
     assert "cannot do all_reduce over 8 ranks on 8 nodes" in (price.note or "")

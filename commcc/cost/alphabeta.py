@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commcc.cost.device import Algorithm
-from commcc.cost.topology import placement
+from commcc.cost.topology import Placement, placement
 from commcc.cost.types import Price
 from commcc.terms import Kind
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from commcc.cost.device import Network
-    from commcc.cost.topology import Placement
     from commcc.cost.types import Settings, Transfer
 
 
@@ -209,7 +208,10 @@ def _lines(network: Network, kind: Kind, size: int, place: Placement, wanted: st
     forced = [line for line in able if line.algorithm == wanted]
     if forced:
         return forced, None
-    return able, f"algorithm={wanted} cannot do {kind} over {_spread(size, place)}: the fastest of the others is taken"
+    pair = Placement(nodes=1, per_node=2, least_per_node=2)
+    elsewhere = any(each.name == wanted and _line(network, each, kind, 2, pair) for each in network.algorithms)
+    where = f" over {_spread(size, place)}" if elsewhere else ""
+    return able, f"algorithm={wanted} cannot do {kind}{where}: the fastest of the others is taken"
 
 
 def _line(network: Network, algorithm: Algorithm, kind: Kind, size: int, place: Placement) -> Line | None:
