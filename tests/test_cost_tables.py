@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import string
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,9 +15,6 @@ from commcc.cost.tables.sizes import read_kind, read_size
 from commcc.cost.types import Operation, Price, Transfer
 from commcc.errors import InputError
 from commcc.terms import Kind
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MIB = 1 << 20
 
@@ -358,3 +356,9 @@ def test_garbage_gives_an_input_error(tmp_path: Path, data: bytes):
     (tmp_path / "garbage").write_bytes(data)
     with pytest.raises(InputError):
         load_table(str(tmp_path / "garbage"))
+
+
+def test_examples_of_the_documentation_can_be_read(tmp_path: Path):
+    text = (Path(__file__).parents[1] / "docs" / "cost-collectives.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```(?:yaml)?\n(.*?)```", text, re.DOTALL)
+    assert [len(load(tmp_path, block).rows) for block in blocks] == [2, 2]

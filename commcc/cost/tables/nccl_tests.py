@@ -91,6 +91,7 @@ class _Reader:
     """Goes through the lines; a file may hold the output of several programs, one after the other.
 
     program: the last that was named; stale once its rows have begun. ranks: (group, rank) and host.
+    group: what was counted of them.
     """
 
     path: str
@@ -98,6 +99,7 @@ class _Reader:
     program: str | None = None
     stale: bool = False
     ranks: dict[tuple[int, int], str] = field(default_factory=dict)
+    group: tuple[int, int | None] | None = None
     redop: dict[_What, str] = field(default_factory=dict)
     times: dict[_What, dict[int, list[int]]] = field(default_factory=dict)
     first: dict[_What, int] = field(default_factory=dict)
@@ -120,7 +122,8 @@ class _Reader:
     def _words(self, line: str) -> None:
         if "nThread" in line:
             # A new run: it lists its ranks again, and old versions do not say which program it is.
-            self.ranks, self.program = {}, None if self.stale else self.program
+            self.ranks, self.group = {}, None
+            self.program = None if self.stale else self.program
             self.stale = False
         named = _PROGRAM.search(line)
         if named is not None and "concluded" not in line:
@@ -131,7 +134,7 @@ class _Reader:
         if which in self.ranks:
             what = f"rank {which[1]} is listed twice: the processes ran beside each other, not as one group"
             raise InputError(what, where=where, hint="build nccl-tests with MPI=1")
-        self.ranks[which] = listed[3]
+        self.ranks[which], self.group = listed[3], None
 
     def _measured(self, row: Line, number: int, where: str) -> None:
         kind = self._kind(where, number)
@@ -139,7 +142,7 @@ class _Reader:
             return
         dtype = _TYPES.get(row.dtype, row.dtype)
         size = self._size(kind, row, ITEM_BYTES.get(dtype), where)
-        what = _What(kind, size, self._nodes(), dtype)
+        what = _What(kind, size, self._group()[1], dtype)
         if self.redop.setdefault(what, row.redop) != row.redop:
             return
         sent = row.size // size if kind is Kind.ALL_GATHER else row.size
@@ -161,26 +164,24 @@ class _Reader:
         (only,) = found
         return next(kind for name, kind in KINDS.items() if name.replace("_", "") == only)
 
-    def _listed(self) -> list[str]:
-        """Hosts of the ranks of one group (``NCCL_TESTS_SPLIT`` makes several alike)."""
-        groups = sorted({group for group, _ in self.ranks})
-        return [host for (group, _), host in sorted(self.ranks.items()) if group == groups[0]]
+    def _group(self) -> tuple[int, int | None]:
+        """Ranks of the group that was measured (``NCCL_TESTS_SPLIT`` makes several alike), and its nodes.
 
-    def _complete(self) -> bool:
-        """Whether no rank is missing from the list."""
-        return max(rank for _, rank in self.ranks) + 1 == len(self.ranks)
-
-    def _nodes(self) -> int | None:
-        return len(set(self._listed())) if self.ranks and self._complete() else None
+        0 where none are listed; no nodes where some are missing from the list.
+        """
+        if self.group is None and self.ranks:
+            first = min(group for group, _ in self.ranks)
+            hosts = [host for (group, _), host in self.ranks.items() if group == first]
+            end = max(rank for _, rank in self.ranks) + 1
+            self.group = (len(hosts), len(set(hosts))) if end == len(self.ranks) else (end, None)
+        return self.group or (0, None)
 
     def _size(self, kind: Kind, row: Line, item: int | None, where: str) -> int:
         """Ranks, from the list of ranks, the row or the name of the file, which must not differ."""
         share = kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_TO_ALL) and item is not None
         by_row = row.size // (row.count * item) if share and item is not None else 0
-        if self.ranks:
-            size = len(self._listed()) if self._complete() else max(rank for _, rank in self.ranks) + 1
-        else:
-            size = by_row if by_row > 1 else self._size_by_name(where)
+        listed, _ = self._group()
+        size = listed or (by_row if by_row > 1 else self._size_by_name(where))
         # Some versions count the elements of the whole tensor.
         if by_row > 1 and by_row != size:
             what = f"{row.count} elements in {row.size} bytes make {by_row} ranks of {kind}, but there are {size}"
