@@ -126,8 +126,8 @@ class Chains:
     def _entering(self, node: int, left: dict[tuple[int, int], int], entered: set[tuple[int, int]]) -> int:
         """Bytes that a member reads and no earlier member of its chain has read.
 
-        left: bytes of each producer's data that a chain has not read yet, so that different slices of
-        one tensor add up to no more than the tensor. entered: views that a chain has read.
+        left: bytes of each tensor that a chain has not read yet, so that different slices of it add up
+        to no more than the tensor. entered: views that a chain has read.
         """
         chain, total = self.of[node], 0
         for source, size in self._traffic.reads(node):
@@ -137,9 +137,10 @@ class Chains:
             if (chain, source) in entered:
                 continue
             entered.add((chain, source))
-            rest = left.setdefault((chain, producer), self._traffic.bytes[producer])
+            origin = self._traffic.origin[source]
+            rest = left.setdefault((chain, origin), self._traffic.bytes[origin])
             taken = min(size, rest)
-            left[(chain, producer)] = rest - taken
+            left[(chain, origin)] = rest - taken
             total += taken
         return total
 

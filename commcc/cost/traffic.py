@@ -55,26 +55,28 @@ class Traffic:
     def __init__(self, index: GraphIndex) -> None:
         self._index = index
         self.results = tuple(_results(index, i) for i in range(len(index)))
-        self.producer, self.bytes = self._through_views()
+        self.producer = list(range(len(index)))
+        self.origin = list(range(len(index)))
+        self.bytes = [sum(tensor.bytes for tensor in held) for held in self.results]
+        self._look_through_views()
 
     @cached_property
     def beside_device(self) -> bool:
         """Whether the graph runs on a device, so that the CPU is only its host."""
         return any(not on_host(tensor) for held in self.results for tensor in held)
 
-    def _through_views(self) -> tuple[list[int], list[int]]:
-        """For every node the node that made its data, and the bytes that are really there."""
-        index, work = self._index, self._index.estimates.work
-        producer = list(range(len(index)))
-        size = [sum(tensor.bytes for tensor in held) for held in self.results]
-        for i, preds in enumerate(index.data_preds):
-            if work[i] is not Work.FREE or not self.results[i]:
-                continue
-            source = self._viewed(i, preds)
+    def _look_through_views(self) -> None:
+        """producer: the node that made the data of a node. origin: the same, but one element of a tuple
+        result stands for itself. bytes: those that are really there.
+        """
+        work = self._index.estimates.work
+        for i, preds in enumerate(self._index.data_preds):
+            source = self._viewed(i, preds) if work[i] is Work.FREE and self.results[i] else None
             if source is not None:
-                producer[i] = producer[source]
-                size[i] = min(size[i], size[source])
-        return producer, size
+                self.producer[i] = self.producer[source]
+                element = len(self.results[source]) > 1 and self.producer[source] == source
+                self.origin[i] = i if element else self.origin[source]
+                self.bytes[i] = min(self.bytes[i], self.bytes[source])
 
     def _viewed(self, node: int, preds: tuple[int, ...]) -> int | None:
         """The argument that a free node is a view of."""

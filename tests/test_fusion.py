@@ -1,0 +1,302 @@
+"""What fused chains read and write: by hand on small graphs, by brute force on random ones."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+
+from commcc.cost.fusion import Chains
+from commcc.cost.operations import operations
+from commcc.cost.traffic import Traffic
+from commcc.index import build_index
+from commcc.kernels import Work
+from commcc.serialization import load
+from tests.cost_graphs import Graph, N, T
+from tests.random_graphs import aten, getitem, random_program
+
+
+def test_a_chain_pays_for_its_ends():
+    g = Graph()
+    a, b, c, d = g.input(), g.input(), g.input(), g.input()
+    x = g.call(aten.mm.default, a, b)
+    y = g.call(aten.silu.default, x)
+    z = g.call(aten.mul.Tensor, y, c)
+    w = g.call(aten.mm.default, z, d)
+    index = g.index(w)
+    found = {index.names[i]: o for i, o in operations(index, fused=True).items()}
+    assert [(o.read_bytes, o.written_bytes, o.kernels) for o in found.values()] == [
+        (2 * T, T, 1),
+        (T, 0, 1),
+        (T, T, 0),
+        (2 * T, T, 1),
+    ]
+    assert found["mm"].compute
+    assert found["mm"].flops == 2 * N**3
+    assert [tensor.shape for tensor in found["mul"].inputs] == [(N, N), (N, N)]
+    plain = {index.names[i]: (o.read_bytes, o.written_bytes) for i, o in operations(index, fused=False).items()}
+    assert plain == {"mm": (2 * T, T), "silu": (T, T), "mul": (2 * T, T), "mm_1": (2 * T, T)}
+
+
+def test_two_adds_joined_through_a_matmul_are_two_chains():
+    """The residual stream: the second add needs a kernel that needs the first."""
+    g = Graph()
+    x, y, w = g.input(), g.input(), g.input()
+    first = g.call(aten.add.Tensor, x, y)
+    product = g.call(aten.mm.default, first, w)
+    second = g.call(aten.add.Tensor, first, product)
+    norm = g.call(aten.mul.Tensor, second, second)
+    costs = g.costs(norm)
+    assert costs["add"] == (2 * T, T, 1)
+    assert costs["add_1"] == (2 * T, 0, 1)
+    assert costs["mul"] == (0, T, 0)
+    chains = Chains(g.built, Traffic(g.built))
+    position = g.built.position
+    assert chains.of[position["add"]] != chains.of[position["add_1"]] == chains.of[position["mul"]]
+    assert chains.of[position["mm"]] == -1
+
+
+def test_a_collective_cuts_like_a_kernel():
+    g = Graph()
+    x = g.input()
+    first = g.call(aten.neg.default, x)
+    reduced = g.reduce(first, "0")
+    second = g.call(aten.add.Tensor, first, reduced)
+    costs = g.costs(second)
+    assert costs == {"neg": (T, T, 1), "add": (2 * T, T, 1)}
+
+
+def test_what_is_cheap_is_made_where_it_is_used():
+    """As in a backward graph: an activation is computed again, long before the gradient it meets is there."""
+    g = Graph()
+    saved, grad, w = g.input(), g.input(), g.input()
+    again = g.call(aten.sigmoid.default, saved)
+    incoming = g.call(aten.mm.default, grad, w)
+    product = g.call(aten.mul.Tensor, incoming, again)
+    assert g.costs(product) == {"sigmoid": (T, 0, 1), "mm": (2 * T, T, 1), "mul": (T, T, 0)}
+
+
+def test_the_first_of_several_readers_decides():
+    g = Graph()
+    saved, grad, w = g.input(), g.input(), g.input()
+    again = g.call(aten.sigmoid.default, saved)
+    early = g.call(aten.mm.default, grad, again)
+    late = g.call(aten.mul.Tensor, g.call(aten.mm.default, early, w), again)
+    assert g.costs(late) == {"sigmoid": (T, T, 1), "mm": (2 * T, T, 1), "mm_1": (2 * T, T, 1), "mul": (2 * T, T, 1)}
+
+
+def test_a_read_stays_before_the_write_that_must_follow_it():
+    g = Graph()
+    buffer, x, w = g.input(), g.input(), g.input()
+    old = g.call(aten.neg.default, buffer)
+    g.call(aten.copy_.default, buffer, x)
+    late = g.call(aten.add.Tensor, g.call(aten.mm.default, buffer, w), old)
+    costs = g.costs(late)
+    assert costs["neg"] == (T, T, 1)
+    assert costs["add"] == (2 * T, T, 1)
+
+
+def test_an_input_enters_once():
+    g = Graph()
+    x = g.input()
+    first = g.call(aten.neg.default, x)
+    second = g.call(aten.mul.Tensor, first, x)
+    third = g.call(aten.add.Tensor, second, g.call(aten.t.default, x))
+    assert g.costs(third) == {"neg": (T, 0, 1), "mul": (0, 0, 0), "add": (0, T, 0)}
+
+
+def test_slices_of_one_input_add_up_to_it_at_most():
+    g = Graph()
+    x = g.input()
+    parts = [g.call(aten.slice.Tensor, x, 0, start, start + 4) for start in (0, 2, 4)]
+    total = g.call(aten.add.Tensor, g.call(aten.add.Tensor, parts[0], parts[1]), parts[2])
+    assert g.costs(total) == {"add": (T, 0, 1), "add_1": (0, T // 2, 0)}
+    assert g.costs(total, fused=False)["add"] == (T, T // 2, 1)
+
+
+def test_views_belong_to_the_chain():
+    g = Graph()
+    x, w = g.input(), g.input()
+    first = g.call(aten.neg.default, x)
+    flat = g.call(aten.view.default, first, [N * N])
+    second = g.call(aten.exp.default, flat)
+    square = g.call(aten.view.default, second, [N, N])
+    costs = g.costs(g.call(aten.mm.default, square, w))
+    assert costs == {"neg": (T, 0, 1), "exp": (0, T, 0), "mm": (2 * T, T, 1)}
+
+
+def test_results_used_inside_and_outside_leave_once():
+    g = Graph()
+    x, w = g.input(), g.input()
+    first = g.call(aten.neg.default, x)
+    second = g.call(aten.exp.default, first)
+    costs = g.costs(second, g.call(aten.mm.default, first, w), g.call(aten.t.default, first))
+    assert costs["neg"] == (T, T, 1)
+    assert costs["exp"] == (0, T, 0)
+
+
+def test_reductions_and_tuples():
+    g = Graph()
+    x, weight = g.input(), g.input(N)
+    norm = g.call(aten.native_layer_norm.default, x, [N], weight, weight, 1e-5)
+    out = g.call(aten.mul.Tensor, getitem(g, norm, 0), x)
+    costs = g.costs(out, getitem(g, norm, 1))
+    # what leaves is the product and the mean, not the norm itself nor its deviation
+    assert costs == {"native_layer_norm": (T + N * 8, N * 8, 1), "mul": (0, T, 0)}
+    plain = operations(g.built, fused=False)
+    assert plain[g.built.position["native_layer_norm"]].written_bytes == T + 2 * N * 8
+
+
+def test_outputs_do_not_join_chains():
+    g = Graph()
+    x, y = g.input(), g.input()
+    costs = g.costs(g.call(aten.neg.default, x), g.call(aten.neg.default, y))
+    assert costs == {"neg": (T, T, 1), "neg_1": (T, T, 1)}
+
+
+def test_constants():
+    g = Graph()
+    x = g.input()
+    inside = g.call(aten.full_like.default, x, 2.0)
+    product = g.call(aten.mul.Tensor, x, inside)
+    shown = g.call(aten.full.default, [N, N], 1.0, dtype=torch.float64)
+    costs = g.costs(product, g.call(aten.mm.default, x, shown))
+    assert costs == {"full_like": (0, 0, 0), "mul": (T, T, 1), "full": (0, T, 1), "mm": (2 * T, T, 1)}
+    plain = operations(g.built, fused=False)[g.built.position["full_like"]]
+    assert (plain.read_bytes, plain.written_bytes, plain.kernels) == (0, T, 1)
+
+
+def test_a_constant_between_members_joins_their_chain():
+    g = Graph()
+    x = g.input()
+    first = g.call(aten.neg.default, x)
+    ones = g.call(aten.ones_like.default, first)
+    assert g.costs(g.call(aten.add.Tensor, first, ones)) == {"neg": (T, 0, 1), "ones_like": (0, 0, 0), "add": (0, T, 0)}
+    assert len({chain for chain in Chains(g.built, Traffic(g.built)).of if chain >= 0}) == 1
+
+
+def random_graph(seed: int, size: int = 40):
+    """Pointwise ops, views, matmuls, collectives, constants and writes in any order, and some outputs."""
+    rng, g = random.Random(seed), Graph()
+    buffer = g.input()
+    values = [g.input() for _ in range(3)]
+    for _ in range(size):
+        a, b = rng.choice(values[-8:]), rng.choice(values)
+        what = rng.randrange(12)
+        if what < 3:
+            made = g.call(rng.choice([aten.add.Tensor, aten.mul.Tensor]), a, b)
+        elif what < 5:
+            made = g.call(rng.choice([aten.neg.default, aten.exp.default, aten.rand_like.default]), a)
+        elif what == 5:
+            made = g.call(aten.t.default, a)
+        elif what == 6:
+            made = g.call(aten.mul.Tensor, a, g.call(aten.sum.dim_IntList, b, [0], True))
+        elif what == 7:
+            made = g.call(aten.ones_like.default, a)
+        elif what == 8:
+            made = g.reduce(a, "0")
+        elif what == 9:
+            g.call(aten.copy_.default, buffer, a)
+            made = g.call(aten.neg.default, buffer)
+        elif what == 10:
+            made = getitem(g, g.call(aten.native_layer_norm.default, a, [N], None, None, 1e-5), 0)
+        else:
+            made = g.call(aten.mm.default, a, b)
+        values.append(made)
+    return g.index(*rng.sample(values[-10:], 4))
+
+
+def assert_no_cycle(index, thing_of):
+    """Kahn's algorithm over the graph with every chain as one thing."""
+    edges = defaultdict(set)
+    for i in range(len(index)):
+        for p in index.preds(i):
+            if thing_of[p] != thing_of[i]:
+                edges[thing_of[p]].add(thing_of[i])
+    waiting = dict.fromkeys(thing_of, 0)
+    for targets in edges.values():
+        for target in targets:
+            waiting[target] += 1
+    ready = [thing for thing, count in waiting.items() if not count]
+    done = 0
+    while ready:
+        done += 1
+        for target in edges[ready.pop()]:
+            waiting[target] -= 1
+            if not waiting[target]:
+                ready.append(target)
+    assert done == len(waiting), "chains wait for each other"
+
+
+def brute_force(index, chains, traffic):
+    """Bytes that enter and leave every chain, worked out anew from the graph alone."""
+    members = defaultdict(set)
+    for i, chain in enumerate(chains.of):
+        if chains.member[i]:
+            members[chain].add(i)
+
+    def read_by(node):
+        for user in index.users[node]:
+            free = index.estimates.work[user] is Work.FREE and index.ops[user] != "output"
+            yield from (*([user] if user in index.outputs else []), *read_by(user)) if free else [user]
+
+    def leaves(element, inside):
+        return element in index.outputs or set(read_by(element)) - inside - chains.constants
+
+    found = {}
+    for chain, inside in members.items():
+        sources: dict[int, int] = {}
+        results: list[int] = []
+        for node in inside:
+            outside = [p for p in index.data_preds[node] if traffic.producer[p] not in inside | chains.constants]
+            sources.update((index.estimates.buffers[p][0], traffic.bytes[p]) for p in outside)
+            results += [user for user in index.users[node] if "getitem" in index.ops[user]] or [node]
+        left = [traffic.bytes[result] for result in results if leaves(result, inside)]
+        found[chain] = (sum(sources.values()), sum(left))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_chains_of_random_graphs(seed: int):
+    index = random_graph(seed)
+    traffic = Traffic(index)
+    chains = Chains(index, traffic)
+    assert_no_cycle(index, [chain if chain >= 0 else -2 - i for i, chain in enumerate(chains.of)])
+    costs, kernels = defaultdict(lambda: (0, 0)), defaultdict(int)
+    for i, operation in operations(index, fused=True).items():
+        if chains.member[i]:
+            before = costs[chains.of[i]]
+            costs[chains.of[i]] = (before[0] + operation.read_bytes, before[1] + operation.written_bytes)
+            kernels[chains.of[i]] += operation.kernels
+    assert dict(costs) == brute_force(index, chains, traffic)
+    assert set(kernels.values()) <= {1}
+    kinds = {index.estimates.work[i] for i, chain in enumerate(chains.of) if chain >= 0}
+    assert kinds <= {Work.FUSABLE, Work.FREE}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_fusing_never_costs_more(seed: int):
+    for index in (random_graph(seed), build_index(random_program(seed))):
+        fused, plain = operations(index, fused=True), operations(index, fused=False)
+        assert fused.keys() == plain.keys()
+        for i, operation in fused.items():
+            assert operation.read_bytes <= plain[i].read_bytes
+            assert operation.written_bytes <= plain[i].written_bytes
+            assert operation.kernels <= plain[i].kernels
+
+
+def test_the_same_graph_gives_the_same_operations():
+    assert operations(random_graph(5), fused=True) == operations(random_graph(5), fused=True)
+
+
+@pytest.mark.parametrize("name", ["tiny_llama_fsdp2_tp2_bw", "tiny_moe_fsdp4_ep2_bw", "tiny_llama_joint"])
+def test_samples(name: str):
+    index = build_index(load(Path(__file__).parents[1] / "sample_graphs" / f"{name}.fx.txt.gz"))
+    chains = Chains(index, Traffic(index))
+    assert_no_cycle(index, [chain if chain >= 0 else -2 - i for i, chain in enumerate(chains.of)])
+    fused, plain = operations(index, fused=True), operations(index, fused=False)
+    assert set(fused) == {i for i, w in enumerate(index.estimates.work) if w is not Work.FREE} - set(index.launches)
+    assert sum(o.kernels for o in fused.values()) < 0.7 * sum(o.kernels for o in plain.values())
