@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from commcc.cli.outputs import check_output
 from commcc.cli.parameters import GRAPH_HELP, common_options, graph_argument, output_option, trust_option
-from commcc.cli.rewriting import check_output
 from commcc.errors import EXIT_OK
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def _convert(session: Session, graph: str, output: str) -> int:
         from commcc import serialization
         from commcc.report import documents
 
-        target = check_output(graph, output)
+        target = check_output(session, output, serialization.EXTENSIONS)
         say(f"reading {graph}")
         program = session.load(graph)
         say(f"writing {target}")

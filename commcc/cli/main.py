@@ -39,8 +39,10 @@ EXIT_PIPE = 141
 
 COMMANDS = {
     "inspect": "commcc.cli.inspect:command",
+    "simulate": "commcc.cli.simulate:command",
     "bucket": "commcc.cli.rewriting:pass_command",
     "tag": "commcc.cli.rewriting:pass_command",
+    "explain": "commcc.cli.explain:command",
     "verify": "commcc.cli.verify:command",
     "diff": "commcc.cli.diff:command",
     "convert": "commcc.cli.convert:command",

@@ -82,7 +82,8 @@ def cost_option(*, required: bool = False) -> click.Option:
         from commcc.cost.settings import parse
 
         chosen = parse(value)
-        ctx.ensure_object(Session).inputs += map(Path, (chosen.device, *chosen.tables, *chosen.profiles))
+        device = (chosen.device,) if chosen.device.endswith((".yaml", ".yml")) else ()
+        ctx.ensure_object(Session).inputs += map(Path, (*device, *chosen.tables, *chosen.profiles))
         return load_model(value)
 
     return click.Option(

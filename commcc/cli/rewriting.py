@@ -8,12 +8,12 @@ prove is written with a warning, or not at all with ``--require-proof`` (exit co
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from commcc.cli.costing import report_costs
+from commcc.cli.outputs import check_output
 from commcc.cli.parameters import (
     GRAPH_HELP,
     common_options,
@@ -24,12 +24,13 @@ from commcc.cli.parameters import (
     pass_options,
     trust_option,
 )
-from commcc.errors import EXIT_OK, OutputError, VerifyError
+from commcc.errors import EXIT_OK, VerifyError
 from commcc.passes import options, registry
 from commcc.report.units import plural, sentence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from commcc.cli.session import Session
     from commcc.cost import CostModel
@@ -90,7 +91,7 @@ def rewrite(session: Session, request: Request) -> int:
         from commcc import pipeline, serialization
         from commcc.report import documents
 
-        target = choose_output(request)
+        target = choose_output(session, request)
         say(f"reading {request.graph}")
         program = session.load(request.graph)
         result = pipeline.run(program, request.passes, progress=say, model=request.cost, hints=request.hints)
@@ -112,31 +113,15 @@ def _view(document: dict[str, Any]) -> list[Any]:
     return rewriting.view(document)
 
 
-def choose_output(request: Request) -> Path:
+def choose_output(session: Session, request: Request) -> Path:
     """Where to write: as asked, or beside the input."""
     from commcc import serialization
 
     chosen = request.output or serialization.default_output(request.graph, request.command)
-    return check_output(request.graph, str(chosen))
+    return check_output(session, str(chosen), serialization.EXTENSIONS)
 
 
-def check_output(graph: str, output: str) -> Path:
-    """The path to write to; refused before any work is done if the writer would refuse it after."""
-    from commcc.serialization import EXTENSIONS, split_spec
-
-    source, target = split_spec(graph)[0], Path(output)
-    if not target.name.lower().endswith(EXTENSIONS):
-        raise OutputError("unknown extension", where=output, hint=f"use one of {', '.join(EXTENSIONS)}")
-    if target.exists() and source.exists() and target.samefile(source):
-        raise OutputError("would overwrite the input", where=output, hint="choose another name with -o")
-    if target.is_dir():
-        raise OutputError("is a folder", where=output, hint="name a file with -o")
-    if not target.parent.is_dir():
-        raise OutputError(f"folder '{target.parent}' does not exist", where=output, hint="make it first")
-    return target
-
-
-def judge(session: Session, result: RunResult, *, require_proof: bool) -> None:
+def judge(session: Session, result: RunResult, *, require_proof: bool = False) -> None:
     """Let a result pass whose proof has a gap, with a warning, or refuse it when proof is required.
 
     A result that differs does not come this far: the pipeline raises.

@@ -29,8 +29,13 @@ def view(document: Document) -> list[RenderableType]:
     shown: list[RenderableType] = [compare(document["before"], document["after"]), *costed_by(document)]
     for step in document["passes"]:
         shown += ["", *_step(step)]
-    text, style = _VERDICTS.get(document["verified"], (document["verified"], "bold red"))
-    return [*shown, "", Text(text, style=style), Text.assemble("written to ", (document["output"], "bold"))]
+    return [*shown, "", verdict(document["verified"]), Text.assemble("written to ", (document["output"], "bold"))]
+
+
+def verdict(status: str) -> Text:
+    """What the verifier said of the result."""
+    text, style = _VERDICTS.get(status, (status, "bold red"))
+    return Text(text, style=style)
 
 
 def _step(step: Document) -> list[RenderableType]:

@@ -1,0 +1,186 @@
+"""A simulated step as a trace that ui.perfetto.dev and chrome://tracing open::
+
+    replace_file(path, lambda stream: write_trace(stream, [Track("before", old), Track("after", new)]))
+
+Each graph is a process. Its thread ``compute`` has a slice for every op that takes time, for every
+launch and for every stall; each lane (a process group, or several that share a link) is a thread with
+its collectives. Arrows lead from the launch to the collective and on to the wait: to the stall, or,
+where the wait found its collective finished, to what ran next. Counters show live and in-flight bytes.
+
+The format is the JSON of "Trace Event Format" (Google, 2016): X slices, s/t/f flows, C counters, M
+metadata; times in microseconds, written to the nanosecond. One event a line, made while it is written;
+the same graphs give the same bytes. Limits: ops that take no time have no slice.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from commcc import __version__
+from commcc.predict import milliseconds
+from commcc.report.perfetto_slices import Slice, compute_slices, flow_ends, lane_slices
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from commcc.predict import Prediction
+    from commcc.snapshot import Snapshot
+    from commcc.terms import Json
+
+#: Threads of one process have numbers from pid * STRIDE on: unique in the trace, as some viewers want.
+STRIDE = 100
+
+
+@dataclass(frozen=True)
+class Track:
+    """A graph in the trace: what its process is called, and the graph with its prediction."""
+
+    label: str
+    seen: Snapshot
+
+    @property
+    def prediction(self) -> Prediction:
+        found = self.seen.prediction
+        assert found is not None
+        return found
+
+
+class Writer(Protocol):
+    """A binary stream, or something that compresses."""
+
+    def write(self, data: bytes, /) -> object: ...
+
+
+def write_trace(stream: Writer, tracks: Sequence[Track]) -> None:
+    """Write the whole trace, UTF-8 text that is ASCII only."""
+    model = tracks[-1].prediction.model_json()
+    other = {"made by": f"commcc {__version__}", "cost model": model["name"], "cost model hash": model["hash"]}
+    stream.write(f'{{"displayTimeUnit":"ms","otherData":{_json(other)},"traceEvents":[\n'.encode())
+    first = True
+    for event in events(tracks):
+        stream.write(f"{'' if first else ',' + chr(10)}{event}".encode())
+        first = False
+    stream.write(b"\n]}\n")
+
+
+def events(tracks: Sequence[Track]) -> Iterator[str]:
+    """The events as JSON texts, process after process."""
+    stride = max(STRIDE, *(2 + len(track.seen.ident.groups) for track in tracks))
+    flow = 1
+    for pid, track in enumerate(tracks, 1):
+        process = _Process(pid, stride, track, flow)
+        yield from process.metadata()
+        yield from process.slices()
+        yield from process.flows()
+        yield from process.counters()
+        flow = process.next_flow
+
+
+class _Process:
+    """One graph. Threads: the compute stream first, then the lanes in order of first use."""
+
+    def __init__(self, pid: int, stride: int, track: Track, next_flow: int) -> None:
+        self.pid = pid
+        self.track = track
+        self.next_flow = next_flow
+        spans = track.prediction.timeline.spans
+        lanes = dict.fromkeys(spans[n].lane for n in track.prediction.timeline.order if n in spans)
+        self.compute = pid * stride + 1
+        self.tid = {lane: self.compute + place for place, lane in enumerate(lanes, 1)}
+        self.compute_slices = compute_slices(track.seen, track.prediction)
+
+    def metadata(self) -> Iterator[str]:
+        prediction = self.track.prediction
+        costs = prediction.costs
+        step = milliseconds(prediction.timeline.step_ns)
+        yield self._meta("process_name", {"name": self.track.label})
+        yield self._meta("process_sort_index", {"sort_index": self.pid})
+        yield self._meta("process_labels", {"labels": f"step {step:.3f} ms, {costs.model}, {costs.hash}"})
+        threads = [("compute", self.compute), *((self._lane_name(lane), tid) for lane, tid in self.tid.items())]
+        for place, (name, tid) in enumerate(threads):
+            yield self._meta("thread_name", {"name": name}, tid)
+            yield self._meta("thread_sort_index", {"sort_index": place}, tid)
+
+    def _lane_name(self, lane: str) -> str:
+        """``group 0, dp_shard``; the lane's own name where groups share it."""
+        lanes = self.track.prediction.costs.lanes
+        groups = [group for group in self.track.seen.ident.groups if lanes.get(group.name, group.name) == lane]
+        if len(groups) != 1:
+            return f"{lane}: groups {', '.join(group.name for group in groups)}"
+        name = ", ".join(filter(None, (f"group {groups[0].name}", groups[0].description)))
+        return name if lane == groups[0].name else f"{lane}: {name}"
+
+    def slices(self) -> Iterator[str]:
+        for each in self.compute_slices:
+            yield self._slice(self.compute, each)
+        for lane, each in lane_slices(self.track.seen, self.track.prediction):
+            yield self._slice(self.tid[lane], each)
+
+    def flows(self) -> Iterator[str]:
+        """Arrows through all slices of a collective; each wait has one of its own."""
+        timeline = self.track.prediction.timeline
+        begins = {each.node: each.start for each in self.compute_slices if each.category == "launch"}
+        for launch, wait_at in flow_ends(self.track.seen, self.track.prediction, self.compute_slices):
+            span = timeline.spans[launch]
+            points = [(begins[launch], self.compute)] if launch in begins else []
+            points += [(span.start, self.tid[span.lane])] if span.ns else []
+            points += [(wait_at, self.compute)] if wait_at is not None else []
+            if len(points) < 2:
+                continue
+            for place, (ns, tid) in enumerate(points):
+                phase = "s" if not place else "f" if place == len(points) - 1 else "t"
+                binding = '"bp":"e",' if place else ""
+                yield (
+                    f'{{"ph":"{phase}",{binding}"id":{self.next_flow},"pid":{self.pid},"tid":{tid},'
+                    f'"ts":{microseconds(ns)},"name":"collective","cat":"flow"}}'
+                )
+            self.next_flow += 1
+
+    def counters(self) -> Iterator[str]:
+        prediction = self.track.prediction
+        timeline = prediction.timeline
+        starts = [timeline.start[node] for node in timeline.order]
+        ends = [timeline.end[node] for node in timeline.order]
+        for ns, value in _steps(starts, prediction.memory.live):
+            yield self._counter("live", ns, value)
+        for ns, value in _steps(ends, timeline.in_flight):
+            yield self._counter("in flight", ns, value)
+
+    def _counter(self, name: str, ns: int, value: int) -> str:
+        return f'{{"ph":"C","pid":{self.pid},"ts":{microseconds(ns)},"name":"{name}","args":{{"bytes":{value}}}}}'
+
+    def _slice(self, tid: int, each: Slice) -> str:
+        color = ',"cname":"terrible"' if each.category == "stall" else ""
+        return (
+            f'{{"ph":"X","pid":{self.pid},"tid":{tid},"ts":{microseconds(each.start)},"dur":{microseconds(each.ns)},'
+            f'"name":{_json(each.name)},"cat":"{each.category}"{color},"args":{_json(each.args)}}}'
+        )
+
+    def _meta(self, name: str, args: Mapping[str, Json], tid: int | None = None) -> str:
+        where = "" if tid is None else f',"tid":{tid}'
+        return f'{{"ph":"M","pid":{self.pid}{where},"name":"{name}","args":{_json(args)}}}'
+
+
+def microseconds(ns: int) -> str:
+    """Nanoseconds as microseconds, exact: ``12.345``."""
+    return f"{ns // 1000}.{ns % 1000:03d}"
+
+
+def _steps(times: Sequence[int], values: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Where a counter changes. Of several values at one time the highest is kept, then the last."""
+    place, shown = 0, -1
+    while place < len(times):
+        until = place
+        while until < len(times) and times[until] == times[place]:
+            until += 1
+        for value in (max(values[place:until]), values[until - 1]):
+            if value != shown:
+                yield times[place], value
+                shown = value
+        place = until
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=False)

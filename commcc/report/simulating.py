@@ -1,0 +1,142 @@
+"""Tables of ``commcc simulate``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from commcc.report.console import make_table, one_line
+from commcc.report.metrics import compare, costed_by, single
+from commcc.report.rewriting import verdict
+from commcc.report.units import change, count, milliseconds, plural, share, size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import RenderableType
+
+    from commcc.report.console import Section
+
+    Document = Mapping[str, Any]
+
+
+def view(document: Document, top: int) -> list[RenderableType]:
+    """Metrics, bounds, streams, families, sources and the ``top`` most exposed collectives of each graph."""
+    graphs = document["graphs"]
+    metrics = [graph["metrics"] for graph in graphs]
+    sections = [
+        single(metrics[0]) if len(graphs) == 1 else compare(metrics[0], metrics[1]),
+        _bounds(graphs),
+        _streams(graphs),
+        _families(graphs),
+        _sources(graphs),
+        *(_exposed(graph, top, named=len(graphs) > 1) for graph in graphs if top and graph["collectives"]),
+    ]
+    shown: list[RenderableType] = []
+    for section in sections:
+        shown += [section, *costed_by(document), ""] if section is sections[0] else [section, ""]
+    shown += costed_by(document)
+    if document["verified"] is not None:
+        shown.append(verdict(document["verified"]))
+    written = [(name, document[name]) for name in ("trace", "html") if document[name] is not None]
+    return [*shown, *(Text.assemble(f"{name} written to ", (path, "bold")) for name, path in written)]
+
+
+def _labels(graphs: Sequence[Document]) -> tuple[str, ...]:
+    """Columns of values: one, or before and after."""
+    return ("value",) if len(graphs) == 1 else ("before", "after")
+
+
+def _bounds(graphs: Sequence[Document]) -> Section:
+    """Every lower bound; the largest of each graph is the one that counts."""
+    labels = _labels(graphs)
+    table = make_table("lower bounds of the step, whatever the order", "", *labels, numbers=labels)
+    for name in graphs[0]["bound"]["parts"]:
+        cells = [
+            Text(milliseconds(graph["bound"]["parts"][name]), style="bold" if graph["bound"]["name"] == name else "")
+            for graph in graphs
+        ]
+        table.add_text(name, *cells)
+    above = [_above(graph["metrics"]["step_ms"], graph["bound"]["ms"]) for graph in graphs]
+    table.add_text("step time above the largest", *above)
+    return table
+
+
+def _above(step: float, bound: float) -> str:
+    return change(bound, step) if bound else ""
+
+
+def _streams(graphs: Sequence[Document]) -> Section:
+    """A line for each stream and graph, those of one stream next to each other."""
+    several = len(graphs) > 1
+    numbers = ("jobs", "busy", "share", "exposed", "hidden")
+    head = ("stream", "graph") if several else ("stream",)
+    table = make_table(
+        "streams, busy for what share of the step", *head, *numbers, "about", numbers=numbers, whole=head
+    )
+    found = [{stream["name"]: stream for stream in graph["streams"]} for graph in graphs]
+    for name in dict.fromkeys(name for side in found for name in side):
+        for side, label in zip(found, _labels(graphs), strict=True):
+            if name in side:
+                stream = side[name]
+                shown = f"group {name}" if stream["groups"] == [name] else name
+                table.add_text(*((shown, label) if several else (shown,)), *_stream(stream))
+    return table
+
+
+def _stream(stream: Document) -> tuple[str, ...]:
+    busy = (count(stream["jobs"]), milliseconds(stream["ms"]), share(stream["busy_share"]))
+    if "exposed_ms" not in stream:
+        return (*busy, "", "", "")
+    return (*busy, milliseconds(stream["exposed_ms"]), share(stream["hidden_share"]) or "-", stream["about"])
+
+
+def _families(graphs: Sequence[Document]) -> Section:
+    labels = _labels(graphs)
+    columns = ("time", "share") if len(graphs) == 1 else (*labels, "change")
+    numbers = ("nodes", *columns)
+    table = make_table("time on the compute stream", "", *numbers, "largest", numbers=numbers)
+    by_name = [{each["name"]: each for each in graph["families"]} for graph in graphs]
+    totals = [graph["metrics"]["compute_ms"] for graph in graphs]
+    for name in dict.fromkeys(name for side in by_name for name in side):
+        last = by_name[-1].get(name, {"nodes": 0, "largest": []})
+        times = [side[name]["ms"] if name in side else 0.0 for side in by_name]
+        extra = share(times[0] / totals[0] if totals[0] else None) if len(times) == 1 else change(*times)
+        largest = ", ".join(f"{each['op']} {each['ms']:,.1f}" for each in last["largest"])
+        table.add_text(name, count(last["nodes"]), *map(milliseconds, times), extra, one_line(largest))
+    for key, name in (("launch_ms", "launching collectives"), ("slowed_ms", "slowed by collectives")):
+        times = [graph[key] for graph in graphs]
+        if any(times):
+            extra = "" if len(times) == 1 else change(*times)
+            table.add_text(name, "", *map(milliseconds, times), extra, "")
+    return table
+
+
+def _sources(graphs: Sequence[Document]) -> Section:
+    labels = _labels(graphs)
+    several = len(graphs) > 1
+    numbers = tuple(f"{what} {label}" if several else what for label in labels for what in ("nodes", "time"))
+    table = make_table("priced by", "source", *numbers, numbers=numbers)
+    for place, source in enumerate(graphs[0]["sources"]):
+        found = [graph["sources"][place] for graph in graphs]
+        table.add_text(
+            source["name"], *(cell for each in found for cell in (count(each["nodes"]), milliseconds(each["ms"])))
+        )
+    return table
+
+
+def _exposed(graph: Document, top: int, *, named: bool) -> Section:
+    collectives = graph["collectives"]
+    worst = [each for each in collectives if each["exposed_ms"]]
+    worst = sorted(worst, key=lambda each: (-each["exposed_ms"], each["position"]))[:top]
+    label = f"{graph['label']}: " if named else ""
+    heading = f"{label}most exposed {len(worst)} of {plural(len(collectives), 'collective')}"
+    numbers = ("on the wire", "time", "exposed")
+    whole = ("name", "group", "role")
+    table = make_table(heading, *whole, *numbers, "module", numbers=numbers, whole=whole)
+    for each in worst:
+        times = (milliseconds(each["ms"]), milliseconds(each["exposed_ms"]))
+        module = one_line(each["module"] or "")
+        table.add_text(each["name"], each["group"], each["role"], size(each["wire_bytes"]), *times, module)
+    return table
