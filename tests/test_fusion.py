@@ -99,6 +99,17 @@ def test_a_read_stays_before_the_write_that_must_follow_it():
     assert costs["add"] == (2 * T, T, 1)
 
 
+def test_random_numbers_keep_their_order():
+    """The second dropout is between the first and the third, which could be one kernel but for that."""
+    g = Graph()
+    x, y = g.input(), g.input()
+    first = getitem(g, g.call(aten.native_dropout.default, x, 0.5, True), 0)
+    second = getitem(g, g.call(aten.native_dropout.default, y, 0.5, True), 0)
+    third = getitem(g, g.call(aten.native_dropout.default, first, 0.5, True), 0)
+    costs = g.costs(second, third)
+    assert costs == {name: (T, T, 1) for name in ("native_dropout", "native_dropout_1", "native_dropout_2")}
+
+
 def test_an_input_enters_once():
     g = Graph()
     x = g.input()
@@ -185,7 +196,7 @@ def random_graph(seed: int, size: int = 40):
     values = [g.input() for _ in range(3)]
     for _ in range(size):
         a, b = rng.choice(values[-8:]), rng.choice(values)
-        what = rng.randrange(12)
+        what = rng.randrange(13)
         if what < 3:
             made = g.call(rng.choice([aten.add.Tensor, aten.mul.Tensor]), a, b)
         elif what < 5:
@@ -203,6 +214,8 @@ def random_graph(seed: int, size: int = 40):
             made = g.call(aten.neg.default, buffer)
         elif what == 10:
             made = getitem(g, g.call(aten.native_layer_norm.default, a, [N], None, None, 1e-5), 0)
+        elif what == 11:
+            made = getitem(g, g.call(aten.native_dropout.default, a, 0.5, True), 0)
         else:
             made = g.call(aten.mm.default, a, b)
         values.append(made)
