@@ -92,6 +92,7 @@ def test_what_a_profile_must_not_price(tmp_path: Path):
     # In a fused chain: its result stays in the kernel, or another op pays for the kernel.
     assert source.operation(replace(relu, read_bytes=16, written_bytes=0)) is None
     assert source.operation(replace(relu, read_bytes=16, written_bytes=16, kernels=0)) is None
+    assert source.operation(Operation("aten.relu", (tensor("float32", 4, "u0"),), ())) is None
     # The number of embeddings, which no input tells, decides the time.
     given = (tensor("float32", 4, 8, itemsize=4), tensor("int64", 4, itemsize=8))
     assert source.operation(Operation("aten.embedding_dense_backward", given, ())) is None
@@ -125,6 +126,14 @@ def test_yaml_goes_round_and_facts_hold_no_path(tmp_path: Path):
     assert ["all_gather", 2, 1 << 20, 50_000] in json.loads(text)["collectives"]
     slower = source_of(tmp_path / "run.yaml", PROFILE.replace("12.5", "12.6"))
     assert slower.facts() != source.facts()
+
+
+def test_the_profile_in_the_documentation(tmp_path: Path):
+    document = (SAMPLES.parent / "docs" / "cost-profiles.md").read_text()
+    source = source_of(tmp_path / "run.yaml", document.split("```yaml\n")[1].split("```")[0])
+    given = (tensor("bfloat16", 4096, 4096), tensor("bfloat16", 4096, 14336))
+    assert source.operation(Operation("aten.mm", given, ())) == Price(812_400, "profile, median of 24")
+    assert source.transfer(replace(GATHER, input_bytes=16 << 20)) == Price(143_200, "profile, median of 12")
 
 
 def test_yaml_and_traces_are_one_pool(tmp_path: Path):

@@ -59,6 +59,16 @@ def test_broken_traces(tmp_path: Path, text: str, message: str):
     assert str(error.value).startswith(f"{tmp_path}/{message}")
 
 
+@pytest.mark.parametrize("piece", [1, 3, 50])
+def test_lines_are_counted_over_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int):
+    monkeypatch.setattr(json_stream, "_PIECE", piece)
+    text = '{"a": 12,\n"traceEvents": [\n{"ph":\n"X"},\n\n{"ph": tru}]}'
+    with pytest.raises(InputError, match=r"run.json:6: not JSON: .* \(character 8 of the line\)"):
+        load_profile([write(tmp_path / "run.json", text)])
+    with pytest.raises(InputError, match=r"run.json:1: not JSON: .* \(character 38 of the line\)"):
+        load_profile([write(tmp_path / "run.json", '{"a": 12, "traceEvents": [{}, {"ph": tru}]}')])
+
+
 def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     packed = gzip.compress(b'{"traceEvents": []}')
     cases = {

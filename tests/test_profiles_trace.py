@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
 
 from commcc.cost.profiles import ProfileSource, load_profile
 from commcc.cost.profiles.measured import CollectiveKey, OpKey
@@ -94,6 +94,23 @@ def test_gzip_list_and_order_of_files_change_nothing(recorded: Path, tmp_path: P
     assert load_profile(together).facts() == load_profile(together[::-1]).facts()
 
 
+def test_a_folder_as_the_handler_writes_it(tmp_path: Path):
+    a = torch.randn(4, 8)
+    handler = tensorboard_trace_handler(str(tmp_path), use_gzip=True)
+    with profile(
+        activities=[ProfilerActivity.CPU],
+        record_shapes=True,
+        schedule=schedule(wait=0, warmup=1, active=2, repeat=2),
+        on_trace_ready=handler,
+    ) as prof:
+        for _ in range(6):
+            torch.mm(a, a.t())
+            prof.step()
+    assert len(list(tmp_path.iterdir())) == 2
+    source = load_profile([str(tmp_path)])
+    assert source.profile.ops[OpKey("aten.mm", (("float32", (4, 8)), ("float32", (8, 4))))].count == 4
+
+
 def test_every_dtype_of_a_real_trace_is_known(tmp_path: Path):
     names = "bool uint8 int8 int16 uint16 int32 uint32 int64 uint64 float16 bfloat16 float32 float64 complex64"
     names += " complex32 complex128 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu"
@@ -169,6 +186,21 @@ def test_an_op_in_itself_counts_once(tmp_path: Path):
     assert times == {(("float32", (64,)),): (21_000, 1), (("float32", (8,)),): (11_000, 1)}
 
 
+def test_ops_that_touch_in_time(tmp_path: Path):
+    """One that begins when another ends is not inside it; of two that begin together the longer is outside."""
+    trace = TraceFile()
+    trace.kernel(200, 3, trace.op("aten::neg", 0, 10, (F32, [2])))
+    trace.kernel(210, 5, trace.op("aten::neg", 10, 10, (F32, [4])))
+    source = load_profile([str(trace.write(tmp_path / "run.json"))])
+    assert sorted(time.ns for time in source.profile.ops.values()) == [3_000, 5_000]
+    trace = TraceFile()
+    for us in (50, 100):
+        trace.op("aten::sum", 0, us, (F32, [4]))
+        del trace.events[-1]["args"]["External id"]
+    source = load_profile([str(trace.write(tmp_path / "run.json"))])
+    assert [(time.ns, time.count) for time in source.profile.ops.values()] == [(100_000, 1)]
+
+
 def test_launch_links_a_kernel_without_external_id(tmp_path: Path):
     """As for what autograd's thread launches; and ids of PyTorch 1, which repeat the correlation."""
     trace = TraceFile()
@@ -203,14 +235,15 @@ def test_collectives_take_the_shortest_rank_then_the_median(tmp_path: Path):
     for rank, early in enumerate((0.0, 40.0)):
         trace = TraceFile(rank)
         for i, (name, nelems) in enumerate(names.items()):
-            for n, us in enumerate((100.0, 110.0, 130.0)):
-                late = early if n == 1 else 40.0 - early
+            for n, us in enumerate((100.0, 130.0, 110.0)):
+                late = 40.0 - early if n == 2 else early
                 trace.collective(1000 * i + 200 * n + 100, us + late, name, nelems, on_kernel=name != "allreduce")
         trace.collective(5000, 60 + early, "all_to_allv", (64, 48), dtype="Long", kernels=2)
         trace.collective(6000, 10, "barrier", (1, 1))
         trace.collective(7000, 70 + early, "broadcast", (64, 64), group="7")
         if rank:
             trace.collective(7500, 90, "broadcast", (64, 64), group="7")
+        trace.events = trace.events[:: -1 if rank else 1]  # time decides, not the order in the file
         trace.write(tmp_path / f"rank{rank}.pt.trace.json")
     source = load_profile([str(tmp_path)])
     assert collectives(source) == {
@@ -260,6 +293,7 @@ def test_what_does_not_identify_an_op_is_left_out(tmp_path: Path):
     trace = TraceFile()
     trace.op("aten::full", 0, 9, concrete=["[3, 3]"], scalars=2)  # no tensor at all
     trace.op("aten::cat", 10, 9, ("TensorList", [[2], [3]]))  # dtypes are not recorded  # type: ignore[list-item]
+    trace.op("aten::_foreach_neg", 15, 9, (F32, [4]), ("TensorList", []))
     trace.op("aten::quantize", 20, 9, ("c10::qint8", [4]))
     trace.op("c10d::allreduce_", 30, 9, (F32, [4]))
     trace.op("_c10d_functional::all_reduce", 40, 9, (F32, [4]))

@@ -20,6 +20,7 @@ class TraceFile:
             {"name": "process_name", "ph": "M", "ts": 0, "pid": 100, "tid": 0, "args": {"name": "python"}},
         ]
         self.head: dict[str, Any] = {"schemaVersion": 1, "deviceProperties": [], "record_shapes": 1}
+        self.head["baseTimeNanoseconds"] = 1790857026000000000
         if rank is not None:
             config = [{"pg_name": str(i), "pg_size": size} for i, size in enumerate(groups)]
             self.head["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": 2, "pg_config": config}

@@ -70,7 +70,8 @@ class JsonStream:
         self._at = 0
         self._ended = False
         self._read = 0
-        self._lines = 1
+        #: Line that the text begins in, and how much of that line came before.
+        self._lines, self._before = 1, 0
 
     def peek(self) -> str:
         """The next character that is no space, without going past it; empty at the end of the file."""
@@ -150,6 +151,10 @@ class JsonStream:
     def _line(self, at: int) -> int:
         return self._lines + self._text.count("\n", 0, at)
 
+    def _column(self, at: int) -> int:
+        start = self._text.rfind("\n", 0, at) + 1
+        return at - start if start else at + self._before
+
     def _not_json(self, error: Exception | None) -> NoReturn:
         if isinstance(error, RecursionError):
             self.fail("not JSON that can be read: nested too deeply")
@@ -157,7 +162,7 @@ class JsonStream:
             if error.pos >= len(self._text) and self._ended:
                 self.fail("the file ends early; was the profiler stopped while it wrote?")
             where = f"{self.path}:{self._line(error.pos)}"
-            column = error.pos - self._text.rfind("\n", 0, error.pos)
+            column = self._column(error.pos) + 1
             raise InputError(f"not JSON: {error.msg} (character {column} of the line)", where=where) from None
         self.fail(f"not JSON: {error}" if error else f"one value is larger than {MAX_VALUE >> 20} MiB")
 
@@ -175,7 +180,7 @@ class JsonStream:
         self._read += len(piece)
         if self._read > MAX_CHARACTERS:
             raise _too_large(self.path)
-        self._lines += self._text.count("\n", 0, self._at)
+        self._lines, self._before = self._line(self._at), self._column(self._at)
         self._text = self._text[self._at :] + piece
         self._at = 0
         return True

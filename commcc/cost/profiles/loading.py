@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from commcc.collection import no_collection
 from commcc.cost.profiles.attribution import op_times
 from commcc.cost.profiles.measured import CollectiveKey, Occurrence, Pool
 from commcc.cost.profiles.profile_yaml import read_profile
@@ -31,6 +32,7 @@ _KINDS = "a trace (.json, .json.gz), a folder of *.pt.trace.json, or a profile (
 _RECORD = "record with torch.profiler.profile(record_shapes=True) and export_chrome_trace"
 
 
+@no_collection()
 def load_profile(paths: Sequence[str]) -> ProfileSource:
     """Read all files into one source of prices.
 
