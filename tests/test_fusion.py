@@ -103,11 +103,25 @@ def test_random_numbers_keep_their_order():
     """The second dropout is between the first and the third, which could be one kernel but for that."""
     g = Graph()
     x, y = g.input(), g.input()
-    first = getitem(g, g.call(aten.native_dropout.default, x, 0.5, True), 0)
-    second = getitem(g, g.call(aten.native_dropout.default, y, 0.5, True), 0)
-    third = getitem(g, g.call(aten.native_dropout.default, first, 0.5, True), 0)
-    costs = g.costs(second, third)
-    assert costs == {name: (T, T, 1) for name in ("native_dropout", "native_dropout_1", "native_dropout_2")}
+    first = dropout(g, x)
+    second = dropout(g, y)
+    third = dropout(g, first)
+    assert g.costs(second, third) == dict.fromkeys(
+        ("native_dropout", "native_dropout_1", "native_dropout_2"), (T, T, 1)
+    )
+
+
+def test_random_numbers_keep_their_order_when_they_are_needed_late():
+    g = Graph()
+    x, y = g.input(), g.input()
+    first = dropout(g, x)
+    second = dropout(g, y)
+    third = dropout(g, first)
+    late = g.call(aten.mm.default, g.call(aten.mm.default, x, x), x)
+    index = g.index(g.call(aten.mm.default, second, late), third)
+    chains = Chains(index, Traffic(index))
+    assert chains.of[index.position["native_dropout"]] != chains.of[index.position["native_dropout_2"]]
+    assert_no_cycle(index, [chain if chain >= 0 else -2 - i for i, chain in enumerate(chains.of)])
 
 
 def test_an_input_enters_once():
@@ -189,36 +203,44 @@ def test_a_constant_between_members_joins_their_chain():
     assert len({chain for chain in Chains(g.built, Traffic(g.built)).of if chain >= 0}) == 1
 
 
+def dropout(g: Graph, x):
+    return getitem(g, g.call(aten.native_dropout.default, x, 0.5, True), 0)
+
+
+def layer_norm(g: Graph, x):
+    return getitem(g, g.call(aten.native_layer_norm.default, x, [N], None, None, 1e-5), 0)
+
+
+def row_times(g: Graph, a, b):
+    return g.call(aten.mul.Tensor, a, g.call(aten.sum.dim_IntList, b, [0], True))
+
+
+def overwritten(g: Graph, buffer, x):
+    g.call(aten.copy_.default, buffer, x)
+    return g.call(aten.neg.default, buffer)
+
+
 def random_graph(seed: int, size: int = 40):
     """Pointwise ops, views, matmuls, collectives, constants and writes in any order, and some outputs."""
     rng, g = random.Random(seed), Graph()
     buffer = g.input()
     values = [g.input() for _ in range(3)]
+    makers = (
+        *[lambda a, b: g.call(aten.add.Tensor, a, b)] * 2,
+        lambda a, b: g.call(aten.mul.Tensor, a, b),
+        lambda a, _: g.call(aten.neg.default, a),
+        lambda a, _: g.call(aten.rand_like.default, a),
+        lambda a, _: g.call(aten.t.default, a),
+        lambda a, b: row_times(g, a, b),
+        lambda a, _: g.call(aten.ones_like.default, a),
+        lambda a, _: g.reduce(a, "0"),
+        lambda a, _: overwritten(g, buffer, a),
+        lambda a, _: layer_norm(g, a),
+        lambda a, _: dropout(g, a),
+        lambda a, b: g.call(aten.mm.default, a, b),
+    )
     for _ in range(size):
-        a, b = rng.choice(values[-8:]), rng.choice(values)
-        what = rng.randrange(13)
-        if what < 3:
-            made = g.call(rng.choice([aten.add.Tensor, aten.mul.Tensor]), a, b)
-        elif what < 5:
-            made = g.call(rng.choice([aten.neg.default, aten.exp.default, aten.rand_like.default]), a)
-        elif what == 5:
-            made = g.call(aten.t.default, a)
-        elif what == 6:
-            made = g.call(aten.mul.Tensor, a, g.call(aten.sum.dim_IntList, b, [0], True))
-        elif what == 7:
-            made = g.call(aten.ones_like.default, a)
-        elif what == 8:
-            made = g.reduce(a, "0")
-        elif what == 9:
-            g.call(aten.copy_.default, buffer, a)
-            made = g.call(aten.neg.default, buffer)
-        elif what == 10:
-            made = getitem(g, g.call(aten.native_layer_norm.default, a, [N], None, None, 1e-5), 0)
-        elif what == 11:
-            made = getitem(g, g.call(aten.native_dropout.default, a, 0.5, True), 0)
-        else:
-            made = g.call(aten.mm.default, a, b)
-        values.append(made)
+        values.append(rng.choice(makers)(rng.choice(values[-8:]), rng.choice(values)))
     return g.index(*rng.sample(values[-10:], 4))
 
 
