@@ -10,6 +10,7 @@ same content give the same hash wherever they lie.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections import Counter
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from commcc.cost.device import Device
     from commcc.index import GraphIndex
+    from commcc.terms import Json
 
 DEFAULT_MODEL = "h100"
 
@@ -40,11 +42,10 @@ class DeviceSource:
     def name(self) -> str:
         return self.device.name
 
-    def facts(self) -> object:
+    def facts(self) -> Json:
         """The device's figures, without titles and sources."""
-        import dataclasses
-
-        return {k: v for k, v in dataclasses.asdict(self.device).items() if k not in ("title", "sources")}
+        figures: dict[str, Json] = json.loads(json.dumps(dataclasses.asdict(self.device), default=dict))
+        return {key: value for key, value in figures.items() if key not in ("title", "sources")}
 
     def operation(self, operation: Operation) -> Price:
         from commcc.cost.roofline import operation_price

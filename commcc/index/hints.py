@@ -74,7 +74,7 @@ class SizeHints:
                 return None
             values[symbol] = sympy.Integer(hint.value)
         try:
-            number = int(expr.xreplace(values))  # type: ignore[call-overload]
+            number = int(expr.xreplace(values))
         except (TypeError, ValueError, ArithmeticError):
             return None
         return number if abs(number) <= _MAX_NUMBER else None

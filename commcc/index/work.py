@@ -115,16 +115,17 @@ def flops(node: fx.Node, hints: SizeHints) -> int | None:
         out = _shapes(node.meta.get("val"), hints)
         if own is not None:
             return int(own(args, out))
-        formula = _registry().get(getattr(node.target, "overloadpacket", node.target))
+        formula = _formulas().flop_registry.get(getattr(node.target, "overloadpacket", node.target))
         return None if formula is None else int(formula(*args, **kwargs, out_val=out))
     except Exception:
         return None
 
 
-def _registry() -> dict[Any, Callable[..., Any]]:
-    from torch.utils.flop_counter import flop_registry
+def _formulas() -> Any:
+    """PyTorch's module of FLOP formulas; untyped, and slow to import."""
+    from torch.utils import flop_counter
 
-    return flop_registry
+    return flop_counter
 
 
 class _NoNumberError(ValueError):
@@ -153,15 +154,15 @@ def _number(size: int | None) -> int:
 
 def _product(args: Any, out: Any) -> int:
     """``[..., M, K] x [..., K, N]``: 2 for each element of the result and each of K."""
-    return 2 * prod(out) * int(args[0][-1])
+    return 2 * int(prod(out)) * int(args[0][-1])
 
 
 def _linear(args: Any, out: Any) -> int:
-    return 2 * prod(out) * int(args[1][-1])
+    return 2 * int(prod(out)) * int(args[1][-1])
 
 
 def _added(args: Any, out: Any) -> int:
-    return 2 * prod(out) * int(args[1][-1])
+    return 2 * int(prod(out)) * int(args[1][-1])
 
 
 def _grouped(args: Any, _out: Any) -> int:
@@ -172,15 +173,11 @@ def _grouped(args: Any, _out: Any) -> int:
 
 
 def _attention(args: Any, _out: Any) -> int:
-    from torch.utils.flop_counter import sdpa_flop_count
-
-    return int(sdpa_flop_count(args[0], args[1], args[2]))
+    return int(_formulas().sdpa_flop_count(args[0], args[1], args[2]))
 
 
 def _attention_backward(args: Any, _out: Any) -> int:
-    from torch.utils.flop_counter import sdpa_backward_flop_count
-
-    return int(sdpa_backward_flop_count(args[0], args[1], args[2], args[3]))
+    return int(_formulas().sdpa_backward_flop_count(args[0], args[1], args[2], args[3]))
 
 
 _OWN: dict[str, Callable[[Any, Any], int]] = {
