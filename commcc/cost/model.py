@@ -42,6 +42,11 @@ class DeviceSource:
     def name(self) -> str:
         return self.device.name
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """None: a device file that cannot be used whole is refused."""
+        return ()
+
     def facts(self) -> Json:
         """The device's figures, without titles and sources."""
         figures: dict[str, Json] = json.loads(json.dumps(dataclasses.asdict(self.device), default=dict))
@@ -134,7 +139,7 @@ class CostModel:
             launch_ns=self.launch_ns,
             slowdown_permille=round(1000 * self.settings.slowdown),
             lanes=lanes(index.groups, self.ranks_per_node, self.settings.share_link),
-            warnings=_summary(notes),
+            warnings=tuple(text for source in self.sources for text in source.warnings) + _summary(notes),
         )
 
     @property

@@ -85,6 +85,10 @@ class Source(Protocol):
     def name(self) -> str:
         """Short name for reports: ``h100-sxm``, ``table coll.yaml``."""
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the user should know about the files behind it."""
+
     def facts(self) -> Json:
         """Everything that decides a price, for the hash of the model; no paths, no times."""
 

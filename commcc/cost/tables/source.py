@@ -67,6 +67,11 @@ class TableSource:
     ranks_per_node: int = 8
     skew: float = 1.0
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """None: a table that cannot be used whole is refused."""
+        return ()
+
     def facts(self) -> Json:
         """All times, in a fixed order."""
         return [
