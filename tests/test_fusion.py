@@ -230,6 +230,7 @@ def random_graph(seed: int, size: int = 40):
         lambda a, b: g.call(aten.mul.Tensor, a, b),
         lambda a, _: g.call(aten.neg.default, a),
         lambda a, _: g.call(aten.rand_like.default, a),
+        lambda *_: g.call(aten.rand.default, [N, N], dtype=torch.float64),
         lambda a, _: g.call(aten.t.default, a),
         lambda a, b: row_times(g, a, b),
         lambda a, _: g.call(aten.ones_like.default, a),

@@ -23,8 +23,8 @@ every edge out of a kernel k, since l(n) >= a(n) > a(k) = l(k). A cycle between 
 would hence be of one level, without kernels and order edges: only edges from a fusable node, view or
 constant to another one of the same level. If the first of the two is in a chain, both are in the same
 one, which is no edge between different things. So the cycle would be one of views outside all
-chains, which are nodes of the graph itself, and that has none. (Nodes without arguments, whose order
-edges are left out, cannot be on a cycle.)
+chains, which are nodes of the graph itself, and that has none. (Order edges out of nodes that nothing
+comes before are left out: those cannot be on a cycle.)
 
 Limits: real compilers also split chains that get too big, fuse reductions only where their shapes
 fit, fuse chains that merely read the same tensor, and recompute cheap values instead of keeping them.
@@ -146,7 +146,7 @@ class Chains:
 
 
 def _levels(index: GraphIndex, member: Sequence[bool], passive: Sequence[bool]) -> list[int]:
-    """Level of every node, see the module's first rule. Nodes without arguments start no order."""
+    """Level of every node, see the module's first rule."""
     levels = _counts(index, member, passive)
     before: list[int | None] = [None] * len(index)
     for i in range(len(index) - 1, -1, -1):
@@ -170,7 +170,7 @@ def _counts(index: GraphIndex, member: Sequence[bool], passive: Sequence[bool]) 
         for p in preds:
             level = max(level, after[p])
         for p in index.order_preds[i]:
-            if index.data_preds[p]:
+            if index.data_preds[p] or index.order_preds[p]:
                 level = max(level, after[p], levels[p] + 1)
         levels[i] = level
         after[i] = level if member[i] or passive[i] else level + 1
