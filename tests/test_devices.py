@@ -103,6 +103,14 @@ def test_a_file_of_the_user(tmp_path: Path):
     assert device.figures() == load_device("h100").figures()
 
 
+def test_the_example_in_the_manual(tmp_path: Path):
+    page = (Path(__file__).parents[1] / "docs" / "cost-devices.md").read_text()
+    path = tmp_path / "example.yaml"
+    path.write_text(page.split("```yaml\n")[1].split("```")[0])
+    assert load_device(str(path)).source_of("memory.achievable") == "measured here with a copy of 4 GiB"
+    assert all(name in page for name in device_names())
+
+
 MISTAKES = [
     ("launch_us: 2.0", "lunch_us: 2.0", "lunch_us: 2.0", "unknown key 'lunch_us' (did you mean 'launch_us'?)"),
     ("launch_us: 2.0\n", "", "name: h100", "the file has no 'launch_us'"),
