@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from commcc.collection import no_collection
 from commcc.errors import OptionError, closest
 from commcc.explain.context import Context, Scene, launch_side, scene_of, wait_side
 from commcc.explain.findings import investigate
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Explanation", "Knob", "Limits", "Reason", "explain", "explain_worst", "find", "Scene"]
 
 
+@no_collection()
 def explain(
     index: GraphIndex,
     ident: Identification,
@@ -50,6 +52,7 @@ def explain(
     return _explain(context, find(index, ident, name))
 
 
+@no_collection()
 def explain_worst(
     index: GraphIndex,
     ident: Identification,

@@ -36,13 +36,15 @@ class Untied:
 class Findings:
     """See the module docstring. Savings are of the step, in ns, at least 0.
 
-    best: the best move of the collective alone, of the ``moves`` that were tried. beyond: the best one when independent compute also
-    trades places with the nodes that stop the launch or the wait. lifted: what lifting one of
-    ``LIFTABLE`` would save besides ``best`` and ``beyond``, and the move that it allows. above, below:
-    what would be saved besides ``best`` if no dependence held the launch, or the wait. queue,
-    queue_after: what a queue of its own would save as the graph stands, and after the best move.
-    latency, cost: what no latency, or no time at all, would save. asynchronous: what a wait at the
-    first user would save.
+    best: the best move of the collective alone, of the ``moves`` that were tried. beyond: the best one
+    when independent compute also trades places with the nodes that stop the launch or the wait.
+    lifted: what lifting one of ``LIFTABLE`` would save besides ``best`` and ``beyond``, and the move
+    that it allows. above, below: what would be saved besides ``best`` if no dependence held the
+    launch, or the wait. queue, queue_after: what a queue of its own would save as the graph stands,
+    and after the best move. latency, cost: what no latency, or no time at all, would save.
+    asynchronous: what a wait at the first user would save. rivals: launches that are in its queue at
+    the same time after the best move. joint: where no move and no queue of its own saves anything,
+    what both together would, and that move.
     """
 
     best: Move | None = None
@@ -56,6 +58,8 @@ class Findings:
     latency: int = 0
     cost: int = 0
     asynchronous: int = 0
+    rivals: tuple[int, ...] = ()
+    joint: tuple[int, Move] | None = None
 
     @property
     def left(self) -> int:
@@ -86,6 +90,8 @@ def investigate(search: Search, sides: tuple[Side, Side]) -> Findings:
         above=_untied(search, best, up=True) if scene.blocker is not None else Untied(),
         below=_untied(search, best, up=False) if scene.need is not None else Untied(),
         queue_after=0 if best is None else _queue(search, best),
+        rivals=() if best is None else _rivals(search, best),
+        joint=_joint(search, moves) if best is None and not search.worth(found.queue) else None,
     )
 
 
@@ -134,6 +140,29 @@ def _queue(search: Search, move: Move | None) -> int:
     alone = trial(context, scene, order, own_lane(context, [scene.launch]))
     step = context.timeline.step_ns - (0 if move is None else move.saves_ns)
     return max(0, step - alone.step_ns)
+
+
+def _joint(search: Search, moves: list[Move]) -> tuple[int, Move] | None:
+    """The best of the moves inside the limits with a queue of its own."""
+    context, scene = search.context, search.scene
+    legal = [move for move in moves if not search.broken(move)]
+    if not legal or len(context.lane_members[context.timeline.spans[scene.launch].lane]) < 2:
+        return None
+    alone = own_lane(context, [scene.launch])
+    step = context.timeline.step_ns
+    gains = [(step - trial(context, scene, search.order(move), alone).step_ns, move) for move in legal]
+    best = max(gains, key=lambda gain: gain[0])
+    return best if search.worth(best[0]) else None
+
+
+def _rivals(search: Search, move: Move) -> tuple[int, ...]:
+    """Launches of the same queue that wait or run while this one does, in the order of a move."""
+    context, launch = search.context, search.scene.launch
+    spans = context.simulator.run(search.order(move)).spans
+    own = spans[launch]
+    lane = [n for n in context.lane_members[own.lane] if n != launch]
+    beside = [n for n in lane if spans[n].queued_at < own.end and spans[n].end > own.queued_at]
+    return tuple(sorted(beside, key=lambda n: spans[n].start))
 
 
 def _untied(search: Search, move: Move | None, *, up: bool) -> Untied:

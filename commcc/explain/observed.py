@@ -139,7 +139,7 @@ def picture(context: Context, scene: Scene) -> Picture:
     lane = [
         Segment("this" if n == scene.launch else "other", max(start, ran.start), min(end, ran.end))
         for n, ran in ((n, timeline.spans[n]) for n in context.lane_members[span.lane])
-        if ran.end > start and ran.start < end
+        if ran.end > start and ran.start < end and (ran.ns or n == scene.launch)
     ]
     return Picture(start, end, tuple(_coarse(compute, least)), tuple(_coarse(lane, least)))
 

@@ -14,6 +14,7 @@ synchronous          the op holds the compute stream until it is done
 latency              most of its time does not depend on its size
 others               without it, the compute stream would stand still for another one
 end_of_step          it still runs when the compute stream has finished
+several              of several things together; no single change that was tried saves anything
 ==================== =====================================================================
 """
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 #: Of equal weight, the more telling ones first.
 KINDS = (
     *("synchronous", "nothing_independent", "order", "dependence", "queue", "window", "memory", "in_flight"),
-    *("latency", "end_of_step", "others"),
+    *("latency", "end_of_step", "others", "several"),
 )
 
 
@@ -71,7 +72,7 @@ def reasons(case: Case) -> tuple[Reason, ...]:
     """All reasons that weigh something, the heaviest first."""
     if not case.exposed_ns:
         return ()
-    found = [reason for make in _MAKERS for reason in make(case)]
+    found = [reason for make in _MAKERS for reason in make(case)] or [_several(case)]
     return tuple(sorted(found, key=lambda r: (-r.saves_ns, KINDS.index(r.kind))))
 
 
@@ -132,13 +133,12 @@ def _dependence(case: Case) -> Iterator[Reason]:
     above, below = case.above, case.below
     found = case.findings
     if _held(case, found.above):
-        text = f"It cannot be launched before {_done(case, case.scene.blocker)}: the launch comes after "
-        text += f"{above.limit} by {arrows(above.path)}."
+        text = f"It can only be launched after {_done(case, case.scene.blocker)}: {arrows(above.path)}."
         yield Reason("dependence", f"{text} {_without(case, found.above)}", above.path, _gain(case, found.above))
     if _held(case, found.below):
         op = case.search.context.index.ops[case.scene.need or 0]
-        text = f"It has to be waited for before {below.limit}{'' if op == below.limit else f' ({op})'}, which needs it"
-        text += f" by {arrows(below.path)}."
+        text = f"It has to be waited for before {below.limit}{'' if op == below.limit else f' ({op})'}: "
+        text += f"{arrows(below.path)}."
         yield Reason("dependence", f"{text} {_without(case, found.below)}", below.path, _gain(case, found.below))
 
 
@@ -168,7 +168,7 @@ def _done(case: Case, blocker: int | None) -> str:
         return "the graph's inputs"
     launch = index.wait_of.get(blocker)
     if launch is not None:
-        return f"{index.names[launch]} has ended"
+        return f"{index.names[launch]} has ended (waited for at {index.names[blocker]})"
     return f"{index.names[blocker]} ({index.ops[blocker]})"
 
 
@@ -180,9 +180,15 @@ def _queue(case: Case) -> Iterator[Reason]:
         text += f" With a queue of its own it would save {duration(findings.queue)} of the step."
         yield Reason("queue", text, (), findings.queue)
     elif findings.best is not None and case.search.worth(findings.queue_after):
-        text = f"After that move it shares the queue of {_group(lane)} with others that run at the same time. "
+        rivals = listed(case.search.context.names(findings.rivals)) or "others"
+        text = f"After that move it shares the queue of {_group(lane)} with {rivals}. "
         text += f"With a queue of its own the move would save {duration(findings.queue_after)} more of the step."
         yield Reason("queue", text, (), findings.queue_after)
+    elif findings.joint is not None:
+        saves, move = findings.joint
+        text = f"{_queued(case, lane)} Neither a move nor a queue of its own saves anything alone; with both, "
+        text += f"{move_words(case, move)}, it would save {duration(saves)} of the step."
+        yield Reason("queue", text, (), saves)
 
 
 def _group(lane: str) -> str:
@@ -256,6 +262,15 @@ def _end(case: Case) -> Iterator[Reason]:
     if case.search.worth(tail):
         text = f"For {duration(tail)} it runs when the compute stream has finished: nothing is left to run beside it."
         yield Reason("end_of_step", text)
+
+
+def _several(case: Case) -> Reason:
+    text = "No single change that was tried makes the step shorter: neither a move of its launch or its wait, nor a "
+    text += "queue of its own, nor one limit or dependence less."
+    permille = case.search.context.costs.slowdown_permille
+    if permille > 1000:
+        text += f" Compute beside a collective takes {permille / 1000:g} times as long under this cost model."
+    return Reason("several", text)
 
 
 _MAKERS = (_synchronous, _nothing, _order, _dependence, _queue, _limits, _latency, _others, _end)

@@ -1,0 +1,131 @@
+"""``commcc explain``: why a collective is exposed, and what would have to change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from commcc.cli.costing import report_costs
+from commcc.cli.parameters import GRAPH_HELP, common_options, cost_option, graph_argument, hint_option, trust_option
+from commcc.errors import EXIT_OK, OptionError
+
+if TYPE_CHECKING:
+    from commcc.cli.session import Session
+    from commcc.cost import CostModel
+    from commcc.explain import Explanation, Limits
+    from commcc.snapshot import Snapshot
+
+HELP = f"""Why COLLECTIVE is exposed: what could hide it, what stops that, what it costs, what would change it.
+
+{GRAPH_HELP} COLLECTIVE is the name of a launch or of its wait; without it, the most exposed
+collectives are explained. Savings are simulated: each is the difference to the step in which that one
+thing is changed. They do not add up.
+"""
+WORST = 3
+GIB = 1 << 30
+LARGEST = 1e6
+
+
+@click.pass_obj
+def _explain(session: Session, /, graph: str, cost: CostModel, hints: dict[str, int], **chosen: Any) -> int:
+    if chosen["collective"] is not None and chosen["worst"] is not None:
+        raise OptionError("COLLECTIVE and --worst exclude each other", hint="leave one of them out")
+    with session.working("loading PyTorch") as say:
+        from commcc import snapshot
+        from commcc.explain import Limits
+        from commcc.report import explaining_data
+
+        say(f"reading {graph}")
+        program = session.load(graph)
+        say("simulating")
+        seen = snapshot.take(program, cost, hints)
+        limits = Limits(
+            max_compute_prefetch=_whole(chosen["max_compute_prefetch"]),
+            max_in_flight_gb=chosen["max_in_flight_gb"],
+            memory_budget=_whole(chosen["memory_budget"], GIB),
+        )
+        say("explaining")
+        found = _found(seen, cost, limits, chosen)
+        document = explaining_data.explanations(graph, seen, found, limits)
+    session.report_notes(program.notes)
+    report_costs(session, hints, seen, brief_has_times=True)
+    session.emit(document, brief=explaining_data.brief(found), view=lambda: _view(document))
+    return EXIT_OK
+
+
+def _whole(value: float | None, unit: int = 1) -> int | None:
+    return None if value is None else round(value * unit)
+
+
+def _found(seen: Snapshot, cost: CostModel, limits: Limits, chosen: dict[str, Any]) -> list[Explanation]:
+    from commcc.explain import explain, explain_worst
+
+    assert seen.prediction is not None
+    known = (seen.index, seen.ident, seen.prediction, cost)
+    if chosen["collective"] is not None:
+        return [explain(*known, chosen["collective"], limits)]
+    return explain_worst(*known, WORST if chosen["worst"] is None else chosen["worst"], limits)
+
+
+def _view(document: dict[str, Any]) -> list[Any]:
+    from commcc.report import explaining
+
+    return explaining.view(document)
+
+
+def _limit(ctx: click.Context, parameter: click.Parameter, value: str) -> float | None:
+    """A number from 0, or ``none`` for no limit."""
+    if value.lower() == "none":
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= LARGEST:
+        raise click.BadParameter(f"'{value}' is neither a number from 0 nor 'none'", ctx, parameter)
+    return number
+
+
+command = click.Command(
+    "explain",
+    callback=_explain,
+    help=HELP,
+    short_help="Why a collective is exposed, and what would change it",
+    params=[
+        graph_argument(),
+        click.Argument(["collective"], required=False),
+        click.Option(
+            ["--worst"],
+            type=click.IntRange(min=1),
+            metavar="N",
+            help=f"Explain the N collectives with most exposed time. [default without COLLECTIVE: {WORST}]",
+        ),
+        click.Option(
+            ["--max-compute-prefetch"],
+            default="50",
+            show_default=True,
+            metavar="NUMBER",
+            callback=_limit,
+            help="Compute nodes that may stand between a launch and its wait. 'none': no limit.",
+        ),
+        click.Option(
+            ["--max-in-flight-gb"],
+            default="2",
+            show_default=True,
+            metavar="NUMBER",
+            callback=_limit,
+            help="GiB that may be launched and not yet waited for. 'none': no limit.",
+        ),
+        click.Option(
+            ["--memory-budget"],
+            type=click.FloatRange(min=0, max=LARGEST),
+            metavar="GIB",
+            help="Peak memory of a changed order. [default: the graph's own and the larger of 1 GiB and 5 %]",
+        ),
+        cost_option(required=True),
+        hint_option(),
+        trust_option(),
+        *common_options(),
+    ],
+)
