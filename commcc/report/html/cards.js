@@ -1,0 +1,68 @@
+// The head of the page: what is shown, and the key figures.
+
+/** Figures of the cards; better: -1 when less is better, 1 when more is, 0 when neither. */
+const CARDS = [
+  { label: "Step time", key: "step_ms", better: -1, note: (m) => `compute ${ms(m.compute_ms)}` },
+  { label: "Exposed", key: "exposed_ms", better: -1, note: (m) => `${percent(ratio(m.exposed_ms, m.step_ms))} of the step` },
+  { label: "Hidden share", key: "hidden_share", better: 1, note: (m) => `of ${ms(m.communication_ms)} communication` },
+  { label: "Lower bound", key: "lower_bound_ms", better: 0, note: (m) => `step is ${grouped(ratio(m.step_ms, m.lower_bound_ms) ?? 0, 2)} \u00d7 this` },
+  { label: "Peak memory", key: "peak_bytes", better: -1, note: (m) => `in flight at most ${bytes(m.in_flight_bytes ?? 0)}` },
+];
+
+function fillHead(title, sides) {
+  byId("title").append(title);
+  const models = [...new Set(sides.map((side) => `${side.model.name} ${side.model.hash}`))];
+  const parts = models.map((_, k) => [sides[k].model.name, sides[k].model.hash]);
+  const whose = (side) => (sides.length > 1 ? ` ${side.label}` : "");
+  const nodes = sides.map((side, k) => `${k ? grouped(side.count) : plural(side.count, "node")}${whose(side)}`);
+  const line = byId("subtitle");
+  line.append("cost model ");
+  for (const [name, hash] of parts) line.append(make("b", {}, name), " ", make("code", { title: "hash of the cost model" }, hash), "  \u00b7  ");
+  line.append(nodes.join(", "));
+}
+
+function fillCards(sides) {
+  const last = sides[sides.length - 1];
+  const first = sides.length > 1 ? sides[0] : null;
+  byId("cards").append(...CARDS.map((card) => cardOf(card, first, last)));
+}
+
+function cardOf(card, first, last) {
+  const value = last.metrics[card.key] ?? null;
+  const [number, unit] = splitUnit(shown(card.key, value, value));
+  const parts = [
+    make("p", { class: "card-label" }, card.label),
+    make("p", { class: "card-value" }, number, make("small", {}, unit && ` ${unit}`)),
+  ];
+  if (first) parts.push(changeLine(card, first, first.metrics[card.key] ?? null, value));
+  parts.push(make("p", { class: "card-note" }, value === null ? "no communication" : card.note(last.metrics)));
+  return make("article", { class: "card", "data-key": card.key }, ...parts);
+}
+
+/** "-12.3 %  before 217.9 ms", in green or red where that means something. */
+function changeLine(card, first, before, after) {
+  const text = change(before, after, card.key.endsWith("_share"));
+  const direction = before === null || after === null ? 0 : Math.sign(after - before) * card.better;
+  const tone = direction > 0 ? "good" : direction < 0 ? "bad" : "even";
+  const badge = make("span", { class: `badge ${tone}` }, text === "=" ? "unchanged" : text);
+  return make("p", { class: "card-change" }, badge, " ", make("span", {}, `${first.label} ${shown(card.key, before, after)}`));
+}
+
+function shown(key, value, like) {
+  if (value === null) return MISSING;
+  if (key.endsWith("_ms")) return ms(value, like ?? value);
+  return key.endsWith("_share") ? percent(value) : bytes(value);
+}
+
+function splitUnit(text) {
+  const at = text.lastIndexOf(GAP);
+  return at < 0 ? [text, ""] : [text.slice(0, at), text.slice(at + 1)];
+}
+
+function ms(value, like = value) {
+  return duration(value * 1e6, like * 1e6);
+}
+
+function ratio(part, whole) {
+  return whole ? part / whole : null;
+}

@@ -1,0 +1,180 @@
+// What is drawn over a timeline: markers, the node under the pointer, and the selection with what it depends on.
+
+/** The lower bound, the end of the step and the peaks of memory. */
+function paintMarkers(context, track, scale) {
+  const { side, palette, surface } = track;
+  const bottom = surface.height;
+  const marks = [];
+  if (side.bound.ns > 0) marks.push({ ns: side.bound.ns, text: `lower bound ${duration(side.bound.ns)}`, color: palette.ink, dash: [4, 3] });
+  marks.push({ ns: side.step, text: `end ${duration(side.step)}`, color: palette.muted, dash: [] });
+  const seen = marks.filter((mark) => scale.x(mark.ns) >= 0 && scale.x(mark.ns) <= surface.width + 1);
+  for (const mark of seen) paintLine(context, Math.min(scale.x(mark.ns), surface.width - 1), 4, bottom, mark.color, mark.dash);
+  paintMarkLabels(context, seen, scale, track);
+  for (const row of track.rows) if (!row.spans) paintPeak(context, track, row, scale);
+}
+
+/** Labels on the left of their lines, or on the right where there is no room. */
+function paintMarkLabels(context, marks, scale, { palette, surface }) {
+  context.font = palette.font;
+  context.textBaseline = "middle";
+  let taken = surface.width + 1;
+  for (const mark of [...marks].reverse()) {
+    const x = scale.x(mark.ns);
+    const width = context.measureText(mark.text).width;
+    const fitsLeft = x - 6 - width >= 0 && x - 6 <= taken;
+    const left = fitsLeft ? x - 6 - width : x + 6;
+    if (!fitsLeft && left + width > taken) continue;
+    context.textAlign = "left";
+    context.fillStyle = mark.color;
+    context.fillText(mark.text, left, MARKER_STRIP / 2 + 1);
+    taken = Math.min(taken, left - 8);
+  }
+}
+
+/** A dot with the bytes at the highest point of a curve. */
+function paintPeak(context, track, row, scale) {
+  const { side, palette, surface } = track;
+  row.peak ??= row.type === "live" && side.peak !== null ? side.peak : highestOf(row.values);
+  if (row.peak < 0 || !row.highest) return;
+  const x = scale.x(side.start[row.peak]);
+  if (x < 0 || x > surface.width) return;
+  const value = row.values[row.peak];
+  const y = curveY(value, row.highest, row.box);
+  context.fillStyle = palette.paper;
+  context.strokeStyle = row.type === "live" ? palette.memory : palette.accent;
+  context.lineWidth = 2;
+  context.beginPath();
+  context.arc(Math.min(Math.max(4, x), surface.width - 4), y, 3, 0, 2 * Math.PI);
+  context.fill();
+  context.stroke();
+  const text = `peak ${bytes(value)}`;
+  context.font = palette.font;
+  const room = surface.width - x > context.measureText(text).width + 12;
+  context.fillStyle = palette.ink;
+  context.textBaseline = "middle";
+  context.textAlign = room ? "left" : "right";
+  context.fillText(text, room ? x + 7 : x - 7, y - 7);
+}
+
+function highestOf(values) {
+  let best = -1;
+  for (let node = 0; node < values.length; node += 1) if (best < 0 || values[node] > values[best]) best = node;
+  return best;
+}
+
+/** The selection on this side, its counterparts on the other, and the span under the pointer. */
+function paintHighlights(context, track, scale) {
+  const { view, side } = track;
+  if (view.selected) {
+    const { side: chosen, node } = view.selected;
+    const own = chosen === side;
+    const nodes = own ? [node] : side.counterparts(chosen, node);
+    for (const each of nodes) paintSelected(context, track, each, scale, own);
+  }
+  if (view.hover?.side === side && view.hover.node >= 0) outlineNode(context, track, view.hover.node, scale, track.palette.ink, 1);
+}
+
+function paintSelected(context, track, node, scale, own) {
+  const { side, palette } = track;
+  const collective = side.collectiveOf.get(node);
+  if (!collective) {
+    outlineNode(context, track, node, scale, palette.accent, 2);
+    return;
+  }
+  for (const part of [collective.node, ...collective.waits]) outlineNode(context, track, part, scale, palette.accent, 2);
+  if (own) paintFlow(context, track, collective, scale);
+}
+
+/** Outlines a node on the compute row and, for a launch, its span in its lane. */
+function outlineNode(context, track, node, scale, color, width) {
+  const { side, rows } = track;
+  outline(context, rows[0].box, scale, side.start[node], side.end[node], color, width);
+  const collective = side.collectiveOf.get(node);
+  const row = collective && rowOf(track, collective);
+  if (row && collective.node === node) outline(context, row.box, scale, collective.start, collective.end, color, width);
+}
+
+function outline(context, box, scale, start, end, color, width) {
+  const left = scale.x(start);
+  const right = Math.max(left + 2, scale.x(end));
+  if (right < -5 || left > scale.width + 5) return;
+  context.strokeStyle = color;
+  context.lineWidth = width;
+  context.strokeRect(Math.max(-4, left) - 0.5, box.top - 1.5, Math.min(scale.width + 4, right) - Math.max(-4, left) + 1, box.height + 3);
+}
+
+/** The row in which a collective ran; found once. */
+function rowOf(track, collective) {
+  track.laneRows ??= new Map();
+  if (!track.laneRows.has(collective)) {
+    const number = track.side.collectives.indexOf(collective);
+    const row = track.rows.find((each) => each.type === "lane" && each.spans.item.includes(number));
+    track.laneRows.set(collective, row ?? null);
+  }
+  return track.laneRows.get(collective);
+}
+
+/** Under the rows: from where the selected collective could be launched to where its result is needed. */
+function paintReach(context, track, scale) {
+  const { selected } = track.view;
+  const collective = selected?.side === track.side && track.side.collectiveOf.get(selected.node);
+  if (!collective) return;
+  const { side, palette, rows, surface } = track;
+  const from = collective.ready === null ? 0 : side.end[collective.ready];
+  const until = collective.needed === null ? side.finish : side.start[collective.needed];
+  const row = rowOf(track, collective) ?? rows[0];
+  const [left, right] = [Math.max(0, scale.x(from)), Math.min(surface.width, scale.x(Math.max(until, collective.end)))];
+  if (right < left) return;
+  context.fillStyle = palette.accentWash;
+  context.fillRect(left, rows[0].box.top - 5, right - left, row.box.top + row.box.height + 10 - rows[0].box.top);
+  paintReachLabel(context, "ready", scale.x(from), track, "right");
+  paintReachLabel(context, "needed", scale.x(until), track, "left");
+}
+
+function paintReachLabel(context, text, x, { palette, rows, surface }, align) {
+  if (x < 0 || x > surface.width) return;
+  const below = rows[0].box.top + rows[0].box.height;
+  paintLine(context, x, rows[0].box.top - 5, below + 5, palette.accent);
+  context.font = palette.font;
+  context.fillStyle = palette.accent;
+  context.textAlign = align === "left" ? "left" : "right";
+  context.textBaseline = "middle";
+  const left = align === "left" ? x + 4 : x - 4;
+  if (left > 44 && left < surface.width - 44) context.fillText(text, left, rows[0].box.top - 8);
+}
+
+/** From the launch to the span in its lane, and from its end to the wait. */
+function paintFlow(context, track, collective, scale) {
+  const row = rowOf(track, collective);
+  if (!row) return;
+  const compute = track.rows[0].box.top + track.rows[0].box.height;
+  const middle = row.box.top;
+  context.strokeStyle = track.palette.accent;
+  context.lineWidth = 1.5;
+  context.beginPath();
+  curve(context, scale.x(collective.queued), compute + 1, scale.x(collective.start), middle - 1);
+  for (const wait of collective.waits) {
+    curve(context, scale.x(collective.end), middle - 1, scale.x(track.side.end[wait]), compute + 1);
+  }
+  context.stroke();
+}
+
+function curve(context, x0, y0, x1, y1) {
+  const half = (y0 + y1) / 2;
+  context.moveTo(x0, y0);
+  context.bezierCurveTo(x0, half, x1, half, x1, y1);
+}
+
+/** The stretch that is being dragged, with its length. */
+function paintStretch(context, [from, to], scale, height, palette) {
+  const [left, right] = [scale.x(Math.min(from, to)), scale.x(Math.max(from, to))];
+  context.fillStyle = palette.accentWash;
+  context.fillRect(left, 0, right - left, height);
+  paintLine(context, left, 0, height, palette.accent);
+  paintLine(context, right, 0, height, palette.accent);
+  context.font = palette.font;
+  context.fillStyle = palette.accent;
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  context.fillText(duration(Math.abs(to - from)), (left + right) / 2, MARKER_STRIP / 2 + 1);
+}
