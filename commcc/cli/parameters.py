@@ -128,7 +128,8 @@ def read_hints(texts: tuple[str, ...]) -> dict[str, int]:
         if not re.fullmatch(r"[\w*?!\[\]-]+", symbol) or not number:
             wrong.append(f"'{text}' is not SYMBOL=NUMBER")
         elif not re.fullmatch("[0-9]{1,13}", number) or int(number) > _LARGEST_HINT:
-            wrong.append(f"{symbol}: '{number}' is not a whole number from 0 to {_LARGEST_HINT}")
+            shown = number if len(number) < 30 else f"{number[:20]}..."
+            wrong.append(f"{symbol}: '{shown}' is not a whole number from 0 to {_LARGEST_HINT}")
         elif symbol in hints:
             wrong.append(f"{symbol} is given twice")
         else:
