@@ -8,7 +8,7 @@ import pytest
 
 from commcc.report import converting, differing, inspecting, passes, rewriting, units, verifying
 from commcc.report.console import make_console, make_table
-from commcc.report.metrics import compare, single
+from commcc.report.metrics import compare, costed_by, figures, rows, single
 
 
 def drawn(*renderables, columns: int | None = None, monkeypatch=None) -> str:
@@ -66,6 +66,34 @@ def test_metrics_leave_out_what_says_nothing():
     assert "reduce_scatter" not in text  # none in the graph, so that its longest run is no figure
     assert "launches on group tp" in text
     assert "launches on group" not in drawn(single({**METRICS, "groups": {"dp": 8}}))
+
+
+def test_changes_for_the_better_are_told_from_those_for_the_worse():
+    old = {"step_ms": 10.0, "compute_ms": 5.0, "hidden_share": 0.25, "peak_bytes": 100, "in_flight_bytes": 7}
+    new = {"step_ms": 9.0, "compute_ms": 6.0, "hidden_share": 0.2, "peak_bytes": 101, "in_flight_bytes": 7}
+    found = {row.label: (row.change, row.better, row.delta.style) for row in rows(old, new)}
+    assert found == {
+        "step time": ("-10.0 %", True, "green"),
+        "compute": ("+20.0 %", None, ""),
+        "hidden share": ("-5.0 points", False, "red"),
+        "peak memory": ("+1.0 %", False, "red"),
+        "in flight, at most": ("=", None, "dim"),
+    }
+    assert [row[0] for row in figures(old, new)] == list(found)
+
+
+def test_a_share_of_nothing_is_a_dash_beside_one_of_something():
+    assert rows({"hidden_share": None}, {"hidden_share": None}) == []
+    (row,) = rows({"hidden_share": None}, {"hidden_share": 0.0})
+    assert (row.before, row.after, row.change, row.better) == ("-", "0.0 %", "", None)
+
+
+def test_the_model_is_named_under_simulated_times():
+    (line,) = costed_by({"cost_model": {"name": "h100\x1b[2J", "hash": "abc"}})
+    assert line.plain == "times simulated with h100\\x1b[2J, hash abc"
+    assert costed_by({"cost_model": None}) == costed_by({}) == []
+    made = {**RESULT, "cost_model": {"name": "h100", "hash": "abc", "sources": []}}
+    assert "\ntimes simulated with h100, hash abc\n" in drawn(*rewriting.view(made))
 
 
 def test_metrics_that_are_not_known_yet_get_a_row_in_their_unit():

@@ -35,6 +35,9 @@ LIGHT = [
     ["bucket", SOME_FILE, "--bucket-cap-mb", "many"],
     ["bucket", SOME_FILE, "--bucket-cap", "3"],
     ["tag", SOME_FILE, "--no-such-flag"],
+    ["simulate", SOME_FILE, "--cost", "h10"],
+    ["simulate", SOME_FILE, "--trace", "trace.txt"],
+    ["inspect", SOME_FILE, "--hint", "u0"],
     ["convert", SOME_FILE],
     ["verify", SOME_FILE],
     ["passes", "buckt"],
@@ -86,6 +89,7 @@ def test_help_is_quick():
         (["bucket", SOME_FILE, "--strategy", "gredy"], ["did you mean 'greedy'?"]),
         (["passes", "buckt"], ["no pass 'buckt'", "did you mean 'bucket'?"]),
         (["inspect", SOME_FILE, "--top", "-1"], ["--top"]),
+        (["bucket", SOME_FILE, "--cost", "h10"], ["unknown device 'h10'", "did you mean 'h100'?"]),
     ],
     ids=lambda words: " ".join(words).replace(SOME_FILE, "FILE"),
 )

@@ -95,7 +95,7 @@ def rows(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Figure]:
         old, new = _value(before, key, name), _value(after, key, name)
         if not old and not new and not (key == "hidden_share" and (old, new) != (None, None)):
             continue
-        unit = key if key == "bytes" or not name else name
+        unit = name if name and key not in _LABELS else key
         delta = _difference(key, old, new)
         better = None
         if key in (*_LESS_IS_BETTER, *_MORE_IS_BETTER) and delta not in ("", "="):
