@@ -59,7 +59,7 @@ def _changes(index: GraphIndex, order: Sequence[int]) -> tuple[int, list[int], l
     count = len(order)
     last = _last_touches(index, order)
     made, freed = [0] * count, [0] * count
-    inputs = _inputs(index)
+    inputs = input_buffers(index)
     size = _first_sizes(index, inputs)
     at_start = sum(size[b] for b in inputs)
     known = set(inputs)
@@ -100,36 +100,47 @@ def _first_sizes(index: GraphIndex, inputs: frozenset[int]) -> list[int]:
     return size
 
 
-def _inputs(index: GraphIndex) -> frozenset[int]:
+def input_buffers(index: GraphIndex) -> frozenset[int]:
     """Buffers of graph inputs and constants."""
     return frozenset(
         b for i, op in enumerate(index.ops) if op in ("placeholder", "get_attr") for b in index.estimates.buffers[i]
     )
 
 
+def kept_buffers(index: GraphIndex) -> frozenset[int]:
+    """Buffers that live to the end: graph outputs, and those of collectives that nobody waits for."""
+    buffers = index.estimates.buffers
+    kept = {b for node in index.output_slots for b in buffers[node]}
+    for node, launch in index.launches.items():
+        if launch.asynchronous and not launch.waits:
+            kept.update(_both(index, node))
+    return frozenset(kept)
+
+
+def touched_buffers(index: GraphIndex) -> list[tuple[int, ...]]:
+    """For each node the buffers that have to live while it runs: what it makes and reads, and for a
+    wait what its collective reads and writes.
+    """
+    buffers = index.estimates.buffers
+    found: list[tuple[int, ...]] = []
+    for node in range(len(index)):
+        touched = [b for near in (node, *index.data_preds[node]) for b in buffers[near]]
+        launch = index.wait_of.get(node)
+        found.append(tuple(dict.fromkeys(touched if launch is None else (*touched, *_both(index, launch)))))
+    return found
+
+
 def _last_touches(index: GraphIndex, order: Sequence[int]) -> list[list[int]]:
     """Buffers to free after each position, those that live to the end left out."""
-    buffers = index.estimates.buffers
-    held = _held_by_collectives(index)
-    forever = {b for node in index.output_slots for b in buffers[node]}
-    forever.update(
-        b for i, launch in index.launches.items() if launch.asynchronous and not launch.waits for b in _both(index, i)
-    )
-    seen: set[int] = set()
+    seen = set(kept_buffers(index))
+    touched = touched_buffers(index)
     last: list[list[int]] = [[] for _ in order]
     for position in range(len(order) - 1, -1, -1):
-        node = order[position]
-        touched = [b for near in (node, *index.data_preds[node]) for b in buffers[near]]
-        for buffer in (*touched, *held.get(node, ())):
-            if buffer not in seen and buffer not in forever:
+        for buffer in touched[order[position]]:
+            if buffer not in seen:
                 seen.add(buffer)
                 last[position].append(buffer)
     return last
-
-
-def _held_by_collectives(index: GraphIndex) -> dict[int, tuple[int, ...]]:
-    """For each wait, the buffers that its collective reads and writes until then."""
-    return {wait: _both(index, launch) for wait, launch in index.wait_of.items()}
 
 
 def _both(index: GraphIndex, launch: int) -> tuple[int, ...]:

@@ -1,0 +1,79 @@
+"""What every schedule of one graph needs to know; built once. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commcc.kernels import Work
+from commcc.simulate import Simulator, lower_bound
+from commcc.simulate.bound import Jobs, longest_paths
+from commcc.simulate.simulator import in_flight_bytes
+
+if TYPE_CHECKING:
+    from commcc.cost.types import Costs
+    from commcc.index import GraphIndex
+
+#: A launch takes the nodes that only prepare its input along, if they are no more than this.
+MAX_PREPARATION = 32
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a schedule has to respect; None for no limit.
+
+    budget: live bytes. in_flight: bytes launched ahead of their place and not waited for.
+    prefetch: compute nodes between a launch that is moved ahead and its first wait.
+    """
+
+    budget: int | None = None
+    in_flight: int | None = None
+    prefetch: int | None = None
+
+
+class Problem:
+    """A graph under costs: dependences both ways, durations, and when each node has to start.
+
+    preparation: for launches that depend on nothing but graph inputs through a few nodes without
+    weight (casts and views of parameters), those nodes in graph order.
+    """
+
+    def __init__(self, index: GraphIndex, costs: Costs) -> None:
+        self.index = index
+        self.costs = costs
+        self.simulator = Simulator(index, costs)
+        self.bound = lower_bound(index, costs).ns
+        count = len(index)
+        self.preds = [index.preds(node) for node in range(count)]
+        for wait, launch in index.wait_of.items():
+            if launch not in self.preds[wait]:
+                self.preds[wait] = (*self.preds[wait], launch)
+        self.users: list[list[int]] = [[] for _ in range(count)]
+        for node, preds in enumerate(self.preds):
+            for pred in preds:
+                self.users[pred].append(node)
+        jobs = Jobs.of(index, costs)
+        self.stream_ns = jobs.compute
+        self.tail_ns = longest_paths(index, jobs).tail
+        self.lane = {i: costs.lanes.get(launch.group, launch.group) for i, launch in index.launches.items()}
+        self.bytes = {i: in_flight_bytes(index, i, launch) for i, launch in index.launches.items()}
+        self.preparation = {i: found for i in index.launches if (found := self._preparation(i)) is not None}
+
+    def _preparation(self, launch: int) -> tuple[int, ...] | None:
+        found: set[int] = set()
+        stack = list(self.preds[launch])
+        while stack:
+            node = stack.pop()
+            if node in found or self.index.ops[node] == "placeholder":
+                continue
+            if self._heavy(node) or len(found) >= MAX_PREPARATION:
+                return None
+            found.add(node)
+            stack.extend(self.preds[node])
+        return tuple(sorted(found))
+
+    def _heavy(self, node: int) -> bool:
+        """Whether a node is too much to be moved only because a launch needs it."""
+        index = self.index
+        light = index.estimates.work[node] is not Work.KERNEL and not index.compute[node]
+        return not light or node in index.wait_of or node in index.launches or node in index.writes
