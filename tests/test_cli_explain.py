@@ -54,9 +54,9 @@ def test_one_in_full(graph, capsys):
     ok("explain", graph, "rs")
     out = output(capsys)
     for part in (
-        "rs  0.", "exposed", "what could hide it", "why it is exposed", "what would change it", "  compute  ", "group 0",
+        "rs  0.", "exposed", "what could hide it", "why it is exposed", "what would change it", "  compute  ",
+        "group 0", "bytes", "by h100-sxm", "without it the step",
         "= compute  . compute stands still  # this collective", "reduce_scatter for fsdp on group 0 (2 ranks)",
-        "bytes", "by h100-sxm", "without it the step",
     ):  # fmt: skip
         assert part in out
     drawn = [line for line in out.splitlines() if line.startswith(("  compute ", "  group 0 "))]
