@@ -18,8 +18,10 @@ import shutil
 import subprocess
 import tempfile
 import time
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = (

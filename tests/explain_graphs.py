@@ -124,6 +124,17 @@ class Graph(IndexMaker):
         return explain_worst(*self.parts(**more), count, limits or Limits())
 
 
+def kinds(found):
+    """Kinds of the reasons, the heaviest first."""
+    return [reason.kind for reason in found.reasons]
+
+
+def reason(found, kind):
+    """The one reason of a kind."""
+    (one,) = [each for each in found.reasons if each.kind == kind]
+    return one
+
+
 def is_legal(index, order):
     """Whether an order has every node once, each after all that it depends on, and inputs and output in place."""
     place = {node: at for at, node in enumerate(order)}

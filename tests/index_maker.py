@@ -181,3 +181,40 @@ def random_order(index: GraphIndex, rng: random.Random) -> list[int]:
         for preds in missing.values():
             preds.discard(node)
     return order
+
+
+def layered_maker(seed: int) -> IndexMaker:
+    """Two or three layers of a training step, small enough for brute force: 18 nodes at most.
+
+    Each layer may gather its weight, branch, and end in an activation collective; beside it a weight
+    gradient and its reduction, waited for or not.
+    """
+    for attempt in range(1000):
+        make = _layers(random.Random(1000 * seed + attempt))
+        if len(make.ops) <= 18:
+            return make
+    raise AssertionError("no small graph")
+
+
+def _layers(rng: random.Random) -> IndexMaker:
+    make, times = IndexMaker(), (1, 2, 3, 5, 8, 13)
+    gathers, chains, reductions = rng.random() < 0.6, rng.random() < 0.7, rng.random() < 0.7
+    tensor_parallel = rng.choice(("tp", "tp", "dp"))
+    x = first = make.input()
+    for _ in range(rng.choice((2, 3))):
+        weight = [make.wait(make.launch(rng.choice(times), "dp", first))] if gathers else []
+        y = make.op(rng.choice(times), x, *weight)
+        if rng.random() < 0.3:
+            y = make.op(rng.choice((0, 1, 2)), y, make.op(rng.choice(times), x))
+        if rng.random() < 0.8:
+            _gradient(rng, make, x, rng.choice(times) if reductions else None)
+        x = make.wait(make.launch(rng.choice(times), tensor_parallel, y)) if chains else y
+    return make
+
+
+def _gradient(rng, make, x, reduction):
+    gradient = make.op(rng.choice((1, 2, 3, 5, 8, 13)), x)
+    if reduction is not None:
+        launch = make.launch(reduction, "dp", gradient)
+        if rng.random() < 0.7:
+            make.wait(launch)

@@ -300,3 +300,17 @@ def test_a_refused_rewrite_is_not_shown(graph, capsys, monkeypatch):
     monkeypatch.setattr(verifier, "verify", lambda _before, _after: different)
     assert run(["simulate", str(graph), "--passes", "bucket"]) == 3
     assert capsys.readouterr().out == ""
+
+
+def test_html(graph, capsys):
+    pytest.importorskip("commcc.report.simulation_html")
+    path = graph.with_name("report.html")
+    doc = simulated(capsys, graph, "--passes", "bucket", "--html", path)
+    assert doc["html"] == str(path) and files(graph.parent) == {"g.fx.txt", "report.html"}
+    page = path.read_bytes()
+    for words in ("g.fx.txt", doc["cost_model"]["hash"], "before", "after", "bucket"):
+        assert words.encode() in page, words
+    ok("simulate", graph, "--passes", "bucket", "--html", path, "--trace", graph.with_name("t.json"))
+    assert path.read_bytes() == page
+    out = output(capsys)
+    assert f"trace written to {graph.with_name('t.json')}" in out and f"html written to {path}" in out

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 ENOUGH = 98
 #: Of what is to be hidden, in percent: less than this is not worth a word.
 WORTH = 2
+#: Of the best move's saving, in percent: a nearer move that saves this much is preferred.
+NEARLY = 90
 
 
 @dataclass(frozen=True)
@@ -219,7 +221,7 @@ class Search:
     def best(self, moves: Iterable[Move], without: Collection[str] = ()) -> Move | None:
         """The move that saves most within all limits but those named in ``without``.
 
-        Of moves that save as much (to one percent), the one that passes the fewest compute nodes.
+        Of moves that save nearly as much (nine tenths), the one that passes the fewest compute nodes.
         """
         cheap = {"window": self.in_window, "in_flight": self.in_flight}
         kept = [check for name, check in cheap.items() if name not in without]
@@ -230,4 +232,4 @@ class Search:
         if top is None:
             return None
         near = sorted((m for m in ranked if m.distance < top.distance), key=lambda m: m.distance)
-        return next((m for m in near if m.saves_ns * 100 >= top.saves_ns * 99 and fits(m)), top)
+        return next((m for m in near if m.saves_ns * 100 >= top.saves_ns * NEARLY and fits(m)), top)

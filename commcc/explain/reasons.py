@@ -181,7 +181,7 @@ def _queue(case: Case) -> Iterator[Reason]:
         yield Reason("queue", text, (), findings.queue)
     elif findings.best is not None and case.search.worth(findings.queue_after):
         rivals = listed(case.search.context.names(findings.rivals)) or "others"
-        text = f"After that move it shares the queue of {_group(lane)} with {rivals}. "
+        text = f"Moved like that (see order), it shares the queue of {_group(lane)} with {rivals}. "
         text += f"With a queue of its own the move would save {duration(findings.queue_after)} more of the step."
         yield Reason("queue", text, (), findings.queue_after)
     elif findings.joint is not None:

@@ -47,7 +47,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Advice:
-    """The smallest move within the limits that saves as much as any does.
+    """The smallest move within the limits that saves at least nine tenths of what any tried one does.
 
     earlier, later: compute nodes that the launch passes upwards and the wait downwards. above, below:
     the node that the launch then stands over, and the one that the wait stands under. saves_ns: by how

@@ -9,13 +9,8 @@ if TYPE_CHECKING:
 
 
 def duration(ns: int) -> str:
-    """Nanoseconds with three digits and the unit that suits them."""
-    for scale, unit in ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")):
-        if abs(ns) >= scale or (unit == "ms" and abs(ns) >= 10_000):
-            value = ns / scale
-            digits = 0 if abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2 if abs(value) >= 0.9995 else 3
-            return f"{value:,.{digits}f} {unit}"
-    return f"{ns} ns"
+    """Nanoseconds as reports have times, in milliseconds to the microsecond; below one, as they are."""
+    return f"{ns / 1_000_000:,.3f} ms" if abs(ns) >= 1000 else f"{ns} ns"
 
 
 def bytes_text(count: int) -> str:

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
     Document = Mapping[str, Any]
 
-#: Paths longer than this are shortened inside a reason's text, and written out below it.
-_SHORT_PATH = 6
-
 
 def view(document: Document) -> list[RenderableType]:
     """One collective in full; several as a table and in short."""
@@ -49,13 +46,9 @@ def _overview(found: Sequence[Document], graph: Document) -> list[RenderableType
     table = make_table(heading, "name", "group", "role", *numbers, "reasons", numbers=numbers, whole=("name",))
     for each in found:
         kinds = ", ".join(dict.fromkeys(_words(reason["kind"]) for reason in each["reasons"]))
-        exposed, total = _ms(each["exposed_ms"]), _ms(each["total_ms"])
+        exposed, total = milliseconds(each["exposed_ms"]), milliseconds(each["total_ms"])
         table.add_text(each["name"], each["group"], each["role"], exposed, total, one_line(kinds))
     return [table]
-
-
-def _ms(value: float) -> str:
-    return milliseconds(value)
 
 
 def _words(kind: str) -> str:
@@ -64,7 +57,11 @@ def _words(kind: str) -> str:
 
 def _title(each: Document) -> Text:
     exposed, total = each["exposed_ms"], each["total_ms"]
-    state = f"{_ms(exposed)} of {_ms(total)} exposed" if exposed else f"hidden, all of its {_ms(total)}"
+    state = (
+        f"{milliseconds(exposed)} of {milliseconds(total)} exposed"
+        if exposed
+        else f"hidden, all of its {milliseconds(total)}"
+    )
     style = "bold red" if exposed else "bold green"
     return Text.assemble((printable(each["name"]), "bold"), "  ", (state, style))
 
@@ -88,6 +85,10 @@ def _grid(rows: Iterable[tuple[str, str | Text]]) -> RenderableType:
     table.add_column(overflow="fold")
     for label, text in rows:
         table.add_row(Text(label), text if isinstance(text, Text) else Text(printable(text)))
+    return _indented(table)
+
+
+def _indented(table: Table) -> RenderableType:
     return Padding(table, (0, 0, 0, 2))
 
 
@@ -96,11 +97,13 @@ def _about(each: Document, graph: Document) -> list[RenderableType]:
     module = f", {each['module']}" if each["module"] else ""
     what = f"{each['kind']} for {each['role']} on group {each['group']}{ranks}{module}"
     moved = f"{size(each['input_bytes'])} in, {size(each['output_bytes'])} out, one rank"
-    price = f"{_ms(each['total_ms'])}, {_ms(each['latency_ms'])} of it latency"
+    price = f"{milliseconds(each['total_ms'])}, {milliseconds(each['latency_ms'])} of it latency"
     told = ", ".join(filter(None, [f"by {each['priced_by']}" if each["priced_by"] else "", each["how"]]))
     rows = [("what", what), ("bytes", moved), ("time", f"{price} ({told})" if told else price)]
     if each["exposed_ms"]:
-        saved = f"without it the step of {_ms(graph['step_ms'])} would be {_ms(each['cost_ms'])} shorter"
+        saved = (
+            f"without it the step of {milliseconds(graph['step_ms'])} would be {milliseconds(each['cost_ms'])} shorter"
+        )
         rows.append(("costs", saved))
     return [_grid(rows)]
 
@@ -109,14 +112,14 @@ def _hiding(each: Document) -> list[RenderableType]:
     beside, possible = each["beside"], each["possible"]
     now = "nothing runs beside it"
     if beside["nodes"]:
-        now = f"{_ms(beside['ms'])} of work runs beside it, {plural(beside['compute_nodes'], 'compute node')}"
+        now = f"{milliseconds(beside['ms'])} of work runs beside it, {plural(beside['compute_nodes'], 'compute node')}"
         now += f": {', '.join(beside['largest'])}" + (", ..." if beside["nodes"] > len(beside["largest"]) else "")
-    could = f"{_ms(possible['ms'])} of work in the graph is independent of it, "
+    could = f"{milliseconds(possible['ms'])} of work in the graph is independent of it, "
     could += plural(possible["compute_nodes"], "compute node")
     rows: list[tuple[str, str | Text]] = [("now", now), ("possible", could)]
     for label, key in (("  before it", "before"), ("  after it", "after")):
         if possible[key]:
-            rows.append((label, ", ".join(f"{near['name']} ({_ms(near['ms'])})" for near in possible[key])))
+            rows.append((label, ", ".join(f"{near['name']} ({milliseconds(near['ms'])})" for near in possible[key])))
     rows.append(("launch", _launch_side(each["launch_side"])))
     rows.append(("wait", _wait_side(each["wait_side"], each["waits"])))
     return [_grid(rows)]
@@ -139,21 +142,25 @@ def _wait_side(side: Document, waits: Sequence[str]) -> str:
 
 
 def _passed(side: Document) -> str:
-    return f"{plural(side['compute_nodes'], 'compute node')} ({_ms(side['ms'])} of work)"
+    return f"{plural(side['compute_nodes'], 'compute node')} ({milliseconds(side['ms'])} of work)"
 
 
 def _reasons(each: Document, *, paths: bool) -> list[RenderableType]:
+    """The reasons with what each costs; with ``paths``, those that the text shortens or leaves out, once."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(justify="right", no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
+    shown: set[str] = set()
     for reason in each["reasons"]:
         text = Text(printable(reason["text"]))
-        if paths and len(reason["path"]) > _SHORT_PATH:
-            text.append(f"\npath: {printable(' -> '.join(reason['path']))}", style="dim")
-        saves = Text(_ms(reason["saves_ms"]) if reason["saves_ms"] else "", style="red")
+        path = printable(" -> ".join(reason["path"]))
+        if paths and path and path not in shown and path not in reason["text"]:
+            text.append(f"\npath: {path}", style="dim")
+            shown.add(path)
+        saves = Text(milliseconds(reason["saves_ms"]) if reason["saves_ms"] else "", style="red")
         table.add_row(saves, Text(_words(reason["kind"]), style="bold"), text)
-    return [_heading("why it is exposed"), Padding(table, (0, 0, 0, 2))]
+    return [_heading("why it is exposed, and what the step would gain without that"), _indented(table)]
 
 
 def _knobs(each: Document) -> list[RenderableType]:

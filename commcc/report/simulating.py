@@ -72,9 +72,7 @@ def _streams(graphs: Sequence[Document]) -> Section:
     several = len(graphs) > 1
     numbers = ("jobs", "busy", "share", "exposed", "hidden")
     head = ("stream", "graph") if several else ("stream",)
-    table = make_table(
-        "streams, busy for what share of the step", *head, *numbers, "about", numbers=numbers, whole=head
-    )
+    table = make_table("streams, and their share of the step", *head, *numbers, "about", numbers=numbers, whole=head)
     found = [{stream["name"]: stream for stream in graph["streams"]} for graph in graphs]
     for name in dict.fromkeys(name for side in found for name in side):
         for side, label in zip(found, _labels(graphs), strict=True):
@@ -94,8 +92,7 @@ def _stream(stream: Document) -> tuple[str, ...]:
 
 def _families(graphs: Sequence[Document]) -> Section:
     labels = _labels(graphs)
-    columns = ("time", "share") if len(graphs) == 1 else (*labels, "change")
-    numbers = ("nodes", *columns)
+    numbers = ("nodes", "time", "share") if len(graphs) == 1 else ("nodes after", *labels, "change")
     table = make_table("time on the compute stream", "", *numbers, "largest", numbers=numbers)
     by_name = [{each["name"]: each for each in graph["families"]} for graph in graphs]
     totals = [graph["metrics"]["compute_ms"] for graph in graphs]

@@ -4,8 +4,8 @@
     bound.ns, bound.name, bound.parts       # 41_250_000, 'compute stream, heads and tails', {...}
 
 The compute stream and every lane are machines that do one thing at a time, whatever the order. Each
-job has a **head** (nothing can start it earlier: the longest path of durations to it) and a **tail**
-(that much must still follow: the longest path from it).
+event has a **head** (nothing can start it earlier) and a **tail** (that much must still follow its
+end), see :mod:`commcc.simulate.heads`.
 
 compute, busiest lane
     A machine's work has to fit into the step.
@@ -15,19 +15,30 @@ heads and tails
     Jackson's preemptive schedule: on one machine, with jobs released at their heads, always run the
     released job with the longest tail, and interrupt it for one with a longer tail. The largest of
     (completion + tail) is the least possible for one machine (Jackson 1955; Carlier 1982: equal to
-    the maximum over all sets of jobs of least head + sum + least tail). It contains the three simple
+    the maximum over all sets of jobs of least head + sum + least tail). It contains the simple
     bounds for that machine, and communication that must come before the first compute that needs it
     or after the last that feeds it.
-serial collectives
-    Take collectives that pairwise come one after the other in every order (a chain of activation
-    collectives), and all compute that comes before or after *each* of them in every order. No two of
-    these ever run at the same time: compute shares one stream, the collectives are ordered, and each
-    of that compute is ordered with each of the collectives. So their durations add up to at most the
-    step. Any such set gives a bound; a good one is found by taking collectives with more time than
-    independent compute, and dropping those that cost more compute than they bring.
+
+Such heads also contain the bound by **serial collectives**. Take collectives Y, any two of which are
+ordered by dependences or share a lane, and compute X that is ordered with each of them. No two of
+these ever run at the same time, so their durations add up to at most the step. For x in X let D(x) be
+those of Y before x. If y is in D(x) and not in D(x'), then x' is before y and y before x, so all of
+D(x') is before x and in D(x). So the D(x) are nested, and cut Y and X into blocks Y1, X1, Y2, X2, ...
+with all of one block before all of the next. Inside a Yi link any two that are not ordered: what
+hangs together shares one lane, and of two such groups all of one is before all of the other, so a
+block is a row of groups, each on one lane. Whatever comes after all of a group has it among its
+ancestors on that lane, and a head of at least the group's least head and its sum; a collective that
+comes after all of Xi has it among its ancestors on the compute stream, and likewise. So from block to
+block heads grow by all durations, and the last block ends after the whole sum.
+
+Nor does it help to match durations: the least that collectives Y cannot hide behind compute, where
+each bit of compute can hide those it is not ordered with, is a transport problem, and by duality of
+linear programs its value is the sum above for a part of Y and the compute ordered with that part.
 
 Slow-down of compute and sharing of links only make steps longer; launches count with what they take
-of the compute stream. Limits: valid for the graph as it stands, not for one with merged collectives.
+of the compute stream. Limits: jobs may be interrupted here, which one long kernel cannot be; two
+machines are only ever added up through heads and tails; valid for the graph as it stands, not for one
+with merged collectives.
 """
 
 from __future__ import annotations
@@ -36,7 +47,8 @@ import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from commcc.simulate.chains import serial_bound
+from commcc.simulate.events import STREAM, Events
+from commcc.simulate.heads import heads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +70,7 @@ class Bound:
 class Jobs:
     """Durations on the two sides of every node, by node number.
 
-    compute: on the compute stream. transfer: on a lane, 0 but for launches.
+    compute: on the compute stream; waits take none of it. transfer: on a lane, 0 but for launches.
     """
 
     compute: tuple[int, ...]
@@ -67,7 +79,8 @@ class Jobs:
     @staticmethod
     def of(index: GraphIndex, costs: Costs) -> Jobs:
         launches = index.launches
-        compute = tuple(costs.launch_ns if i in launches else ns for i, ns in enumerate(costs.ns))
+        waits = index.wait_of
+        compute = tuple(costs.launch_ns if i in launches else 0 if i in waits else ns for i, ns in enumerate(costs.ns))
         return Jobs(compute, tuple(ns if i in launches else 0 for i, ns in enumerate(costs.ns)))
 
 
@@ -86,24 +99,28 @@ class Reach:
 
 def lower_bound(index: GraphIndex, costs: Costs) -> Bound:
     """No legal order of the graph has a shorter step under these costs."""
-    jobs = Jobs.of(index, costs)
-    reach = longest_paths(index, jobs)
-    lanes: dict[str, list[int]] = {}
-    for i, launch in index.launches.items():
-        lanes.setdefault(costs.lanes.get(launch.group, launch.group), []).append(i)
-    paths = (h + c + t for h, c, t in zip(reach.head, jobs.compute, reach.tail, strict=True))
-    stream = [(reach.head[i], ns, reach.tail[i]) for i, ns in enumerate(jobs.compute) if ns]
-    queues = [[(reach.head[i] + jobs.compute[i], jobs.transfer[i], reach.landed[i]) for i in q] for q in lanes.values()]
+    events = Events.of(index, costs)
+    after = heads(events.mirrored())
+    jobs: list[list[tuple[int, int, int]]] = [[] for _ in range(events.machines)]
+    for machine, job in zip(events.machine, zip(heads(events), events.ns, after, strict=True), strict=True):
+        if job[1]:
+            jobs[machine].append(job)
+    lanes = jobs[STREAM + 1 :]
     parts = {
-        "compute": sum(jobs.compute),
-        "busiest lane": max((sum(jobs.transfer[i] for i in queue) for queue in lanes.values()), default=0),
-        "critical path": max(paths, default=0),
-        "compute stream, heads and tails": jackson(stream),
-        "lanes, heads and tails": max(map(jackson, queues), default=0),
-        "serial collectives": serial_bound(index, jobs.compute, jobs.transfer),
+        "compute": sum(ns for _, ns, _ in jobs[STREAM]),
+        "busiest lane": max((sum(ns for _, ns, _ in lane) for lane in lanes), default=0),
+        "critical path": critical_path(index, Jobs.of(index, costs)),
+        "compute stream, heads and tails": jackson(jobs[STREAM]),
+        "lanes, heads and tails": max(map(jackson, lanes), default=0),
     }
     name = max(parts, key=lambda key: parts[key])
     return Bound(parts[name], name, parts)
+
+
+def critical_path(index: GraphIndex, jobs: Jobs) -> int:
+    """The longest path of durations."""
+    reach = longest_paths(index, jobs)
+    return max((h + c + t for h, c, t in zip(reach.head, jobs.compute, reach.tail, strict=True)), default=0)
 
 
 def longest_paths(index: GraphIndex, jobs: Jobs) -> Reach:

@@ -34,7 +34,7 @@ function collectiveFacts(side, each) {
     ["module", side.module(node)],
     ["time", `${duration(total)}, latency ${duration(each.latency, total)}`],
     ["priced by", [pricedBy(side, node), each.how].filter(Boolean).join(": ")],
-    ["exposed", `${duration(each.exposed, total)} (${percent(total ? each.exposed / total : 0)})`],
+    ["exposed", each.exposed ? `${duration(each.exposed, total)} (${percent(each.exposed / total)})` : "nothing"],
     ["ready", each.ready === null ? "from the start" : [{ side, node: each.ready }, ` at ${at(side, side.end[each.ready])}`]],
     ["launched", at(side, each.queued)],
     ["ran", `${at(side, each.start)} to ${at(side, each.end)}${each.start > each.queued ? `, queued ${duration(each.start - each.queued)}` : ""}`],

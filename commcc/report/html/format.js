@@ -14,7 +14,7 @@ function timeUnit(ns) {
 function duration(ns, like = ns) {
   if (!ns && !like) return `0${GAP}ms`;
   const [size, unit] = timeUnit(like);
-  return `${grouped(ns / size, size === 1 ? 0 : decimals(like / size))}${GAP}${unit}`;
+  return `${grouped(ns / size, size === 1 ? 0 : decimals(Math.max(Math.abs(ns), Math.abs(like)) / size))}${GAP}${unit}`;
 }
 
 /** Decimals that give a number four significant digits. */

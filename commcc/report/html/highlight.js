@@ -3,31 +3,33 @@
 /** The lower bound, the end of the step and the peaks of memory. */
 function paintMarkers(context, track, scale) {
   const { side, palette, surface } = track;
-  const bottom = surface.height;
-  const marks = [];
-  if (side.bound.ns > 0) marks.push({ ns: side.bound.ns, text: `lower bound ${duration(side.bound.ns)}`, color: palette.ink, dash: [4, 3] });
-  marks.push({ ns: side.step, text: `end ${duration(side.step)}`, color: palette.muted, dash: [] });
-  const seen = marks.filter((mark) => scale.x(mark.ns) >= 0 && scale.x(mark.ns) <= surface.width + 1);
-  for (const mark of seen) paintLine(context, Math.min(scale.x(mark.ns), surface.width - 1), 4, bottom, mark.color, mark.dash);
-  paintMarkLabels(context, seen, scale, track);
+  const bound = { x: scale.x(side.bound.ns), text: `lower bound ${duration(side.bound.ns)}`, color: palette.ink, dash: [4, 3] };
+  const end = { x: scale.x(side.step), text: `end ${duration(side.step)}`, color: palette.muted, dash: [] };
+  context.font = palette.font;
+  const seen = [bound, end].filter(({ x }) => x >= 0 && x <= surface.width + 1);
+  for (const mark of seen) paintLine(context, Math.min(mark.x, surface.width - 1), 4, surface.height, mark.color, mark.dash);
+  paintMarkLabels(context, seen, surface.width);
   for (const row of track.rows) if (!row.spans) paintPeak(context, track, row, scale);
 }
 
-/** Labels on the left of their lines, or on the right where there is no room. */
-function paintMarkLabels(context, marks, scale, { palette, surface }) {
-  context.font = palette.font;
+/** The end is named on the right of its line where there is room; the rest on the left of the first line. */
+function paintMarkLabels(context, marks, width) {
   context.textBaseline = "middle";
-  let taken = surface.width + 1;
-  for (const mark of [...marks].reverse()) {
-    const x = scale.x(mark.ns);
-    const width = context.measureText(mark.text).width;
-    const fitsLeft = x - 6 - width >= 0 && x - 6 <= taken;
-    const left = fitsLeft ? x - 6 - width : x + 6;
-    if (!fitsLeft && left + width > taken) continue;
+  let left = marks;
+  const last = marks[marks.length - 1];
+  if (last && last.x + 8 + context.measureText(last.text).width < width) {
     context.textAlign = "left";
+    context.fillStyle = last.color;
+    context.fillText(last.text, last.x + 6, MARKER_STRIP / 2 + 1);
+    left = marks.slice(0, -1);
+  }
+  let free = width;
+  for (const mark of [...left].reverse()) {
+    const x = Math.min(mark.x - 6, free);
+    context.textAlign = "right";
     context.fillStyle = mark.color;
-    context.fillText(mark.text, left, MARKER_STRIP / 2 + 1);
-    taken = Math.min(taken, left - 8);
+    if (x > 60) context.fillText(mark.text, x, MARKER_STRIP / 2 + 1);
+    free = x - context.measureText(mark.text).width - 12;
   }
 }
 

@@ -69,7 +69,6 @@ class Side {
   }
 
   readCollectives() {
-    this.launchOf = new Map();
     this.collectiveOf = new Map();
     this.mergedInto = new Map();
     for (const each of this.collectives) {
@@ -80,13 +79,7 @@ class Side {
     this.lanes = lanesOf(this.collectives);
   }
 
-  /** When the result of a collective is there for its first user, ns. */
-  settled(collective) {
-    const ends = collective.waits.map((wait) => this.end[wait]);
-    return Math.max(collective.end, Math.min(...(ends.length ? ends : [collective.end])));
-  }
-
-  /** The node of this side that is, contains or went into the named one of the other side. */
+  /** Nodes of this side that are, went into, or were made from a node of the other side. */
   counterparts(other, node) {
     const collective = other.collectiveOf.get(node);
     const names = [other.name[node], ...(collective?.node === node ? collective.merged : [])];

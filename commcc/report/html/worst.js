@@ -55,14 +55,24 @@ function barOf({ exposed_ms: exposed = 0, total_ms: total }, worst) {
 
 function whyOf({ reasons = [], knobs = [] }, sides, pick) {
   const because = reasons.map((reason) => {
-    const path = (reason.path ?? []).map((name) => nameOf({ name }, sides, pick));
+    const text = reason.text ?? String(reason);
     const chip = reason.kind ? make("span", { class: "chip" }, spelled(reason.kind)) : null;
-    const line = make("li", {}, chip, reason.text ?? String(reason));
-    if (path.length) line.append(pathOf(path));
+    const line = make("li", {}, chip, ...withLinks(text, sides, pick));
+    const path = text.includes(" -> ") ? [] : (reason.path ?? []);
+    if (path.length) line.append(pathOf(path.map((name) => nameOf({ name }, sides, pick))));
     return line;
   });
-  const change = knobs.map((knob) => make("li", {}, make("span", { class: "chip knob" }, "try"), knob.text ?? String(knob)));
+  const change = knobs.map((knob) => {
+    const chip = make("span", { class: "chip knob" }, "would help");
+    return make("li", {}, chip, ...withLinks(knob.text ?? String(knob), sides, pick));
+  });
   return make("ul", {}, ...because, ...change);
+}
+
+/** A text in which names of nodes are links; only names that no word of the language can be. */
+function withLinks(text, sides, pick) {
+  const tokens = text.split(/(\b[A-Za-z_]\w*[_\d]\w*)/);
+  return tokens.map((token, k) => (k % 2 ? nameOf({ name: token }, sides, pick) : token));
 }
 
 /** Nodes with arrows between them; the middle of a long path is left out. */
