@@ -46,6 +46,10 @@ class LiveCurve:
                 self._touches[buffer].append(self._position[node])
         self._born = [touches[0] if touches else -1 for touches in self._touches]
         self._done = bytearray(len(base))
+        self._made = [0] * len(base)
+        for buffer, place in enumerate(self._born):
+            if place >= 0:
+                self._made[place] += self._size[buffer]
 
     def hoist(self, nodes: Sequence[int], front: int) -> bool:
         """Whether ``nodes``, in this order, may run before what stands at ``front``; notes it if so.
@@ -55,6 +59,12 @@ class LiveCurve:
         if not self._fixed.isdisjoint(nodes):
             return False
         together = {self._position[node] for node in nodes}
+        if self._budget is not None:
+            # While they run, what they read is still there.
+            before = int(self._live[front]) - self._made[front]
+            made = sum(self._made[place] for place in together)
+            if made and before + made > self._budget:
+                return False
         changes = [change for node in nodes for change in self._changes(node, front, together)]
         for first, end, size in changes:
             self._live[first:end] += size
