@@ -39,44 +39,73 @@ class Memory:
 
 def live_bytes(index: GraphIndex, order: Sequence[int] | None = None) -> Memory:
     """Memory of the graph run in ``order`` (all node numbers; graph order by default)."""
-    order = range(len(index)) if order is None else order
-    inputs, allocated, freed = _changes(index, order)
-    live: list[int] = []
-    now = peak = inputs
-    peak_at: int | None = None
-    for position, node in enumerate(order):
-        now += allocated[position]
-        live.append(now)
-        if now > peak or peak_at is None:
-            peak, peak_at = now, node
-        now -= freed[position]
-    return Memory(peak, peak_at, inputs, tuple(live))
+    return MemoryModel(index).live(range(len(index)) if order is None else order)
 
 
-def _changes(index: GraphIndex, order: Sequence[int]) -> tuple[int, list[int], list[int]]:
-    """Bytes of graph inputs, then bytes made and bytes freed at each position."""
-    buffers = index.estimates.buffers
-    count = len(order)
-    last = _last_touches(index, order)
-    made, freed = [0] * count, [0] * count
-    inputs = input_buffers(index)
-    size = _first_sizes(index, inputs)
-    at_start = sum(size[b] for b in inputs)
-    known = set(inputs)
-    for position, node in enumerate(order):
-        for buffer in buffers[node]:
-            if buffer not in known:
-                known.add(buffer)
-                made[position] += size[buffer]
-        for buffer, resized in _resized(index, node):
-            grown = resized - size[buffer]
-            made[position] += max(0, grown)
-            freed[position] += max(0, -grown)
-            size[buffer] = resized
-        for buffer in last[position]:
-            if buffer not in inputs:
+class MemoryModel:
+    """What does not depend on the order, for those who try many.
+
+    inputs: buffers of graph inputs and constants. kept: buffers that live to the end. touched: for each
+    node the buffers that have to be there while it runs: what it makes and reads, and for a wait what
+    its collective reads and writes.
+    """
+
+    def __init__(self, index: GraphIndex) -> None:
+        self.index = index
+        self.inputs = frozenset(
+            b for i, op in enumerate(index.ops) if op in ("placeholder", "get_attr") for b in index.estimates.buffers[i]
+        )
+        self.kept = _kept(index)
+        self.touched = _touched(index)
+        self.size = _first_sizes(index, self.inputs)
+
+    def live(self, order: Sequence[int]) -> Memory:
+        """Memory of the graph run in ``order``."""
+        at_start = sum(self.size[b] for b in self.inputs)
+        allocated, freed = self._changes(order)
+        live: list[int] = []
+        now = peak = at_start
+        peak_at: int | None = None
+        for position, node in enumerate(order):
+            now += allocated[position]
+            live.append(now)
+            if now > peak or peak_at is None:
+                peak, peak_at = now, node
+            now -= freed[position]
+        return Memory(peak, peak_at, at_start, tuple(live))
+
+    def _changes(self, order: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Bytes made and bytes freed at each position."""
+        buffers, size = self.index.estimates.buffers, list(self.size)
+        last = self._last_touches(order)
+        made, freed = [0] * len(order), [0] * len(order)
+        known = set(self.inputs)
+        for position, node in enumerate(order):
+            for buffer in buffers[node]:
+                if buffer not in known:
+                    known.add(buffer)
+                    made[position] += size[buffer]
+            for buffer, resized in _resized(self.index, node):
+                grown = resized - size[buffer]
+                made[position] += max(0, grown)
+                freed[position] += max(0, -grown)
+                size[buffer] = resized
+            for buffer in last[position]:
                 freed[position] += size[buffer]
-    return at_start, made, freed
+        return made, freed
+
+    def _last_touches(self, order: Sequence[int]) -> list[list[int]]:
+        """Buffers to free after each position, those that live to the end left out."""
+        seen = bytearray(len(self.size))
+        for buffer in (*self.kept, *self.inputs):
+            seen[buffer] = 1
+        last: list[list[int]] = [[] for _ in order]
+        for position in range(len(order) - 1, -1, -1):
+            for buffer in self.touched[order[position]]:
+                if not seen[buffer]:
+                    seen[buffer] = 1
+                    last[position].append(buffer)
+        return last
 
 
 def _resized(index: GraphIndex, node: int) -> list[tuple[int, int]]:
@@ -100,15 +129,8 @@ def _first_sizes(index: GraphIndex, inputs: frozenset[int]) -> list[int]:
     return size
 
 
-def input_buffers(index: GraphIndex) -> frozenset[int]:
-    """Buffers of graph inputs and constants."""
-    return frozenset(
-        b for i, op in enumerate(index.ops) if op in ("placeholder", "get_attr") for b in index.estimates.buffers[i]
-    )
-
-
-def kept_buffers(index: GraphIndex) -> frozenset[int]:
-    """Buffers that live to the end: graph outputs, and those of collectives that nobody waits for."""
+def _kept(index: GraphIndex) -> frozenset[int]:
+    """Graph outputs, and the buffers of collectives that nobody waits for."""
     buffers = index.estimates.buffers
     kept = {b for node in index.output_slots for b in buffers[node]}
     for node, launch in index.launches.items():
@@ -117,10 +139,7 @@ def kept_buffers(index: GraphIndex) -> frozenset[int]:
     return frozenset(kept)
 
 
-def touched_buffers(index: GraphIndex) -> list[tuple[int, ...]]:
-    """For each node the buffers that have to live while it runs: what it makes and reads, and for a
-    wait what its collective reads and writes.
-    """
+def _touched(index: GraphIndex) -> list[tuple[int, ...]]:
     buffers = index.estimates.buffers
     found: list[tuple[int, ...]] = []
     for node in range(len(index)):
@@ -128,19 +147,6 @@ def touched_buffers(index: GraphIndex) -> list[tuple[int, ...]]:
         launch = index.wait_of.get(node)
         found.append(tuple(dict.fromkeys(touched if launch is None else (*touched, *_both(index, launch)))))
     return found
-
-
-def _last_touches(index: GraphIndex, order: Sequence[int]) -> list[list[int]]:
-    """Buffers to free after each position, those that live to the end left out."""
-    seen = set(kept_buffers(index))
-    touched = touched_buffers(index)
-    last: list[list[int]] = [[] for _ in order]
-    for position in range(len(order) - 1, -1, -1):
-        for buffer in touched[order[position]]:
-            if buffer not in seen:
-                seen.add(buffer)
-                last[position].append(buffer)
-    return last
 
 
 def _both(index: GraphIndex, launch: int) -> tuple[int, ...]:

@@ -16,12 +16,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commcc.memory import input_buffers, kept_buffers, live_bytes, touched_buffers
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from commcc.index import GraphIndex
+    from commcc.memory import MemoryModel
 
 Change = tuple[int, int, int]  # first position, position after the last, bytes
 
@@ -29,17 +27,16 @@ Change = tuple[int, int, int]  # first position, position after the last, bytes
 class LiveCurve:
     """Live bytes of the rest of the plan; positions are those of the base order."""
 
-    def __init__(self, index: GraphIndex, base: Sequence[int], budget: int | None) -> None:
+    def __init__(self, memory: MemoryModel, base: Sequence[int], budget: int | None) -> None:
         self._budget = budget
         self._position = [0] * len(base)
         for position, node in enumerate(base):
             self._position[node] = position
-        self._live = np.array(live_bytes(index, base).live, dtype=np.int64)
-        self._size = index.estimates.buffer_bytes
-        inputs = input_buffers(index)
-        self._touched = [tuple(b for b in near if b not in inputs) for near in touched_buffers(index)]
-        self._fixed = frozenset(index.estimates.resizes)
-        self._forever = kept_buffers(index)
+        self._live = np.array(memory.live(base).live, dtype=np.int64)
+        self._size = memory.size
+        self._touched = [tuple(b for b in near if b not in memory.inputs) for near in memory.touched]
+        self._fixed = frozenset(memory.index.estimates.resizes)
+        self._forever = memory.kept
         self._touches: list[list[int]] = [[] for _ in self._size]
         for node in base:
             for buffer in self._touched[node]:
@@ -99,4 +96,3 @@ class LiveCurve:
             touches = self._touches[buffer]
             while touches and self._done[touches[-1]]:
                 touches.pop()
-

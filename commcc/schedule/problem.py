@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commcc.kernels import Work
+from commcc.memory import MemoryModel
 from commcc.simulate import Simulator, lower_bound
 from commcc.simulate.bound import Jobs, longest_paths
 from commcc.simulate.simulator import in_flight_bytes
@@ -42,6 +43,7 @@ class Problem:
         self.index = index
         self.costs = costs
         self.simulator = Simulator(index, costs)
+        self.memory = MemoryModel(index)
         self.bound = lower_bound(index, costs).ns
         count = len(index)
         self.preds = [index.preds(node) for node in range(count)]

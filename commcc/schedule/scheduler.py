@@ -55,7 +55,7 @@ class _Walk:
         self.position = [0] * count
         for position, node in enumerate(base):
             self.position[node] = position
-        self.curve = LiveCurve(problem.index, base, limits.budget)
+        self.curve = LiveCurve(problem.memory, base, limits.budget)
         self.latest = [policy.target_ns - t - d for t, d in zip(problem.tail_ns, problem.stream_ns, strict=True)]
         self.progress = [0, *accumulate(problem.stream_ns[node] for node in base)]
         self.compute_before = [0, *accumulate(int(problem.index.compute[node]) for node in base)]

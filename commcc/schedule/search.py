@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from commcc.memory import live_bytes
 from commcc.schedule.scheduler import Policy, schedule
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def _try(problem: Problem, base: Found, setting: tuple[int, int], limits: Limits
 
 def _judge(problem: Problem, order: Sequence[int], tried: int, settings: tuple[tuple[int, int], ...]) -> Found:
     timeline = problem.simulator.run(order)
-    peak = live_bytes(problem.index, order).peak_bytes
+    peak = problem.memory.live(order).peak_bytes
     return Found(tuple(order), timeline.step_ns, peak, tried, settings)
 
 
