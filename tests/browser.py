@@ -16,6 +16,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,14 @@ _FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
     *("--remote-debugging-pipe", "--force-device-scale-factor=1"),
 )
+#: Chromium reads commands from descriptor 3 and answers on 4: the pipes are put there on the way.
+_WIRING = """
+import fcntl, os, sys
+ends = [fcntl.fcntl(int(end), fcntl.F_DUPFD, 10) for end in sys.argv[1:3]]
+os.dup2(ends[0], 3)
+os.dup2(ends[1], 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 PATIENCE_SECONDS = 60.0
 
 
@@ -44,8 +53,7 @@ class Browser:
         self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         theirs_in, self._out = os.pipe()
         self._in, theirs_out = os.pipe()
-        # Chromium reads commands from descriptor 3 and answers on 4.
-        wiring = ["sh", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "sh"]
+        wiring = [sys.executable, "-c", _WIRING, str(theirs_in), str(theirs_out)]
         command = [find_browser() or "chromium", *_FLAGS, f"--user-data-dir={self._profile.name}", "about:blank"]
         silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self._process = subprocess.Popen([*wiring, *command], pass_fds=(theirs_in, theirs_out), **silent)

@@ -29,7 +29,8 @@ function fillCards(sides) {
 
 function cardOf(card, first, last) {
   const value = last.metrics[card.key] ?? null;
-  const [number, unit] = splitUnit(shown(card.key, value, value));
+  const largest = Math.max(value ?? 0, first?.metrics[card.key] ?? 0);
+  const [number, unit] = splitUnit(shown(card.key, value, largest));
   const parts = [
     make("p", { class: "card-label" }, card.label),
     make("p", { class: "card-value" }, number, make("small", {}, unit && ` ${unit}`)),
@@ -45,12 +46,12 @@ function changeLine(card, first, before, after) {
   const direction = before === null || after === null ? 0 : Math.sign(after - before) * card.better;
   const tone = direction > 0 ? "good" : direction < 0 ? "bad" : "even";
   const badge = make("span", { class: `badge ${tone}` }, text === "=" ? "unchanged" : text);
-  return make("p", { class: "card-change" }, badge, " ", make("span", {}, `${first.label} ${shown(card.key, before, after)}`));
+  return make("p", { class: "card-change" }, badge, " ", make("span", {}, `${first.label} ${shown(card.key, before, Math.max(before ?? 0, after ?? 0))}`));
 }
 
 function shown(key, value, like) {
   if (value === null) return MISSING;
-  if (key.endsWith("_ms")) return ms(value, like ?? value);
+  if (key.endsWith("_ms")) return ms(value, like);
   return key.endsWith("_share") ? percent(value) : bytes(value);
 }
 
@@ -60,7 +61,7 @@ function splitUnit(text) {
 }
 
 function ms(value, like = value) {
-  return duration(value * 1e6, like * 1e6);
+  return duration(value * 1e6, like * 1e6, value * 1e6);
 }
 
 function ratio(part, whole) {

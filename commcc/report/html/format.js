@@ -10,11 +10,11 @@ function timeUnit(ns) {
   return TIME_UNITS.find(([size]) => Math.abs(ns) >= size) ?? TIME_UNITS[3];
 }
 
-/** "12.35 ms"; in the unit that fits `like`, so that two figures side by side have the same one. */
-function duration(ns, like = ns) {
+/** "12.35 ms", in the unit that fits `like`, with the decimals that fit `fine`; for figures that stand together. */
+function duration(ns, like = ns, fine = Math.max(ns, like)) {
   if (!ns && !like) return `0${GAP}ms`;
   const [size, unit] = timeUnit(like);
-  return `${grouped(ns / size, size === 1 ? 0 : decimals(Math.max(Math.abs(ns), Math.abs(like)) / size))}${GAP}${unit}`;
+  return `${grouped(ns / size, size === 1 ? 0 : decimals(fine / size))}${GAP}${unit}`;
 }
 
 /** Decimals that give a number four significant digits. */
