@@ -92,7 +92,7 @@ def run(
 ) -> RunResult:
     """Run ``passes`` in order. ``progress`` is told what happens next.
 
-    model: prices the first and the last graph; passes do not see it. hints: numbers for symbolic sizes
+    model: prices the first and the last graph, and what passes decide by price. hints: numbers for symbolic sizes
     (:mod:`commcc.index.hints`), which change estimates only.
     Raises :class:`InternalError` when a result is not the same program.
     """
@@ -104,7 +104,7 @@ def run(
     for made in passes:
         clock = _Clock()
         tell(f"{made.name}: planning")
-        plan = made.plan(last.index, last.ident)
+        plan = made.plan(last.index, last.ident, model)
         clock.lap("plan")
         if plan.changes:
             tell(f"{made.name}: applying and verifying")

@@ -61,15 +61,20 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Plan:
-    """Edits of one pass on the graph with this fingerprint. ``report`` is the pass's own account."""
+    """Edits of one pass on the graph with this fingerprint.
+
+    order: all nodes in their new order, for plans without buckets; None leaves it. report: the pass's
+    own account.
+    """
 
     pass_text: str
     fingerprint: str
     buckets: tuple[Bucket, ...] = ()
     tags: tuple[TagEntry, ...] = ()
+    order: tuple[int, ...] | None = None
     left_out: tuple[LeftOut, ...] = ()
     report: Mapping[str, Json] = field(default_factory=dict)
 
     @property
     def changes(self) -> bool:
-        return bool(self.buckets or self.tags)
+        return bool(self.buckets or self.tags or self.order is not None)

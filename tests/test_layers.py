@@ -21,7 +21,7 @@ LAYERS = (
     ("program", "index", "reach"),
     ("serialization", "memory", "collectives", "metrics", "capture", "cost"),
     ("plan",),
-    ("apply", "verify", "simulate", "predict", "snapshot"),
+    ("apply", "verify", "simulate", "predict", "snapshot", "schedule"),
     ("passes",),
     ("pipeline", "diff", "diffing", "lint", "explain"),
     ("report",),

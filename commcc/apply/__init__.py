@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from commcc.apply.emit import emit
-from commcc.apply.order import arrange
+from commcc.apply.order import arrange, in_order
 from commcc.collection import no_collection
 from commcc.errors import InternalError
 from commcc.program import META_KEY, NodeRecord, record_of
@@ -31,11 +31,12 @@ __all__ = ["apply_plan"]
 def apply_plan(program: Program, index: GraphIndex, plan: Plan) -> Program:
     """The program with the plan's edits made.
 
-    Raises :class:`InternalError` when the plan was made from another graph or has a cycle.
+    Raises :class:`InternalError` when the plan was made from another graph, has a cycle, or its order is not legal.
     """
     if plan.fingerprint != index.fingerprint:
         raise InternalError("the plan was made from another graph", where=plan.pass_text)
-    graph = emit(program.graph, index, plan.buckets, arrange(index, plan.buckets))
+    units = arrange(index, plan.buckets) if plan.order is None else in_order(index, plan.order)
+    graph = emit(program.graph, index, plan.buckets, units)
     by_name = {node.name: node for node in graph.nodes} if plan.tags else {}
     for tag in plan.tags:
         node = by_name[index.names[tag.launch]]

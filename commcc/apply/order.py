@@ -131,3 +131,18 @@ def arrange(index: GraphIndex, buckets: Sequence[Bucket]) -> list[Unit]:
         stuck = next(made.units[u] for u, count in enumerate(missing) if count)
         raise InternalError(f"buckets wait for each other (bucket or node {stuck.number})", where="apply")
     return order
+
+
+def in_order(index: GraphIndex, order: Sequence[int]) -> list[Unit]:
+    """Units of all nodes in this order; :class:`InternalError` when it is not a legal order of the graph."""
+    count = len(index)
+    place = {node: at for at, node in enumerate(order)}
+    if len(order) != count or place.keys() != set(range(count)) or (count and order[-1] != count - 1):
+        raise InternalError("an order has to name every node once and the output last", where="apply")
+    for node in range(count):
+        launch = index.wait_of.get(node)
+        early = [p for p in (*index.preds(node), *(() if launch is None else (launch,))) if place[p] > place[node]]
+        if early:
+            names = index.names[node], index.names[early[0]]
+            raise InternalError(f"the order puts '{names[0]}' before '{names[1]}', which it needs", where="apply")
+    return [Unit(NODE, node) for node in order]

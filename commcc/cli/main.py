@@ -41,6 +41,7 @@ COMMANDS = {
     "inspect": "commcc.cli.inspect:command",
     "simulate": "commcc.cli.simulate:command",
     "bucket": "commcc.cli.rewriting:pass_command",
+    "reorder": "commcc.cli.rewriting:pass_command",
     "tag": "commcc.cli.rewriting:pass_command",
     "explain": "commcc.cli.explain:command",
     "verify": "commcc.cli.verify:command",

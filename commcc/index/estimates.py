@@ -46,7 +46,7 @@ def estimate(
         buffer_bytes=_buffer_bytes(
             buffers, [_extents(n.meta.get("val"), tensors[i], parts.get(i, ()), hints) for i, n in enumerate(nodes)]
         ),
-        resizes={i: size for i, size in resizes.items() if isinstance(size, int)},
+        resizes={i: max(0, size) for i, size in resizes.items() if isinstance(size, int)},
         work=kinds,
         flops={i: count for i, count in counts.items() if count is not None},
         hints=tuple(sorted(hints.used.values(), key=lambda hint: (len(hint.symbol), hint.symbol))),

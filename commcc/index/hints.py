@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-_MAX_NUMBER = 2**62
+#: Larger numbers, also of elements in one tensor, count as unknown.
+MAX_NUMBER = 2**62
 #: Functions whose value can be huge although their arguments are not.
 _EXPLOSIVE = ("Pow", "Shift", "exp")
 
@@ -52,7 +53,10 @@ class SizeHints:
         self.used: dict[str, Hint] = {}
 
     def value(self, size: Any) -> int | None:
-        """The number for an int or a symbolic int; None when a symbol in it has no number."""
+        """The number for an int or a symbolic int; None when a symbol in it has no number.
+
+        Hints that contradict each other (``u0 - u1`` with a smaller ``u0``) make a size of 0, not a negative one.
+        """
         if isinstance(size, int):
             return size
         node = getattr(size, "node", None)
@@ -77,7 +81,7 @@ class SizeHints:
             number = int(expr.xreplace(values))
         except (TypeError, ValueError, ArithmeticError):
             return None
-        return number if abs(number) <= _MAX_NUMBER else None
+        return max(0, number) if abs(number) <= MAX_NUMBER else None
 
     def _of_symbol(self, name: str) -> Hint | None:
         if name not in self.used:
@@ -142,7 +146,7 @@ def _declared(header: Mapping[str, Any]) -> dict[str, tuple[int | None, int | No
     found: dict[str, tuple[int | None, int | None]] = {}
     for name, entry in table.items() if isinstance(table, dict) else ():
         if isinstance(entry, (list, tuple)) and len(entry) == 3:
-            upper, hint = (number if type(number) is int else None for number in entry[1:])
+            upper, hint = (number if type(number) is int and number >= 0 else None for number in entry[1:])
             found[name] = (upper, hint)
     return found
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from commcc.index.graph import Tensor
+from commcc.index.hints import MAX_NUMBER
 
 if TYPE_CHECKING:
     from commcc.index.hints import SizeHints
@@ -45,7 +46,7 @@ class TensorTable:
             if value is None:
                 return None
             total *= value
-        return total
+        return total if total <= MAX_NUMBER else None
 
 
 def _contiguous(val: torch.Tensor) -> bool:

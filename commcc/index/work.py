@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 
+#: More than any machine does in a year; hints that make so many are wrong.
+_MAX_FLOPS = 2**100
+
 
 def work(nodes: Sequence[fx.Node]) -> tuple[Work, ...]:
     """How every node runs."""
@@ -114,11 +117,13 @@ def flops(node: fx.Node, hints: SizeHints) -> int | None:
         args, kwargs = _shapes((node.args, node.kwargs), hints)
         out = _shapes(node.meta.get("val"), hints)
         if own is not None:
-            return int(own(args, out))
-        formula = _formulas().flop_registry.get(getattr(node.target, "overloadpacket", node.target))
-        return None if formula is None else int(formula(*args, **kwargs, out_val=out))
+            count = int(own(args, out))
+        else:
+            formula = _formulas().flop_registry[getattr(node.target, "overloadpacket", node.target)]
+            count = int(formula(*args, **kwargs, out_val=out))
     except Exception:
         return None
+    return count if count <= _MAX_FLOPS else None
 
 
 def _formulas() -> Any:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from commcc.collectives import Identification
+    from commcc.cost import CostModel
     from commcc.index import GraphIndex
     from commcc.plan import Plan
 
@@ -21,8 +22,11 @@ class Pass(ABC):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @abstractmethod
-    def plan(self, index: GraphIndex, ident: Identification) -> Plan:
-        """Decide what to change. Reads only; the same index and options give the same plan."""
+    def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
+        """Decide what to change. Reads only; the same index, options and cost model give the same plan.
+
+        A pass that needs prices raises :class:`commcc.errors.OptionError` without a model.
+        """
 
     def problems(self) -> Iterator[str]:
         """Contradictions between options, one message each."""

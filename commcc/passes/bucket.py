@@ -30,6 +30,7 @@ from commcc.terms import Kind
 
 if TYPE_CHECKING:
     from commcc.collectives import Collective, Identification
+    from commcc.cost import CostModel
     from commcc.index import GraphIndex
     from commcc.terms import Json
 
@@ -71,7 +72,7 @@ class Bucket(Pass):
         False, "concatenate in order of parameters and outputs instead of graph order", type="bool"
     )
 
-    def plan(self, index: GraphIndex, ident: Identification) -> Plan:
+    def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
         """Greedy buckets under the caps; see :mod:`commcc.passes.greedy` for the cases."""
         groups = select_groups(ident, self.groups)
         taken, left = eligible(index, ident, groups)

@@ -31,7 +31,7 @@ def option(default: Any, help: str, *, type: str, **more: Any) -> Any:
     """A dataclass field that is an option.
 
     type: ``int``, ``float``, ``floats`` (a number or a list), ``bool``, ``choice`` or ``names``.
-    more: ``choices`` (words accepted), ``none`` (what None means; without it None is refused),
+    more: ``choices`` (words accepted, beside numbers too), ``none`` (what None means; without it None is refused),
     ``minimum`` (smallest number accepted).
     """
     return dataclasses.field(default=default, metadata={"help": help, "type": type, **more})
@@ -66,6 +66,8 @@ def parse_value(field: dataclasses.Field[Any], value: Any) -> Any:
         if "none" not in meta:
             raise ValueError("cannot be none")
         return None
+    if isinstance(value, str) and value in meta.get("choices", ()):
+        return value
     return _PARSERS[meta["type"]](value, meta)
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 _PASSES = {
     "tag": "commcc.passes.tag:Tag",
     "bucket": "commcc.passes.bucket:Bucket",
+    "reorder": "commcc.passes.reorder:Reorder",
 }
 
 

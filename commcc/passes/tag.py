@@ -23,6 +23,7 @@ from commcc.terms import Kind
 
 if TYPE_CHECKING:
     from commcc.collectives import Collective, Identification
+    from commcc.cost import CostModel
     from commcc.index import GraphIndex
 
 _REDUCTIONS = (Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
@@ -35,7 +36,7 @@ class Tag(Pass):
     name: ClassVar[str] = "tag"
     summary: ClassVar[str] = "write the role of parameter gathers and gradient reductions into the graph"
 
-    def plan(self, index: GraphIndex, ident: Identification) -> Plan:
+    def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
         """Tags for eligible collectives that do not carry the same tag already."""
         eligible = [c for c in ident.collectives if is_taggable(c)]
         new = [c for c in eligible if index.tags.get(c.launch, (None,))[0] is not c.role]

@@ -50,6 +50,9 @@ class Problem:
         for wait, launch in index.wait_of.items():
             if launch not in self.preds[wait]:
                 self.preds[wait] = (*self.preds[wait], launch)
+        if count:
+            # The output ends the graph, whatever it returns.
+            self.preds[-1] = _sinks(self.preds)
         self.users: list[list[int]] = [[] for _ in range(count)]
         for node, preds in enumerate(self.preds):
             for pred in preds:
@@ -79,3 +82,9 @@ class Problem:
         index = self.index
         light = index.estimates.work[node] is not Work.KERNEL and not index.compute[node]
         return not light or node in index.wait_of or node in index.launches or node in index.writes
+
+
+def _sinks(preds: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """What the last node has to wait for: all that it needs, and all that nobody else does."""
+    needed = {p for node in range(len(preds) - 1) for p in preds[node]}
+    return tuple(sorted({*preds[-1], *(node for node in range(len(preds) - 1) if node not in needed)}))

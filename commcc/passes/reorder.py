@@ -1,0 +1,149 @@
+"""reorder: changes the order of nodes so that compute runs while collectives move bytes, within memory.
+
+    reorder{max_in_flight_gb=4,memory_budget=none,effort=12}
+
+Gathers of parameters are launched early enough to be there when they are needed, and the casts that
+feed them come along; results of reductions are waited for late; independent compute moves into the
+shadow of activation collectives (tensor and expert parallelism). :mod:`commcc.schedule` finds the
+order; this pass sets its limits and reports. Values do not change: dependences of data, memory, random
+numbers and effects all hold.
+
+Limits: the order is judged by the simulator under the given cost model; a better order in it is better
+on a machine as far as the costs are right.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from commcc.errors import OptionError
+from commcc.passes.base import Pass
+from commcc.passes.options import option, to_text
+from commcc.plan import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from commcc.collectives import Identification
+    from commcc.cost import CostModel
+    from commcc.index import GraphIndex
+    from commcc.schedule import Found, Limits, Problem
+    from commcc.terms import Json
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Reorder(Pass):
+    """Limits of the schedule, and how long to look for one; see the module docstring."""
+
+    name: ClassVar[str] = "reorder"
+    summary: ClassVar[str] = "schedule for overlap within a memory budget"
+
+    max_compute_prefetch: int | None = option(
+        50,
+        "compute nodes between a launch that is moved ahead and its first wait",
+        type="int",
+        minimum=0,
+        none="no limit",
+    )
+    max_in_flight_gb: float | None = option(
+        2.0,
+        "GiB of collectives launched ahead of their place and not yet waited for",
+        type="float",
+        minimum=0,
+        none="no limit",
+    )
+    memory_budget: str | float | None = option(
+        "auto",
+        "peak memory in GiB; auto is the graph's own peak and the larger of 1 GiB and 5 %",
+        type="float",
+        minimum=0,
+        choices=("auto",),
+        none="no limit",
+    )
+    effort: int = option(6, "schedules to try; more take longer and are never worse", type="int", minimum=1)
+
+    def problems(self) -> Iterator[str]:
+        """A limit of nothing in flight leaves nothing to move."""
+        if self.max_in_flight_gb == 0 and self.max_compute_prefetch not in (0, None):
+            yield "max_in_flight_gb=0 lets no launch move, so max_compute_prefetch cannot be used; set it to 0 as well"
+
+    def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
+        """The best order found."""
+        from commcc.schedule import Problem, search
+
+        if model is None:
+            raise OptionError("reorder needs a cost model", where="pass 'reorder'", hint="name one, as in --cost h100")
+        problem = Problem(index, model.price(index))
+        before = problem.memory.live(range(len(index)))
+        limits = self._limits(before.peak_bytes, before.input_bytes)
+        found = search(problem, limits, self.effort)
+        changed = any(node != place for place, node in enumerate(found.order))
+        return Plan(
+            pass_text=to_text(self),
+            fingerprint=index.fingerprint,
+            order=found.order if changed else None,
+            report=_report(problem, limits, found, before.peak_bytes),
+        )
+
+    def _limits(self, peak: int, inputs: int) -> Limits:
+        from commcc.schedule import Limits
+
+        budget: int | None = None
+        if self.memory_budget == "auto":
+            budget = peak + max(GIB, peak // 20)
+        elif self.memory_budget is not None:
+            budget = int(float(self.memory_budget) * GIB)
+            if budget < inputs:
+                raise OptionError(
+                    f"memory_budget={self.memory_budget:g} GiB is less than the graph's inputs take, "
+                    f"{inputs / GIB:.2f} GiB",
+                    where="pass 'reorder'",
+                    hint=f"the graph's own peak is {peak / GIB:.2f} GiB",
+                )
+        in_flight = None if self.max_in_flight_gb is None else int(self.max_in_flight_gb * GIB)
+        return Limits(budget, in_flight, self.max_compute_prefetch)
+
+
+def _report(problem: Problem, limits: Limits, found: Found, peak: int) -> dict[str, Json]:
+    before, after = problem.simulator.run(), problem.simulator.run(found.order)
+    place = {node: at for at, node in enumerate(found.order)}
+    launches = [n for n in problem.index.launches if place[n] != n]
+    remarks: list[Json] = []
+    if limits.budget is not None and found.peak_bytes > limits.budget:
+        over = found.peak_bytes - limits.budget
+        remarks.append(
+            f"no order found meets the memory budget of {limits.budget / GIB:.2f} GiB: "
+            f"this one passes it by {over / GIB:.2f} GiB"
+        )
+    return {
+        "cost_model": {"name": problem.costs.model, "hash": problem.costs.hash},
+        "step_ms": [_ms(before.step_ns), _ms(after.step_ns)],
+        "exposed_ms": [_ms(before.exposed_ns), _ms(after.exposed_ns)],
+        "lower_bound_ms": _ms(problem.bound),
+        "over_bound": round(after.step_ns / problem.bound - 1, 6) if problem.bound else 0.0,
+        "peak_bytes": [peak, found.peak_bytes],
+        "memory_budget_bytes": limits.budget,
+        "in_flight_bytes": [before.in_flight_bytes, after.in_flight_bytes],
+        "moved_nodes": _moved(found.order),
+        "moved_launches": len(launches),
+        "schedules_tried": found.tried,
+        "settings": [list(pair) for pair in found.settings],
+        "remarks": remarks,
+    }
+
+
+def _ms(ns: int) -> float:
+    return round(ns / 1e6, 6)
+
+
+def _moved(order: tuple[int, ...]) -> int:
+    """Nodes that are not on one longest run that kept its order: what had to be moved."""
+    ends: list[int] = []
+    for node in order:
+        at = bisect_left(ends, node)
+        ends[at : at + 1] = [node]
+    return len(order) - len(ends)
