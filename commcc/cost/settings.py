@@ -45,7 +45,8 @@ def parse(text: str) -> CostText:
             device = key
         elif not equals or not value:
             wrong.append(f"'{part}' is not key=value" if part else "an empty part")
-        elif key == "device" and not device:
+        elif key == "device":
+            wrong += ["device is given twice"] if device else []
             device = value
         elif key in files:
             files[key].append(value)
