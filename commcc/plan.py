@@ -6,17 +6,27 @@ A plan is made of index numbers and carries the fingerprint of the index it was 
     plan.buckets[0].members      # (12, 40, 71): launches to merge, in order of concatenation
     plan.buckets[0].reason       # '3 of 3 members fit in 200 MiB and 1500 nodes'
     plan.left_out[0].reason      # "size depends on 's0'"
+
+Plans are stored by :mod:`commcc.planfile`, which reads from the annotations here what a number stands for:
+``Node`` and ``Order`` for nodes, ``Count`` for plain numbers. A bare ``int`` is refused there.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from commcc.terms import Json, Kind, Role
+
+#: A node of the index, or the position at which it stands.
+Node: TypeAlias = Annotated[int, "node"]
+#: A number that is not a node.
+Count: TypeAlias = Annotated[int, "count"]
+#: All nodes of the index in a new order.
+Order: TypeAlias = Annotated[tuple[int, ...], "order"]
 
 
 @dataclass(frozen=True)
@@ -32,11 +42,11 @@ class Bucket:
     """
 
     kind: Kind
-    members: tuple[int, ...]
-    launch_at: int
-    wait_at: int
+    members: tuple[Node, ...]
+    launch_at: Node
+    wait_at: Node
     reason: str
-    hoist: tuple[int, ...] = ()
+    hoist: tuple[Node, ...] = ()
     shared_cast: bool = False
     as_bytes: bool = False
     copies: tuple[bool, ...] = ()
@@ -46,16 +56,72 @@ class Bucket:
 class TagEntry:
     """Write a role into the record of a launch."""
 
-    launch: int
+    launch: Node
     role: Role
     evidence: str
+
+
+@dataclass(frozen=True)
+class NewGroup:
+    """A process group to add to the table: ``origin`` once more, under another name.
+
+    role: the option of the ``groups`` pass that asked for it.
+    """
+
+    name: str
+    origin: str
+    role: str
+    reason: str
+    high_priority: bool = True
+
+
+@dataclass(frozen=True)
+class Regroup:
+    """Let a launch run on another group."""
+
+    launch: int
+    group: str
+
+
+@dataclass(frozen=True)
+class Duplicate:
+    """Launches that gather what ``keep`` gathers, to be served by it.
+
+    drop: the other launches. wait: the earliest wait on any of them, which stays. waits: the others, which go.
+    dead: nodes that fed dropped launches and nothing else. bytes: of the gathered result.
+    """
+
+    keep: int
+    drop: tuple[int, ...]
+    wait: int
+    waits: tuple[int, ...]
+    reason: str
+    dead: tuple[int, ...] = ()
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Dead:
+    """Nodes to be removed: none of their results is used, and they do nothing else."""
+
+    nodes: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class ControlEdge:
+    """``node`` must not run before ``after`` has, whatever a backend makes of the order."""
+
+    node: int
+    after: int
+    reason: str
 
 
 @dataclass(frozen=True)
 class LeftOut:
     """A collective that could have been merged but was not, and why."""
 
-    launch: int
+    launch: Node
     reason: str
 
 
@@ -63,15 +129,15 @@ class LeftOut:
 class Plan:
     """Edits of one pass on the graph with this fingerprint.
 
-    order: all nodes in their new order, for plans without buckets; None leaves it. report: the pass's
-    own account.
+    order: all nodes in their new order, for plans that remove and merge nothing; None leaves it.
+    metadata: keys of node metadata to be dropped everywhere. report: the pass's own account.
     """
 
     pass_text: str
     fingerprint: str
     buckets: tuple[Bucket, ...] = ()
     tags: tuple[TagEntry, ...] = ()
-    order: tuple[int, ...] | None = None
+    order: Order | None = None
     left_out: tuple[LeftOut, ...] = ()
     report: Mapping[str, Json] = field(default_factory=dict)
 

@@ -37,12 +37,18 @@ META_KEY = "commcc"
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """One process group as the graph names it, seen from the rank that dumped the graph."""
+    """One process group as the graph names it, seen from the rank that dumped the graph.
+
+    origin: the group that this one was split off, with the same ranks; None for a group that the graph came with.
+    high_priority: its stream is to be made with high priority.
+    """
 
     name: str
     size: int | None
     ranks: tuple[int, ...] | None = None
     description: str = ""
+    origin: str | None = None
+    high_priority: bool = False
 
 
 @dataclass(frozen=True)

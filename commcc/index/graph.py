@@ -102,6 +102,7 @@ class GraphIndex:
     barriers: nodes that communicate in a way that is not understood.
 
     estimates: what cost and memory models need besides.
+    digests: two bytes for each node of what the fingerprint covers, to tell which nodes differ.
     """
 
     fingerprint: str
@@ -129,6 +130,7 @@ class GraphIndex:
     groups: dict[str, GroupEntry]
     estimates: Estimates
     warnings: tuple[str, ...] = field(default=())
+    digests: bytes = b""
 
     def __len__(self) -> int:
         return len(self.names)
