@@ -62,6 +62,12 @@ class VerifyError(CommccError):
     exit_code = EXIT_FINDINGS
 
 
+class FindingError(CommccError):
+    """Something that was asked to be an error: a pass that changed nothing, a figure above its limit."""
+
+    exit_code = EXIT_FINDINGS
+
+
 class InternalError(CommccError):
     """A broken promise inside commcc."""
 

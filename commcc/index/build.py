@@ -48,8 +48,9 @@ def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
     writes = {i: _numbers(t.writes, number) for i, t in enumerate(traits) if t.writes}
     outputs, output_descriptors = _outputs(nodes, number)
     barriers = tuple(i for i, t in enumerate(traits) if t.barrier)
+    fingerprint, digests = _fingerprint(nodes, tensors)
     return GraphIndex(
-        fingerprint=_fingerprint(nodes, tensors),
+        fingerprint=fingerprint,
         names=names,
         ops=tuple(_op(node) for node in nodes),
         data_preds=data_preds,
@@ -74,6 +75,7 @@ def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
         groups=_groups(program, launches),
         estimates=estimate(nodes, number, storages, tensors, hints),
         warnings=_warnings(names, barriers, nodes),
+        digests=digests,
     )
 
 
@@ -214,11 +216,15 @@ def _warnings(names: tuple[str, ...], barriers: tuple[int, ...], nodes: list[fx.
     )
 
 
-def _fingerprint(nodes: list[fx.Node], tensors: tuple[Any, ...]) -> str:
+def _fingerprint(nodes: list[fx.Node], tensors: tuple[Any, ...]) -> tuple[str, bytes]:
+    """Of the whole graph, and two bytes of each node."""
     digest = hashlib.sha256()
+    each = bytearray()
     for node, tensor in zip(nodes, tensors, strict=True):
         target = node.target if isinstance(node.target, str) else ops.op_name(node.target)
         overload = getattr(node.target, "_overloadname", "")
         shape = (tensor.dtype, tensor.shape, tensor.device) if tensor is not None else None
-        digest.update(f"{node.op} {node.name} {target}.{overload} {node.args} {node.kwargs} {shape}\n".encode())
-    return digest.hexdigest()
+        line = f"{node.op} {node.name} {target}.{overload} {node.args} {node.kwargs} {shape}\n".encode()
+        digest.update(line)
+        each += hashlib.blake2b(line, digest_size=2).digest()
+    return digest.hexdigest(), bytes(each)

@@ -159,32 +159,56 @@ def to_text(made: Pass) -> str:
     return f"{made.name}{{{','.join(changed)}}}" if changed else made.name
 
 
-def parse_pipeline(text: str) -> list[Pass]:
-    """Passes from ``name{opt=1,opt=2},name``; an unknown name or option is an :class:`OptionError`."""
+def parse_pipeline(text: str, defaults: Mapping[str, Mapping[str, Any]] | None = None) -> list[Pass]:
+    """Passes from ``name{opt=1,opt=2},name``; one :class:`OptionError` names every unknown name and wrong option.
+
+    defaults: options by pass name, for what the text does not say.
+    """
     from commcc.passes import registry
 
     passes: list[Pass] = []
+    wrong: list[OptionError] = []
+    for name, options in _written(text):
+        try:
+            passes.append(build(registry.get(name), {**(defaults or {}).get(name, {}), **_pairs(options)}))
+        except OptionError as error:
+            wrong.append(error)
+    if len(wrong) == 1:
+        raise wrong[0]
+    if wrong:
+        said = "; ".join(error.what if error.where is None else f"{error.where}: {error.what}" for error in wrong)
+        raise OptionError(said, where="pipeline", hint="see 'commcc passes'")
+    return passes
+
+
+def _written(text: str) -> list[tuple[str, str]]:
+    """Names and option texts of a pipeline text, in order."""
+    found: list[tuple[str, str]] = []
     position = 0
     while position < len(text):
         match = _PASS_TEXT.match(text, position)
         if match is None:
-            raise OptionError(
-                f"cannot read '{text[position:]}'", where="pipeline", hint="write name{option=value},name"
-            )
-        passes.append(build(registry.get(match[1]), _pairs(match[2] or "")))
+            raise OptionError(f"cannot read '{text[position:]}'", where="pipeline", hint=_PIPELINE_HINT)
+        found.append((match[1], match[2] or ""))
         position = match.end()
-    if not passes:
+    if not found:
         raise OptionError("no pass given", where="pipeline", hint=_PIPELINE_HINT)
-    return passes
+    return found
 
 
 def _pairs(text: str) -> dict[str, str]:
+    """Option texts by field name; what has no value or is given twice is an :class:`OptionError`."""
     pairs: dict[str, str] = {}
+    wrong: list[str] = []
     for part in filter(None, (p.strip() for p in text.split(","))):
-        name, equals, value = part.partition("=")
+        raw, equals, value = part.partition("=")
+        name = raw.strip().replace("-", "_")
         if not equals:
-            raise OptionError(f"option '{part}' has no value", where="pipeline", hint="write name=value")
-        if name.strip() in pairs:
-            raise OptionError(f"option '{name.strip()}' is given twice", where="pipeline")
-        pairs[name.strip()] = value.strip()
+            wrong.append(f"option '{part}' has no value (write name=value)")
+        elif name in pairs:
+            wrong.append(f"option '{raw.strip()}' is given twice")
+        else:
+            pairs[name] = value.strip()
+    if wrong:
+        raise OptionError("; ".join(wrong), where="pipeline")
     return pairs
