@@ -79,7 +79,7 @@ class NewGroup:
 class Regroup:
     """Let a launch run on another group."""
 
-    launch: int
+    launch: Node
     group: str
 
 
@@ -91,20 +91,20 @@ class Duplicate:
     dead: nodes that fed dropped launches and nothing else. bytes: of the gathered result.
     """
 
-    keep: int
-    drop: tuple[int, ...]
-    wait: int
-    waits: tuple[int, ...]
+    keep: Node
+    drop: tuple[Node, ...]
+    wait: Node
+    waits: tuple[Node, ...]
     reason: str
-    dead: tuple[int, ...] = ()
-    bytes: int = 0
+    dead: tuple[Node, ...] = ()
+    bytes: Count = 0
 
 
 @dataclass(frozen=True)
 class Dead:
     """Nodes to be removed: none of their results is used, and they do nothing else."""
 
-    nodes: tuple[int, ...]
+    nodes: tuple[Node, ...]
     reason: str
 
 
@@ -112,8 +112,8 @@ class Dead:
 class ControlEdge:
     """``node`` must not run before ``after`` has, whatever a backend makes of the order."""
 
-    node: int
-    after: int
+    node: Node
+    after: Node
     reason: str
 
 
@@ -138,9 +138,16 @@ class Plan:
     buckets: tuple[Bucket, ...] = ()
     tags: tuple[TagEntry, ...] = ()
     order: Order | None = None
+    groups: tuple[NewGroup, ...] = ()
+    regroups: tuple[Regroup, ...] = ()
+    duplicates: tuple[Duplicate, ...] = ()
+    dead: tuple[Dead, ...] = ()
+    metadata: tuple[str, ...] = ()
+    control: tuple[ControlEdge, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     report: Mapping[str, Json] = field(default_factory=dict)
 
     @property
     def changes(self) -> bool:
-        return bool(self.buckets or self.tags or self.order is not None)
+        edits = (self.buckets, self.tags, self.regroups, self.duplicates, self.dead, self.metadata, self.control)
+        return self.order is not None or any(edits)

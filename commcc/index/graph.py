@@ -61,12 +61,17 @@ class Launch:
 
 @dataclass(frozen=True)
 class GroupEntry:
-    """A process group as the program's table has it; ``size`` is None when nothing tells it."""
+    """A process group as the program's table has it; ``size`` is None when nothing tells it.
+
+    origin: the group that it was split off, with the same ranks. high_priority: of its stream.
+    """
 
     name: str
     size: int | None
     ranks: tuple[int, ...] | None
     description: str
+    origin: str | None = None
+    high_priority: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,10 @@ class GraphIndex:
     tensors: facts of a single-tensor result, else None.
     users: consumers of the result. modules: cleaned module paths. custom: annotation dictionaries.
     barriers: nodes that communicate in a way that is not understood.
+    stays: nodes that do more than compute their result, or may do; they stay although nothing uses them.
+    repeats: nodes on the way from a graph input to a gather, and gathers, that repeat an earlier node: the
+    same op on the same operands, of which none was written in between. control: for nodes that a control
+    edge holds in place, the nodes that they are held behind. metadata: how many nodes have each key.
 
     estimates: what cost and memory models need besides.
     digests: two bytes for each node of what the fingerprint covers, to tell which nodes differ.
@@ -130,6 +139,10 @@ class GraphIndex:
     groups: dict[str, GroupEntry]
     estimates: Estimates
     warnings: tuple[str, ...] = field(default=())
+    stays: frozenset[int] = frozenset()
+    repeats: dict[int, int] = field(default_factory=dict)
+    control: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    metadata: dict[str, int] = field(default_factory=dict)
     digests: bytes = b""
 
     def __len__(self) -> int:
