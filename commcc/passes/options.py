@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from commcc.errors import OptionError, closest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from commcc.passes.base import Pass
 
@@ -169,16 +170,22 @@ def parse_pipeline(text: str, defaults: Mapping[str, Mapping[str, Any]] | None =
     passes: list[Pass] = []
     wrong: list[OptionError] = []
     for name, options in _written(text):
-        try:
+        with _collecting(wrong):
             passes.append(build(registry.get(name), {**(defaults or {}).get(name, {}), **_pairs(options)}))
-        except OptionError as error:
-            wrong.append(error)
     if len(wrong) == 1:
         raise wrong[0]
     if wrong:
         said = "; ".join(error.what if error.where is None else f"{error.where}: {error.what}" for error in wrong)
         raise OptionError(said, where="pipeline", hint="see 'commcc passes'")
     return passes
+
+
+@contextmanager
+def _collecting(wrong: list[OptionError]) -> Iterator[None]:
+    try:
+        yield
+    except OptionError as error:
+        wrong.append(error)
 
 
 def _written(text: str) -> list[tuple[str, str]]:
