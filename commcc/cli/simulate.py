@@ -165,7 +165,8 @@ def _write_page(request: Request, tracks: Sequence[Track]) -> None:
         "cost": {"name": request.cost.name, "hash": request.cost.hash, **request.cost.settings.to_json()},
         "hints": dict(request.hints),
     }
-    page = write_html(sides, title=request.graph, options=options, explanations=[each.to_json() for each in worst])
+    title = " and ".join(Path(name).name for name in (request.graph, request.after) if name)
+    page = write_html(sides, title=title, options=options, explanations=[each.to_json() for each in worst])
     replace_file(request.page or Path(), lambda stream: stream.write(page.encode()))
 
 

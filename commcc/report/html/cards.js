@@ -3,13 +3,13 @@
 /** Figures of the cards; better: -1 when less is better, 1 when more is, 0 when neither. */
 const CARDS = [
   { label: "Step time", key: "step_ms", better: -1, note: (m) => `compute ${ms(m.compute_ms)}` },
-  { label: "Exposed", key: "exposed_ms", better: -1, note: (m) => `${percent(ratio(m.exposed_ms, m.step_ms))} of the step` },
+  { label: "Exposed", key: "exposed_ms", better: -1, note: (m) => (m.step_ms ? `${percent(m.exposed_ms / m.step_ms)} of the step` : "nothing takes time") },
   { label: "Hidden share", key: "hidden_share", better: 1, note: (m) => `of ${ms(m.communication_ms)} communication` },
-  { label: "Lower bound", key: "lower_bound_ms", better: 0, note: (m) => `step is ${grouped(ratio(m.step_ms, m.lower_bound_ms) ?? 0, 2)} \u00d7 this` },
+  { label: "Lower bound", key: "lower_bound_ms", better: 0, note: (m) => (m.lower_bound_ms ? `step is ${grouped(m.step_ms / m.lower_bound_ms, 2)} \u00d7 this` : "nothing takes time") },
   { label: "Peak memory", key: "peak_bytes", better: -1, note: (m) => `in flight at most ${bytes(m.in_flight_bytes ?? 0)}` },
 ];
 
-function fillHead(title, sides) {
+function fillHead(title, sides, passes) {
   byId("title").append(title);
   const models = [...new Set(sides.map((side) => `${side.model.name} ${side.model.hash}`))];
   const parts = models.map((_, k) => [sides[k].model.name, sides[k].model.hash]);
@@ -19,6 +19,7 @@ function fillHead(title, sides) {
   line.append("cost model ");
   for (const [name, hash] of parts) line.append(make("b", {}, name), " ", make("code", { title: "hash of the cost model" }, hash), "  \u00b7  ");
   line.append(nodes.join(", "));
+  if (passes) line.append("  \u00b7  passes ", make("code", {}, String(passes)));
 }
 
 function fillCards(sides) {
@@ -62,8 +63,4 @@ function splitUnit(text) {
 
 function ms(value, like = value) {
   return duration(value * 1e6, like * 1e6, value * 1e6);
-}
-
-function ratio(part, whole) {
-  return whole ? part / whole : null;
 }

@@ -17,6 +17,10 @@ class CollectiveTable {
     });
     this.count = make("p", { class: "range", role: "status" });
     this.tabs = sides.length > 1 ? sides.map((side) => this.tab(side)) : [];
+    if (!sides.some((side) => side.collectives.length)) {
+      byId("collectives-table").append(make("p", { class: "lead" }, "No collectives."));
+      return;
+    }
     const tools = byId("collectives-tools");
     tools.append(make("div", { class: "search" }, this.filter));
     if (this.tabs.length) tools.append(make("div", { class: "buttons", role: "group", "aria-label": "Graph" }, ...this.tabs));

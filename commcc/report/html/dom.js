@@ -21,22 +21,30 @@ function link(text, act, about = null) {
   return make("button", { type: "button", class: "link", title: about, click: act }, text);
 }
 
-/** A canvas that keeps the size of its box, in pixels of the screen. */
+/** CSS pixels to a unit of a picture: 1, or more where the style makes everything larger. */
+function unitSize() {
+  return Number.parseFloat(getComputedStyle(document.documentElement).fontSize) / 10 || 1;
+}
+
+/** A canvas that keeps the size of its box, in pixels of the screen; sizes are in units. */
 class Surface {
   constructor(parent, height, label) {
     this.canvas = make("canvas", { role: "img", "aria-label": label });
-    this.canvas.style.height = `${height}px`;
+    this.canvas.style.height = `${height / 10}rem`;
     this.height = height;
     this.width = 0;
+    this.unit = 1;
     parent.append(this.canvas);
   }
 
-  /** A context with an empty picture, one unit to the CSS pixel. */
+  /** A context with an empty picture. */
   begin() {
-    const ratio = window.devicePixelRatio || 1;
-    const width = this.canvas.clientWidth;
-    const pixels = [Math.max(1, Math.round(width * ratio)), Math.round(this.height * ratio)];
-    if (this.canvas.width !== pixels[0] || this.canvas.height !== pixels[1]) [this.canvas.width, this.canvas.height] = pixels;
+    const pixels = window.devicePixelRatio || 1;
+    this.unit = unitSize();
+    const ratio = pixels * this.unit;
+    const width = this.canvas.clientWidth / this.unit;
+    const size = [Math.max(1, Math.round(width * ratio)), Math.round(this.height * ratio)];
+    if (this.canvas.width !== size[0] || this.canvas.height !== size[1]) [this.canvas.width, this.canvas.height] = size;
     this.width = width;
     this.pixel = 1 / ratio;
     const context = this.canvas.getContext("2d");

@@ -76,5 +76,14 @@ function plain(value) {
   if (value === true || value === false) return value ? "yes" : "no";
   if (typeof value === "number") return Number.isInteger(value) ? grouped(value) : String(value);
   if (Array.isArray(value)) return value.map(plain).join(", ");
-  return typeof value === "object" ? JSON.stringify(value) : String(value);
+  if (typeof value === "object") return Object.keys(value).length ? JSON.stringify(value) : "none";
+  return String(value);
+}
+
+/** A name cut to `most` characters, its number kept where there is room: "reduce_sca\u2026_420". */
+function shortened(name, most) {
+  if (name.length <= most) return name;
+  const number = /_\d+$/.exec(name)?.[0] ?? "";
+  const head = most - 1 - number.length;
+  return head >= 4 ? `${name.slice(0, head)}\u2026${number}` : `${name.slice(0, Math.max(1, most - 1))}\u2026`;
 }

@@ -100,7 +100,7 @@ class OverviewDragging {
   constructor(overview, view) {
     const { canvas } = overview;
     let grip = null;
-    const ns = (event) => overview.scale().ns(event.offsetX);
+    const ns = (event) => overview.scale().ns(event.offsetX / overview.surface.unit);
     canvas.addEventListener("pointerdown", (event) => {
       canvas.setPointerCapture(event.pointerId);
       const at = ns(event);

@@ -6,41 +6,54 @@ function paintMarkers(context, track, scale) {
   const bound = { x: scale.x(side.bound.ns), text: `lower bound ${duration(side.bound.ns)}`, color: palette.ink, dash: [4, 3] };
   const end = { x: scale.x(side.step), text: `end ${duration(side.step)}`, color: palette.muted, dash: [] };
   context.font = palette.font;
-  const seen = [bound, end].filter(({ x }) => x >= 0 && x <= surface.width + 1);
-  for (const mark of seen) paintLine(context, Math.min(mark.x, surface.width - 1), 4, surface.height, mark.color, mark.dash);
-  paintMarkLabels(context, seen, surface.width);
-  for (const row of track.rows) if (!row.spans) paintPeak(context, track, row, scale);
+  for (const mark of [bound, end]) {
+    mark.seen = mark.x >= 0 && mark.x <= surface.width + 1;
+    if (mark.seen) paintLine(context, Math.min(mark.x, surface.width - 1), 4, surface.height, mark.color, mark.dash);
+  }
+  if (!track.view.dragged) placeMarkLabels(track.strip, bound, end);
+  for (const row of track.rows) if (row.curve) paintPeak(context, track, row, scale);
 }
 
-/** The end is named on the right of its line where there is room; the rest on the left of the first line. */
-function paintMarkLabels(context, marks, width) {
-  context.textBaseline = "middle";
-  let left = marks;
-  const last = marks[marks.length - 1];
-  if (last && last.x + 8 + context.measureText(last.text).width < width) {
+/** The labels in the strip over the rows: each takes the first of its places that is free, or none. */
+class Strip {
+  constructor(context, width, font) {
+    Object.assign(this, { context, width, font, taken: [] });
+  }
+
+  /** places: [x, "left" or "right" of it]. Returns where the label begins, null when it has no place. */
+  put(text, color, ...places) {
+    const { context } = this;
+    context.font = this.font;
+    const length = context.measureText(text).width;
+    const spans = places.map(([x, way]) => (way === "left" ? [x - length, x] : [x, x + length]));
+    const free = ([left, right]) => left >= 0 && right <= this.width && this.taken.every(([a, b]) => right < a || left > b);
+    const found = spans.find(free);
+    if (!found) return null;
+    this.taken.push([found[0] - 8, found[1] + 8]);
+    context.fillStyle = color;
     context.textAlign = "left";
-    context.fillStyle = last.color;
-    context.fillText(last.text, last.x + 6, MARKER_STRIP / 2 + 1);
-    left = marks.slice(0, -1);
+    context.textBaseline = "middle";
+    context.fillText(text, found[0], MARKER_STRIP / 2 + 1);
+    return found[0];
   }
-  let free = width;
-  for (const mark of [...left].reverse()) {
-    const x = Math.min(mark.x - 6, free);
-    context.textAlign = "right";
-    context.fillStyle = mark.color;
-    if (x > 60) context.fillText(mark.text, x, MARKER_STRIP / 2 + 1);
-    free = x - context.measureText(mark.text).width - 12;
-  }
+}
+
+/** The end is named beside its line; the bound beside its own, or before the name of the end. */
+function placeMarkLabels(strip, bound, end) {
+  const begin = end.seen ? strip.put(end.text, end.color, [end.x + 6, "right"], [end.x - 6, "left"]) : null;
+  if (!bound.seen) return;
+  const beforeEnd = [(begin ?? strip.width) - 12, "left"];
+  strip.put(bound.text, bound.color, [bound.x - 6, "left"], [bound.x + 6, "right"], beforeEnd);
 }
 
 /** A dot with the bytes at the highest point of a curve. */
 function paintPeak(context, track, row, scale) {
   const { side, palette, surface } = track;
-  row.peak ??= row.type === "live" && side.peak !== null ? side.peak : highestOf(row.values);
+  row.peak ??= row.type === "live" && side.peak !== null ? side.peak : highestOf(row.curve.values);
   if (row.peak < 0 || !row.highest) return;
-  const x = scale.x(side.start[row.peak]);
+  const x = scale.x(row.curve.start[row.peak]);
   if (x < 0 || x > surface.width) return;
-  const value = row.values[row.peak];
+  const value = row.curve.values[row.peak];
   const y = curveY(value, row.highest, row.box);
   context.fillStyle = palette.paper;
   context.strokeStyle = row.type === "live" ? palette.memory : palette.accent;
@@ -51,7 +64,8 @@ function paintPeak(context, track, row, scale) {
   context.stroke();
   const text = `peak ${bytes(value)}`;
   context.font = palette.font;
-  const room = surface.width - x > context.measureText(text).width + 12;
+  const end = scale.x(side.step);
+  const room = (x < end && end < surface.width ? end : surface.width) - x > context.measureText(text).width + 12;
   context.fillStyle = palette.ink;
   context.textBaseline = "middle";
   context.textAlign = room ? "left" : "right";
@@ -129,20 +143,16 @@ function paintReach(context, track, scale) {
   if (right < left) return;
   context.fillStyle = palette.accentWash;
   context.fillRect(left, rows[0].box.top - 5, right - left, row.box.top + row.box.height + 10 - rows[0].box.top);
-  paintReachLabel(context, "ready", scale.x(from), track, "right");
-  paintReachLabel(context, "needed", scale.x(until), track, "left");
+  paintReachLabel(context, "ready", scale.x(from), track, "left");
+  paintReachLabel(context, "needed", scale.x(until), track, "right");
 }
 
-function paintReachLabel(context, text, x, { palette, rows, surface }, align) {
+function paintReachLabel(context, text, x, { palette, rows, surface, strip }, way) {
   if (x < 0 || x > surface.width) return;
   const below = rows[0].box.top + rows[0].box.height;
   paintLine(context, x, rows[0].box.top - 5, below + 5, palette.accent);
-  context.font = palette.font;
-  context.fillStyle = palette.accent;
-  context.textAlign = align === "left" ? "left" : "right";
-  context.textBaseline = "middle";
-  const left = align === "left" ? x + 4 : x - 4;
-  if (left > 44 && left < surface.width - 44) context.fillText(text, left, rows[0].box.top - 8);
+  const places = [[x - 4, "left"], [x + 4, "right"]];
+  strip.put(text, palette.accent, ...(way === "left" ? places : places.reverse()));
 }
 
 /** From the launch to the span in its lane, and from its end to the wait. */

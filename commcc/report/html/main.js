@@ -5,7 +5,7 @@ class Page {
     this.sides = json.sides.map((side, number) => new Side(side, number));
     this.palette = new Palette(this.sides);
     this.view = new View(Math.max(...this.sides.map((side) => side.step)));
-    fillHead(json.title, this.sides);
+    fillHead(json.title, this.sides, json.options.passes);
     fillCards(this.sides);
     this.makeStage();
     this.makeTools();
@@ -55,6 +55,7 @@ class Page {
       "next-stall": () => this.step(1),
       "previous-stall": () => this.step(-1),
     };
+    if (!sides.some((side) => side.stall.size)) byId("stalls").hidden = true;
     for (const [id, act] of Object.entries(acts)) byId(id).addEventListener("click", act);
     listenToKeys(view, { "/": () => this.search.focus(), n: () => this.step(1), p: () => this.step(-1) });
   }
@@ -74,7 +75,7 @@ class Page {
     const { view } = this;
     for (const part of [this.axis, ...this.tracks, this.overview, this.legend, this.details]) part.draw();
     const stretch = `${moment(view.t0, view.span / 1e4, view.t1)} to ${moment(view.t1, view.span / 1e4, view.t1)}`;
-    byId("range").textContent = view.whole ? `whole step, ${duration(view.total)}` : `${stretch} (${duration(view.span)})`;
+    byId("range").textContent = view.whole ? `whole step, ${duration(Math.max(...this.sides.map((side) => side.step)))}` : `${stretch} (${duration(view.span)})`;
     const record = document.documentElement.dataset;
     record.t0 = view.t0;
     record.t1 = view.t1;

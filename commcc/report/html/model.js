@@ -63,6 +63,10 @@ class Side {
     this.finish = now;
     this.live = summed(nodes.live);
     this.inFlight = summed(nodes.in_flight);
+    this.curves = {
+      live: { start: this.start, end: this.end, values: this.live },
+      flight: afterwards(this.start, this.end, this.inFlight, this.step),
+    };
     this.stall = sparse(nodes.stall);
     this.flops = sparse(nodes.flops);
     this.byName = new Map(this.name.map((name, node) => [name, node]));
@@ -107,6 +111,19 @@ function words(packed) {
 function summed(differences) {
   let sum = 0;
   return Float64Array.from(differences, (difference) => (sum += difference));
+}
+
+/** A curve of values that hold from the end of each node on, up to the end of the step. */
+function afterwards(start, end, values, step) {
+  const last = end.length ? end[end.length - 1] : 0;
+  return { start: joined(start, [last]), end: joined(end, [step]), values: joined([0], values) };
+}
+
+function joined(first, second) {
+  const all = new Float64Array(first.length + second.length);
+  all.set(first);
+  all.set(second, first.length);
+  return all;
 }
 
 function sparse([positions, values]) {

@@ -1,6 +1,7 @@
 // The whole step in small, with the stretch that is shown; and the axis above the timelines.
 
 const OVERVIEW_ROW = 16;
+const OVERVIEW_GAP = 4;
 const AXIS_HEIGHT = 24;
 
 class Overview {
@@ -8,7 +9,7 @@ class Overview {
     this.tracks = tracks;
     this.view = view;
     this.palette = palette;
-    this.height = tracks.length * (OVERVIEW_ROW + 3) + 3;
+    this.height = tracks.length * (OVERVIEW_ROW + OVERVIEW_GAP) + OVERVIEW_GAP;
     const plot = make("div", { class: "plot" });
     parent.append(make("div", { class: "gutter" }, make("div", { class: "row-label plain" }, make("span", {}, "whole step"))), plot);
     this.surface = new Surface(plot, this.height, "Overview of the whole step; drag to move the stretch that is shown");
@@ -26,7 +27,7 @@ class Overview {
     const scale = this.scale();
     const look = { fill: palette.fill, hidden: view.hidden, pixel: surface.pixel };
     this.tracks.forEach((track, k) => {
-      const box = { top: 3 + k * (OVERVIEW_ROW + 3), height: OVERVIEW_ROW };
+      const box = { top: OVERVIEW_GAP + k * (OVERVIEW_ROW + OVERVIEW_GAP), height: OVERVIEW_ROW };
       paintSpans(context, track.rows[0].spans, box, scale, look);
     });
     if (view.whole) return;
@@ -60,23 +61,31 @@ class Axis {
     context.font = palette.font;
     context.textBaseline = "middle";
     context.fillStyle = palette.muted;
+    const covered = view.pointer === null ? null : this.pointerLabel(context, scale, step);
     for (const ns of at) {
       const x = scale.x(ns);
       paintLine(context, x, AXIS_HEIGHT - 6, AXIS_HEIGHT, palette.muted);
       const text = moment(ns, step, view.t1);
       const width = context.measureText(text).width;
+      const left = Math.min(Math.max(0, x - width / 2), surface.width - width);
+      if (covered && left < covered.left + covered.width + 6 && left + width > covered.left - 6) continue;
       context.textAlign = "left";
-      context.fillText(text, Math.min(Math.max(0, x - width / 2), surface.width - width), 9);
+      context.fillText(text, left, 9);
     }
-    if (view.pointer !== null) this.paintPointer(context, scale, step);
+    if (covered) this.paintPointer(context, covered);
   }
 
-  paintPointer(context, scale, step) {
-    const { palette, view, surface } = this;
-    const x = scale.x(view.pointer);
+  /** The moment under the pointer, and where it is written. */
+  pointerLabel(context, scale, step) {
+    const { view, surface } = this;
     const text = moment(view.pointer, step / 100, view.t1);
     const width = context.measureText(text).width + 12;
-    const left = Math.min(Math.max(0, x - width / 2), surface.width - width);
+    const left = Math.min(Math.max(0, scale.x(view.pointer) - width / 2), surface.width - width);
+    return { text, width, left };
+  }
+
+  paintPointer(context, { text, width, left }) {
+    const { palette } = this;
     context.fillStyle = palette.ink;
     context.beginPath();
     context.roundRect(left, 0, width, 18, 4);

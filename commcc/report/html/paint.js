@@ -95,10 +95,9 @@ function paintNames(context, wide, box, palette, describe) {
   for (const { k, left, right } of wide) {
     const room = Math.floor((right - left - 8) / 6.4);
     const [name, category, whole] = describe(k);
-    if (room < (whole ? name.length : 6)) continue;
+    if (room < (whole ? name.length : Math.min(name.length, 9))) continue;
     context.fillStyle = palette.text[category];
-    const shown = name.length <= room ? name : `${name.slice(0, room - 1)}\u2026`;
-    context.fillText(shown, left + 4, box.top + box.height / 2 + 0.5);
+    context.fillText(shortened(name, room), left + 4, box.top + box.height / 2 + 0.5);
   }
 }
 
@@ -110,22 +109,22 @@ function curveY(value, highest, box) {
 }
 
 /** Paints bytes over time as an area. */
-function paintCurve(context, side, values, highest, box, scale, color) {
+function paintCurve(context, { start, end, values }, highest, box, scale, color) {
   const y = (value) => curveY(value, highest, box);
-  const first = Math.max(0, firstAbove(side.end, scale.t0) - 1);
+  const first = Math.max(0, firstAbove(end, scale.t0) - 1);
   const outline = new Path2D();
   let column = Number.NEGATIVE_INFINITY;
   let top = 0;
-  outline.moveTo(Math.max(0, scale.x(side.start[first])), y(values[first]));
+  outline.moveTo(Math.max(0, scale.x(start[first])), y(values[first]));
   let right = 0;
-  for (let node = first; node < side.count && side.start[node] <= scale.t1; node += 1) {
-    const x = scale.x(side.start[node]);
-    right = scale.x(side.end[node]);
-    top = Math.max(top, values[node]);
-    if (x < column + 0.5 && right < column + 0.5 && node + 1 < side.count) continue;
+  for (let k = first; k < values.length && start[k] <= scale.t1; k += 1) {
+    const x = scale.x(start[k]);
+    right = scale.x(end[k]);
+    top = Math.max(top, values[k]);
+    if (x < column + 0.5 && right < column + 0.5 && k + 1 < values.length) continue;
     outline.lineTo(x, y(top));
-    outline.lineTo(x, y(values[node]));
-    outline.lineTo(right, y(values[node]));
+    outline.lineTo(x, y(values[k]));
+    outline.lineTo(right, y(values[k]));
     column = right;
     top = 0;
   }
@@ -134,7 +133,7 @@ function paintCurve(context, side, values, highest, box, scale, color) {
   context.lineJoin = "round";
   context.stroke(outline);
   outline.lineTo(right, box.top + box.height);
-  outline.lineTo(scale.x(side.start[first]), box.top + box.height);
+  outline.lineTo(scale.x(start[first]), box.top + box.height);
   context.globalAlpha = 0.14;
   context.fillStyle = color;
   context.fill(outline);
@@ -151,14 +150,17 @@ function ticks(scale, apart = 96) {
   return { step, at };
 }
 
-/** A vertical line on whole pixels. */
-function paintLine(context, x, top, bottom, color, dash = []) {
+/** A vertical line on whole pixels of the screen. */
+function paintLine(context, left, top, bottom, color, dash = []) {
+  const pixels = context.getTransform().a; // to a unit
+  const width = Math.max(1, Math.round(pixels));
+  const x = (Math.round(left * pixels) + width / 2) / pixels;
   context.strokeStyle = color;
-  context.lineWidth = 1;
+  context.lineWidth = width / pixels;
   context.setLineDash(dash);
   context.beginPath();
-  context.moveTo(Math.round(x) + 0.5, top);
-  context.lineTo(Math.round(x) + 0.5, bottom);
+  context.moveTo(x, top);
+  context.lineTo(x, bottom);
   context.stroke();
   context.setLineDash([]);
 }

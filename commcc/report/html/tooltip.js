@@ -30,8 +30,9 @@ class Tooltip {
 
   content(track, { row, node, k }) {
     const { side } = track;
-    if (row.type === "live" || row.type === "flight") {
-      return [this.title(null, `${row.label} ${bytes(row.values[node])}`), rowsOfFacts([["while", [side.name[node]]], ["module", [side.module(node) ?? ""]]])];
+    if (row.curve) {
+      const facts = [["while", node < 0 ? "the last collectives run" : side.name[node]], ["module", node < 0 ? null : side.module(node)]];
+      return [this.title(null, `${row.label} ${bytes(row.curve.values[k])}`), rowsOfFacts(known(facts))];
     }
     const category = row.spans.category[k];
     if (node < 0) {

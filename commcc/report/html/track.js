@@ -10,11 +10,11 @@ class Track {
     const labels = make("div", { class: "gutter" });
     for (const row of this.rows) {
       const label = make("div", { class: `row-label ${row.type}`, title: `${row.label}, ${row.about}` }, make("b", {}, row.label), make("span", {}, row.about));
-      label.style.top = `${row.box.top}px`;
-      label.style.height = `${row.box.height}px`;
+      label.style.top = `${row.box.top / 10}rem`;
+      label.style.height = `${row.box.height / 10}rem`;
       labels.append(label);
     }
-    labels.style.height = `${height}px`;
+    labels.style.height = `${height / 10}rem`;
     const plot = make("div", { class: "plot" });
     parent.append(make("figure", { class: "track" }, headingOf(side), make("div", { class: "lined" }, labels, plot)));
     this.surface = new Surface(plot, height, summaryOf(side));
@@ -25,6 +25,7 @@ class Track {
     const { view, palette, surface } = this;
     const context = surface.begin();
     const scale = (this.scale = new Scale(view, surface.width));
+    this.strip = new Strip(context, surface.width, palette.font);
     this.paintGround(context, scale);
     paintReach(context, this, scale);
     for (const row of this.rows) {
@@ -66,7 +67,7 @@ class Track {
   paintCurveRow(context, row, scale) {
     const { palette, side } = this;
     const color = row.type === "live" ? palette.memory : palette.accent;
-    if (side.count) paintCurve(context, side, row.values, row.highest, row.box, scale, color);
+    if (side.count) paintCurve(context, row.curve, row.highest, row.box, scale, color);
   }
 
   /** The node that a span of a row stands for, -1 for the tail of the step. */
@@ -75,13 +76,17 @@ class Track {
     return row.type === "lane" ? this.side.collectives[item].node : item;
   }
 
-  /** What lies under a point of the canvas: { row, node, k }; node is -1 where there is none. */
-  at(x, y) {
+  /** What lies under a point of the canvas: { row, node, k }; node is -1 where there is none, k counts spans or values. */
+  at(left, down) {
+    const [x, y] = [left / this.surface.unit, down / this.surface.unit];
     const row = this.rows.find(({ box }) => y >= box.top - ROW_GAP / 2 && y < box.top + box.height + ROW_GAP / 2);
     if (!row || !this.scale) return null;
     const ns = this.scale.ns(x);
     if (ns < 0 || ns > this.side.step) return null;
-    if (!row.spans) return { row, node: Math.min(firstAbove(this.side.end, ns), this.side.count - 1), k: -1 };
+    if (row.curve) {
+      const k = Math.min(firstAbove(row.curve.end, ns), row.curve.values.length - 1);
+      return { row, node: k < this.side.count ? k : -1, k };
+    }
     const k = this.spanNear(row.spans, ns);
     return k < 0 ? { row, node: -1, k } : { row, node: this.nodeOf(row, k), k };
   }
@@ -103,7 +108,7 @@ function headingOf(side) {
   const { exposed_ms: exposed, hidden_share: hidden } = side.metrics;
   const facts = [
     `step ${duration(side.step)}`,
-    `exposed ${duration(exposed * 1e6, side.step)}`,
+    side.collectives.length ? `exposed ${duration(exposed * 1e6, side.step)}` : "no communication",
     hidden === null ? null : `${percent(hidden)} of communication hidden`,
   ];
   return make("figcaption", {}, make("b", {}, side.label), ` ${facts.filter(Boolean).join("  \u00b7  ")}`);

@@ -63,15 +63,17 @@ function whyOf({ reasons = [], knobs = [] }, sides, pick) {
     return line;
   });
   const change = knobs.map((knob) => {
-    const chip = make("span", { class: "chip knob" }, "would help");
-    return make("li", {}, chip, ...withLinks(knob.text ?? String(knob), sides, pick));
+    const text = knob.text ?? String(knob);
+    const none = /^(for the rest )?none\b/.test(text);
+    const chip = make("span", { class: none ? "chip" : "chip knob" }, none ? "nothing else" : "would help");
+    return make("li", {}, chip, ...withLinks(text, sides, pick));
   });
   return make("ul", {}, ...because, ...change);
 }
 
-/** A text in which names of nodes are links; only names that no word of the language can be. */
+/** A text in which names of nodes are links; only names that no word of the language and no part of an op can be. */
 function withLinks(text, sides, pick) {
-  const tokens = text.split(/(\b[A-Za-z_]\w*[_\d]\w*)/);
+  const tokens = text.replaceAll(" -> ", " \u2192 ").split(/((?<![\w.])[A-Za-z_]\w*[_\d]\w*(?!\w|\.\w))/);
   return tokens.map((token, k) => (k % 2 ? nameOf({ name: token }, sides, pick) : token));
 }
 
