@@ -33,8 +33,10 @@ def option(default: Any, help: str, *, type: str, **more: Any) -> Any:
 
     type: ``int``, ``float``, ``floats`` (a number or a list), ``bool``, ``choice`` or ``names``.
     more: ``choices`` (words accepted, beside numbers too), ``none`` (what None means; without it None is refused),
-    ``minimum`` (smallest number accepted).
+    ``minimum`` (smallest number accepted), ``strategies`` (the only ones that have it; None: all of them).
     """
+    if "strategies" in more:
+        help = f"{help} ({', '.join(more['strategies'])} only)"
     return dataclasses.field(default=default, metadata={"help": help, "type": type, **more})
 
 

@@ -45,7 +45,7 @@ def _step(step: Document) -> list[RenderableType]:
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     report = step["report"]
-    for label, text in _bucketing(report) if "knobs" in report else _anything(report):
+    for label, text in _bucketing(report) if "by_kind" in report else _anything(report):
         grid.add_row(Text(label, style="cyan"), Text(printable(text)))
     return [head, Padding(grid, (0, 0, 0, 2), expand=False)]
 
@@ -58,12 +58,8 @@ def _bucketing(report: Document) -> Iterator[tuple[str, str]]:
     else:
         yield "buckets", "none"
     yield "groups", f"primary is {report['primary_group']}" if report["primary_group"] else "none is primary"
-    closed = [f"{count(number)} for {reason}" for reason, number in report["closed"].items() if number]
-    yield "closed", ", ".join(closed) or "no bucket before its time"
-    yield "largest span", plural(report["largest_span"], "node")
-    dormant = [f"{name}={_setting(knob['value'])}" for name, knob in report["knobs"].items() if knob["dormant"]]
-    if dormant:
-        yield "dormant", f"{', '.join(dormant)} (never closed a bucket)"
+    if "closed" in report:
+        yield from _closed(report)
     for key, label in (
         ("copies", "copies added"),
         ("shared_casts", "casts merged"),
@@ -74,6 +70,16 @@ def _bucketing(report: Document) -> Iterator[tuple[str, str]]:
     for remark in report.get("remarks", ()):
         yield "remark", remark
     yield from _left_out(report["left_out"])
+
+
+def _closed(report: Document) -> Iterator[tuple[str, str]]:
+    """What ended the buckets of a walk under caps."""
+    closed = [f"{count(number)} for {reason}" for reason, number in report["closed"].items() if number]
+    yield "closed", ", ".join(closed) or "no bucket before its time"
+    yield "largest span", plural(report["largest_span"], "node")
+    dormant = [f"{name}={_setting(knob['value'])}" for name, knob in report["knobs"].items() if knob["dormant"]]
+    if dormant:
+        yield "dormant", f"{', '.join(dormant)} (never closed a bucket)"
 
 
 def _left_out(reasons: Mapping[str, int]) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,102 @@
+"""What a strategy returns, and how the members of one bucket become a planned bucket.
+
+    bucket_of(index, [gather_a, gather_b], "2 members, layers.0")     # a commcc.plan.Bucket
+
+All-gathers of parameters launch where the first member stood, since parameters are there from the
+start, and the casts that feed them move along; all else launches where the last member stood. The
+merged wait stands at the first member's wait. A strategy may ask for another place of the launch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from commcc.plan import Bucket as PlannedBucket
+from commcc.terms import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from commcc.collectives import Collective
+    from commcc.index import GraphIndex
+    from commcc.plan import LeftOut
+    from commcc.terms import Json
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Formed:
+    """Buckets of one strategy. left_out: collectives of the right roles that are in none of them.
+
+    report: the strategy's own account, beside what is counted for all strategies alike.
+    """
+
+    buckets: tuple[PlannedBucket, ...]
+    left_out: tuple[LeftOut, ...] = ()
+    report: Mapping[str, Json] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+
+
+def bucket_of(index: GraphIndex, members: Sequence[Collective], reason: str, *, param_order: bool) -> PlannedBucket:
+    """A planned bucket of two or more members, which are given in graph order.
+
+    param_order: concatenate in order of parameters and outputs instead.
+    """
+    ordered = sorted(members, key=_parameter) if param_order else list(members)
+    dtypes = {c.dtype for c in ordered}
+    made = PlannedBucket(
+        kind=ordered[0].kind,
+        members=tuple(c.launch for c in ordered),
+        launch_at=0,
+        wait_at=0,
+        reason=reason,
+        shared_cast=len(dtypes) == 1 and _one_cast(index, ordered),
+        as_bytes=len(dtypes) > 1,
+        copies=tuple(_needs_copy(index, c) for c in ordered),
+    )
+    launch_at = min(made.members) if launches_early(ordered) else max(made.members)
+    return placed(made, ordered, launch_at)
+
+
+def placed(bucket: PlannedBucket, members: Sequence[Collective], launch_at: int) -> PlannedBucket:
+    """The bucket with its launch at ``launch_at``, a position in the graph before."""
+    hoist = {n for c in members for n in c.chain if n > launch_at} if launches_early(members) else set()
+    return replace(
+        bucket,
+        launch_at=launch_at,
+        wait_at=min(wait for c in members for wait in c.waits if wait > launch_at),
+        hoist=tuple(sorted(hoist)),
+    )
+
+
+def launches_early(members: Sequence[Collective]) -> bool:
+    """Whether the merged launch can stand at the first member, or before: parameters are there from the start."""
+    return all(c.kind is Kind.ALL_GATHER and c.derived == "param" for c in members)
+
+
+def size_text(count: int) -> str:
+    """``12.5 MiB``, or ``384 bytes`` for little."""
+    return f"{count / MIB:.1f} MiB" if count >= MIB // 10 else f"{count} bytes"
+
+
+def _parameter(member: Collective) -> tuple[bool, int, int]:
+    return member.anchor is None, member.anchor or 0, member.launch
+
+
+def _one_cast(index: GraphIndex, members: Sequence[Collective]) -> bool:
+    """Whether every member sends the same sort of cast, made for it alone."""
+    sent = [index.launches[c.launch].inputs[0] for c in members]
+    keys = {index.casts.get(node) for node in sent}
+    return len(keys) == 1 and None not in keys and all(len(index.users[node]) == 1 for node in sent)
+
+
+def _needs_copy(index: GraphIndex, member: Collective) -> bool:
+    """Whether an output would come to share the merged buffer: a slice is a view of it.
+
+    The slices of an all-gather over more than one rank are copies anyway.
+    """
+    if member.kind is Kind.ALL_GATHER and (member.group_size or 0) > 1:
+        return False
+    return not index.output_storages.isdisjoint(index.storages[member.waits[0]])

@@ -1,0 +1,74 @@
+"""Strategy greedy: fill a bucket in graph order until a cap closes it; :mod:`commcc.passes.greedy` walks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from commcc.metrics import longest_run
+from commcc.passes.eligibility import eligible, select_groups
+from commcc.passes.greedy import MIB, Limits, OpenBucket, Walk, walk
+from commcc.passes.strategies.formed import Formed, bucket_of, size_text
+from commcc.plan import LeftOut
+from commcc.terms import Kind
+
+if TYPE_CHECKING:
+    from commcc.collectives import Identification
+    from commcc.cost import CostModel
+    from commcc.index import GraphIndex
+    from commcc.passes.bucket import Bucket
+    from commcc.terms import Json
+
+
+def form(options: Bucket, index: GraphIndex, ident: Identification, model: CostModel | None) -> Formed:
+    """Greedy buckets under the caps of the options."""
+    groups = select_groups(ident, options.groups)
+    taken, left = eligible(index, ident, groups)
+    found = walk(index, ident, taken, _limits(options), options.multi_dtype)
+    several = [b for b in found.buckets if len(b.members) > 1]
+    left += [LeftOut(b.first, f"alone in its bucket ({_ended(b)})") for b in found.buckets if len(b.members) == 1]
+    report: dict[str, Json] = {
+        "largest_span": max((b.span for b in several), default=0),
+        "closed": {reason: found.closed[reason] for reason in ("bytes", "span", "dependence", "max_consecutive")},
+        "knobs": _knobs(options, found),
+    }
+    return Formed(
+        buckets=tuple(bucket_of(index, b.members, _reason(b), param_order=options.param_order) for b in several),
+        left_out=tuple(left),
+        report=report,
+        remarks=tuple(_remarks(options, index)),
+    )
+
+
+def _limits(options: Bucket) -> Limits:
+    caps = options.bucket_cap_mb if isinstance(options.bucket_cap_mb, tuple) else (options.bucket_cap_mb,)
+    sizes = tuple(float("inf") if cap is None else cap * MIB for cap in caps)
+    return Limits(sizes, options.max_topo_span, options.max_consecutive)
+
+
+def _knobs(options: Bucket, found: Walk) -> dict[str, Json]:
+    fired = {"bucket_cap_mb": "bytes", "max_topo_span": "span", "max_consecutive": "max_consecutive"}
+    knobs: dict[str, Json] = {}
+    for knob, reason in fired.items():
+        value: Any = getattr(options, knob)
+        shown = list(value) if isinstance(value, tuple) else value
+        knobs[knob] = {
+            "value": shown,
+            "fired": found.closed[reason],
+            "dormant": value is not None and not found.closed[reason],
+        }
+    return knobs
+
+
+def _remarks(options: Bucket, index: GraphIndex) -> list[str]:
+    before = longest_run(index, Kind.REDUCE_SCATTER)
+    if options.max_consecutive is None or before <= options.max_consecutive:
+        return []
+    return [f"max_consecutive={options.max_consecutive} cannot hold: the graph has a run of {before} already"]
+
+
+def _reason(bucket: OpenBucket) -> str:
+    return f"{len(bucket.members)} members, {size_text(bucket.bytes)}, span {bucket.span}; {_ended(bucket)}"
+
+
+def _ended(bucket: OpenBucket) -> str:
+    return "no more candidates" if bucket.closed_by == "end" else f"closed for {bucket.closed_by}"
