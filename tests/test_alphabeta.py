@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commcc.cost.alphabeta import known_algorithms, saturation_bytes, transfer_price
-from commcc.cost.device import Algorithm, Link, Network
+from commcc.cost.device import Algorithm, Link, Network, Protocol
 from commcc.cost.devices import ALGORITHMS, device_names, load_device
 from commcc.cost.types import Settings, Transfer
 from commcc.terms import Kind
@@ -44,6 +45,11 @@ def price_us(algorithm: Algorithm, kind: Kind, spread: str) -> tuple[float, floa
     return price.latency_ns / 1000, (price.ns - price.latency_ns) / 1000
 
 
+def relayed(hops: float, line: float) -> float:
+    """Bandwidth time over several nodes: that of a line, and the geometric mean with the hops, by hand."""
+    return line + math.sqrt(hops * line)
+
+
 @pytest.mark.parametrize(
     ("algorithm", "kind", "spread", "latency", "rest"),
     [
@@ -53,20 +59,20 @@ def price_us(algorithm: Algorithm, kind: Kind, spread: str) -> tuple[float, floa
         (RING, Kind.ALL_REDUCE, "node", 5 + 14, 140),
         (RING, Kind.BROADCAST, "node", 5 + 7, 80),
         # 15 hops, one of them between the nodes; 15/16 of 8 MB through eight ports of 10 GB/s.
-        (RING, Kind.ALL_GATHER, "two", 5 + 14 + 10, 93.75),
-        (RING, Kind.ALL_REDUCE, "two", 5 + 28 + 20, 187.5),
-        (RING, Kind.ALL_GATHER, "eight", 5 + 56 + 70, 63 / 64 * 100),
+        (RING, Kind.ALL_GATHER, "two", 5 + 14 + 10, relayed(24, 93.75)),
+        (RING, Kind.ALL_REDUCE, "two", 5 + 28 + 20, relayed(48, 187.5)),
+        (RING, Kind.ALL_GATHER, "eight", 5 + 56 + 70, relayed(126, 63 / 64 * 100)),
         # One rank on a node: each hop is between nodes, and there is one port.
-        (RING, Kind.ALL_GATHER, "strided", 5 + 70, 700),
+        (RING, Kind.ALL_GATHER, "strided", 5 + 70, relayed(70, 700)),
         (TREE, Kind.ALL_REDUCE, "node", 2 + 14, 160),
-        (TREE, Kind.ALL_REDUCE, "two", 2 + 14 + 20, 160),
-        (TREE, Kind.ALL_REDUCE, "eight", 2 + 14 + 60, 200),
-        (TREE, Kind.ALL_REDUCE, "strided", 2 + 60, 1600),
-        (TREE, Kind.BROADCAST, "eight", 2 + 7 + 30, 100),
-        # 9/8 of 8 MB at 80 GB/s; hops between nodes are of the Simple protocol.
+        (TREE, Kind.ALL_REDUCE, "two", 2 + 14 + 20, relayed(34, 160)),
+        (TREE, Kind.ALL_REDUCE, "eight", 2 + 14 + 60, relayed(74, 200)),
+        (TREE, Kind.ALL_REDUCE, "strided", 2 + 60, relayed(60, 1600)),
+        (TREE, Kind.BROADCAST, "eight", 2 + 7 + 30, relayed(37, 100)),
+        # 9/8 of 8 MB at 80 GB/s; the hops in a node are in the 20 us.
         (NVLS, Kind.ALL_REDUCE, "node", 20, 112.5),
-        (NVLS, Kind.ALL_REDUCE, "two", 20 + 70, 112.5),
-        (NVLS, Kind.ALL_REDUCE, "eight", 20 + 210, 200),
+        (NVLS, Kind.ALL_REDUCE, "two", 20 + 20, relayed(20, 112.5)),
+        (NVLS, Kind.ALL_REDUCE, "eight", 20 + 60, relayed(60, 200)),
         (NVLS, Kind.ALL_GATHER, "node", 20, 100),
         # 7/8 of 8 MB stay in the node; 8/16 and 56/64 leave it through the sender's port.
         (PAIRWISE, Kind.ALL_TO_ALL, "node", 3 + 3.5 + 1, 70),
@@ -82,7 +88,7 @@ def test_formulas_by_hand(algorithm: Algorithm, kind: Kind, spread: str, latency
 def test_the_fullest_and_the_emptiest_node_decide():
     """Ten ranks on two nodes: rings enter the node of two by two ports only."""
     price = transfer_price(only(RING), transfer(Kind.ALL_GATHER, tuple(range(10))), Settings())
-    assert price.ns - price.latency_ns == pytest.approx(0.9 * MB / 2 / 10, abs=2)
+    assert price.ns - price.latency_ns == pytest.approx(1000 * relayed(18, 360), abs=2)
     price = transfer_price(only(PAIRWISE), transfer(Kind.ALL_TO_ALL, tuple(range(10))), Settings())
     assert price.ns - price.latency_ns == pytest.approx(0.8 * MB / 10, abs=2)
 
@@ -91,8 +97,8 @@ def test_links_that_are_not_used_do_not_count():
     """Over a network that is faster than the links in a node, these decide as far as they are used at all."""
     fast = replace(NETWORK, inter=Link("net", 1000.0, 10.0))
     for kind, spread, rest in (
-        (Kind.ALL_GATHER, "strided", 7.0),
-        (Kind.ALL_GATHER, "two", 75.0),
+        (Kind.ALL_GATHER, "strided", relayed(70, 7)),
+        (Kind.ALL_GATHER, "two", relayed(24, 75)),
         (Kind.ALL_TO_ALL, "two", 35.0),
         (Kind.ALL_TO_ALL, "strided", 7.0),
     ):
@@ -104,6 +110,55 @@ def test_algorithms_do_only_what_the_device_file_says():
     network = only(replace(RING, kinds=("all_gather",)), replace(TREE, base_us=900.0))
     assert transfer_price(network, transfer(Kind.BROADCAST, STRIDED), Settings()).how.startswith("tree")
     assert transfer_price(network, transfer(Kind.ALL_GATHER, STRIDED), Settings()).how.startswith("ring")
+
+
+#: Half of the hop and a tenth of the bandwidth; the ring's own hops and nine tenths; all, and slow.
+FAST = Protocol("LL", 1.0, 0.5, 5.0, 0.2, 0.1)
+MIDDLE = Protocol("LL128", 5.0, 1.0, 10.0, 0.9, 0.9)
+SLOW = Protocol("Simple", 9.0, 3.0, 30.0, 1.0, 1.0)
+THREE = only(replace(RING, base_us=None, protocols=(FAST, MIDDLE, SLOW)))
+
+
+@pytest.mark.parametrize(
+    ("spread", "full", "way", "latency", "rest"),
+    [
+        # Seven hops; 7/8 of the bytes at 20, 90 and 100 GB/s.
+        ("node", 8_000, "ring LL, latency", 1 + 3.5, 0.35),
+        ("node", 400_000, "ring LL128, latency", 5 + 7, 350 / 90),
+        ("node", 80 * MB, "ring Simple, node", 9 + 21, 5600),
+        # 14 hops and one to the other node; 15/16 of the bytes over eight ports at 1, 9 and 10 GB/s.
+        ("two", 8_000, "ring LL, latency", 1 + 7 + 5, relayed(12, 7.5 / 8)),
+        ("two", MB, "ring LL128, net", 5 + 14 + 10, relayed(24, 7500 / 72)),
+        ("two", 800 * MB, "ring Simple, net", 9 + 42 + 30, relayed(72, 75_000)),
+    ],
+)
+def test_the_protocol_changes_with_the_size(spread: str, full: int, way: str, latency: float, rest: float):
+    price = transfer_price(THREE, transfer(Kind.ALL_GATHER, SPREADS[spread], full), Settings())
+    assert price.how == way
+    assert price.latency_ns / 1000 == pytest.approx(latency, abs=2e-3)
+    assert (price.ns - price.latency_ns) / 1000 == pytest.approx(rest, abs=2e-3)
+
+
+def test_an_algorithm_is_forced_with_all_its_protocols():
+    network = replace(THREE, algorithms=(*THREE.algorithms, replace(TREE, base_us=0.0)))
+    for full in (8_000, MB, 800 * MB):
+        both = transfer_price(network, transfer(Kind.ALL_REDUCE, SPREADS["two"], full), Settings(algorithm="ring"))
+        assert both == transfer_price(THREE, transfer(Kind.ALL_REDUCE, SPREADS["two"], full), Settings())
+
+
+def test_hosts_post_the_steps_of_a_ring_that_crosses_nodes():
+    posting = replace(THREE, inter=replace(THREE.inter, post_us=2.0))
+
+    def latency(network: Network, spread: str) -> float:
+        return transfer_price(network, transfer(Kind.ALL_GATHER, SPREADS[spread], 0), Settings()).latency_ns / 1000
+
+    assert latency(THREE, "two") == 1 + 14 * 0.5 + 5
+    assert latency(posting, "two") == 1 + 14 * 2 + 5
+    assert latency(posting, "strided") == 1 + 7 * 5
+    assert latency(posting, "node") == latency(THREE, "node") == 1 + 7 * 0.5
+    trees = replace(posting, algorithms=(TREE,))
+    small = transfer(Kind.ALL_REDUCE, SPREADS["two"], 0)
+    assert transfer_price(trees, small, Settings()) == transfer_price(only(TREE), small, Settings())
 
 
 def test_how_says_what_decides():
@@ -240,29 +295,58 @@ def test_saturation_by_hand():
         saturation_bytes(NETWORK, Kind.ALL_GATHER, 8, None, Settings(), share=1.0)
 
 
-#: Microseconds by full bytes, from nccl-tests runs that were published:
-#: H100 all-reduce on 2, 4 and 8 nodes of 8 (github.com/NVIDIA/nccl-tests/issues/309), H200 all-gather on
-#: 2 nodes of 8 (Google Cloud's guide to A3 Ultra, cloud.google.com/ai-hypercomputer/docs/nccl).
-LARGE = 1 << 30
+def nodes(count: int, each: int = 8) -> tuple[int, ...]:
+    return tuple(8 * node + rank for node in range(count) for rank in range(each))
+
+
+#: Microseconds by full bytes, from runs of nccl-tests and rccl-tests that were published. The figures of
+#: alphabeta.RELAY and ``post_us`` were chosen with the first four in view.
+#: H100 all-reduce on 2, 4 and 8 nodes of 8: github.com/NVIDIA/nccl-tests/issues/309
+#: H200 all-gather on 2 nodes of 8: Google Cloud's guide to A3 Ultra, cloud.google.com/ai-hypercomputer/docs/nccl
+#: MI300X all-to-all on 2 nodes of 8; all-reduce on one: github.com/crickett-hpe/hpc-ai-envs/pull/30
+#: H100 all-reduce on one node: github.com/marin-community/marin/issues/6736, from small to 1 GiB
+#: H100 all-gather on 32 nodes at 200 GB/s of bus bandwidth: github.com/NVIDIA/nccl/issues/1218
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 PUBLISHED = [
-    ("h100", Kind.ALL_REDUCE, 16, {1 << 20: 72, 1 << 24: 185, 1 << 27: 748, 1 << 30: 4485, 1 << 33: 34_381}),
-    ("h100", Kind.ALL_REDUCE, 32, {1 << 20: 82, 1 << 24: 259, 1 << 27: 991, 1 << 30: 5809, 1 << 33: 45_606}),
-    ("h100", Kind.ALL_REDUCE, 64, {1 << 20: 117, 1 << 24: 378, 1 << 27: 1159, 1 << 30: 7370, 1 << 33: 52_733}),
-    (
-        "h200",
-        Kind.ALL_GATHER,
-        16,
-        {1 << 10: 54, 1 << 20: 80, 1 << 24: 123, 1 << 27: 500, 1 << 30: 3100, 1 << 33: 24_400},
-    ),
+    ("h100", Kind.ALL_REDUCE, 2, {KIB: 25, MIB: 72, 16 * MIB: 185, 128 * MIB: 748, GIB: 4485, 8 * GIB: 34_381}),
+    ("h100", Kind.ALL_REDUCE, 4, {MIB: 82, 16 * MIB: 259, 128 * MIB: 991, GIB: 5809, 8 * GIB: 45_606}),
+    ("h100", Kind.ALL_REDUCE, 8, {MIB: 117, 16 * MIB: 378, 128 * MIB: 1159, GIB: 7370, 8 * GIB: 52_733}),
+    ("h200", Kind.ALL_GATHER, 2, {KIB: 54, MIB: 80, 16 * MIB: 123, 128 * MIB: 500, GIB: 3100, 8 * GIB: 24_400}),
+    ("mi300x", Kind.ALL_TO_ALL, 2, {KIB: 37, 16 * MIB: 223, GIB: 11_253, 8 * GIB: 88_508}),
+    ("mi300x", Kind.ALL_REDUCE, 1, {8 * MIB: 91}),
+    ("h100", Kind.ALL_REDUCE, 1, {KIB: 20, MIB: 25, GIB: 4060}),
+    ("h100", Kind.ALL_GATHER, 32, {2 * GIB: 10_700}),
 ]
 
 
-@pytest.mark.parametrize(("device", "kind", "ranks", "points"), PUBLISHED)
-def test_published_times(device: str, kind: Kind, ranks: int, points: dict[int, float]):
-    """Large messages within a quarter; small and middling ones are known to come out up to 2.5 times too fast."""
+@pytest.mark.parametrize(("device", "kind", "count", "points"), PUBLISHED)
+def test_published_times(device: str, kind: Kind, count: int, points: dict[int, float]):
+    """All within 30 %, those of 1 GiB and more within 20 %."""
     for full, us in points.items():
-        found = transfer_price(load_device(device).network, transfer(kind, tuple(range(ranks)), full), Settings()).ns
-        assert (0.75 if full >= LARGE else 0.4) < found / 1000 / us < 1.05, f"{full} bytes"
+        price = transfer_price(load_device(device).network, transfer(kind, nodes(count), full), Settings())
+        assert abs(price.ns / 1000 / us - 1) < (0.2 if full >= GIB else 0.3), f"{full} bytes: {price}"
+
+
+def test_published_times_are_met_in_the_middle():
+    """Three quarters of all points are within 13 %."""
+    off = sorted(
+        abs(
+            transfer_price(load_device(device).network, transfer(kind, nodes(count), full), Settings()).ns / 1000 / us
+            - 1
+        )
+        for device, kind, count, points in PUBLISHED
+        for full, us in points.items()
+    )
+    assert off[3 * len(off) // 4] < 0.13
+
+
+def test_one_rank_on_each_node_is_the_weak_spot():
+    """Two nodes with one H100 each (github.com/NVIDIA/nccl-tests/issues/232): up to a third too slow."""
+    for full, us in {4 * MIB: 154, 8 * MIB: 231, 16 * MIB: 420, 32 * MIB: 812}.items():
+        price = transfer_price(
+            load_device("h100").network, transfer(Kind.ALL_REDUCE, nodes(2, 1), full), Settings(algorithm="tree")
+        )
+        assert 0.9 < price.ns / 1000 / us < 1.35, f"{full} bytes: {price}"
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_a_window_of_none_allows_no_move(capsys):
 
 def test_other_costs_give_other_times(graph, capsys):
     times = []
-    for cost in ("h100", "a100,launch_us=5"):
+    for cost in ("h100", "mi300x,launch_us=5"):
         ok("explain", graph, "ag", "--json", "--cost", cost)
         doc = document(capsys)
         times.append((doc["cost_model"]["hash"], doc["collectives"][0]["total_ms"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,13 @@ MISTAKES = [
     ("  memory.gib:", "  memory.gigs:", "  memory.gigs:", "a source for 'memory.gigs', which is not in the file"),
     ("float32_matmul: float32", "float32_matmul: tf32", "float32_matmul: tf32", "'tf32' is not known"),
     (" tfloat32: 494.7,", "", "", ""),
+    ("base_us: 6.6", "bas_us: 6.6", "- {name: LL, bas_us", "unknown key 'bas_us' (did you mean 'base_us'?)"),
+    ("share_inter: 0.10", "share_inter: 10", "- {name: LL, base_us: 6.6", "'share_inter' must be at most 1, not 10"),
+    ("share_intra: 0.38", "share_intra: 0", "- {name: LL, base_us: 6.6", "'share_intra' must be more than 0, not 0"),
+    ("name: LL128", "name: LL", "- {name: LL, base_us: 14.0", "protocol 'LL' is given twice"),
+    ("post_us: 2.0", "post_us: -2", "inter: {", "'post_us' must be at least 0, not -2"),
+    ("- name: nvls\n", "- name: nvls\n      base_us: 9\n", "- name: nvls", "needs either 'base_us' or 'protocols'"),
+    ("base_us: 14.0\n", "\n", "- name: pairwise", "an algorithm needs either 'base_us' or 'protocols'"),
 ]
 
 
@@ -154,6 +162,24 @@ def test_a_mistake_gives_line_and_reason(tmp_path: Path, find: str, put: str, at
     message = refused(tmp_path, text)
     assert reason in message
     assert message.startswith(f":{line_of(text, at)}: ")
+
+
+def test_protocols_must_be_some(tmp_path: Path):
+    head, tail = H100.split("      protocols:\n", 1)
+    rest = tail.split("    - name: tree", 1)[1]
+    assert "'protocols' is empty" in refused(tmp_path, f"{head}      protocols: []\n    - name: tree{rest}")
+
+
+def test_protocols_of_nccl():
+    """Each protocol has longer hops than the one before, and more of the bandwidth."""
+    for name in ("a100", "h100", "h200", "b200"):
+        for algorithm in load_device(name).network.algorithms:
+            listed = algorithm.protocols
+            assert [each.name for each in listed] in (["LL", "LL128", "Simple"], ["Simple"], [])
+            for less, more in itertools.pairwise(listed):
+                assert (less.intra_us, less.inter_us) < (more.intra_us, more.inter_us)
+                assert less.share_intra < more.share_intra
+                assert less.share_inter < more.share_inter
 
 
 def test_tfloat32_needs_a_peak(tmp_path: Path):

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 
 @dataclass(frozen=True)
@@ -48,27 +48,48 @@ class Host:
 class Link:
     """One way out of one device: inside a node (NVLink, xGMI, PCIe), or the network between nodes.
 
-    gb_per_s: 1e9 bytes a second, each way. latency_us: of one hop, as a collective sees it.
+    gb_per_s: 1e9 bytes a second, each way. latency_us: of one hop, as a collective sees it, for algorithms
+    that list no protocols. post_us: the least that a step of a ring takes while the ring uses this link,
+    since the host posts a message for each.
     """
 
     name: str
     gb_per_s: float
     latency_us: float
+    post_us: float | None = None
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How an algorithm moves its bytes: NCCL's ``LL``, ``LL128`` and ``Simple``.
+
+    base_us: time before the first byte moves. intra_us, inter_us: of one hop inside a node and between
+    nodes. share: fraction of the algorithm's achievable bandwidth, inside a node and between nodes.
+    """
+
+    name: str
+    base_us: float
+    intra_us: float
+    inter_us: float
+    share_intra: float
+    share_inter: float
 
 
 @dataclass(frozen=True)
 class Algorithm:
     """One way to run collectives: ``ring``, ``tree``, ``nvls``, ``pairwise`` (all-to-all).
 
-    kinds: collectives it can do. base_us: time before the first byte moves. achievable: fraction of
-    the links' bandwidth that large messages reach, inside a node and between nodes.
+    kinds: collectives it can do. achievable: fraction of the links' bandwidth that large messages reach,
+    inside a node and between nodes. protocols: what it chooses from, by size. Without any there is one,
+    with base_us, the latencies of the links and all of the bandwidth; else base_us is None.
     """
 
     name: str
     kinds: tuple[str, ...]
-    base_us: float
+    base_us: float | None
     achievable_intra: float
     achievable_inter: float
+    protocols: tuple[Protocol, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,10 +126,16 @@ class Device:
         return None
 
     def figures(self) -> dict[str, float]:
-        """Every number of the device by its dotted key (``network.algorithms.ring.base_us``)."""
+        """Every number of the device by its dotted key (``network.algorithms.ring.protocols.LL.base_us``)."""
         content = {k: v for k, v in asdict(self).items() if k != "sources"}
-        content["network"]["algorithms"] = {each["name"]: each for each in content["network"]["algorithms"]}
+        content["network"]["algorithms"] = algorithms = _by_name(content["network"]["algorithms"])
+        for each in algorithms.values():
+            each["protocols"] = _by_name(each["protocols"])
         return dict(_numbers("", content))
+
+
+def _by_name(listed: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {each["name"]: each for each in listed}
 
 
 def _numbers(prefix: str, content: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

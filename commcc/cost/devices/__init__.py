@@ -13,13 +13,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commcc.cost.device import Algorithm, Compute, Device, Host, Link, Memory, Network
+from commcc.cost.device import Algorithm, Compute, Device, Host, Link, Memory, Network, Protocol
 from commcc.cost.yaml_file import Node, read_yaml
 from commcc.errors import OptionError, closest
 from commcc.terms import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["device_names", "load_device"]
 
@@ -130,10 +130,7 @@ def _network(node: Node) -> Network:
     if fields["algorithms"].value == []:
         fields["algorithms"].fail("'algorithms' is empty")
     algorithms = tuple(_algorithm(each) for each in listed)
-    names = [algorithm.name for algorithm in algorithms]
-    for each, name, position in zip(listed, names, range(len(names)), strict=True):
-        if name and name in names[:position]:
-            each.fail(f"algorithm '{name}' is given twice")
+    _once("algorithm", listed, [algorithm.name for algorithm in algorithms])
     return Network(
         ranks_per_node=fields["ranks_per_node"].integer(least=1),
         intra=_link(fields["intra"]),
@@ -142,17 +139,26 @@ def _network(node: Node) -> Network:
     )
 
 
+def _once(what: str, nodes: Sequence[Node], names: Sequence[str]) -> None:
+    for position, (node, name) in enumerate(zip(nodes, names, strict=True)):
+        if name and name in names[:position]:
+            node.fail(f"{what} '{name}' is given twice")
+
+
 def _link(node: Node) -> Link:
-    fields = node.mapping({"name", "gb_per_s", "latency_us"})
+    fields = node.mapping({"name", "gb_per_s", "latency_us"}, optional={"post_us"})
     return Link(
         name=fields["name"].text(),
         gb_per_s=fields["gb_per_s"].number(above=0),
         latency_us=fields["latency_us"].number(least=0),
+        post_us=fields["post_us"].number(least=0) if "post_us" in fields else None,
     )
 
 
 def _algorithm(node: Node) -> Algorithm:
-    fields = node.mapping({"name", "kinds", "base_us", "achievable_intra", "achievable_inter"})
+    fields = node.mapping({"name", "kinds", "achievable_intra", "achievable_inter"}, optional={"base_us", "protocols"})
+    if ("base_us" in fields) == ("protocols" in fields):
+        node.fail("an algorithm needs either 'base_us' or 'protocols'")
     listed = fields["kinds"].items()
     kinds = tuple(kind.text(tuple(map(str, Kind))) for kind in listed)
     if fields["kinds"].value == []:
@@ -162,9 +168,31 @@ def _algorithm(node: Node) -> Algorithm:
     return Algorithm(
         name=fields["name"].text(ALGORITHMS),
         kinds=kinds,
-        base_us=fields["base_us"].number(least=0),
+        base_us=fields["base_us"].number(least=0) if "base_us" in fields else None,
         achievable_intra=_fraction(fields["achievable_intra"]),
         achievable_inter=_fraction(fields["achievable_inter"]),
+        protocols=_protocols(fields["protocols"]) if "protocols" in fields else (),
+    )
+
+
+def _protocols(node: Node) -> tuple[Protocol, ...]:
+    listed = node.items()
+    if node.value == []:
+        node.fail("'protocols' is empty")
+    protocols = tuple(_protocol(each) for each in listed)
+    _once("protocol", listed, [protocol.name for protocol in protocols])
+    return protocols
+
+
+def _protocol(node: Node) -> Protocol:
+    fields = node.mapping({"name", "base_us", "intra_us", "inter_us", "share_intra", "share_inter"})
+    return Protocol(
+        name=fields["name"].text(),
+        base_us=fields["base_us"].number(least=0),
+        intra_us=fields["intra_us"].number(least=0),
+        inter_us=fields["inter_us"].number(least=0),
+        share_intra=_fraction(fields["share_intra"]),
+        share_inter=_fraction(fields["share_inter"]),
     )
 
 
