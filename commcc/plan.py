@@ -53,6 +53,23 @@ class Bucket:
 
 
 @dataclass(frozen=True)
+class Move:
+    """Let a surviving node stand where ``at`` stands in the graph before, or later where an input is not there yet."""
+
+    node: Node
+    at: Node
+    reason: str
+
+
+@dataclass(frozen=True)
+class Before:
+    """Keep ``first`` ahead of ``then``. A member's launch stands for the merged launch, its wait for the merged wait."""
+
+    first: Node
+    then: Node
+
+
+@dataclass(frozen=True)
 class TagEntry:
     """Write a role into the record of a launch."""
 
@@ -129,6 +146,7 @@ class LeftOut:
 class Plan:
     """Edits of one pass on the graph with this fingerprint.
 
+    moves, before: where nodes that are in no bucket go, and what holds whatever else moves.
     order: all nodes in their new order, for plans that remove and merge nothing; None leaves it.
     metadata: keys of node metadata to be dropped everywhere. report: the pass's own account.
     """
@@ -136,6 +154,8 @@ class Plan:
     pass_text: str
     fingerprint: str
     buckets: tuple[Bucket, ...] = ()
+    moves: tuple[Move, ...] = ()
+    before: tuple[Before, ...] = ()
     tags: tuple[TagEntry, ...] = ()
     order: Order | None = None
     groups: tuple[NewGroup, ...] = ()
@@ -149,5 +169,14 @@ class Plan:
 
     @property
     def changes(self) -> bool:
-        edits = (self.buckets, self.tags, self.regroups, self.duplicates, self.dead, self.metadata, self.control)
+        edits = (
+            self.buckets,
+            self.moves,
+            self.tags,
+            self.regroups,
+            self.duplicates,
+            self.dead,
+            self.metadata,
+            self.control,
+        )
         return self.order is not None or any(edits)

@@ -35,7 +35,7 @@ def apply_plan(program: Program, index: GraphIndex, plan: Plan) -> Program:
     """
     if plan.fingerprint != index.fingerprint:
         raise InternalError("the plan was made from another graph", where=plan.pass_text)
-    units = arrange(index, plan.buckets) if plan.order is None else in_order(index, plan.order)
+    units = arrange(index, plan) if plan.order is None else in_order(index, plan.order)
     graph = emit(program.graph, index, plan.buckets, units)
     by_name = {node.name: node for node in graph.nodes} if plan.tags else {}
     for tag in plan.tags:

@@ -3,7 +3,8 @@
 Units are the surviving nodes of the old graph and, for each bucket, one launch unit, one wait unit
 and one result unit for each member. Every unit wants a position in the old graph; units are taken
 in order of those positions, each as soon as all it needs has been taken (Kahn's algorithm on a
-heap), so everything that no edit concerns keeps its place.
+heap), so everything that no edit concerns keeps its place. At one position launches come first, with
+what moves along, then waits, then results, then the node that stood there.
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from commcc.index import GraphIndex
-    from commcc.plan import Bucket
+    from commcc.plan import Bucket, Plan
 
 NODE, LAUNCH, WAIT, RESULT = range(4)
+
+#: What comes first among units that want the same position.
+_LAUNCHES, _WAITS, _RESULTS, _STAYS = range(4)
+Key = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -35,24 +40,33 @@ class Unit:
 class _Units:
     """Units, what stands for each old node, and what each unit needs."""
 
-    def __init__(self, index: GraphIndex, buckets: Sequence[Bucket]) -> None:
+    def __init__(self, index: GraphIndex, plan: Plan) -> None:
         self.index = index
         self.units: list[Unit] = []
-        self.keys: list[tuple[int, int, int]] = []
+        self.keys: list[Key] = []
         self.stands_for: dict[int, int] = {}
         self.needs: list[list[int]] = []
-        removed = self._removed(buckets)
-        hoisted = {n: b.launch_at for b in buckets for n in b.hoist}
-        last = len(index) - 1
+        removed = self._removed(plan.buckets)
+        moved = self._moved(plan)
         for node in range(len(index)):
-            if node in removed:
-                continue
-            at = -1 if index.ops[node] == "placeholder" else hoisted.get(node, node)
-            rank = 0 if node in hoisted else 2
-            self.stands_for[node] = self._add(Unit(NODE, node), (last + 1 if node == last else at, rank, node))
-        for number, bucket in enumerate(buckets):
+            if node not in removed:
+                self.stands_for[node] = self._add(Unit(NODE, node), moved.get(node, (node, _STAYS, node)))
+        for number, bucket in enumerate(plan.buckets):
             self._add_bucket(number, bucket)
-        self._connect(buckets)
+        self._connect(plan.buckets)
+        self._keep(plan)
+
+    def _moved(self, plan: Plan) -> dict[int, Key]:
+        """Keys of surviving nodes that do not keep their place."""
+        index = self.index
+        moved: dict[int, Key] = {}
+        for move in plan.moves:
+            moved[move.node] = (move.at, _WAITS if move.node in index.wait_of else _LAUNCHES, -1, 0, move.node)
+        for number, bucket in enumerate(plan.buckets):
+            moved.update((node, (bucket.launch_at, _LAUNCHES, number, 0, node)) for node in bucket.hoist)
+        moved.update((node, (-1, _STAYS, node)) for node in index.placeholders)
+        moved[len(index) - 1] = (len(index), _STAYS)
+        return moved
 
     def _removed(self, buckets: Sequence[Bucket]) -> set[int]:
         removed: set[int] = set()
@@ -64,19 +78,19 @@ class _Units:
                     removed.add(facts.inputs[0])
         return removed
 
-    def _add(self, unit: Unit, key: tuple[int, int, int]) -> int:
+    def _add(self, unit: Unit, key: Key) -> int:
         self.units.append(unit)
         self.keys.append(key)
         return len(self.units) - 1
 
     def _add_bucket(self, number: int, bucket: Bucket) -> None:
-        launch = self._add(Unit(LAUNCH, number), (bucket.launch_at, 1, number))
-        self._add(Unit(WAIT, number), (bucket.wait_at, 0, number))
+        launch = self._add(Unit(LAUNCH, number), (bucket.launch_at, _LAUNCHES, number, 1))
+        self._add(Unit(WAIT, number), (bucket.wait_at, _WAITS, number))
         for place, member in enumerate(bucket.members):
             facts = self.index.launches[member]
             wait = facts.waits[0]
             self.stands_for[member] = launch
-            self.stands_for[wait] = self._add(Unit(RESULT, number, place), (wait, 1, place))
+            self.stands_for[wait] = self._add(Unit(RESULT, number, place), (wait, _RESULTS, place))
             if bucket.shared_cast:
                 self.stands_for[facts.inputs[0]] = launch
 
@@ -94,6 +108,17 @@ class _Units:
             else:
                 self.needs.append([waits[unit.number]])
 
+    def _keep(self, plan: Plan) -> None:
+        """What a plan wants to stay in order besides: a member's wait is the merged one, not its own result."""
+        if not plan.before:
+            return
+        merged_wait = {unit.number: u for u, unit in enumerate(self.units) if unit.sort == WAIT}
+        stands_for = dict(self.stands_for)
+        for number, bucket in enumerate(plan.buckets):
+            stands_for.update((self.index.launches[m].waits[0], merged_wait[number]) for m in bucket.members)
+        for each in plan.before:
+            self.needs[stands_for[each.then]].append(stands_for[each.first])
+
     def _launch_needs(self, bucket: Bucket, itself: int) -> list[int]:
         nodes: list[int] = []
         for member in bucket.members:
@@ -109,9 +134,9 @@ class _Units:
         return sorted({self.stands_for[n] for n in nodes})
 
 
-def arrange(index: GraphIndex, buckets: Sequence[Bucket]) -> list[Unit]:
-    """Units in their new order; :class:`InternalError` when the buckets form a cycle."""
-    made = _Units(index, buckets)
+def arrange(index: GraphIndex, plan: Plan) -> list[Unit]:
+    """Units in their new order; :class:`InternalError` when the edits form a cycle."""
+    made = _Units(index, plan)
     users: list[list[int]] = [[] for _ in made.units]
     missing = [len(needs) for needs in made.needs]
     for unit, needs in enumerate(made.needs):
