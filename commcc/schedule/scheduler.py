@@ -16,6 +16,7 @@ wait. The next in base order always may run, so there is always a schedule.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -59,6 +60,7 @@ class _Walk:
         self.latest = [policy.target_ns - t - d for t, d in zip(problem.tail_ns, problem.stream_ns, strict=True)]
         self.progress = [0, *accumulate(problem.stream_ns[node] for node in base)]
         self.compute_before = [0, *accumulate(int(problem.index.compute[node]) for node in base)]
+        self.opens = self._windows()
         self.due = self._due(policy.lead_permille)
         self.missing = [len(set(preds)) for preds in problem.preds]
         self.done = bytearray(count)
@@ -67,11 +69,26 @@ class _Walk:
         self.lane_free: dict[str, int] = {}
         self.arrival: dict[int, int] = {}
         self.unwaited = {i: len(launch.waits) for i, launch in problem.index.launches.items()}
-        # Heaps: launches by (due, position), all that can run by latest start and by position, waits by arrival.
+        # Heaps: launches by (due, position), all that can run by latest start and by position, waits by
+        # arrival, launches whose prefetch window is not open yet by its first position.
         self.launches: list[tuple[int, int, int]] = []
         self.by_latest: list[tuple[int, int, int]] = []
         self.by_position: list[tuple[int, int]] = []
         self.awaited: list[tuple[int, int, int]] = []
+        self.closed: list[tuple[int, int]] = []
+        # Launches that the limit on bytes in flight keeps back until something is waited for.
+        self.crowded: list[tuple[int, int, int]] = []
+
+    def _windows(self) -> dict[int, int]:
+        """For every launch with a wait the first front at which the prefetch limit lets it go."""
+        limit = self.limits.prefetch
+        opens: dict[int, int] = {}
+        for launch, facts in self.problem.index.launches.items():
+            if facts.waits and facts.asynchronous and limit is not None:
+                need = min(self.position[wait] for wait in facts.waits)
+                first = bisect_left(self.compute_before, self.compute_before[need] - limit, 0, need)
+                opens[launch] = min(first, self.position[launch])
+        return opens
 
     def _due(self, lead_permille: int) -> dict[int, int]:
         """For every launch the progress along the base order at which rule 1 wants it.
@@ -90,7 +107,8 @@ class _Walk:
             for need, launch in sorted(queue, reverse=True):
                 before = min(before, self.progress[need])
                 before -= self.problem.costs.ns[launch] * lead_permille // 1000
-                due[launch] = before
+                # Before its window opens there is no use in looking at it.
+                due[launch] = max(before, self.progress[self.opens.get(launch, 0)])
         return due
 
     def run(self) -> list[int]:
@@ -104,6 +122,7 @@ class _Walk:
             self._run(self.base[self.front])
         while self.front < len(self.base):
             self._land()
+            self._open()
             self._launch_due()
             if self.front < len(self.base):
                 self._take(self._urgent() or self._first() or self._stand_still())
@@ -117,8 +136,12 @@ class _Walk:
             return
         if node in self.due and node not in self.problem.preparation:
             heapq.heappush(self.launches, (self.due[node], place, node))
-        heapq.heappush(self.by_latest, (self.latest[node], place, node))
-        heapq.heappush(self.by_position, (place, node))
+        if node in self.unwaited:
+            heapq.heappush(self.closed, (self.opens.get(node, 0), node))
+        else:
+            # A launch ahead of its place is the business of rules 1 and 2, all else of 2 and 3.
+            heapq.heappush(self.by_latest, (self.latest[node], place, node))
+            heapq.heappush(self.by_position, (place, node))
 
     def _land(self) -> None:
         """Results of collectives that have arrived can be used without standing still."""
@@ -128,12 +151,24 @@ class _Walk:
                 heapq.heappush(self.by_latest, (self.latest[node], place, node))
                 heapq.heappush(self.by_position, (place, node))
 
+    def _open(self) -> None:
+        """Launches whose prefetch window is open can be urgent."""
+        while self.closed and self.closed[0][0] <= self.front:
+            _, node = heapq.heappop(self.closed)
+            if not self.done[node]:
+                heapq.heappush(self.by_latest, (self.latest[node], self.position[node], node))
+
     def _launch_due(self) -> None:
+        if not self.launches or self.launches[0][0] > self.progress[self.front]:
+            return
         refused: list[tuple[int, int, int]] = []
         while self.launches and self.launches[0][0] <= self.progress[self.front] and len(refused) < _LAUNCHES:
             entry = heapq.heappop(self.launches)
             launch = entry[2]
             if self.done[launch]:
+                continue
+            if self._crowds(launch):
+                self.crowded.append(entry)
                 continue
             nodes = [n for n in self.problem.preparation.get(launch, ()) if not self.done[n]]
             if self._may(nodes, launch):
@@ -150,17 +185,16 @@ class _Walk:
             return True
         if not preparation and self.missing[node]:
             return False
-        index, limits = self.problem.index, self.limits
-        facts = index.launches.get(node)
-        if facts is not None and facts.asynchronous:
-            if limits.in_flight is not None and self.flying + self.problem.bytes[node] > limits.in_flight:
-                return False
-            if limits.prefetch is not None and facts.waits:
-                need = min(self.position[wait] for wait in facts.waits)
-                between = self.compute_before[need] - self.compute_before[min(self.front, need)]
-                if between > limits.prefetch:
-                    return False
+        if node in self.unwaited and (self.opens.get(node, 0) > self.front or self._crowds(node)):
+            return False
         return self.curve.hoist((*preparation, node), self.front)
+
+    def _crowds(self, launch: int) -> bool:
+        """Whether too much would be in flight with this launch, ahead of its place."""
+        limit = self.limits.in_flight
+        if limit is None or self.position[launch] == self.front or not self.unwaited[launch]:
+            return False
+        return self.flying + self.problem.bytes[launch] > limit
 
     def _urgent(self) -> list[int]:
         refused: list[tuple[int, int, int]] = []
@@ -178,16 +212,18 @@ class _Walk:
         return chosen
 
     def _first(self) -> list[int]:
+        front = self.base[self.front]
+        launch = self.problem.index.wait_of.get(front)
+        if launch is None or self.arrival[launch] <= self.now:
+            return [front]
         refused: list[tuple[int, int]] = []
         chosen: list[int] = []
-        launches = self.problem.index.launches
         while self.by_position and len(refused) < _READY and not chosen:
             entry = heapq.heappop(self.by_position)
-            place, node = entry
+            node = entry[1]
             if self.done[node]:
                 continue
-            # A launch ahead of its place is the business of the rules above.
-            if place == self.front or (node not in launches and self._may((), node)):
+            if self._may((), node):
                 chosen.append(node)
             else:
                 refused.append(entry)
@@ -224,7 +260,11 @@ class _Walk:
         launch = problem.index.wait_of.get(node)
         if launch is not None:
             self.unwaited[launch] -= 1
-            self.flying -= 0 if self.unwaited[launch] else problem.bytes[launch]
+            if not self.unwaited[launch]:
+                self.flying -= problem.bytes[launch]
+                for entry in self.crowded:
+                    heapq.heappush(self.launches, entry)
+                self.crowded.clear()
         for user in dict.fromkeys(problem.users[node]):
             self.missing[user] -= 1
             if not self.missing[user]:
