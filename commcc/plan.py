@@ -63,7 +63,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Before:
-    """Keep ``first`` ahead of ``then``. A member's launch stands for the merged launch, its wait for the merged wait."""
+    """Keep ``first`` ahead of ``then``. A member's launch stands for the merged one, its wait for the merged wait."""
 
     first: Node
     then: Node
