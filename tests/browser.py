@@ -64,8 +64,8 @@ class Browser:
         self._events: list[str] = []
         targets = self.send("Target.getTargets")["targetInfos"]
         tab = next(target["targetId"] for target in targets if target["type"] == "page")
-        self._session = self.send("Target.attachToTarget", targetId=tab, flatten=True)["sessionId"]
-        self.send("Page.enable", self._session)
+        self.session = self.send("Target.attachToTarget", targetId=tab, flatten=True)["sessionId"]
+        self.send("Page.enable", self.session)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -116,13 +116,13 @@ class Browser:
 
     def open(self, path: Path, fragment: str = "", *, size: tuple[int, int] = (1400, 1100), dark: bool = False) -> Page:
         """Load a file; returns once its script is done and a first picture was drawn."""
-        page = Page(self, self._session)
-        self.navigate(self._session, "about:blank")
+        page = Page(self, self.session)
+        self.navigate(self.session, "about:blank")
         metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
         page.send("Emulation.setDeviceMetricsOverride", **metrics)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         page.send("Emulation.setEmulatedMedia", features=[scheme])
-        self.navigate(self._session, path.resolve().as_uri() + fragment)
+        self.navigate(self.session, path.resolve().as_uri() + fragment)
         page.wait_for("document.documentElement.dataset.draws > 0 || document.documentElement.dataset.errors")
         return page
 
@@ -132,10 +132,10 @@ class Page:
 
     def __init__(self, browser: Browser, session: str) -> None:
         self._browser = browser
-        self._session = session
+        self.session = session
 
     def send(self, method: str, **params: Any) -> dict[str, Any]:
-        return self._browser.send(method, self._session, **params)
+        return self._browser.send(method, self.session, **params)
 
     def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression; promises are awaited."""

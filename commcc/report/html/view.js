@@ -80,12 +80,13 @@ class Address {
     this.view = view;
     this.sides = sides;
     this.timer = null;
-    window.addEventListener("hashchange", () => this.read());
+    window.addEventListener("hashchange", (event) => this.read(new URL(event.newURL).hash));
     view.onChange(() => this.later());
   }
 
-  read() {
-    const wanted = new URLSearchParams(location.hash.slice(1));
+  /** The fragment may have been written over by `write` before its event arrives, so it comes with the event. */
+  read(fragment = location.hash) {
+    const wanted = new URLSearchParams(fragment.slice(1));
     const [t0, t1] = ["t0", "t1"].map((key) => Number.parseFloat(wanted.get(key)) * 1e6);
     if (t1 > t0) this.view.show(t0, t1);
     if (!wanted.has("select")) return;
