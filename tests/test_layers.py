@@ -17,13 +17,13 @@ PACKAGE = ROOT / "commcc"
 
 #: Lowest first; a module may import its own row and the rows above it here.
 LAYERS = (
-    ("errors", "terms", "collective_table", "ops", "kernels", "collection", "files", "_version"),
+    ("errors", "terms", "collective_table", "ops", "kernels", "collection", "files", "yaml_text", "_version"),
     ("program", "index", "reach"),
     ("serialization", "memory", "collectives", "metrics", "capture", "cost"),
     ("plan",),
     ("apply", "verify", "simulate", "predict", "snapshot", "schedule"),
     ("passes",),
-    ("pipeline", "diff", "diffing", "lint", "explain"),
+    ("pipeline", "pipelines", "planfile", "provenance", "config", "sweep", "diff", "diffing", "lint", "explain"),
     ("report",),
     ("cli",),
 )
