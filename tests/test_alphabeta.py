@@ -155,6 +155,8 @@ def test_hosts_post_the_steps_of_a_ring_that_crosses_nodes():
     assert latency(THREE, "two") == 1 + 14 * 0.5 + 5
     assert latency(posting, "two") == 1 + 14 * 2 + 5
     assert latency(posting, "strided") == 1 + 7 * 5
+    slowly = replace(posting, inter=replace(posting.inter, post_us=20.0))
+    assert latency(slowly, "strided") == 1 + 7 * 20
     assert latency(posting, "node") == latency(THREE, "node") == 1 + 7 * 0.5
     trees = replace(posting, algorithms=(TREE,))
     small = transfer(Kind.ALL_REDUCE, SPREADS["two"], 0)
@@ -168,6 +170,8 @@ def test_how_says_what_decides():
     assert how(Kind.ALL_GATHER, "node", MB) == "ring, node"
     assert how(Kind.ALL_GATHER, "two", MB) == "ring, net"
     assert how(Kind.ALL_GATHER, "node", 800) == "ring, latency"
+    # 29 us of latency against 20 us on the ports, and 22 us for relaying.
+    assert how(Kind.ALL_GATHER, "two", 1_706_667) == "ring, net"
     assert how(Kind.ALL_REDUCE, "node", 800) == "tree, latency"
     assert how(Kind.ALL_REDUCE, "node", 80 * MB) == "nvls, node"
     assert how(Kind.ALL_TO_ALL, "two", MB) == "pairwise, net"
@@ -229,6 +233,12 @@ def test_skew_stretches_the_bytes_of_uneven_exchanges_only():
     skewed = transfer_price(NETWORK, uneven, Settings(skew=1.5))
     assert skewed.latency_ns == plain.latency_ns
     assert skewed.ns - skewed.latency_ns == pytest.approx(1.5 * (plain.ns - plain.latency_ns), abs=2)
+
+
+def test_skew_stretches_relaying_too():
+    uneven = transfer(Kind.ALL_GATHER, SPREADS["two"], uneven=True)
+    price = transfer_price(only(RING), uneven, Settings(skew=1.5))
+    assert (price.ns - price.latency_ns) / 1000 == pytest.approx(relayed(24, 1.5 * 93.75), abs=2e-3)
 
 
 def test_device_files_know_the_same_algorithms():
