@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 WIDTH = 110
 _PLAIN = re.compile(r"[A-Za-z_](?:[\w./()%+-]| (?=[^ ]))*", re.ASCII)
 #: Words that one or another version of YAML takes for something else than text.
-_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null", "none"})
+_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null"})
 
 
 def dump(data: Mapping[str, Json]) -> str:

@@ -62,6 +62,18 @@ def build(cls: type[Pass], values: Mapping[str, Any]) -> Pass:
     raise OptionError("; ".join(wrong), where=f"pass '{cls.name}'", hint=f"see 'commcc passes {cls.name}'")
 
 
+def applicable(cls: type[Pass], given: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``defaults`` that fit what is ``given``: none of another strategy, none that is given."""
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    said = {name.replace("-", "_"): value for name, value in given.items()}
+    chosen = {**defaults, **said}.get("strategy", fields["strategy"].default if "strategy" in fields else None)
+    return {
+        name: value
+        for name, value in defaults.items()
+        if name not in said and chosen in fields[name].metadata.get("strategies", (chosen,))
+    }
+
+
 def parse_value(field: dataclasses.Field[Any], value: Any) -> Any:
     """The typed value of one option; ``ValueError`` says what was expected."""
     meta = field.metadata
@@ -173,7 +185,8 @@ def parse_pipeline(text: str, defaults: Mapping[str, Mapping[str, Any]] | None =
     wrong: list[OptionError] = []
     for name, options in _written(text):
         with _collecting(wrong):
-            passes.append(build(registry.get(name), {**(defaults or {}).get(name, {}), **_pairs(options)}))
+            cls, given = registry.get(name), _pairs(options)
+            passes.append(build(cls, {**applicable(cls, given, (defaults or {}).get(name, {})), **given}))
     if len(wrong) == 1:
         raise wrong[0]
     if wrong:
