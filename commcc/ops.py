@@ -262,6 +262,18 @@ def argument(node: fx.Node, name: str, default: Any = None) -> Any:
     return node.args[position] if position < len(node.args) else default
 
 
+def set_argument(node: fx.Node, name: str, value: Any) -> None:
+    """Give the argument called ``name`` another value, by keyword or position as it is written; KeyError without it."""
+    if name in node.kwargs:
+        node.kwargs = {**node.kwargs, name: value}
+        return
+    names = argument_names(node.target)
+    position = names.index(name) if name in names else len(node.args)
+    if position >= len(node.args):
+        raise KeyError(name)
+    node.args = (*node.args[:position], value, *node.args[position + 1 :])
+
+
 def overload(path: str) -> Callable[..., Any]:
     """The op for ``namespace.op.overload`` or ``operator.name``; for commcc's own use, not for names from files."""
     if path.startswith("operator."):

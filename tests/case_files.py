@@ -138,6 +138,8 @@ def _step(program: Any, step: Any) -> list[str]:
     lines = [step.options_text]
     plan = step.plan
     lines += [f"  tag {names[t.launch]}: {t.role}: {t.evidence}" for t in plan.tags]
+    lines += [f"  group {g.name}: copy of '{g.origin}': {g.reason}" for g in plan.groups]
+    lines += [f"  move {names[m.launch]} to '{m.group}'" for m in plan.regroups]
     lines += [f"  bucket {', '.join(names[m] for m in b.members)}: {b.reason}" for b in plan.buckets]
     lines += [f"  left out {names[e.launch]}: {e.reason}" for e in plan.left_out]
     if step.name == "bucket":

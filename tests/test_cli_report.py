@@ -188,7 +188,8 @@ def test_verdicts():
     ],
 )
 def test_ranks(ranks, text):
-    group = {"name": "dp", "size": len(ranks), "ranks": ranks, "description": "shards", "same_ranks_as": "tp"}
+    group = {"name": "dp", "size": len(ranks), "ranks": ranks, "description": "shards"}
+    group |= {"same_ranks_as": "tp", "origin": None}
     document = {
         "input": "g",
         "format": "pt2",
@@ -290,7 +291,7 @@ def test_ascii_where_the_stream_cannot_do_more():
 
 def test_names_in_a_file_cannot_drive_the_terminal():
     evil = "dp\x1b[2J\x07\u202e"
-    group = {"name": evil, "size": 2, "ranks": None, "description": evil, "same_ranks_as": evil}
+    group = {"name": evil, "size": 2, "ranks": None, "description": evil, "same_ranks_as": evil, "origin": None}
     document = {
         "input": "g",
         "format": "pt2",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from commcc.apply.emit import emit
 from commcc.apply.order import arrange, in_order
+from commcc.apply.regroup import new_table, rename_groups
 from commcc.collection import no_collection
 from commcc.errors import InternalError
 from commcc.program import META_KEY, NodeRecord, record_of
@@ -37,9 +38,11 @@ def apply_plan(program: Program, index: GraphIndex, plan: Plan) -> Program:
         raise InternalError("the plan was made from another graph", where=plan.pass_text)
     units = arrange(index, plan) if plan.order is None else in_order(index, plan.order)
     graph = emit(program.graph, index, plan.buckets, units)
-    by_name = {node.name: node for node in graph.nodes} if plan.tags else {}
+    by_name = {node.name: node for node in graph.nodes} if plan.tags or plan.regroups else {}
     for tag in plan.tags:
         node = by_name[index.names[tag.launch]]
         record = record_of(node)
         node.meta[META_KEY] = NodeRecord(tag.role.value, tag.evidence, record.merged_from)
-    return replace(program, graph=graph)
+    rename_groups(by_name, index, plan)
+    groups = new_table(program.groups, index, plan) if plan.groups or plan.regroups else program.groups
+    return replace(program, graph=graph, groups=groups)

@@ -43,6 +43,7 @@ COMMANDS = {
     "bucket": "commcc.cli.rewriting:pass_command",
     "reorder": "commcc.cli.rewriting:pass_command",
     "tag": "commcc.cli.rewriting:pass_command",
+    "groups": "commcc.cli.rewriting:pass_command",
     "explain": "commcc.cli.explain:command",
     "verify": "commcc.cli.verify:command",
     "diff": "commcc.cli.diff:command",

@@ -57,7 +57,8 @@ class GroupFacts:
     """One process group as the graph uses it.
 
     roles and kinds count launches; wire_bytes as in :class:`Collective`; same_ranks_as names an
-    earlier group whose ranks are known and equal (the same ranks on another stream).
+    earlier group whose ranks are known and equal (the same ranks on another stream). origin: the group that
+    it was split off; family: the group that it and all others split off with it go back to, maybe itself.
     """
 
     name: str
@@ -68,6 +69,12 @@ class GroupFacts:
     kinds: Mapping[str, int]
     wire_bytes: int
     same_ranks_as: str | None = None
+    origin: str | None = None
+    high_priority: bool = False
+
+    @property
+    def family(self) -> str:
+        return self.name if self.origin is None else self.origin
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from commcc.collectives.derive import Sink, Source, walk_back, walk_forward
 from commcc.collectives.facts import Collective, GroupFacts, Identification
+from commcc.collectives.owner import module_of
 from commcc.terms import Kind, Role
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def _collective(context: _Context, number: int, launch: Launch) -> Collective:
         output_bytes=_output_bytes(index, number, launch, sent_bytes),
         role=role,
         evidence=evidence,
-        module=_module(index, number, launch),
+        module=module_of(index, number, launch, verdict.derived, verdict.anchor),
         derived=verdict.derived,
         anchor=verdict.anchor,
         chain=verdict.chain,
@@ -93,11 +94,6 @@ def _output_bytes(index: GraphIndex, number: int, launch: Launch, sent: int) -> 
     waited = [index.tensors[w] for w in launch.waits]
     known = sum(t.bytes for t in waited if t is not None)
     return known or sent
-
-
-def _module(index: GraphIndex, number: int, launch: Launch) -> str | None:
-    near = (number, *launch.waits, *launch.inputs)
-    return next((index.modules[n] for n in near if index.modules[n] is not None), None)
 
 
 class _Verdict(NamedTuple):
@@ -234,6 +230,8 @@ def _groups(index: GraphIndex, collectives: tuple[Collective, ...]) -> tuple[Gro
                 kinds=dict(Counter(c.kind.value for c in members)),
                 wire_bytes=sum(c.wire_bytes for c in members),
                 same_ranks_as=twin if twin != name else None,
+                origin=entry.origin,
+                high_priority=entry.high_priority,
             )
         )
     return tuple(facts)
@@ -260,7 +258,7 @@ def _warnings(
     twins = tuple(
         f"groups '{g.same_ranks_as}' and '{g.name}' are the same ranks on different streams"
         for g in groups
-        if g.same_ranks_as is not None
+        if g.same_ranks_as is not None and g.origin is None
     )
     unsized = sum(max(c.input_bytes, c.output_bytes) == 0 for c in collectives)
     told = f"{unsized} collective{'' if unsized == 1 else 's'} of a size known only at run time count 0 bytes"

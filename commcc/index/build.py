@@ -18,7 +18,7 @@ from commcc.index.modules import module_path
 from commcc.index.storage import assign_storages
 from commcc.index.tensors import TensorTable
 from commcc.index.traits import traits_of
-from commcc.program import record_of
+from commcc.program import ProcessGroup, record_of
 from commcc.terms import Role
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
         groups=_groups(program, launches),
         estimates=estimate(nodes, number, storages, tensors, hints),
         warnings=_warnings(names, barriers, nodes),
+        group_names=tuple(sorted({*program.groups, *(launch.group for launch in launches.values())})),
         digests=digests,
     )
 
@@ -203,9 +204,8 @@ def _groups(program: Program, launches: dict[int, Launch]) -> dict[str, GroupEnt
             listed = " and ".join(map(str, sorted(seen | told)))
             raise GraphError(f"process group '{name}' appears with sizes {listed}", hint="one group has one size")
         size = next(iter(seen | told), None)
-        entries[name] = GroupEntry(
-            name, size, known.ranks if known else None, known.description if known is not None else ""
-        )
+        table = known or ProcessGroup(name, size)
+        entries[name] = GroupEntry(name, size, table.ranks, table.description, table.origin, table.high_priority)
     return entries
 
 

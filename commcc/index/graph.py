@@ -109,6 +109,7 @@ class GraphIndex:
     repeats: nodes on the way from a graph input to a gather, and gathers, that repeat an earlier node: the
     same op on the same operands, of which none was written in between. control: for nodes that a control
     edge holds in place, the nodes that they are held behind. metadata: how many nodes have each key.
+    group_names: all process groups in the program's table, used or not.
 
     estimates: what cost and memory models need besides.
     digests: two bytes for each node of what the fingerprint covers, to tell which nodes differ.
@@ -143,6 +144,7 @@ class GraphIndex:
     repeats: dict[int, int] = field(default_factory=dict)
     control: dict[int, tuple[int, ...]] = field(default_factory=dict)
     metadata: dict[str, int] = field(default_factory=dict)
+    group_names: tuple[str, ...] = ()
     digests: bytes = b""
 
     def __len__(self) -> int:

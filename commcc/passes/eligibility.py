@@ -21,13 +21,19 @@ def select_groups(ident: Identification, groups: str | tuple[str, ...]) -> froze
     if groups == "all":
         return frozenset(g.name for g in ident.groups)
     if groups == "primary":
-        return frozenset(() if ident.primary is None else (ident.primary,))
+        return _family(ident)
     names = (groups,) if isinstance(groups, str) else groups
     known = [g.name for g in ident.groups]
     unknown = [f"no group '{name}' in the graph{closest(name, known)}" for name in names if name not in known]
     if unknown:
         raise OptionError("; ".join(unknown), where="pass 'bucket'", hint=f"groups: {', '.join(known) or 'none'}")
     return frozenset(names)
+
+
+def _family(ident: Identification) -> frozenset[str]:
+    """The primary group, with what was split off it and what it was split off."""
+    family = {g.family for g in ident.groups if g.name == ident.primary}
+    return frozenset(g.name for g in ident.groups if g.family in family)
 
 
 def eligible(

@@ -114,6 +114,8 @@ def _group(seen: Snapshot, group: GroupFacts) -> dict[str, Json]:
         "kinds": _counts(group.kinds),
         "wire_bytes": group.wire_bytes,
         "same_ranks_as": group.same_ranks_as,
+        "origin": group.origin,
+        "high_priority": group.high_priority,
         **costs.group(seen.prediction, launches),
     }
 

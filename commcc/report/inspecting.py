@@ -69,7 +69,9 @@ def _groups(document: Document) -> Section:
             about.insert(0, "primary")
         if group["ranks"]:
             about.append(f"ranks {_ranks(group['ranks'])}")
-        if group["same_ranks_as"] is not None:
+        if group["origin"] is not None:
+            about.append(f"split off {group['origin']}{', high priority' if group['high_priority'] else ''}")
+        elif group["same_ranks_as"] is not None:
             about.append(f"same ranks as {group['same_ranks_as']}")
         roles, kinds = _counted(group["roles"]), _counted(group["kinds"])
         table.add_text(group["name"], count(group["size"]), roles, kinds, size(group["wire_bytes"]), ", ".join(about))

@@ -126,7 +126,10 @@ def _read_groups(data: Any) -> dict[str, ProcessGroup]:
         if ranks is not None and not (isinstance(ranks, list) and all(type(rank) is int for rank in ranks)):
             raise InputError(f"the ranks of group {name[:40]!r} are no list of numbers")
         text = _typed(body.get("description", ""), str, "a description")
-        groups[name] = ProcessGroup(name, size, None if ranks is None else tuple(ranks), text)
+        origin, high = body.get("origin"), _typed(body.get("high_priority", False), bool, "a priority")
+        if origin is not None and not isinstance(origin, str):
+            raise InputError(f"the origin of group {name[:40]!r} is no name")
+        groups[name] = ProcessGroup(name, size, None if ranks is None else tuple(ranks), text, origin, high)
     return groups
 
 
@@ -166,4 +169,8 @@ def _group_json(group: ProcessGroup) -> dict[str, Json]:
         out["ranks"] = list(group.ranks)
     if group.description:
         out["description"] = group.description
+    if group.origin is not None:
+        out["origin"] = group.origin
+    if group.high_priority:
+        out["high_priority"] = True
     return out

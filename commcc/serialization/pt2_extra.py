@@ -46,20 +46,26 @@ def encode_extra(program: Program, symbols: Mapping[str, SymbolInfo]) -> dict[st
     """The sidecar without its graph."""
     return {
         "commcc": SIDECAR_VERSION,
-        "groups": [
-            {
-                "name": group.name,
-                "size": group.size,
-                "ranks": None if group.ranks is None else list(group.ranks),
-                "description": _line(group.description),
-            }
-            for group in program.groups.values()
-        ],
+        "groups": [_encode_group(group) for group in program.groups.values()],
         "header": dict(program.header),
         "provenance": list(program.provenance),
         "notes": [[_line(note.text), note.node] for note in program.notes],
         "symbols": {name: [info.lower, info.upper, info.hint] for name, info in symbols.items()},
     }
+
+
+def _encode_group(group: ProcessGroup) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "name": group.name,
+        "size": group.size,
+        "ranks": None if group.ranks is None else list(group.ranks),
+        "description": _line(group.description),
+    }
+    if group.origin is not None:
+        found["origin"] = group.origin
+    if group.high_priority:
+        found["high_priority"] = True
+    return found
 
 
 def decode_extra(data: Any) -> Extra:
@@ -106,9 +112,10 @@ def _group(data: Any) -> ProcessGroup:
     fine = isinstance(name, str) and _is_line(description) and (size is None or _is_count(size))
     if ranks is not None:
         fine = fine and isinstance(ranks, list) and all(_is_count(rank) for rank in ranks)
-    if not fine:
+    origin, high = data.get("origin"), data.get("high_priority", False)
+    if not fine or not isinstance(origin, (str, type(None))) or type(high) is not bool:
         raise InputError(f"the process group {str(name)[:40]!r} is malformed")
-    return ProcessGroup(name, size, None if ranks is None else tuple(ranks), description)
+    return ProcessGroup(name, size, None if ranks is None else tuple(ranks), description, origin, high)
 
 
 def _is_count(value: Any) -> bool:

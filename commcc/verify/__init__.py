@@ -14,7 +14,7 @@ size of the graphs.
 
 Limits: structural, nothing is executed; floating-point sums may associate differently inside a merged
 reduction. Launch order is a function of the graph alone, so it is the same on all ranks of an SPMD program.
-Process groups are compared by name.
+Process groups are compared by name, those split off others by what they were split off (:mod:`commcc.verify.groups`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from commcc.collection import no_collection
 from commcc.verify import boundary, constants, work
 from commcc.verify.causes import Pair, report_causes
+from commcc.verify.groups import compare_groups
 from commcc.verify.order import check_order
 from commcc.verify.table import Terms
 from commcc.verify.trace import trace_program
@@ -53,10 +54,10 @@ def _compare(before: Program, after: Program, report: Report) -> None:
     if not check_order(after.graph, report, "") or not fine:
         return
     renamed = boundary.match_inputs(before.graph, after.graph, report)
-    constants.compare_groups(before, after, report)
+    stands_for = compare_groups(before, after, report)
     table = Terms()
     old = trace_program(table, before, first=True)
-    new = trace_program(table, after, first=False, inputs=renamed)
+    new = trace_program(table, after, first=False, inputs=renamed, groups=stands_for)
     old_nodes = {node.name: node for node in before.graph.nodes}
     new_nodes = {node.name: node for node in after.graph.nodes}
     pair = Pair(table, old, new, report, old_nodes, new_nodes, renamed)

@@ -1,4 +1,4 @@
-"""What graphs refer to by name: constants and process groups must be the same in both programs.
+"""What graphs refer to by name: constants must be the same in both programs.
 
 Limits: constants without values (fake tensors) are compared by shape and dtype alone.
 """
@@ -14,7 +14,6 @@ from commcc.verify.subgraphs import find
 if TYPE_CHECKING:
     from commcc.program import Program
     from commcc.verify.causes import Pair
-    from commcc.verify.verdict import Report
 
 
 def compare_attributes(pair: Pair, before: Program, after: Program) -> None:
@@ -50,14 +49,3 @@ def _unequal(old: torch.Tensor, new: torch.Tensor) -> str:
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     """Bit patterns, so that NaN equals itself and -0.0 differs from 0.0."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-
-
-def compare_groups(before: Program, after: Program, report: Report) -> None:
-    """A process group must be the same ranks in both programs."""
-    for name, group in after.groups.items():
-        old = before.groups.get(name)
-        if old is None:
-            continue
-        for what, a, b in (("size", old.size, group.size), ("ranks", old.ranks, group.ranks)):
-            if a is not None and b is not None and a != b:
-                report.differs("collective", "", f"process group '{name}' has {what} {b}, in BEFORE {a}")

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 def launch(tracer: Tracer, node: fx.Node, fact: CollectiveOp) -> Value:
     """The result of an asynchronous collective; its storage is in flight until the wait."""
     arguments = tracer.arguments(node)
+    group = arguments.get("group_name")
+    if isinstance(group, str):
+        arguments["group_name"] = tracer.groups.get(group, group)
     table, trace = tracer.table, tracer.trace
     inputs = tensors_in(arguments.get(fact.tensor))
     outs = tensors_in(arguments.get(fact.out)) if fact.out is not None else []

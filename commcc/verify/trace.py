@@ -30,6 +30,8 @@ from commcc.verify.values import UNKNOWN, Meta, Opaque, Tensor, Value
 from commcc.verify.views import regroup, regroups
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from commcc.program import Program
     from commcc.verify.table import Terms
 
@@ -38,13 +40,22 @@ _PLAIN = frozenset({int, str, bool, float, type(None), torch.dtype, torch.device
 
 
 class Tracer:
-    """State of one walk. first: this is the graph whose ``val`` stand for both."""
+    """State of one walk. first: this is the graph whose ``val`` stand for both. groups: what stands for which."""
 
-    def __init__(self, table: Terms, root: torch.nn.Module, *, first: bool, depth: int = 0) -> None:
+    def __init__(
+        self,
+        table: Terms,
+        root: torch.nn.Module,
+        *,
+        first: bool,
+        depth: int = 0,
+        groups: Mapping[str, str] | None = None,
+    ) -> None:
         self.table = table
         self.root = root
         self.first = first
         self.depth = depth
+        self.groups = groups or {}
         self.symbols = Symbols(table)
         self.memory = Memory(table, self._replay)
         self.env: dict[fx.Node, Value] = {}
@@ -241,6 +252,16 @@ def _path(node: fx.Node) -> str:
     return facts_of(node.target).path if node.op == "call_function" else node.op
 
 
-def trace_program(table: Terms, program: Program, *, first: bool, inputs: dict[str, str] | None = None) -> Trace:
-    """Trace the graph of a program; the graph must be in order (:func:`commcc.verify.order.check_order`)."""
-    return Tracer(table, program.root, first=first).walk(program.graph, inputs)
+def trace_program(
+    table: Terms,
+    program: Program,
+    *,
+    first: bool,
+    inputs: dict[str, str] | None = None,
+    groups: Mapping[str, str] | None = None,
+) -> Trace:
+    """Trace the graph of a program; the graph must be in order (:func:`commcc.verify.order.check_order`).
+
+    inputs: names of placeholders in the other graph. groups: process groups that stand for another one.
+    """
+    return Tracer(table, program.root, first=first, groups=groups).walk(program.graph, inputs)

@@ -1,0 +1,137 @@
+"""Process groups: the same ranks in both programs, and which new groups may stand for old ones.
+
+A rewrite may split a group off another one, to run on another stream; the table of AFTER records the origin.
+The record is a claim, and it is believed only if all of this holds:
+
+1. BEFORE has no group of that name, neither in its table nor in its graph;
+2. the origin is in the table of BEFORE, with exactly the same ranks and size (or is split off such a group);
+3. every collective on the new group is of one kind.
+
+::
+
+    table of AFTER: "ep_extra": {"size": 4, "ranks": [0, 1, 2, 3], "origin": "0"}
+    all_to_all_single(x, None, None, 'ep_extra')   is the same term as   all_to_all_single(x, None, None, '0')
+
+Limits: groups that both programs have are compared by name; ranks that neither table knows are taken to be
+those of the origin, which is what the record means.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import fx
+
+from commcc.ops import argument, collective_of
+from commcc.verify.subgraphs import find
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from commcc.program import ProcessGroup, Program
+    from commcc.verify.verdict import Report
+
+
+def compare_groups(before: Program, after: Program, report: Report) -> dict[str, str]:
+    """Report groups that differ; for new groups of AFTER, the group of BEFORE that each stands for."""
+    for name, group in after.groups.items():
+        old = before.groups.get(name)
+        for what, was, now in () if old is None else _facts(old, group):
+            if was is not None and now is not None and was != now:
+                report.differs("collective", "", f"process group '{name}' has {what} {now}, in BEFORE {was}")
+        if old is not None and old.origin != group.origin:
+            text = f"process group '{name}' is {_origin(group)}, in BEFORE it is {_origin(old)}"
+            report.differs("collective", "", text)
+    stands_for: dict[str, str] = {}
+    for name, group in after.groups.items():
+        if name in before.groups or group.origin is None:
+            continue
+        root, problem = _check(before, after, group)
+        if problem:
+            report.differs("collective", "", f"process group '{name}' {problem}")
+        else:
+            stands_for[name] = root
+    return stands_for
+
+
+def _facts(old: ProcessGroup, new: ProcessGroup) -> tuple[tuple[str, Any, Any], ...]:
+    return ("size", old.size, new.size), ("ranks", old.ranks, new.ranks)
+
+
+def _origin(group: ProcessGroup) -> str:
+    return "split off no other" if group.origin is None else f"split off '{group.origin}'"
+
+
+def _check(before: Program, after: Program, group: ProcessGroup) -> tuple[str, str]:
+    """The group of BEFORE that a split-off group goes back to, or what is wrong with it."""
+    root = _root(before.groups, after.groups, group)
+    if root is None:
+        return "", f"is split off '{group.origin}', which BEFORE does not have"
+    if any(group.name in _words(node) for node in _nodes(before.graph, before.root)):
+        return "", f"is called what a group in BEFORE is called, and cannot be split off '{root}'"
+    old = before.groups[root]
+    size = old.size if old.size is not None else _size(before, root)
+    for what, was, now in (("size", size, group.size), ("ranks", old.ranks, group.ranks)):
+        if was != now:
+            return "", f"has {what} {now}, but '{root}', which it is split off, has {was} in BEFORE"
+    kinds = _kinds(after, group.name)
+    if len(kinds) > 1:
+        listed = " and ".join(f"{kind} ('{node}')" for kind, node in kinds.items())
+        return "", f"was split off '{root}' for collectives of one kind, and has {listed}"
+    return root, ""
+
+
+def _root(old: Mapping[str, ProcessGroup], new: Mapping[str, ProcessGroup], group: ProcessGroup) -> str | None:
+    seen: set[str] = set()
+    at: ProcessGroup | None = group
+    while at is not None and at.origin is not None and at.origin not in seen:
+        if at.origin in old:
+            return at.origin
+        seen.add(at.origin)
+        at = new.get(at.origin)
+    return None
+
+
+def _nodes(graph: fx.Graph, root: Any, depth: int = 0) -> Iterator[fx.Node]:
+    """All nodes of a graph and of the sub-graphs that it refers to."""
+    for node in graph.nodes:
+        yield node
+        module = find(root, str(node.target)) if node.op == "get_attr" and depth < 16 else None
+        if isinstance(module, fx.GraphModule):
+            yield from _nodes(module.graph, module, depth + 1)
+
+
+def _words(node: fx.Node) -> set[Any]:
+    """All strings among the arguments of a node."""
+    found: set[Any] = set()
+    stack: list[Any] = [*node.args, *node.kwargs.values()]
+    while stack:
+        argument_ = stack.pop()
+        if isinstance(argument_, str):
+            found.add(argument_)
+        elif isinstance(argument_, (tuple, list)):
+            stack.extend(argument_)
+        elif isinstance(argument_, dict):
+            stack.extend(argument_.values())
+    return found
+
+
+def _launches(program: Program, name: str) -> Iterator[tuple[str, fx.Node]]:
+    for node in _nodes(program.graph, program.root):
+        fact = collective_of(node.target) if node.op == "call_function" else None
+        if fact is not None and argument(node, "group_name") == name:
+            yield str(fact.kind), node
+
+
+def _kinds(program: Program, name: str) -> dict[str, str]:
+    """The kinds of collectives on a group, with a node for each."""
+    found: dict[str, str] = {}
+    for kind, node in _launches(program, name):
+        found.setdefault(kind, node.name)
+    return found
+
+
+def _size(program: Program, name: str) -> int | None:
+    """The size that collectives say their group has, when the table does not."""
+    sizes = (argument(node, "group_size") for _, node in _launches(program, name))
+    return next((size for size in sizes if isinstance(size, int)), None)
