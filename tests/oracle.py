@@ -177,6 +177,7 @@ class _Model:
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 0
+        solver.parameters.search_branching = cp_model.PORTFOLIO_WITH_QUICK_RESTART_SEARCH
         solver.parameters.max_deterministic_time = effort
         status = solver.solve(self.model)
         if status == cp_model.INFEASIBLE:
