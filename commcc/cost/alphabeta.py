@@ -37,11 +37,10 @@ if TYPE_CHECKING:
     from commcc.cost.types import Settings, Transfer
 
 
-#: What relaying between nodes costs: this many times the geometric mean of hops and bandwidth time. A tensor
-#: that is relayed in k chunks takes (hops + k - 1) times a chunk's latency and transfer, which is least,
-#: 2 sqrt(hops * bandwidth time) above the line, for the best k (van de Geijn and others; Thakur, Rabenseifner and
-#: Gropp 2005, section 3). NCCL has several chunks under way at once, and comes out at half of that: fitted to
-#: the runs in tests/test_alphabeta.py on 2 to 8 nodes. Within a node runs fit 0.
+#: What relaying between nodes costs: this many times the geometric mean of hops and bandwidth time. A pipeline of
+#: k chunks takes (hops + k - 1) times a chunk's latency and transfer, which is 2 sqrt(hops * bandwidth time) above
+#: the line for the best k (as in Sanders, Speck and Traeff 2009). NCCL has several chunks under way at once, and
+#: comes out at half of that: fitted to runs on 2 to 8 nodes in tests/test_alphabeta.py. Those in a node fit 0.
 RELAY = 1.0
 
 
