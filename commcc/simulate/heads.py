@@ -58,14 +58,17 @@ class _Machine:
 
 
 class _Walk:
-    """ancestors[event]: for each machine the bits of the event and of what must end before it."""
+    """ancestors[event]: for each machine the bits of the event and of what must end before it.
+
+    Only events that others still ask for are in it, so that forgetting does not go through the whole graph.
+    """
 
     def __init__(self, events: Events) -> None:
         import numpy as np
 
         self.events = events
         self.head = [0] * len(events.ns)
-        self.ancestors: list[dict[int, int]] = [{} for _ in events.ns]
+        self.ancestors: dict[int, dict[int, int]] = {}
         self.waiting = [0] * len(events.ns)
         for sources in events.before:
             for source in sources:
@@ -80,7 +83,7 @@ class _Walk:
         ]
 
     def visit(self, event: int) -> None:
-        ns, found = self.events.ns, self.ancestors[event]
+        ns, found = self.events.ns, dict[int, int]()
         head, met = 0, set[int]()
         for source in self.events.before[event]:
             head = max(head, self.head[source] + ns[source])
@@ -101,25 +104,28 @@ class _Walk:
             if machine in found:
                 head = max(head, _one_after_another(self.machines[machine], found[machine]))
         self.head[event] = head
+        if self.waiting[event]:
+            self.ancestors[event] = found
         if ns[event]:
-            self._remember(event, self.events.machine[event])
+            self._remember(event, found)
 
     def _used(self, source: int) -> None:
         """Ancestors that nobody will ask for again are let go."""
         self.waiting[source] -= 1
         if not self.waiting[source]:
-            self.ancestors[source] = {}
+            del self.ancestors[source]
 
-    def _remember(self, event: int, number: int) -> None:
+    def _remember(self, event: int, found: dict[int, int]) -> None:
+        """Give the event a bit of its machine, in ``found``."""
+        number = self.events.machine[event]
         machine = self.machines[number]
         if machine.end - machine.begin == 2 * machine.window:
             machine.begin += machine.window
-            for found in self.ancestors:
-                if number in found:
-                    found[number] >>= machine.window
+            for known in self.ancestors.values():
+                if number in known:
+                    known[number] >>= machine.window
         machine.head[machine.end] = self.head[event]
         machine.ns[machine.end] = self.events.ns[event]
-        found = self.ancestors[event]
         found[number] = found.get(number, 0) | 1 << (machine.end - machine.begin)
         machine.end += 1
 
