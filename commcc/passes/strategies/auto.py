@@ -1,0 +1,173 @@
+"""Strategy auto: merge what makes the scheduled step shorter under the cost model, copies included.
+
+    bucket{strategy=auto,groups=all},reorder
+
+Merging saves latency and raises bandwidth; it costs a copy in and a copy out on the compute stream,
+and memory. Which of them weighs more depends on the costs, so bucketings are tried: each is merged
+in numbers (:mod:`commcc.schedule.merged`), scheduled as ``reorder`` would with its default limits, and
+simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, group, reduction, dtype):
+
+1. no merging at all, which everything else has to beat;
+2. the same cap for all keys, from small to large;
+3. from the best of these, key by key, the keys whose collectives take longest first: no merging, then
+   caps around the present one, until no key gains or ``effort`` bucketings have been tried.
+
+Peak memory within the budget comes first, then the step; a bucketing has to be 0.1 % shorter than one
+with fewer merges. Deterministic; effort is counted, never timed.
+
+Limits: members of one bucket are neighbours in graph order; other groupings are not tried.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commcc.errors import OptionError
+from commcc.passes.eligibility import eligible, select_groups
+from commcc.passes.greedy import MIB, Limits, key_of, walk
+from commcc.passes.strategies.formed import Formed, bucket_of, size_text
+from commcc.plan import Bucket as PlannedBucket
+from commcc.plan import LeftOut, Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from commcc.collectives import Collective, Identification
+    from commcc.cost import CostModel, Costs
+    from commcc.index import GraphIndex
+    from commcc.passes.bucket import Bucket
+    from commcc.passes.greedy import Key
+    from commcc.terms import Json
+
+#: Caps in MiB, tried on all keys at once.
+CAPS = (2, 8, 32, 128)
+#: A step has to be this much shorter to be worth more merges, in permille.
+_WORTH = 1
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One bucketing. caps: MiB by key, 0 for no merging. over: bytes above the memory budget."""
+
+    caps: tuple[int, ...]
+    buckets: tuple[PlannedBucket, ...]
+    members: int
+    step_ns: int
+    peak_bytes: int
+    over: int
+
+
+def form(options: Bucket, index: GraphIndex, ident: Identification, model: CostModel | None) -> Formed:
+    """The buckets of the best bucketing tried; none where merging does not pay."""
+    if model is None:
+        raise OptionError("strategy auto needs a cost model", where="pass 'bucket'", hint="name one: --cost h100")
+    groups = select_groups(ident, options.groups_given)
+    taken, left = eligible(index, ident, groups)
+    search = _Search(options, index, ident, model, taken)
+    best = search.run()
+    merged = {m for bucket in best.buckets for m in bucket.members}
+    left += [LeftOut(c.launch, "merging it does not pay") for c in taken if c.launch not in merged]
+    none = search.tried[(0,) * len(search.keys)]
+    remarks = () if best.buckets else ("no merge makes the step shorter under this cost model",)
+    return Formed(best.buckets, tuple(left), search.report(none, best), remarks)
+
+
+class _Search:
+    def __init__(
+        self,
+        options: Bucket,
+        index: GraphIndex,
+        ident: Identification,
+        model: CostModel,
+        taken: list[Collective],
+    ) -> None:
+        from commcc.memory import live_bytes
+        from commcc.schedule import Limits as ScheduleLimits
+
+        self.options, self.index, self.ident, self.model = options, index, ident, model
+        self.taken = taken
+        self.costs: Costs = model.price(index)
+        self.keys = _by_duration(taken, self.costs, options.multi_dtype)
+        peak = live_bytes(index).peak_bytes
+        self.limits = ScheduleLimits(peak + max(_GIB, peak // 20), 2 * _GIB, 50)
+        self.tried: dict[tuple[int, ...], Tried] = {}
+
+    def run(self) -> Tried:
+        best = self._try((0,) * len(self.keys))
+        for cap in CAPS:
+            best = self._better(best, (cap,) * len(self.keys))
+        gained = True
+        while gained:
+            gained = False
+            for place in range(len(self.keys)):
+                for cap in _around(best.caps[place]):
+                    found = self._better(best, (*best.caps[:place], cap, *best.caps[place + 1 :]))
+                    gained |= found is not best
+                    best = found
+        return best
+
+    def _better(self, best: Tried, caps: tuple[int, ...]) -> Tried:
+        """The better of the best so far and a bucketing that is tried now, if any effort is left."""
+        if len(self.tried) >= self.options.effort and caps not in self.tried:
+            return best
+        found = self._try(caps)
+        if found.buckets == best.buckets:
+            return best
+        if found.over != best.over:
+            return min(found, best, key=lambda t: t.over)
+        worth = best.step_ns * _WORTH // 1000 if found.members > best.members else 0
+        return found if (found.step_ns + worth, found.members) < (best.step_ns, best.members) else best
+
+    def _try(self, caps: tuple[int, ...]) -> Tried:
+        if caps not in self.tried:
+            self.tried[caps] = self._judge(caps)
+        return self.tried[caps]
+
+    def _judge(self, caps: tuple[int, ...]) -> Tried:
+        from commcc.schedule import Problem, search
+        from commcc.schedule.merged import merge
+
+        buckets = tuple(self._buckets(dict(zip(self.keys, caps, strict=True))))
+        known = next((t for t in self.tried.values() if t.buckets == buckets), None)
+        if known is not None:
+            return Tried(caps, buckets, known.members, known.step_ns, known.peak_bytes, known.over)
+        plan = Plan("", self.index.fingerprint, buckets)
+        problem = Problem(*(merge(self.index, self.costs, self.model, plan) if buckets else (self.index, self.costs)))
+        found = search(problem, self.limits, 2)
+        over = max(0, found.peak_bytes - (self.limits.budget or 0))
+        return Tried(caps, buckets, sum(len(b.members) for b in buckets), found.step_ns, found.peak_bytes, over)
+
+    def _buckets(self, caps: Mapping[Key, int]) -> Iterator[PlannedBucket]:
+        limits = Limits(
+            bytes=(0.0,),
+            span=self.options.max_topo_span,
+            max_consecutive=None,
+            by_key={key: float(cap * MIB) for key, cap in caps.items()},
+        )
+        for each in walk(self.index, self.ident, self.taken, limits, self.options.multi_dtype).buckets:
+            if len(each.members) > 1:
+                reason = f"{len(each.members)} members, {size_text(each.bytes)}; the simulated step is shorter"
+                yield bucket_of(self.index, each.members, reason, param_order=self.options.param_order)
+
+    def report(self, none: Tried, best: Tried) -> dict[str, Json]:
+        caps: dict[str, Json] = {" ".join(filter(None, k)): c for k, c in zip(self.keys, best.caps, strict=True)}
+        return {
+            "cost_model": {"name": self.costs.model, "hash": self.costs.hash},
+            "caps_mb": caps,
+            "bucketings_tried": len(self.tried),
+            "scheduled_step_ms": {"unmerged": none.step_ns / 1e6, "merged": best.step_ns / 1e6},
+        }
+
+
+def _by_duration(taken: list[Collective], costs: Costs, multi_dtype: bool) -> list[Key]:
+    total: dict[Key, int] = {}
+    for each in taken:
+        key = key_of(each, multi_dtype)
+        total[key] = total.get(key, 0) + costs.ns[each.launch]
+    return sorted(total, key=lambda key: (-total[key], key))
+
+
+def _around(cap: int) -> tuple[int, ...]:
+    return (0, cap // 4, cap * 4) if cap else (CAPS[1],)

@@ -1,0 +1,270 @@
+"""What a graph would be, and cost, with buckets merged: numbers only, no graph is made.
+
+    index, costs = merge(index, costs, model, plan)     # then Problem(index, costs) as for any graph
+
+Units are those of :mod:`commcc.apply.order`. A bucket becomes a node that copies its members' inputs
+side by side, one launch, one wait, and a result for each member, which is a copy of its slice where
+the merged form needs one and a view elsewhere. Nodes that stay keep their price.
+
+Limits: an estimate for planners, who try many plans. The result can be simulated, and its memory
+computed, but has no fingerprint, names for new nodes only, and no facts that neither needs. What a
+compiler would fuse differently after the merge is not seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from commcc.apply.order import LAUNCH, NODE, RESULT, Unit, arrange
+from commcc.collection import no_collection
+from commcc.cost.types import Operation
+from commcc.index.graph import Tensor
+from commcc.kernels import Work
+from commcc.terms import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from commcc.cost import CostModel
+    from commcc.cost.types import Costs
+    from commcc.index import GraphIndex
+    from commcc.index.graph import Launch
+    from commcc.plan import Bucket, Plan
+
+
+@dataclass(frozen=True)
+class _Fact:
+    """All that is known of one node of the merged graph; preds are node numbers there."""
+
+    name: str
+    op: str
+    preds: tuple[int, ...]
+    order_preds: tuple[int, ...]
+    tensor: Tensor | None
+    buffers: tuple[int, ...]
+    work: Work
+    ns: int
+    compute: bool = False
+
+
+@no_collection()
+def merge(index: GraphIndex, costs: Costs, model: CostModel, plan: Plan) -> tuple[GraphIndex, Costs]:
+    """Index and costs of the graph with the plan's buckets merged.
+
+    Raises :class:`commcc.errors.InternalError` when the buckets form a cycle.
+    """
+    return _Merge(index, costs, model, plan).result()
+
+
+class _Merge:
+    def __init__(self, index: GraphIndex, costs: Costs, model: CostModel, plan: Plan) -> None:
+        self.index, self.costs, self.model = index, costs, model
+        self.buckets = plan.buckets
+        self.units = arrange(index, plan)
+        self.facts: list[_Fact] = []
+        self.at: dict[int, int] = {}  # new number of an old node, or of what stands for it
+        self.buffer_bytes = list(index.estimates.buffer_bytes)
+        self.same_buffer: dict[int, int] = {}
+        self.launches: dict[int, Launch] = {}
+        self.launch_of: dict[int, int] = {}
+        self.wait_of: dict[int, int] = {}
+
+    def result(self) -> tuple[GraphIndex, Costs]:
+        for unit in self.units:
+            if unit.sort == NODE:
+                self._node(unit.number)
+            elif unit.sort == LAUNCH:
+                self._launch(unit.number, self.buckets[unit.number])
+            elif unit.sort == RESULT:
+                self._member(unit, self.buckets[unit.number])
+            else:
+                self._wait(unit.number, self.buckets[unit.number])
+        merged = self._index()
+        return merged, self._costs(merged)
+
+    def _node(self, node: int) -> None:
+        index, estimates = self.index, self.index.estimates
+        buffers = tuple(dict.fromkeys(self.same_buffer.get(b, b) for b in estimates.buffers[node]))
+        self.at[node] = self._add(
+            _Fact(
+                name=index.names[node],
+                op=index.ops[node],
+                preds=self._new(index.data_preds[node]),
+                order_preds=self._new(index.order_preds[node]),
+                tensor=index.tensors[node],
+                buffers=buffers,
+                work=estimates.work[node],
+                ns=self.costs.ns[node],
+                compute=index.compute[node],
+            )
+        )
+        launch = index.launches.get(node)
+        if launch is not None:
+            self.launches[self.at[node]] = launch
+
+    def _launch(self, number: int, bucket: Bucket) -> None:
+        index = self.index
+        sources = [s for m in bucket.members for s in self._sources(bucket, m)]
+        inputs = [t for m in bucket.members for s in index.launches[m].inputs if (t := index.tensors[s]) is not None]
+        read = [t for s in sources if (t := index.tensors[s]) is not None]
+        whole = _whole(inputs)
+        together = _whole(read)
+        copied = Operation("aten.cat", tuple(read), (together,), None, False, together.bytes, together.bytes)
+        ns = self.model.operation(copied).ns
+        if bucket.shared_cast:
+            cast = Operation("aten._to_copy", (together,), (whole,), None, False, together.bytes, whole.bytes)
+            ns += self.model.operation(cast).ns
+        copy = self._add(
+            _Fact(
+                name=f"{bucket.kind}_bucket_{number}_cat",
+                op="aten.cat",
+                preds=self._new(sources),
+                order_preds=self._new(p for m in bucket.members for p in index.order_preds[m]),
+                tensor=whole,
+                buffers=(self._buffer(whole.bytes),),
+                work=Work.KERNEL,
+                ns=ns,
+            )
+        )
+        first = bucket.members[0]
+        results = _whole([t for m in bucket.members if (t := index.tensors[m]) is not None])
+        launched = self._add(
+            _Fact(
+                name=f"{bucket.kind}_bucket_{number}",
+                op=index.ops[first],
+                preds=(copy,),
+                order_preds=(),
+                tensor=results,
+                buffers=(self._buffer(results.bytes),),
+                work=Work.KERNEL,
+                ns=0,
+            )
+        )
+        self.launch_of[number] = launched
+        self.at.update((m, launched) for m in bucket.members)
+        self.launches[launched] = replace(index.launches[first], inputs=(copy,))
+        if bucket.shared_cast:
+            self.at.update((index.launches[m].inputs[0], launched) for m in bucket.members)
+
+    def _sources(self, bucket: Bucket, member: int) -> tuple[int, ...]:
+        inputs = self.index.launches[member].inputs
+        return self.index.data_preds[inputs[0]] if bucket.shared_cast else inputs
+
+    def _wait(self, number: int, bucket: Bucket) -> None:
+        launched = self.launch_of[number]
+        waits = [self.index.launches[m].waits[0] for m in bucket.members]
+        after = self._new(p for w in waits for p in self.index.order_preds[w] if p in self.at)
+        fact = replace(
+            self.facts[launched], name=f"{self.facts[launched].name}_wait", op=self.index.ops[waits[0]], work=Work.FREE
+        )
+        wait = self._add(replace(fact, preds=(launched,), order_preds=tuple(p for p in after if p != launched)))
+        self.wait_of[number] = wait
+        self.launches[launched] = replace(self.launches[launched], waits=(wait,))
+
+    def _member(self, unit: Unit, bucket: Bucket) -> None:
+        index, member = self.index, bucket.members[unit.member]
+        wait = index.launches[member].waits[0]
+        tensor = index.tensors[wait]
+        own = index.estimates.buffers[wait]
+        merged = self.facts[self.wait_of[unit.number]].buffers
+        copies = bucket.copies[unit.member] or bucket.as_bytes or _scattered(index.launches[member])
+        ns = 0
+        if copies and tensor is not None:
+            copied = Operation("aten.clone", (tensor,), (tensor,), None, False, tensor.bytes, tensor.bytes)
+            ns = self.model.operation(copied).ns
+        else:
+            self.same_buffer.update((b, merged[0]) for b in own)
+        self.at[wait] = self._add(
+            _Fact(
+                name=index.names[wait],
+                op="aten.clone" if copies else "aten.reshape",
+                preds=(self.wait_of[unit.number],),
+                order_preds=(),
+                tensor=tensor,
+                buffers=own if copies else merged,
+                work=Work.KERNEL if copies else Work.FREE,
+                ns=ns,
+            )
+        )
+
+    def _add(self, fact: _Fact) -> int:
+        self.facts.append(fact)
+        return len(self.facts) - 1
+
+    def _new(self, nodes: Iterable[int]) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(self.at[node] for node in nodes))
+
+    def _buffer(self, size: int) -> int:
+        self.buffer_bytes.append(size)
+        return len(self.buffer_bytes) - 1
+
+    def _index(self) -> GraphIndex:
+        index, facts = self.index, self.facts
+        users: list[list[int]] = [[] for _ in facts]
+        for node, fact in enumerate(facts):
+            for pred in fact.preds:
+                users[pred].append(node)
+        made = set(self.launch_of.values())
+        for node, launch in self.launches.items():
+            if node not in made:
+                self.launches[node] = replace(
+                    launch,
+                    inputs=self._new(launch.inputs),
+                    waits=tuple(self.at[w] for w in launch.waits),
+                    writes_to=self._new(launch.writes_to),
+                    splits=self._new(launch.splits),
+                )
+        here = self.at
+        estimates = replace(
+            index.estimates,
+            parts={here[n]: parts for n, parts in index.estimates.parts.items() if n in here},
+            buffers=tuple(fact.buffers for fact in facts),
+            buffer_bytes=tuple(self.buffer_bytes),
+            resizes={here[n]: size for n, size in index.estimates.resizes.items()},
+            work=tuple(fact.work for fact in facts),
+            flops={here[n]: flops for n, flops in index.estimates.flops.items()},
+        )
+        return replace(
+            index,
+            fingerprint="",
+            names=tuple(fact.name for fact in facts),
+            ops=tuple(fact.op for fact in facts),
+            data_preds=tuple(fact.preds for fact in facts),
+            order_preds=tuple(fact.order_preds for fact in facts),
+            users=tuple(tuple(each) for each in users),
+            storages=tuple(fact.buffers for fact in facts),
+            tensors=tuple(fact.tensor for fact in facts),
+            modules=(None,) * len(facts),
+            compute=tuple(fact.compute for fact in facts),
+            casts={},
+            custom={},
+            descriptors={},
+            outputs=tuple(None if n is None else here[n] for n in index.outputs),
+            tags={},
+            merged_from={},
+            launches=dict(sorted(self.launches.items())),
+            wait_of={wait: node for node, launch in sorted(self.launches.items()) for wait in launch.waits},
+            writes={here[n]: self._new(targets) for n, targets in index.writes.items()},
+            barriers=tuple(here[n] for n in index.barriers),
+            host_syncs=frozenset(here[n] for n in index.host_syncs),
+            estimates=estimates,
+        )
+
+    def _costs(self, merged: GraphIndex) -> Costs:
+        ns = [fact.ns for fact in self.facts]
+        for node in self.launch_of.values():
+            transfer, _ = self.model.transfer_of(merged, node)
+            ns[node] = self.model.transfer(transfer).ns
+        return replace(self.costs, ns=tuple(ns), priced_by=(), how={}, latency_ns={})
+
+
+def _whole(parts: list[Tensor]) -> Tensor:
+    """One flat tensor with the elements of all."""
+    count = sum(t.numel or 0 for t in parts)
+    return replace(parts[0], shape=(count,), numel=count, contiguous=True)
+
+
+def _scattered(launch: Launch) -> bool:
+    """Whether a member's slice of the merged result is in pieces: it has to be copied together."""
+    return launch.kind is Kind.ALL_GATHER and (launch.group_size or 0) > 1
