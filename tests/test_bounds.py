@@ -17,7 +17,7 @@ from commcc.index import build_index
 from commcc.passes.bucket import Bucket
 from commcc.simulate import Simulator, lower_bound
 from commcc.simulate import heads as heads_module
-from commcc.simulate.bound import jackson
+from commcc.simulate.bound import Jobs, jackson, longest_paths
 from commcc.simulate.events import Events
 from commcc.simulate.heads import heads
 from tests.brute_force import all_orders, optimum
@@ -285,6 +285,40 @@ def serial_sums(index, costs):
             if all(apart(a, b) for a, b in combinations(chosen, 2)):
                 ordered = [x for x in work if all(over_before(y, x) or x in after[y] for y in chosen)]
                 yield sum(costs.ns[n] for n in (*chosen, *ordered))
+
+
+@RELAXED
+@given(SEEDS)
+def test_longest_paths_by_definition(seed):
+    """Heads, tails and what follows a transfer, each path asked for anew."""
+    make = random_maker(seed, Shape(nodes=14, groups=("a", "b"), depth=5, synchronous=0.3))
+    index, jobs = make.index(), Jobs.of(make.index(), make.costs(2))
+    reach = longest_paths(index, jobs)
+    for node in range(len(index)):
+        assert reach.head[node] == max((ready(index, jobs, p, node) for p in before(index, node)), default=0)
+        users = [user for user in range(len(index)) if node in before(index, user)]
+        landed = [user for user in users if held(index, node, user)]
+        follow = {user: jobs.compute[user] + reach.tail[user] for user in users}
+        assert reach.landed[node] == max((follow[user] for user in landed), default=0)
+        others = [follow[user] for user in users if user not in landed]
+        assert reach.tail[node] == max([jobs.transfer[node] + reach.landed[node], *others])
+
+
+def before(index, node):
+    """Also the launch that a wait for a view of its result waits for."""
+    return {*index.preds(node), *([index.wait_of[node]] if node in index.wait_of else [])}
+
+
+def held(index, launch, node):
+    """Whether the node has to wait for the transfer of the launch."""
+    facts = index.launches.get(launch)
+    return facts is not None and (not facts.asynchronous or node in facts.waits)
+
+
+def ready(index, jobs, source, node):
+    """The longest path to the end of ``source``, as ``node`` sees it."""
+    start = max((ready(index, jobs, p, source) for p in before(index, source)), default=0)
+    return start + jobs.compute[source] + (jobs.transfer[source] if held(index, source, node) else 0)
 
 
 @pytest.mark.parametrize("window", [1, 2, 5])

@@ -76,6 +76,19 @@ def test_one_lane_queues_and_charges_what_ran():
     assert timeline.end[late] == timeline.step_ns == 51
 
 
+def test_a_collective_that_takes_no_time_has_no_share():
+    make = IndexMaker()
+    x = make.input()
+    first, second, third = (make.launch(ns, "dp", x) for ns in (0, 20, 10))
+    make.op(5)
+    for launch in (first, second, third):
+        make.wait(launch)
+    timeline = run(make)
+    assert [timeline.hidden_share_of(launch) for launch in (first, second, third)] == [None, 0.25, 0.0]
+    assert timeline.hidden_share == 1 - 25 / 30
+    assert timeline.spans[second].ns == 20
+
+
 def test_two_lanes_run_side_by_side():
     make = IndexMaker()
     x = make.input()
