@@ -156,6 +156,18 @@ def test_attention(shapes, causal):
         assert flops(attention_node(target, *shapes), HINTS) == by_torch, name
 
 
+def test_attention_backward():
+    """Scores again, then what each of weights, values, queries and keys gets: five matmuls of each head."""
+    grad, q, k, v = (2, 4, 6, 32), (2, 4, 6, 16), (2, 4, 10, 16), (2, 4, 10, 32)
+    graph = fx.Graph()
+    nodes = [graph.placeholder(name) for name in ("grad", "q", "k", "v")]
+    for node, shape in zip(nodes, (grad, q, k, v), strict=True):
+        node.meta["val"] = torch.empty(shape, device="meta")
+    for name in ("flash_attention", "efficient_attention", "flash_attention_for_cpu", "fused_attention_overrideable"):
+        node = graph.call_function(getattr(aten, f"_scaled_dot_product_{name}_backward").default, tuple(nodes))
+        assert flops(node, HINTS) == 2 * 2 * 4 * 6 * 10 * (3 * 16 + 2 * 32), name
+
+
 @pytest.mark.parametrize("backend", [SDPA.MATH, SDPA.FLASH_ATTENTION])
 def test_attention_forward_and_backward_of_a_real_run(backend):
     """The whole training step, traced into aten ops on this machine, against the counter."""

@@ -160,6 +160,7 @@ def test_symbolic_sizes_are_taken_to_allow_a_view():
     assert not copies(y)
     del x.meta["val"]
     assert not copies(b.graph.call_function(aten.contiguous.default, (x,)))
+    assert not copies(b.graph.call_function(aten.contiguous.default, ()))
 
 
 def test_whether_a_shape_can_be_seen_as_another():
