@@ -1,0 +1,69 @@
+"""Run the commands that a document shows, and write what they print below them, or check that it is so::
+
+    python tools/shown_outputs.py README.md
+    python tools/shown_outputs.py --check README.md
+
+A block that is fenced with three backticks and begins with ``$ commcc`` is a command and what it prints,
+on both streams. It is run in the folder of the document, by the ``commcc`` beside this Python; the files
+it writes stay there. What took a time, as in ``0.89 s``, is left as it was.
+
+Limits: one command a block, on its first line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from difflib import unified_diff
+from pathlib import Path
+
+COLUMNS = "110"
+_BLOCK = re.compile(r"^```\n(\$ (commcc .*)\n)([^`]*?)^```$", re.MULTILINE)
+_SECONDS = re.compile(r"\b\d+\.\d\d s\b")
+
+
+def printed(command: str, folder: Path) -> str:
+    """What a command prints; how it ends is not looked at."""
+    arguments = [str(Path(sys.executable).with_name("commcc")), *shlex.split(command)[1:]]
+    settings = {**os.environ, "COLUMNS": COLUMNS, "NO_COLOR": "1"}
+    done = subprocess.run(
+        arguments, cwd=folder, env=settings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    return "".join(f"{line.rstrip()}\n" for line in done.stdout.strip("\n").split("\n"))
+
+
+def renewed(text: str, folder: Path) -> str:
+    """The document with what its commands print now; seconds stay where there are as many of them as before."""
+
+    def block(found: re.Match[str]) -> str:
+        line, command, shown = found.groups()
+        now, times = printed(command, folder), _SECONDS.findall(shown)
+        if len(times) == len(_SECONDS.findall(now)):
+            earlier = iter(times)
+            now = _SECONDS.sub(lambda _: next(earlier), now)
+        return f"```\n{line}{now}```"
+
+    return _BLOCK.sub(block, text)
+
+
+def main(arguments: list[str]) -> int:
+    """Write or check the documents; 1 if one of them is out of date."""
+    check = "--check" in arguments
+    stale = False
+    for name in (argument for argument in arguments if not argument.startswith("-")):
+        path = Path(name)
+        old = path.read_text(encoding="utf-8")
+        new = renewed(old, path.resolve().parent)
+        stale |= old != new
+        if check:
+            sys.stdout.writelines(unified_diff(old.splitlines(True), new.splitlines(True), name, "printed now"))
+        else:
+            path.write_text(new, encoding="utf-8")
+    return int(check and stale)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
