@@ -135,14 +135,15 @@ def job_of(made: Pass) -> Job:
 
 def option_values(made: Pass) -> dict[str, Json]:
     """The effective options of a pass, defaults too."""
-    return {field.name: _plain(getattr(made, field.name)) for field in dataclasses.fields(made)}
+    return {field.name: plain_option(getattr(made, field.name)) for field in dataclasses.fields(made)}
 
 
-def _plain(value: Any) -> Json:
+def plain_option(value: Any) -> Json:
+    """An option's value as JSON."""
     if isinstance(value, (tuple, list)):
-        return [_plain(part) for part in value]
+        return [plain_option(part) for part in value]
     if isinstance(value, dict):
-        return {str(key): _plain(part) for key, part in value.items()}
+        return {str(key): plain_option(part) for key, part in value.items()}
     return value if value is None or isinstance(value, (bool, int, float)) else str(value)
 
 
@@ -244,7 +245,9 @@ class _Run:
     def _check(self, step: StepResult) -> None:
         if self.rules.expect_change and not step.changed:
             why = "changed nothing" if step.dropped is None else f"was dropped: {step.dropped}"
-            raise FindingError(f"{step.options_text} {why}", hint="nothing was written, since a change is expected")
+            raise FindingError(
+                f"{step.options_text} {why}", hint="every pass was expected to change something; nothing was written"
+            )
 
     def _apply(self, job: Job, index: GraphIndex, plan: Plan, clock: _Clock) -> tuple[Program, Verdict]:
         from commcc.apply import apply_plan

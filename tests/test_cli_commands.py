@@ -118,7 +118,7 @@ def test_bucket_json_has_the_documented_shape(graph, capsys):
     assert doc["before"]["collectives"] == {"all_gather": 3, "reduce_scatter": 2, "all_reduce": 0, "all_to_all": 0}
     assert doc["after"]["collectives"]["all_gather"] == doc["after"]["collectives"]["reduce_scatter"] == 1
     (step,) = doc["passes"]
-    assert set(step) == {"name", "options", "changed", "seconds", "phases", "report"}
+    assert set(step) == {"name", "options", "changed", "dropped", "seconds", "phases", "report", "metrics"}
     assert (step["name"], step["options"], step["changed"]) == ("bucket", "bucket{bucket_cap_mb=25}", True)
     assert step["report"]["buckets"] == 2
 

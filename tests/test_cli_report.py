@@ -114,6 +114,7 @@ STEP = {
     "name": "bucket",
     "options": "bucket{bucket_cap_mb=25}",
     "changed": True,
+    "dropped": None,
     "seconds": 0.5,
     "report": {
         "primary_group": "dp",

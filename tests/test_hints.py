@@ -324,6 +324,7 @@ class Notes:
     """Stands for a command's session."""
 
     quiet = False
+    used_hints = frozenset()
 
     def __init__(self) -> None:
         self.notes: list[str] = []

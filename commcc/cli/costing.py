@@ -30,7 +30,7 @@ def report_costs(
         session.note(note)
     symbols = [hint.symbol for hint in used]
     for pattern in hints:
-        if not any(fnmatchcase(symbol, pattern) for symbol in symbols):
+        if pattern not in session.used_hints and not any(fnmatchcase(symbol, pattern) for symbol in symbols):
             near = closest(pattern, symbols)
             session.warn(f"hint '{pattern}' fits no size that is known only at run time{near}")
     for warning in () if session.quiet and not brief_has_times else cost_warnings(*snapshots):

@@ -40,10 +40,12 @@ EXIT_PIPE = 141
 COMMANDS = {
     "inspect": "commcc.cli.inspect:command",
     "simulate": "commcc.cli.simulate:command",
+    "run": "commcc.cli.run:command",
     "bucket": "commcc.cli.rewriting:pass_command",
     "reorder": "commcc.cli.rewriting:pass_command",
     "tag": "commcc.cli.rewriting:pass_command",
     "groups": "commcc.cli.rewriting:pass_command",
+    "dedup": "commcc.cli.rewriting:pass_command",
     "explain": "commcc.cli.explain:command",
     "verify": "commcc.cli.verify:command",
     "diff": "commcc.cli.diff:command",

@@ -9,15 +9,17 @@ the command line and a pipeline text accept the same words and all wrong ones ar
 from __future__ import annotations
 
 import dataclasses
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
+from commcc.cli import configured
 from commcc.cli.session import Session
 from commcc.cost import DEFAULT_MODEL
 from commcc.errors import InputError, OptionError, closest
+from commcc.hint_text import read_hints
 from commcc.passes.options import value_text
 from commcc.report.units import sentence
 
@@ -31,7 +33,6 @@ GRAPH_HELP = "GRAPH is a file, or FILE::NAME for one graph of a file or folder t
 
 #: What ``--cost`` takes in place of a cost text.
 NO_COSTS = "none"
-_LARGEST_HINT = 2**40
 _METAVARS = {"int": "INTEGER", "float": "NUMBER", "floats": "NUMBER[:NUMBER...]", "names": "NAME[:NAME...]"}
 
 
@@ -74,7 +75,11 @@ def cost_option(*, required: bool = False) -> click.Option:
     )
 
     def read(ctx: click.Context, _option: click.Parameter, value: str) -> CostModel | None:
-        if ctx.resilient_parsing or (value == NO_COSTS and not required):
+        if ctx.resilient_parsing:
+            return None
+        if ctx.get_parameter_source("cost") is ParameterSource.DEFAULT:
+            value = configured.cost(ctx.ensure_object(Session), value, none_allowed=not required)
+        if value == NO_COSTS and not required:
             return None
         if value == NO_COSTS:
             raise OptionError("this command simulates, and needs costs", hint="name a device, as in --cost h100")
@@ -114,37 +119,23 @@ def hint_option() -> click.Option:
         "A number for a size that is known only at run time; SYMBOL may be a pattern, as in 'u*=512'. Can be given "
         "several times; the first that fits counts. Only estimates change."
     )
-    return click.Option(
-        ["--hint", "hints"], multiple=True, metavar="SYMBOL=NUMBER", help=text, callback=lambda _c, _o, v: read_hints(v)
-    )
+    return click.Option(["--hint", "hints"], multiple=True, metavar="SYMBOL=NUMBER", help=text, callback=_read_hints)
 
 
-def read_hints(texts: tuple[str, ...]) -> dict[str, int]:
-    """Numbers by symbol or pattern; :class:`OptionError` names everything that is wrong."""
-    hints: dict[str, int] = {}
-    wrong: list[str] = []
-    for text in texts:
-        symbol, _, number = (part.strip() for part in text.partition("="))
-        if not re.fullmatch(r"[\w*?!\[\]-]+", symbol) or not number:
-            wrong.append(f"'{text}' is not SYMBOL=NUMBER")
-        elif not re.fullmatch("[0-9]{1,13}", number) or int(number) > _LARGEST_HINT:
-            shown = number if len(number) < 30 else f"{number[:20]}..."
-            wrong.append(f"{symbol}: '{shown}' is not a whole number from 0 to {_LARGEST_HINT}")
-        elif symbol in hints:
-            wrong.append(f"{symbol} is given twice")
-        else:
-            hints[symbol] = int(number)
-    if wrong:
-        raise OptionError(f"hints: {'; '.join(wrong)}", hint="as in --hint u0=512 --hint 's*=4096'")
-    return hints
+def _read_hints(ctx: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> dict[str, int]:
+    given = read_hints(texts)
+    if ctx.resilient_parsing:
+        return given
+    return configured.with_hints(ctx.ensure_object(Session), given)
 
 
 def common_options() -> list[click.Option]:
-    """``--json``, ``--quiet`` and ``--debug``; they set the session and are not passed to the command."""
+    """``--json``, ``--quiet``, ``--debug``, ``--no-config``: they set the session and are not given to the command."""
     return [
         _switch(["--json", "as_json"], "json", "Print one JSON document (schema 1) instead of tables."),
         _switch(["-q", "--quiet"], "quiet", "Print one line instead of tables; no notes and no progress."),
         _switch(["--debug"], "debug", "Show the traceback of an error."),
+        _switch(["--no-config"], "no_config", "Ignore commcc.yaml and [tool.commcc] in pyproject.toml."),
     ]
 
 

@@ -7,12 +7,14 @@ prove is written with a warning, or not at all with ``--require-proof`` (exit co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from commcc.cli import configured
 from commcc.cli.costing import report_costs
+from commcc.cli.dumping import Dumps
 from commcc.cli.outputs import check_output
 from commcc.cli.parameters import (
     GRAPH_HELP,
@@ -25,7 +27,7 @@ from commcc.cli.parameters import (
     trust_option,
 )
 from commcc.errors import EXIT_OK, VerifyError
-from commcc.passes import options, registry
+from commcc.passes import registry
 from commcc.report.units import plural, sentence
 
 if TYPE_CHECKING:
@@ -35,7 +37,24 @@ if TYPE_CHECKING:
     from commcc.cli.session import Session
     from commcc.cost import CostModel
     from commcc.passes.base import Pass
-    from commcc.pipeline import RunResult
+    from commcc.pipeline import Job, RunResult
+    from commcc.terms import Json
+
+PLANS = (".yaml", ".yml")
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What only ``run`` asks for. plan_out: where to write the plans. dump: folder for the graph after each pass.
+
+    said: keys for the document.
+    """
+
+    plan_out: str | None = None
+    dump: str | None = None
+    expect_change: bool = False
+    keep_if_better: bool = False
+    said: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -43,12 +62,13 @@ class Request:
     """What a rewriting command was asked to do; ``cost`` is None for no simulated times."""
 
     command: str
-    passes: Sequence[Pass]
+    passes: Sequence[Pass | Job]
     graph: str
     output: str | None
     require_proof: bool
     cost: CostModel | None
     hints: Mapping[str, int]
+    extras: Extras = Extras()
 
 
 def pass_command(name: str) -> click.Command:
@@ -58,7 +78,7 @@ def pass_command(name: str) -> click.Command:
     @click.pass_obj
     def callback(session: Session, /, **given: Any) -> int:
         shared = {key: given.pop(key) for key in ("graph", "output", "require_proof", "cost", "hints")}
-        made = options.build(cls, {key: value for key, value in given.items() if value is not None})
+        made = configured.build_pass(session, cls, {key: value for key, value in given.items() if value is not None})
         return rewrite(session, Request(name, (made,), **shared))
 
     return click.Command(
@@ -91,20 +111,42 @@ def rewrite(session: Session, request: Request) -> int:
         from commcc import pipeline, serialization
         from commcc.report import documents
 
-        target = choose_output(session, request)
+        target, extras = choose_output(session, request), request.extras
+        plan_target = None if extras.plan_out is None else check_output(session, extras.plan_out, PLANS, "--plan-out")
+        dumps = None if extras.dump is None else Dumps(session, extras.dump, target, [p.name for p in request.passes])
         say(f"reading {request.graph}")
         program = session.load(request.graph)
-        result = pipeline.run(program, request.passes, progress=say, model=request.cost, hints=request.hints)
+        rules = pipeline.Rules(extras.expect_change, extras.keep_if_better, None if dumps is None else dumps.write)
+        result = pipeline.run(
+            program, request.passes, progress=say, model=request.cost, hints=request.hints, rules=rules
+        )
         judge(session, result, require_proof=request.require_proof)
         say(f"writing {target}")
         lost = serialization.save(result.program, target)
+        if plan_target is not None:
+            write_plan(plan_target, result)
     session.report_notes((*program.notes, *lost))
     for warning in result.warnings:
         session.warn(warning)
     report_costs(session, request.hints, result.first, result.last)
-    document = documents.rewriting(request.command, request.passes, (request.graph, str(target)), result, lost)
+    said = {**extras.said, **_written(plan_target, dumps)} if request.command == "run" else {}
+    document = documents.rewriting(request.command, (request.graph, str(target)), result, lost, said)
     session.emit(document, brief=str(target), view=lambda: _view(document))
     return EXIT_OK
+
+
+def write_plan(target: Path, result: RunResult) -> None:
+    """The plans of a run as a file, whole or not at all."""
+    from commcc.files import replace_file
+    from commcc.planfile import plan_text
+
+    data = plan_text(result).encode()
+    replace_file(target, lambda stream: stream.write(data))
+
+
+def _written(plan: Path | None, dumps: Dumps | None) -> dict[str, Json]:
+    graphs: list[Json] = [] if dumps is None else [str(path) for path in dumps.written]
+    return {"plan_out": None if plan is None else str(plan), "dumped": graphs}
 
 
 def _view(document: dict[str, Any]) -> list[Any]:

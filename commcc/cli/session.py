@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.status import Status
 
+    from commcc.config import Config
     from commcc.program import Note, Program
     from commcc.terms import Json
 
@@ -43,10 +44,41 @@ class Session:
         self.quiet = False
         self.debug = False
         self.trust = False
+        self.no_config = False
         self.inputs: list[Path] = []
+        #: Defaults from the configuration that took effect, by key.
+        self.used: dict[str, Json] = {}
+        self._config: Config | None = None
+        self._looked = False
+
+    @property
+    def used_hints(self) -> frozenset[str]:
+        """Hints of the configuration; they need not fit every graph."""
+        hints = self.used.get("hints")
+        return frozenset(hints) if isinstance(hints, dict) else frozenset()
+
+    @property
+    def config(self) -> Config | None:
+        """The project's configuration, read when it is first asked for; None without one or with ``--no-config``.
+
+        Raises :class:`commcc.errors.InputError` for a file that is wrong.
+        """
+        if not self._looked and not self.no_config:
+            from commcc.cli.configured import find
+
+            self._looked = True
+            self._config = find(self)
+        return self._config
 
     def emit(self, document: dict[str, Json], *, brief: str, view: Callable[[], Sequence[RenderableType]]) -> None:
-        """Print the result in the form that was asked for; ``view`` is called for people only."""
+        """Print the result in the form that was asked for; ``view`` is called for people only.
+
+        Defaults that took effect are part of it: ``config`` in JSON, a line below the tables.
+        """
+        effect: dict[str, Json] | None = None
+        if self.used and self.config is not None:
+            effect = {"file": self.config.path, "used": self.used}
+            document["config"] = effect
         if self.json:
             self._write(json.dumps(document, indent=2, allow_nan=False) + "\n")
         elif self.quiet:
@@ -56,6 +88,8 @@ class Session:
             with console.capture() as captured:
                 for renderable in view():
                     console.print(renderable)
+                if effect is not None:
+                    console.print(_effect_text(effect), style="dim")
             text = captured.get()
             if not console.is_terminal:
                 text = "".join(line.rstrip() + "\n" for line in text.splitlines())
@@ -120,6 +154,12 @@ class Session:
         from rich.text import Text
 
         _console(sys.stderr).print(Text.assemble((f"{label}: ", style), line))
+
+
+def _effect_text(effect: Json) -> str:
+    from commcc.report.configured import line
+
+    return line(effect)
 
 
 def _ignore(_text: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from commcc.cli import configured
 from commcc.cli.costing import report_costs
 from commcc.cli.outputs import check_output
 from commcc.cli.parameters import (
@@ -63,7 +64,7 @@ def _simulate(
     request = Request(
         graph,
         after,
-        _passes(more["passes"], after),
+        _passes(session, more["passes"], after),
         cost,
         hints,
         _target(session, more["trace"], TRACES, "--trace"),
@@ -90,14 +91,16 @@ def _simulate(
     return EXIT_OK
 
 
-def _passes(text: str | None, after: str | None) -> Sequence[Pass]:
+def _passes(session: Session, text: str | None, after: str | None) -> Sequence[Pass]:
     from commcc.passes.options import parse_pipeline
 
     if text is None:
         return ()
     if after is not None:
         raise OptionError("AFTER and --passes both say what comes after", hint="give one of them")
-    return parse_pipeline(text)
+    passes = parse_pipeline(text, configured.defaults(session))
+    configured.remember(session, passes)
+    return passes
 
 
 def _target(session: Session, path: str | None, extensions: Sequence[str], flag: str) -> Path | None:

@@ -15,7 +15,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from commcc.errors import InternalError
 from commcc.planfile import moves
@@ -28,9 +28,13 @@ if TYPE_CHECKING:
 _NAMES = {"Mapping": Mapping, "Json": Any, "Kind": Kind, "Role": Role}
 
 
-@cache
 def hints_of(cls: type[Any]) -> Mapping[str, Any]:
     """Annotations of a dataclass by field, with the marks of ``Node``, ``Order`` and ``Count``."""
+    return _hints_of(cast("Any", cls))
+
+
+@cache
+def _hints_of(cls: Any) -> Mapping[str, Any]:
     try:
         return typing.get_type_hints(cls, localns=_NAMES, include_extras=True)
     except NameError as error:
@@ -67,17 +71,17 @@ def encode(value: Any, hint: Any, names: Sequence[str], where: str = "plan") -> 
     """``value`` as plain data."""
     mark, inner, item = mark_of(hint), optional(hint), item_of(hint)
     if mark == "node":
-        return names[value]
+        return str(names[value])
     if mark == "order":
         return moves.encode(value, names)
     if mark == "count" or hint in (bool, str, float):
-        return value  # type: ignore[no-any-return]
+        return cast("Json", value)
     if inner is not None:
         return None if value is None else encode(value, inner, names, where)
     if item is not None:
         return [encode(each, item, names, where) for each in value]
     if dataclasses.is_dataclass(hint):
-        return encode_fields(value, names)
+        return cast("Json", encode_fields(value, names))
     if isinstance(hint, type) and issubclass(hint, Enum):
         return str(value.value)
     if typing.get_origin(hint) is Mapping:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from commcc.pipeline import plain_option
 from commcc.report import costs
 from commcc.snapshot import cost_warnings
 
@@ -37,36 +38,23 @@ def _notes(notes: Iterable[Note]) -> list[Json]:
     return [{"text": note.text, "node": note.node} for note in notes]
 
 
-def _plain(value: Any) -> Json:
-    """An option's value as JSON."""
-    if isinstance(value, (tuple, list)):
-        return [_plain(part) for part in value]
-    return value if value is None or isinstance(value, (bool, int, float)) else str(value)
-
-
-def option_values(made: Pass) -> dict[str, Json]:
-    """The effective options of a pass."""
-    return {field.name: _plain(getattr(made, field.name)) for field in dataclasses.fields(made)}
-
-
 def rewriting(
-    command: str, passes: Sequence[Pass], files: tuple[str, str], result: RunResult, lost: Sequence[Note]
+    command: str, files: tuple[str, str], result: RunResult, lost: Sequence[Note], more: Mapping[str, Json]
 ) -> dict[str, Json]:
-    """A command that made a graph; ``files`` are its input and output.
+    """A command that made a graph; ``files`` are its input and output, ``more`` keys of its own.
 
-    ``options`` are those of its pass, by pass name when there are several.
+    ``options`` are those of its pass; of ``run`` they are by pass name, ``bucket#2`` for the second of one name.
     """
-    options: dict[str, Json] = (
-        option_values(passes[0]) if len(passes) == 1 else {made.name: option_values(made) for made in passes}
-    )
     steps: list[Json] = [
         {
             "name": step.name,
             "options": step.options_text,
             "changed": step.changed,
+            "dropped": step.dropped,
             "seconds": round(sum(step.seconds.values()), 4),
             "phases": {phase: round(seconds, 4) for phase, seconds in step.seconds.items()},
             "report": dict(step.report),
+            "metrics": step.after.to_json(),
         }
         for step in result.steps
     ]
@@ -74,8 +62,9 @@ def rewriting(
         command,
         input=files[0],
         output=files[1],
+        **more,
         verified=result.verified,
-        options=options,
+        options=_options(command, result),
         **costs.costs(result.first, result.last),
         before=result.first.to_json(),
         after=result.last.to_json(),
@@ -84,6 +73,16 @@ def rewriting(
         warnings=[*result.warnings, *cost_warnings(result.first, result.last)],
         notes=_notes(lost),
     )
+
+
+def _options(command: str, result: RunResult) -> dict[str, Json]:
+    if command != "run":
+        return dict(result.steps[0].options)
+    options: dict[str, Json] = {}
+    for number, step in enumerate(result.steps):
+        same = 1 + sum(earlier.name == step.name for earlier in result.steps[:number])
+        options[step.name if same == 1 else f"{step.name}#{same}"] = dict(step.options)
+    return options
 
 
 def inspection(graph: str, program: Program, seen: Snapshot) -> dict[str, Json]:
@@ -184,7 +183,7 @@ def _option(field: dataclasses.Field[Any]) -> dict[str, Json]:
     return {
         "name": field.name,
         "type": field.metadata["type"],
-        "default": _plain(field.default),
+        "default": plain_option(field.default),
         "choices": list(field.metadata.get("choices", ())),
         "none": field.metadata.get("none"),
         "help": field.metadata["help"],

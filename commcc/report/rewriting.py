@@ -8,6 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from commcc.report import stepping
 from commcc.report.metrics import compare, costed_by
 from commcc.report.units import count, plural, printable
 
@@ -27,9 +28,21 @@ _VERDICTS = {
 def view(document: Document) -> list[RenderableType]:
     """Metrics before and after, a section for each pass, then the verdict and the output's path."""
     shown: list[RenderableType] = [compare(document["before"], document["after"]), *costed_by(document)]
+    if len(document["passes"]) > 1:
+        shown += ["", stepping.view(document)]
     for step in document["passes"]:
         shown += ["", *_step(step)]
-    return [*shown, "", verdict(document["verified"]), Text.assemble("written to ", (document["output"], "bold"))]
+    written = [Text.assemble(f"{label} ", (path, "bold")) for label, path in _files(document)]
+    return [*shown, "", verdict(document["verified"]), *written]
+
+
+def _files(document: Document) -> Iterator[tuple[str, str]]:
+    dumped = document.get("dumped", ())
+    if dumped:
+        yield "graph after each pass in", printable(dumped[0].rpartition("/")[0] or ".")
+    if document.get("plan_out"):
+        yield "plan written to", document["plan_out"]
+    yield "written to", document["output"]
 
 
 def verdict(status: str) -> Text:
@@ -39,7 +52,8 @@ def verdict(status: str) -> Text:
 
 
 def _step(step: Document) -> list[RenderableType]:
-    unchanged = "" if step["changed"] else "  changed nothing"
+    dropped = step["dropped"]
+    unchanged = "" if step["changed"] else f"  dropped: {printable(dropped)}" if dropped else "  changed nothing"
     head = Text.assemble((step["options"], "bold"), (unchanged, "yellow"), (f"  {step['seconds']:.2f} s", "dim"))
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)

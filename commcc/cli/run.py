@@ -1,0 +1,159 @@
+"""``commcc run``: a pipeline of passes on a graph, or a plan that was made before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from commcc.cli import configured
+from commcc.cli.parameters import (
+    GRAPH_HELP,
+    common_options,
+    cost_option,
+    graph_argument,
+    hint_option,
+    output_option,
+    trust_option,
+)
+from commcc.cli.rewriting import Extras, Request, require_proof_option, rewrite
+from commcc.config.types import Named
+from commcc.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from commcc.cli.session import Session
+    from commcc.passes.base import Pass
+    from commcc.pipeline import Job
+    from commcc.terms import Json
+
+HELP = f"""Run passes on a graph, one after the other; each result is verified before the next.
+
+{GRAPH_HELP} One of --passes, --pipeline, --preset and --plan says what to run, or else the project's
+configuration. A plan is what passes decided in an earlier run (--plan-out): it is applied without
+planning, to the graph that it was made for and to no other.
+"""
+#: How a pipeline is named on the command line.
+KINDS = ("passes", "pipeline", "preset", "plan")
+
+
+@click.pass_obj
+def _run(session: Session, /, **given: Any) -> int:
+    named = choose(session, {kind: given.pop(kind) for kind in KINDS})
+    passes = made_of(session, named)
+    extras = Extras(
+        given["plan_out"], given["dump"], given["expect_change"], given["keep_if_better"], said(named, passes)
+    )
+    shared = {key: given[key] for key in ("graph", "output", "require_proof", "cost", "hints")}
+    if extras.keep_if_better and shared["cost"] is None:
+        raise OptionError("--keep-if-better compares simulated steps, and needs costs", hint="leave out --cost none")
+    return rewrite(session, Request("run", passes, **shared, extras=extras))
+
+
+def choose(session: Session, given: Mapping[str, str | None]) -> Named:
+    """What to run: the one thing that was given, or what the configuration names."""
+    named = [Named(kind, value) for kind, value in given.items() if value is not None]
+    if len(named) > 1:
+        flags = " and ".join(f"--{each.kind}" for each in named)
+        raise OptionError(f"{flags} {'both' if len(named) == 2 else 'all'} say what to run", hint="give one of them")
+    if named:
+        return named[0]
+    pipeline = None if session.config is None else session.config.pipeline
+    if pipeline is None:
+        hint = "give --passes 'tag,bucket', --pipeline FILE.yaml, --preset NAME or --plan FILE.yaml"
+        raise OptionError("nothing says what to run", hint=hint)
+    session.used[pipeline.kind] = pipeline.value
+    return pipeline
+
+
+def made_of(session: Session, named: Named) -> Sequence[Pass | Job]:
+    """The passes, or for a plan its jobs; files count as inputs, which are never overwritten."""
+    if named.kind in ("pipeline", "plan"):
+        session.inputs.append(Path(named.value))
+    if named.kind == "plan":
+        from commcc.planfile import read_plans
+
+        return read_plans(named.value)
+    passes = _passes(named, configured.defaults(session))
+    configured.remember(session, passes)
+    return passes
+
+
+def _passes(named: Named, defaults: Mapping[str, Mapping[str, Any]]) -> list[Pass]:
+    from commcc import pipelines
+    from commcc.passes.options import parse_pipeline
+
+    if named.kind == "pipeline":
+        return pipelines.read_pipeline(named.value, defaults)
+    if named.kind == "preset":
+        return pipelines.from_preset(named.value, defaults)
+    return parse_pipeline(named.value, defaults)
+
+
+def said(named: Named, passes: Sequence[Pass | Job]) -> dict[str, Json]:
+    """Keys of the document: the pipeline as text, and how it was named."""
+    from commcc.passes.options import to_text
+    from commcc.pipeline import Job
+
+    text = ",".join(each.text if isinstance(each, Job) else to_text(each) for each in passes)
+    return {"pipeline": text, "from": {named.kind: named.value}}
+
+
+def _presets(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    from commcc.pipelines import preset_names
+
+    return [name for name in preset_names() if name.startswith(incomplete)]
+
+
+def pipeline_options(*, plan: bool = True) -> list[click.Option]:
+    """``--passes``, ``--pipeline``, ``--preset``, and ``--plan`` for commands that can apply one."""
+    from commcc.pipelines import preset_names
+
+    file = click.Path(path_type=str)
+    options = [
+        click.Option(["--passes"], metavar="TEXT", help="Passes with options, as in 'tag,bucket{bucket_cap_mb=25}'."),
+        click.Option(["--pipeline"], type=file, metavar="FILE", help="The same from a YAML file."),
+        click.Option(
+            ["--preset"], metavar="NAME", shell_complete=_presets, help=f"One of {', '.join(preset_names())}."
+        ),
+    ]
+    if plan:
+        text = "Apply a plan that --plan-out wrote; refused for any other graph."
+        options.append(click.Option(["--plan"], type=file, metavar="FILE", help=text))
+    return options
+
+
+command = click.Command(
+    "run",
+    callback=_run,
+    help=HELP,
+    short_help="Run a pipeline of passes, or apply a plan",
+    params=[
+        graph_argument(),
+        output_option(default="STEM.run.EXT beside GRAPH"),
+        *pipeline_options(),
+        click.Option(
+            ["--plan-out"],
+            type=click.Path(path_type=str),
+            metavar="FILE",
+            help="Write what the passes decided as YAML, to be reviewed and applied again with --plan.",
+        ),
+        click.Option(
+            ["--dump-after-each", "dump"],
+            type=click.Path(path_type=str),
+            metavar="DIR",
+            help="Keep the graph after each pass in DIR, numbered.",
+        ),
+        click.Option(
+            ["--expect-change"], is_flag=True, help="Write nothing, and exit with 1, when a pass changed nothing."
+        ),
+        click.Option(["--keep-if-better"], is_flag=True, help="Drop a pass that makes the simulated step longer."),
+        require_proof_option(),
+        cost_option(),
+        hint_option(),
+        trust_option(),
+        *common_options(),
+    ],
+)
