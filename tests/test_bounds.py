@@ -337,6 +337,19 @@ def test_forgetting_ancestors_keeps_it_valid(window, monkeypatch):
     assert weaker or window > 1, "the window was never felt"
 
 
+def test_ancestors_are_let_go_when_nobody_asks_for_them():
+    """Of a long chain only the last few events are known; else memory would grow with the square."""
+    make = IndexMaker()
+    x = make.input()
+    for _ in range(50):
+        x = make.op(2, x, make.wait(make.launch(3, "dp", x)))
+    walk = heads_module._Walk(Events.of(make.index(), make.costs()))
+    for event in walk.events.order:
+        walk.visit(event)
+        assert len(walk.ancestors) <= 4
+    assert walk.ancestors == {}
+
+
 def test_the_mirror_of_the_mirror_is_the_graph():
     make = random_maker(5, Shape(nodes=30))
     events = Events.of(make.index(), make.costs())
