@@ -3,11 +3,19 @@
 /** Figures of the cards; better: -1 when less is better, 1 when more is, 0 when neither. */
 const CARDS = [
   { label: "Step time", key: "step_ms", better: -1, note: (m) => `compute ${ms(m.compute_ms)}` },
-  { label: "Exposed", key: "exposed_ms", better: -1, note: (m) => (m.step_ms ? `${percent(m.exposed_ms / m.step_ms)} of the step` : "nothing takes time") },
+  { label: "Exposed", key: "exposed_ms", better: -1, note: exposedNote },
   { label: "Hidden share", key: "hidden_share", better: 1, note: (m) => `of ${ms(m.communication_ms)} communication` },
-  { label: "Lower bound", key: "lower_bound_ms", better: 0, note: (m) => (m.lower_bound_ms ? `step is ${grouped(m.step_ms / m.lower_bound_ms, 2)} \u00d7 this` : "nothing takes time") },
+  { label: "Lower bound", key: "lower_bound_ms", better: 0, note: boundNote },
   { label: "Peak memory", key: "peak_bytes", better: -1, note: (m) => `in flight at most ${bytes(m.in_flight_bytes ?? 0)}` },
 ];
+
+function exposedNote({ exposed_ms: exposed, step_ms: step }) {
+  return step ? `${percent(exposed / step)} of the step` : "nothing takes time";
+}
+
+function boundNote({ lower_bound_ms: bound, step_ms: step }) {
+  return bound ? `step is ${grouped(step / bound, 2)} \u00d7 this` : "nothing takes time";
+}
 
 function fillHead(title, sides, passes) {
   byId("title").append(title);
