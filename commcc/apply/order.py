@@ -59,11 +59,15 @@ class _Units:
     def _moved(self, plan: Plan) -> dict[int, Key]:
         """Keys of surviving nodes that do not keep their place."""
         index = self.index
-        moved: dict[int, Key] = {}
+        wanted: list[tuple[int, Key]] = []
         for move in plan.moves:
-            moved[move.node] = (move.at, _WAITS if move.node in index.wait_of else _LAUNCHES, -1, 0, move.node)
+            rank = _WAITS if move.node in index.wait_of else _LAUNCHES
+            wanted.append((move.node, (move.at, rank, -1, 0, move.node)))
         for number, bucket in enumerate(plan.buckets):
-            moved.update((node, (bucket.launch_at, _LAUNCHES, number, 0, node)) for node in bucket.hoist)
+            wanted += [(node, (bucket.launch_at, _LAUNCHES, number, 0, node)) for node in bucket.hoist]
+        moved: dict[int, Key] = {}
+        for node, key in wanted:
+            moved[node] = min(moved.get(node, key), key)  # a cast may serve several launches
         moved.update((node, (-1, _STAYS, node)) for node in index.placeholders)
         moved[len(index) - 1] = (len(index), _STAYS)
         return moved

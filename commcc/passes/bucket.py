@@ -19,9 +19,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from commcc.modules import syntax_problems
 from commcc.passes import strategies
 from commcc.passes.base import Pass
 from commcc.passes.options import option, to_text
+from commcc.passes.strategies.pairs import prefetch_problems
 from commcc.plan import Plan
 
 if TYPE_CHECKING:
@@ -58,7 +60,7 @@ class Bucket(Pass):
         type="int",
         minimum=0,
         none="no limit, only bytes count",
-        strategies=("greedy",),
+        strategies=("greedy", "auto"),
     )
     max_consecutive: int | None = option(
         None,
@@ -68,20 +70,60 @@ class Bucket(Pass):
         none="no limit",
         strategies=("greedy",),
     )
+    modules: str | tuple[str, ...] = option(
+        "transformer_block",
+        "what gets a bucket of its own: paths, patterns layers.[0-5] and layers.*, several together norm+output; "
+        "transformer_block finds the repeated blocks",
+        type="names",
+        choices=("transformer_block",),
+        strategies=("module",),
+    )
+    prefetch: str | tuple[str, ...] | None = option(
+        "next",
+        "modules to gather for before a module's own gather is waited for: next, a number of them, or pairs "
+        "layers.0=layers.1:layers.1=layers.2; results of reductions are waited for after the next module's launch",
+        type="names",
+        choices=("next",),
+        none="buckets stay where they are",
+        strategies=("module",),
+    )
+    strict: bool = option(
+        False, "refuse a graph with collectives that no entry covers", type="bool", strategies=("module",)
+    )
+    include_all_reduce: bool = option(False, "merge all-reduces of gradients too", type="bool", strategies=("module",))
     groups: str | tuple[str, ...] = option(
-        "primary", "groups that take part: primary, all, or names a:b", type="names", choices=("primary", "all")
+        "auto",
+        "groups that take part: primary, all, or names a:b; auto is primary with greedy, else all",
+        type="names",
+        choices=("auto", "primary", "all"),
     )
     multi_dtype: bool = option(False, "let all-gathers of several dtypes share a bucket, as bytes", type="bool")
     param_order: bool = option(
         False, "concatenate in order of parameters and outputs instead of graph order", type="bool"
     )
 
+    effort: int = option(12, "bucketings to try", type="int", minimum=1, strategies=("auto",))
+
     def problems(self) -> Iterator[str]:
-        """Options that the chosen strategy does not have."""
+        """Options that the chosen strategy does not have, and texts that no graph could give a meaning."""
+        yield from syntax_problems(self.modules_given)
+        yield from prefetch_problems(self.prefetch)
         for each in dataclasses.fields(self):
             having = each.metadata.get("strategies", (self.strategy,))
             if self.strategy not in having and getattr(self, each.name) != each.default:
                 yield f"{each.name} is an option of strategy {' and '.join(having)}, not of {self.strategy}"
+
+    @property
+    def modules_given(self) -> tuple[str, ...]:
+        """Entries as texts."""
+        return (self.modules,) if isinstance(self.modules, str) else self.modules
+
+    @property
+    def groups_given(self) -> str | tuple[str, ...]:
+        """Groups, with what ``auto`` stands for."""
+        if self.groups != "auto":
+            return self.groups
+        return "primary" if self.strategy == "greedy" else "all"
 
     def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
         """Buckets as the strategy forms them."""
@@ -90,6 +132,8 @@ class Bucket(Pass):
             pass_text=to_text(self),
             fingerprint=index.fingerprint,
             buckets=formed.buckets,
+            moves=formed.moves,
+            before=formed.before,
             left_out=tuple(sorted(formed.left_out, key=lambda entry: entry.launch)),
             report=self._report(index, ident, formed),
         )
@@ -97,7 +141,7 @@ class Bucket(Pass):
     def _report(self, index: GraphIndex, ident: Identification, formed: Formed) -> dict[str, Json]:
         buckets = formed.buckets
         remarks = [*formed.remarks]
-        if self.groups == "primary" and ident.primary is None and ident.collectives:
+        if self.groups_given == "primary" and ident.primary is None and ident.collectives:
             remarks.insert(0, "no group gathers parameters, so none is primary; name groups or use groups=all")
         return {
             "strategy": self.strategy,

@@ -107,7 +107,8 @@ def _integer(value: Any, meta: Mapping[str, Any]) -> int:
 
 def _parts(value: Any) -> list[Any]:
     if isinstance(value, str):
-        return [part.strip() for part in re.split(r"[;:]+", value.strip("[] ")) if part.strip()]
+        whole = re.fullmatch(r"\s*\[([^\[\]]*)\]\s*", value)
+        return [part.strip() for part in re.split(r"[;:]+", whole[1] if whole else value) if part.strip()]
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 

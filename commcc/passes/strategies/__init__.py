@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _STRATEGIES = {
     "greedy": "commcc.passes.strategies.greedy",
+    "auto": "commcc.passes.strategies.auto",
+    "module": "commcc.passes.strategies.module",
 }
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from commcc.collectives import Collective
     from commcc.index import GraphIndex
-    from commcc.plan import LeftOut
+    from commcc.plan import Before, LeftOut, Move
     from commcc.terms import Json
 
 MIB = 1 << 20
@@ -30,6 +30,7 @@ MIB = 1 << 20
 class Formed:
     """Buckets of one strategy. left_out: collectives of the right roles that are in none of them.
 
+    moves, before: as in :class:`commcc.plan.Plan`.
     report: the strategy's own account, beside what is counted for all strategies alike.
     """
 
@@ -37,6 +38,8 @@ class Formed:
     left_out: tuple[LeftOut, ...] = ()
     report: Mapping[str, Json] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    moves: tuple[Move, ...] = ()
+    before: tuple[Before, ...] = ()
 
 
 def bucket_of(index: GraphIndex, members: Sequence[Collective], reason: str, *, param_order: bool) -> PlannedBucket:

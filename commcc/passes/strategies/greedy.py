@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def form(options: Bucket, index: GraphIndex, ident: Identification, model: CostModel | None) -> Formed:
     """Greedy buckets under the caps of the options."""
-    groups = select_groups(ident, options.groups)
+    groups = select_groups(ident, options.groups_given)
     taken, left = eligible(index, ident, groups)
     found = walk(index, ident, taken, _limits(options), options.multi_dtype)
     several = [b for b in found.buckets if len(b.members) > 1]

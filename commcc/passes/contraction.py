@@ -1,0 +1,130 @@
+"""Which merges wait for each other: cycles of the graph in which every bucket is one node.
+
+Merging makes one launch and one wait of several, so a dependence of any member becomes one of all.
+Planners that form buckets in no particular order ask here, and take apart what cannot be::
+
+    for cycle in cycles(index, [(12, 40), (13, 41)], before=[]):
+        cycle.groups        # (0, 1): these two wait for each other
+
+Linear in nodes and edges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from commcc.index import GraphIndex
+    from commcc.plan import Before
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """What one cycle goes through. groups, before: numbers of groups of launches and of wishes."""
+
+    groups: tuple[int, ...]
+    before: tuple[int, ...]
+
+
+def cycles(index: GraphIndex, groups: Sequence[Sequence[int]], before: Sequence[Before]) -> list[Cycle]:
+    """All cycles that merging each group of launches, and keeping ``before``, would make."""
+    graph = _Contracted(index, groups, before)
+    left = graph.left_over()
+    if not left:
+        return []
+    found: list[Cycle] = []
+    for part in graph.components(left):
+        launches = tuple(g for g in range(len(groups)) if graph.launch(g) in part or graph.wait(g) in part)
+        wishes = tuple(n for n, (first, then) in enumerate(graph.wishes) if first in part and then in part)
+        found.append(Cycle(launches, wishes))
+    return found
+
+
+class _Contracted:
+    """Nodes of the index, then for each group its launch and its wait; a member's wait is its own result."""
+
+    def __init__(self, index: GraphIndex, groups: Sequence[Sequence[int]], before: Sequence[Before]) -> None:
+        self.size = len(index)
+        self.stands_for = list(range(self.size))
+        merged_wait: dict[int, int] = {}
+        for number, group in enumerate(groups):
+            for member in group:
+                self.stands_for[member] = self.launch(number)
+                merged_wait.update((wait, self.wait(number)) for wait in index.launches[member].waits)
+        self.needs: list[list[int]] = [[] for _ in range(self.size + 2 * len(groups))]
+        for node in range(self.size):
+            wait = merged_wait.get(node)
+            own = self.stands_for[node] if wait is None else wait
+            self.needs[own] += [self.stands_for[p] for p in index.preds(node)]
+            if wait is not None:
+                self.needs[node].append(wait)
+        ends = [(merged_wait.get(b.first, b.first), merged_wait.get(b.then, b.then)) for b in before]
+        self.wishes = [tuple(self.stands_for[e] if e < self.size else e for e in pair) for pair in ends]
+        for first, then in self.wishes:
+            self.needs[then].append(first)
+        self.users: list[list[int]] = [[] for _ in self.needs]
+        for node, needs in enumerate(self.needs):
+            for need in needs:
+                self.users[need].append(node)
+
+    def launch(self, group: int) -> int:
+        return self.size + 2 * group
+
+    def wait(self, group: int) -> int:
+        return self.size + 2 * group + 1
+
+    def left_over(self) -> set[int]:
+        """Nodes on a cycle or between cycles."""
+        left = _peel(range(len(self.needs)), self.needs, self.users)
+        return _peel(sorted(left), self.users, self.needs) if left else left
+
+    def components(self, nodes: set[int]) -> list[set[int]]:
+        """Strongly connected parts of ``nodes`` in which there is a cycle, by their first node."""
+        finished: list[int] = []
+        seen: set[int] = set()
+        for start in sorted(nodes):
+            if start not in seen:
+                _visit(start, self.users, nodes, seen, finished)
+        parts: list[set[int]] = []
+        seen = set()
+        for start in reversed(finished):
+            if start in seen:
+                continue
+            part: list[int] = []
+            _visit(start, self.needs, nodes, seen, part)
+            if len(part) > 1 or start in self.needs[start]:
+                parts.append(set(part))
+        return sorted(parts, key=min)
+
+
+def _peel(nodes: Sequence[int], needs: list[list[int]], users: list[list[int]]) -> set[int]:
+    """What is left of ``nodes`` when those that need nothing are taken away again and again."""
+    left = set(nodes)
+    missing = {node: sum(n in left for n in needs[node]) for node in nodes}
+    free = [node for node, count in missing.items() if not count]
+    while free:
+        node = free.pop()
+        left.discard(node)
+        for user in users[node]:
+            missing[user] = missing.get(user, 0) - 1
+            if not missing[user]:
+                free.append(user)
+    return left
+
+
+def _visit(start: int, edges: list[list[int]], among: set[int], seen: set[int], finished: list[int]) -> None:
+    """Depth first from ``start``; appends nodes to ``finished`` once all they lead to are done."""
+    seen.add(start)
+    stack = [(start, iter(edges[start]))]
+    while stack:
+        node, rest = stack[-1]
+        fresh = next((n for n in rest if n in among and n not in seen), None)
+        if fresh is None:
+            stack.pop()
+            finished.append(node)
+        else:
+            seen.add(fresh)
+            stack.append((fresh, iter(edges[fresh])))

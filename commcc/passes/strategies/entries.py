@@ -1,0 +1,125 @@
+"""The entries of strategy module in one graph: what the user wrote, and blocks that are found.
+
+All mistakes end in one error: unknown modules with the nearest names, entries that overlap, modules of
+``prefetch`` that have no entry, and with ``strict`` what no entry covers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commcc.blocks import Item, find_blocks, find_rest
+from commcc.errors import OptionError, closest
+from commcc.modules import Entry, Matcher, entries_of
+from commcc.passes.strategies.pairs import depth_of, pairs_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from commcc.collectives import Collective
+    from commcc.index import GraphIndex
+    from commcc.passes.bucket import Bucket
+
+#: The word that stands for all repeated blocks, and for what is left beside them.
+BLOCKS = "transformer_block"
+#: How many of a long list an error names.
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to prefetch. depth: how many next modules; pairs: names of entries, in place of that."""
+
+    depth: int
+    pairs: tuple[tuple[str, str], ...] | None = None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Entries, and the one that covers a module path. prefetch: None where nothing is to be moved."""
+
+    entries: tuple[Entry, ...]
+    find: Matcher
+    prefetch: Wanted | None
+    remarks: tuple[str, ...]
+
+
+def choose(options: Bucket, index: GraphIndex, present: Sequence[Collective], able: Sequence[Collective]) -> Chosen:
+    """Entries for this graph.
+
+    present: all collectives that have the roles, by which blocks are found. able: those that could be merged, which
+    ``strict`` wants covered. Raises :class:`OptionError` with everything that is wrong.
+    """
+    texts = [text for text in options.modules_given if text != BLOCKS]
+    known = dict.fromkeys(path for path in (*index.modules, *(c.module for c in present)) if path is not None)
+    written = entries_of(texts, known, words=(BLOCKS,))
+    blocks, remarks = _blocks(present, Matcher(written.entries)) if BLOCKS in options.modules_given else ((), ())
+    selection = entries_of(texts, known, blocks, words=(BLOCKS,))
+    find = Matcher(selection.entries)
+    problems = list(selection.problems)
+    wanted, unknown = _prefetch(options, selection.entries, find)
+    problems += unknown if not selection.problems else ()
+    uncovered = [c for c in able if find(c.module) is None]
+    if options.strict and uncovered and not selection.problems:
+        problems.append(_uncovered(index, uncovered))
+    if problems:
+        tops = dict.fromkeys(path.partition(".")[0] for path in known)
+        hint = f"modules of this graph: {_some(list(tops))}" if tops else "this graph says nothing of its modules"
+        raise OptionError("; ".join(problems), where="pass 'bucket'", hint=hint)
+    idle = [entry.name for entry in selection.entries if not any(find(c.module) is entry for c in present)]
+    if idle:
+        remarks = (*remarks, f"no collective to merge in {_some(idle)}")
+    return Chosen(selection.entries, find, wanted, remarks)
+
+
+def _blocks(present: Sequence[Collective], written: Matcher) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
+    """Entries for the repeated blocks and for the rest, and what there is to say about them."""
+    items = [
+        Item(c.module, (c.kind.value, c.group, c.dtype, c.reduction or ""), c.launch, c.stands_for)
+        for c in present
+        if c.module is not None
+    ]
+    blocks = find_blocks(items)
+    if not blocks.paths:
+        said = "no two modules hold the same collectives" if items else "no collective has a module"
+        return (), (f"{BLOCKS} found no repeated blocks: {said}",) if present else ()
+    rest = find_rest([item for item in items if written(item.path) is None], blocks.paths)
+    roots = [*((path,) for path in blocks.paths), *rest]
+    remarks = () if blocks.alike else (f"{BLOCKS}: {_some(blocks.paths)} do not hold the same collectives",)
+    return tuple(Entry("+".join(paths), paths, BLOCKS) for paths in roots), remarks
+
+
+def _prefetch(options: Bucket, entries: Sequence[Entry], find: Matcher) -> tuple[Wanted | None, list[str]]:
+    """What to prefetch, and modules in it that have no entry."""
+    if options.prefetch is None:
+        return None, []
+    depth = depth_of(options.prefetch)
+    if depth is not None:
+        return Wanted(depth), []
+    names = {entry.name: entry for entry in entries}
+    pairs: list[tuple[str, str]] = []
+    problems: list[str] = []
+    for pair in pairs_of(options.prefetch):
+        ends = [names.get(name) or find(name) for name in pair]
+        problems += [
+            f"prefetch: '{name}' is in no entry{closest(name, list(names))}"
+            for name, end in zip(pair, ends, strict=True)
+            if end is None
+        ]
+        found = [end.name for end in ends if end is not None]
+        if len(found) == len(pair):
+            pairs.append((found[0], found[1]))
+    return Wanted(0, tuple(dict.fromkeys(pairs))), list(dict.fromkeys(problems))
+
+
+def _uncovered(index: GraphIndex, uncovered: Sequence[Collective]) -> str:
+    shown = [f"'{index.names[c.launch]}' ({c.module or 'module not known'})" for c in uncovered]
+    are = "1 collective is" if len(shown) == 1 else f"{len(shown)} collectives are"
+    return f"{are} in no entry: {_some(shown)}"
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first few of the names."""
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

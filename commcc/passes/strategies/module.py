@@ -1,0 +1,156 @@
+"""Strategy module: one bucket for each module, kind and group, and the next module's launched ahead.
+
+    modules=layers.*:norm+output
+
+    launch of layers.0 (9 gathers)                 where the first member stood
+    launch of layers.1 (9 gathers)                 prefetched: before the wait of layers.0
+    wait of layers.0, its compute
+    launch of norm+output (2 gathers)
+    wait of layers.1, its compute ...
+
+Members of a bucket have one entry, kind, group, reduction and dtype. A parameter that is gathered twice
+(forward, and again for the backward) has two buckets. All-reduces take part when ``include_all_reduce``
+is set. Buckets that would wait for each other are taken apart.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+from commcc.passes.contraction import cycles
+from commcc.passes.eligibility import eligible, select_groups
+from commcc.passes.greedy import key_of, size_of
+from commcc.passes.strategies.entries import choose
+from commcc.passes.strategies.formed import Formed, bucket_of, size_text
+from commcc.passes.strategies.prefetch import Prefetched, Unit, prefetch
+from commcc.plan import LeftOut
+from commcc.terms import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from commcc.collectives import Collective, Identification
+    from commcc.cost import CostModel
+    from commcc.index import GraphIndex
+    from commcc.modules import Entry
+    from commcc.passes.bucket import Bucket
+    from commcc.terms import Json
+
+_Covered = list[tuple["Collective", "Entry"]]
+
+
+def form(options: Bucket, index: GraphIndex, ident: Identification, model: CostModel | None) -> Formed:
+    """A bucket for each entry; :class:`commcc.errors.OptionError` names everything that is wrong with the entries."""
+    groups = select_groups(ident, options.groups_given)
+    taken, left = eligible(index, ident, groups)
+    roles = {c.launch for c in taken} | {entry.launch for entry in left}
+    present = [c for c in ident.collectives if c.launch in roles]
+    able = [c for c in taken if c.kind is not Kind.ALL_REDUCE or options.include_all_reduce]
+    left += [LeftOut(c.launch, "is an all-reduce (include_all_reduce takes it)") for c in taken if c not in able]
+    chosen = choose(options, index, present, able)
+
+    old = [c for c in present if c.stands_for > 1 and c.group in groups]
+    covered = [(c, entry) for c in (*able, *old) if (entry := chosen.find(c.module)) is not None]
+    units, apart = _units(options, index, covered)
+    made = prefetch(index, units, chosen.prefetch)
+    left += [LeftOut(c.launch, _no_entry(c)) for c in able if chosen.find(c.module) is None]
+    left += [
+        LeftOut(u.launch, f"alone in its bucket of {u.entry.name}") for u in units if u.bucket is None and not u.is_old
+    ]
+    report: dict[str, Json] = {
+        "entries": len(chosen.entries),
+        "modules": _rows(units, made),
+        "uncovered": [index.names[c.launch] for c in able if chosen.find(c.module) is None],
+        "taken_apart": apart,
+        "moved": len(made.moves),
+    }
+    remarks = (*chosen.remarks, *made.remarks)
+    buckets = tuple(u.bucket for u in made.units if u.bucket is not None)
+    return Formed(buckets, tuple(left), report, remarks, made.moves, made.before)
+
+
+def _no_entry(collective: Collective) -> str:
+    if collective.module is None:
+        return "its module is not known"
+    return f"no entry covers {collective.module}"
+
+
+def _units(options: Bucket, index: GraphIndex, covered: _Covered) -> tuple[list[Unit], int]:
+    """Buckets, lone collectives and old buckets in graph order; and how often one had to be taken apart."""
+    rounds = _rounds(covered)
+    sets: dict[tuple[object, ...], list[Collective]] = defaultdict(list)
+    owner: dict[int, Entry] = {}
+    for collective, entry in sorted(covered, key=lambda pair: pair[0].launch):
+        owner[collective.launch] = entry
+        alone = (collective.launch,) if collective.stands_for > 1 else ()
+        key = key_of(collective, options.multi_dtype)
+        sets[entry.name, key, rounds[collective.launch], alone].append(collective)
+    together, apart = _taken_apart(index, list(sets.values()))
+    units = [
+        _unit(options, index, owner[members[0].launch], rounds[members[0].launch], members) for members in together
+    ]
+    return sorted(units, key=lambda u: u.launch), apart
+
+
+def _unit(options: Bucket, index: GraphIndex, entry: Entry, number: int, members: list[Collective]) -> Unit:
+    bucket = None
+    if len(members) > 1:
+        again = f", round {number + 1}" if number else ""
+        reason = f"{len(members)} members of {entry.name}{again}, {size_text(sum(map(size_of, members)))}"
+        bucket = bucket_of(index, members, reason, param_order=options.param_order)
+    return Unit(entry, number, tuple(members), bucket)
+
+
+def _rounds(covered: _Covered) -> dict[int, int]:
+    """For every launch, how many of its kind, group and entry served the same parameter before it."""
+    met: Counter[tuple[object, ...]] = Counter()
+    rounds: dict[int, int] = {}
+    for collective, entry in sorted(covered, key=lambda pair: pair[0].launch):
+        key = (entry.name, collective.kind, collective.group, collective.anchor)
+        rounds[collective.launch] = met[key] if collective.anchor is not None else 0
+        met[key] += 1
+    return rounds
+
+
+def _taken_apart(index: GraphIndex, sets: list[list[Collective]]) -> tuple[list[list[Collective]], int]:
+    """The sets, with those that wait for each other cut in two until none does; and how many cuts that took."""
+    cuts = 0
+    while True:
+        found = cycles(index, [[c.launch for c in members] for members in sets], ())
+        if not found:
+            return sets, cuts
+        wide = [max(cycle.groups, key=lambda g: _span(sets[g])) for cycle in found]
+        cuts += len(wide)
+        sets = [
+            part for number, members in enumerate(sets) for part in (_cut(members) if number in wide else [members])
+        ]
+
+
+def _span(members: Sequence[Collective]) -> int:
+    return members[-1].launch - members[0].launch
+
+
+def _cut(members: list[Collective]) -> list[list[Collective]]:
+    """Two parts, cut where the launches are farthest apart."""
+    gaps = [after.launch - before.launch for before, after in itertools.pairwise(members)]
+    at = gaps.index(max(gaps)) + 1
+    return [members[:at], members[at:]]
+
+
+def _rows(units: Iterable[Unit], made: Prefetched) -> list[Json]:
+    """One row for each entry and kind: its collectives, in how many launches, and beside which module they run."""
+    rows: dict[tuple[str, Kind], dict[str, Json]] = {}
+    for name, kind in dict.fromkeys((u.entry.name, u.kind) for u in units):
+        own = [u for u in units if (u.entry.name, u.kind) == (name, kind)]
+        beside = "prefetched_by" if kind is Kind.ALL_GATHER else "waits_behind"
+        rows[name, kind] = {
+            "entry": name,
+            "kind": kind.value,
+            "members": sum(c.stands_for for u in own for c in u.members),
+            "launches": len(own),
+            "bytes": sum(size_of(c) for u in own for c in u.members),
+            beside: next((made.beside[u.launch] for u in own if u.launch in made.beside), None),
+        }
+    return list(rows.values())
