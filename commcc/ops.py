@@ -65,6 +65,8 @@ _NOT_COMMUNICATION = frozenset(
 )
 #: Namespaces of PyTorch that never communicate, whatever their ops are called.
 _LOCAL_NAMESPACES = frozenset({"aten", "prims", "inductor", "inductor_prims", "higher_order", "operator", "fsdp"})
+#: Namespaces of ops whose schemas say all that they do; the last ones hold arithmetic on sizes.
+_PURE_NAMESPACES = frozenset({"aten", "prims", "_c10d_functional", "operator", "math", "builtins", "torch"})
 _SOUNDS_LIKE_COMMUNICATION = re.compile(
     r"all_?gather|reduce_?scatter|all_?reduce|all_?to_?all|(^|_)(a2a|nccl|nvshmem|isend|irecv|send|recv|barrier)(_|$)"
 )
@@ -195,6 +197,17 @@ def is_host_sync(target: Any) -> bool:
 def is_effect(target: Any) -> bool:
     """Whether the op does something besides computing its result (asserts, prints, effect tokens)."""
     return op_name(target) in _ASSERTS or op_name(target) in _EFFECT_WRAPPERS
+
+
+@lru_cache(maxsize=4096)
+def only_computes(target: Any) -> bool:
+    """Whether an op is known to do nothing but compute its result, so that it may go when nobody uses it.
+
+    Ops of other libraries may do more than their schemas say, and so may higher-order ops: False for these.
+    """
+    if is_random(target) or is_host_sync(target) or is_effect(target) or is_unknown_communication(target):
+        return False
+    return op_name(target).split(".")[0] in _PURE_NAMESPACES and aliasing(target).pure
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,10 @@ def _step(program: Any, step: Any) -> list[str]:
     lines += [f"  tag {names[t.launch]}: {t.role}: {t.evidence}" for t in plan.tags]
     lines += [f"  group {g.name}: copy of '{g.origin}': {g.reason}" for g in plan.groups]
     lines += [f"  move {names[m.launch]} to '{m.group}'" for m in plan.regroups]
+    lines += [f"  keep {names[d.keep]}, {_gone(names, d)}: {d.reason}" for d in plan.duplicates]
+    lines += [f"  remove {', '.join(names[n] for n in d.nodes)}: {d.reason}" for d in plan.dead]
+    lines += [f"  drop metadata {', '.join(plan.metadata)}"] if plan.metadata else []
+    lines += [f"  hold {names[e.node]} behind {names[e.after]}: {e.reason}" for e in plan.control]
     lines += [f"  bucket {', '.join(names[m] for m in b.members)}: {b.reason}" for b in plan.buckets]
     lines += [f"  left out {names[e.launch]}: {e.reason}" for e in plan.left_out]
     if step.name == "bucket":
@@ -149,6 +153,11 @@ def _step(program: Any, step: Any) -> list[str]:
         lines.append(f"  largest span {r['largest_span']}; closed: {closed}; dormant: {dormant}; copies {r['copies']}")
         lines += [f"  remark: {text}" for text in r["remarks"]]
     return lines
+
+
+def _gone(names: list[str], duplicate: Any) -> str:
+    gone = ", ".join(names[n] for n in (*duplicate.drop, *duplicate.dead))
+    return f"which serves {gone}; wait at {names[duplicate.wait]}, not {', '.join(names[n] for n in duplicate.waits)}"
 
 
 def graph_lines(graph: fx.Graph) -> list[str]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from commcc.apply.emit import emit
 from commcc.apply.order import arrange, in_order
 from commcc.apply.regroup import new_table, rename_groups
+from commcc.apply.remove import removed, without
 from commcc.collection import no_collection
 from commcc.errors import InternalError
 from commcc.program import META_KEY, NodeRecord, record_of
@@ -36,8 +37,11 @@ def apply_plan(program: Program, index: GraphIndex, plan: Plan) -> Program:
     """
     if plan.fingerprint != index.fingerprint:
         raise InternalError("the plan was made from another graph", where=plan.pass_text)
-    units = arrange(index, plan) if plan.order is None else in_order(index, plan.order)
-    graph = emit(program.graph, index, plan.buckets, units)
+    if removed(plan):
+        graph = without(program.graph, index, plan)
+    else:
+        units = arrange(index, plan) if plan.order is None else in_order(index, plan.order)
+        graph = emit(program.graph, index, plan.buckets, units)
     by_name = {node.name: node for node in graph.nodes} if plan.tags or plan.regroups else {}
     for tag in plan.tags:
         node = by_name[index.names[tag.launch]]

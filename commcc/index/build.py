@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 from torch import fx
@@ -15,6 +15,7 @@ from commcc.index.estimates import estimate
 from commcc.index.graph import GraphIndex, GroupEntry, Launch
 from commcc.index.hints import SizeHints
 from commcc.index.modules import module_path
+from commcc.index.repeats import Numbering
 from commcc.index.storage import assign_storages
 from commcc.index.tensors import TensorTable
 from commcc.index.traits import traits_of
@@ -75,6 +76,9 @@ def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
         groups=_groups(program, launches),
         estimates=estimate(nodes, number, storages, tensors, hints),
         warnings=_warnings(names, barriers, nodes),
+        stays=frozenset(i for i, t in enumerate(traits) if t.stays),
+        repeats=Numbering(nodes, number, storages).repeats(traits, launches, writes),
+        metadata=_metadata(nodes),
         group_names=tuple(sorted({*program.groups, *(launch.group for launch in launches.values())})),
         digests=digests,
     )
@@ -207,6 +211,12 @@ def _groups(program: Program, launches: dict[int, Launch]) -> dict[str, GroupEnt
         table = known or ProcessGroup(name, size)
         entries[name] = GroupEntry(name, size, table.ranks, table.description, table.origin, table.high_priority)
     return entries
+
+
+def _metadata(nodes: list[fx.Node]) -> dict[str, int]:
+    """How many nodes have each key of metadata."""
+    counts = Counter(str(key) for node in nodes for key in node.meta)
+    return dict(sorted(counts.items()))
 
 
 def _warnings(names: tuple[str, ...], barriers: tuple[int, ...], nodes: list[fx.Node]) -> tuple[str, ...]:

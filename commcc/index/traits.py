@@ -17,7 +17,7 @@ class Traits:
 
     writes: argument nodes whose storage it writes. effect: keeps its place among effects and host
     syncs. barrier: nothing moves across it. cast: a key equal for casts of the same sort, None
-    when the node is no cast.
+    when the node is no cast. opaque: may do more than it is known to do.
     """
 
     writes: tuple[fx.Node, ...] = ()
@@ -27,6 +27,12 @@ class Traits:
     effect: bool = False
     barrier: bool = False
     cast: str | None = None
+    opaque: bool = False
+
+    @property
+    def stays(self) -> bool:
+        """Whether the node does, or may do, more than compute its result."""
+        return bool(self.writes) or self.random or self.host_sync or self.effect or self.barrier or self.opaque
 
 
 _PLAIN = Traits()
@@ -46,9 +52,10 @@ def traits_of(node: fx.Node, root: torch.nn.Module) -> Traits:
     barrier = ops.is_unknown_communication(target) or any(t.barrier for t in inner)
     cast = _cast_key(node)
     compute = ops.is_compute(target) or any(t.compute for t in inner)
-    if not (writes or effect or random or barrier or cast or compute):
+    opaque = not ops.only_computes(target)
+    if not (opaque or writes or effect or random or barrier or cast or compute):
         return _PLAIN
-    return Traits(writes, compute, random, sync, effect, barrier, cast)
+    return Traits(writes, compute, random, sync, effect, barrier, cast, opaque)
 
 
 def _written(node: fx.Node) -> tuple[fx.Node, ...]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _PASSES = {
     "tag": "commcc.passes.tag:Tag",
+    "dedup": "commcc.passes.dedup:Dedup",
     "groups": "commcc.passes.groups:Groups",
     "bucket": "commcc.passes.bucket:Bucket",
     "reorder": "commcc.passes.reorder:Reorder",

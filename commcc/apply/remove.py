@@ -1,0 +1,54 @@
+"""Removes nodes from a graph: duplicates, whose users are handed another node, and dead ones.
+
+    g2 = all_gather(p)   w2 = wait(g2)   mm(y, w2)    ->    mm(y, w1)
+
+Everything else keeps its place, name and metadata.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import fx
+
+from commcc.errors import InternalError
+from commcc.program import copy_node
+
+if TYPE_CHECKING:
+    from commcc.index import GraphIndex
+    from commcc.plan import Plan
+
+
+def without(old: fx.Graph, index: GraphIndex, plan: Plan) -> fx.Graph:
+    """The graph without what the plan removes; :class:`InternalError` when something still needs it."""
+    if plan.buckets or plan.order is not None:
+        raise InternalError("a plan that removes nodes cannot merge or reorder others", where=plan.pass_text)
+    gone = removed(plan)
+    nodes = list(old.nodes)
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    for number, node in enumerate(nodes):
+        if number not in gone:
+            missing = [used.name for used in node._input_nodes if used not in env]
+            if missing:
+                raise InternalError(f"'{node.name}' still needs '{missing[0]}'", where=plan.pass_text)
+            env[node] = copy_node(graph, node, env)
+            continue
+        stand_in = gone[number]
+        if stand_in is not None:
+            if nodes[stand_in] not in env:
+                raise InternalError(f"'{nodes[stand_in].name}' comes too late", where=plan.pass_text)
+            env[node] = env[nodes[stand_in]]
+        elif node.op in ("placeholder", "output") or number in index.stays:
+            raise InternalError(f"'{node.name}' has to stay", where=plan.pass_text)
+    return graph
+
+
+def removed(plan: Plan) -> dict[int, int | None]:
+    """Every node that goes, and the node that its users get instead."""
+    gone: dict[int, int | None] = {node: None for entry in plan.dead for node in entry.nodes}
+    for duplicate in plan.duplicates:
+        gone.update(dict.fromkeys(duplicate.dead))
+        gone.update(dict.fromkeys(duplicate.drop, duplicate.keep))
+        gone.update(dict.fromkeys(duplicate.waits, duplicate.wait))
+    return gone

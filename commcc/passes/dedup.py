@@ -1,0 +1,222 @@
+"""dedup: gathers of the same parameter become one.
+
+    c1 = _to_copy(p)   g1 = all_gather(c1)   w1 = wait(g1)   mm(x, w1)        c1, g1, w1   mm(x, w1)
+    c2 = _to_copy(p)   g2 = all_gather(c2)   w2 = wait(g2)   mm(y, w2)   ->                mm(y, w1)
+
+Two gathers are the same when they have the same arguments, the same group among them, and send the same
+value: a parameter through the same casts and views, written by nothing in between. The earlier launch and
+the earliest wait stay. Left out, with the reason, are gathers
+
+1. whose result is written in place, is used before it is waited for, or is waited for more than once;
+2. whose results are both returned: the outputs would come to share storage;
+3. that stand further apart than ``max_topo_span``, or between which the result cannot be held: it would
+   take the peak past ``memory_budget`` (a graph that gathers again in the backward does so to save memory).
+
+Limits: collectives other than all-gathers are not merged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from commcc.memory import MemoryModel
+from commcc.passes.base import Pass
+from commcc.passes.options import option, to_text
+from commcc.plan import Duplicate, LeftOut, Plan
+
+if TYPE_CHECKING:
+    from commcc.collectives import Identification
+    from commcc.cost import CostModel
+    from commcc.index import GraphIndex
+    from commcc.terms import Json
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Dedup(Pass):
+    """How far apart duplicates may stand; see the module docstring."""
+
+    name: ClassVar[str] = "dedup"
+    summary: ClassVar[str] = "let gathers of the same parameter be one"
+
+    max_topo_span: int | None = option(
+        None, "nodes between a gather and one that repeats it", type="int", minimum=0, none="no limit"
+    )
+    memory_budget: str | float | None = option(
+        "auto",
+        "peak memory in GiB; auto is the graph's own peak and the larger of 1 GiB and 5 %",
+        type="float",
+        minimum=0,
+        choices=("auto",),
+        none="no limit",
+    )
+
+    def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
+        """What to serve by which gather."""
+        clusters: dict[int, list[int]] = {}
+        for launch in index.launches:
+            if launch in index.repeats:
+                clusters.setdefault(index.repeats[launch], []).append(launch)
+        draft = _Draft(index, self.max_topo_span)
+        if clusters:
+            draft.room = _Room(index, self.memory_budget)
+        for first, others in sorted(clusters.items()):
+            draft.serve([first, *others])
+        removed = {n for d in draft.made for n in (*d.drop, *d.waits)}
+        duplicates = tuple(_with_dead(index, duplicate, removed) for duplicate in draft.made)
+        return Plan(
+            pass_text=to_text(self),
+            fingerprint=index.fingerprint,
+            duplicates=duplicates,
+            left_out=tuple(draft.left),
+            report=_report(duplicates, draft.left),
+        )
+
+
+class _Room:
+    """Live bytes over the graph, as far as duplicates taken so far have raised them."""
+
+    def __init__(self, index: GraphIndex, budget: str | float | None) -> None:
+        memory = MemoryModel(index)
+        found = memory.live(range(len(index)))
+        self.live = list(found.live)
+        self.kept = memory.kept
+        self.last: dict[int, int] = {}
+        for node, touched in enumerate(memory.touched):
+            self.last.update(dict.fromkeys(touched, node))
+        self.buffers = index.estimates.buffers
+        self.bytes = index.estimates.buffer_bytes
+        self.limit: int | None = None
+        if budget == "auto":
+            self.limit = found.peak_bytes + max(GIB, found.peak_bytes // 20)
+        elif budget is not None:
+            self.limit = max(found.peak_bytes, int(float(budget) * GIB))
+
+    def hold(self, keep: int, until: int) -> int:
+        """Keep the result of ``keep`` until another launch; bytes that do not fit, 0 after it was done."""
+        owned = [b for b in self.buffers[keep] if b not in self.kept]
+        size = sum(self.bytes[b] for b in owned)
+        start = max((self.last[b] for b in owned), default=until) + 1
+        if self.limit is not None and start < until:
+            over = max(self.live[start:until]) + size - self.limit
+            if over > 0:
+                return over
+        self.live[start:until] = [live + size for live in self.live[start:until]]
+        ends = max((self.last[b] for b in self.buffers[until]), default=until)
+        self.last.update(dict.fromkeys(owned, max(start - 1, ends)))
+        return 0
+
+
+@dataclass
+class _Draft:
+    """The plan while it is made."""
+
+    index: GraphIndex
+    span: int | None
+    room: _Room | None = None
+    made: list[Duplicate] = field(default_factory=list)
+    left: list[LeftOut] = field(default_factory=list)
+
+    def serve(self, launches: list[int]) -> None:
+        """Merge launches that gather the same, in graph order, each with the nearest one that may serve it."""
+        good = []
+        for launch in launches:
+            reason = _obstacle(self.index, launch)
+            if reason is None:
+                good.append(launch)
+            else:
+                self.left.append(LeftOut(launch, reason))
+        served: list[int] = []
+        for launch in good:
+            reason = self._apart(served, launch) if served else None
+            if reason is not None:
+                self.left.append(LeftOut(launch, reason))
+                self._close(served)
+                served = []
+            served.append(launch)
+        self._close(served)
+
+    def _apart(self, served: list[int], launch: int) -> str | None:
+        """Why the gather that serves others cannot serve this one too."""
+        index, keep = self.index, served[0]
+        if self.span is not None and launch - keep > self.span:
+            return f"stands {launch - keep} nodes behind '{index.names[keep]}'"
+        returned = [n for n in served if not index.output_storages.isdisjoint(index.storages[n])]
+        if returned and not index.output_storages.isdisjoint(index.storages[launch]):
+            return f"its result and that of '{index.names[returned[0]]}' are both returned"
+        over = self.room.hold(keep, launch) if self.room is not None else 0
+        if over:
+            held = f"holding the result of '{index.names[keep]}' until then"
+            return f"{held} would pass the memory budget by {over / GIB:.2f} GiB"
+        return None
+
+    def _close(self, served: list[int]) -> None:
+        if len(served) < 2:
+            return
+        index = self.index
+        keep, *drop = served
+        wait, *waits = sorted(index.launches[launch].waits[0] for launch in served)
+        result = index.tensors[wait]
+        self.made.append(
+            Duplicate(
+                keep=keep,
+                drop=tuple(drop),
+                wait=wait,
+                waits=tuple(waits),
+                reason=f"{len(served)} gathers of one value, {drop[-1] - keep} apart",
+                bytes=result.bytes if result is not None else 0,
+            )
+        )
+
+
+def _obstacle(index: GraphIndex, launch: int) -> str | None:
+    """Why a gather can neither serve nor be served."""
+    facts = index.launches[launch]
+    others = [user for user in index.users[launch] if user not in facts.waits]
+    if others:
+        what = "returned" if index.ops[others[0]] == "output" else f"used by '{index.names[others[0]]}'"
+        return f"its result is {what} before it is waited for"
+    if len(facts.waits) != 1:
+        return f"has {len(facts.waits)} waits"
+    own = set(index.storages[launch])
+    for writer, targets in index.writes.items():
+        if any(not own.isdisjoint(index.storages[target]) for target in targets):
+            return f"its result is written in place by '{index.names[writer]}'"
+    held = {node for pair in index.control.items() for node in (pair[0], *pair[1])}
+    return "is held in place by a control edge" if not held.isdisjoint((launch, *facts.waits)) else None
+
+
+def _with_dead(index: GraphIndex, duplicate: Duplicate, removed: set[int]) -> Duplicate:
+    """The duplicate with the nodes that nothing uses once all duplicates are gone; adds them to ``removed``."""
+    dead: list[int] = []
+    stack = [pred for launch in duplicate.drop for pred in index.data_preds[launch]]
+    while stack:
+        node = stack.pop()
+        stays = node in index.stays or index.ops[node] == "placeholder" or node in index.launches
+        if stays or node in removed or not removed.issuperset(index.users[node]):
+            continue
+        removed.add(node)
+        dead.append(node)
+        stack.extend(index.data_preds[node])
+    return Duplicate(**{**vars(duplicate), "dead": tuple(sorted(dead))})
+
+
+def _report(duplicates: tuple[Duplicate, ...], left: list[LeftOut]) -> dict[str, Json]:
+    reasons = Counter(_general(entry.reason) for entry in left)
+    return {
+        "served": len(duplicates),
+        "gathers_removed": sum(len(d.drop) for d in duplicates),
+        "bytes_not_gathered": sum(d.bytes * len(d.drop) for d in duplicates),
+        "nodes_removed": sum(len(d.drop) + len(d.waits) + len(d.dead) for d in duplicates),
+        "left_out": dict(sorted(reasons.items())),
+    }
+
+
+def _general(reason: str) -> str:
+    """The reason without node names and numbers, so that equal reasons can be counted."""
+    words = reason.split("'")
+    text = "'".join("..." if i % 2 else word for i, word in enumerate(words))
+    return text.split(" by ")[0] if "memory budget" in text else " ".join(w for w in text.split() if not w.isdigit())

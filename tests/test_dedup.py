@@ -1,0 +1,329 @@
+"""Gathers that repeat each other: which become one, and what the verifier accepts of it."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import fx
+
+from commcc.apply import apply_plan
+from commcc.cli.main import run as command
+from commcc.collectives import identify
+from commcc.errors import InternalError
+from commcc.index import build_index
+from commcc.memory import live_bytes
+from commcc.passes.dedup import GIB, Dedup
+from commcc.plan import Dead, Duplicate, Plan
+from commcc.program import copy_node
+from commcc.serialization import load, save
+from commcc.verify import verify
+from tests.random_graphs import GraphBuilder, random_program
+from tests.virtual_ranks import VirtualRanks, random_inputs, same
+
+aten = torch.ops.aten
+c10d = torch.ops._c10d_functional
+SAMPLES = Path(__file__).parents[1] / "sample_graphs"
+RELAXED = settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
+def regathered(program, rng, share=1.0, writes=0.0):
+    """The program with some parameters gathered again in front of a user of the gather, and perhaps written before."""
+    index = build_index(program)
+    again = {}  # by number of the user in front of which it is gathered again
+    for c in identify(index).collectives:
+        users = [u for w in c.waits for u in index.users[w] if index.ops[u] != "output"]
+        if c.derived == "param" and len(c.waits) == 1 and users and rng.random() < share:
+            again.setdefault(rng.choice(users), []).append(c)
+    nodes, graph, env = list(program.graph.nodes), fx.Graph(), {}
+    for number, node in enumerate(nodes):
+        for c in again.get(number, ()):
+            if rng.random() < writes:
+                parameter = nodes[c.anchor]
+                wrote = graph.create_node(
+                    "call_function", aten.add_.Tensor, (env[parameter], 1), {}, f"wrote_{number}_{c.launch}"
+                )
+                wrote.meta = dict(parameter.meta)
+            local = dict(env)
+            for old in (*sorted(c.chain), c.launch, c.waits[0]):
+                local[nodes[old]] = fx_copy(graph, nodes[old], local)
+            env[nodes[c.waits[0]]] = local[nodes[c.waits[0]]]
+        env[node] = copy_node(graph, node, env)
+    return replace(program, graph=graph)
+
+
+def fx_copy(graph, node, env):
+    """A copy under a name of its own."""
+    made = copy_node(graph, node, env)
+    made.name = f"again_{len(graph.nodes)}_{node.name}"
+    return made
+
+
+def deduplicated(program, options=None):
+    index = build_index(program)
+    plan = (options or Dedup()).plan(index, identify(index))
+    return apply_plan(program, index, plan), plan
+
+
+def gathers(program):
+    return build_index(program).ops.count("_c10d_functional.all_gather_into_tensor")
+
+
+@RELAXED
+@given(st.integers(0, 10_000), st.sampled_from([2, 4]), st.sampled_from([0.0, 0.0, 0.3]))
+def test_the_same_numbers_and_the_same_program(seed, world, writes):
+    program = regathered(random_program(seed, 5, world), random.Random(seed), 0.7, writes)
+    after, plan = deduplicated(program)
+    after.graph.lint()
+    inputs = random_inputs(program.graph, world, seed)
+    assert same(VirtualRanks(program.graph, inputs).run(), VirtualRanks(after.graph, inputs).run())
+    verdict = verify(program, after)
+    assert verdict.status == "proved", verdict.findings or verdict.unproved
+    assert len(after.graph.nodes) == len(program.graph.nodes) - plan.report["nodes_removed"]
+    assert not deduplicated(after)[1].changes
+
+
+@RELAXED
+@given(st.integers(0, 10_000))
+def test_everything_added_goes_again(seed):
+    """Without writes a gather that was doubled is one again, down to the last cast."""
+    program = random_program(seed, 5, 2)
+    double = regathered(program, random.Random(seed))
+    after, plan = deduplicated(double)
+    left = {double_name for entry in plan.left_out for double_name in (entry.reason,)}
+    assert all("returned" in reason or "written" in reason for reason in left)
+    if not left:
+        assert gathers(after) <= gathers(program)
+        assert len(after.graph.nodes) <= len(program.graph.nodes)
+        assert verify(program, after).status == "proved"
+
+
+def test_same_input_same_plan():
+    plans = [deduplicated(regathered(random_program(7, 6, 2), random.Random(1)))[1] for _ in range(2)]
+    assert plans[0] == plans[1]
+    assert plans[0].duplicates
+
+
+# Forced merges that no pass would plan: the verifier has to see what is wrong with them.
+
+
+class Forced:
+    """A graph with two gathers, and the plan that lets the first serve the second."""
+
+    def __init__(self):
+        self.b = GraphBuilder()
+        self.p, self.q = self.b.placeholder("p", (4, 8)), self.b.placeholder("q", (4, 8))
+        self.x = self.b.placeholder("x", (8, 8))
+
+    def gather(self, source, size=2, group="0"):
+        launch = self.b.call(c10d.all_gather_into_tensor.default, source, size, group)
+        return launch, self.b.call(c10d.wait_tensor.default, launch)
+
+    def mm(self, *operands):
+        return self.b.call(aten.mm.default, *operands)
+
+    def verdict(self, first, second, outputs):
+        program = self.b.program(list(outputs), {"0": 2, "1": 2, "2": 2})
+        index = build_index(program)
+        at = {node.name: i for i, node in enumerate(program.graph.nodes)}
+        keep, drop = at[first[0].name], at[second[0].name]
+        waits = sorted((at[first[1].name], at[second[1].name]))
+        plan = Plan("dedup", index.fingerprint, duplicates=(Duplicate(keep, (drop,), waits[0], (waits[1],), ""),))
+        return Dedup().plan(index, identify(index)), verify(program, apply_plan(program, index, plan))
+
+
+def plain(f):
+    one, two = f.gather(f.p), f.gather(f.p)
+    return one, two, [f.mm(f.x, one[1]), f.mm(one[1], two[1])]
+
+
+def other_parameter(f):
+    one, two = f.gather(f.p), f.gather(f.q)
+    return one, two, [f.mm(f.x, one[1]), f.mm(one[1], two[1])]
+
+
+def other_group(f):
+    one, two = f.gather(f.p), f.gather(f.p, group="1")
+    return one, two, [f.mm(one[1], two[1])]
+
+
+def other_cast(f):
+    casts = [f.b.call(aten._to_copy.default, f.p, dtype=d) for d in (torch.float32, torch.bfloat16)]
+    half = [f.b.call(aten._to_copy.default, c, dtype=torch.float64) for c in casts]
+    one, two = f.gather(half[0]), f.gather(half[1])
+    return one, two, [f.mm(one[1], two[1])]
+
+
+def written_between(f):
+    one = f.gather(f.p)
+    first = f.mm(f.x, one[1])
+    f.b.call(aten.add_.Tensor, f.p, 1)
+    two = f.gather(f.p)
+    return one, two, [f.mm(first, two[1])]
+
+
+def written_through_a_view(f):
+    view = f.b.call(aten.view.default, f.p, [32])
+    one = f.gather(f.p)
+    f.b.call(aten.copy_.default, view, f.b.call(aten.view.default, f.q, [32]))
+    two = f.gather(f.p)
+    return one, two, [f.mm(one[1], two[1])]
+
+
+def result_written(f):
+    one, two = f.gather(f.p), f.gather(f.p)
+    f.b.call(aten.add_.Tensor, two[1], 1)
+    return one, two, [f.mm(one[1], two[1])]
+
+
+def first_result_written(f):
+    one = f.gather(f.p)
+    f.b.call(aten.mul_.Tensor, one[1], 2)
+    two = f.gather(f.p)
+    return one, two, [f.mm(one[1], two[1])]
+
+
+def both_returned(f):
+    one, two = f.gather(f.p), f.gather(f.p)
+    return one, two, [one[1], f.b.call(aten.view.default, two[1], [64])]
+
+
+WRONG = [
+    other_parameter,
+    other_group,
+    other_cast,
+    written_between,
+    written_through_a_view,
+    result_written,
+    first_result_written,
+    both_returned,
+]
+
+
+@pytest.mark.parametrize("make", WRONG)
+def test_what_must_not_be_merged(make):
+    f = Forced()
+    plan, verdict = f.verdict(*make(f))
+    assert not plan.duplicates
+    assert verdict.status == "different", make.__name__
+
+
+def test_the_same_form_without_the_mistake():
+    f = Forced()
+    plan, verdict = f.verdict(*plain(f))
+    assert plan.duplicates
+    assert verdict.status == "proved"
+    assert any(note.rule == "dropped" for note in verdict.notes)
+
+
+def test_other_spellings_are_left_alone():
+    """The same arguments by keyword: equal in truth, but not found. No harm is done."""
+    f = Forced()
+    one = f.gather(f.p)
+    launch = f.b.call(c10d.all_gather_into_tensor.default, f.p, group_size=2, group_name="0")
+    two = launch, f.b.call(c10d.wait_tensor.default, launch)
+    plan, verdict = f.verdict(one, two, [f.mm(one[1], two[1])])
+    assert not plan.duplicates
+    assert verdict.status == "proved"
+
+
+def test_apply_refuses_plans_that_break_the_graph():
+    f = Forced()
+    one, two, outputs = plain(f)
+    program = f.b.program(outputs, {"0": 2})
+    index = build_index(program)
+    keep, first, drop, second = (index.position[n.name] for n in (*one, *two))
+    plans = [
+        {"dead": (Dead((first,), ""),)},
+        {"dead": (Dead((0,), ""),)},
+        {"dead": (Dead((len(index) - 1,), ""),)},
+        {"duplicates": (Duplicate(drop, (keep,), first, (second,), ""),)},
+        {"duplicates": (Duplicate(keep, (drop,), first, (second,), ""),), "order": tuple(range(len(index)))},
+    ]
+    for wrong in plans:
+        with pytest.raises(InternalError):
+            apply_plan(program, index, Plan("dedup", index.fingerprint, **wrong))
+
+
+# Memory
+
+
+def far_apart(megabytes):
+    """Two gathers of a large parameter, with a peak elsewhere between them."""
+    f = Forced()
+    rows = megabytes * (1 << 20) // 8 // 1024
+    p = f.b.placeholder("large", (rows // 2, 1024))
+    first = f.gather(p)
+    a = f.b.call(aten.sum.default, first[1])
+    big = f.b.call(aten.expand.default, a, [rows, 1024])
+    c = f.b.call(aten.clone.default, big)
+    s = f.b.call(aten.sum.default, c)
+    second = f.gather(p)
+    return f.b.program([s, f.b.call(aten.sum.default, second[1])], {"0": 2})
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "budget", "merged"),
+    [(8, "auto", True), (2048, "auto", False), (2048, None, True), (2048, 1.0, False), (2048, 64.0, True)],
+)
+def test_a_result_is_held_within_the_budget(megabytes, budget, merged):
+    program = far_apart(megabytes)
+    after, plan = deduplicated(program, Dedup(memory_budget=budget))
+    assert bool(plan.duplicates) == merged
+    if not merged:
+        assert "would pass the memory budget by" in plan.left_out[0].reason
+    before, now = (live_bytes(build_index(each)).peak_bytes for each in (program, after))
+    assert (now > before) == merged
+    if budget == "auto":
+        assert now <= before + max(GIB, before // 20)
+
+
+@RELAXED
+@given(st.integers(0, 10_000), st.floats(0.0, 1.0))
+def test_the_peak_is_within_the_budget(seed, share):
+    """Judged by the memory of the result, which the pass only estimates."""
+    program = regathered(random_program(seed, 7, 2), random.Random(seed), share)
+    before = live_bytes(build_index(program)).peak_bytes
+    after, _ = deduplicated(program, Dedup(memory_budget=0.0))
+    assert live_bytes(build_index(after)).peak_bytes <= before
+
+
+# Real graphs
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["tiny_llama_fsdp2_fw", "tiny_llama_fsdp4_bw", "tiny_moe_fsdp4_ep2_bw", "tiny_llama_joint", "tiny_llama_hsdp_fw"],
+)
+def test_samples(name, tmp_path):
+    ending = "" if name.endswith("fsdp2_fw") else ".gz"
+    program = load(SAMPLES / f"{name}.fx.txt{ending}")
+    assert not deduplicated(program)[1].changes
+    double = regathered(program, random.Random(name))
+    assert gathers(double) > gathers(program)
+    after, plan = deduplicated(double)
+    assert verify(double, after).status == "proved"
+    assert verify(program, after).status == "proved"
+    assert gathers(after) <= gathers(program)
+    assert not plan.left_out
+    save(after, tmp_path / "g.pt2")
+    assert verify(double, load(tmp_path / "g.pt2")).status == "proved"
+
+
+def test_the_command(tmp_path, capsys):
+    program = regathered(load(SAMPLES / "tiny_llama_fsdp4_fw.fx.txt.gz"), random.Random(0))
+    source, target = tmp_path / "in.fx.txt", tmp_path / "out.fx.txt"
+    save(program, source)
+    assert command(["dedup", str(source), "-o", str(target), "--json", "--max-topo-span", "none"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["verified"] == "proved"
+    report = document["passes"][0]["report"]
+    assert report["gathers_removed"] > 0
+    removed = document["before"]["collectives"]["all_gather"] - document["after"]["collectives"]["all_gather"]
+    assert removed == report["gathers_removed"]
