@@ -140,6 +140,17 @@ def test_gathers_of_two_branches_share_a_lane():
     assert bound.ns == optimum(make.index(), make.costs()) == 40 + 2 + 5
 
 
+def test_an_older_argument_takes_no_ancestors_away():
+    """The third gather queues behind both others, though one of them is read again on the way."""
+    make = IndexMaker()
+    x = make.input()
+    a, b, c = (make.op(1, make.wait(make.launch(20, "dp", x))) for _ in range(3))
+    both = make.op(1, a, b)
+    last = make.op(1, make.op(1, both, a), c)
+    found = heads(Events.of(make.index(), make.costs()))
+    assert (found[a], found[both], found[last]) == (20, 40, 60)
+
+
 def test_a_synchronous_collective_keeps_the_stream():
     make = IndexMaker()
     x = make.input()
