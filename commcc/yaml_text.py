@@ -36,7 +36,9 @@ def dump(data: Mapping[str, Json]) -> str:
 def scalar(value: Json) -> str:
     """One plain value."""
     if value is None or isinstance(value, (bool, int, float)):
-        return json.dumps(value, allow_nan=False)
+        number = json.dumps(value, allow_nan=False)
+        # YAML 1.1 takes 1e+22 for a text.
+        return number.replace("e", ".0e") if isinstance(value, float) and "." not in number else number
     text = str(value)
     if _PLAIN.fullmatch(text) and text.lower() not in _WORDS and len(text) <= WIDTH:
         return text

@@ -82,7 +82,7 @@ def read_plans(path: str | Path) -> list[Job]:
     if version != VERSION and not root["commcc_plan"].missing:
         root["commcc_plan"].fail(f"plan files of version {version} are not known, only {VERSION}")
         file.check()
-    graphs = dict(filter(None, map(_read_graph, root["graphs"].items())))
+    graphs = dict(map(_read_graph, root["graphs"].items()))
     jobs = [_read_step(each, graphs) for each in root["passes"].items()]
     if not jobs:
         root["passes"].fail("no pass")
@@ -109,13 +109,13 @@ def difference(graph: StoredGraph, index: GraphIndex) -> str:
     return f"no digest tells in which node ({counts})"
 
 
-def _read_graph(node: Node) -> tuple[str, StoredGraph] | None:
+def _read_graph(node: Node) -> tuple[str, StoredGraph]:
     parts = node.mapping(("fingerprint", "nodes", "digests"))
     count = parts["nodes"].integer(least=0)
     digits = "".join(line.text().partition(" ")[2] for line in parts["digests"].items())
     if not _HEX.fullmatch(digits) or len(digits) != 4 * count:
         parts["digests"].fail(f"digests must be four hexadecimal digits for each of {count:,} nodes")
-        return None
+        count, digits = 0, ""
     return parts["fingerprint"].text(), StoredGraph(count, bytes.fromhex(digits))
 
 
