@@ -186,7 +186,7 @@ def find_rest(items: Sequence[Item], blocks: Sequence[str]) -> tuple[tuple[str, 
         else:
             found[0].update(sides)
             found[1].append(path)
-    return tuple(tuple(paths) for _, paths in groups)
+    return tuple(tuple(sorted(paths)) for _, paths in groups)
 
 
 def _same_side(one: dict[str, str], other: dict[str, str]) -> bool:

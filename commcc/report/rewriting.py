@@ -8,9 +8,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from commcc.report import stepping
+from commcc.report import bucketing, stepping
 from commcc.report.metrics import compare, costed_by
-from commcc.report.units import count, plural, printable
+from commcc.report.units import count, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -59,54 +59,10 @@ def _step(step: Document) -> list[RenderableType]:
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     report = step["report"]
-    for label, text in _bucketing(report) if "by_kind" in report else _anything(report):
+    for label, text in bucketing.lines(report) if "by_kind" in report else _anything(report):
         grid.add_row(Text(label, style="cyan"), Text(printable(text)))
-    return [head, Padding(grid, (0, 0, 0, 2), expand=False)]
-
-
-def _bucketing(report: Document) -> Iterator[tuple[str, str]]:
-    """Lines about the report of the bucket pass."""
-    if report["buckets"]:
-        for kind, made in report["by_kind"].items():
-            yield kind, f"{count(made['members'])} launches into {plural(made['buckets'], 'bucket')}"
-    else:
-        yield "buckets", "none"
-    yield "groups", f"primary is {report['primary_group']}" if report["primary_group"] else "none is primary"
-    if "closed" in report:
-        yield from _closed(report)
-    for key, label in (
-        ("copies", "copies added"),
-        ("shared_casts", "casts merged"),
-        ("reordered_buckets", "reordered"),
-    ):
-        if report.get(key):
-            yield label, count(report[key])
-    for remark in report.get("remarks", ()):
-        yield "remark", remark
-    yield from _left_out(report["left_out"])
-
-
-def _closed(report: Document) -> Iterator[tuple[str, str]]:
-    """What ended the buckets of a walk under caps."""
-    closed = [f"{count(number)} for {reason}" for reason, number in report["closed"].items() if number]
-    yield "closed", ", ".join(closed) or "no bucket before its time"
-    yield "largest span", plural(report["largest_span"], "node")
-    dormant = [f"{name}={_setting(knob['value'])}" for name, knob in report["knobs"].items() if knob["dormant"]]
-    if dormant:
-        yield "dormant", f"{', '.join(dormant)} (never closed a bucket)"
-
-
-def _left_out(reasons: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    label = f"left out {sum(reasons.values()):,}"
-    for reason, number in sorted(reasons.items(), key=lambda item: (-item[1], item[0])):
-        yield label, f"{number:,} x {reason}"
-        label = ""
-
-
-def _setting(value: Any) -> str:
-    if isinstance(value, list):
-        return ":".join(map(_setting, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    tables = [bucketing.modules(report["modules"])] if report.get("modules") and "by_kind" in report else []
+    return [head, *(Padding(each, (0, 0, 0, 2), expand=False) for each in (grid, *tables))]
 
 
 def _anything(report: Document) -> Iterator[tuple[str, str]]:
