@@ -45,8 +45,9 @@ def _parse(text: str, path: str) -> Mapping[str, Any]:
     try:
         found: Mapping[str, Any] = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        at = _AT.fullmatch(str(error))
-        what, where = (str(error), path) if at is None else (at[1], f"{path}:{at[2]}")
+        said = str(error).replace("(at end of document)", f"(at line {text.rstrip().count(chr(10)) + 1}, column 1)")
+        at = _AT.fullmatch(said)
+        what, where = (said, path) if at is None else (at[1], f"{path}:{at[2]}")
         raise InputError(f"not TOML: {what}", where=where) from None
     return found
 

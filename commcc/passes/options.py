@@ -159,7 +159,7 @@ def value_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
-        return f"{value:.15g}"
+        return repr(value).removesuffix(".0")
     if isinstance(value, tuple):
         return ":".join(value_text(part) for part in value)
     return str(value)
