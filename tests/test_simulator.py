@@ -201,6 +201,7 @@ def test_bytes_in_flight_are_the_larger_of_sent_and_got():
         (40, 1500, 7),  # 20 ns beside it make 13, and 27 follow
         (10, 1333, 4),  # 13.33 ns
         (10, 1000, 0),
+        (10, 1001, 1),  # 10.01 ns
         (50, 2000, 10),
     ],
 )
