@@ -312,5 +312,7 @@ def test_html(graph, capsys):
         assert words.encode() in page, words
     ok("simulate", graph, "--passes", "bucket", "--html", path, "--trace", graph.with_name("t.json"))
     assert path.read_bytes() == page
+    ok("simulate", graph, graph, "--html", path)
+    assert b"<title>g.fx.txt and g.fx.txt - commcc simulate</title>" in path.read_bytes()
     out = output(capsys)
     assert f"trace written to {graph.with_name('t.json')}" in out and f"html written to {path}" in out
