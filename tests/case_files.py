@@ -146,13 +146,25 @@ def _step(program: Any, step: Any) -> list[str]:
     lines += [f"  hold {names[e.node]} behind {names[e.after]}: {e.reason}" for e in plan.control]
     lines += [f"  bucket {', '.join(names[m] for m in b.members)}: {b.reason}" for b in plan.buckets]
     lines += [f"  left out {names[e.launch]}: {e.reason}" for e in plan.left_out]
+    lines += [f"  move {names[m.node]} to the place of {names[m.at]}: {m.reason}" for m in plan.moves]
     if step.name == "bucket":
-        r = step.report
+        lines += _bucketing(step.report)
+    return lines
+
+
+def _bucketing(r: Any) -> list[str]:
+    lines = [f"  {_row(row)}" for row in r.get("modules", ())]
+    if "closed" in r:
         closed = ", ".join(f"{k} {v}" for k, v in r["closed"].items() if v) or "none"
         dormant = ", ".join(k for k, v in r["knobs"].items() if v["dormant"]) or "none"
         lines.append(f"  largest span {r['largest_span']}; closed: {closed}; dormant: {dormant}; copies {r['copies']}")
-        lines += [f"  remark: {text}" for text in r["remarks"]]
-    return lines
+    return lines + [f"  remark: {text}" for text in r["remarks"]]
+
+
+def _row(row: Any) -> str:
+    beside = [f", {key.replace('_', ' ')} {row[key]}" for key in ("prefetched_by", "waits_behind") if row.get(key)]
+    counted = f"{row['members']} in {row['launches']}, {row['bytes']} bytes"
+    return f"module {row['entry']}: {row['kind']} {counted}{''.join(beside)}"
 
 
 def _gone(names: list[str], duplicate: Any) -> str:

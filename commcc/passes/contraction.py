@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from commcc.collection import no_collection
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -29,6 +31,7 @@ class Cycle:
     before: tuple[int, ...]
 
 
+@no_collection()
 def cycles(index: GraphIndex, groups: Sequence[Sequence[int]], before: Sequence[Before]) -> list[Cycle]:
     """All cycles that merging each group of launches, and keeping ``before``, would make."""
     graph = _Contracted(index, groups, before)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from commcc.blocks import Item, find_blocks, find_rest
 from commcc.errors import OptionError, closest
-from commcc.modules import Entry, Matcher, entries_of
+from commcc.modules import Entry, Matcher, entries_of, parents
 from commcc.passes.strategies.pairs import depth_of, pairs_of
 
 if TYPE_CHECKING:
@@ -58,8 +58,13 @@ def choose(options: Bucket, index: GraphIndex, present: Sequence[Collective], ab
     selection = entries_of(texts, known, blocks, words=(BLOCKS,))
     find = Matcher(selection.entries)
     problems = list(selection.problems)
-    wanted, unknown = _prefetch(options, selection.entries, find)
-    problems += unknown if not selection.problems else ()
+    wanted, strangers = _prefetch(options, selection.entries, find)
+    modules = {above for path in known for above in parents(path)}
+    problems += [
+        f"prefetch: '{name}' is in no entry{closest(name, [entry.name for entry in selection.entries])}"
+        for name in strangers
+        if not selection.problems or name not in modules  # an entry that is wrong may have been meant to cover it
+    ]
     uncovered = [c for c in able if find(c.module) is None]
     if options.strict and uncovered and not selection.problems:
         problems.append(_uncovered(index, uncovered))
@@ -98,19 +103,15 @@ def _prefetch(options: Bucket, entries: Sequence[Entry], find: Matcher) -> tuple
     if depth is not None:
         return Wanted(depth), []
     names = {entry.name: entry for entry in entries}
-    pairs: list[tuple[str, str]] = []
-    problems: list[str] = []
+    pairs: dict[tuple[str, str], None] = {}
+    strangers: dict[str, None] = {}
     for pair in pairs_of(options.prefetch):
         ends = [names.get(name) or find(name) for name in pair]
-        problems += [
-            f"prefetch: '{name}' is in no entry{closest(name, list(names))}"
-            for name, end in zip(pair, ends, strict=True)
-            if end is None
-        ]
         found = [end.name for end in ends if end is not None]
+        strangers.update((name, None) for name, end in zip(pair, ends, strict=True) if end is None)
         if len(found) == len(pair):
-            pairs.append((found[0], found[1]))
-    return Wanted(0, tuple(dict.fromkeys(pairs))), list(dict.fromkeys(problems))
+            pairs[found[0], found[1]] = None
+    return Wanted(0, tuple(pairs)), list(strangers)
 
 
 def _uncovered(index: GraphIndex, uncovered: Sequence[Collective]) -> str:

@@ -48,7 +48,9 @@ def form(options: Bucket, index: GraphIndex, ident: Identification, model: CostM
     roles = {c.launch for c in taken} | {entry.launch for entry in left}
     present = [c for c in ident.collectives if c.launch in roles]
     able = [c for c in taken if c.kind is not Kind.ALL_REDUCE or options.include_all_reduce]
-    left += [LeftOut(c.launch, "is an all-reduce (include_all_reduce takes it)") for c in taken if c not in able]
+    if not options.include_all_reduce:
+        alone = [c for c in taken if c.kind is Kind.ALL_REDUCE]
+        left += [LeftOut(c.launch, "is an all-reduce (include_all_reduce takes it)") for c in alone]
     chosen = choose(options, index, present, able)
 
     old = [c for c in present if c.stands_for > 1 and c.group in groups]
