@@ -23,6 +23,8 @@ from commcc.passes.quotient import Quotient
 from commcc.terms import Kind
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from commcc.collectives import Collective, Identification
     from commcc.index import GraphIndex
 
@@ -32,15 +34,19 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Limits:
-    """Caps of the walk; None switches one off. bytes: cap by bucket number, the last one repeats."""
+    """Caps of the walk; None switches one off.
+
+    bytes: cap by bucket number, the last one repeats. by_key: another cap for the buckets of some keys.
+    """
 
     bytes: tuple[float, ...]
     span: int | None
     max_consecutive: int | None
+    by_key: Mapping[Key, float] = field(default_factory=dict)
 
-    def cap(self, bucket: int) -> float:
+    def cap(self, key: Key, bucket: int) -> float:
         """Byte cap of the ``bucket``-th bucket of a key, counted from 0."""
-        return self.bytes[min(bucket, len(self.bytes) - 1)]
+        return self.by_key.get(key, self.bytes[min(bucket, len(self.bytes) - 1)])
 
 
 @dataclass
@@ -105,6 +111,7 @@ class _Walker:
         self.existing = existing
         self.limits = limits
         keys = list(dict.fromkeys(key_of(c, multi_dtype) for c in candidates.values()))
+        self.names = keys
         self.keys = {key: number for number, key in enumerate(keys)}
         self.candidates = candidates
         self.multi_dtype = multi_dtype
@@ -142,7 +149,7 @@ class _Walker:
         self.quotient.join(key, label)
 
     def _reason_to_close(self, bucket: OpenBucket, candidate: Collective, label: tuple[int, ...]) -> str | None:
-        if bucket.bytes + size_of(candidate) > self.limits.cap(bucket.ordinal):
+        if bucket.bytes + size_of(candidate) > self.limits.cap(self.names[bucket.key], bucket.ordinal):
             return "bytes"
         if self.limits.span is not None and candidate.launch - bucket.first > self.limits.span:
             return "span"

@@ -1,12 +1,14 @@
 """Tries settings of the list scheduler and keeps the best order that meets the limits.
 
-1. From the graph's own order, a grid of targets (multiples of the lower bound) and leads.
-2. From the best order so far, again with the settings that did best; an order that is better becomes
-   the next base. Rounds without a gain end the search.
+Schedules are made one after another, in a sequence that does not depend on how many there will be, so
+more effort is never worse. In turn
 
-An order counts only if the memory that other code computes for it is within the budget (or, where no
-order is, if it needs less than the others), and the shorter simulated step wins; of equals the lower
-peak, then the one found first.
+* from the graph's own order, the next of a list of settings (targets and leads);
+* from the best order so far, the setting that did best of those not yet used on it. An order that is
+  better becomes the next base.
+
+An order that needs less memory above the budget wins, then the shorter simulated step, then the lower
+peak, then the one found first. Memory is that of :mod:`commcc.memory`, other code than the scheduler's.
 """
 
 from __future__ import annotations
@@ -21,11 +23,15 @@ if TYPE_CHECKING:
 
     from commcc.schedule.problem import Limits, Problem
 
+Setting = tuple[int, int]
+
 #: Target in permille of the lower bound, lead in permille of a launch's duration; best first on most graphs.
-_GRID = (
-    *((1000, 8000), (900, 4000), (500, 1000), (950, 1000), (950, 4000), (800, 8000)),
-    *((1000, 1500), (700, 2000), (1000, 20000), (900, 1500), (800, 2000), (500, 4000)),
+_GRID: tuple[Setting, ...] = (
+    *((1000, 8000), (500, 1000), (900, 4000), (1000, 1500), (700, 4000), (950, 1000)),
+    *((1000, 20000), (800, 8000), (500, 4000), (950, 4000), (700, 2000), (900, 1500)),
 )
+#: So many schedules begin from the graph's own order before the best one is improved for the first time.
+_FIRST = 2
 
 
 @dataclass(frozen=True)
@@ -38,38 +44,37 @@ class Found:
     step_ns: int
     peak_bytes: int
     tried: int
-    settings: tuple[tuple[int, int], ...]
+    settings: tuple[Setting, ...]
 
 
 def search(problem: Problem, limits: Limits, effort: int) -> Found:
     """The best order found in ``effort`` schedules; never worse than the graph's own."""
     best = start = _judge(problem, range(len(problem.index)), 0, ())
-    first = _GRID[: max(1, effort * 2 // 3)]
-    results: list[tuple[tuple[int, int, int], Found]] = []
+    results: dict[Setting, tuple[int, int, int]] = {}
+    unused: list[Setting] = []
     tried = 0
-    for setting in first[:effort]:
+    while tried < effort and (unused or len(results) < len(_GRID)):
+        explore = len(results) < len(_GRID) and (tried < _FIRST or tried % 2 == 0 or not unused)
+        setting = _GRID[len(results)] if explore else unused.pop(0)
         tried += 1
-        found = _try(problem, start, setting, limits, tried)
-        results.append((_rank(found, limits), found))
-        best = min(best, found, key=lambda f: _rank(f, limits))
-    ranked = [found.settings[-1] for _, found in sorted(results, key=lambda r: r[0])]
-    position = 0
-    while tried < effort and position < len(ranked):
-        tried += 1
-        found = _try(problem, best, ranked[position], limits, tried)
-        position += 1
-        if _rank(found, limits)[:2] < _rank(best, limits)[:2]:
-            best, position = found, 0
+        found = _try(problem, start if explore else best, setting, limits, tried)
+        if explore:
+            results[setting] = _rank(found, limits)
+        if _rank(found, limits) < _rank(best, limits):
+            best = found
+            unused = sorted(results, key=lambda each: results[each])
+        elif explore and best is not start:
+            unused.append(setting)
     return Found(best.order, best.step_ns, best.peak_bytes, tried, best.settings)
 
 
-def _try(problem: Problem, base: Found, setting: tuple[int, int], limits: Limits, tried: int) -> Found:
+def _try(problem: Problem, base: Found, setting: Setting, limits: Limits, tried: int) -> Found:
     target, lead = setting
     order = schedule(problem, base.order, Policy(problem.bound * target // 1000, lead), limits)
     return _judge(problem, order, tried, (*base.settings, setting))
 
 
-def _judge(problem: Problem, order: Sequence[int], tried: int, settings: tuple[tuple[int, int], ...]) -> Found:
+def _judge(problem: Problem, order: Sequence[int], tried: int, settings: tuple[Setting, ...]) -> Found:
     timeline = problem.simulator.run(order)
     peak = problem.memory.live(order).peak_bytes
     return Found(tuple(order), timeline.step_ns, peak, tried, settings)

@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from commcc.terms import Json
 
 #: Caps in MiB, tried on all keys at once.
-CAPS = (2, 8, 32, 128)
+CAPS = (2, 8, 32, 128, 512)
+#: Schedules for each bucketing; what ranks bucketings is seen in the first ones.
+_SCHEDULES = 2
 #: A step has to be this much shorter to be worth more merges, in permille.
 _WORTH = 1
 _GIB = 1 << 30
@@ -49,7 +51,10 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Tried:
-    """One bucketing. caps: MiB by key, 0 for no merging. over: bytes above the memory budget."""
+    """One bucketing. caps: MiB by key, 0 for no merging. over: bytes above the memory budget.
+
+    One whose lower bound is no better than the best step is not scheduled; the bound is its step then.
+    """
 
     caps: tuple[int, ...]
     buckets: tuple[PlannedBucket, ...]
@@ -93,6 +98,7 @@ class _Search:
         peak = live_bytes(index).peak_bytes
         self.limits = ScheduleLimits(peak + max(_GIB, peak // 20), 2 * _GIB, 50)
         self.tried: dict[tuple[int, ...], Tried] = {}
+        self.best_ns: int | None = None
 
     def run(self) -> Tried:
         best = self._try((0,) * len(self.keys))
@@ -135,9 +141,14 @@ class _Search:
             return Tried(caps, buckets, known.members, known.step_ns, known.peak_bytes, known.over)
         plan = Plan("", self.index.fingerprint, buckets)
         problem = Problem(*(merge(self.index, self.costs, self.model, plan) if buckets else (self.index, self.costs)))
-        found = search(problem, self.limits, 2)
+        members = sum(len(b.members) for b in buckets)
+        if self.best_ns is not None and problem.bound >= self.best_ns:
+            return Tried(caps, buckets, members, problem.bound, 0, 0)
+        found = search(problem, self.limits, _SCHEDULES)
         over = max(0, found.peak_bytes - (self.limits.budget or 0))
-        return Tried(caps, buckets, sum(len(b.members) for b in buckets), found.step_ns, found.peak_bytes, over)
+        if not over:
+            self.best_ns = min(found.step_ns, self.best_ns or found.step_ns)
+        return Tried(caps, buckets, members, found.step_ns, found.peak_bytes, over)
 
     def _buckets(self, caps: Mapping[Key, int]) -> Iterator[PlannedBucket]:
         limits = Limits(
