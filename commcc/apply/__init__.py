@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from commcc.apply.emit import emit
 from commcc.apply.order import arrange, in_order
 from commcc.apply.regroup import new_table, rename_groups
-from commcc.apply.remove import removed, without
+from commcc.apply.remove import drop_metadata, removed, without
 from commcc.collection import no_collection
 from commcc.errors import InternalError
 from commcc.program import META_KEY, NodeRecord, record_of
@@ -48,5 +48,6 @@ def apply_plan(program: Program, index: GraphIndex, plan: Plan) -> Program:
         record = record_of(node)
         node.meta[META_KEY] = NodeRecord(tag.role.value, tag.evidence, record.merged_from)
     rename_groups(by_name, index, plan)
+    drop_metadata(graph, plan)
     groups = new_table(program.groups, index, plan) if plan.groups or plan.regroups else program.groups
     return replace(program, graph=graph, groups=groups)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from torch import fx
 
 from commcc.errors import InternalError
-from commcc.program import copy_node
+from commcc.program import META_KEY, copy_node
 
 if TYPE_CHECKING:
     from commcc.index import GraphIndex
@@ -42,6 +42,15 @@ def without(old: fx.Graph, index: GraphIndex, plan: Plan) -> fx.Graph:
         elif node.op in ("placeholder", "output") or number in index.stays:
             raise InternalError(f"'{node.name}' has to stay", where=plan.pass_text)
     return graph
+
+
+def drop_metadata(graph: fx.Graph, plan: Plan) -> None:
+    """Take the plan's keys out of the metadata of a graph that nobody else has yet."""
+    if not {"val", META_KEY}.isdisjoint(plan.metadata):
+        raise InternalError("values and commcc's own record have to stay", where=plan.pass_text)
+    for node in graph.nodes if plan.metadata else ():
+        for key in plan.metadata:
+            node.meta.pop(key, None)
 
 
 def removed(plan: Plan) -> dict[int, int | None]:

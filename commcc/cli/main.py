@@ -46,6 +46,7 @@ COMMANDS = {
     "tag": "commcc.cli.rewriting:pass_command",
     "groups": "commcc.cli.rewriting:pass_command",
     "dedup": "commcc.cli.rewriting:pass_command",
+    "cleanup": "commcc.cli.rewriting:pass_command",
     "explain": "commcc.cli.explain:command",
     "verify": "commcc.cli.verify:command",
     "diff": "commcc.cli.diff:command",

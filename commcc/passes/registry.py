@@ -16,6 +16,7 @@ _PASSES = {
     "groups": "commcc.passes.groups:Groups",
     "bucket": "commcc.passes.bucket:Bucket",
     "reorder": "commcc.passes.reorder:Reorder",
+    "cleanup": "commcc.passes.cleanup:Cleanup",
 }
 
 

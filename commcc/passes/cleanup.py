@@ -1,0 +1,122 @@
+"""cleanup: removes nodes that nothing needs, and metadata that nothing reads.
+
+    t = t(w)              nobody uses t     ->    (gone)
+    ag = all_gather(p)    v = wait(ag)            (gone: a collective whose result nobody uses)
+
+A node is needed by an output, by a write to memory, by random numbers (leaving one out changes
+those drawn after it), by asserts, prints, host syncs and effect tokens, or by another node that is needed. The
+waits of a launch that stays are needed. Inputs stay. Ops that commcc does not know, and higher-order ops, stay.
+
+Of the metadata goes what tracers leave behind for themselves (``original_aten``, ``source_fn_stack``,
+``from_node``, ``tensor_meta`` and the like); with ``metadata=all`` everything goes that neither commcc nor
+``torch.export`` reads: values, tags, descriptors, module paths, annotations (expert parallelism, chunks,
+phases) are kept.
+
+Limits: constants and process groups that nobody refers to any more stay in the program.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from commcc.passes.base import Pass
+from commcc.passes.options import option, to_text
+from commcc.plan import Dead, Plan
+
+if TYPE_CHECKING:
+    from commcc.collectives import Identification
+    from commcc.cost import CostModel
+    from commcc.index import GraphIndex
+    from commcc.terms import Json
+
+_WAIT = "_c10d_functional.wait_tensor"
+#: What tracers, DTensor and the partitioner note for themselves; all of it is derived or private.
+TRACING = frozenset(
+    {
+        *("tensor_meta", "example_value", "eager_input_vals", "grapharg", "dynamo_source", "original_aten"),
+        *("from_node", "source_fn_stack", "fwd_source_fn_stack", "torch_fn", "output_stack_traces"),
+        *("mutation_region_id", "dtensor_spec", "dtensor_placements", "sharding_spec", "placement_strategy"),
+    }
+)
+#: What commcc, its readers and writers, torch.export and annotations of chunks and phases need.
+NEEDED = frozenset(
+    {
+        *("val", "commcc", "desc", "unbacked_bindings"),
+        *("custom", "nn_module_stack", "fwd_nn_module_stack", "stack_trace", "seq_nr"),
+        *("autograd_backward", "partitioner_tag", "recompute", "ac_graph_id", "is_gradient_acc"),
+        *("fsdp_bucket", "torchtitan_chunk_symbol_hints", "chunk_id", "chunked_region_fqn", "chunked_region_role"),
+        *("chunked_region_is_backward", "chunked_region_producer", "chunked_original_name"),
+        "chunked_materialization_proof",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Cleanup(Pass):
+    """What to remove; see the module docstring."""
+
+    name: ClassVar[str] = "cleanup"
+    summary: ClassVar[str] = "remove nodes that nothing needs and metadata that nothing reads"
+
+    dead: bool = option(True, "remove nodes without effect that nothing needs", type="bool")
+    metadata: str = option(
+        "tracing",
+        "metadata to drop: tracing (what tracers leave behind for themselves), all (whatever nothing is known to "
+        "need), or keep it",
+        type="choice",
+        choices=("tracing", "all", "keep"),
+    )
+    stack_traces: bool = option(True, "keep stack traces, for people to read", type="bool")
+
+    def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
+        """Dead nodes, in two entries: those that nothing uses, and those that only fed others."""
+        dead = _dead(index) if self.dead else []
+        unused = tuple(n for n in dead if not index.users[n])
+        feeding = tuple(n for n in dead if index.users[n])
+        entries = (Dead(unused, "nothing uses its result"), Dead(feeding, "only what is removed uses its result"))
+        keys = tuple(key for key in index.metadata if self._drops(key))
+        return Plan(
+            pass_text=to_text(self),
+            fingerprint=index.fingerprint,
+            dead=tuple(entry for entry in entries if entry.nodes),
+            metadata=keys,
+            report=_report(index, dead, keys),
+        )
+
+    def _drops(self, key: str) -> bool:
+        if key == "stack_trace":
+            return not self.stack_traces
+        if self.metadata == "keep":
+            return False
+        return key in TRACING or (self.metadata == "all" and key not in NEEDED)
+
+
+def _dead(index: GraphIndex) -> list[int]:
+    """Nodes that nothing needs, in graph order."""
+    fixed = {node for node, op in enumerate(index.ops) if op in ("placeholder", "output")}
+    # A wait on what no launch of this graph made is somebody's synchronization.
+    foreign = {n for n, op in enumerate(index.ops) if op == _WAIT and n not in index.wait_of}
+    held = {node for pair in index.control.items() for node in (pair[0], *pair[1])}
+    live: set[int] = set()
+    stack = [*fixed, *foreign, *held, *index.stays]
+    while stack:
+        node = stack.pop()
+        if node in live:
+            continue
+        live.add(node)
+        stack.extend(index.data_preds[node])
+        if node in index.launches:
+            stack.extend(index.launches[node].waits)
+    return [node for node in range(len(index)) if node not in live]
+
+
+def _report(index: GraphIndex, dead: list[int], keys: tuple[str, ...]) -> dict[str, Json]:
+    counts = Counter(index.ops[node] for node in dead)
+    return {
+        "nodes_removed": len(dead),
+        "collectives_removed": sum(node in index.launches for node in dead),
+        "ops_removed": dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))),
+        "metadata_dropped": {key: index.metadata[key] for key in keys},
+    }
