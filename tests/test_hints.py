@@ -225,6 +225,19 @@ def test_the_way_back_gets_what_was_sent():
     assert index.tensors[index.position[back.name]].bytes == 12 * 4 * 4
 
 
+def test_one_rank_keeps_all():
+    b = Exchange()
+    _, wait = b.exchange(b.tensor(12, 4), [b.size()], [12])
+    assert numbers(b.built(wait)) == {"u0": (12, "balanced")}
+
+
+def test_what_is_sent_may_be_unknown():
+    b = Exchange()
+    source = b.graph.placeholder("x")
+    _, wait = b.exchange(source, b.sizes(2), [6, 6])
+    assert numbers(b.built(wait)) == {}
+
+
 def test_splits_known_in_part_are_left_as_they_are():
     b = Exchange()
     got = [b.size(), 5]

@@ -161,6 +161,21 @@ def test_symbolic_sizes_are_taken_to_allow_a_view():
     del x.meta["val"]
     assert not copies(b.graph.call_function(aten.contiguous.default, (x,)))
     assert not copies(b.graph.call_function(aten.contiguous.default, ()))
+    unknown = b.graph.call_function(aten.contiguous.default, (x,))
+    unknown.meta["val"] = y.meta["val"]
+    assert not copies(unknown)
+
+
+def test_strides_of_single_elements_decide_nothing():
+    b = GraphBuilder()
+    x = b.placeholder("x", (2, 3), torch.float32)
+    column = b.call(aten.select.int, x, 1, 0)
+    assert copies(b.call(aten.contiguous.default, column))
+    odd = b.graph.placeholder("odd")
+    same = b.graph.call_function(aten.reshape.default, (odd, [1, 4]))
+    with b.mode:
+        odd.meta["val"], same.meta["val"] = torch.empty_strided((1, 4), (7, 1)), torch.empty(1, 4)
+    assert not copies(same)
 
 
 def test_whether_a_shape_can_be_seen_as_another():
