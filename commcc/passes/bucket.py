@@ -102,7 +102,7 @@ class Bucket(Pass):
         False, "concatenate in order of parameters and outputs instead of graph order", type="bool"
     )
 
-    effort: int = option(12, "bucketings to try", type="int", minimum=1, strategies=("auto",))
+    effort: int = option(16, "bucketings to try", type="int", minimum=1, strategies=("auto",))
 
     def problems(self) -> Iterator[str]:
         """Options that the chosen strategy does not have, and texts that no graph could give a meaning."""

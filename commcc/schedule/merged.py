@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from commcc.apply.order import LAUNCH, NODE, RESULT, Unit, arrange
 from commcc.collection import no_collection
 from commcc.cost.types import Operation
-from commcc.index.graph import Tensor
 from commcc.kernels import Work
 from commcc.terms import Kind
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from commcc.cost import CostModel
     from commcc.cost.types import Costs
     from commcc.index import GraphIndex
-    from commcc.index.graph import Launch
+    from commcc.index.graph import Launch, Tensor
     from commcc.plan import Bucket, Plan
 
 

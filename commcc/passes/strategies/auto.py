@@ -10,7 +10,8 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
 1. no merging at all, which everything else has to beat;
 2. the same cap for all keys, from small to large;
 3. from the best of these, key by key, the keys whose collectives take longest first: no merging, then
-   caps around the present one, until no key gains or ``effort`` bucketings have been tried.
+   larger and smaller caps than the present one, among them room for two, four and eight of the largest
+   members, until no key gains or ``effort`` bucketings have been tried.
 
 Peak memory within the budget comes first, then the step; a bucketing has to be 0.1 % shorter than one
 with fewer merges. Deterministic; effort is counted, never timed.
@@ -25,13 +26,13 @@ from typing import TYPE_CHECKING
 
 from commcc.errors import OptionError
 from commcc.passes.eligibility import eligible, select_groups
-from commcc.passes.greedy import MIB, Limits, key_of, walk
+from commcc.passes.greedy import MIB, Limits, key_of, size_of, walk
 from commcc.passes.strategies.formed import Formed, bucket_of, size_text
 from commcc.plan import Bucket as PlannedBucket
 from commcc.plan import LeftOut, Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from commcc.collectives import Collective, Identification
     from commcc.cost import CostModel, Costs
@@ -95,10 +96,13 @@ class _Search:
         self.taken = taken
         self.costs: Costs = model.price(index)
         self.keys = _by_duration(taken, self.costs, options.multi_dtype)
+        self.ladders = [_ladder(key, taken, options.multi_dtype) for key in self.keys]
         peak = live_bytes(index).peak_bytes
         self.limits = ScheduleLimits(peak + max(_GIB, peak // 20), 2 * _GIB, 50)
         self.tried: dict[tuple[int, ...], Tried] = {}
+        self.formed: dict[tuple[int, ...], tuple[PlannedBucket, ...]] = {}
         self.best_ns: int | None = None
+        self.judged = 0
 
     def run(self) -> Tried:
         best = self._try((0,) * len(self.keys))
@@ -106,17 +110,34 @@ class _Search:
             best = self._better(best, (cap,) * len(self.keys))
         gained = True
         while gained:
-            gained = False
+            begun = best
             for place in range(len(self.keys)):
-                for cap in _around(best.caps[place]):
-                    found = self._better(best, (*best.caps[:place], cap, *best.caps[place + 1 :]))
-                    gained |= found is not best
-                    best = found
+                best = self._climb(best, place)
+            gained = best is not begun
+        return best
+
+    def _climb(self, best: Tried, place: int) -> Tried:
+        """Other caps for one key: none, then up and down from the present one for as long as that helps."""
+        best = self._better(best, _with(best.caps, place, 0))
+        for ladder in (self.ladders[place], self.ladders[place][::-1]):
+            before: Tried | None = None
+            while before is not best and self.judged < self.options.effort:
+                before = best
+                rungs = ladder[ladder.index(best.caps[place]) + 1 :] if best.caps[place] in ladder else ladder
+                best = self._first_other(best, place, rungs)
+        return best
+
+    def _first_other(self, best: Tried, place: int, rungs: Sequence[int]) -> Tried:
+        """Try the first cap that makes other buckets than the best bucketing has."""
+        for cap in rungs:
+            caps = _with(best.caps, place, cap)
+            if self._buckets_of(caps) != best.buckets:
+                return self._better(best, caps)
         return best
 
     def _better(self, best: Tried, caps: tuple[int, ...]) -> Tried:
         """The better of the best so far and a bucketing that is tried now, if any effort is left."""
-        if len(self.tried) >= self.options.effort and caps not in self.tried:
+        if self.judged >= self.options.effort and caps not in self.tried:
             return best
         found = self._try(caps)
         if found.buckets == best.buckets:
@@ -135,10 +156,11 @@ class _Search:
         from commcc.schedule import Problem, search
         from commcc.schedule.merged import merge
 
-        buckets = tuple(self._buckets(dict(zip(self.keys, caps, strict=True))))
+        buckets = self._buckets_of(caps)
         known = next((t for t in self.tried.values() if t.buckets == buckets), None)
         if known is not None:
             return Tried(caps, buckets, known.members, known.step_ns, known.peak_bytes, known.over)
+        self.judged += 1
         plan = Plan("", self.index.fingerprint, buckets)
         problem = Problem(*(merge(self.index, self.costs, self.model, plan) if buckets else (self.index, self.costs)))
         members = sum(len(b.members) for b in buckets)
@@ -149,6 +171,11 @@ class _Search:
         if not over:
             self.best_ns = min(found.step_ns, self.best_ns or found.step_ns)
         return Tried(caps, buckets, members, found.step_ns, found.peak_bytes, over)
+
+    def _buckets_of(self, caps: tuple[int, ...]) -> tuple[PlannedBucket, ...]:
+        if caps not in self.formed:
+            self.formed[caps] = tuple(self._buckets(dict(zip(self.keys, caps, strict=True))))
+        return self.formed[caps]
 
     def _buckets(self, caps: Mapping[Key, int]) -> Iterator[PlannedBucket]:
         limits = Limits(
@@ -167,7 +194,7 @@ class _Search:
         return {
             "cost_model": {"name": self.costs.model, "hash": self.costs.hash},
             "caps_mb": caps,
-            "bucketings_tried": len(self.tried),
+            "bucketings_tried": self.judged,
             "scheduled_step_ms": {"unmerged": none.step_ns / 1e6, "merged": best.step_ns / 1e6},
         }
 
@@ -180,5 +207,12 @@ def _by_duration(taken: list[Collective], costs: Costs, multi_dtype: bool) -> li
     return sorted(total, key=lambda key: (-total[key], key))
 
 
-def _around(cap: int) -> tuple[int, ...]:
-    return (0, cap // 4, cap * 4) if cap else (CAPS[1],)
+def _ladder(key: Key, taken: list[Collective], multi_dtype: bool) -> tuple[int, ...]:
+    """Caps in MiB worth trying on a key: the general ones, and room for two, four and eight of its largest."""
+    largest = max(size_of(c) for c in taken if key_of(c, multi_dtype) == key)
+    own = -(-largest // MIB)
+    return tuple(sorted({0, *CAPS, 2 * own, 4 * own, 8 * own}))
+
+
+def _with(caps: tuple[int, ...], place: int, cap: int) -> tuple[int, ...]:
+    return (*caps[:place], cap, *caps[place + 1 :])
