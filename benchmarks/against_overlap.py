@@ -72,7 +72,7 @@ class Side:
     failed: str = ""
 
 
-def commcc_side(program: Any, model: Any, text: str) -> Side:
+def commcc_side(program: Any, model: Any, text: str, *, check: bool) -> Side:
     """The graph through a pipeline; CPU seconds of indexing, planning and applying."""
     from commcc.apply import apply_plan
     from commcc.collectives import identify
@@ -91,10 +91,10 @@ def commcc_side(program: Any, model: Any, text: str) -> Side:
             after = apply_plan(program, index, plan) if plan.changes else program
             seconds += time.process_time() - start
             program = after
-        verdict = verify(first, program)
+        status = verify(first, program).status if check else "proved"
     except CommccError as error:
         return Side(text, None, seconds, f"{type(error).__name__}: {error}"[:200])
-    return Side(text, program, seconds, "" if verdict.status == "proved" else f"verify: {verdict.status}")
+    return Side(text, program, seconds, "" if status == "proved" else f"verify: {status}")
 
 
 def peer_sides(program: Any, on_cpu: Any, model: Any, modes: list[str]) -> Iterator[Side]:
@@ -139,6 +139,8 @@ class Judge:
         row.peak_bytes = live_bytes(index).peak_bytes
         row.max_consecutive_compute = longest_run(index, Kind.REDUCE_SCATTER)
         row.collectives, row.nodes = len(index.launches), len(index)
+        if self._priced and wire_bytes(index) != wire_bytes(self._priced[0][0]):
+            row.failed = row.failed or "moves other bytes than the input"
         self._priced.append((index, costs))
         return row
 
@@ -148,7 +150,7 @@ class Judge:
 
         (index, costs), *others = self._priced
         bound = merge_bound(index, costs, self.model, others).ns / 1e6
-        peers = [row for row in self.rows if row.side.startswith("torch") and not row.failed]
+        peers = [row for row in self.rows if row.side.startswith("torch") and row.step_ms]
         best = min(peers, key=lambda row: row.step_ms, default=None)
         for row in self.rows:
             row.bound_ms, row.budget_bytes = bound, self._budget
@@ -157,6 +159,16 @@ class Judge:
                 row.over_peer = row.step_ms / best.step_ms
                 row.peer_seconds_ratio = best.seconds / row.seconds if row.seconds else 0.0
         return self.rows
+
+
+def wire_bytes(index: Any) -> dict[tuple[str, str], int]:
+    """Bytes that go into the collectives of each kind and group: merging must not change them."""
+    found: dict[tuple[str, str], int] = {}
+    for facts in index.launches.values():
+        key = (facts.kind.value, facts.group)
+        sent = sum(t.bytes for t in (index.tensors[i] for i in facts.inputs) if t is not None)
+        found[key] = found.get(key, 0) + sent
+    return found
 
 
 HEAD = (
@@ -206,21 +218,42 @@ def summary(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def compare(path: Path, options: argparse.Namespace) -> Iterator[list[Row]]:
-    """Rows of one graph, for each model."""
+def compare(path: Path, options: argparse.Namespace, known: list[Row]) -> Iterator[list[Row]]:
+    """Rows of one graph, for each model; those of the peer from ``known`` where they are."""
     from against_torch import load_on_cpu, register_groups
 
     from commcc.serialization import load
 
-    program, on_cpu = load(path), load_on_cpu(path)
-    register_groups(on_cpu)
+    program = load(path)
+    modes = [mode for mode in options.modes.split(",") if mode]
+    on_cpu = load_on_cpu(path) if modes else None
+    if on_cpu is not None:
+        register_groups(on_cpu)
     for cost in options.cost or COSTS:
         judge = Judge(path, program, cost)
         for pipeline in options.passes or PIPELINES:
-            judge.add(commcc_side(program, judge.model, pipeline))
-        for side in peer_sides(program, on_cpu, judge.model, [m for m in options.modes.split(",") if m]):
+            judge.add(commcc_side(program, judge.model, pipeline, check=not options.no_verify))
+        old = [row for row in known if (row.file, row.cost) == (judge.file, cost) and row.side.startswith("torch")]
+        judge.rows += old
+        missing = [mode for mode in modes if f"torch {mode}" not in {row.side for row in old}]
+        for side in peer_sides(program, on_cpu, judge.model, missing) if missing else ():
             judge.add(side)
         yield judge.finished()
+
+
+def warm_up() -> None:
+    """Both sides once on a small graph, so that nobody's seconds hold imports."""
+    from against_torch import load_on_cpu, register_groups
+    from torch_overlap import MODES
+
+    from commcc.cost import load_model
+    from commcc.serialization import load
+
+    path, model = SAMPLES / "tiny_llama_fsdp2_bw.fx.txt.gz", load_model()
+    program, on_cpu = load(path), load_on_cpu(path)
+    register_groups(on_cpu)
+    commcc_side(program, model, "bucket,reorder", check=True)
+    list(peer_sides(program, on_cpu, model, list(MODES)))
 
 
 def main() -> int:
@@ -229,12 +262,16 @@ def main() -> int:
     parser.add_argument("--cost", action="append", help="cost text; may be given several times")
     parser.add_argument("--passes", action="append", help="pipeline; may be given several times")
     parser.add_argument("--modes", default="overlap,bucket,pre,pre+bucket", help="of the peer; empty for none")
+    parser.add_argument("--no-verify", action="store_true", help="leave out the check of commcc's results")
+    parser.add_argument("--peer-from", type=Path, help="JSON of an earlier run: its rows of the peer are not run again")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     default = [p for p in sorted(SAMPLES.glob("*.fx.txt.gz")) if p.name.startswith(("llama3", "moe"))]
     rows: list[Row] = []
+    known = [Row(**row) for row in json.loads(options.peer_from.read_text())] if options.peer_from else []
+    warm_up()
     for path in options.files or default:
-        for found in compare(path, options):
+        for found in compare(path, options, known):
             rows += found
             print(text(found), flush=True)
             if options.json is not None:

@@ -15,7 +15,8 @@ What the harness changes in the peer, so that it neither gains nor loses by runn
 * its two log writers, which estimate everything once more, do nothing;
 * it is told that the GPU is an H100 (the cap of its pre-bucketing follows from that);
 * in its result a merged gather ``all_gather_into_tensor_out(copy_(narrow(empty), cat))`` is written as
-  ``all_gather_into_tensor(cat)``, which is what inductor makes of it (one copy) and what commcc makes.
+  ``all_gather_into_tensor(cat)``, with a cast where the copy casts: what inductor makes of it (one copy)
+  and what commcc makes.
 
 All else is as torch ships it: limits, order of steps, ``max_in_flight_gb=5``, its own budget rule (1 GiB
 or 5 % above the baseline, whichever is more).
@@ -101,6 +102,8 @@ class Peer:
 
     def __init__(self, program: Any, on_cpu: Any, model: Any) -> None:
         self._program, self._on_cpu, self._model = program, on_cpu, model
+        self._given = Given.of(program, model)
+        self._mixed = len({leaf.device.type for leaf in tensors(program.graph)}) > 1
 
     def run(self, mode: str) -> Made:
         """The pass with the options of a mode; its process groups must be registered."""
@@ -112,7 +115,7 @@ class Peer:
         for node in module.graph.nodes:
             node.meta.pop("recompute", None)  # torch wants an enum there, files hold its name
         options = MODES[mode]
-        seconds, given = 0.0, Given.of(self._program, self._model)
+        seconds, given = 0.0, self._given
         try:
             if options["pre_bucketing_fsdp_collectives"]:
                 with patched(given), timed() as clock:
@@ -142,8 +145,18 @@ class Peer:
 
         made = from_graph_module(module, self._program.groups, self._program.header)
         plain_gathers(made.graph)
-        relabel(made.graph, torch.device("cuda", 0))
+        if self._mixed:  # else all is on one device, whatever its name, and prices are the same
+            relabel(made.graph, torch.device("cuda", 0))
         return made
+
+
+def tensors(graph: Any) -> Iterator[Any]:
+    """All tensors among the values of the nodes."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    for node in graph.nodes:
+        yield from (leaf for leaf in tree_leaves(node.meta.get("val")) if isinstance(leaf, torch.Tensor))
 
 
 def plain_gathers(graph: Any) -> None:
@@ -156,9 +169,15 @@ def plain_gathers(graph: Any) -> None:
         out = gather.kwargs["out"]
         assert copied.target is torch.ops.aten.copy_.default, copied.format_node()
         narrow, cat = copied.args
+        cast = cat.meta["val"].dtype != out.meta["val"].dtype
         gather.target = library.all_gather_into_tensor.default
-        gather.args, gather.kwargs = (cat, size, group), {}
-        for node in (copied, narrow, out):
+        gather.args, gather.kwargs = (copied if cast else cat, size, group), {}
+        if cast:
+            dtype = out.meta["val"].dtype
+            copied.target = torch.ops.aten._to_copy.default
+            copied.args, copied.kwargs = (cat,), {"dtype": dtype}
+            copied.meta["val"] = cat.meta["val"].to(dtype)
+        for node in (narrow, out) if cast else (copied, narrow, out):
             graph.erase_node(node)
 
 
