@@ -243,7 +243,7 @@ def test_inspect_json(graph, capsys):
     doc = document(capsys)
     assert set(doc) == {
         *("schema", "command", "input", "format", "fingerprint", "graph", "primary", "groups", "collectives"),
-        *("warnings", "notes", "cost_model", "hints"),
+        *("warnings", "notes", "cost_model", "hints", "provenance"),
     }
     assert set(doc["graph"]) == METRICS | COSTED
     assert doc["primary"] == "0"

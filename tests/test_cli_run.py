@@ -305,3 +305,24 @@ def test_costs_can_be_off_for_a_project(graph, capsys):
     assert document(capsys)["cost_model"] is None
     ok("simulate", graph, "--json")
     assert document(capsys)["cost_model"]["name"] == "h100-sxm"
+
+
+def test_inspect_tells_how_a_graph_was_made(graph, capsys):
+    ok("run", graph, "--passes", "tag,bucket", "-q")
+    ok("inspect", "g.run.fx.txt")
+    assert "made by" in (out := output(capsys).split("\n\n0")[0]) and "h100-sxm" in out
+    ok("inspect", "g.run.fx.txt", "--json")
+    assert [entry["pass"] for entry in document(capsys)["provenance"]] == ["tag", "bucket"]
+    odd = '[{}, {"pass": 3}, {"pass": "x", "metrics": 1, "cost_model": []}]'
+    graph.write_text(f'# commcc: {{"fx_text": 1}}\n# commcc: {{"provenance": {odd}}}\n{FSDP}')
+    ok("inspect", graph)
+
+
+def test_presets_are_listed_and_shown(capsys):
+    ok("passes")
+    out = output(capsys)
+    assert all(name in out for name in preset_names())
+    ok("passes", "pre-overlap")
+    assert "passes: [tag, bucket, reorder]" in output(capsys)
+    ok("passes", "pre-overlap", "-q")
+    assert output(capsys) == "tag,bucket,reorder\n"

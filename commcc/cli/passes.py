@@ -13,7 +13,7 @@ from commcc.passes import registry
 if TYPE_CHECKING:
     from commcc.cli.session import Session
 
-HELP = """The passes and their options with types, defaults and what none means.
+HELP = """The passes and their options with types, defaults and what none means; the presets of 'commcc run'.
 
 In a pipeline an option is written NAME{option=value,option=value}; as a flag of the pass's own
 command it is --option value.
@@ -22,11 +22,14 @@ command it is --option value.
 
 @click.pass_obj
 def _passes(session: Session, name: str | None) -> int:
+    from commcc.pipelines import PRESETS
     from commcc.report import documents
 
-    chosen = registry.names() if name is None else (name,)
-    document = documents.passes([registry.get(each) for each in chosen])
-    session.emit(document, brief="\n".join(chosen), view=lambda: _view(document, detailed=name is not None))
+    presets = [preset for preset in PRESETS if name in (None, preset.name)]
+    chosen = registry.names() if name is None else () if presets else (name,)
+    document = documents.passes([registry.get(each) for each in chosen], presets)
+    brief = "\n".join(chosen) if chosen else presets[0].text
+    session.emit(document, brief=brief, view=lambda: _view(document, detailed=name is not None))
     return EXIT_OK
 
 

@@ -30,6 +30,12 @@ PRESETS = (
         "bucket{groups=primary,bucket_cap_mb=200,max_topo_span=1500},reorder",
         "merge on the primary group only, under caps of bytes and span, then schedule for overlap",
     ),
+    Preset(
+        "simple-fsdp",
+        "bucket{strategy=module,modules=transformer_block}",
+        "one bucket for each transformer block, gathered for while the block before runs",
+    ),
+    Preset("auto", "bucket{strategy=auto},reorder", "merge what pays under the cost model, then schedule for overlap"),
 )
 
 

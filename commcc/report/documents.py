@@ -10,6 +10,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from commcc.pipeline import plain_option
+from commcc.pipelines import from_preset, pipeline_yaml
 from commcc.report import costs
 from commcc.snapshot import cost_warnings
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from commcc.diff import GraphDiff
     from commcc.passes.base import Pass
     from commcc.pipeline import RunResult
+    from commcc.pipelines import Preset
     from commcc.program import Note, Program
     from commcc.serialization import GraphEntry
     from commcc.snapshot import Snapshot
@@ -97,6 +99,7 @@ def inspection(graph: str, program: Program, seen: Snapshot) -> dict[str, Json]:
         primary=seen.ident.primary,
         groups=[_group(seen, group) for group in seen.ident.groups],
         collectives=[collective(seen, each) for each in seen.ident.collectives],
+        provenance=list(program.provenance),
         warnings=[*seen.ident.warnings, *cost_warnings(seen)],
         notes=_notes(program.notes),
     )
@@ -170,13 +173,22 @@ def conversion(graph: str, output: str, program: Program, lost: Iterable[Note]) 
     return document("convert", input=graph, output=output, nodes=nodes, lost=_notes(lost), notes=_notes(program.notes))
 
 
-def passes(classes: Iterable[type[Pass]]) -> dict[str, Json]:
+def passes(classes: Iterable[type[Pass]], presets: Iterable[Preset]) -> dict[str, Json]:
     """``passes``."""
     found: list[Json] = [
         {"name": cls.name, "summary": cls.summary, "options": [_option(field) for field in dataclasses.fields(cls)]}
         for cls in classes
     ]
-    return document("passes", passes=found)
+    named: list[Json] = [
+        {
+            "name": each.name,
+            "summary": each.summary,
+            "pipeline": each.text,
+            "yaml": pipeline_yaml(from_preset(each.name)),
+        }
+        for each in presets
+    ]
+    return document("passes", passes=found, presets=named)
 
 
 def _option(field: dataclasses.Field[Any]) -> dict[str, Json]:

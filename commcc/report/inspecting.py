@@ -14,7 +14,7 @@ from commcc.report.metrics import costed_by, single
 from commcc.report.units import count, milliseconds, plural, printable, share, size
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from rich.console import RenderableType
 
@@ -32,6 +32,7 @@ def view(document: Document, top: int | None) -> list[RenderableType]:
         single(graph),
         *costed_by(document),
         "",
+        *_history(document.get("provenance", ())),
     ]
     if not collectives:
         return [*shown, Text("no collectives", style="dim")]
@@ -44,6 +45,20 @@ def view(document: Document, top: int | None) -> list[RenderableType]:
     elif top:
         shown += ["", _largest(collectives, top, costed)]
     return [*shown, *costed_by(document)]
+
+
+def _history(entries: Sequence[Any]) -> list[RenderableType]:
+    """The passes that made the graph, as far as it says, with what a step took after each."""
+    told = [entry for entry in entries if isinstance(entry.get("pass"), str)]
+    if not told:
+        return []
+    table = make_table("made by", "pass", "step after it", "cost model", numbers=("step after it",))
+    for entry in told:
+        metrics, model = entry.get("metrics"), entry.get("cost_model")
+        step = metrics.get("step_ms") if isinstance(metrics, dict) else None
+        took = milliseconds(step) if isinstance(step, (int, float)) else "?"
+        table.add_text(entry["pass"], took, str(model.get("name", "")) if isinstance(model, dict) else "")
+    return [table, ""]
 
 
 def listing(document: Document) -> list[RenderableType]:

@@ -21,12 +21,22 @@ def overview(document: Mapping[str, Any]) -> list[RenderableType]:
     table = make_table("passes", "name", "does", "options")
     for each in document["passes"]:
         table.add_text(each["name"], each["summary"], ", ".join(option["name"] for option in each["options"]))
-    return [table, "", "options of one pass: commcc passes NAME"]
+    presets = make_table("presets, for commcc run --preset", "name", "does", "passes")
+    for each in document.get("presets", ()):
+        presets.add_text(each["name"], each["summary"], each["pipeline"])
+    return [table, "", presets, "", "options of one pass, or a preset as YAML: commcc passes NAME"]
 
 
 def detail(document: Mapping[str, Any]) -> list[RenderableType]:
-    """The options of each pass in the document."""
+    """The options of each pass in the document, and each preset in full."""
     shown: list[RenderableType] = []
+    for each in document.get("presets", ()):
+        shown += [
+            Text.assemble((each["name"], "bold"), f": {each['summary']}"),
+            each["pipeline"],
+            "",
+            each["yaml"].rstrip(),
+        ]
     for each in document["passes"]:
         shown += [Text.assemble((each["name"], "bold"), f": {each['summary']}"), ""]
         if not each["options"]:
