@@ -52,7 +52,7 @@ class Bucket(Pass):
         type="floats",
         minimum=0,
         none="no limit",
-        strategies=("greedy",),
+        strategies=("greedy", "overlap"),
     )
     max_topo_span: int | None = option(
         1500,
@@ -60,7 +60,7 @@ class Bucket(Pass):
         type="int",
         minimum=0,
         none="no limit, only bytes count",
-        strategies=("greedy", "auto"),
+        strategies=("greedy", "overlap", "auto"),
     )
     max_consecutive: int | None = option(
         None,
@@ -102,6 +102,16 @@ class Bucket(Pass):
         False, "concatenate in order of parameters and outputs instead of graph order", type="bool"
     )
 
+    hiding: str | None = option(
+        None,
+        "YAML file that says which nodes hide which collective",
+        type="text",
+        none="as in the graph's order, simulated",
+        strategies=("overlap",),
+    )
+    exposed_first: bool = option(
+        True, "form buckets of exposed collectives first, not last", type="bool", strategies=("overlap",)
+    )
     effort: int = option(16, "bucketings to try", type="int", minimum=1, strategies=("auto",))
 
     def problems(self) -> Iterator[str]:

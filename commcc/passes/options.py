@@ -31,7 +31,7 @@ _PIPELINE_HINT = "write name{option=value},name"
 def option(default: Any, help: str, *, type: str, **more: Any) -> Any:
     """A dataclass field that is an option.
 
-    type: ``int``, ``float``, ``floats`` (a number or a list), ``bool``, ``choice`` or ``names``.
+    type: ``int``, ``float``, ``floats`` (a number or a list), ``bool``, ``choice``, ``names`` or ``text``.
     more: ``choices`` (words accepted, beside numbers too), ``none`` (what None means; without it None is refused),
     ``minimum`` (smallest number accepted), ``strategies`` (the only ones that have it; None: all of them).
     """
@@ -142,6 +142,12 @@ def _names(value: Any, meta: Mapping[str, Any]) -> str | tuple[str, ...]:
     return parts[0] if len(parts) == 1 and parts[0] in meta["choices"] else parts
 
 
+def _text(value: Any, _meta: Mapping[str, Any]) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"expected a text, got {value!r}")
+    return value
+
+
 _PARSERS = {
     "int": _integer,
     "float": _number,
@@ -149,6 +155,7 @@ _PARSERS = {
     "bool": _boolean,
     "choice": _choice,
     "names": _names,
+    "text": _text,
 }
 
 

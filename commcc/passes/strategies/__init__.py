@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _STRATEGIES = {
     "greedy": "commcc.passes.strategies.greedy",
+    "overlap": "commcc.passes.strategies.overlap",
     "auto": "commcc.passes.strategies.auto",
     "module": "commcc.passes.strategies.module",
 }

@@ -45,7 +45,7 @@ def form(options: Bucket, index: GraphIndex, ident: Identification, model: CostM
     """A bucket for each entry; :class:`commcc.errors.OptionError` names everything that is wrong with the entries."""
     groups = select_groups(ident, options.groups_given)
     taken, left = eligible(index, ident, groups)
-    roles = {c.launch for c in taken} | {entry.launch for entry in left}
+    roles = {c.launch for c in taken} | {entry.launch for entry in left} | index.merged_from.keys()
     present = [c for c in ident.collectives if c.launch in roles]
     able = [c for c in taken if c.kind is not Kind.ALL_REDUCE or options.include_all_reduce]
     if not options.include_all_reduce:

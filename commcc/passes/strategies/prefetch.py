@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from commcc.passes.contraction import cycles
 from commcc.passes.strategies.formed import placed
-from commcc.plan import Before, Move
+from commcc.plan import Before, Move, Plan
 from commcc.terms import Kind
 
 if TYPE_CHECKING:
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from commcc.modules import Entry
     from commcc.passes.strategies.entries import Wanted
     from commcc.plan import Bucket
+
+
+_KINDS = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
+#: How often the order of modules is read off what came out before it is left as it is.
+_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -94,13 +99,30 @@ class _Wish:
 
 
 def prefetch(index: GraphIndex, units: Sequence[Unit], wanted: Wanted | None) -> Prefetched:
-    """Move launches of all-gathers ahead and waits of reductions back, as far as dependences allow."""
+    """Move launches of all-gathers ahead and waits of reductions back, as far as dependences allow.
+
+    Which module is the next one is read off the order of launches that comes out: a wait that is moved back
+    can hold up a later launch (an all-reduce of what a reduce-scatter returns), so this is done again until
+    the order stays.
+    """
     if wanted is None:
         return Prefetched(tuple(units))
-    gathers, remarks = _gather_wishes(_stops(units, Kind.ALL_GATHER), wanted)
-    reductions = [
-        wish for kind in (Kind.REDUCE_SCATTER, Kind.ALL_REDUCE) for wish in _reduction_wishes(_stops(units, kind))
-    ]
+    place = {unit.launch: unit.launch_at for unit in units}
+    for _ in range(_ATTEMPTS):
+        stops = [_stops(units, kind, place) for kind in _KINDS]
+        made = _moved_for(index, units, stops, wanted)
+        place = _places(index, made)
+        if [_stops(units, kind, place) for kind in _KINDS] == stops:
+            break
+    return made
+
+
+def _moved_for(
+    index: GraphIndex, units: Sequence[Unit], stops: Sequence[list[list[Unit]]], wanted: Wanted
+) -> Prefetched:
+    """Prefetch with the modules of each kind in this order."""
+    gathers, remarks = _gather_wishes(stops[0], wanted)
+    reductions = [wish for each in stops[1:] for wish in _reduction_wishes(each)]
     kept, dropped = _possible(index, units, [*gathers, *reductions])
     remarks += [
         f"{wish.first.entry.name} cannot be launched before the wait of {wish.then.entry.name}: "
@@ -111,8 +133,8 @@ def prefetch(index: GraphIndex, units: Sequence[Unit], wanted: Wanted | None) ->
     behind: dict[int, Unit] = {}
     for wish in kept:
         if wish.first.kind is Kind.ALL_GATHER:
-            ahead.setdefault(wish.first.launch, wish.then)
-            ahead[wish.first.launch] = min(ahead[wish.first.launch], wish.then, key=lambda u: u.wait_at)
+            other = ahead.setdefault(wish.first.launch, wish.then)
+            ahead[wish.first.launch] = min(other, wish.then, key=lambda u: u.wait_at)
         else:
             behind[wish.then.launch] = wish.first
     moved = [_moved(unit, ahead.get(unit.launch), behind.get(unit.launch)) for unit in units]
@@ -125,13 +147,29 @@ def prefetch(index: GraphIndex, units: Sequence[Unit], wanted: Wanted | None) ->
     )
 
 
-def _stops(units: Iterable[Unit], kind: Kind) -> list[list[Unit]]:
+def _stops(units: Iterable[Unit], kind: Kind, place: Mapping[int, int]) -> list[list[Unit]]:
     """Units of one entry and round together, in the order of their first launches."""
     stops: dict[tuple[int, str], list[Unit]] = defaultdict(list)
-    for unit in units:
+    for unit in sorted(units, key=lambda u: place[u.launch]):
         if unit.kind is kind and all(c.waits for c in unit.members):
             stops[unit.round, unit.entry.name].append(unit)
-    return sorted(stops.values(), key=lambda stop: min(u.launch_at for u in stop))
+    return list(stops.values())
+
+
+def _places(index: GraphIndex, made: Prefetched) -> dict[int, int]:
+    """Where each unit is launched once all is applied."""
+    from commcc.apply.order import LAUNCH, NODE, arrange  # not at the top: the package makes torch nodes
+
+    units = [unit for unit in made.units if unit.bucket is not None]
+    buckets = tuple(unit.bucket for unit in units if unit.bucket is not None)
+    plan = Plan("", index.fingerprint, buckets=buckets, moves=made.moves, before=made.before)
+    places: dict[int, int] = {}
+    for at, unit in enumerate(arrange(index, plan)):
+        if unit.sort == LAUNCH:
+            places[units[unit.number].launch] = at
+        elif unit.sort == NODE:
+            places[unit.number] = at
+    return places
 
 
 def _gather_wishes(stops: Sequence[list[Unit]], wanted: Wanted) -> tuple[list[_Wish], list[str]]:

@@ -1,0 +1,114 @@
+"""A graph whose nodes can be merged one pair after another, without ever making a cycle.
+
+    order = MergeOrder(index, [(launch, compute), (compute, wait)])
+    if order.may_merge(a, b):
+        order.merge(a, b)
+
+Keeps a topological order of the merged graph (as Pearce and Kelly do for added edges, 2006): a path
+from one node to another only passes nodes that stand between them, so a question looks at no more than
+the stretch between the two, and a merge renumbers no more than that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commcc.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from commcc.index import GraphIndex
+
+
+class MergeOrder:
+    """Nodes of an index with its dependences and some more edges.
+
+    Raises :class:`commcc.errors.OptionError` when the further edges contradict the graph, naming a node.
+    """
+
+    def __init__(self, index: GraphIndex, edges: Iterable[tuple[int, int]]) -> None:
+        count = len(index)
+        self._users: list[list[int]] = [[] for _ in range(count)]
+        missing = [0] * count
+        for node in range(count):
+            launch = index.wait_of.get(node)
+            for pred in {*index.preds(node), *(() if launch is None else (launch,))}:
+                self._users[pred].append(node)
+                missing[node] += 1
+        for first, then in edges:
+            self._users[first].append(then)
+            missing[then] += 1
+        self._stands_for = list(range(count))
+        self._at = _positions(index, self._users, missing)
+        self._node_at = [0] * count
+        for node, at in enumerate(self._at):
+            self._node_at[at] = node
+
+    def may_merge(self, a: int, b: int) -> bool:
+        """Whether neither has to come before the other."""
+        first, last = self._pair(a, b)
+        return first != last and last not in self._reached(first, self._at[last])
+
+    def merge(self, a: int, b: int) -> None:
+        """Make one node of two that :meth:`may_merge`; the later one's name stands for both."""
+        first, last = self._pair(a, b)
+        begin, end = self._at[first], self._at[last]
+        after = self._reached(first, end)
+        window = [self._node_at[at] for at in range(begin + 1, end)]
+        early = [node for node in window if node >= 0 and node not in after]
+        late = [node for node in window if node >= 0 and node in after]
+        self._users[last] += self._users[first]
+        self._users[first] = []
+        self._stands_for[first] = last
+        for at, node in enumerate([*early, last, *late], begin):
+            self._node_at[at] = node
+            self._at[node] = at
+        for at in range(begin + len(early) + 1 + len(late), end + 1):
+            self._node_at[at] = -1
+
+    def _pair(self, a: int, b: int) -> tuple[int, int]:
+        a, b = self._find(a), self._find(b)
+        return (a, b) if self._at[a] <= self._at[b] else (b, a)
+
+    def _find(self, node: int) -> int:
+        while self._stands_for[node] != node:
+            self._stands_for[node] = self._stands_for[self._stands_for[node]]
+            node = self._stands_for[node]
+        return node
+
+    def _reached(self, start: int, end: int) -> set[int]:
+        """Nodes up to position ``end`` that have to come after ``start``."""
+        found: set[int] = set()
+        stack = [start]
+        while stack:
+            for user in self._users[stack.pop()]:
+                node = self._find(user)
+                if node not in found and self._at[node] <= end:
+                    found.add(node)
+                    stack.append(node)
+        return found
+
+
+def _positions(index: GraphIndex, users: list[list[int]], missing: list[int]) -> list[int]:
+    """Positions of a topological order that is as near to the graph's own as the edges allow."""
+    import heapq
+
+    free = [node for node, count in enumerate(missing) if not count]
+    heapq.heapify(free)
+    at = [-1] * len(missing)
+    number = 0
+    while free:
+        node = heapq.heappop(free)
+        at[node] = number
+        number += 1
+        for user in users[node]:
+            missing[user] -= 1
+            if not missing[user]:
+                heapq.heappush(free, user)
+    if number < len(missing):
+        stuck = index.names[at.index(-1)]
+        raise OptionError(
+            f"what is to hide what contradicts the graph: a cycle leads to '{stuck}'", where="pass 'bucket'"
+        )
+    return at

@@ -1,0 +1,191 @@
+"""Strategy overlap: merge without giving up what the order hides already.
+
+    reorder,bucket{strategy=overlap}
+
+The order of the graph is taken for a schedule. What runs on the compute stream while a hidden
+collective moves its bytes hides it, and is kept between its launch and its wait::
+
+    launch a, launch b, mm_1, mm_2, wait a, wait b        a is hidden by mm_1, b by mm_2
+    launch a+b, mm_1, mm_2, wait a+b                      so both stay between
+
+Merging treats the launches as one node and the waits as one, each with the needs of all members. It is
+allowed if the graph with these constraints stays free of cycles, and if the merged collective takes no
+longer than what runs between its launch and its wait. What is left exposed all the same in a simulation
+of the merged step, beyond what its members were, is taken apart again. Hidden collectives, and which
+compute hides them, come from the simulated order, or from a file (``hiding``).
+
+Limits: members are looked for within ``max_topo_span`` nodes of the first, so that time grows with
+this window and not with the graph. Caps bound the bytes that a bucket holds in flight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commcc.errors import OptionError
+from commcc.passes.eligibility import eligible, select_groups
+from commcc.passes.greedy import MIB, key_of, size_of
+from commcc.passes.hiding import Hiding, hidden_by_order, read_hiding
+from commcc.passes.mergeorder import MergeOrder
+from commcc.passes.strategies.formed import Formed, bucket_of, launches_early, placed, size_text
+from commcc.plan import LeftOut, Plan
+
+if TYPE_CHECKING:
+    from commcc.collectives import Collective, Identification
+    from commcc.cost import CostModel, Costs
+    from commcc.index import GraphIndex
+    from commcc.passes.bucket import Bucket
+    from commcc.passes.greedy import Key
+    from commcc.plan import Bucket as PlannedBucket
+    from commcc.simulate import Timeline
+    from commcc.terms import Json
+
+#: A merged collective may be exposed for this much longer than its members were, in permille of its time.
+_TOLERANCE = 10
+#: How often buckets that come out exposed are taken apart before the rest is left as it is.
+_ROUNDS = 4
+
+
+@dataclass
+class _Open:
+    """A bucket while it grows. exposed_ns: of its members, before."""
+
+    members: list[Collective]
+    bytes: int
+    exposed_ns: int
+
+
+def form(options: Bucket, index: GraphIndex, ident: Identification, model: CostModel | None) -> Formed:
+    """Buckets that keep hidden collectives hidden."""
+    if model is None:
+        raise OptionError("strategy overlap needs a cost model", where="pass 'bucket'", hint="name one: --cost h100")
+    taken, left = eligible(index, ident, select_groups(ident, options.groups_given))
+    return _Overlap(options, index, model, taken).formed(left)
+
+
+class _Overlap:
+    def __init__(self, options: Bucket, index: GraphIndex, model: CostModel, taken: list[Collective]) -> None:
+        from commcc.simulate import Simulator
+
+        self.options, self.index, self.model, self.taken = options, index, model, taken
+        self.costs: Costs = model.price(index)
+        self.timeline: Timeline = Simulator(index, self.costs).run()
+        given = options.hiding
+        self.hiding: Hiding = read_hiding(index, given) if given else hidden_by_order(index, self.costs, self.timeline)
+        self.refused = {"cycle": 0, "exposed": 0, "bytes": 0}
+        self.apart = 0
+
+    def formed(self, left: list[LeftOut]) -> Formed:
+        open_buckets = [b for b in self._grow() if len(b.members) > 1]
+        for _ in range(_ROUNDS):
+            worse = self._exposed_now(open_buckets)
+            if not worse:
+                break
+            self.apart += len(worse)
+            open_buckets = [b for n, b in enumerate(open_buckets) if n not in worse]
+        merged = {c.launch for b in open_buckets for c in b.members}
+        left += [LeftOut(c.launch, "no merge keeps what hides it") for c in self.taken if c.launch not in merged]
+        report: dict[str, Json] = {
+            "cost_model": {"name": self.costs.model, "hash": self.costs.hash},
+            "hidden": len(self.hiding.by_launch),
+            "refused": dict(self.refused),
+            "taken_apart": self.apart,
+        }
+        plan = self._plan(open_buckets)
+        return Formed(plan.buckets, tuple(left), report, (), (), plan.before)
+
+    def _grow(self) -> list[_Open]:
+        """Greedy: every candidate joins the first open bucket of its key that takes it."""
+        order = MergeOrder(self.index, self.hiding.edges())
+        buckets: dict[Key, list[_Open]] = {}
+        made: list[_Open] = []
+        for candidate in self._candidates():
+            key = key_of(candidate, self.options.multi_dtype)
+            near = [b for b in buckets.get(key, []) if self._near(b, candidate)]
+            if not any(self._join(order, bucket, candidate) for bucket in near):
+                made.append(_Open([candidate], size_of(candidate), self.timeline.exposed.get(candidate.launch, 0)))
+                buckets[key] = (
+                    [*near, made[-1]] if not self.options.exposed_first else [*buckets.get(key, []), made[-1]]
+                )
+        return made
+
+    def _candidates(self) -> list[Collective]:
+        """In graph order; exposed ones first or last."""
+        first = self.options.exposed_first
+        exposed = self.timeline.exposed
+        return sorted(self.taken, key=lambda c: ((exposed.get(c.launch, 0) == 0) is first, c.launch))
+
+    def _near(self, bucket: _Open, candidate: Collective) -> bool:
+        span = self.options.max_topo_span
+        return span is None or abs(candidate.launch - bucket.members[0].launch) <= span
+
+    def _join(self, order: MergeOrder, bucket: _Open, candidate: Collective) -> bool:
+        cap = self.options.bucket_cap_mb
+        limit = cap[0] if isinstance(cap, tuple) else cap
+        if limit is not None and bucket.bytes + size_of(candidate) > limit * MIB:
+            self.refused["bytes"] += 1
+            return False
+        launch, wait = bucket.members[0].launch, bucket.members[0].waits[0]
+        own_launch, own_wait = candidate.launch, candidate.waits[0]
+        if not (order.may_merge(launch, own_launch) and order.may_merge(wait, own_wait)):
+            self.refused["cycle"] += 1
+            return False
+        if not self._stays_hidden(bucket, candidate):
+            self.refused["exposed"] += 1
+            return False
+        order.merge(launch, own_launch)
+        order.merge(wait, own_wait)
+        bucket.members = sorted([*bucket.members, candidate], key=lambda c: c.launch)
+        bucket.bytes += size_of(candidate)
+        bucket.exposed_ns += self.timeline.exposed.get(candidate.launch, 0)
+        return True
+
+    def _stays_hidden(self, bucket: _Open, candidate: Collective) -> bool:
+        """Whether what hides the members is enough for the merged collective."""
+        members = [*bucket.members, candidate]
+        hiding = {node for c in members for node in self.hiding.by_launch.get(c.launch, ())}
+        if not hiding:
+            return True
+        cover = sum(self.costs.ns[node] for node in hiding) + bucket.exposed_ns
+        cover += self.timeline.exposed.get(candidate.launch, 0)
+        return self._price(members) <= max(cover, sum(self.costs.ns[c.launch] for c in members))
+
+    def _price(self, members: list[Collective]) -> int:
+        from dataclasses import replace
+
+        transfer, _ = self.model.transfer_of(self.index, members[0].launch)
+        sent = sum(c.input_bytes for c in members)
+        got = sum(c.output_bytes for c in members)
+        return self.model.transfer(replace(transfer, input_bytes=sent, output_bytes=got)).ns
+
+    def _plan(self, buckets: list[_Open]) -> Plan:
+        planned = tuple(self._planned(b) for b in sorted(buckets, key=lambda b: b.members[0].launch))
+        return Plan("", self.index.fingerprint, planned, before=self.hiding.ends() if planned else ())
+
+    def _planned(self, bucket: _Open) -> PlannedBucket:
+        members = bucket.members
+        hidden = sum(c.launch in self.hiding.by_launch for c in members)
+        reason = f"{len(members)} members, {size_text(bucket.bytes)}, {hidden} of them hidden and kept so"
+        made = bucket_of(self.index, members, reason, param_order=self.options.param_order)
+        # As early as inputs and hiding compute allow; what hides a member waits for the launch.
+        return made if launches_early(members) else placed(made, members, min(c.launch for c in members))
+
+    def _exposed_now(self, buckets: list[_Open]) -> set[int]:
+        """Numbers of buckets that are exposed for longer than their members were."""
+        from commcc.schedule.merged import merge
+        from commcc.simulate import Simulator
+
+        if not buckets:
+            return set()
+        ordered = sorted(range(len(buckets)), key=lambda n: buckets[n].members[0].launch)
+        index, costs = merge(self.index, self.costs, self.model, self._plan(buckets))
+        exposed = Simulator(index, costs).run().exposed
+        place = {index.names[node]: node for node in index.launches}
+        worse: set[int] = set()
+        for number, n in enumerate(ordered):
+            node = place[f"{buckets[n].members[0].kind}_bucket_{number}"]
+            allowed = buckets[n].exposed_ns + costs.ns[node] * _TOLERANCE // 1000
+            if exposed.get(node, 0) > allowed:
+                worse.add(n)
+        return worse
