@@ -20,7 +20,7 @@ from commcc.errors import InputError, OptionError, closest
 from commcc.plan import Before
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from commcc.cost.types import Costs
     from commcc.index import GraphIndex
@@ -43,6 +43,11 @@ class Hiding:
                 yield launch, node
                 yield node, self.waits[launch]
 
+    def without(self, nodes: Collection[int]) -> Hiding:
+        """The same without some of the nodes that hide."""
+        kept = {launch: tuple(n for n in hiding if n not in nodes) for launch, hiding in self.by_launch.items()}
+        return Hiding({launch: hiding for launch, hiding in kept.items() if hiding}, self.waits)
+
     def ends(self) -> tuple[Before, ...]:
         """The same for the first and the last of the nodes, in the terms of a plan."""
         found: list[Before] = []
@@ -54,7 +59,8 @@ class Hiding:
 def hidden_by_order(index: GraphIndex, costs: Costs, timeline: Timeline) -> Hiding:
     """Collectives that the order hides altogether, with what runs on the compute stream meanwhile."""
     running = [n for n in timeline.order if timeline.end[n] > timeline.start[n] and costs.ns[n]]
-    running = [n for n in running if n not in index.launches and n not in index.wait_of]
+    left_out = {*index.launches, *index.wait_of}
+    running = [n for n in running if n not in left_out]
     ends = [timeline.end[n] for n in running]
     by_launch: dict[int, tuple[int, ...]] = {}
     for launch, facts in index.launches.items():

@@ -8,6 +8,9 @@ shadow of activation collectives (tensor and expert parallelism). :mod:`commcc.s
 order; this pass sets its limits and reports. Values do not change: dependences of data, memory, random
 numbers and effects all hold.
 
+With ``control_deps`` the overlap is written into the graph for a backend that orders nodes anew
+(:mod:`commcc.passes.hold`). It is off by default, since a backend cannot fuse across such edges.
+
 Limits: the order is judged by the simulator under the given cost model; a better order in it is better
 on a machine as far as the costs are right.
 """
@@ -20,6 +23,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from commcc.errors import OptionError
 from commcc.passes.base import Pass
+from commcc.passes.hold import control_edges
 from commcc.passes.options import option, to_text
 from commcc.plan import Plan
 
@@ -65,6 +69,9 @@ class Reorder(Pass):
         none="no limit",
     )
     effort: int = option(6, "schedules to try; more take longer and are never worse", type="int", minimum=1)
+    control_deps: bool = option(
+        False, "write the order into the graph as control edges, for a backend that would reorder again", type="bool"
+    )
 
     def problems(self) -> Iterator[str]:
         """A limit of nothing in flight leaves nothing to move."""
@@ -82,11 +89,15 @@ class Reorder(Pass):
         limits = self._limits(before.peak_bytes, before.input_bytes)
         found = search(problem, limits, self.effort)
         changed = any(node != place for place, node in enumerate(found.order))
+        edges, left = control_edges(index, found.order) if self.control_deps else ((), ())
+        report = _report(problem, limits, found, before.peak_bytes)
         return Plan(
             pass_text=to_text(self),
             fingerprint=index.fingerprint,
             order=found.order if changed else None,
-            report=_report(problem, limits, found, before.peak_bytes),
+            control=edges,
+            left_out=left,
+            report={**report, "control_edges": len(edges)} if self.control_deps else report,
         )
 
     def _limits(self, peak: int, inputs: int) -> Limits:

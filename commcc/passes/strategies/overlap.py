@@ -72,7 +72,10 @@ class _Overlap:
         self.costs: Costs = model.price(index)
         self.timeline: Timeline = Simulator(index, self.costs).run()
         given = options.hiding
-        self.hiding: Hiding = read_hiding(index, given) if given else hidden_by_order(index, self.costs, self.timeline)
+        hiding = read_hiding(index, given) if given else hidden_by_order(index, self.costs, self.timeline)
+        # Nodes that go where a merged launch goes cannot hide anything.
+        moving = {n for c in taken for n in (*c.chain, *index.launches[c.launch].inputs)}
+        self.hiding: Hiding = hiding.without(moving)
         self.refused = {"cycle": 0, "exposed": 0, "bytes": 0}
         self.apart = 0
 
