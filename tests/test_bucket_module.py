@@ -1,0 +1,266 @@
+"""Strategy module on random and on sample graphs: the same bits, proved, idempotent, and prefetched as promised."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from commcc.apply import apply_plan
+from commcc.collectives import identify
+from commcc.errors import OptionError
+from commcc.index import build_index
+from commcc.passes.bucket import Bucket
+from commcc.passes.options import build, parse_pipeline, to_text
+from commcc.passes.strategies.pairs import depth_of
+from commcc.pipeline import run
+from commcc.serialization import load
+from commcc.terms import Kind
+from commcc.verify import verify
+from tests.random_graphs import random_program
+from tests.virtual_ranks import VirtualRanks, random_inputs, same
+
+RELAXED = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+SAMPLES = Path(__file__).parents[1] / "sample_graphs"
+
+OPTIONS = st.builds(
+    Bucket,
+    strategy=st.just("module"),
+    modules=st.sampled_from(["transformer_block", ("m.*",), ("m.[0-1]", "m.2+m.3"), ("m.0+m.1+m.2", "m.3")]),
+    prefetch=st.sampled_from(["next", "next", None, ("2",), ("m.0=m.1", "m.2=m.0", "m.3=m.2")]),
+    include_all_reduce=st.booleans(),
+    multi_dtype=st.booleans(),
+    param_order=st.booleans(),
+)
+
+
+def with_modules(program, seed):
+    """The program with a module for every node, at random: any of them may be asked to share a bucket."""
+    rng = random.Random(seed)
+    for number, node in enumerate(program.graph.nodes):
+        path = f"m.{number if number < 4 else rng.randrange(4)}.{rng.choice('ab')}"
+        node.meta["custom"] = {"module_fqn": path}
+    return program
+
+
+def bucketed(program, options):
+    index = build_index(program)
+    plan = options.plan(index, identify(index))
+    return apply_plan(program, index, plan), plan, index
+
+
+@RELAXED
+@given(st.integers(0, 10_000), st.integers(2, 9), st.sampled_from([2, 4]), OPTIONS)
+def test_the_program_stays_the_same(seed, layers, world, options):
+    program = with_modules(random_program(seed, layers, world), seed)
+    after, plan, index = bucketed(program, options)
+    after.graph.lint()
+    inputs = random_inputs(program.graph, world, seed)
+    assert same(VirtualRanks(program.graph, inputs).run(), VirtualRanks(after.graph, inputs).run())
+    verdict = verify(program, after)
+    assert verdict.status == "proved", verdict.findings or verdict.unproved
+    holds(index, plan, after)
+
+
+def holds(index, plan, after):
+    """Whatever else moved, what the plan wants ahead is ahead."""
+    place = {node.name: at for at, node in enumerate(after.graph.nodes)}
+    merged = {m: b for b in plan.buckets for m in b.members}
+    made = [n for n in after.graph.nodes if n.meta.get("commcc") and n.meta["commcc"].merged_from]
+    launched = {name: node.name for node in made for name in node.meta["commcc"].merged_from}
+    for each in plan.before:
+        first = launched.get(index.names[each.first], index.names[each.first])
+        then = index.names[each.then]
+        if index.wait_of[each.then] in merged:
+            then = f"{launched[index.names[index.wait_of[each.then]]]}_wait"
+        assert place[first] < place[then], (first, then)
+
+
+@RELAXED
+@given(st.integers(0, 10_000), OPTIONS)
+def test_running_twice_changes_nothing(seed, options):
+    """With entries that are named: blocks are found by what modules hold, which random graphs change at random.
+    All-reduces that feed a bucket are no longer seen as gradients, so their order is not read off again."""
+    options = replace(options, include_all_reduce=False)
+    if options.modules == "transformer_block":
+        options = replace(options, modules=("m.*",))
+    once, _, _ = bucketed(with_modules(random_program(seed, 6, 2), seed), options)
+    _, again, _ = bucketed(once, options)
+    assert not again.changes, (again.buckets, again.moves)
+
+
+@RELAXED
+@given(st.integers(0, 10_000), OPTIONS)
+def test_same_input_same_plan(seed, options):
+    first = bucketed(with_modules(random_program(seed, 6, 2), seed), options)
+    second = bucketed(with_modules(random_program(seed, 6, 2), seed), options)
+    assert first[1] == second[1]
+    assert [str(n) for n in first[0].graph.nodes] == [str(n) for n in second[0].graph.nodes]
+
+
+@cache
+def sample(name):
+    found = [path for end in (".fx.txt", ".fx.txt.gz") if (path := SAMPLES / f"{name}{end}").exists()]
+    if not found:
+        pytest.skip(f"{name} is not made: make samples ARGS=--all")
+    return load(found[0])
+
+
+#: Blocks of transformer_block and the rest beside them, then buckets of gathers and of reductions.
+FOUND = {
+    "tiny_llama_fsdp2_fw": (2, ["tok_embeddings", "norm+output"], 3, 0),
+    "tiny_llama_fsdp2_bw": (2, ["tok_embeddings", "norm+output"], 3, 3),
+    "tiny_llama_fsdp2_tp2_bw": (2, ["tok_embeddings", "norm+output"], 3, 3),
+    "tiny_llama_hsdp_bw": (2, ["tok_embeddings", "norm+output"], 3, 3),
+    "tiny_llama_joint": (2, ["tok_embeddings", "norm+output"], 3, 3),
+    "tiny_moe_fsdp4_ep2_fw": (2, ["tok_embeddings", "norm+output"], 4, 0),
+    "tiny_moe_fsdp4_ep2_bw": (2, ["tok_embeddings", "norm+output"], 4, 4),
+    "llama3_8b_fsdp64_fw": (32, ["tok_embeddings", "norm+output"], 33, 0),
+    "llama3_8b_fsdp64_bw": (32, ["tok_embeddings", "norm+output"], 33, 33),
+    "llama3_8b_fsdp8_tp8_bw": (32, ["tok_embeddings", "norm+output"], 33, 33),
+    "llama3_8b_hsdp_bw": (32, ["tok_embeddings", "norm+output"], 33, 33),
+    "llama3_8b_joint": (32, ["tok_embeddings", "norm+output"], 33, 33),
+    "moe_ep8_fw": (16, ["tok_embeddings", "norm+output"], 32, 0),
+    "moe_ep8_bw": (16, ["tok_embeddings", "norm+output"], 32, 32),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_samples(name):
+    blocks, rest, gathers, reductions = FOUND[name]
+    result = run(sample(name), [Bucket(strategy="module", strict=True)])
+    report = result.steps[0].report
+    entries = list(dict.fromkeys(row["entry"] for row in report["modules"]))
+    assert sorted(e for e in entries if e.startswith("layers.")) == sorted(f"layers.{i}" for i in range(blocks))
+    assert {e for e in entries if not e.startswith("layers.")} == set(rest)
+    made = {kind: each["buckets"] for kind, each in report["by_kind"].items()}
+    assert made == {k: n for k, n in (("all_gather", gathers), ("reduce_scatter", reductions)) if n}
+    assert result.verified == "proved"
+    assert report["uncovered"] == []
+    index = build_index(result.program)
+    prefetched(index)
+    assert not Bucket(strategy="module", strict=True).plan(index, identify(index)).changes
+
+
+def prefetched(index):
+    """Each module's gathers are launched before the waits of the module before it; reductions the other way."""
+    stops = {}
+    for each in identify(index).collectives:
+        if each.derived is not None and each.kind is not Kind.ALL_REDUCE:
+            block = ".".join(each.module.split(".")[:2])
+            stop = block if block.startswith("layers.") else each.module.replace("output", "norm")
+            stops.setdefault(each.kind, {}).setdefault(stop, []).append(each)
+    for kind, by_stop in stops.items():
+        order = list(by_stop.values())
+        for this, following in pairwise(order):
+            waits, launches = [c.waits[0] for c in this], [c.launch for c in following]
+            if kind is Kind.ALL_GATHER:
+                assert max(launches) < min(waits), index.names[this[0].launch]
+            else:
+                assert min(waits) > min(launches), index.names[this[0].launch]
+
+
+@pytest.mark.parametrize("name", ["tiny_llama_hsdp_bw", "tiny_llama_ddp_bw"])
+def test_all_reduces_when_asked(name):
+    bucket = Bucket(strategy="module", include_all_reduce=True)
+    result = run(sample(name), [bucket])
+    assert result.steps[0].report["by_kind"]["all_reduce"] == {"buckets": 3, "members": 20}
+    assert result.verified == "proved"
+    assert not run(result.program, [bucket]).changed
+    left_alone = run(sample(name), [replace(bucket, include_all_reduce=False)])
+    assert "all_reduce" not in left_alone.steps[0].report["by_kind"]
+
+
+def test_tags_and_other_passes():
+    """Tagged first, and after greedy buckets, which stay as they are and are prefetched."""
+    program = sample("tiny_llama_fsdp2_bw")
+    tagged = run(program, parse_pipeline("tag,bucket{strategy=module}"))
+    assert tagged.steps[1].report["by_kind"]["all_gather"]["buckets"] == 3
+    assert tagged.verified == "proved"
+    greedy = run(program, parse_pipeline("bucket{bucket_cap_mb=0.01},bucket{strategy=module}"))
+    assert greedy.verified == "proved"
+
+
+def test_prefetch_holds_two_modules_at_most():
+    """A third module's gather is not launched before the first one's wait."""
+    program = run(sample("tiny_llama_fsdp4_fw"), [Bucket(strategy="module")]).program
+    index = build_index(program)
+    gathers = [c for c in identify(index).collectives if c.derived]
+    for first, third in zip(gathers, gathers[2:], strict=False):
+        assert third.launch > first.waits[0]
+
+
+WRONG = {
+    "modules=layers.[0-5]": ["no modules 'layers.2' to 'layers.5' in the graph (asked for by 'layers.[0-5]')"],
+    "modules=nrom:layer.0": ["no module 'nrom' in the graph (did you mean 'norm'?)", "did you mean 'layers.0'?"],
+    "modules=transformer_blok": ["did you mean 'transformer_block'?"],
+    "modules=layers.*:layers.1.attention": ["'layers.*' and 'layers.1.attention' both cover 'layers.1.attention'"],
+    "modules=norm+output:output": ["'norm+output' and 'output' both cover 'output'"],
+    "modules=transformer_block:layers.1": ["'layers.1' and 'transformer_block' both cover 'layers.1'"],
+    "modules=norm:norm": ["'norm' covers 'norm' twice"],
+    "modules=norm,strict=true": ["20 collectives are in no entry", "(tok_embeddings)", "and 15 more"],
+    "modules=norm,prefetch=norm=outptu": ["prefetch: 'outptu' is in no entry"],
+    "modules=norm:nrom,prefetch=norm=outptu": ["no module 'nrom'", "prefetch: 'outptu' is in no entry"],
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_entries_that_are_wrong(text):
+    (made,) = parse_pipeline(f"bucket{{strategy=module,{text}}}")
+    with pytest.raises(OptionError) as caught:
+        run(sample("tiny_llama_fsdp2_fw"), [made])
+    assert str(caught.value).startswith("pass 'bucket': ")
+    assert str(caught.value).endswith("modules of this graph: tok_embeddings, layers, norm, output")
+    for words in WRONG[text]:
+        assert words in str(caught.value), str(caught.value)
+
+
+def test_options_that_no_graph_could_make_right():
+    given = {
+        "strategy": "module",
+        "modules": "layers.[3-1]:norm+:a..b:x?:a.[0-99].[0-999]",
+        "prefetch": "layers.0:a=a",
+        "max_topo_span": "3",
+        "strictt": "1",
+    }
+    with pytest.raises(OptionError) as caught:
+        build(Bucket, given)
+    del given["strictt"]
+    assert "did you mean 'strict'" in str(caught.value)
+    with pytest.raises(OptionError) as caught:
+        build(Bucket, given)
+    for words in (
+        "'layers.[3-1]' has a range that ends before it begins",
+        "'' in 'norm+' has an empty name",
+        "'a..b' has an empty name",
+        "'x?' is not a module",
+        "stands for more than 10,000 modules",
+        "prefetch: 'layers.0' is neither next, nor a number, nor a pair",
+        "prefetch: 'a=a' lets a module prefetch itself",
+        "max_topo_span is an option of strategy greedy",
+    ):
+        assert words in str(caught.value), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bucket{strategy=module}",
+        "bucket{strategy=module,modules=layers.[0-5]:norm+output,prefetch=2,strict=true}",
+        "bucket{strategy=module,modules=[a:b],prefetch=a=b:b=c}",
+        "bucket{strategy=module,prefetch=none,include_all_reduce=true}",
+    ],
+)
+def test_text_and_object_are_the_same(text):
+    (made,) = parse_pipeline(text)
+    assert parse_pipeline(to_text(made)) == [made]
+    assert to_text(made) == text.replace("[a:b]", "a:b")
+    assert depth_of("next") == 1
+    assert depth_of(("2",)) == 2
+    assert depth_of(("a=b",)) is None
