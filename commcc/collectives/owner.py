@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Nodes to look at beyond the launch; casts, views and pads are few.
 _NEAR = 30
-_TARGET = re.compile(r"(?:Param|Buffer)AOTInput\(target=['\"]([^'\"]+)['\"]")
+_TARGET = re.compile(r"(?:Param|Buffer)AOTInput\(target=(?:'([^']+)'|\"([^\"]+)\")")
 
 
 def module_of(index: GraphIndex, number: int, launch: Launch, derived: str | None, anchor: int | None) -> str | None:
@@ -38,7 +38,7 @@ def module_of(index: GraphIndex, number: int, launch: Launch, derived: str | Non
 
 
 def _nearest(index: GraphIndex, starts: tuple[int, ...], neighbours: tuple[tuple[int, ...], ...]) -> str | None:
-    """The first module met from ``starts``, nearest nodes first."""
+    """The first module met from ``starts``, nearest nodes first, through ops of one input and up to the next one."""
     queue, seen = list(starts), set(starts)
     for at in range(_NEAR):
         if at >= len(queue):
@@ -46,7 +46,8 @@ def _nearest(index: GraphIndex, starts: tuple[int, ...], neighbours: tuple[tuple
         path = index.modules[queue[at]]
         if path is not None:
             return path
-        fresh = [n for n in neighbours[queue[at]] if n not in seen]
+        passes = len(index.data_preds[queue[at]]) == 1
+        fresh = [n for n in neighbours[queue[at]] if n not in seen] if passes else []
         seen.update(fresh)
         queue += fresh
     return None
@@ -60,5 +61,6 @@ def _parameter(index: GraphIndex, gathers: bool, anchor: int | None) -> str | No
     found = _TARGET.search(descriptor or "")
     if found is None:
         return None
-    path = clean_path(found[1])
-    return path if ".parametrizations." in found[1] else path.rpartition(".")[0] or None
+    target = found[1] or found[2]
+    path = clean_path(target)
+    return path if ".parametrizations." in target else path.rpartition(".")[0] or None
