@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from commcc.apply.control import hold
 from commcc.apply.emit import emit
 from commcc.apply.order import arrange, in_order
 from commcc.apply.regroup import new_table, rename_groups
@@ -49,5 +50,6 @@ def apply_plan(program: Program, index: GraphIndex, plan: Plan) -> Program:
         node.meta[META_KEY] = NodeRecord(tag.role.value, tag.evidence, record.merged_from)
     rename_groups(by_name, index, plan)
     drop_metadata(graph, plan)
+    root = hold(graph, program.root, index, plan) if plan.control else program.root
     groups = new_table(program.groups, index, plan) if plan.groups or plan.regroups else program.groups
-    return replace(program, graph=graph, groups=groups)
+    return replace(program, graph=graph, root=root, groups=groups)

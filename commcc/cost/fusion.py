@@ -26,12 +26,16 @@ one, which is no edge between different things. So the cycle would be one of vie
 chains, which are nodes of the graph itself, and that has none. (Order edges out of nodes that nothing
 comes before are left out: those cannot be on a cycle.)
 
+Control edges (:mod:`commcc.index.control`) are no order edges for rule 1 as long as the chains then wait for
+nothing that waits for them, which is checked; else they count, and split chains that could not be one kernel.
+
 Limits: real compilers also split chains that get too big, fuse reductions only where their shapes
 fit, fuse chains that merely read the same tensor, and recompute cheap values instead of keeping them.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from commcc.kernels import Work
@@ -58,12 +62,17 @@ class Chains:
             i in self.constants or (w is Work.FREE and index.ops[i] != "output")
             for i, w in enumerate(index.estimates.work)
         )
-        self.levels = _levels(index, self.member, self._passive)
-        self.of = _chains(index, self.member, self._passive, self.levels)
+        self.levels, self.of = self._formed(_uncontrolled(index))
+        if index.control and _has_cycle(index, self.of):
+            self.levels, self.of = self._formed(index)
         self._readers = [_NOBODY] * len(index)
         self._kernel_reads = [False] * len(index)
         for i in range(len(index) - 1, -1, -1):
             self._readers[i], self._kernel_reads[i] = self._find_readers(i)
+
+    def _formed(self, index: GraphIndex) -> tuple[list[int], tuple[int, ...]]:
+        levels = _levels(index, self.member, self._passive)
+        return levels, _chains(index, self.member, self._passive, levels)
 
     def _find_readers(self, node: int) -> tuple[int, bool]:
         """Who reads the result, through views, and whether a kernel or the output does; later nodes are known."""
@@ -143,6 +152,37 @@ class Chains:
             left[(chain, origin)] = rest - taken
             total += taken
         return total
+
+
+def _uncontrolled(index: GraphIndex) -> GraphIndex:
+    """The index without the order that control edges add."""
+    if not index.control:
+        return index
+    edges = list(index.order_preds)
+    for node, after in index.control.items():
+        edges[node] = tuple(pred for pred in edges[node] if pred not in after)
+    return replace(index, order_preds=tuple(edges))
+
+
+def _has_cycle(index: GraphIndex, of: Sequence[int]) -> bool:
+    """Whether a chain, taken as one node, waits for something that waits for it."""
+    stands = [node if chain < 0 else chain for node, chain in enumerate(of)]
+    users: list[list[int]] = [[] for _ in stands]
+    missing = [0] * len(stands)
+    for node, into in enumerate(stands):
+        for pred in index.preds(node):
+            if stands[pred] != into:
+                users[stands[pred]].append(into)
+                missing[into] += 1
+    ready = [node for node, stand in enumerate(stands) if node == stand and not missing[node]]
+    done = 0
+    while ready:
+        done += 1
+        for user in users[ready.pop()]:
+            missing[user] -= 1
+            if not missing[user]:
+                ready.append(user)
+    return done < len(set(stands))
 
 
 def _levels(index: GraphIndex, member: Sequence[bool], passive: Sequence[bool]) -> list[int]:

@@ -10,6 +10,7 @@ from torch import fx
 
 from commcc import ops
 from commcc.errors import GraphError
+from commcc.index.control import unwrapped
 from commcc.index.dependence import order_edges
 from commcc.index.estimates import estimate
 from commcc.index.graph import GraphIndex, GroupEntry, Launch
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
 
     from commcc.program import Program
 
+Edges = tuple[tuple[int, ...], ...]
+
 
 def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
     """Index ``program``; see :mod:`commcc.index`."""
-    nodes = list(program.graph.nodes)
+    nodes, control, subgraphs = unwrapped(program)
     hints = SizeHints(given, program.header)
     hints.assume_balanced(nodes)
     number = {node: i for i, node in enumerate(nodes)}
@@ -49,13 +52,14 @@ def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
     writes = {i: _numbers(t.writes, number) for i, t in enumerate(traits) if t.writes}
     outputs, output_descriptors = _outputs(nodes, number)
     barriers = tuple(i for i, t in enumerate(traits) if t.barrier)
-    fingerprint, digests = _fingerprint(nodes, tensors)
+    order_preds = order_edges(data_preds, storages, traits, launches, writes)
+    fingerprint, digests = _fingerprint(nodes, tensors, control)
     return GraphIndex(
         fingerprint=fingerprint,
         names=names,
         ops=tuple(_op(node) for node in nodes),
         data_preds=data_preds,
-        order_preds=order_edges(data_preds, storages, traits, launches, writes),
+        order_preds=_with_control(order_preds, data_preds, control, subgraphs) if control else order_preds,
         users=tuple(map(tuple, users)),
         storages=storages,
         tensors=tensors,
@@ -76,7 +80,8 @@ def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
         groups=_groups(program, launches),
         estimates=estimate(nodes, number, storages, tensors, hints),
         warnings=_warnings(names, barriers, nodes),
-        stays=frozenset(i for i, t in enumerate(traits) if t.stays),
+        stays=frozenset(subgraphs.values()).union(i for i, t in enumerate(traits) if t.stays),
+        control=control,
         repeats=Numbering(nodes, number, storages).repeats(traits, launches, writes),
         metadata=_metadata(nodes),
         group_names=tuple(sorted({*program.groups, *(launch.group for launch in launches.values())})),
@@ -226,15 +231,31 @@ def _warnings(names: tuple[str, ...], barriers: tuple[int, ...], nodes: list[fx.
     )
 
 
-def _fingerprint(nodes: list[fx.Node], tensors: tuple[Any, ...]) -> tuple[str, bytes]:
+def _with_control(
+    order_preds: Edges, data_preds: Edges, control: dict[int, tuple[int, ...]], subgraphs: dict[int, int]
+) -> Edges:
+    """Order edges, with those of wrapped nodes: what they are held behind, and where their sub-graph is fetched."""
+    edges = list(order_preds)
+    for node, after in control.items():
+        edges[node] = tuple(sorted({*edges[node], *after, subgraphs[node]} - set(data_preds[node])))
+        late = [i for i in edges[node] if i >= node]
+        if late:
+            raise GraphError("a node is held back by one that comes after it", hint="the graph is not in order")
+    return tuple(edges)
+
+
+def _fingerprint(
+    nodes: list[fx.Node], tensors: tuple[Any, ...], control: dict[int, tuple[int, ...]]
+) -> tuple[str, bytes]:
     """Of the whole graph, and two bytes of each node."""
     digest = hashlib.sha256()
     each = bytearray()
-    for node, tensor in zip(nodes, tensors, strict=True):
+    for i, (node, tensor) in enumerate(zip(nodes, tensors, strict=True)):
         target = node.target if isinstance(node.target, str) else ops.op_name(node.target)
         overload = getattr(node.target, "_overloadname", "")
         shape = (tensor.dtype, tensor.shape, tensor.device) if tensor is not None else None
         line = f"{node.op} {node.name} {target}.{overload} {node.args} {node.kwargs} {shape}\n".encode()
+        line += f"after {[nodes[n].name for n in control[i]]}\n".encode() if i in control else b""
         digest.update(line)
         each += hashlib.blake2b(line, digest_size=2).digest()
     return digest.hexdigest(), bytes(each)

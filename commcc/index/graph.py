@@ -160,6 +160,11 @@ class GraphIndex:
         return {name: i for i, name in enumerate(self.names)}
 
     @cached_property
+    def held(self) -> frozenset[int]:
+        """Nodes at either end of a control edge."""
+        return frozenset(node for pair in self.control.items() for node in (pair[0], *pair[1]))
+
+    @cached_property
     def placeholders(self) -> tuple[int, ...]:
         return tuple(i for i, op in enumerate(self.ops) if op == "placeholder")
 

@@ -89,4 +89,3 @@ class Numbering:
         if isinstance(argument, slice):
             return f"slice({', '.join(map(self._text, (argument.start, argument.stop, argument.step)))})"
         return f"{type(argument).__name__} {argument!r}"
-

@@ -98,9 +98,8 @@ def _dead(index: GraphIndex) -> list[int]:
     fixed = {node for node, op in enumerate(index.ops) if op in ("placeholder", "output")}
     # A wait on what no launch of this graph made is somebody's synchronization.
     foreign = {n for n, op in enumerate(index.ops) if op == _WAIT and n not in index.wait_of}
-    held = {node for pair in index.control.items() for node in (pair[0], *pair[1])}
     live: set[int] = set()
-    stack = [*fixed, *foreign, *held, *index.stays]
+    stack = [*fixed, *foreign, *index.held, *index.stays]
     while stack:
         node = stack.pop()
         if node in live:

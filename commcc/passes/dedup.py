@@ -185,8 +185,8 @@ def _obstacle(index: GraphIndex, launch: int) -> str | None:
     for writer, targets in index.writes.items():
         if any(not own.isdisjoint(index.storages[target]) for target in targets):
             return f"its result is written in place by '{index.names[writer]}'"
-    held = {node for pair in index.control.items() for node in (pair[0], *pair[1])}
-    return "is held in place by a control edge" if not held.isdisjoint((launch, *facts.waits)) else None
+    held = not index.held.isdisjoint((launch, *facts.waits))
+    return "is held in place by a control edge" if held else None
 
 
 def _with_dead(index: GraphIndex, duplicate: Duplicate, removed: set[int]) -> Duplicate:
@@ -195,7 +195,7 @@ def _with_dead(index: GraphIndex, duplicate: Duplicate, removed: set[int]) -> Du
     stack = [pred for launch in duplicate.drop for pred in index.data_preds[launch]]
     while stack:
         node = stack.pop()
-        stays = node in index.stays or index.ops[node] == "placeholder" or node in index.launches
+        stays = node in index.stays or node in index.held or index.ops[node] == "placeholder" or node in index.launches
         if stays or node in removed or not removed.issuperset(index.users[node]):
             continue
         removed.add(node)

@@ -81,6 +81,8 @@ def _obstacle(index: GraphIndex, collective: Collective, mutated: dict[int, int]
         return "writes into a given buffer"
     if launch.group.startswith("%"):
         return "takes its process group from another node"
+    if index.held and not index.held.isdisjoint((collective.launch, *launch.inputs, *launch.waits)):
+        return "is held in place by a control edge"
     return _bad_use(index, collective) or _bad_memory(index, collective, mutated) or _bad_shape(index, collective)
 
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from commcc.collection import no_collection
 from commcc.verify import boundary, constants, work
 from commcc.verify.causes import Pair, report_causes
+from commcc.verify.control import compare_edges, without_edges
 from commcc.verify.groups import compare_groups
 from commcc.verify.order import check_order
 from commcc.verify.table import Terms
@@ -53,6 +54,8 @@ def _compare(before: Program, after: Program, report: Report) -> None:
     fine = check_order(before.graph, report, " (in BEFORE)")
     if not check_order(after.graph, report, "") or not fine:
         return
+    before, held = without_edges(before)
+    after, holds = without_edges(after)
     renamed = boundary.match_inputs(before.graph, after.graph, report)
     stands_for = compare_groups(before, after, report)
     table = Terms()
@@ -62,6 +65,7 @@ def _compare(before: Program, after: Program, report: Report) -> None:
     new_nodes = {node.name: node for node in after.graph.nodes}
     pair = Pair(table, old, new, report, old_nodes, new_nodes, renamed)
     live = work.live_nodes(before.graph)
+    compare_edges(held, holds, set(new_nodes), report)
     constants.compare_attributes(pair, before, after)
     boundary.compare_inputs(pair)
     boundary.compare_outputs(pair)

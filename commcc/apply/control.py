@@ -1,0 +1,122 @@
+"""Writes control edges: a node that must not run before others is wrapped in ``control_deps`` with them.
+
+    mm = aten.mm(x, w)     ->     subgraph_mm = self.subgraph_mm
+                                  mm = control_deps((all_gather,), subgraph_mm, x, w)
+
+The form is PyTorch's own, which its compiler reads: the first argument is the tuple of nodes to come after, the
+second a sub-graph that holds the op, then follow the nodes among the op's arguments, each once. The wrapped
+node keeps its name and its metadata. A node that is wrapped already gets more nodes to come after.
+
+Limits: what is held back has to be a call of a registered op; what it is held behind, one that returns tensors.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from commcc.errors import InternalError
+from commcc.program import META_KEY
+from commcc.serialization.targets import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from commcc.index import GraphIndex
+    from commcc.plan import Plan
+
+
+def hold(graph: fx.Graph, root: torch.nn.Module, index: GraphIndex, plan: Plan) -> torch.nn.Module:
+    """Add the plan's control edges to a graph that nobody else has yet; the root with the sub-graphs added."""
+    nodes = {node.name: node for node in graph.nodes}
+    wanted: dict[str, list[str]] = {}
+    for edge in plan.control:
+        wanted.setdefault(index.names[edge.node], []).append(index.names[edge.after])
+    position = {node.name: place for place, node in enumerate(graph.nodes)}
+    modules: dict[str, fx.GraphModule] = {}
+    for name in sorted(wanted, key=position.__getitem__):
+        node = nodes[name]
+        after = tuple(nodes[dep] for dep in dict.fromkeys(wanted[name]))
+        late = [dep.name for dep in after if position[dep.name] >= position[name]]
+        if late:
+            raise InternalError(f"'{name}' cannot be held behind '{late[0]}', which follows it", where=plan.pass_text)
+        if any(not isinstance(dep.meta.get("val"), (torch.Tensor, tuple, list)) for dep in after):
+            raise InternalError(f"'{name}' can be held behind tensors only", where=plan.pass_text)
+        if index.position[name] in index.control:
+            _extend(node, after)
+            continue
+        if not isinstance(node.target, OpOverload):
+            raise InternalError(f"'{name}' is no call that can be held back", where=plan.pass_text)
+        attribute = _free(f"subgraph_{name}", {*nodes, *modules}, root)
+        modules[attribute] = _body(node)
+        nodes[name] = _wrap(graph, node, attribute, after)
+    return with_modules(root, modules) if modules else root
+
+
+def _extend(node: fx.Node, after: Sequence[fx.Node]) -> None:
+    held, *rest = node.args
+    assert isinstance(held, (tuple, list))
+    node.args = (tuple(dict.fromkeys((*held, *after))), *rest)
+
+
+def _operands(node: fx.Node) -> list[fx.Node]:
+    """Nodes among the arguments, each once, in order of appearance."""
+    found: list[fx.Node] = []
+    fx.node.map_arg((node.args, node.kwargs), found.append)
+    return list(dict.fromkeys(found))
+
+
+def _body(node: fx.Node) -> fx.GraphModule:
+    """The node's call as a graph of its own."""
+    graph = fx.Graph()
+    places: dict[fx.Node, fx.Node] = {}
+    for number, operand in enumerate(_operands(node)):
+        places[operand] = graph.placeholder(f"arg_{number}")
+        if "val" in operand.meta:
+            places[operand].meta["val"] = operand.meta["val"]
+
+    def inner(operand: fx.Node) -> fx.Node:
+        return places[operand]
+
+    args, kwargs = fx.node.map_arg(node.args, inner), fx.node.map_arg(node.kwargs, inner)
+    call = graph.create_node("call_function", node.target, args, kwargs)
+    call.meta = {key: value for key, value in node.meta.items() if key != META_KEY}
+    graph.output(call)
+    return fx.GraphModule(torch.nn.Module(), graph)
+
+
+def _wrap(graph: fx.Graph, node: fx.Node, attribute: str, after: tuple[fx.Node, ...]) -> fx.Node:
+    name = node.name
+    with graph.inserting_before(node):
+        fetched = graph.create_node("get_attr", attribute, (), {}, attribute)
+        arguments = (after, fetched, *_operands(node))
+        made = graph.create_node("call_function", resolve("torch.ops.higher_order.control_deps"), arguments, {})
+    made.meta = {key: value for key, value in node.meta.items() if key != "eager_input_vals"}
+    node.replace_all_uses_with(made)
+    graph.erase_node(node)
+    made.name = name
+    return made
+
+
+def _free(wanted: str, taken: set[str], root: torch.nn.Module) -> str:
+    name, number = wanted, 0
+    while name in taken or hasattr(root, name):
+        name, number = f"{wanted}_{number}", number + 1
+    return name
+
+
+def with_modules(root: torch.nn.Module, modules: dict[str, fx.GraphModule]) -> torch.nn.Module:
+    """A module that has all that ``root`` has, and more; ``root`` is not touched."""
+    made: Any = torch.nn.Module()
+    for key, value in root.__dict__.items():
+        if not key.startswith("_"):
+            made.__dict__[key] = value
+    for table in ("_parameters", "_buffers", "_modules"):
+        made.__dict__[table] = dict(root.__dict__[table])
+    made._non_persistent_buffers_set = set(root._non_persistent_buffers_set)
+    made._modules.update(modules)
+    found: torch.nn.Module = made
+    return found
