@@ -35,11 +35,13 @@ SAMPLES_FOR = {
         "tiny_moe_fsdp4_ep2_bw",
     ),
 }
-#: One bucket for all; many small ones; and one that also mixes dtypes.
+#: One bucket for all; many small ones; one that also mixes dtypes; and one for each module, prefetched.
 WAYS = {
     "whole": Bucket(groups="all", bucket_cap_mb=None, max_topo_span=None),
     "small": Bucket(groups="all", bucket_cap_mb=0.01, max_topo_span=200),
     "mixed": Bucket(groups="primary", multi_dtype=True, param_order=True),
+    "modules": Bucket(strategy="module", include_all_reduce=True),
+    "ahead": Bucket(strategy="module", modules=("layers.*", "norm+output"), prefetch=("2",), multi_dtype=True),
 }
 
 pytestmark = [
