@@ -48,14 +48,14 @@ class Reorder(Pass):
 
     max_compute_prefetch: int | None = option(
         50,
-        "compute nodes between a launch that is moved ahead and its first wait",
+        "compute nodes between a launch and its first wait, or what the graph has already if that is more",
         type="int",
         minimum=0,
         none="no limit",
     )
     max_in_flight_gb: float | None = option(
         2.0,
-        "GiB of collectives launched ahead of their place and not yet waited for",
+        "GiB of collectives launched and not yet waited for, or what the graph has already if that is more",
         type="float",
         minimum=0,
         none="no limit",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from commcc.kernels import Work
@@ -23,8 +24,8 @@ MAX_PREPARATION = 32
 class Limits:
     """What a schedule has to respect; None for no limit.
 
-    budget: live bytes. in_flight: bytes launched ahead of their place and not waited for.
-    prefetch: compute nodes between a launch that is moved ahead and its first wait.
+    budget: live bytes. in_flight: bytes of collectives launched and not waited for. prefetch: compute
+    nodes between a launch and its first wait. What the graph's own order has is allowed in any case.
     """
 
     budget: int | None = None
@@ -62,6 +63,8 @@ class Problem:
         self.tail_ns = longest_paths(index, jobs).tail
         self.lane = {i: costs.lanes.get(launch.group, launch.group) for i, launch in index.launches.items()}
         self.bytes = {i: in_flight_bytes(index, i, launch) for i, launch in index.launches.items()}
+        self.own_in_flight = self.simulator.run().in_flight_bytes
+        self.own_prefetch = _prefetch(index)
         self.preparation = {i: found for i in index.launches if (found := self._preparation(i)) is not None}
 
     def _preparation(self, launch: int) -> tuple[int, ...] | None:
@@ -88,3 +91,9 @@ def _sinks(preds: list[tuple[int, ...]]) -> tuple[int, ...]:
     """What the last node has to wait for: all that it needs, and all that nobody else does."""
     needed = {p for node in range(len(preds) - 1) for p in preds[node]}
     return tuple(sorted({*preds[-1], *(node for node in range(len(preds) - 1) if node not in needed)}))
+
+
+def _prefetch(index: GraphIndex) -> dict[int, int]:
+    """For every launch the compute nodes between it and its first wait, in the graph's own order."""
+    before = [0, *accumulate(map(int, index.compute))]
+    return {i: before[min(facts.waits)] - before[i] for i, facts in index.launches.items() if facts.waits}

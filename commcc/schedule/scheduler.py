@@ -10,17 +10,18 @@ The clock is that of the simulator without slow-down. At every step it takes the
 
 Whatever is not the next in base order is a hoist and goes through the limits: memory over the whole
 stretch (:class:`commcc.schedule.live.LiveCurve`), bytes in flight, compute nodes between launch and
-wait. The next in base order always may run, so there is always a schedule.
+wait. The next in base order always may run, so there is always a schedule; where it would pass a limit
+on collectives in flight, the one that arrives first is waited for before.
 """
 
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from commcc.schedule.due import due, windows
 from commcc.schedule.live import LiveCurve
 
 if TYPE_CHECKING:
@@ -59,9 +60,8 @@ class _Walk:
         self.curve = LiveCurve(problem.memory, base, limits.budget)
         self.latest = [policy.target_ns - t - d for t, d in zip(problem.tail_ns, problem.stream_ns, strict=True)]
         self.progress = [0, *accumulate(problem.stream_ns[node] for node in base)]
-        self.compute_before = [0, *accumulate(int(problem.index.compute[node]) for node in base)]
-        self.opens = self._windows()
-        self.due = self._due(policy.lead_permille)
+        self.opens = windows(problem, base, self.position, limits.prefetch)
+        self.due = due(problem, self.position, self.progress, self.opens, policy.lead_permille)
         self.missing = [len(set(preds)) for preds in problem.preds]
         self.done = bytearray(count)
         self.order: list[int] = []
@@ -76,40 +76,13 @@ class _Walk:
         self.by_position: list[tuple[int, int]] = []
         self.awaited: list[tuple[int, int, int]] = []
         self.closed: list[tuple[int, int]] = []
+        # Launches on their way by the number of compute nodes before which they have to be waited for.
+        self.expiring: list[tuple[int, int]] = []
+        self.computed = 0
+        self.in_air: set[int] = set()
+        self.in_flight = None if limits.in_flight is None else max(limits.in_flight, problem.own_in_flight)
         # Launches that the limit on bytes in flight keeps back until something is waited for.
         self.crowded: list[tuple[int, int, int]] = []
-
-    def _windows(self) -> dict[int, int]:
-        """For every launch with a wait the first front at which the prefetch limit lets it go."""
-        limit = self.limits.prefetch
-        opens: dict[int, int] = {}
-        for launch, facts in self.problem.index.launches.items():
-            if facts.waits and facts.asynchronous and limit is not None:
-                need = min(self.position[wait] for wait in facts.waits)
-                first = bisect_left(self.compute_before, self.compute_before[need] - limit, 0, need)
-                opens[launch] = min(first, self.position[launch])
-        return opens
-
-    def _due(self, lead_permille: int) -> dict[int, int]:
-        """For every launch the progress along the base order at which rule 1 wants it.
-
-        Launches of a lane are taken in the order in which they are needed; each must be over when the
-        next one has to begin.
-        """
-        lanes: dict[str, list[tuple[int, int]]] = {}
-        for launch, facts in self.problem.index.launches.items():
-            if facts.waits:
-                need = min(self.position[wait] for wait in facts.waits)
-                lanes.setdefault(self.problem.lane[launch], []).append((need, launch))
-        due: dict[int, int] = {}
-        for queue in lanes.values():
-            before = self.progress[-1]
-            for need, launch in sorted(queue, reverse=True):
-                before = min(before, self.progress[need])
-                before -= self.problem.costs.ns[launch] * lead_permille // 1000
-                # Before its window opens there is no use in looking at it.
-                due[launch] = max(before, self.progress[self.opens.get(launch, 0)])
-        return due
 
     def run(self) -> list[int]:
         for node in self.base:
@@ -190,11 +163,36 @@ class _Walk:
         return self.curve.hoist((*preparation, node), self.front)
 
     def _crowds(self, launch: int) -> bool:
-        """Whether too much would be in flight with this launch, ahead of its place."""
-        limit = self.limits.in_flight
-        if limit is None or self.position[launch] == self.front or not self.unwaited[launch]:
+        """Whether too much would be in flight with this launch."""
+        if self.in_flight is None or not self.unwaited[launch]:
             return False
-        return self.flying + self.problem.bytes[launch] > limit
+        return self.flying + self.problem.bytes[launch] > self.in_flight
+
+    def _make_room(self, node: int) -> None:
+        """Wait for collectives that the limits do not let be in flight beside what ``node`` is."""
+        while node in self.unwaited and self._crowds(node) and self._wait_for_one():
+            pass
+        if not self.problem.index.compute[node]:
+            return
+        while self.expiring and self.expiring[0][0] <= self.computed:
+            self._wait_for(heapq.heappop(self.expiring)[1])
+
+    def _wait_for_one(self) -> bool:
+        """Wait for what arrives first; whether there was anything that could be waited for."""
+        return any(self._wait_for(launch) for launch in sorted(self.in_air, key=lambda i: (self.arrival[i], i)))
+
+    def _wait_for(self, launch: int) -> bool:
+        """Run the waits of a launch ahead of their places, as far as that can be."""
+        waited = False
+        for wait in self.problem.index.launches[launch].waits:
+            if not self.done[wait] and not self.missing[wait] and self._may((), wait):
+                self._wait(wait)
+                waited = True
+        return waited
+
+    def _wait(self, wait: int) -> None:
+        self.now = max(self.now, self.arrival[self.problem.index.wait_of[wait]])
+        self._run(wait)
 
     def _urgent(self) -> list[int]:
         refused: list[tuple[int, int, int]] = []
@@ -241,27 +239,35 @@ class _Walk:
 
     def _take(self, nodes: list[int]) -> None:
         for node in nodes:
-            launch = self.problem.index.wait_of.get(node)
-            if launch is not None:
-                self.now = max(self.now, self.arrival[launch])
+            if node in self.problem.index.wait_of:
+                self._wait(node)
+                continue
+            self._make_room(node)
             self._run(node)
 
     def _run(self, node: int) -> None:
         problem = self.problem
         self.order.append(node)
         self.done[node] = 1
+        self.computed += problem.index.compute[node]
         self.curve.ran(node)
         self.now += problem.stream_ns[node]
         lane = problem.lane.get(node)
         if lane is not None:
             begin = max(self.now, self.lane_free.get(lane, 0))
             self.lane_free[lane] = self.arrival[node] = begin + problem.costs.ns[node]
-            self.flying += problem.bytes[node] if self.unwaited[node] else 0
+            if self.unwaited[node]:
+                self.flying += problem.bytes[node]
+                self.in_air.add(node)
+                if self.limits.prefetch is not None:
+                    last = self.computed + max(self.limits.prefetch, problem.own_prefetch[node])
+                    heapq.heappush(self.expiring, (last, node))
         launch = problem.index.wait_of.get(node)
         if launch is not None:
             self.unwaited[launch] -= 1
             if not self.unwaited[launch]:
                 self.flying -= problem.bytes[launch]
+                self.in_air.discard(launch)
                 for entry in self.crowded:
                     heapq.heappush(self.launches, entry)
                 self.crowded.clear()
