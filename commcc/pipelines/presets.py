@@ -31,6 +31,11 @@ PRESETS = (
         "merge on the primary group only, under caps of bytes and span, then schedule for overlap",
     ),
     Preset(
+        "overlap-preserving",
+        "reorder,bucket{strategy=overlap}",
+        "schedule for overlap first, then merge what leaves every hidden collective hidden",
+    ),
+    Preset(
         "simple-fsdp",
         "bucket{strategy=module,modules=transformer_block}",
         "one bucket for each transformer block, gathered for while the block before runs",
