@@ -19,10 +19,14 @@ _REDUCTIONS = {
 
 
 class VirtualRanks:
-    """One run. Groups hold all ranks; ``inputs`` is a list of input lists, one for each rank."""
+    """One run. Groups hold all ranks; ``inputs`` is a list of input lists, one for each rank.
 
-    def __init__(self, graph: fx.Graph, inputs: list[list[torch.Tensor]]) -> None:
+    root: where ``get_attr`` nodes find the sub-graphs of ``control_deps``.
+    """
+
+    def __init__(self, graph: fx.Graph, inputs: list[list[torch.Tensor]], root: Any = None) -> None:
         self.graph = graph
+        self.root = root
         self.inputs = [[t.clone() for t in one] for one in inputs]
         self.world = len(inputs)
         self.pending: dict[fx.Node, list[Any]] = {}
@@ -38,6 +42,8 @@ class VirtualRanks:
                 elif node.op == "output":
                     results = [self._resolve(node.args[0], env, r) for r in range(self.world)]
                     return [list(r) + self.inputs[i] for i, r in enumerate(results)]
+                elif node.op == "get_attr":
+                    env[node] = [getattr(self.root, node.target)] * self.world
                 else:
                     env[node] = self._call(node, env)
         raise AssertionError("graph without output")
@@ -46,7 +52,28 @@ class VirtualRanks:
     def _resolve(argument: Any, env: dict[fx.Node, list[Any]], rank: int) -> Any:
         return fx.node.map_arg(argument, lambda n: env[n][rank])
 
+    def _held(self, node: fx.Node, env: dict[fx.Node, list[Any]]) -> list[Any]:
+        """What a sub-graph returns; what is in flight under an outer name is so under the inner one."""
+        _, source, *operands = node.args
+        inner: dict[fx.Node, list[Any]] = {}
+        given = iter(operands)
+        for part in env[source][0].graph.nodes:
+            if part.op == "output":
+                return inner[part.args[0]]
+            if part.op == "placeholder":
+                outer = next(given)
+                inner[part] = env[outer]
+                if outer in self.pending:
+                    self.pending[part] = self.pending.pop(outer)
+            else:
+                inner[part] = self._call(part, inner)
+                if part in self.pending:
+                    self.pending[node] = self.pending.pop(part)
+        raise AssertionError("sub-graph without output")
+
     def _call(self, node: fx.Node, env: dict[fx.Node, list[Any]]) -> list[Any]:
+        if getattr(node.target, "_name", "") == "control_deps":
+            return self._held(node, env)
         name = str(node.target).rsplit(".", 1)[0]
         per_rank = [self._resolve((node.args, node.kwargs), env, r) for r in range(self.world)]
         if name == "_c10d_functional.wait_tensor":
