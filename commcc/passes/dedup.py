@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from commcc.memory import MemoryModel
 from commcc.passes.base import Pass
+from commcc.passes.budget import GIB, budget_bytes, budget_option
 from commcc.passes.options import option, to_text
 from commcc.plan import Duplicate, LeftOut, Plan
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from commcc.cost import CostModel
     from commcc.index import GraphIndex
     from commcc.terms import Json
-
-GIB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -45,14 +44,7 @@ class Dedup(Pass):
     max_topo_span: int | None = option(
         None, "nodes between a gather and one that repeats it", type="int", minimum=0, none="no limit"
     )
-    memory_budget: str | float | None = option(
-        "auto",
-        "peak memory in GiB; auto is the graph's own peak and the larger of 1 GiB and 5 %",
-        type="float",
-        minimum=0,
-        choices=("auto",),
-        none="no limit",
-    )
+    memory_budget: str | float | None = budget_option("peak memory")
 
     def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
         """What to serve by which gather."""
@@ -89,11 +81,8 @@ class _Room:
             self.last.update(dict.fromkeys(touched, node))
         self.buffers = index.estimates.buffers
         self.bytes = index.estimates.buffer_bytes
-        self.limit: int | None = None
-        if budget == "auto":
-            self.limit = found.peak_bytes + max(GIB, found.peak_bytes // 20)
-        elif budget is not None:
-            self.limit = max(found.peak_bytes, int(float(budget) * GIB))
+        limit = budget_bytes(budget, found.peak_bytes)
+        self.limit = None if limit is None else max(found.peak_bytes, limit)
 
     def hold(self, keep: int, until: int) -> int:
         """Keep the result of ``keep`` until another launch; bytes that do not fit, 0 after it was done."""

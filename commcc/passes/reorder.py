@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from commcc.errors import OptionError
 from commcc.passes.base import Pass
+from commcc.passes.budget import GIB, budget_bytes, budget_option
 from commcc.passes.hold import control_edges
 from commcc.passes.options import option, to_text
 from commcc.plan import Plan
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from commcc.index import GraphIndex
     from commcc.schedule import Found, Limits, Problem
     from commcc.terms import Json
-
-GIB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -60,14 +59,7 @@ class Reorder(Pass):
         minimum=0,
         none="no limit",
     )
-    memory_budget: str | float | None = option(
-        "auto",
-        "peak memory in GiB; auto is the graph's own peak and the larger of 1 GiB and 5 %",
-        type="float",
-        minimum=0,
-        choices=("auto",),
-        none="no limit",
-    )
+    memory_budget: str | float | None = budget_option("peak memory")
     effort: int = option(6, "schedules to try; more take longer and are never worse", type="int", minimum=1)
     control_deps: bool = option(
         False, "write the order into the graph as control edges, for a backend that would reorder again", type="bool"
@@ -103,18 +95,13 @@ class Reorder(Pass):
     def _limits(self, peak: int, inputs: int) -> Limits:
         from commcc.schedule import Limits
 
-        budget: int | None = None
-        if self.memory_budget == "auto":
-            budget = peak + max(GIB, peak // 20)
-        elif self.memory_budget is not None:
-            budget = int(float(self.memory_budget) * GIB)
-            if budget < inputs:
-                raise OptionError(
-                    f"memory_budget={self.memory_budget:g} GiB is less than the graph's inputs take, "
-                    f"{inputs / GIB:.2f} GiB",
-                    where="pass 'reorder'",
-                    hint=f"the graph's own peak is {peak / GIB:.2f} GiB",
-                )
+        budget = budget_bytes(self.memory_budget, peak)
+        if budget is not None and budget < inputs:
+            raise OptionError(
+                f"memory_budget={budget / GIB:g} GiB is less than the graph's inputs take, {inputs / GIB:.2f} GiB",
+                where="pass 'reorder'",
+                hint=f"the graph's own peak is {peak / GIB:.2f} GiB",
+            )
         in_flight = None if self.max_in_flight_gb is None else int(self.max_in_flight_gb * GIB)
         return Limits(budget, in_flight, self.max_compute_prefetch)
 

@@ -44,7 +44,7 @@ def detail(document: Mapping[str, Any]) -> list[RenderableType]:
             continue
         table = make_table("", "option", "type", "default", "meaning")
         for option in each["options"]:
-            kind = "|".join(option["choices"]) or option["type"]
+            kind = "|".join([*option["choices"], *([option["type"]] if option["type"] != "choice" else [])])
             none = f" 'none': {sentence(option['none'])}" if option["none"] else ""
             meaning = sentence(option["help"]) + none
             table.add_text(option["name"], kind, value_text(_tupled(option["default"])), meaning)

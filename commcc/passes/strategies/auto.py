@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commcc.errors import OptionError
+from commcc.passes.budget import GIB, budget_bytes
 from commcc.passes.eligibility import eligible, select_groups
 from commcc.passes.greedy import MIB, Limits, key_of, size_of, walk
 from commcc.passes.strategies.formed import Formed, bucket_of, size_text
@@ -47,7 +48,6 @@ CAPS = (2, 8, 32, 128, 512)
 _SCHEDULES = 2
 #: A step has to be this much shorter to be worth more merges, in permille.
 _WORTH = 1
-_GIB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class _Search:
         self.keys = _by_duration(taken, self.costs, options.multi_dtype)
         self.ladders = [_ladder(key, taken, options.multi_dtype) for key in self.keys]
         peak = live_bytes(index).peak_bytes
-        self.limits = ScheduleLimits(peak + max(_GIB, peak // 20), 2 * _GIB, 50)
+        self.limits = ScheduleLimits(budget_bytes("auto", peak), 2 * GIB, 50)
         self.tried: dict[tuple[int, ...], Tried] = {}
         self.formed: dict[tuple[int, ...], tuple[PlannedBucket, ...]] = {}
         self.best_ns: int | None = None
