@@ -53,6 +53,19 @@ class StepMaker(IndexMaker):
         node = self._add("output", 0, self.results)
         self.light.add(node)
 
+    def inputs_first(self):
+        """Renumber the nodes as graphs have them."""
+        ops = self.ops
+        old = sorted(range(len(ops)), key=lambda i: ops[i] != "placeholder")
+        new = {node: at for at, node in enumerate(old)}
+        self.ops, self.ns, self.sizes = ([table[i] for i in old] for table in (ops, self.ns, self.sizes))
+        self.data, self.order = ([tuple(new[p] for p in table[i]) for i in old] for table in (self.data, self.order))
+        self.made = {new[i]: self.made[i] for i in old if i in self.made}
+        self.wait_of = {new[wait]: new[launch] for wait, launch in self.wait_of.items()}
+        self.same = {new[i]: new[source] for i, source in self.same.items()}
+        self.results = [new[i] for i in self.results]
+        self.light, self.heavy = {new[i] for i in self.light}, {new[i] for i in self.heavy}
+
     def index(self):
         index, count = super().index(), len(self.ops)
         buffers = list(range(count))
@@ -99,6 +112,7 @@ class _Step:
     def finished(self, x):
         self.make.results.append(x)
         self.make.output()
+        self.make.inputs_first()
         return self.make.index(), self.make.costs(launch_ns=self.rng.choice((0, 1, 2)))
 
 

@@ -1,0 +1,278 @@
+"""Schedules of random graphs: legal, within limits, never worse than the graph's own order, the same everywhere."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from commcc.memory import MemoryModel, live_bytes
+from commcc.schedule import Limits, Problem, scheduler, search
+from commcc.schedule.live import LiveCurve
+from commcc.schedule.scheduler import Policy, schedule
+from commcc.simulate import Simulator
+from tests.index_maker import IndexMaker, random_order
+from tests.schedule_graphs import check_order, scheduled_graph
+from tests.slow_memory import slow_live_bytes
+from tests.slow_simulator import SlowSimulator
+
+RELAXED = settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+FEW = settings(RELAXED, max_examples=40)
+SEEDS = st.integers(0, 10**6)
+#: Live bytes over the graph's own peak, in per cent; None for no budget.
+MORE = st.sampled_from((None, -10, 0, 0, 5, 30))
+#: Bytes in flight, in multiples of the largest collective; compute nodes between a launch and its wait.
+FLIGHTS = st.sampled_from((None, None, 0, 1, 2))
+PREFETCH = st.sampled_from((None, None, 0, 1, 3))
+EFFORT = st.integers(1, 14)
+POLICIES = st.builds(
+    lambda share, lead: (share, lead), st.sampled_from((500, 900, 1000)), st.sampled_from((1000, 8000))
+)
+
+
+@lru_cache(maxsize=64)
+def problem_of(seed):
+    return Problem(*scheduled_graph(seed))
+
+
+def limits_of(problem, more=None, flights=None, prefetch=None):
+    own = live_bytes(problem.index).peak_bytes
+    budget = None if more is None else own + own * more // 100
+    largest = max(problem.bytes.values(), default=0)
+    return Limits(budget, None if flights is None else flights * largest, prefetch)
+
+
+def one(problem, base, policy, limits):
+    """One schedule from ``base``."""
+    return schedule(problem, base, Policy(problem.bound * policy[0] // 1000, policy[1]), limits)
+
+
+# What a search returns
+
+
+@RELAXED
+@given(SEEDS, MORE, FLIGHTS, PREFETCH, EFFORT)
+def test_a_schedule_is_legal_and_never_worse(seed, more, flights, prefetch, effort):
+    problem = problem_of(seed)
+    limits = limits_of(problem, more, flights, prefetch)
+    found = search(problem, limits, effort)
+    check_order(problem.index, found.order)
+    own = live_bytes(problem.index)
+    assert found.peak_bytes == live_bytes(problem.index, found.order).peak_bytes
+    step, own_step = (Simulator(problem.index, problem.costs).run(order).step_ns for order in (found.order, None))
+    assert found.step_ns == step >= problem.bound
+    assert found.tried <= effort
+    if limits.budget is None or own.peak_bytes <= limits.budget:
+        assert step <= own_step
+        assert limits.budget is None or found.peak_bytes <= limits.budget
+    else:
+        assert found.peak_bytes <= own.peak_bytes
+
+
+@FEW
+@given(SEEDS, st.sampled_from((0, 5, 30)), EFFORT)
+def test_the_slow_references_agree(seed, more, effort):
+    """Live bytes asked buffer by buffer, the step nanosecond by nanosecond."""
+    problem = problem_of(seed)
+    limits = limits_of(problem, more)
+    found = search(problem, limits, effort)
+    live = slow_live_bytes(problem.index, found.order)
+    assert max(live, default=0) == found.peak_bytes <= limits.budget
+    slow = SlowSimulator(problem.index, problem.costs, found.order)
+    slow.run()
+    assert slow.step == found.step_ns
+
+
+@FEW
+@given(SEEDS, MORE, FLIGHTS, PREFETCH)
+def test_more_effort_is_never_worse(seed, more, flights, prefetch):
+    problem = problem_of(seed)
+    limits = limits_of(problem, more, flights, prefetch)
+    ranks = []
+    for effort in (1, 2, 3, 5, 6, 9, 14):
+        found = search(problem, limits, effort)
+        over = 0 if limits.budget is None else max(0, found.peak_bytes - limits.budget)
+        ranks.append((over, found.step_ns))
+    assert ranks == sorted(ranks, reverse=True)
+
+
+def test_schedules_pay():
+    """Not only the graph's own order: on most graphs with collectives something better is found."""
+    better = 0
+    for seed in range(1, 81, 4):
+        problem = problem_of(seed)
+        better += search(problem, Limits(), 6).step_ns < problem.simulator.run().step_ns
+    assert better >= 18
+
+
+def test_the_same_in_another_interpreter():
+    """Nothing depends on the order of sets, on addresses or on what ran before."""
+    code = (
+        "from tests.test_schedule import *\n"
+        "for seed in range(16):\n"
+        "    problem = problem_of(seed)\n"
+        "    print(seed, search(problem, limits_of(problem, 5, 2, 3), 6))\n"
+    )
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(Path.cwd())},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "77")
+    }
+    again = "".join(
+        f"{seed} {search(problem_of(seed), limits_of(problem_of(seed), 5, 2, 3), 6)}\n" for seed in range(16)
+    )
+    assert seen == {again}
+
+
+def test_nothing_to_schedule():
+    for make in (IndexMaker(), IndexMaker()):
+        found = search(Problem(make.index(), make.costs()), Limits(0, 0, 0), 3)
+        assert (found.order, found.step_ns, found.peak_bytes) == ((), 0, 0)
+
+
+# The limits of one schedule, from any legal order
+
+
+@RELAXED
+@given(SEEDS, POLICIES, MORE, FLIGHTS, PREFETCH)
+def test_one_schedule_is_legal_from_any_legal_order(seed, policy, more, flights, prefetch):
+    problem = problem_of(seed)
+    base = shuffled(problem, seed)
+    order = one(problem, base, policy, limits_of(problem, more, flights, prefetch))
+    check_order(problem.index, order)
+
+
+def shuffled(problem, seed):
+    """A random legal order with inputs first, output last."""
+    index, base = problem.index, random_order(problem.index, random.Random(seed))
+    inputs = set(index.placeholders)
+    last = {len(index) - 1} if index.ops and index.ops[-1] == "output" else set()
+    middle = [node for node in base if node not in inputs | last]
+    return [*sorted(inputs), *middle, *last]
+
+
+@RELAXED
+@given(SEEDS, POLICIES, st.booleans(), st.sampled_from((0, 5, 30)))
+def test_one_schedule_stays_within_a_budget_that_its_base_meets(seed, policy, other, more):
+    problem = problem_of(seed)
+    base = shuffled(problem, seed) if other else list(range(len(problem.index)))
+    peak = live_bytes(problem.index, base).peak_bytes
+    budget = peak + peak * more // 100
+    assert live_bytes(problem.index, one(problem, base, policy, Limits(budget))).peak_bytes <= budget
+
+
+def flown(index, order, sizes):
+    """Most bytes of collectives launched and not waited for, of those that somebody waits for."""
+    left = {node: len(facts.waits) for node, facts in index.launches.items() if facts.asynchronous and facts.waits}
+    flying = most = 0
+    for node in order:
+        flying += sizes[node] if node in left else 0
+        most = max(most, flying)
+        launch = index.wait_of.get(node)
+        if launch in left:
+            left[launch] -= 1
+            flying -= 0 if left[launch] else sizes[launch]
+    return most
+
+
+@RELAXED
+@given(SEEDS, MORE, st.sampled_from((0, 1, 2)), PREFETCH, EFFORT)
+def test_bytes_in_flight(seed, more, flights, prefetch, effort):
+    """Within the limit, or what the graph's own order has; where waits are for results and not for views of them.
+
+    A wait for a view cannot make room before the view has run.
+    """
+    problem = problem_of(seed)
+    index, limits = problem.index, limits_of(problem, more, flights, prefetch)
+    assume(all(index.data_preds[wait] == (launch,) for wait, launch in index.wait_of.items()))
+    own = Simulator(index, problem.costs).run().in_flight_bytes
+    order = search(problem, limits, effort).order
+    assert flown(index, order, problem.bytes) <= max(limits.in_flight, own)
+
+
+@RELAXED
+@given(SEEDS, MORE, FLIGHTS, st.sampled_from((0, 1, 3)), EFFORT)
+def test_compute_between_launch_and_wait(seed, more, flights, prefetch, effort):
+    """Compute nodes between a launch and its first wait: within the limit, or as many as in the graph's own order."""
+    problem = problem_of(seed)
+    index = problem.index
+    order = search(problem, limits_of(problem, more, flights, prefetch), effort).order
+    place = {node: at for at, node in enumerate(order)}
+    for launch, facts in index.launches.items():
+        if facts.asynchronous and facts.waits:
+            own = sum(index.compute[launch : min(facts.waits)])
+            between = order[place[launch] : min(place[wait] for wait in facts.waits)]
+            assert sum(index.compute[node] for node in between) <= max(prefetch, own)
+
+
+# The memory curve
+
+
+class CheckedCurve(LiveCurve):
+    """Compares the curve with the memory of the plan, computed anew after every node that runs."""
+
+    hoists = 0
+
+    def __init__(self, memory, base, budget):
+        super().__init__(memory, base, budget)
+        self.memory, self.base, self.order, self.to_run = memory, list(base), [], []
+        self.check()
+
+    def hoist(self, nodes, front):
+        allowed = super().hoist(nodes, front)
+        if allowed:
+            assert not self.to_run
+            self.to_run = list(nodes)
+            CheckedCurve.hoists += 1
+        else:
+            self.check()
+        return allowed
+
+    def ran(self, node):
+        super().ran(node)
+        self.order.append(node)
+        if self.to_run:
+            assert self.to_run.pop(0) == node
+        if not self.to_run:
+            self.check()
+
+    def check(self):
+        done = set(self.order)
+        rest = [node for node in self.base if node not in done]
+        expected = self.memory.live([*self.order, *rest]).live[len(self.order) :]
+        place = {node: at for at, node in enumerate(self.base)}
+        assert [int(self._live[place[node]]) for node in rest] == list(expected)
+
+
+@RELAXED
+@given(SEEDS, POLICIES, st.booleans(), st.sampled_from((0, 5, 30, 100)))
+def test_the_curve_is_the_memory_of_the_plan_at_every_step(seed, policy, other, more):
+    problem = problem_of(seed)
+    base = shuffled(problem, seed) if other else list(range(len(problem.index)))
+    budget = live_bytes(problem.index, base).peak_bytes * (100 + more) // 100
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scheduler, "LiveCurve", CheckedCurve)
+        one(problem, base, policy, Limits(budget))
+
+
+def test_the_curve_was_used():
+    """The test above looks at hoists, and some are refused."""
+    before = CheckedCurve.hoists
+    problem = problem_of(5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scheduler, "LiveCurve", CheckedCurve)
+        one(problem, range(len(problem.index)), (1000, 8000), limits_of(problem, 30))
+    assert CheckedCurve.hoists > before
+    assert isinstance(problem.memory, MemoryModel)
