@@ -222,6 +222,26 @@ def test_the_same_form_without_the_mistake():
     assert any(note.rule == "dropped" for note in verdict.notes)
 
 
+def constant(f, value):
+    node = f.b.graph.get_attr("weight")
+    node.meta["val"] = value
+    return node
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_gathers_of_a_constant(written):
+    """Every use fetches the constant again; a write through one of them is seen by all."""
+    f = Forced()
+    one = f.gather(constant(f, f.p.meta["val"]))
+    first = f.mm(f.x, one[1])
+    if written:
+        f.b.call(aten.add_.Tensor, constant(f, f.p.meta["val"]), 1)
+    two = f.gather(constant(f, f.p.meta["val"]))
+    plan, verdict = f.verdict(one, two, [f.mm(first, two[1])])
+    assert bool(plan.duplicates) == (not written)
+    assert verdict.status == ("different" if written else "proved")
+
+
 def test_other_spellings_are_left_alone():
     """The same arguments by keyword: equal in truth, but not found. No harm is done."""
     f = Forced()

@@ -94,6 +94,18 @@ def test_roles_come_apart_and_the_program_stays(seed, roles):
     assert not split(after, roles)[1].changes
 
 
+def test_a_group_that_was_split_off_before_is_used_again():
+    program = mixture()
+    once, plan = split(program, ("ep",))
+    launch, name = plan.regroups[0].launch, plan.regroups[0].group
+    group = next(g for g in plan.groups if g.name == name)
+    back = renamed(once, lambda n: n.name == build_index(program).names[launch], group.origin)
+    again, second = split(back, ("ep",))
+    assert not second.groups
+    assert second.regroups == (Regroup(launch, group.name),)
+    assert dict(again.groups) == dict(once.groups)
+
+
 # What the verifier must not accept
 
 

@@ -1,7 +1,8 @@
 """Which storages each node's result lives in.
 
 A storage is an int. Views share the storage of what they look at, a wait that of its launch, an
-``_out`` or in-place op that of the buffer it writes; everything else makes a new one. ``reshape``
+``_out`` or in-place op that of the buffer it writes, a constant that of the same constant fetched before;
+everything else makes a new one. ``reshape``
 may copy or not; it counts as a view here, which can only add order edges.
 """
 
@@ -25,14 +26,19 @@ def assign_storages(
     ``copies``: nodes whose result is new although the op could have returned a view.
     """
     storages: list[tuple[int, ...]] = []
+    constants: dict[object, tuple[int, ...]] = {}
     fresh = 0
     for i, node in enumerate(nodes):
         shares = node.op == "call_function" and i not in copies
         shared = _shared(node, number, storages) if shares else None
+        if node.op == "get_attr":
+            shared = constants.get(node.target)
         if shared is None:
             count = _elements(node.meta.get("val"))
             shared = tuple(range(fresh, fresh + count))
             fresh += count
+        if node.op == "get_attr":
+            constants[node.target] = shared
         storages.append(shared)
     return tuple(storages)
 
