@@ -41,6 +41,7 @@ COMMANDS = {
     "inspect": "commcc.cli.inspect:command",
     "simulate": "commcc.cli.simulate:command",
     "run": "commcc.cli.run:command",
+    "sweep": "commcc.cli.sweep:command",
     "bucket": "commcc.cli.rewriting:pass_command",
     "reorder": "commcc.cli.rewriting:pass_command",
     "tag": "commcc.cli.rewriting:pass_command",

@@ -1,0 +1,138 @@
+"""``commcc sweep``: one pipeline with many settings of its options, side by side."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from commcc.cli.costing import report_costs
+from commcc.cli.outputs import check_output
+from commcc.cli.parameters import GRAPH_HELP, common_options, cost_option, graph_argument, hint_option, trust_option
+from commcc.cli.run import choose, made_of, pipeline_options, said
+from commcc.errors import EXIT_FINDINGS, EXIT_OK, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from commcc.cli.session import Session
+    from commcc.cost import CostModel
+    from commcc.passes.base import Pass
+
+HELP = f"""Run a pipeline with every combination of settings, and show which are worth having.
+
+{GRAPH_HELP} The pipeline is given as for 'commcc run'. Every result is verified; no graph is written.
+A setting is on the Pareto front when no other is as good in step time, peak memory and max
+consecutive compute, and better in one of them. The best has the shortest step.
+"""
+_YAML = (".yaml", ".yml")
+_PAGES = (".html",)
+
+
+@click.pass_obj
+def _sweep(session: Session, /, graph: str, cost: CostModel, hints: dict[str, int], **given: Any) -> int:
+    from commcc.sweep import make_grid
+
+    named = choose(session, {kind: given[kind] for kind in ("passes", "pipeline", "preset")})
+    if named.kind == "plan":
+        raise OptionError("a plan has no options to vary", hint="give --passes, --pipeline or --preset")
+    passes: list[Pass] = list(made_of(session, named))  # type: ignore[arg-type]
+    grid = make_grid(passes, given["params"])
+    best_out = _target(session, given["output"], _YAML, "-o")
+    page = _target(session, given["page"], _PAGES, "--html")
+    with session.working("loading PyTorch") as say:
+        from commcc import sweep as sweeping
+
+        say(f"reading {graph}")
+        program = session.load(graph)
+    task = sweeping.Task(graph, session.trust, cost, hints)
+    with _bar(session, len(grid.points)) as progress:
+        result = sweeping.sweep(grid, task, program, jobs=given["jobs"], progress=progress)
+    from commcc.report import sweeping as report
+
+    written = {"best_out": None if best_out is None else str(best_out), "html": None if page is None else str(page)}
+    document = report.sweeping(graph, said(named, passes), result, **written)
+    if best_out is not None and document["best"] is not None:
+        _write(best_out, str(document["best_yaml"]))
+    if page is not None:
+        from commcc.report.sweep_html import write_html
+
+        _write(page, write_html(document))
+    session.report_notes(program.notes)
+    for warning in result.first.ident.warnings:
+        session.warn(warning)
+    report_costs(session, hints, result.first)
+    best = result.best
+    session.emit(document, brief="" if best is None else result.point(best).text, view=lambda: report.view(document))
+    return EXIT_OK if best is not None else EXIT_FINDINGS
+
+
+def _target(session: Session, path: str | None, extensions: tuple[str, ...], flag: str) -> Path | None:
+    return None if path is None else check_output(session, path, extensions, flag)
+
+
+def _write(target: Path, text: str) -> None:
+    from commcc.files import replace_file
+
+    replace_file(target, lambda stream: stream.write(text.encode()))
+
+
+@contextmanager
+def _bar(session: Session, total: int) -> Iterator[Callable[[int], None] | None]:
+    """A progress bar on a terminal."""
+    if session.quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from commcc.report.console import make_console
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=make_console(sys.stderr), transient=True) as shown:
+        bar = shown.add_task("settings", total=total)
+        yield lambda done: shown.update(bar, completed=done)
+
+
+command = click.Command(
+    "sweep",
+    callback=_sweep,
+    help=HELP,
+    short_help="A pipeline with many settings, side by side",
+    params=[
+        graph_argument(),
+        *pipeline_options(plan=False),
+        click.Option(
+            ["--param", "params"],
+            multiple=True,
+            metavar="PASS.OPTION=VALUE,...",
+            help="Values of one option, as in 'bucket.max_topo_span=500,1000,none'; a list is 10:25. bucket#2 is the "
+            "second pass of that name. Can be given several times: every combination is run.",
+        ),
+        click.Option(
+            ["--jobs"],
+            type=click.IntRange(min=0),
+            default=0,
+            metavar="N",
+            help="Processes to run at a time, each with the graph in memory. [default: one for each core]",
+        ),
+        click.Option(
+            ["-o", "--output"],
+            type=click.Path(path_type=str),
+            metavar="FILE",
+            help="Write the best setting as a pipeline; .yaml.",
+        ),
+        click.Option(
+            ["--html", "page"],
+            type=click.Path(path_type=str),
+            metavar="FILE",
+            help="Write a plot of all settings as one self-contained page; .html.",
+        ),
+        cost_option(required=True),
+        hint_option(),
+        trust_option(),
+        *common_options(),
+    ],
+)

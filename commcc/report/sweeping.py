@@ -1,0 +1,116 @@
+"""What ``commcc sweep`` says: every setting, which are on the Pareto front, and the best as YAML."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from commcc.pipelines import pipeline_yaml
+from commcc.report import costs
+from commcc.report.console import make_table
+from commcc.report.documents import document
+from commcc.report.metrics import costed_by
+from commcc.report.stepping import COLUMNS
+from commcc.report.units import change, count, plural, printable
+from commcc.snapshot import cost_warnings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import RenderableType
+
+    from commcc.report.console import Section
+    from commcc.sweep import SweepResult
+    from commcc.terms import Json
+
+    Document = Mapping[str, Any]
+
+
+def sweeping(graph: str, said: Mapping[str, Json], result: SweepResult, **written: Json) -> dict[str, Json]:
+    """The JSON of a sweep. Numbers of settings are positions in ``settings``."""
+    best = result.best
+    settings: list[Json] = [
+        {
+            "values": list(point.values),
+            "pipeline": point.text,
+            "front": number in result.front,
+            "changed": outcome.changed,
+            "verified": outcome.verified or None,
+            "error": outcome.error,
+            "seconds": round(outcome.seconds, 4),
+            "metrics": dict(outcome.metrics),
+        }
+        for number, (point, outcome) in enumerate(zip(result.grid.points, result.outcomes, strict=True))
+    ]
+    return document(
+        "sweep",
+        input=graph,
+        fingerprint=result.first.index.fingerprint,
+        **said,
+        **written,
+        parameters=[{"name": p.name, "values": list(p.values)} for p in result.grid.parameters],
+        max_consecutive_of=result.run_kind,
+        **costs.costs(result.first),
+        before=dict(result.before),
+        settings=settings,
+        front=list(result.front),
+        best=best,
+        best_yaml=None if best is None else best_yaml(result, best),
+        warnings=[*result.first.ident.warnings, *cost_warnings(result.first)],
+    )
+
+
+def best_yaml(result: SweepResult, number: int) -> str:
+    """A setting as a pipeline file, with a comment on what it gives."""
+    metrics = result.outcomes[number].metrics
+    prediction = result.first.prediction
+    assert prediction is not None
+    head = (
+        f"# Best of {plural(len(result.outcomes), 'setting')}: step {metrics['step_ms']:.3f} ms, "
+        f"before {result.before['step_ms']:.3f} ms.\n"
+        f"# Simulated with {printable(prediction.costs.model)}, hash {prediction.costs.hash}.\n"
+    )
+    return head + pipeline_yaml(result.point(number).passes)
+
+
+def view(document: Document) -> list[RenderableType]:
+    """A row for each setting, then the best as YAML."""
+    shown: list[RenderableType] = [_table(document), *costed_by(document), ""]
+    failed = [f"{number}: {setting['error']}" for number, setting in _numbered(document) if setting["error"]]
+    shown += [Text(printable(f"setting {text}"), style="yellow") for text in failed]
+    if document["best"] is None:
+        return [*shown, Text("no setting could be run", style="bold red")]
+    shown.append(Text(printable(document["best_yaml"].rstrip())))
+    for key, label in (("best_out", "best setting written to "), ("html", "page written to ")):
+        if document.get(key):
+            shown += ["", Text.assemble(label, (document[key], "bold"))]
+    return shown
+
+
+def _table(document: Document) -> Section:
+    """The figures, less is better in all but ``hidden``; settings on the front have a star, the best two."""
+    names = [parameter["name"] for parameter in document["parameters"]]
+    columns = [column for column in COLUMNS if column.value(document["before"]) is not None]
+    headings = [column.heading for column in columns]
+    numbers = ("#", *names, *headings, "step change")
+    total, front = len(document["settings"]), len(document["front"])
+    title = f"{plural(total, 'setting')}, {count(front)} on the Pareto front of step, peak memory and max consecutive"
+    table = make_table(title, "", "#", *names, *headings, "step change", numbers=numbers)
+    before = document["before"]
+    table.add_text("", "", *("as it came", *("" for _ in names[1:])), *(c.show(c.value(before)) for c in columns), "")
+    for number, setting in _numbered(document):
+        best = number == document["best"]
+        mark = "**" if best else "*" if setting["front"] else ""
+        metrics = setting["metrics"]
+        figures = (
+            ["failed", *("" for _ in columns[1:])] if setting["error"] else [c.show(c.value(metrics)) for c in columns]
+        )
+        delta = "" if setting["error"] else change(before["step_ms"], metrics["step_ms"])
+        cells = (mark, str(number), *setting["values"], *figures, delta)
+        table.add_text(*(Text(printable(cell), style="bold" if best else "") for cell in cells))
+    return table
+
+
+def _numbered(document: Document) -> list[tuple[int, Any]]:
+    return list(enumerate(document["settings"]))
