@@ -72,7 +72,8 @@ def choose(options: Bucket, index: GraphIndex, present: Sequence[Collective], ab
         tops = dict.fromkeys(path.partition(".")[0] for path in known)
         hint = f"modules of this graph: {_some(list(tops))}" if tops else "this graph says nothing of its modules"
         raise OptionError("; ".join(problems), where="pass 'bucket'", hint=hint)
-    idle = [entry.name for entry in selection.entries if not any(find(c.module) is entry for c in present)]
+    busy = {entry.name for c in present if (entry := find(c.module)) is not None}
+    idle = [entry.name for entry in selection.entries if entry.name not in busy]
     if idle:
         remarks = (*remarks, f"no collective to merge in {_some(idle)}")
     return Chosen(selection.entries, find, wanted, remarks)

@@ -143,11 +143,13 @@ def _cut(members: list[Collective]) -> list[list[Collective]]:
 
 def _rows(units: Iterable[Unit], made: Prefetched) -> list[Json]:
     """One row for each entry and kind: its collectives, in how many launches, and beside which module they run."""
-    rows: dict[tuple[str, Kind], dict[str, Json]] = {}
-    for name, kind in dict.fromkeys((u.entry.name, u.kind) for u in units):
-        own = [u for u in units if (u.entry.name, u.kind) == (name, kind)]
+    by_row: dict[tuple[str, Kind], list[Unit]] = defaultdict(list)
+    for unit in units:
+        by_row[unit.entry.name, unit.kind].append(unit)
+    rows: list[Json] = []
+    for (name, kind), own in by_row.items():
         beside = "prefetched_by" if kind is Kind.ALL_GATHER else "waits_behind"
-        rows[name, kind] = {
+        row: dict[str, Json] = {
             "entry": name,
             "kind": kind.value,
             "members": sum(c.stands_for for u in own for c in u.members),
@@ -155,4 +157,5 @@ def _rows(units: Iterable[Unit], made: Prefetched) -> list[Json]:
             "bytes": sum(size_of(c) for u in own for c in u.members),
             beside: next((made.beside[u.launch] for u in own if u.launch in made.beside), None),
         }
-    return list(rows.values())
+        rows.append(row)
+    return rows
