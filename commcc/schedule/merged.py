@@ -104,33 +104,13 @@ class _Merge:
 
     def _launch(self, number: int, bucket: Bucket) -> None:
         index = self.index
-        sources = [s for m in bucket.members for s in self._sources(bucket, m)]
-        inputs = [t for m in bucket.members for s in index.launches[m].inputs if (t := index.tensors[s]) is not None]
-        read = [t for s in sources if (t := index.tensors[s]) is not None]
-        whole = _whole(inputs)
-        together = _whole(read)
-        copied = Operation("aten.cat", tuple(read), (together,), None, False, together.bytes, together.bytes)
-        ns = self.model.operation(copied).ns
-        if bucket.shared_cast:
-            cast = Operation("aten._to_copy", (together,), (whole,), None, False, together.bytes, whole.bytes)
-            ns += self.model.operation(cast).ns
-        copy = self._add(
-            _Fact(
-                name=f"{bucket.kind}_bucket_{number}_cat",
-                op="aten.cat",
-                preds=self._new(sources),
-                order_preds=self._new(p for m in bucket.members for p in index.order_preds[m]),
-                tensor=whole,
-                buffers=(self._buffer(whole.bytes),),
-                work=Work.KERNEL,
-                ns=ns,
-            )
-        )
         first = bucket.members[0]
-        results = _whole([t for m in bucket.members if (t := index.tensors[m]) is not None])
+        name = f"{bucket.kind}_bucket_{number}"
+        copy = self._copied_in(name, bucket)
+        results = _whole([t for m in bucket.members if (t := index.tensors[m]) is not None], bucket.as_bytes)
         launched = self._add(
             _Fact(
-                name=f"{bucket.kind}_bucket_{number}",
+                name=name,
                 op=index.ops[first],
                 preds=(copy,),
                 order_preds=(),
@@ -145,6 +125,51 @@ class _Merge:
         self.launches[launched] = replace(index.launches[first], inputs=(copy,))
         if bucket.shared_cast:
             self.at.update((index.launches[m].inputs[0], launched) for m in bucket.members)
+
+    def _copied_in(self, name: str, bucket: Bucket) -> int:
+        """The node that the merged launch sends: the members' inputs side by side, cast if they were."""
+        index = self.index
+        sources = [s for m in bucket.members for s in self._sources(bucket, m)]
+        tensors = [index.tensors[s] for s in sources]
+        parts = [self._flat(f"{name}_in{place}", source) for place, source in enumerate(sources)]
+        order = self._new(p for m in bucket.members for p in index.order_preds[m])
+        together = _whole([t for t in tensors if t is not None], bucket.as_bytes)
+        read = tuple(t for t in tensors if t is not None)
+        copy = self._kernel(f"{name}_cat", "aten.cat", (tuple(dict.fromkeys(parts)), order), read, together)
+        if not bucket.shared_cast:
+            return copy
+        sent = [t for m in bucket.members for s in index.launches[m].inputs if (t := index.tensors[s]) is not None]
+        cast = index.ops[index.launches[bucket.members[0]].inputs[0]]
+        return self._kernel(f"{name}_cast", cast, ((copy,), ()), (together,), _whole(sent, as_bytes=False))
+
+    def _flat(self, name: str, source: int) -> int:
+        """The new number of an input; of a copy of it where its elements do not lie in a row."""
+        tensor = self.index.tensors[source]
+        if tensor is None or tensor.contiguous or len(tensor.shape) < 2:
+            return self.at[source]
+        return self._kernel(name, "aten.reshape", ((self.at[source],), ()), (tensor,), _whole([tensor], as_bytes=False))
+
+    def _kernel(
+        self,
+        name: str,
+        op: str,
+        preds: tuple[tuple[int, ...], tuple[int, ...]],
+        read: tuple[Tensor, ...],
+        made: Tensor,
+    ) -> int:
+        """Add a node that reads tensors and writes one. preds: of data, and of order only."""
+        size = sum(t.bytes for t in read)
+        fact = _Fact(
+            name=name,
+            op=op,
+            preds=preds[0],
+            order_preds=preds[1],
+            tensor=made,
+            buffers=(self._buffer(made.bytes),),
+            work=Work.KERNEL,
+            ns=self.model.operation(Operation(op, read, (made,), None, False, size, made.bytes)).ns,
+        )
+        return self._add(fact)
 
     def _sources(self, bucket: Bucket, member: int) -> tuple[int, ...]:
         inputs = self.index.launches[member].inputs
@@ -164,28 +189,21 @@ class _Merge:
     def _member(self, unit: Unit, bucket: Bucket) -> None:
         index, member = self.index, bucket.members[unit.member]
         wait = index.launches[member].waits[0]
-        tensor = index.tensors[wait]
-        own = index.estimates.buffers[wait]
-        merged = self.facts[self.wait_of[unit.number]].buffers
-        copies = bucket.copies[unit.member] or bucket.as_bytes or _scattered(index.launches[member])
-        ns = 0
-        if copies and tensor is not None:
-            copied = Operation("aten.clone", (tensor,), (tensor,), None, False, tensor.bytes, tensor.bytes)
-            ns = self.model.operation(copied).ns
-        else:
-            self.same_buffer.update((b, merged[0]) for b in own)
-        self.at[wait] = self._add(
-            _Fact(
-                name=index.names[wait],
-                op="aten.clone" if copies else "aten.reshape",
-                preds=(self.wait_of[unit.number],),
-                order_preds=(),
-                tensor=tensor,
-                buffers=own if copies else merged,
-                work=Work.KERNEL if copies else Work.FREE,
-                ns=ns,
+        tensor, own = index.tensors[wait], index.estimates.buffers[wait]
+        merged = self.wait_of[unit.number]
+        scattered = _scattered(index.launches[member])
+        if tensor is None or not (bucket.copies[unit.member] or bucket.as_bytes or scattered):
+            shared = self.facts[merged].buffers
+            self.same_buffer.update((b, shared[0]) for b in own)
+            self.at[wait] = self._add(
+                _Fact(index.names[wait], "aten.reshape", (merged,), (), tensor, shared, Work.FREE, 0)
             )
-        )
+            return
+        source = merged
+        if bucket.as_bytes and bucket.copies[unit.member]:  # one copy to have the elements in a row, one to return
+            source = self._kernel(f"{index.names[wait]}_own", "aten.clone", ((merged,), ()), (tensor,), tensor)
+        self.at[wait] = self._kernel(index.names[wait], "aten.clone", ((source,), ()), (tensor,), tensor)
+        self.facts[self.at[wait]] = replace(self.facts[self.at[wait]], buffers=own)
 
     def _add(self, fact: _Fact) -> int:
         self.facts.append(fact)
@@ -258,8 +276,11 @@ class _Merge:
         return replace(self.costs, ns=tuple(ns), priced_by=(), how={}, latency_ns={})
 
 
-def _whole(parts: list[Tensor]) -> Tensor:
+def _whole(parts: list[Tensor], as_bytes: bool) -> Tensor:
     """One flat tensor with the elements of all."""
+    if as_bytes:
+        count = sum(t.bytes for t in parts)
+        return replace(parts[0], dtype="uint8", itemsize=1, shape=(count,), numel=count, contiguous=True)
     count = sum(t.numel or 0 for t in parts)
     return replace(parts[0], shape=(count,), numel=count, contiguous=True)
 

@@ -1,0 +1,232 @@
+"""Buckets merged in numbers against the same buckets merged in the graph, indexed and priced anew."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from commcc.apply import apply_plan
+from commcc.collectives import identify
+from commcc.cost import load_model
+from commcc.index import build_index
+from commcc.memory import live_bytes
+from commcc.passes.bucket import Bucket
+from commcc.passes.options import parse_pipeline
+from commcc.schedule import Limits, Problem, search
+from commcc.schedule.merged import merge
+from commcc.serialization import load
+from commcc.simulate import Simulator
+from tests.random_graphs import GraphBuilder, aten, random_program
+
+RELAXED = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+SAMPLES = Path(__file__).parents[1] / "sample_graphs"
+TINY = sorted(path.name.split(".")[0] for path in SAMPLES.glob("tiny_*.fx.txt*"))
+#: What a compiler fuses differently after a merge, in permille of the step; the small samples are all kernels of 2 us.
+FUSED_TOLERANCE = 40
+BUCKETINGS = (
+    "bucket{groups=all}",
+    "bucket{groups=all,bucket_cap_mb=0.01}",
+    "bucket{groups=all,bucket_cap_mb=0.0005}",
+    "bucket{groups=all,max_topo_span=20}",
+    "bucket{groups=all,multi_dtype=true}",
+    "bucket{groups=all,param_order=true}",
+    "bucket{strategy=module}",
+    "bucket{strategy=module,include_all_reduce=true,multi_dtype=true,prefetch=none}",
+    "bucket{strategy=overlap}",
+)
+MODELS = ("h100,fused=no", "a100,slowdown=1.4,share_link=all,fused=no", "cpu,launch_us=40,fused=no")
+
+
+@cache
+def model_of(text):
+    return load_model(text)
+
+
+@cache
+def sample(name):
+    return load(next(SAMPLES.glob(f"{name}.fx.txt*")))
+
+
+def figures(index, costs):
+    timeline = Simulator(index, costs).run()
+    return {
+        "step": timeline.step_ns,
+        "compute": timeline.compute_ns,
+        "communication": timeline.communication_ns,
+        "launching": timeline.launch_ns,
+        "exposed": timeline.exposed_ns,
+        "peak": live_bytes(index).peak_bytes,
+        "in flight": timeline.in_flight_bytes,
+    }
+
+
+def both(program, bucket, model):
+    """Figures of the graph with buckets merged, in the graph and in numbers, and the plan; None without buckets."""
+    index = build_index(program)
+    plan = bucket.plan(index, identify(index), model)
+    if not plan.buckets:
+        return None
+    after = build_index(apply_plan(program, index, plan))
+    made = merge(index, model.price(index), model, plan)
+    return figures(after, model.price(after)), figures(*made), plan
+
+
+def same(program, text, model=MODELS[0]):
+    """Asserts that both are the same, and returns the plan."""
+    (bucket,) = parse_pipeline(text)
+    found = both(program, bucket, model_of(model))
+    assert found is not None, "nothing was merged"
+    in_graph, in_numbers, plan = found
+    assert in_numbers == in_graph
+    return plan
+
+
+@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("text", BUCKETINGS)
+def test_samples(name, text):
+    (bucket,) = parse_pipeline(text)
+    found = both(sample(name), bucket, model_of(MODELS[0]))
+    if found is not None:
+        assert found[1] == found[0]
+
+
+OPTIONS = st.builds(
+    Bucket,
+    groups=st.sampled_from(("all", "primary")),
+    bucket_cap_mb=st.sampled_from((200.0, None, 0.001, 0.0005, (0.0005, 0.002))),
+    max_topo_span=st.sampled_from((None, 1500, 30)),
+    multi_dtype=st.booleans(),
+    param_order=st.booleans(),
+)
+
+
+@RELAXED
+@given(st.integers(0, 10**6), st.integers(2, 8), st.sampled_from((2, 4)), OPTIONS, st.sampled_from(MODELS))
+def test_random_programs(seed, layers, world, options, model):
+    found = both(random_program(seed, layers, world), options, model_of(model))
+    if found is not None:
+        assert found[1] == found[0]
+
+
+@pytest.mark.parametrize("name", [name for name in TINY if not name.endswith("_fw")][::2])
+@pytest.mark.parametrize("text", BUCKETINGS)
+def test_fused_costs_are_close(name, text):
+    """Communication, memory and bytes in flight are exact; chains that a merge splits are not seen."""
+    (bucket,) = parse_pipeline(text)
+    found = both(sample(name), bucket, model_of("h100"))
+    if found is None:
+        return
+    in_graph, in_numbers, _ = found
+    for key in ("communication", "launching", "peak", "in flight"):
+        assert in_numbers[key] == in_graph[key]
+    for key in ("step", "compute"):
+        assert abs(in_numbers[key] - in_graph[key]) * 1000 <= FUSED_TOLERANCE * in_graph[key]
+
+
+# Forms that samples and random programs do not have
+
+
+def rows(number, dtypes, shape=(3, 5)):
+    """A builder and parameters."""
+    build = GraphBuilder()
+    return build, [build.placeholder(f"p{i}", shape, dtypes[i % len(dtypes)]) for i in range(number)]
+
+
+def test_inputs_that_do_not_lie_in_a_row_are_copied_first():
+    build, shards = rows(4, [torch.float64], (4, 8))
+    x, results = build.placeholder("x", (8, 8)), []
+    for shard in shards:
+        weight = build.call(aten.view.default, build.gather(build.call(aten.t.default, shard), 2, "0"), [8, 8])
+        x = build.call(aten.mm.default, x, weight)
+        gradient = build.call(aten.mm.default, x, weight)
+        results.append(build.scatter(build.call(aten.t.default, gradient), 2, "0"))
+        results.append(build.reduce(build.call(aten.t.default, build.call(aten.mm.default, x, x)), "0"))
+    plan = same(build.program([x, *results], {"0": 2}), BUCKETINGS[0])
+    assert {b.kind.value for b in plan.buckets} == {"all_gather", "reduce_scatter", "all_reduce"}
+
+
+@pytest.mark.parametrize("to", [torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("world", [1, 2])
+def test_one_cast_for_all(to, turned, world):
+    """Also where the cast is what needs most memory."""
+    build, shards = rows(5, [torch.float32])
+    results = []
+    for shard in shards:
+        source = build.call(aten.t.default, shard) if turned else shard
+        gathered = build.gather(build.call(aten._to_copy.default, source, dtype=to), world, "0")
+        results.append(build.call(aten.add.Tensor, gathered, 1))
+    plan = same(build.program(results, {"0": world}), BUCKETINGS[0])
+    assert all(bucket.shared_cast for bucket in plan.buckets)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("returned", [False, True])
+def test_several_dtypes_in_one_bucket(world, returned):
+    build, shards = rows(5, [torch.bfloat16, torch.float32, torch.uint8])
+    gathered = [build.gather(shard, world, "0") for shard in shards]
+    results = gathered if returned else [build.call(aten.add.Tensor, each, 1) for each in gathered]
+    plan = same(build.program(results, {"0": world}), "bucket{groups=all,multi_dtype=true}")
+    assert [b.as_bytes for b in plan.buckets] == [True]
+
+
+def test_results_that_are_returned_are_copied():
+    build, shards = rows(4, [torch.float64], (4, 8))
+    results = []
+    for shard in shards:
+        weight = build.gather(shard, 2, "0")
+        results += [weight, build.reduce(build.call(aten.mm.default, weight, weight), "0")]
+        summed = build.reduce(build.call(aten.add.Tensor, weight, weight), "0")
+        results += [build.call(aten.view.default, summed, [64]), summed]
+    plan = same(build.program(results, {"0": 2}), BUCKETINGS[0])
+    assert any(any(bucket.copies) for bucket in plan.buckets)
+
+
+@pytest.mark.parametrize("text", ["bucket{groups=all}", "bucket{groups=all,multi_dtype=true}"])
+def test_a_group_of_one(text):
+    build, shards = rows(4, [torch.float64], (8, 8))
+    x, results = build.placeholder("x", (8, 8)), []
+    for shard in shards:
+        weight = build.gather(shard, 1, "0")
+        x = build.call(aten.mm.default, x, weight)
+        results.append(build.scatter(build.call(aten.mm.default, x, weight), 1, "0"))
+        results.append(build.reduce(build.call(aten.mm.default, x, x), "0"))
+    same(build.program([x, weight, *results], {"0": 1}), text)
+
+
+# What planners do with the result
+
+
+@pytest.mark.parametrize("name", ["tiny_llama_fsdp2_tp2_bw", "tiny_moe_fsdp4_ep2_bw", "tiny_llama_joint"])
+def test_the_result_can_be_scheduled(name):
+    """The schedule of the merged numbers is about as good as that of the merged graph."""
+    program, model = sample(name), model_of(MODELS[0])
+    index = build_index(program)
+    (bucket,) = parse_pipeline("bucket{groups=all,bucket_cap_mb=0.05}")
+    plan = bucket.plan(index, identify(index), model)
+    after = build_index(apply_plan(program, index, plan))
+    in_graph = Problem(after, model.price(after))
+    in_numbers = Problem(*merge(index, model.price(index), model, plan))
+    assert in_numbers.bound == in_graph.bound
+    found = [search(each, Limits(), 2) for each in (in_numbers, in_graph)]
+    assert abs(found[0].step_ns - found[1].step_ns) * 100 <= found[1].step_ns
+
+
+def test_nothing_else_is_changed():
+    """The index that is merged, and its costs, are as before; a plan without buckets gives the same figures."""
+    program, model = sample("tiny_llama_fsdp2_bw"), model_of(MODELS[0])
+    index = build_index(program)
+    costs = model.price(index)
+    (bucket,) = parse_pipeline(BUCKETINGS[0])
+    plan = bucket.plan(index, identify(index), model)
+    before = repr((index, costs))
+    first = merge(index, costs, model, plan)
+    assert repr((index, costs)) == before
+    assert repr(first) == repr(merge(index, costs, model, plan))
+    empty = merge(index, costs, model, type(plan)("", index.fingerprint))
+    assert figures(*empty) == figures(index, costs)
