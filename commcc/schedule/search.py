@@ -8,7 +8,9 @@ more effort is never worse. In turn
   better becomes the next base.
 
 An order that needs less memory above the budget wins, then the shorter simulated step, then the lower
-peak, then the one found first. Memory is that of :mod:`commcc.memory`, other code than the scheduler's.
+peak, then the one found first. Memory is that of :mod:`commcc.memory`, other code than the
+scheduler's. The search ends before its effort is used up where an order within the budget is at most 0.1 %
+above the lower bound, or where three schedules in a row made the step no shorter.
 """
 
 from __future__ import annotations
@@ -32,6 +34,10 @@ _GRID: tuple[Setting, ...] = (
 )
 #: So many schedules begin from the graph's own order before the best one is improved for the first time.
 _FIRST = 2
+#: So many schedules in a row without a gain end the search.
+_PATIENCE = 3
+#: No search for what is at most this much above the lower bound, in permille.
+_CLOSE = 1
 
 
 @dataclass(frozen=True)
@@ -52,15 +58,18 @@ def search(problem: Problem, limits: Limits, effort: int) -> Found:
     best = start = _judge(problem, range(len(problem.index)), 0, ())
     results: dict[Setting, tuple[int, int, int]] = {}
     unused: list[Setting] = []
-    tried = 0
-    while tried < effort and (unused or len(results) < len(_GRID)):
+    tried = idle = 0
+    while tried < effort and idle < _PATIENCE and not _close(problem, best, limits):
+        if not unused and len(results) == len(_GRID):
+            break
         explore = len(results) < len(_GRID) and (tried < _FIRST or tried % 2 == 0 or not unused)
         setting = _GRID[len(results)] if explore else unused.pop(0)
-        tried += 1
+        tried, idle = tried + 1, idle + 1
         found = _try(problem, start if explore else best, setting, limits, tried)
         if explore:
             results[setting] = _rank(found, limits)
         if _rank(found, limits) < _rank(best, limits):
+            idle = 0 if _rank(found, limits)[:2] < _rank(best, limits)[:2] else idle
             best = found
             unused = sorted(results, key=lambda each: results[each])
         elif explore and best is not start:
@@ -78,6 +87,12 @@ def _judge(problem: Problem, order: Sequence[int], tried: int, settings: tuple[S
     timeline = problem.simulator.run(order)
     peak = problem.memory.live(order).peak_bytes
     return Found(tuple(order), timeline.step_ns, peak, tried, settings)
+
+
+def _close(problem: Problem, found: Found, limits: Limits) -> bool:
+    """Whether there is next to nothing left to gain."""
+    near = found.step_ns * 1000 <= problem.bound * (1000 + _CLOSE)
+    return near and (limits.budget is None or found.peak_bytes <= limits.budget)
 
 
 def _rank(found: Found, limits: Limits) -> tuple[int, int, int]:
