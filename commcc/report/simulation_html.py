@@ -3,26 +3,18 @@
     text = write_html([side(...), side(...)], title="llama3_8b", options={...}, explanations=[...])
 
 The sources are the files of ``commcc/report/html``: ``page.html`` is the frame, ``style.css`` the
-style, and the scripts are joined in the order of ``SCRIPTS`` into one function. The page loads
-nothing; its content security policy lets exactly this style and this script run, by their hashes, so
-that a name from a graph could not run anything even if it got into the markup. Names get there as
-text only: in the data they stand as JSON in which ``<``, ``>`` and ``&`` are escaped.
+style, and the scripts are joined in the order of ``SCRIPTS`` (:mod:`commcc.report.page`). The page loads
+nothing, and nothing in it is ever taken for markup or script that did not come with commcc.
 
 The same sides give the same page to the byte. Limits: needs a browser of 2022 or later.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
-import json
-import re
-from importlib import resources
 from typing import TYPE_CHECKING
 
 from commcc.report.metrics import figures
-from commcc.report.units import printable
+from commcc.report.page import assemble
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,9 +49,6 @@ SCRIPTS = (
     "collectives.js",
     "main.js",
 )
-_PLACE = re.compile(r"\{\{(\w+)\}\}")
-#: No text in JSON can close the script element or open a comment in it.
-_ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 
 
 def write_html(
@@ -85,42 +74,11 @@ def write_html(
         "explanations": [dict(explanation) for explanation in explanations],
         "sides": [side.to_json() for side in sides],
     }
-    style, script = _source("style.css"), _script()
-    parts = {
-        "title": html.escape(printable(title)),
-        "policy": f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; img-src data:",
-        "style": style,
-        "script": script,
-        "data": _data(document),
-    }
-    page = _PLACE.sub(lambda place: parts[place[1]], _source("page.html"))
-    return page.encode("ascii", "xmlcharrefreplace").decode("ascii")
+    scripts = [f"html/{name}" for name in SCRIPTS]
+    return assemble("html/page.html", styles=("html/style.css",), scripts=scripts, title=title, document=document)
 
 
 def _figures(sides: Sequence[Side]) -> list[Json]:
     """Rows of the table of metrics, in the words and units of all other reports."""
     first, last = sides[0].metrics, sides[-1].metrics
     return [[label, old, new, delta] for label, old, new, delta in figures(first, last)]
-
-
-def _data(document: Mapping[str, Json]) -> str:
-    text = json.dumps(document, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return text.translate(_ESCAPES)
-
-
-def _script() -> str:
-    """All scripts as the body of one function, so that nothing becomes global."""
-    body = "\n".join(_source(name) for name in SCRIPTS)
-    return f'(() => {{\n"use strict";\n{body}}})();\n'
-
-
-def _source(name: str) -> str:
-    """A file of the page; Windows line ends would change the hashes."""
-    text = resources.files("commcc.report").joinpath("html", name).read_text(encoding="utf-8")
-    return text.replace("\r\n", "\n")
-
-
-def _hash(text: str) -> str:
-    """A source expression for a content security policy."""
-    digest = hashlib.sha256(text.encode("utf-8")).digest()
-    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"

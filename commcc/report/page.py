@@ -1,0 +1,71 @@
+"""One self-contained HTML page of a frame, styles, scripts and data.
+
+    assemble("html/page.html", styles=("html/style.css",), scripts=("html/format.js",), title="x", document={})
+
+The page loads nothing; its content security policy lets exactly this style and this script run, by their
+hashes, so that a name from a graph could not run anything even if it got into the markup. Names get there
+as text only: in the data they stand as JSON in which ``<``, ``>`` and ``&`` are escaped.
+
+The frame has places ``{{title}}``, ``{{policy}}``, ``{{style}}``, ``{{script}}`` and ``{{data}}``. Equal
+documents give equal pages to the byte. Limits: files are those of this package, in ``commcc/report``.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from commcc.report.units import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from commcc.terms import Json
+
+_PLACE = re.compile(r"\{\{(\w+)\}\}")
+#: No text in JSON can close the script element or open a comment in it.
+_ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
+
+
+def assemble(
+    frame: str, *, styles: Sequence[str], scripts: Sequence[str], title: str, document: Mapping[str, Json]
+) -> str:
+    """The text of the page, ASCII only. Each script may use what the ones before it define."""
+    style = "\n".join(map(_source, styles))
+    script = _function("\n".join(map(_source, scripts)))
+    parts = {
+        "title": html.escape(printable(title)),
+        "policy": f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; img-src data:",
+        "style": style,
+        "script": script,
+        "data": _data(document),
+    }
+    page = _PLACE.sub(lambda place: parts[place[1]], _source(frame))
+    return page.encode("ascii", "xmlcharrefreplace").decode("ascii")
+
+
+def _function(body: str) -> str:
+    """All scripts as the body of one function, so that nothing becomes global."""
+    return f'(() => {{\n"use strict";\n{body}}})();\n'
+
+
+def _data(document: Mapping[str, Json]) -> str:
+    text = json.dumps(document, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return text.translate(_ESCAPES)
+
+
+def _source(name: str) -> str:
+    """A file of the page; Windows line ends would change the hashes."""
+    text = resources.files("commcc.report").joinpath(*name.split("/")).read_text(encoding="utf-8")
+    return text.replace("\r\n", "\n")
+
+
+def _hash(text: str) -> str:
+    """A source expression for a content security policy."""
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
