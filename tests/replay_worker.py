@@ -33,20 +33,23 @@ class Groups:
     """Real process groups for a mesh, made in one order on all ranks."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[tuple[int, ...], ...], str] = {}
+        self._made: dict[tuple[str, tuple[tuple[int, ...], ...]], str] = {}
 
-    def names(self, mesh: dict[str, Any]) -> dict[str, str]:
-        """The real name, on this rank, of each group that a graph names."""
+    def names(self, mesh: dict[str, Any], split: dict[str, str]) -> dict[str, str]:
+        """The real name, on this rank, of each group that a graph names; ``split``: origins of groups split off."""
         if _product(mesh["shape"]) != dist.get_world_size():
             raise ValueError(f"the graph is for {_product(mesh['shape'])} ranks, not {dist.get_world_size()}")
-        return {name: self._real(_parts(mesh, axis)) for axis, name in sorted(mesh["group_names"].items())}
+        parts = {name: _parts(mesh, axis) for axis, name in sorted(mesh["group_names"].items())}
+        known = {name: self._real("", each) for name, each in parts.items()}
+        return known | {name: self._real(name, parts[origin]) for name, origin in sorted(split.items())}
 
-    def _real(self, parts: tuple[tuple[int, ...], ...]) -> str:
-        if parts not in self._made:
+    def _real(self, name: str, parts: tuple[tuple[int, ...], ...]) -> str:
+        """The group of these ranks; a split-off group is one of its own, told by its name."""
+        if (name, parts) not in self._made:
             groups = [dist.new_group(list(part), timeout=TIMEOUT, backend="gloo") for part in parts]
             mine = next(g for g, part in zip(groups, parts, strict=True) if dist.get_rank() in part)
-            self._made[parts] = mine.group_name
-        return self._made[parts]
+            self._made[name, parts] = mine.group_name
+        return self._made[name, parts]
 
 
 def _product(sizes: list[int]) -> int:
@@ -67,7 +70,8 @@ def _parts(mesh: dict[str, Any], axis: str) -> tuple[tuple[int, ...], ...]:
 def runnable(path: str, groups: Groups) -> tuple[fx.GraphModule, fx.Graph]:
     """The graph of a file on CPU ranks: devices are cpu, groups are real; and the graph as it was read."""
     program = load(path)
-    names = groups.names(program.header["mesh"])
+    split = {group.name: group.origin for group in program.groups.values() if group.origin is not None}
+    names = groups.names(program.header["mesh"], split)
     module = program.graph_module()
     for node in module.graph.nodes:
         node.args, node.kwargs = map_aggregate(node.args, _to_cpu), map_aggregate(node.kwargs, _to_cpu)

@@ -242,6 +242,18 @@ def test_gathers_of_a_constant(written):
     assert verdict.status == ("different" if written else "proved")
 
 
+@pytest.mark.parametrize(("waits", "reason"), [(0, "has 0 waits"), (2, "has 2 waits")])
+def test_other_numbers_of_waits(waits, reason):
+    f = Forced()
+    one = f.gather(f.p)
+    launch = f.b.call(c10d.all_gather_into_tensor.default, f.p, 2, "0")
+    results = [f.b.call(c10d.wait_tensor.default, launch) for _ in range(waits)]
+    program = f.b.program([f.mm(f.x, one[1]), *(f.mm(f.x, result) for result in results)], {"0": 2})
+    after, plan = deduplicated(program)
+    assert not plan.duplicates
+    assert [entry.reason for entry in plan.left_out] == [reason]
+
+
 def test_other_spellings_are_left_alone():
     """The same arguments by keyword: equal in truth, but not found. No harm is done."""
     f = Forced()
