@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from commcc.apply import apply_plan
 from commcc.collectives import identify
-from commcc.errors import OptionError
+from commcc.errors import InputError, OptionError
 from commcc.index import build_index
 from commcc.passes.bucket import Bucket
 from commcc.passes.options import build, parse_pipeline, to_text
 from commcc.passes.strategies.pairs import depth_of
 from commcc.pipeline import run
+from commcc.planfile import plan_text, read_plans
 from commcc.serialization import load
 from commcc.terms import Kind
 from commcc.verify import verify
@@ -264,3 +265,31 @@ def test_text_and_object_are_the_same(text):
     assert depth_of("next") == 1
     assert depth_of(("2",)) == 2
     assert depth_of(("a=b",)) is None
+
+
+def test_a_stored_plan_gives_the_same_graph(tmp_path):
+    program = sample("tiny_llama_fsdp2_bw")
+    bucket = Bucket(strategy="module", modules=("layers.*", "norm", "output", "tok_embeddings"))
+    result = run(program, [bucket])
+    assert result.steps[0].plan.moves and result.steps[0].plan.before
+    path = tmp_path / "plan.yaml"
+    path.write_text(plan_text(result))
+    again = run(program, read_plans(path))
+    assert again.last.index.fingerprint == result.last.index.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        ("  - {first: wait_tensor_1, then: all_gather_into_tensor_1}", "cannot come before 'all_gather_into_tensor_1'"),
+        ("  - {first: output, then: wait_tensor}", "the output has to stay last"),
+    ],
+)
+def test_a_stored_plan_that_cannot_be(edit, words, tmp_path):
+    program = sample("tiny_llama_fsdp2_fw")
+    lines = plan_text(run(program, [Bucket(strategy="module")])).splitlines()
+    lines.insert(lines.index("  before:") + 1, edit)
+    path = tmp_path / "plan.yaml"
+    path.write_text("\n".join(lines))
+    with pytest.raises(InputError, match=words):
+        run(program, read_plans(path))

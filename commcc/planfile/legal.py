@@ -2,7 +2,7 @@
 
     for path, what in problems(plan, index): ...      # (('buckets', 3), 'has members of two groups')
 
-Only edits of buckets, tags and orders are looked at; edits of other kinds are checked by apply, and the
+Only edits of buckets, tags, moves and orders are looked at; edits of other kinds are checked by apply, and the
 verifier judges the result of all.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from commcc.passes.contraction import cycles
 from commcc.terms import Kind
 
 if TYPE_CHECKING:
@@ -38,6 +39,25 @@ def problems(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
             yield ("buckets", number), f"'{twice[0]}' is in a bucket twice"
         for what in _of_bucket(bucket, index):
             yield ("buckets", number), what
+    for number, move in enumerate(plan.moves):
+        if move.node in used or index.ops[move.node] in ("placeholder", "output"):
+            yield ("moves", number), f"'{index.names[move.node]}' cannot move by itself"
+    for number, wish in enumerate(plan.before):
+        if index.ops[wish.first] == "output":
+            yield ("before", number), "the output has to stay last"
+    if all(member in index.launches for member in used):
+        yield from _of_cycles(plan, index)
+
+
+def _of_cycles(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
+    """What would have to come before itself."""
+    for cycle in cycles(index, [bucket.members for bucket in plan.buckets], plan.before):
+        for number in cycle.before:
+            wish = plan.before[number]
+            names = index.names[wish.first], index.names[wish.then]
+            yield ("before", number), f"'{names[0]}' cannot come before '{names[1]}'"
+        if not cycle.before:
+            yield ("buckets", cycle.groups[0]), "waits for itself"
 
 
 def _of_order(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
