@@ -39,13 +39,18 @@ def problems(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
             yield ("buckets", number), f"'{twice[0]}' is in a bucket twice"
         for what in _of_bucket(bucket, index):
             yield ("buckets", number), what
+    yield from _of_moves(plan, index)
+
+
+def _of_moves(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
+    members = {member for bucket in plan.buckets for member in bucket.members}
     for number, move in enumerate(plan.moves):
-        if move.node in used or index.ops[move.node] in ("placeholder", "output"):
+        if move.node in members or index.ops[move.node] in ("placeholder", "output"):
             yield ("moves", number), f"'{index.names[move.node]}' cannot move by itself"
     for number, wish in enumerate(plan.before):
         if index.ops[wish.first] == "output":
             yield ("before", number), "the output has to stay last"
-    if all(member in index.launches for member in used):
+    if members <= index.launches.keys():
         yield from _of_cycles(plan, index)
 
 
