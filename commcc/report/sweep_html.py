@@ -1,0 +1,34 @@
+"""The page of ``commcc sweep --html``: one file with a plot of all settings, their table and the best.
+
+    text = write_html(document)         # the JSON document of the sweep
+
+It is made like that of ``simulate`` (:mod:`commcc.report.page`) and shares its style. Figures that differ
+from run to run (seconds) are left out, so that equal sweeps give equal pages.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from commcc.report.page import assemble
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from commcc.terms import Json
+
+SCRIPTS = ("html/format.js", "html/dom.js", "html/tables.js", "html_sweep/sweep.js")
+STYLES = ("html/style.css", "html_sweep/sweep.css")
+_SHOWN = (
+    *("input", "pipeline", "parameters", "max_consecutive_of", "cost_model", "before", "front", "best", "best_yaml"),
+)
+
+
+def write_html(document: Mapping[str, Any]) -> str:
+    """The text of the page, ASCII only."""
+    settings: list[Json] = [
+        {key: value for key, value in setting.items() if key != "seconds"} for setting in document["settings"]
+    ]
+    data: dict[str, Json] = {**{key: document[key] for key in _SHOWN}, "settings": settings}
+    title = str(document["input"])
+    return assemble("html_sweep/page.html", styles=STYLES, scripts=SCRIPTS, title=title, document=data)
