@@ -45,11 +45,17 @@ class Chosen:
     remarks: tuple[str, ...]
 
 
-def choose(options: Bucket, index: GraphIndex, present: Sequence[Collective], able: Sequence[Collective]) -> Chosen:
+def choose(
+    options: Bucket,
+    index: GraphIndex,
+    present: Sequence[Collective],
+    able: Sequence[Collective],
+    problems: Sequence[str] = (),
+) -> Chosen:
     """Entries for this graph.
 
     present: all collectives that have the roles, by which blocks are found. able: those that could be merged, which
-    ``strict`` wants covered. Raises :class:`OptionError` with everything that is wrong.
+    ``strict`` wants covered. Raises :class:`OptionError` with everything that is wrong, ``problems`` first.
     """
     texts = [text for text in options.modules_given if text != BLOCKS]
     known = dict.fromkeys(path for path in (*index.modules, *(c.module for c in present)) if path is not None)
@@ -57,7 +63,7 @@ def choose(options: Bucket, index: GraphIndex, present: Sequence[Collective], ab
     blocks, remarks = _blocks(present, Matcher(written.entries)) if BLOCKS in options.modules_given else ((), ())
     selection = entries_of(texts, known, blocks, words=(BLOCKS,))
     find = Matcher(selection.entries)
-    problems = list(selection.problems)
+    problems = [*problems, *selection.problems]
     wanted, strangers = _prefetch(options, selection.entries, find)
     modules = {above for path in known for above in parents(path)}
     problems += [

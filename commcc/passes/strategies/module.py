@@ -19,6 +19,7 @@ import itertools
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
+from commcc.errors import OptionError
 from commcc.passes.contraction import cycles
 from commcc.passes.eligibility import eligible, select_groups
 from commcc.passes.greedy import key_of, size_of
@@ -43,7 +44,7 @@ _Covered = list[tuple["Collective", "Entry"]]
 
 def form(options: Bucket, index: GraphIndex, ident: Identification, model: CostModel | None) -> Formed:
     """A bucket for each entry; :class:`commcc.errors.OptionError` names everything that is wrong with the entries."""
-    groups = select_groups(ident, options.groups_given)
+    groups, problems = _groups(options, ident)
     taken, left = eligible(index, ident, groups)
     roles = {c.launch for c in taken} | {entry.launch for entry in left} | index.merged_from.keys()
     present = [c for c in ident.collectives if c.launch in roles]
@@ -51,7 +52,7 @@ def form(options: Bucket, index: GraphIndex, ident: Identification, model: CostM
     if not options.include_all_reduce:
         alone = [c for c in taken if c.kind is Kind.ALL_REDUCE]
         left += [LeftOut(c.launch, "is an all-reduce (include_all_reduce takes it)") for c in alone]
-    chosen = choose(options, index, present, able)
+    chosen = choose(options, index, present, able, problems)
 
     old = [c for c in present if c.stands_for > 1 and c.group in groups]
     covered = [(c, entry) for c in (*able, *old) if (entry := chosen.find(c.module)) is not None]
@@ -71,6 +72,14 @@ def form(options: Bucket, index: GraphIndex, ident: Identification, model: CostM
     remarks = (*chosen.remarks, *made.remarks)
     buckets = tuple(u.bucket for u in made.units if u.bucket is not None)
     return Formed(buckets, tuple(left), report, remarks, made.moves, made.before)
+
+
+def _groups(options: Bucket, ident: Identification) -> tuple[frozenset[str], list[str]]:
+    """Groups that take part; and what is wrong with them, to be told with what is wrong with the entries."""
+    try:
+        return select_groups(ident, options.groups_given), []
+    except OptionError as error:
+        return select_groups(ident, "all"), [error.what]
 
 
 def _no_entry(collective: Collective) -> str:
