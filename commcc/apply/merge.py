@@ -20,7 +20,7 @@ import torch
 from commcc import ops
 from commcc.apply.fakes import contiguous_strides, fake_like, reshaped
 from commcc.program import META_KEY, NodeRecord, record_of
-from commcc.terms import Kind, Role
+from commcc.terms import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -179,10 +179,9 @@ class Merger:
         names: list[str] = []
         for member in self.members:
             names.extend(record_of(member).merged_from or (member.name,))
-        role = next((record_of(m).role for m in self.members if record_of(m).role), None)
-        if role is None:
-            role = (Role.DDP if self.bucket.kind is Kind.ALL_REDUCE else Role.FSDP).value
-        return NodeRecord(role, self.bucket.reason, tuple(names))
+        # Tags that agree stay; without any, what the merged launch is for is seen from the graph.
+        roles = {record_of(member).role for member in self.members}
+        return NodeRecord(roles.pop() if len(roles) == 1 else None, self.bucket.reason, tuple(names))
 
     def _cat(self, parts: list[fx.Node], dim: int, val: torch.Tensor) -> fx.Node:
         args = (parts,) if dim == 0 else (parts, dim)

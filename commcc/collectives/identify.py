@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from commcc.collectives.derive import Sink, Source, walk_back, walk_forward
+from commcc.collectives.derive import Sink, Source, fed_by_scatter, walk_back, walk_forward
 from commcc.collectives.facts import Collective, GroupFacts, Identification
 from commcc.collectives.owner import module_of
+from commcc.collectives.pieces import REDUCTIONS, Pieces
 from commcc.terms import Kind, Role
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class _Context:
         self.has_parameters = any(_is_parameter(d) for d in index.descriptors.values())
         self.after_compute = _reaches(index, forward=True)
         self.before_compute = _reaches(index, forward=False)
+        self.pieces = Pieces(index)
 
     def may_be_parameter(self, placeholder: int) -> bool:
         """With descriptors only parameters and buffers count; a tangent never does."""
@@ -111,15 +113,39 @@ def _role(context: _Context, number: int, launch: Launch) -> _Verdict:
     marked = _annotated(context.index, number, launch)
     if marked is not None:
         return _Verdict(*marked)
+    told = _told_by_ends(context, number, launch) or _recorded(context, number, launch)
+    return told or _Verdict(*_activation(context, number, launch))
+
+
+def _told_by_ends(context: _Context, number: int, launch: Launch) -> _Verdict | None:
+    """What the inputs that a gather comes from tell, or the outputs that a reduction leads to, when that is all."""
     if launch.kind is Kind.ALL_GATHER:
         source = walk_back(context.index, launch.inputs, joining=True)
-        if source is not None and source.inputs and all(map(context.may_be_parameter, source.inputs)):
+        if source is None:
+            return None
+        if source.inputs and all(map(context.may_be_parameter, source.inputs)):
             return _gather(context.index, launch, source)
-    if launch.kind in (Kind.REDUCE_SCATTER, Kind.ALL_REDUCE):
-        sink = walk_forward(context.index, launch.waits) if launch.waits else None
-        if sink is not None and _ends_in_gradients(context.index, sink):
+    elif launch.kind in REDUCTIONS:
+        sink = walk_forward(context.pieces, launch.waits) if launch.waits else None
+        if sink is None:
+            return None
+        if _ends_in_gradients(context.index, sink):
             return _gradient(context.index, number, launch, sink)
     return _Verdict(*_activation(context, number, launch))
+
+
+def _recorded(context: _Context, number: int, launch: Launch) -> _Verdict | None:
+    """The role on which the tags of all that was merged agreed, unless the graph contradicts it.
+
+    Parameters come from no compute node, and reduced gradients lead to none.
+    """
+    index = context.index
+    role = index.merged_roles.get(number)
+    possible = role is Role.FSDP or (role is Role.DDP and launch.kind is Kind.ALL_REDUCE)
+    contradicted = context.after_compute if launch.kind is Kind.ALL_GATHER else context.before_compute
+    if role is None or not possible or contradicted[number]:
+        return None
+    return _Verdict(role, f"recorded as {role} when {len(index.merged_from[number])} collectives were merged")
 
 
 def _annotated(index: GraphIndex, number: int, launch: Launch) -> tuple[Role, str] | None:
@@ -180,24 +206,25 @@ def _gradient(index: GraphIndex, number: int, launch: Launch, sink: Sink) -> _Ve
     scatters = launch.kind is Kind.REDUCE_SCATTER or any(
         index.launches[r].kind is Kind.REDUCE_SCATTER for r in sink.reductions
     )
-    scatters = scatters or _fed_by_scatter(index, number)
-    role = Role.FSDP if scatters else Role.DDP
+    role = Role.FSDP if scatters or fed_by_scatter(index, number) else Role.DDP
     slot = sink.slots[0] if sink.slots else None
-    where = f"output {slot}" if slot is not None else "an accumulated gradient"
-    via = " ahead of another reduction" if sink.reductions else ""
-    return _Verdict(role, f"reduces {where}{via}", "terminal", slot)
+    return _Verdict(role, f"{_reduced(sink)}{_ahead(sink)}", "terminal", slot)
 
 
-def _fed_by_scatter(index: GraphIndex, number: int) -> bool:
-    """Whether one-input ops lead from a reduce-scatter to this all-reduce (HSDP, shard group first)."""
-    node = number
-    while True:
-        preds = index.data_preds[node]
-        if len(preds) != 1:
-            return False
-        node = preds[0]
-        if node in index.launches:
-            return index.launches[node].kind is Kind.REDUCE_SCATTER
+def _reduced(sink: Sink) -> str:
+    if not sink.slots:
+        return "reduces an accumulated gradient"
+    first, count = sink.slots[0], len(sink.slots)
+    if sink.mixed:
+        return f"leads, joined with others, only to outputs, output {first} first"
+    return f"reduces output {first}" if count == 1 else f"reduces {count} outputs in one launch, output {first} first"
+
+
+def _ahead(sink: Sink) -> str:
+    """HSDP in two steps; the second one is of a bucket, or of many gradients, in more than one launch."""
+    if not sink.reductions:
+        return ""
+    return " ahead of another reduction" if len(sink.reductions) == 1 else " ahead of other reductions"
 
 
 def _activation(context: _Context, number: int, launch: Launch) -> tuple[Role, str]:

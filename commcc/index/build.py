@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,7 @@ def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
         descriptors=_descriptors(nodes),
         output_descriptors=output_descriptors,
         outputs=outputs,
-        tags=_tags(nodes),
+        tags=_roles(nodes, merged=False),
         merged_from={i: record_of(n).merged_from for i, n in enumerate(nodes) if record_of(n).merged_from},
         launches=launches,
         wait_of=wait_of,
@@ -86,6 +87,8 @@ def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
         metadata=_metadata(nodes),
         group_names=tuple(sorted({*program.groups, *(launch.group for launch in launches.values())})),
         digests=digests,
+        elements=_elements(nodes),
+        merged_roles={i: role for i, (role, _) in _roles(nodes, merged=True).items()},
     )
 
 
@@ -191,14 +194,20 @@ def _descriptors(nodes: list[fx.Node]) -> dict[int, str]:
     return {i: str(n.meta["desc"]) for i, n in enumerate(nodes) if n.op == "placeholder" and n.meta.get("desc")}
 
 
-def _tags(nodes: list[fx.Node]) -> dict[int, tuple[Role, str]]:
+def _elements(nodes: list[fx.Node]) -> dict[int, int]:
+    taken = {i: n.args[1] for i, n in enumerate(nodes) if n.target is operator.getitem and len(n.args) == 2}
+    return {i: place for i, place in taken.items() if isinstance(place, int)}
+
+
+def _roles(nodes: list[fx.Node], *, merged: bool) -> dict[int, tuple[Role, str]]:
+    """What records say of launches that are merged, or of those that are not."""
     known = {role.value: role for role in Role}
-    tags: dict[int, tuple[Role, str]] = {}
+    roles: dict[int, tuple[Role, str]] = {}
     for i, node in enumerate(nodes):
         record = record_of(node)
-        if record.role in known and not record.merged_from:
-            tags[i] = (known[record.role], record.evidence or "tagged")
-    return tags
+        if record.role in known and bool(record.merged_from) is merged:
+            roles[i] = (known[record.role], record.evidence or "tagged")
+    return roles
 
 
 def _groups(program: Program, launches: dict[int, Launch]) -> dict[str, GroupEntry]:

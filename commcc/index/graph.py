@@ -109,7 +109,8 @@ class GraphIndex:
     repeats: nodes on the way from a graph input to a gather, and gathers, that repeat an earlier node: the
     same op on the same operands, of which none was written in between. control: for nodes that a control
     edge holds in place, the nodes that they are held behind. metadata: how many nodes have each key.
-    group_names: all process groups in the program's table, used or not.
+    group_names: all process groups in the program's table, used or not. elements: which element of a tuple
+    a ``getitem`` takes. merged_roles: roles that the records of merged launches name.
 
     estimates: what cost and memory models need besides.
     digests: two bytes for each node of what the fingerprint covers, to tell which nodes differ.
@@ -146,6 +147,8 @@ class GraphIndex:
     metadata: dict[str, int] = field(default_factory=dict)
     group_names: tuple[str, ...] = ()
     digests: bytes = b""
+    elements: dict[int, int] = field(default_factory=dict)
+    merged_roles: dict[int, Role] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.names)

@@ -1,0 +1,211 @@
+"""Roles of collectives on the way through buckets, and what a merged launch's record may say about them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from commcc.collectives import identify
+from commcc.cost import load_model
+from commcc.index import build_index
+from commcc.passes.options import parse_pipeline
+from commcc.pipeline import run
+from commcc.program import META_KEY, NodeRecord
+from commcc.serialization import load
+from tests.random_graphs import GraphBuilder, getitem
+
+aten = torch.ops.aten
+c10d = torch.ops._c10d_functional
+SAMPLES = Path(__file__).parents[1] / "sample_graphs"
+NAMES = sorted(path.name.split(".")[0] for path in SAMPLES.glob("tiny_*.fx.txt*"))
+#: Production graphs in which one reduction leads to another; made by ``make samples``, not kept in git.
+LARGE = [name for name in ("llama3_8b_fsdp8_tp8_bw", "llama3_8b_hsdp_bw") if (SAMPLES / f"{name}.fx.txt.gz").exists()]
+SETTINGS = (
+    "bucket",
+    "bucket{groups=all}",
+    "bucket{groups=all,bucket_cap_mb=none,max_topo_span=none}",
+    "tag,bucket{groups=all}",
+    "tag,bucket",
+    "bucket{strategy=module,include_all_reduce=true}",
+    "bucket{strategy=auto}",
+)
+
+
+def sample(name):
+    return load(next(SAMPLES.glob(f"{name}.fx.txt*")))
+
+
+def identified(program):
+    """Collectives by the name of their launch."""
+    index = build_index(program)
+    return {index.names[c.launch]: c for c in identify(index).collectives}
+
+
+def tally(program):
+    """Launches before merging and bytes sent, by group, kind and role."""
+    launches: Counter[tuple[str, ...]] = Counter()
+    sent: Counter[tuple[str, ...]] = Counter()
+    for c in identified(program).values():
+        launches[c.group, c.kind, c.role] += c.stands_for
+        sent[c.group, c.kind, c.role] += c.input_bytes
+    return launches, sent
+
+
+def outputs_of(collectives):
+    """How many outputs the evidence of reductions counts."""
+    found = [c.evidence.split() for c in collectives if c.derived == "terminal"]
+    return sum(int(words[1]) if words[2].startswith("outputs") else 1 for words in found)
+
+
+@pytest.mark.parametrize("passes", SETTINGS)
+@pytest.mark.parametrize("name", NAMES)
+def test_roles_stay_when_collectives_are_merged(name, passes):
+    before = sample(name)
+    after = run(before, parse_pipeline(passes), model=load_model("h100")).program
+    assert tally(after) == tally(before)
+    old, new = identified(before), identified(after)
+    assert outputs_of(new.values()) == outputs_of(old.values())
+    # A launch that stayed as it was leads to the output that it led to.
+    assert {n: new[n].anchor for n in old if n in new} == {n: c.anchor for n, c in old.items() if n in new}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_roles_stay_in_graphs_of_production_size(name):
+    before = sample(name)
+    after = run(before, parse_pipeline("bucket{groups=all}")).program
+    assert tally(after) == tally(before)
+    assert outputs_of(identified(after).values()) == outputs_of(identified(before).values())
+
+
+def test_buckets_of_all_reduces_count_for_fsdp_on_each_side_of_the_scatters():
+    shard_first = run(sample("tiny_llama_fsdp2_tp2_bw"), parse_pipeline("bucket{groups=all}")).program
+    replicate_first = run(sample("tiny_llama_hsdp_bw"), parse_pipeline("bucket{groups=all}")).program
+    for program, ahead in ((shard_first, ""), (replicate_first, " ahead of")):
+        merged = [c for c in identified(program).values() if c.kind == "all_reduce" and c.stands_for > 1]
+        assert merged
+        assert {str(c.role) for c in merged} == {"fsdp"}
+        assert all(ahead in c.evidence and c.evidence.startswith("reduces ") for c in merged)
+
+
+# Buckets in graphs that commcc did not make
+
+
+def joined(*, rows=False, swapped=False, used=False, order="cat"):
+    """Two reduce-scatters whose results are all-reduced in one launch.
+
+    swapped: the outputs are returned the other way round. used: the second part also feeds compute.
+    rows: two-dimensional results, joined side by side and flattened, so that the split takes them apart wrongly.
+    """
+    b = GraphBuilder()
+    x = b.placeholder("x", (4, 4))
+    grads = [b.call(aten.mm.default, x, x), b.call(aten.mm.default, b.call(aten.relu.default, x), x)]
+    shards = [b.scatter(g, 2, "shard") for g in grads]
+    parts = shards if rows else [b.call(aten.reshape.default, s, [-1]) for s in shards]
+    whole = b.call(aten.stack.default, parts, 1) if order == "stack" else b.call(aten.cat.default, parts, int(rows))
+    if rows or order == "stack":
+        whole = b.call(aten.reshape.default, whole, [-1])
+    reduced = b.reduce(whole, "replicas")
+    split = b.call(aten.split_with_sizes.default, reduced, [8, 8])
+    made = [b.call(aten.reshape.default, getitem(b, split, i), [2, 4]) for i in range(2)]
+    extra = [b.call(aten.mm.default, made[1], x)] if used else []
+    outputs = [None, *(reversed(made) if swapped else made), *extra]
+    return b.program(outputs, {"shard": 2, "replicas": 2})
+
+
+def told(program):
+    return [(str(c.kind), str(c.role), c.evidence) for c in identified(program).values()]
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_each_part_is_followed_to_its_own_output(swapped):
+    first, second = (2, 1) if swapped else (1, 2)
+    assert told(joined(swapped=swapped)) == [
+        ("reduce_scatter", "fsdp", f"reduces output {first} ahead of another reduction"),
+        ("reduce_scatter", "fsdp", f"reduces output {second} ahead of another reduction"),
+        ("all_reduce", "fsdp", "reduces 2 outputs in one launch, output 1 first"),
+    ]
+
+
+def test_a_part_that_compute_uses_says_nothing_about_the_other():
+    kinds = told(joined(used=True))
+    assert kinds[0] == ("reduce_scatter", "fsdp", "reduces output 1 ahead of another reduction")
+    assert kinds[1][1:] == ("tp", "activation between compute")
+    assert kinds[2][1:] == ("tp", "activation between compute")
+
+
+@pytest.mark.parametrize("form", [{"rows": True}, {"order": "stack"}])
+def test_parts_that_cannot_be_told_apart_are_followed_together(form):
+    evidence = "leads, joined with others, only to outputs, output 1 first ahead of another reduction"
+    assert [each[1:] for each in told(joined(**form))[:2]] == [("fsdp", evidence)] * 2
+    assert told(joined(**form, used=True))[0][1] == "tp"
+
+
+def test_joined_values_that_are_not_reduced_are_no_gradients():
+    b = GraphBuilder()
+    x = b.placeholder("x", (4, 4))
+    shards = [b.scatter(b.call(aten.mm.default, x, x), 2, "shard") for _ in range(2)]
+    program = b.program([b.call(aten.cat.default, shards)], {"shard": 2})
+    assert [c[1] for c in told(program)] == ["tp", "tp"]
+
+
+# Records of merged launches
+
+
+def recorded(kind, role, *, before=False, after=False, norm=True):
+    """A merged launch whose ends tell nothing: its result meets another value on the way out."""
+    b = GraphBuilder()
+    x, y = b.placeholder("x", (4, 4)), b.placeholder("y", (4, 4))
+    sent = b.call(aten.mm.default, x, y) if before else b.call(aten.mul.Tensor, x, y)
+    made = {"all_gather": lambda: b.gather(sent, 2, "0"), "reduce_scatter": lambda: b.scatter(sent, 2, "0")}
+    result = made.get(kind, lambda: b.reduce(sent, "0"))()
+    launch = next(n for n in b.graph.nodes if kind in str(n.target))
+    launch.meta[META_KEY] = NodeRecord(role, "two", ("a", "b"))
+    result = b.call(aten.mul.Tensor, result, b.call(aten.sum.default, x)) if norm else result
+    out = b.call(aten.mm.default, result, y) if after else result
+    return identified(b.program([out], {"0": 2}))[launch.name]
+
+
+@pytest.mark.parametrize(
+    ("kind", "role"),
+    [("all_gather", "fsdp"), ("reduce_scatter", "fsdp"), ("all_reduce", "fsdp"), ("all_reduce", "ddp")],
+)
+def test_a_record_counts_where_the_graph_tells_nothing(kind, role):
+    found = recorded(kind, role, before=kind != "all_gather")
+    assert (found.role, found.evidence) == (role, f"recorded as {role} when 2 collectives were merged")
+
+
+@pytest.mark.parametrize(
+    ("kind", "role", "where"),
+    [
+        ("all_gather", "fsdp", {"before": True}),
+        ("reduce_scatter", "fsdp", {"before": True, "after": True}),
+        ("all_reduce", "ddp", {"before": True, "after": True}),
+        ("all_gather", "ddp", {}),
+        ("reduce_scatter", "ddp", {"before": True}),
+        ("all_reduce", "ep", {"before": True}),
+        ("all_reduce", "nonsense", {"before": True}),
+    ],
+)
+def test_a_record_that_the_graph_contradicts_is_not_believed(kind, role, where):
+    assert not recorded(kind, role, **where).evidence.startswith("recorded")
+    assert recorded(kind, role, **where).role not in ("fsdp", "ddp")
+
+
+def test_what_the_ends_tell_goes_before_a_record():
+    found = recorded("all_reduce", "fsdp", before=True, norm=False)
+    assert (found.role, found.evidence) == ("ddp", "reduces output 0")
+
+
+@pytest.mark.parametrize(("tags", "kept"), [(("fsdp", "fsdp"), "fsdp"), (("fsdp", "ddp"), None), ((None, None), None)])
+def test_a_merged_launch_records_tags_that_agree(tags, kept):
+    b = GraphBuilder()
+    x = b.placeholder("x", (4, 4))
+    made = [b.reduce(b.call(aten.mm.default, x, x), "0") for _ in tags]
+    for wait, tag in zip(made, tags, strict=True):
+        wait.args[0].meta[META_KEY] = NodeRecord(tag, "told")
+    after = run(b.program(made, {"0": 2}), parse_pipeline("bucket{groups=all}")).program
+    records = [n.meta[META_KEY] for n in after.graph.nodes if META_KEY in n.meta]
+    assert [(r.role, len(r.merged_from)) for r in records] == [(kept, 2)]
