@@ -249,7 +249,7 @@ def test_other_numbers_of_waits(waits, reason):
     launch = f.b.call(c10d.all_gather_into_tensor.default, f.p, 2, "0")
     results = [f.b.call(c10d.wait_tensor.default, launch) for _ in range(waits)]
     program = f.b.program([f.mm(f.x, one[1]), *(f.mm(f.x, result) for result in results)], {"0": 2})
-    after, plan = deduplicated(program)
+    _, plan = deduplicated(program)
     assert not plan.duplicates
     assert [entry.reason for entry in plan.left_out] == [reason]
 
@@ -314,6 +314,25 @@ def test_a_result_is_held_within_the_budget(megabytes, budget, merged):
     assert (now > before) == merged
     if budget == "auto":
         assert now <= before + max(GIB, before // 20)
+
+
+def test_what_is_held_counts_once():
+    """Three gathers with a peak between each two: one copy fits under the budget, two would not."""
+    f = Forced()
+    p = f.b.placeholder("large", (1024, 1024))
+    results = []
+    for _ in range(3):
+        results.append(f.b.call(aten.sum.default, f.gather(p)[1]))
+        big = f.b.call(aten.clone.default, f.b.call(aten.expand.default, results[-1], [4096, 1024]))
+        results.append(f.b.call(aten.sum.default, big))
+    program = f.b.program(results, {"0": 2})
+    gathered = 2048 * 1024 * 8
+    peak = live_bytes(build_index(program)).peak_bytes
+    after, plan = deduplicated(program, Dedup(memory_budget=(peak + gathered + 64) / GIB))
+    assert [len(d.drop) for d in plan.duplicates] == [2]
+    assert live_bytes(build_index(after)).peak_bytes <= peak + gathered + 64
+    _, refused = deduplicated(program, Dedup(memory_budget=(peak + gathered - 64) / GIB))
+    assert not refused.duplicates
 
 
 @RELAXED

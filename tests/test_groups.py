@@ -316,6 +316,10 @@ def test_the_command(tmp_path, capsys):
     document = json.loads(capsys.readouterr().out)
     assert document["verified"] == "proved"
     assert document["passes"][0]["report"]["moved"] == 3
+    target.unlink()
+    assert command(["groups", str(source), "-o", str(target)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "ep_extra a copy of 0 for 3 launches: 1 ep_count all_to_all, 2 ep all_to_all shared group '0'" in shown
     assert command(["inspect", str(target), "--json"]) == 0
     groups = {g["name"]: g for g in json.loads(capsys.readouterr().out)["groups"]}
     assert (groups["ep_extra"]["origin"], groups["ep_extra"]["high_priority"]) == ("0", True)

@@ -155,7 +155,7 @@ class _Draft:
                 drop=tuple(drop),
                 wait=wait,
                 waits=tuple(waits),
-                reason=f"{len(served)} gathers of one value, {drop[-1] - keep} apart",
+                reason=f"{len(served)} gathers of one value within {drop[-1] - keep + 1} nodes",
                 bytes=result.bytes if result is not None else 0,
             )
         )

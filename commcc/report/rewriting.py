@@ -59,10 +59,24 @@ def _step(step: Document) -> list[RenderableType]:
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     report = step["report"]
-    for label, text in bucketing.lines(report) if "by_kind" in report else _anything(report):
+    lines = bucketing.lines if "by_kind" in report else _regrouping if "not_shared" in report else _anything
+    for label, text in lines(report):
         grid.add_row(Text(label, style="cyan"), Text(printable(text)))
     tables = [bucketing.modules(report["modules"])] if report.get("modules") and "by_kind" in report else []
     return [head, *(Padding(each, (0, 0, 0, 2), expand=False) for each in (grid, *tables))]
+
+
+def _regrouping(report: Document) -> Iterator[tuple[str, str]]:
+    """Lines about the report of the groups pass."""
+    for group in report["groups"]:
+        launches = f"{count(group['launches'])} launch{'es' if group['launches'] != 1 else ''}"
+        yield group["name"], f"a copy of {group['copy_of']} for {launches}: {group['reason']}"
+    if not report["groups"]:
+        yield "new groups", "none"
+    for remark in (*report["not_shared"], *report["remarks"]):
+        yield "remark", remark
+    for reason, number in report["left_out"].items():
+        yield "left out", f"{count(number)} x {reason}"
 
 
 def _anything(report: Document) -> Iterator[tuple[str, str]]:
