@@ -1,14 +1,15 @@
 """What a graph would be, and cost, with buckets merged: numbers only, no graph is made.
 
-    index, costs = merge(index, costs, model, plan)     # then Problem(index, costs) as for any graph
+    index, costs = merge(index, model, plan)     # then Problem(index, costs) as for any graph
 
 Units are those of :mod:`commcc.apply.order`. A bucket becomes a node that copies its members' inputs
-side by side, one launch, one wait, and a result for each member, which is a copy of its slice where
-the merged form needs one and a view elsewhere. Nodes that stay keep their price.
+side by side (inputs that do not lie in a row are copied before, a shared cast comes after), one launch, one
+wait, and a result for each member, which is a copy of its slice where the merged form needs one and a view
+elsewhere. The result is priced like any graph, so chains that a merge splits or joins are seen.
 
 Limits: an estimate for planners, who try many plans. The result can be simulated, and its memory
-computed, but has no fingerprint, names for new nodes only, and no facts that neither needs. What a
-compiler would fuse differently after the merge is not seen.
+computed, but has no fingerprint, names for new nodes only, and no facts that neither needs. Strides are
+not known here: what is not contiguous counts as copied where a view might do.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from commcc.apply.order import LAUNCH, NODE, RESULT, Unit, arrange
 from commcc.collection import no_collection
-from commcc.cost.types import Operation
 from commcc.kernels import Work
 from commcc.terms import Kind
 
@@ -43,22 +43,22 @@ class _Fact:
     tensor: Tensor | None
     buffers: tuple[int, ...]
     work: Work
-    ns: int
     compute: bool = False
 
 
 @no_collection()
-def merge(index: GraphIndex, costs: Costs, model: CostModel, plan: Plan) -> tuple[GraphIndex, Costs]:
-    """Index and costs of the graph with the plan's buckets merged.
+def merge(index: GraphIndex, model: CostModel, plan: Plan) -> tuple[GraphIndex, Costs]:
+    """Index and costs of the graph with the plan's buckets merged; only its buckets, moves and order edges count.
 
     Raises :class:`commcc.errors.InternalError` when the buckets form a cycle.
     """
-    return _Merge(index, costs, model, plan).result()
+    merged = _Merge(index, plan).result()
+    return merged, model.price(merged)
 
 
 class _Merge:
-    def __init__(self, index: GraphIndex, costs: Costs, model: CostModel, plan: Plan) -> None:
-        self.index, self.costs, self.model = index, costs, model
+    def __init__(self, index: GraphIndex, plan: Plan) -> None:
+        self.index = index
         self.buckets = plan.buckets
         self.units = arrange(index, plan)
         self.facts: list[_Fact] = []
@@ -69,7 +69,7 @@ class _Merge:
         self.launch_of: dict[int, int] = {}
         self.wait_of: dict[int, int] = {}
 
-    def result(self) -> tuple[GraphIndex, Costs]:
+    def result(self) -> GraphIndex:
         for unit in self.units:
             if unit.sort == NODE:
                 self._node(unit.number)
@@ -79,8 +79,7 @@ class _Merge:
                 self._member(unit, self.buckets[unit.number])
             else:
                 self._wait(unit.number, self.buckets[unit.number])
-        merged = self._index()
-        return merged, self._costs(merged)
+        return self._index()
 
     def _node(self, node: int) -> None:
         index, estimates = self.index, self.index.estimates
@@ -94,7 +93,6 @@ class _Merge:
                 tensor=index.tensors[node],
                 buffers=buffers,
                 work=estimates.work[node],
-                ns=self.costs.ns[node],
                 compute=index.compute[node],
             )
         )
@@ -117,7 +115,6 @@ class _Merge:
                 tensor=results,
                 buffers=(self._buffer(results.bytes),),
                 work=Work.KERNEL,
-                ns=0,
             )
         )
         self.launch_of[number] = launched
@@ -134,42 +131,35 @@ class _Merge:
         parts = [self._flat(f"{name}_in{place}", source) for place, source in enumerate(sources)]
         order = self._new(p for m in bucket.members for p in index.order_preds[m])
         together = _whole([t for t in tensors if t is not None], bucket.as_bytes)
-        read = tuple(t for t in tensors if t is not None)
-        copy = self._kernel(f"{name}_cat", "aten.cat", (tuple(dict.fromkeys(parts)), order), read, together)
+        copy = self._made(f"{name}_cat", "aten.cat", parts, order, tensor=together)
         if not bucket.shared_cast:
             return copy
-        sent = [t for m in bucket.members for s in index.launches[m].inputs if (t := index.tensors[s]) is not None]
-        cast = index.ops[index.launches[bucket.members[0]].inputs[0]]
-        return self._kernel(f"{name}_cast", cast, ((copy,), ()), (together,), _whole(sent, as_bytes=False))
+        casts = [index.launches[m].inputs[0] for m in bucket.members]
+        whole = _whole([t for c in casts if (t := index.tensors[c]) is not None], as_bytes=False)
+        return self._made(
+            f"{name}_cast", index.ops[casts[0]], [copy], (), tensor=whole, work=index.estimates.work[casts[0]]
+        )
 
     def _flat(self, name: str, source: int) -> int:
         """The new number of an input; of a copy of it where its elements do not lie in a row."""
         tensor = self.index.tensors[source]
         if tensor is None or tensor.contiguous or len(tensor.shape) < 2:
             return self.at[source]
-        return self._kernel(name, "aten.reshape", ((self.at[source],), ()), (tensor,), _whole([tensor], as_bytes=False))
+        return self._made(name, "aten.reshape", [self.at[source]], (), tensor=_whole([tensor], as_bytes=False))
 
-    def _kernel(
+    def _made(
         self,
         name: str,
         op: str,
-        preds: tuple[tuple[int, ...], tuple[int, ...]],
-        read: tuple[Tensor, ...],
-        made: Tensor,
+        preds: Iterable[int],
+        after: tuple[int, ...],
+        *,
+        tensor: Tensor,
+        work: Work = Work.KERNEL,
     ) -> int:
-        """Add a node that reads tensors and writes one. preds: of data, and of order only."""
-        size = sum(t.bytes for t in read)
-        fact = _Fact(
-            name=name,
-            op=op,
-            preds=preds[0],
-            order_preds=preds[1],
-            tensor=made,
-            buffers=(self._buffer(made.bytes),),
-            work=Work.KERNEL,
-            ns=self.model.operation(Operation(op, read, (made,), None, False, size, made.bytes)).ns,
-        )
-        return self._add(fact)
+        """Add a node that writes a tensor of its own."""
+        buffers = (self._buffer(tensor.bytes),)
+        return self._add(_Fact(name, op, tuple(dict.fromkeys(preds)), after, tensor, buffers, work))
 
     def _sources(self, bucket: Bucket, member: int) -> tuple[int, ...]:
         inputs = self.index.launches[member].inputs
@@ -189,21 +179,20 @@ class _Merge:
     def _member(self, unit: Unit, bucket: Bucket) -> None:
         index, member = self.index, bucket.members[unit.member]
         wait = index.launches[member].waits[0]
-        tensor, own = index.tensors[wait], index.estimates.buffers[wait]
-        merged = self.wait_of[unit.number]
-        scattered = _scattered(index.launches[member])
-        if tensor is None or not (bucket.copies[unit.member] or bucket.as_bytes or scattered):
-            shared = self.facts[merged].buffers
+        name, tensor, own = index.names[wait], index.tensors[wait], index.estimates.buffers[wait]
+        source = self.wait_of[unit.number]
+        copies = bucket.copies[unit.member]
+        if bucket.as_bytes and copies and tensor is not None:  # one copy in a row, one to return
+            source = self._made(f"{name}_own", "aten.clone", [source], (), tensor=tensor, work=Work.FUSABLE)
+        if copies or bucket.as_bytes:
+            fact = _Fact(name, "aten.clone", (source,), (), tensor, own, Work.FUSABLE)
+        elif _scattered(index.launches[member]):
+            fact = _Fact(name, "aten.reshape", (source,), (), tensor, own, Work.KERNEL)
+        else:
+            shared = self.facts[source].buffers
             self.same_buffer.update((b, shared[0]) for b in own)
-            self.at[wait] = self._add(
-                _Fact(index.names[wait], "aten.reshape", (merged,), (), tensor, shared, Work.FREE, 0)
-            )
-            return
-        source = merged
-        if bucket.as_bytes and bucket.copies[unit.member]:  # one copy to have the elements in a row, one to return
-            source = self._kernel(f"{index.names[wait]}_own", "aten.clone", ((merged,), ()), (tensor,), tensor)
-        self.at[wait] = self._kernel(index.names[wait], "aten.clone", ((source,), ()), (tensor,), tensor)
-        self.facts[self.at[wait]] = replace(self.facts[self.at[wait]], buffers=own)
+            fact = _Fact(name, "aten.reshape", (source,), (), tensor, shared, Work.FREE)
+        self.at[wait] = self._add(fact)
 
     def _add(self, fact: _Fact) -> int:
         self.facts.append(fact)
@@ -267,13 +256,6 @@ class _Merge:
             host_syncs=frozenset(here[n] for n in index.host_syncs),
             estimates=estimates,
         )
-
-    def _costs(self, merged: GraphIndex) -> Costs:
-        ns = [fact.ns for fact in self.facts]
-        for node in self.launch_of.values():
-            transfer, _ = self.model.transfer_of(merged, node)
-            ns[node] = self.model.transfer(transfer).ns
-        return replace(self.costs, ns=tuple(ns), priced_by=(), how={}, latency_ns={})
 
 
 def _whole(parts: list[Tensor], as_bytes: bool) -> Tensor:

@@ -4,8 +4,10 @@ The clock is that of the simulator without slow-down. At every step it takes the
 
 1. a launch whose time has come: within ``Policy.lead`` times its own duration (and of those queued
    behind it) of the point of the base order where it is needed. Preparation of its input goes along;
-2. a node whose latest start has come: ``Policy.target_ns`` minus the longest path that begins with it;
-3. the first node in base order that can run now, results of collectives that have arrived included;
+2. a node whose latest end has come: ``Policy.target_ns`` minus the longest path behind it. The earliest
+   goes first, as in Schrage's schedule of one machine with tails;
+3. the first node in base order that can run now, results of collectives that have arrived included,
+   unless it would hold up what waits for the next collective for longer than standing still takes;
 4. nothing can run: the compute stream stands still until the next awaited collective arrives.
 
 Whatever is not the next in base order is a hoist and goes through the limits: memory over the whole
@@ -58,7 +60,7 @@ class _Walk:
         for position, node in enumerate(base):
             self.position[node] = position
         self.curve = LiveCurve(problem.memory, base, limits.budget)
-        self.latest = [policy.target_ns - t - d for t, d in zip(problem.tail_ns, problem.stream_ns, strict=True)]
+        self.latest = [policy.target_ns - tail for tail in problem.tail_ns]
         self.progress = [0, *accumulate(problem.stream_ns[node] for node in base)]
         self.opens = windows(problem, base, self.position, limits.prefetch)
         self.due = due(problem, self.position, self.progress, self.opens, policy.lead_permille)
@@ -69,7 +71,7 @@ class _Walk:
         self.lane_free: dict[str, int] = {}
         self.arrival: dict[int, int] = {}
         self.unwaited = {i: len(launch.waits) for i, launch in problem.index.launches.items()}
-        # Heaps: launches by (due, position), all that can run by latest start and by position, waits by
+        # Heaps: launches by (due, position), all that can run by latest end and by position, waits by
         # arrival, launches whose prefetch window is not open yet by its first position.
         self.launches: list[tuple[int, int, int]] = []
         self.by_latest: list[tuple[int, int, int]] = []
@@ -221,13 +223,25 @@ class _Walk:
             node = entry[1]
             if self.done[node]:
                 continue
-            if self._may((), node):
+            if not self._holds_up(node) and self._may((), node):
                 chosen.append(node)
             else:
                 refused.append(entry)
         for entry in refused:
             heapq.heappush(self.by_position, entry)
         return chosen
+
+    def _holds_up(self, node: int) -> bool:
+        """Whether running ``node`` now costs the next awaited collective more than standing still for it."""
+        length = self.problem.stream_ns[node]
+        while self.awaited and self.done[self.awaited[0][2]]:
+            heapq.heappop(self.awaited)
+        if not length or not self.awaited:
+            return False
+        arrival, _, wait = self.awaited[0]
+        idle = arrival - self.now
+        late = self.now + length - max(arrival, self.latest[wait])
+        return idle < length and late > idle
 
     def _stand_still(self) -> list[int]:
         """The wait that ends first, if it may run ahead of its place, else the one at the front."""

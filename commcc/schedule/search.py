@@ -3,7 +3,8 @@
 Schedules are made one after another, in a sequence that does not depend on how many there will be, so
 more effort is never worse. In turn
 
-* from the graph's own order, the next of a list of settings (targets and leads);
+* from the graph's own order, the next of a list of settings (targets and leads), now and then from an
+  order in which everything stands as late as the longest path behind it allows;
 * from the best order so far, the setting that did best of those not yet used on it. An order that is
   better becomes the next base.
 
@@ -15,6 +16,7 @@ above the lower bound, or where three schedules in a row made the step no shorte
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,10 +34,16 @@ _GRID: tuple[Setting, ...] = (
     *((1000, 8000), (500, 1000), (900, 4000), (1000, 1500), (700, 4000), (950, 1000)),
     *((1000, 20000), (800, 8000), (500, 4000), (950, 4000), (700, 2000), (900, 1500)),
 )
+#: Whether to begin from the late order, and with which setting.
+_EXPLORED = tuple(
+    pair for n, each in enumerate(_GRID) for pair in ((False, each), *([(True, _GRID[n - 2])] if n > 2 else []))
+)
 #: So many schedules begin from the graph's own order before the best one is improved for the first time.
 _FIRST = 2
 #: So many schedules in a row without a gain end the search.
 _PATIENCE = 3
+#: On graphs smaller than this the same number of nodes is looked at, not of schedules.
+_PATIENT_NODES = 3000
 #: No search for what is at most this much above the lower bound, in permille.
 _CLOSE = 1
 
@@ -56,23 +64,27 @@ class Found:
 def search(problem: Problem, limits: Limits, effort: int) -> Found:
     """The best order found in ``effort`` schedules; never worse than the graph's own."""
     best = start = _judge(problem, range(len(problem.index)), 0, ())
+    patience = max(_PATIENCE, _PATIENT_NODES // max(1, len(problem.index)))
+    fresh = list(_EXPLORED)
     results: dict[Setting, tuple[int, int, int]] = {}
     unused: list[Setting] = []
+    late: Found | None = None
     tried = idle = 0
-    while tried < effort and idle < _PATIENCE and not _close(problem, best, limits):
-        if not unused and len(results) == len(_GRID):
-            break
-        explore = len(results) < len(_GRID) and (tried < _FIRST or tried % 2 == 0 or not unused)
-        setting = _GRID[len(results)] if explore else unused.pop(0)
+    while tried < effort and idle < patience and (fresh or unused) and not _close(problem, best, limits):
+        explore = bool(fresh) and (tried < _FIRST or tried % 2 == 0 or not unused)
+        from_late, setting = fresh.pop(0) if explore else (False, unused.pop(0))
+        if from_late and late is None:
+            late = _judge(problem, _late(problem), 0, ())
+        base = best if not explore else late if from_late and late is not None else start
         tried, idle = tried + 1, idle + 1
-        found = _try(problem, start if explore else best, setting, limits, tried)
+        found = _try(problem, base, setting, limits, tried)
         if explore:
-            results[setting] = _rank(found, limits)
+            results[setting] = min(_rank(found, limits), results.get(setting, _rank(found, limits)))
         if _rank(found, limits) < _rank(best, limits):
             idle = 0 if _rank(found, limits)[:2] < _rank(best, limits)[:2] else idle
             best = found
             unused = sorted(results, key=lambda each: results[each])
-        elif explore and best is not start:
+        elif explore and best is not start and setting not in unused:
             unused.append(setting)
     return Found(best.order, best.step_ns, best.peak_bytes, tried, best.settings)
 
@@ -99,3 +111,22 @@ def _rank(found: Found, limits: Limits) -> tuple[int, int, int]:
     """Smaller is better: bytes over the budget, step time, peak."""
     over = max(0, found.peak_bytes - limits.budget) if limits.budget is not None else 0
     return over, found.step_ns, found.peak_bytes
+
+
+def _late(problem: Problem) -> list[int]:
+    """A legal order in which what little depends on comes late: by the longest path behind, from the end."""
+    missing = [len(set(users)) for users in problem.users]
+    tail = problem.tail_ns
+    free = [(tail[node], -node) for node, count in enumerate(missing) if not count]
+    heapq.heapify(free)
+    order: list[int] = []
+    while free:
+        node = -heapq.heappop(free)[1]
+        order.append(node)
+        for pred in set(problem.preds[node]):
+            missing[pred] -= 1
+            if not missing[pred]:
+                heapq.heappush(free, (tail[pred], -pred))
+    order.reverse()
+    inputs = [n for n in order if problem.index.ops[n] == "placeholder"]
+    return sorted(inputs) + [n for n in order if problem.index.ops[n] != "placeholder"]
