@@ -172,7 +172,7 @@ def wire_bytes(index: Any) -> dict[tuple[str, str], int]:
 
 
 HEAD = (
-    f"{'':26} {'step':>9} {'/peer':>7} {'/bound':>7} {'exposed':>8} {'compute':>8} {'comm':>8} "
+    f"{'':36} {'step':>9} {'/peer':>7} {'/bound':>7} {'exposed':>8} {'compute':>8} {'comm':>8} "
     f"{'peak':>6} {'/budget':>8} {'maxcc':>5} {'coll':>4} {'sec':>7} {'speed':>7}"
 )
 
@@ -187,11 +187,11 @@ def text(rows: list[Row]) -> str:
     ]
     for row in rows:
         if not row.step_ms:
-            lines.append(f"{row.side[:26]:26} failed: {row.failed}")
+            lines.append(f"{row.side[:36]:36} failed: {row.failed}")
             continue
         over = "!" if row.peak_bytes > row.budget_bytes else " "
         lines.append(
-            f"{row.side[:26]:26} {row.step_ms:9.2f} {row.over_peer:7.3f} {row.over_bound:7.3f} {row.exposed_ms:8.2f} "
+            f"{row.side[:36]:36} {row.step_ms:9.2f} {row.over_peer:7.3f} {row.over_bound:7.3f} {row.exposed_ms:8.2f} "
             f"{row.compute_ms:8.2f} {row.communication_ms:8.2f} {row.peak_bytes / GIB:6.2f} "
             f"{row.peak_bytes / row.budget_bytes:7.3f}{over} {row.max_consecutive_compute:5} {row.collectives:4} "
             f"{row.seconds:7.2f} {row.peer_seconds_ratio:7.1f} {row.failed}"
@@ -241,10 +241,9 @@ def compare(path: Path, options: argparse.Namespace, known: list[Row]) -> Iterat
         yield judge.finished()
 
 
-def warm_up() -> None:
+def warm_up(modes: list[str]) -> None:
     """Both sides once on a small graph, so that nobody's seconds hold imports."""
     from against_torch import load_on_cpu, register_groups
-    from torch_overlap import MODES
 
     from commcc.cost import load_model
     from commcc.serialization import load
@@ -253,7 +252,7 @@ def warm_up() -> None:
     program, on_cpu = load(path), load_on_cpu(path)
     register_groups(on_cpu)
     commcc_side(program, model, "bucket,reorder", check=True)
-    list(peer_sides(program, on_cpu, model, list(MODES)))
+    list(peer_sides(program, on_cpu, model, modes))
 
 
 def main() -> int:
@@ -269,7 +268,7 @@ def main() -> int:
     default = [p for p in sorted(SAMPLES.glob("*.fx.txt.gz")) if p.name.startswith(("llama3", "moe"))]
     rows: list[Row] = []
     known = [Row(**row) for row in json.loads(options.peer_from.read_text())] if options.peer_from else []
-    warm_up()
+    warm_up([mode for mode in options.modes.split(",") if mode])
     for path in options.files or default:
         for found in compare(path, options, known):
             rows += found
