@@ -335,6 +335,31 @@ def test_what_is_held_counts_once():
     assert not refused.duplicates
 
 
+def test_what_is_held_for_one_is_there_for_the_next():
+    """Two parameters, each gathered again behind one peak: the budget has room for one of them."""
+    f = Forced()
+    shards = [f.b.placeholder(name, (1024, 1024)) for name in ("first", "second")]
+    results = [f.b.call(aten.sum.default, f.gather(p)[1]) for p in shards]
+    big = f.b.call(aten.clone.default, f.b.call(aten.expand.default, results[0], [8192, 1024]))
+    results += [f.b.call(aten.sum.default, big)]
+    results += [f.b.call(aten.sum.default, f.gather(p)[1]) for p in shards]
+    program = f.b.program(results, {"0": 2})
+    budget = live_bytes(build_index(program)).peak_bytes + 2048 * 1024 * 8 + 64
+    after, plan = deduplicated(program, Dedup(memory_budget=budget / GIB))
+    assert len(plan.duplicates) == len(plan.left_out) == 1
+    assert live_bytes(build_index(after)).peak_bytes <= budget
+
+
+def test_a_cast_that_others_use_stays():
+    f = Forced()
+    casts = [f.b.call(aten._to_copy.default, f.p, dtype=torch.bfloat16) for _ in range(2)]
+    one, two = f.gather(casts[0]), f.gather(casts[1])
+    program = f.b.program([f.mm(one[1], two[1]), casts[1]], {"0": 2})
+    after, plan = deduplicated(program)
+    assert plan.report["nodes_removed"] == 2
+    assert verify(program, after).status == "proved"
+
+
 @RELAXED
 @given(st.integers(0, 10_000), st.floats(0.0, 1.0))
 def test_the_peak_is_within_the_budget(seed, share):
