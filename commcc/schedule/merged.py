@@ -180,16 +180,17 @@ class _Merge:
         index, member = self.index, bucket.members[unit.member]
         wait = index.launches[member].waits[0]
         name, tensor, own = index.names[wait], index.tensors[wait], index.estimates.buffers[wait]
-        source = self.wait_of[unit.number]
-        copies = bucket.copies[unit.member]
+        merged = self.wait_of[unit.number]
+        shared = self.facts[merged].buffers
+        copies, scattered = bucket.copies[unit.member], _scattered(index.launches[member])
+        source = self._add(_Fact(f"{name}_part", "operator.getitem", (merged,), (), tensor, shared, Work.FREE))
         if bucket.as_bytes and copies and tensor is not None:  # one copy in a row, one to return
             source = self._made(f"{name}_own", "aten.clone", [source], (), tensor=tensor, work=Work.FUSABLE)
         if copies or bucket.as_bytes:
             fact = _Fact(name, "aten.clone", (source,), (), tensor, own, Work.FUSABLE)
-        elif _scattered(index.launches[member]):
+        elif scattered:
             fact = _Fact(name, "aten.reshape", (source,), (), tensor, own, Work.KERNEL)
         else:
-            shared = self.facts[source].buffers
             self.same_buffer.update((b, shared[0]) for b in own)
             fact = _Fact(name, "aten.reshape", (source,), (), tensor, shared, Work.FREE)
         self.at[wait] = self._add(fact)

@@ -162,7 +162,7 @@ class _Search:
             return Tried(caps, buckets, known.members, known.step_ns, known.peak_bytes, known.over)
         self.judged += 1
         plan = Plan("", self.index.fingerprint, buckets)
-        problem = Problem(*(merge(self.index, self.costs, self.model, plan) if buckets else (self.index, self.costs)))
+        problem = Problem(*(merge(self.index, self.model, plan) if buckets else (self.index, self.costs)))
         members = sum(len(b.members) for b in buckets)
         if self.best_ns is not None and problem.bound >= self.best_ns:
             return Tried(caps, buckets, members, problem.bound, 0, 0)

@@ -182,7 +182,7 @@ class _Overlap:
         if not buckets:
             return set()
         ordered = sorted(range(len(buckets)), key=lambda n: buckets[n].members[0].launch)
-        index, costs = merge(self.index, self.costs, self.model, self._plan(buckets))
+        index, costs = merge(self.index, self.model, self._plan(buckets))
         exposed = Simulator(index, costs).run().exposed
         place = {index.names[node]: node for node in index.launches}
         worse: set[int] = set()
