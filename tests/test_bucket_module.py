@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import fx
 
 from commcc.apply import apply_plan
 from commcc.collectives import identify
@@ -178,6 +179,31 @@ def test_all_reduces_when_asked(name):
     assert "all_reduce" not in left_alone.steps[0].report["by_kind"]
 
 
+@pytest.mark.parametrize(
+    ("name", "blocks", "gathers"),
+    [
+        ("tiny_llama_fsdp2_fw", 2, [1, 9, 9, 2]),
+        ("llama3_8b_fsdp64_fw", 32, [1, *[9] * 32, 2]),
+        ("tiny_moe_ep2_fw", 0, []),
+    ],
+)
+def test_a_graph_that_says_nothing_of_its_modules(name, blocks, gathers):
+    """As PyTorch prints it: blocks are what repeats."""
+    program = sample(name)
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(program.graph, {}))
+    for node in graph.nodes:
+        node.meta = {key: value for key, value in node.meta.items() if key == "val"}
+    program = replace(program, graph=graph, source=None, carrier=None)
+    result = run(program, [Bucket(strategy="module")])
+    report = result.steps[0].report
+    assert [row["members"] for row in report["modules"]] == gathers
+    assert sum("block" in row["entry"] for row in report["modules"]) == blocks
+    assert result.verified == "proved"
+    assert "transformer_block" in report["remarks"][0]
+    assert not run(result.program, [Bucket(strategy="module")]).changed
+
+
 def test_tags_and_other_passes():
     """Tagged first, and after greedy buckets, which stay as they are and are prefetched."""
     program = sample("tiny_llama_fsdp2_bw")
@@ -204,6 +230,7 @@ WRONG = {
     "modules=layers.*:layers.1.attention": ["'layers.*' and 'layers.1.attention' both cover 'layers.1.attention'"],
     "modules=norm+output:output": ["'norm+output' and 'output' both cover 'output'"],
     "modules=transformer_block:layers.1": ["'layers.1' and 'transformer_block' both cover 'layers.1'"],
+    "modules=nrom,groups=9": ["no group '9' in the graph", "no module 'nrom' in the graph (did you mean 'norm'?)"],
     "modules=norm:norm": ["'norm' covers 'norm' twice"],
     "modules=norm,strict=true": ["20 collectives are in no entry", "(tok_embeddings)", "and 15 more"],
     "modules=norm,prefetch=norm=outptu": ["prefetch: 'outptu' is in no entry"],

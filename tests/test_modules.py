@@ -16,6 +16,7 @@ from commcc.index import build_index
 from commcc.modules import Entry, Matcher, entries_of, parents, syntax_problems
 from commcc.passes.contraction import cycles
 from commcc.plan import Before
+from commcc.repeats import labels
 from tests.index_maker import IndexMaker
 from tests.random_graphs import GraphBuilder, aten
 
@@ -164,6 +165,30 @@ def test_the_rest_is_judged_in_every_kind():
 def test_a_bucket_counts_for_its_members():
     held = [Item("layers.0.a", ("g",), 0, 9), Item("layers.1.a", ("g",), 1, 9), *items("x.0", "x.1", "x.2")]
     assert find_blocks(held).paths == ("layers.0", "layers.1")
+
+
+@pytest.mark.parametrize(
+    ("marks", "found"),
+    [
+        ("eqkqkqkn", "before 0 0 1 1 2 2 after"),
+        ("henabcnabcnabcnah", "before before 0 0 0 0 1 1 1 1 2 2 2 2 after after after"),
+        ("xyxyxyQabcabcabcabcR", "0 0 1 1 2 2 between.1 3 3 3 4 4 4 5 5 5 6 6 6 after"),
+        ("tBBBn", "before 0 1 2 after"),
+        ("abab", "0 0 1 1"),
+        ("abcdefgg", None),
+        ("abcd", None),
+        ("", None),
+    ],
+)
+def test_what_repeats(marks, found):
+    named = labels(marks)
+    assert (named and " ".join(named).replace("block.", "")) == found
+
+
+def test_a_long_model_in_time():
+    named = labels([*["e"], *(number % 13 for number in range(13 * 300)), "n", "h"])
+    assert named is not None
+    assert named[1 : 13 * 300 + 1] == [f"block.{number // 13}" for number in range(13 * 300)]
 
 
 def gather_and_reduce(gather_meta=None, use_meta=None, make_meta=None, header=None):

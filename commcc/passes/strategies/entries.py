@@ -6,13 +6,14 @@ All mistakes end in one error: unknown modules with the nearest names, entries t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from commcc.blocks import Item, find_blocks, find_rest
 from commcc.errors import OptionError, closest
 from commcc.modules import Entry, Matcher, entries_of, parents
 from commcc.passes.strategies.pairs import depth_of, pairs_of
+from commcc.repeats import labels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,16 +52,21 @@ def choose(
     present: Sequence[Collective],
     able: Sequence[Collective],
     problems: Sequence[str] = (),
+    made_up: bool = False,
 ) -> Chosen:
     """Entries for this graph.
 
     present: all collectives that have the roles, by which blocks are found. able: those that could be merged, which
-    ``strict`` wants covered. Raises :class:`OptionError` with everything that is wrong, ``problems`` first.
+    ``strict`` wants covered. made_up: modules are those of :func:`with_modules`. Raises :class:`OptionError` with
+    everything that is wrong, ``problems`` first.
     """
     texts = [text for text in options.modules_given if text != BLOCKS]
     known = dict.fromkeys(path for path in (*index.modules, *(c.module for c in present)) if path is not None)
     written = entries_of(texts, known, words=(BLOCKS,))
-    blocks, remarks = _blocks(present, Matcher(written.entries)) if BLOCKS in options.modules_given else ((), ())
+    blocks: tuple[Entry, ...] = ()
+    remarks: tuple[str, ...] = ()
+    if BLOCKS in options.modules_given:
+        blocks, remarks = _blocks(present, Matcher(written.entries), made_up)
     selection = entries_of(texts, known, blocks, words=(BLOCKS,))
     find = Matcher(selection.entries)
     problems = [*problems, *selection.problems]
@@ -85,8 +91,29 @@ def choose(
     return Chosen(selection.entries, find, wanted, remarks)
 
 
-def _blocks(present: Sequence[Collective], written: Matcher) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
+def with_modules(options: Bucket, collectives: Sequence[Collective]) -> tuple[list[Collective], bool]:
+    """The collectives, with made-up modules where blocks are wanted and no collective has a module; and whether so.
+
+    A block is then what comes again and again in one kind of collective, by group, dtype and bytes.
+    """
+    if BLOCKS not in options.modules_given or any(c.module is not None for c in collectives):
+        return list(collectives), False
+    made: dict[int, str] = {}
+    for kind in dict.fromkeys(c.kind for c in collectives):
+        own = [c for c in collectives if c.kind is kind]
+        found = labels([(c.group, c.dtype, c.input_bytes) for c in own]) or ()
+        made.update((c.launch, f"{kind}.{label}") for c, label in zip(own, found, strict=False))
+    return [replace(c, module=made.get(c.launch)) for c in collectives], bool(made)
+
+
+def _blocks(
+    present: Sequence[Collective], written: Matcher, made_up: bool
+) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
     """Entries for the repeated blocks and for the rest, and what there is to say about them."""
+    if made_up:
+        paths = dict.fromkeys(c.module for c in present if c.module is not None)
+        said = f"{BLOCKS}: no collective says which module it serves; blocks are what repeats in group, dtype and bytes"
+        return tuple(Entry(path, (path,), BLOCKS) for path in paths), (said,)
     items = [
         Item(c.module, (c.kind.value, c.group, c.dtype, c.reduction or ""), c.launch, c.stands_for)
         for c in present

@@ -23,7 +23,7 @@ from commcc.errors import OptionError
 from commcc.passes.contraction import cycles
 from commcc.passes.eligibility import eligible, select_groups
 from commcc.passes.greedy import key_of, size_of
-from commcc.passes.strategies.entries import choose
+from commcc.passes.strategies.entries import choose, with_modules
 from commcc.passes.strategies.formed import Formed, bucket_of, size_text
 from commcc.passes.strategies.prefetch import Prefetched, Unit, prefetch
 from commcc.plan import LeftOut
@@ -47,12 +47,13 @@ def form(options: Bucket, index: GraphIndex, ident: Identification, model: CostM
     groups, problems = _groups(options, ident)
     taken, left = eligible(index, ident, groups)
     roles = {c.launch for c in taken} | {entry.launch for entry in left} | index.merged_from.keys()
-    present = [c for c in ident.collectives if c.launch in roles]
-    able = [c for c in taken if c.kind is not Kind.ALL_REDUCE or options.include_all_reduce]
+    present, made_up = with_modules(options, [c for c in ident.collectives if c.launch in roles])
+    fit = {c.launch for c in taken}
+    able = [c for c in present if c.launch in fit and (c.kind is not Kind.ALL_REDUCE or options.include_all_reduce)]
     if not options.include_all_reduce:
         alone = [c for c in taken if c.kind is Kind.ALL_REDUCE]
         left += [LeftOut(c.launch, "is an all-reduce (include_all_reduce takes it)") for c in alone]
-    chosen = choose(options, index, present, able, problems)
+    chosen = choose(options, index, present, able, problems, made_up)
 
     old = [c for c in present if c.stands_for > 1 and c.group in groups]
     covered = [(c, entry) for c in (*able, *old) if (entry := chosen.find(c.module)) is not None]
