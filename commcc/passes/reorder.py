@@ -98,9 +98,9 @@ class Reorder(Pass):
         budget = budget_bytes(self.memory_budget, peak)
         if budget is not None and budget < inputs:
             raise OptionError(
-                f"memory_budget={budget / GIB:g} GiB is less than the graph's inputs take, {inputs / GIB:.2f} GiB",
+                f"memory_budget={self.memory_budget:g} GiB is less than the graph's inputs take, {_gib(inputs)}",
                 where="pass 'reorder'",
-                hint=f"the graph's own peak is {peak / GIB:.2f} GiB",
+                hint=f"the graph's own peak is {_gib(peak)}",
             )
         in_flight = None if self.max_in_flight_gb is None else int(self.max_in_flight_gb * GIB)
         return Limits(budget, in_flight, self.max_compute_prefetch)
@@ -114,8 +114,7 @@ def _report(problem: Problem, limits: Limits, found: Found, peak: int) -> dict[s
     if limits.budget is not None and found.peak_bytes > limits.budget:
         over = found.peak_bytes - limits.budget
         remarks.append(
-            f"no order found meets the memory budget of {limits.budget / GIB:.2f} GiB: "
-            f"this one passes it by {over / GIB:.2f} GiB"
+            f"no order found meets the memory budget of {_gib(limits.budget)}: this one passes it by {_gib(over)}"
         )
     return {
         "cost_model": {"name": problem.costs.model, "hash": problem.costs.hash},
@@ -132,6 +131,11 @@ def _report(problem: Problem, limits: Limits, found: Found, peak: int) -> dict[s
         "settings": [list(pair) for pair in found.settings],
         "remarks": remarks,
     }
+
+
+def _gib(count: int) -> str:
+    """Bytes as the option has them."""
+    return f"{count / GIB:.3g} GiB"
 
 
 def _ms(ns: int) -> float:

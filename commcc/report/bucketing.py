@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from commcc.report.console import make_table
-from commcc.report.units import count, plural, size
+from commcc.report.units import count, milliseconds, plural, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +34,10 @@ def lines(report: Document) -> Iterator[tuple[str, str]]:
         yield from _closed(report)
     if "entries" in report:
         yield from _entries(report)
+    if "bucketings_tried" in report:
+        yield from _tried(report)
+    if "hidden" in report:
+        yield from _kept(report)
     for key, label in (
         ("copies", "copies added"),
         ("shared_casts", "casts merged"),
@@ -67,6 +71,27 @@ def _entries(report: Document) -> Iterator[tuple[str, str]]:
         yield "taken apart", f"{plural(report['taken_apart'], 'bucket')} that would have waited for itself"
     if report["moved"]:
         yield "moved", f"{plural(report['moved'], 'node')} that are in no bucket"
+
+
+def _tried(report: Document) -> Iterator[tuple[str, str]]:
+    """What strategy auto chose from."""
+    step = report["scheduled_step_ms"]
+    yield "scheduled", f"{milliseconds(step['unmerged'])} unmerged, {milliseconds(step['merged'])} merged"
+    yield "tried", plural(report["bucketings_tried"], "bucketing")
+    for key, cap in report["caps_mb"].items():
+        yield "cap", f"{key}: {f'{count(cap)} MiB' if cap else 'not merged'}"
+
+
+def _kept(report: Document) -> Iterator[tuple[str, str]]:
+    """What strategy overlap had to keep, and what it refused for that."""
+    yield "hidden", f"{plural(report['hidden'], 'collective')}, kept so"
+    refused = report["refused"]
+    reasons = {"cycle": "what hides a member would not fit between", "exposed": "would be exposed", "bytes": "cap"}
+    said = [f"{count(refused[key])} ({why})" for key, why in reasons.items() if refused.get(key)]
+    if said:
+        yield "refused", f"pairs: {', '.join(said)}"
+    if report["taken_apart"]:
+        yield "taken apart", f"{plural(report['taken_apart'], 'bucket')} that came out exposed for longer"
 
 
 def _left_out(reasons: Mapping[str, int]) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from commcc.report import bucketing, stepping
+from commcc.report import bucketing, reordering, stepping
 from commcc.report.metrics import compare, costed_by
 from commcc.report.units import count, printable
 
@@ -59,11 +59,16 @@ def _step(step: Document) -> list[RenderableType]:
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     report = step["report"]
-    lines = bucketing.lines if "by_kind" in report else _regrouping if "not_shared" in report else _anything
-    for label, text in lines(report):
+    for label, text in _lines(report):
         grid.add_row(Text(label, style="cyan"), Text(printable(text)))
     tables = [bucketing.modules(report["modules"])] if report.get("modules") and "by_kind" in report else []
     return [head, *(Padding(each, (0, 0, 0, 2), expand=False) for each in (grid, *tables))]
+
+
+def _lines(report: Document) -> Iterator[tuple[str, str]]:
+    """The report of a pass in lines; what is known of it is told by a key that only it has."""
+    known = {"by_kind": bucketing.lines, "schedules_tried": reordering.lines, "not_shared": _regrouping}
+    return next((lines for key, lines in known.items() if key in report), _anything)(report)
 
 
 def _regrouping(report: Document) -> Iterator[tuple[str, str]]:
