@@ -49,3 +49,12 @@ def test_seconds_stay(tmp_path, monkeypatch):
     monkeypatch.setitem(renewed.__globals__, "printed", lambda *_: "1,000 nodes in 0.52 s\n")
     shown = "```\n$ commcc bucket g\n999 nodes in 0.31 s\n```\n"
     assert renewed(shown, tmp_path) == "```\n$ commcc bucket g\n1,000 nodes in 0.31 s\n```\n"
+
+
+def test_lines_that_are_left_out_stay_out(tmp_path, monkeypatch):
+    renewed = runpy.run_path(TOOL)["renewed"]
+    monkeypatch.setitem(renewed.__globals__, "printed", lambda *_: "head\ntable\nrow 2\nmore\nlast\nend\n")
+    shown = "```\n$ commcc bucket g\n...\ntable\nrow 1\n...\nlast\n...\n```\n"
+    assert renewed(shown, tmp_path) == shown.replace("row 1", "row 2")
+    whole = "```\n$ commcc bucket g\nhead\ntable\nrow 2\nmore\nlast\nend\n```\n"
+    assert renewed(shown.replace("table", "a heading that is gone"), tmp_path) == whole

@@ -5,7 +5,8 @@
 
 A block that is fenced with three backticks and begins with ``$ commcc`` is a command and what it prints,
 on both streams. It is run in the folder of the document, by the ``commcc`` beside this Python; the files
-it writes stay there. What took a time, as in ``0.89 s``, is left as it was.
+it writes stay there. What took a time, as in ``0.89 s``, is left as it was. Where a line ``...`` stands for
+lines that are left out, each part that is shown is found by its first line and stays as long as it is.
 
 Limits: one command a block, on its first line.
 """
@@ -35,12 +36,27 @@ def printed(command: str, folder: Path) -> str:
     return "".join(f"{line.rstrip()}\n" for line in done.stdout.strip("\n").split("\n"))
 
 
+def shortened(now: str, shown: str) -> str:
+    """What is printed now, cut as it is where it is shown; whole, where a part's first line is not printed any more."""
+    if "...\n" not in shown.splitlines(True):
+        return now
+    lines, made, start = now.splitlines(True), [], 0
+    for part in re.split(r"^\.\.\.\n", shown, flags=re.MULTILINE):
+        wanted = part.splitlines(True)
+        if wanted and wanted[0] not in lines[start:]:
+            return now
+        start = lines.index(wanted[0], start) if wanted else start
+        made.append("".join(lines[start : start + len(wanted)]))
+        start += len(wanted)
+    return "...\n".join(made)
+
+
 def renewed(text: str, folder: Path) -> str:
     """The document with what its commands print now; seconds stay where there are as many of them as before."""
 
     def block(found: re.Match[str]) -> str:
         line, command, shown = found.groups()
-        now, times = printed(command, folder), _SECONDS.findall(shown)
+        now, times = shortened(printed(command, folder), shown), _SECONDS.findall(shown)
         if len(times) == len(_SECONDS.findall(now)):
             earlier = iter(times)
             now = _SECONDS.sub(lambda _: next(earlier), now)
