@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,19 +18,17 @@ from commcc.collectives import identify
 from commcc.cost import load_model
 from commcc.cost.fusion import Chains
 from commcc.cost.traffic import Traffic
-from commcc.errors import GraphError, InternalError
 from commcc.index import build_index
 from commcc.memory import live_bytes
 from commcc.ops import op_name
 from commcc.passes.hold import control_edges
 from commcc.passes.options import parse_pipeline
 from commcc.pipeline import run
-from commcc.plan import ControlEdge, Plan
+from commcc.plan import Plan
 from commcc.serialization import load, save
 from commcc.simulate import Simulator
 from commcc.verify import verify
 from tests.case_files import graph_lines
-from tests.corruptions import copied
 from tests.random_graphs import GraphBuilder, random_program, shuffled
 from tests.virtual_ranks import VirtualRanks, random_inputs, same
 
@@ -239,167 +236,6 @@ def test_an_edge_splits_a_chain_that_cannot_be_one_kernel():
         of = Chains(index, Traffic(index)).of
         chains.append(of[index.position[x.name]] == of[index.position[y.name]])
     assert chains == [True, False]
-
-
-# What is read through, and what is not
-
-
-def edited(program, name, change):
-    """The program with ``change(graph, call, output)`` made to the sub-graph ``name``."""
-    root = torch.nn.Module()
-    for key, module in program.root._modules.items():
-        inner = copied(module.graph)
-        if key == name:
-            *_, call, output = inner.nodes
-            change(inner, call, output)
-        root.add_module(key, fx.GraphModule(torch.nn.Module(), inner))
-    return replace(program, root=root)
-
-
-def rewired(program, name, change):
-    """The program with new arguments for the wrapper ``name``: ``change(args, nodes by name)``."""
-    graph = copied(program.graph)
-    nodes = {node.name: node for node in graph.nodes}
-    nodes[name].args = change(nodes[name].args, nodes)
-    return replace(program, graph=graph)
-
-
-def another_op(_graph, call, _output):
-    call.target = aten.matmul.default
-
-
-def swapped_inside(_graph, call, _output):
-    call.args = call.args[::-1]
-
-
-def another_constant(_graph, call, _output):
-    call.kwargs = {"beta": 3}
-
-
-def returns_its_input(graph, _call, output):
-    output.args = (next(iter(graph.nodes)),)
-
-
-def returns_a_tuple(_graph, call, output):
-    output.args = ((call,),)
-
-
-def writes_besides(graph, call, _output):
-    with graph.inserting_before(call):
-        graph.call_function(aten.add_.Tensor, (next(iter(graph.nodes)), 1))
-
-
-def computes_more(graph, call, output):
-    with graph.inserting_before(output):
-        output.args = (graph.call_function(aten.neg.default, (call,)),)
-
-
-def does_not_wait(_graph, call, _output):
-    call.target = aten.clone.default
-
-
-INSIDE = {
-    "another op": ("mm_4", another_op),
-    "swapped operands": ("mm_4", swapped_inside),
-    "another constant": ("mm_4", another_constant),
-    "the input comes back": ("mm_4", returns_its_input),
-    "a tuple comes back": ("mm_4", returns_a_tuple),
-    "a write besides": ("mm_4", writes_besides),
-    "one op more": ("mm_4", computes_more),
-    "no wait": ("v", does_not_wait),
-}
-OUTSIDE = {
-    "swapped operands": ("mm_4", lambda args, n: (*args[:2], args[3], args[2])),
-    "another operand": ("mm_4", lambda args, n: (*args[:3], n["mm_2"])),
-    "one operand less": ("mm_4", lambda args, n: args[:3]),
-    "one operand more": ("mm_4", lambda args, n: (*args, n["x"])),
-    "another sub-graph": ("mm_4", lambda args, n: (args[0], n["subgraph_mm_1"], *args[2:])),
-    "another launch": ("v", lambda args, n: (*args[:2], n["ag"])),
-    "behind what follows": ("mm_1", lambda args, n: ((n["mm_3"],), *args[1:])),
-    "behind itself": ("mm_1", lambda args, n: ((n["mm_1"],), *args[1:])),
-    "an order that is no list": ("mm_1", lambda args, n: (n["ag"], *args[1:])),
-}
-
-
-def test_the_undamaged_form_is_proved():
-    program = small()
-    after, _ = held(program)
-    assert verify(program, edited(after, "subgraph_mm_4", lambda *_: None)).status == "proved"
-    assert verify(program, rewired(after, "mm_4", lambda args, _: args)).status == "proved"
-    assert verify(after, program).status == "proved"
-
-
-@pytest.mark.parametrize("name", INSIDE)
-def test_other_sub_graphs_are_rejected(name):
-    node, change = INSIDE[name]
-    program = small()
-    assert verify(program, edited(held(program)[0], f"subgraph_{node}", change)).status == "different"
-
-
-@pytest.mark.parametrize("name", OUTSIDE)
-def test_other_arguments_are_rejected(name):
-    program = small()
-    assert verify(program, rewired(held(program)[0], *OUTSIDE[name])).status == "different"
-
-
-def test_a_lost_edge_is_a_remark():
-    program = small()
-    after, _ = held(program)
-    loose = rewired(after, "mm_1", lambda args, _: ((), *args[1:]))
-    verdict = verify(after, loose)
-    assert verdict.status == "proved"
-    assert [str(note) for note in verdict.notes] == ["order: mm_1: is no longer held behind 'ag' by a control edge"]
-    assert verdict.checked["control_edges_before"] == verdict.checked["control_edges_after"] + 1
-
-
-def test_edges_that_point_backwards_are_refused():
-    after, _ = held(small())
-    late = rewired(after, "mm_1", lambda args, n: ((n["mm_3"],), *args[1:]))
-    with pytest.raises(GraphError):
-        build_index(late)
-
-
-@pytest.mark.parametrize("change", [returns_a_tuple, writes_besides, computes_more])
-def test_wrappers_of_anything_else_stay_what_they_are(change):
-    index = build_index(edited(held(small())[0], "subgraph_mm_4", change))
-    node = index.position["mm_4"]
-    assert index.ops[node] == "higher_order.control_deps"
-    assert node in index.stays
-    assert {index.names[n] for n in index.data_preds[node]} >= {"rs", "mm_3", "x"}
-
-
-def test_the_fingerprint_tells_edges_apart():
-    program = small()
-    after, _ = held(program)
-    loose = rewired(after, "mm_1", lambda args, _: ((), *args[1:]))
-    assert len({build_index(p).fingerprint for p in (program, after, loose)}) == 3
-
-
-def test_edges_are_added_to_what_is_held_already():
-    after, _ = held(small())
-    index = build_index(after)
-    more = ControlEdge(index.position["mm_1"], index.position["p"], "")
-    again = apply_plan(after, index, Plan("reorder", index.fingerprint, control=(more,)))
-    assert [n.name for n in next(n for n in again.graph.nodes if n.name == "mm_1").args[0]] == ["ag", "p"]
-    assert again.root is after.root
-
-
-@pytest.mark.parametrize(("node", "after"), [("mm_1", "mm_3"), ("x", "p"), ("mm_1", "mm_1")])
-def test_apply_refuses(node, after):
-    program = small()
-    index = build_index(program)
-    edge = ControlEdge(index.position[node], index.position[after], "")
-    with pytest.raises(InternalError):
-        apply_plan(program, index, Plan("reorder", index.fingerprint, control=(edge,)))
-
-
-def test_names_that_are_taken():
-    program = small()
-    program.root.subgraph_mm_1 = torch.nn.Module()
-    after, _ = held(program)
-    assert {"subgraph_mm_1_0", "subgraph_w"} <= set(after.root._modules)
-    assert set(program.root._modules) == {"subgraph_mm_1"}
-    assert verify(program, after).status == "proved"
 
 
 # Files and real graphs

@@ -104,12 +104,6 @@ def test_everything_added_goes_again(seed):
         assert verify(program, after).status == "proved"
 
 
-def test_same_input_same_plan():
-    plans = [deduplicated(regathered(random_program(7, 6, 2), random.Random(1)))[1] for _ in range(2)]
-    assert plans[0] == plans[1]
-    assert plans[0].duplicates
-
-
 # Forced merges that no pass would plan: the verifier has to see what is wrong with them.
 
 

@@ -92,7 +92,7 @@ def _wrap(graph: fx.Graph, node: fx.Node, attribute: str, after: tuple[fx.Node, 
     name = node.name
     with graph.inserting_before(node):
         fetched = graph.create_node("get_attr", attribute, (), {}, attribute)
-        arguments = (after, fetched, *_operands(node))
+        arguments: tuple[Any, ...] = (after, fetched, *_operands(node))
         made = graph.create_node("call_function", resolve("torch.ops.higher_order.control_deps"), arguments, {})
     made.meta = {key: value for key, value in node.meta.items() if key != "eager_input_vals"}
     node.replace_all_uses_with(made)

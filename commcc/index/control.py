@@ -52,7 +52,8 @@ def unwrapped(program: Program) -> Unwrapped:
     if not found:
         return Unwrapped(nodes, {}, {})
     number = {node: i for i, node in enumerate(nodes)}
-    graph, env = fx.Graph(), {}
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
     for i, node in enumerate(nodes):
         env[node] = _plain(graph, node, found[i], env) if i in found else copy_node(graph, node, env)
         env[node].meta = node.meta

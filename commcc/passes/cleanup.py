@@ -113,9 +113,10 @@ def _dead(index: GraphIndex) -> list[int]:
 
 def _report(index: GraphIndex, dead: list[int], keys: tuple[str, ...]) -> dict[str, Json]:
     counts = Counter(index.ops[node] for node in dead)
+    most = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
     return {
         "nodes_removed": len(dead),
         "collectives_removed": sum(node in index.launches for node in dead),
-        "ops_removed": dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))),
+        "ops_removed": dict(most),
         "metadata_dropped": {key: index.metadata[key] for key in keys},
     }

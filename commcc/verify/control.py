@@ -34,7 +34,8 @@ def without_edges(program: Program) -> tuple[Program, Edges]:
         return program, {}
     # A sub-graph by itself is nothing that can be judged: its inputs may be launches in flight.
     unused = {inner.source for inner in wrapped.values() if wrapped.keys() >= inner.source.users.keys()}
-    plain, stands_for = fx.Graph(), {}
+    plain = fx.Graph()
+    stands_for: dict[fx.Node, fx.Node] = {}
     for node in program.graph.nodes:
         if node not in unused:
             stands_for[node] = _copy(plain, node, wrapped.get(node), stands_for)
@@ -63,28 +64,25 @@ class Call(NamedTuple):
 
 def _inner(program: Program, node: fx.Node) -> Call | None:
     """The one op in a wrapper, with its arguments in the outer graph; None when it is something else."""
-    if node.op != "call_function" or op_name(node.target) != "higher_order.control_deps":
+    if node.op != "call_function" or op_name(node.target) != "higher_order.control_deps" or node.kwargs:
         return None
-    if node.kwargs or len(node.args) < 2 or not isinstance(node.args[0], (tuple, list)):
+    if len(node.args) < 2 or not isinstance(node.args[0], (tuple, list)):
         return None
-    deps, source, *operands = node.args
-    module = find(program.root, str(source.target)) if _is_attribute(source) else None
-    if not isinstance(module, fx.GraphModule) or not all(isinstance(n, fx.Node) for n in (*deps, *operands)):  # type: ignore[misc]
+    source, given = node.args[1], list[Any](node.args[2:])
+    used: list[Any] = [*node.args[0], *given]
+    module = find(program.root, str(source.target)) if isinstance(source, fx.Node) and source.op == "get_attr" else None
+    if not isinstance(module, fx.GraphModule) or source in used or not all(isinstance(n, fx.Node) for n in used):
         return None
     body = list(module.graph.nodes)
-    inputs = [n for n in body if n.op == "placeholder"]
-    if [n.op for n in body] != ["placeholder"] * len(operands) + ["call_function", "output"]:
+    if [n.op for n in body] != ["placeholder"] * len(given) + ["call_function", "output"]:
         return None
-    call, output = body[-2:]
-    if len(output.args) != 1 or output.args[0] is not call or source in (*deps, *operands):  # type: ignore[misc]
+    *inputs, call, output = body
+    if len(output.args) != 1 or output.args[0] is not call:
         return None
-    given = dict(zip(inputs, operands, strict=True))
-    args, kwargs = (fx.node.map_arg(part, lambda place: given[place]) for part in (call.args, call.kwargs))
-    return Call(call.target, args, kwargs, source, tuple(dep.name for dep in deps))  # type: ignore[arg-type,union-attr]
-
-
-def _is_attribute(source: Any) -> bool:
-    return isinstance(source, fx.Node) and source.op == "get_attr"
+    outer = dict(zip(inputs, given, strict=True))
+    args, kwargs = (fx.node.map_arg(part, lambda place: outer[place]) for part in (call.args, call.kwargs))
+    assert isinstance(source, fx.Node)
+    return Call(call.target, args, kwargs, source, tuple(dep.name for dep in used[: len(node.args[0])]))
 
 
 def _copy(plain: fx.Graph, node: fx.Node, inner: Call | None, env: dict[fx.Node, fx.Node]) -> fx.Node:
