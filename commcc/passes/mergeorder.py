@@ -20,14 +20,18 @@ if TYPE_CHECKING:
 
     from commcc.index import GraphIndex
 
+#: Cycles that an error names, and names in each of them.
+_NAMED, _LONG = 5, 8
+
 
 class MergeOrder:
     """Nodes of an index with its dependences and some more edges.
 
-    Raises :class:`commcc.errors.OptionError` when the further edges contradict the graph, naming a node.
+    Raises :class:`commcc.errors.OptionError` when the further edges contradict the graph or each other,
+    naming every cycle but those that share nodes with another. where: where the edges come from.
     """
 
-    def __init__(self, index: GraphIndex, edges: Iterable[tuple[int, int]]) -> None:
+    def __init__(self, index: GraphIndex, edges: Iterable[tuple[int, int]], where: str = "pass 'bucket'") -> None:
         count = len(index)
         self._users: list[list[int]] = [[] for _ in range(count)]
         missing = [0] * count
@@ -40,7 +44,9 @@ class MergeOrder:
             self._users[first].append(then)
             missing[then] += 1
         self._stands_for = list(range(count))
-        self._at = _positions(index, self._users, missing)
+        self._at, cycles = _positions(self._users, missing)
+        if cycles:
+            raise OptionError(_contradiction(index, cycles), where=where)
         self._node_at = [0] * count
         for node, at in enumerate(self._at):
             self._node_at[at] = node
@@ -90,25 +96,58 @@ class MergeOrder:
         return found
 
 
-def _positions(index: GraphIndex, users: list[list[int]], missing: list[int]) -> list[int]:
-    """Positions of a topological order that is as near to the graph's own as the edges allow."""
+def _positions(users: list[list[int]], missing: list[int]) -> tuple[list[int], list[list[int]]]:
+    """Positions of a topological order that is as near to the graph's own as the edges allow, and the cycles.
+
+    Positions mean nothing if there are any.
+    """
     import heapq
 
     free = [node for node, count in enumerate(missing) if not count]
-    heapq.heapify(free)
+    queued = bytearray(not count for count in missing)
     at = [-1] * len(missing)
+    cycles: list[list[int]] = []
     number = 0
-    while free:
+    while number < len(missing):
+        if not free:
+            # All that is left is on a cycle or behind one: let one cycle go, to find the others.
+            cycles.append(_cycle(users, at))
+            free = sorted(cycles[-1])
+            for node in free:
+                queued[node] = 1
         node = heapq.heappop(free)
         at[node] = number
         number += 1
         for user in users[node]:
             missing[user] -= 1
-            if not missing[user]:
+            if not missing[user] and not queued[user]:
+                queued[user] = 1
                 heapq.heappush(free, user)
-    if number < len(missing):
-        stuck = index.names[at.index(-1)]
-        raise OptionError(
-            f"what is to hide what contradicts the graph: a cycle leads to '{stuck}'", where="pass 'bucket'"
-        )
-    return at
+    return at, cycles
+
+
+def _cycle(users: list[list[int]], at: list[int]) -> list[int]:
+    """A cycle among the nodes without a position, each before the next, beginning with its first node."""
+    before: dict[int, int] = {}
+    for node, following in enumerate(users):
+        if at[node] < 0:
+            before.update((user, node) for user in following if at[user] < 0 and user not in before)
+    node = next(iter(before))
+    seen: dict[int, None] = {}
+    while node not in seen:
+        seen[node] = None
+        node = before[node]
+    found = list(seen)[list(seen).index(node) :][::-1]
+    first = found.index(min(found))
+    return found[first:] + found[:first]
+
+
+def _contradiction(index: GraphIndex, cycles: list[list[int]]) -> str:
+    texts: list[str] = []
+    for cycle in cycles[:_NAMED]:
+        names = [f"'{index.names[node]}'" for node in (*cycle, cycle[0])]
+        if len(names) > _LONG:
+            names = [*names[: _LONG - 2], "...", names[-1]]
+        texts.append(" before ".join(names))
+    more = f"; and {len(cycles) - _NAMED} more" if len(cycles) > _NAMED else ""
+    return f"what is to hide what contradicts the graph: {'; '.join(texts)}{more}"

@@ -100,7 +100,7 @@ class _Overlap:
 
     def _grow(self) -> list[_Open]:
         """Greedy: every candidate joins the first open bucket of its key that takes it."""
-        order = MergeOrder(self.index, self.hiding.edges())
+        order = MergeOrder(self.index, self.hiding.edges(), self.options.hiding or "pass 'bucket'")
         buckets: dict[Key, list[_Open]] = {}
         made: list[_Open] = []
         for candidate in self._candidates():

@@ -1,0 +1,190 @@
+"""MergeOrder against reachability by brute force, on random indexes and on programs."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from commcc.errors import OptionError
+from commcc.index import build_index
+from commcc.passes.mergeorder import MergeOrder
+from tests.index_maker import IndexMaker, Shape, random_maker
+from tests.random_graphs import random_program
+
+RELAXED = settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+SHAPE = Shape(nodes=25, groups=("a", "b"), depth=6, order_edges=0.15, unwaited=0.1)
+
+
+class BruteForce:
+    """The merged graph as sets of members and every edge; answers by walking all of it."""
+
+    def __init__(self, index, edges):
+        self.edges = [(p, n) for n in range(len(index)) for p in index.preds(n)]
+        self.edges += [(launch, wait) for wait, launch in index.wait_of.items()]
+        self.edges += list(edges)
+        self.part = {node: frozenset({node}) for node in range(len(index))}
+
+    def after(self, node):
+        """Parts that have to come after the part of ``node``."""
+        found, stack = set(), [self.part[node]]
+        while stack:
+            members = stack.pop()
+            for first, then in self.edges:
+                part = self.part[then]
+                if first in members and part not in found:
+                    found.add(part)
+                    stack.append(part)
+        return found
+
+    def may_merge(self, a, b):
+        if self.part[a] == self.part[b]:
+            return False
+        return self.part[b] not in self.after(a) and self.part[a] not in self.after(b)
+
+    def merge(self, a, b):
+        whole = self.part[a] | self.part[b]
+        self.part.update((node, whole) for node in whole)
+
+
+def indexed(seed):
+    return random_maker(seed, SHAPE).index() if seed % 3 else build_index(random_program(seed, 3))
+
+
+def forward_edges(index, rng, count):
+    """Edges along the order of the graph, which never contradict it."""
+    pairs = (sorted(rng.sample(range(len(index)), 2)) for _ in range(count))
+    return [tuple(pair) for pair in pairs]
+
+
+def check_order(order, brute, count):
+    """Positions of parts go up along every edge, and nothing stands where something else does."""
+    at = {node: order._at[order._find(node)] for node in range(count)}
+    for first, then in brute.edges:
+        assert at[first] < at[then] or brute.part[first] == brute.part[then]
+    places = {brute.part[node]: at[node] for node in range(count)}
+    assert len(set(places.values())) == len(places)
+    for node in range(count):
+        assert order._node_at[at[node]] == order._find(node)
+
+
+@RELAXED
+@given(st.integers(0, 10**6), st.integers(0, 6))
+def test_merges_against_brute_force(seed, further):
+    """After every merge each pair that is asked about gets the right answer, and the order stays topological."""
+    rng = random.Random(seed)
+    index = indexed(seed)
+    edges = forward_edges(index, rng, further)
+    order, brute = MergeOrder(index, edges), BruteForce(index, edges)
+    check_order(order, brute, len(index))
+    merged = 0
+    for _ in range(60):
+        a, b = rng.randrange(len(index)), rng.randrange(len(index))
+        wanted = brute.may_merge(a, b)
+        assert order.may_merge(a, b) == order.may_merge(b, a) == wanted, (a, b)
+        if wanted:
+            order.merge(a, b)
+            brute.merge(a, b)
+            merged += 1
+            check_order(order, brute, len(index))
+    assert merged, "no pair of 60 could be merged"
+
+
+@RELAXED
+@given(st.integers(0, 10**6))
+def test_asking_changes_nothing(seed):
+    index = indexed(seed)
+    order = MergeOrder(index, ())
+    before = list(order._at)
+    rng = random.Random(seed)
+    for _ in range(50):
+        order.may_merge(rng.randrange(len(index)), rng.randrange(len(index)))
+    assert order._at == before
+
+
+def test_without_further_edges_the_order_is_the_graphs_own():
+    index = build_index(random_program(4))
+    assert MergeOrder(index, ())._at == list(range(len(index)))
+
+
+def chain():
+    """Two collectives and two products that could hide them: a, b, x, y, wait a, wait b."""
+    make = IndexMaker()
+    source = make.input()
+    a, b = make.launch(5, "g", source), make.launch(5, "g", source)
+    x = make.op(5, source)
+    y = make.op(5, x)
+    make.wait(a)
+    make.wait(b)
+    return make.index(), a, b, x, y
+
+
+def test_constraints_forbid_a_merge():
+    """x before y: what hides the first, launched after x, cannot be launched before it."""
+    index, a, b, x, y = chain()
+    assert MergeOrder(index, ()).may_merge(a, b)
+    assert MergeOrder(index, [(a, x), (b, x)]).may_merge(a, b)
+    assert not MergeOrder(index, [(a, x), (x, b)]).may_merge(a, b)
+    assert not MergeOrder(index, [(a, x), (y, b)]).may_merge(b, a), "through the graph's own edge"
+
+
+def test_a_node_is_not_merged_with_itself():
+    index, a, b, *_ = chain()
+    order = MergeOrder(index, ())
+    assert not order.may_merge(a, a)
+    order.merge(a, b)
+    assert not order.may_merge(a, b)
+
+
+@pytest.mark.parametrize(
+    ("edges", "text"),
+    [
+        ([("y", "x")], "'n3' before 'n4' before 'n3'"),
+        ([("x", "x")], "'n3' before 'n3'"),
+        ([("wait", "x"), ("x", "a")], "'n1' before 'n5' before 'n3' before 'n1'"),
+        ([("wait", "a"), ("y", "x")], "'n1' before 'n5' before 'n1'; 'n3' before 'n4' before 'n3'"),
+    ],
+)
+def test_contradictory_edges_are_all_named(edges, text):
+    index, a, _, x, y = chain()
+    nodes = {"a": a, "x": x, "y": y, "wait": 5}
+    with pytest.raises(OptionError) as caught:
+        MergeOrder(index, [(nodes[first], nodes[then]) for first, then in edges], "h.yaml")
+    found = str(caught.value)
+    assert found.startswith("h.yaml: what is to hide what contradicts the graph: ")
+    for part in text.split("; "):
+        assert part in found, found
+
+
+@RELAXED
+@given(st.integers(0, 10**6))
+def test_edges_against_the_order_are_refused_just_where_they_make_a_cycle(seed):
+    rng = random.Random(seed)
+    index = indexed(seed)
+    edges = [tuple(rng.sample(range(len(index)), 2)) for _ in range(rng.randrange(1, 6))]
+    brute = BruteForce(index, edges)
+    cyclic = [n for n in range(len(index)) if brute.part[n] in brute.after(n)]
+    if not cyclic:
+        check_order(MergeOrder(index, edges), brute, len(index))
+        return
+    with pytest.raises(OptionError) as caught:
+        MergeOrder(index, edges)
+    named = set(re.findall(r"'(.*?)'", str(caught.value))) - {"bucket"}
+    assert named <= {index.names[n] for n in cyclic}, "only nodes on a cycle"
+
+
+def test_long_cycles_and_many_are_cut_short():
+    make = IndexMaker()
+    node = source = make.input()
+    for _ in range(20):
+        node = make.op(1, node)
+    pairs = [(make.op(1, source), make.op(1, source)) for _ in range(9)]
+    edges = [(node, source), *pairs, *(pair[::-1] for pair in pairs)]
+    with pytest.raises(OptionError) as caught:
+        MergeOrder(make.index(), edges)
+    assert "'n0' before 'n1' before 'n2'" in str(caught.value)
+    assert " before ... before 'n0'; " in str(caught.value)
+    assert str(caught.value).endswith("; and 5 more")
