@@ -18,6 +18,7 @@ from commcc.collectives import identify
 from commcc.cost import load_model
 from commcc.cost.fusion import Chains
 from commcc.cost.traffic import Traffic
+from commcc.diff import diff
 from commcc.index import build_index
 from commcc.memory import live_bytes
 from commcc.ops import op_name
@@ -284,6 +285,19 @@ def test_samples(name, tmp_path):
     assert kept == [n.name for n in plain.program.graph.nodes if n.op != "get_attr"]
     save(with_edges.program, tmp_path / "g.fx.txt")
     assert verify(program, load(tmp_path / "g.fx.txt")).status == "proved"
+
+
+def test_a_diff_reads_through_edges():
+    program = small()
+    found = diff(program, held(program)[0])
+    assert [(group.op, len(group.nodes)) for group in found.added] == [("get_attr", 4)]
+    assert not (found.removed or found.rewired or found.replaced or found.moved)
+    assert [f"{c.name}: {c.before} -> {c.after}" for c in found.changed] == [
+        "mm_1: %, % -> %, % behind ag",
+        "w: % -> % behind mm_2",
+        "mm_4: %, % -> %, % behind rs",
+        "v: % -> % behind mm_4",
+    ]
 
 
 def test_the_command(tmp_path, capsys):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from torch import fx
 
 from commcc.index import build_index
+from commcc.index.control import unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,14 +27,14 @@ StructureKey: TypeAlias = "tuple[str, tuple[int, ...], str]"
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two graphs: its index and its nodes by number."""
+    """One of the two graphs: its index and its nodes by number, read through control edges as the index is."""
 
     index: GraphIndex
     nodes: tuple[fx.Node, ...]
 
     @staticmethod
     def of(program: Program, hints: Mapping[str, int] | None = None) -> Side:
-        return Side(build_index(program, hints), tuple(program.graph.nodes))
+        return Side(build_index(program, hints), tuple(unwrapped(program).nodes))
 
     def operands(self, node: int) -> tuple[int, ...]:
         """Nodes in the arguments in the order in which they are written, repeats included."""
@@ -43,11 +44,13 @@ class Side:
         return tuple(found)
 
     def constants(self, node: int) -> str:
-        """The arguments in print, with ``%`` where a node stands."""
+        """The arguments in print, with ``%`` where a node stands, and what a control edge holds the node behind."""
         fx_node = self.nodes[node]
         held = (_blank(fx_node.args), _blank(dict(fx_node.kwargs)))
         where = f"{fx_node.target} " if fx_node.op == "get_attr" else ""
-        return where + ", ".join([*map(str, held[0]), *(f"{key}={value}" for key, value in held[1].items())])
+        after = ", ".join(self.index.names[dep] for dep in self.index.control.get(node, ()))
+        text = ", ".join([*map(str, held[0]), *(f"{key}={value}" for key, value in held[1].items())])
+        return where + text + (f" behind {after}" if after else "")
 
 
 class _Hole:
