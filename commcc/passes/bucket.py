@@ -112,6 +112,15 @@ class Bucket(Pass):
     exposed_first: bool = option(
         True, "form buckets of exposed collectives first, not last", type="bool", strategies=("overlap",)
     )
+    memory_budget: str | float | None = option(
+        "auto",
+        "peak memory in GiB; auto is the graph's own peak, with strategy auto and the larger of 1 GiB and 5 %",
+        type="float",
+        minimum=0,
+        choices=("auto",),
+        none="no limit",
+        strategies=("overlap", "auto"),
+    )
     effort: int = option(16, "bucketings to try", type="int", minimum=1, strategies=("auto",))
 
     def problems(self) -> Iterator[str]:

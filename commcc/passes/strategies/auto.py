@@ -98,7 +98,7 @@ class _Search:
         self.keys = _by_duration(taken, self.costs, options.multi_dtype)
         self.ladders = [_ladder(key, taken, options.multi_dtype) for key in self.keys]
         peak = live_bytes(index).peak_bytes
-        self.limits = ScheduleLimits(budget_bytes("auto", peak), 2 * GIB, 50)
+        self.limits = ScheduleLimits(budget_bytes(options.memory_budget, peak), 2 * GIB, 50)
         self.tried: dict[tuple[int, ...], Tried] = {}
         self.formed: dict[tuple[int, ...], tuple[PlannedBucket, ...]] = {}
         self.best_ns: int | None = None

@@ -11,7 +11,8 @@ collective moves its bytes hides it, and is kept between its launch and its wait
 Merging treats the launches as one node and the waits as one, each with the needs of all members. It is
 allowed if the graph with these constraints stays free of cycles, and if the merged collective takes no
 longer than what runs between its launch and its wait. What is left exposed all the same in a simulation
-of the merged step, beyond what its members were, is taken apart again. Hidden collectives, and which
+of the merged step, beyond what its members were, is taken apart again, and so are the largest buckets at
+the peak of memory while that passes the budget (by default, the graph's own peak). Hidden collectives, and which
 compute hides them, come from the simulated order, or from a file (``hiding``).
 
 Limits: members are looked for within ``max_topo_span`` nodes of the first, so that time grows with
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commcc.errors import OptionError
+from commcc.passes.budget import budget_bytes
 from commcc.passes.eligibility import eligible, select_groups
 from commcc.passes.greedy import MIB, key_of, size_of
 from commcc.passes.hiding import Hiding, hidden_by_order, read_hiding
@@ -43,8 +45,10 @@ if TYPE_CHECKING:
 
 #: A merged collective may be exposed for this much longer than its members were, in permille of its time.
 _TOLERANCE = 10
-#: How often buckets that come out exposed are taken apart before the rest is left as it is.
-_ROUNDS = 4
+#: How often buckets that come out exposed or too large are taken apart before the rest is left as it is.
+_ROUNDS = 20
+#: After so many rounds all buckets at the peak of memory go at once.
+_GENTLE = 5
 
 
 @dataclass
@@ -66,6 +70,7 @@ def form(options: Bucket, index: GraphIndex, ident: Identification, model: CostM
 
 class _Overlap:
     def __init__(self, options: Bucket, index: GraphIndex, model: CostModel, taken: list[Collective]) -> None:
+        from commcc.memory import live_bytes
         from commcc.simulate import Simulator
 
         self.options, self.index, self.model, self.taken = options, index, model, taken
@@ -76,13 +81,15 @@ class _Overlap:
         # Nodes that go where a merged launch goes cannot hide anything.
         moving = {n for c in taken for n in (*c.chain, *index.launches[c.launch].inputs)}
         self.hiding: Hiding = hiding.without(moving)
+        peak = live_bytes(index).peak_bytes
+        self.budget = peak if options.memory_budget == "auto" else budget_bytes(options.memory_budget, peak)
         self.refused = {"cycle": 0, "exposed": 0, "bytes": 0}
         self.apart = 0
 
     def formed(self, left: list[LeftOut]) -> Formed:
         open_buckets = [b for b in self._grow() if len(b.members) > 1]
-        for _ in range(_ROUNDS):
-            worse = self._exposed_now(open_buckets)
+        for attempt in range(_ROUNDS):
+            worse = self._worse(open_buckets, gently=attempt < _GENTLE)
             if not worse:
                 break
             self.apart += len(worse)
@@ -174,8 +181,9 @@ class _Overlap:
         # As early as inputs and hiding compute allow; what hides a member waits for the launch.
         return made if launches_early(members) else placed(made, members, min(c.launch for c in members))
 
-    def _exposed_now(self, buckets: list[_Open]) -> set[int]:
-        """Numbers of buckets that are exposed for longer than their members were."""
+    def _worse(self, buckets: list[_Open], *, gently: bool) -> set[int]:
+        """Numbers of buckets to take apart: exposed for longer than their members were, else too large."""
+        from commcc.memory import live_bytes
         from commcc.schedule.merged import merge
         from commcc.simulate import Simulator
 
@@ -186,9 +194,31 @@ class _Overlap:
         exposed = Simulator(index, costs).run().exposed
         place = {index.names[node]: node for node in index.launches}
         worse: set[int] = set()
+        stretch: dict[int, tuple[int, int]] = {}
         for number, n in enumerate(ordered):
             node = place[f"{buckets[n].members[0].kind}_bucket_{number}"]
             allowed = buckets[n].exposed_ns + costs.ns[node] * _TOLERANCE // 1000
             if exposed.get(node, 0) > allowed:
                 worse.add(n)
-        return worse
+            stretch[n] = node, max(_results(index, buckets[n], self.index))
+        memory = live_bytes(index)
+        if worse or self.budget is None or memory.peak_bytes <= self.budget or memory.peak_at is None:
+            return worse
+        there = [n for n, (first, last) in stretch.items() if first <= memory.peak_at <= last] or list(stretch)
+        return set(there) if not gently else _largest(buckets, there, memory.peak_bytes - self.budget)
+
+
+def _results(index: GraphIndex, bucket: _Open, before: GraphIndex) -> list[int]:
+    """Nodes of the merged graph that give the members' results: they have the names of the members' waits."""
+    return [index.position[before.names[wait]] for c in bucket.members for wait in c.waits]
+
+
+def _largest(buckets: list[_Open], among: list[int], excess: int) -> set[int]:
+    """The largest of some buckets, as many as hold ``excess`` bytes together."""
+    chosen: set[int] = set()
+    for n in sorted(among, key=lambda n: (-buckets[n].bytes, n)):
+        chosen.add(n)
+        excess -= buckets[n].bytes
+        if excess <= 0:
+            break
+    return chosen
