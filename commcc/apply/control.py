@@ -37,6 +37,7 @@ def hold(graph: fx.Graph, root: torch.nn.Module, index: GraphIndex, plan: Plan) 
         wanted.setdefault(index.names[edge.node], []).append(index.names[edge.after])
     position = {node.name: place for place, node in enumerate(graph.nodes)}
     modules: dict[str, fx.GraphModule] = {}
+    taken = set(nodes)
     for name in sorted(wanted, key=position.__getitem__):
         node = nodes[name]
         after = tuple(nodes[dep] for dep in dict.fromkeys(wanted[name]))
@@ -50,7 +51,8 @@ def hold(graph: fx.Graph, root: torch.nn.Module, index: GraphIndex, plan: Plan) 
             continue
         if not isinstance(node.target, OpOverload):
             raise InternalError(f"'{name}' is no call that can be held back", where=plan.pass_text)
-        attribute = _free(f"subgraph_{name}", {*nodes, *modules}, root)
+        attribute = _free(f"subgraph_{name}", taken, root)
+        taken.add(attribute)
         modules[attribute] = _body(node)
         nodes[name] = _wrap(graph, node, attribute, after)
     return with_modules(root, modules) if modules else root
