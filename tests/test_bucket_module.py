@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import fx
@@ -25,7 +26,7 @@ from commcc.planfile import plan_text, read_plans
 from commcc.serialization import load
 from commcc.terms import Kind
 from commcc.verify import verify
-from tests.random_graphs import random_program
+from tests.random_graphs import GraphBuilder, aten, random_program
 from tests.virtual_ranks import VirtualRanks, random_inputs, same
 
 RELAXED = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -84,11 +85,37 @@ def holds(index, plan, after):
         assert place[first] < place[then], (first, then)
 
 
+@pytest.mark.parametrize("seed", [10, 18, 33, 41])
+def test_the_order_of_modules_settles(seed):
+    """All-reduces wait for reduce-scatters that were moved back, so that the next module is another one."""
+    options = Bucket(strategy="module", modules=("m.*",), include_all_reduce=True)
+    once, _, _ = bucketed(with_modules(random_program(seed, 6, 2), seed), options)
+    _, again, _ = bucketed(once, options)
+    assert not again.changes
+
+
+def test_a_cast_that_serves_two_modules_goes_with_the_first():
+    build = GraphBuilder()
+    shards = [build.placeholder(f"p{number}", (4, 8), torch.float32) for number in range(3)]
+    x = build.placeholder("x", (8, 8))
+    shared, *own = [build.call(aten._to_copy.default, shard, dtype=torch.float64) for shard in shards]
+    for number, mate in enumerate(own):
+        for source in (mate, shared):
+            full = build.gather(source, 2, "0")
+            full.meta["custom"] = {"module_fqn": f"m.{number}"}
+            x = build.call(aten.mm.default, x, full)
+    after, plan, _ = bucketed(build.program([x], {"0": 2}), Bucket(strategy="module", modules=("m.*",)))
+    assert len(plan.buckets) == 2
+    kinds = [str(node.target) for node in after.graph.nodes]
+    launches = [at for at, kind in enumerate(kinds) if "all_gather" in kind]
+    assert launches[1] < kinds.index("_c10d_functional.wait_tensor.default")
+
+
 @RELAXED
 @given(st.integers(0, 10_000), OPTIONS)
 def test_running_twice_changes_nothing(seed, options):
     """With entries that are named: blocks are found by what modules hold, which random graphs change at random.
-    All-reduces that feed a bucket are no longer seen as gradients, so their order is not read off again."""
+    Without all-reduces: chains of them and reduce-scatters in any order need not settle at once."""
     options = replace(options, include_all_reduce=False)
     if options.modules == "transformer_block":
         options = replace(options, modules=("m.*",))

@@ -111,6 +111,11 @@ def test_blocks_hold_more_than_the_siblings_inside_them():
     assert find_rest(held, ("layers.0", "layers.1")) == (("tok",), ("norm", "output"))
 
 
+def test_blocks_hold_more_than_the_experts_inside_them():
+    experts = [f"experts.{expert}.{name}" for expert in range(4) for name in ("w1", "w2")]
+    assert find_blocks(items("tok", *layers(2, "router", *experts), "norm")).paths == ("layers.0", "layers.1")
+
+
 def test_a_backward_graph_has_the_same_blocks_from_the_back():
     forward = items("tok", *layers(3, "wq", "wo"), "norm", "output")
     backward = items(*reversed([item.path for item in forward]))
