@@ -26,7 +26,7 @@ from commcc.planfile import plan_text, read_plans
 from commcc.serialization import load
 from commcc.terms import Kind
 from commcc.verify import verify
-from tests.random_graphs import GraphBuilder, aten, random_program
+from tests.random_graphs import GraphBuilder, aten, c10d, random_program
 from tests.virtual_ranks import VirtualRanks, random_inputs, same
 
 RELAXED = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -95,20 +95,24 @@ def test_the_order_of_modules_settles(seed):
 
 
 def test_a_cast_that_serves_two_modules_goes_with_the_first():
+    """Its launch is not held back until the second module's launch, which stands behind the free product here."""
     build = GraphBuilder()
     shards = [build.placeholder(f"p{number}", (4, 8), torch.float32) for number in range(3)]
     x = build.placeholder("x", (8, 8))
-    shared, *own = [build.call(aten._to_copy.default, shard, dtype=torch.float64) for shard in shards]
-    for number, mate in enumerate(own):
-        for source in (mate, shared):
-            full = build.gather(source, 2, "0")
-            full.meta["custom"] = {"module_fqn": f"m.{number}"}
-            x = build.call(aten.mm.default, x, full)
-    after, plan, _ = bucketed(build.program([x], {"0": 2}), Bucket(strategy="module", modules=("m.*",)))
-    assert len(plan.buckets) == 2
+    first = build.call(c10d.all_gather_into_tensor.default, shards[0], 2, "0")
+    free = build.call(aten.mm.default, x, x)
+    waited = build.call(c10d.wait_tensor.default, first)
+    sources = [build.call(aten.view.default, shards[1], [4, 8]), build.call(aten.view.default, shards[2], [4, 8])]
+    full = [waited, *(build.gather(sources[n], 2, "0") for n in (0, 1, 0))]
+    for gathered, module in zip(full, ("m.0", "m.0", "m.1", "m.1"), strict=True):
+        gathered.meta["custom"] = {"module_fqn": module}
+    program = build.program([free, *full], {"0": 2})
+    after, plan, _ = bucketed(program, Bucket(strategy="module", modules=("m.*",)))
+    assert [len(b.hoist) for b in plan.buckets] == [1, 2]
     kinds = [str(node.target) for node in after.graph.nodes]
-    launches = [at for at, kind in enumerate(kinds) if "all_gather" in kind]
-    assert launches[1] < kinds.index("_c10d_functional.wait_tensor.default")
+    first_launch = next(at for at, kind in enumerate(kinds) if "all_gather" in kind)
+    assert first_launch < kinds.index("aten.mm.default")
+    assert verify(program, after).status == "proved"
 
 
 @RELAXED
