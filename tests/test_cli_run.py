@@ -178,7 +178,8 @@ def test_a_pass_that_makes_the_step_longer_is_dropped():
 def test_keeping_what_is_better_takes_costs(graph, capsys):
     arguments = ("run", graph, "--passes", "tag", "--keep-if-better", "--cost", "none")
     assert "needs costs" in refused(capsys, *arguments)
-    ok("run", graph, "--passes", "tag,bucket", "--keep-if-better")
+    ok("run", graph, "--passes", "tag,bucket", "--keep-if-better", "--json")
+    assert [(step["changed"], step["dropped"]) for step in document(capsys)["passes"]] == [(True, None)] * 2
 
 
 def test_what_is_stored_with_the_result(graph, capsys):

@@ -192,6 +192,15 @@ def test_wrong_edits_are_named_with_their_line(old, new, words, tmp_path):
     assert abs(int(said.removeprefix(f"{path}:").split(":")[0]) - line) <= 8, said
 
 
+def test_a_launch_in_two_buckets(tmp_path):
+    program, result = planned(2)
+    lines = plan_text(result).splitlines(keepends=True)
+    at = next(i for i, line in enumerate(lines) if line.startswith("  - kind"))
+    end = next(i for i in range(at + 1, len(lines)) if lines[i].startswith("  - kind") or lines[i][2] not in " -")
+    said = refusal(program, stored(tmp_path, "".join(lines[:end] + lines[at:end] + lines[end:])))
+    assert "is in a bucket twice" in said
+
+
 def test_all_mistakes_are_named_at_once(tmp_path):
     program, result = planned(2)
     text = (

@@ -104,6 +104,17 @@ def test_processes_change_nothing(graph):
     assert {o.verified for o in one.outcomes} == {"proved"}
 
 
+def test_what_no_parameter_concerns_runs_once(graph, monkeypatch):
+    from commcc.passes.tag import Tag
+    from commcc.serialization import load
+
+    planned, plan = [], Tag.plan
+    monkeypatch.setattr(Tag, "plan", lambda self, *rest: (planned.append(1), plan(self, *rest))[1])
+    task = Task(str(graph), False, load_model(), {})
+    result = sweep(grid("bucket.max_topo_span=0,6,none"), task, load(str(graph)), jobs=1)
+    assert planned == [1] and len(result.outcomes) == 3
+
+
 def test_outcomes_are_those_of_run(graph, capsys):
     ok("sweep", graph, "--passes", PIPELINE, "--param", "bucket.max_topo_span=0,none", "--jobs", "1", "--json")
     doc = document(capsys)
