@@ -143,6 +143,19 @@ def test_parts_that_cannot_be_told_apart_are_followed_together(form):
     assert told(joined(**form, used=True))[0][1] == "tp"
 
 
+def test_flat_parts_in_front_of_a_reduce_scatter_cannot_be_told_apart():
+    """A rank gets the first half of the first part and of nothing else; only rows for each rank keep parts apart."""
+    b = GraphBuilder()
+    x = b.placeholder("x", (4, 4))
+    parts = [b.call(aten.reshape.default, b.reduce(b.call(aten.mm.default, x, x), "replicas"), [-1]) for _ in range(2)]
+    scattered = b.scatter(b.call(aten.cat.default, parts), 2, "shard")
+    split = b.call(aten.split_with_sizes.default, scattered, [8, 8])
+    program = b.program([getitem(b, split, i) for i in range(2)], {"shard": 2, "replicas": 2})
+    assert {c.evidence for c in identified(program).values() if c.kind == "all_reduce"} == {
+        "leads, joined with others, only to outputs, output 0 first ahead of another reduction"
+    }
+
+
 def test_joined_values_that_are_not_reduced_are_no_gradients():
     b = GraphBuilder()
     x = b.placeholder("x", (4, 4))
