@@ -102,6 +102,25 @@ def test_a_plan_file_that_does_other_things_is_the_files_fault(graph, capsys):
     assert "plan.yaml:" in (err := refused(capsys, "run", graph, "--plan", "plan.yaml")) and "'w'" in err
 
 
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        ("dead: [{nodes: [mm], reason: no}]", "cannot be applied"),
+        ("duplicates: [{keep: ag, drop: [mm], wait: w, waits: [], reason: no}]", "plan.yaml:"),
+        ("regroups: [{launch: mm, group: '0'}]", "launches no collective"),
+        ("before: [{first: mm_2, then: mm}]", "cannot come before"),
+        ("control: [{node: mm, after: mm_2, reason: no}]", "cannot be applied"),
+    ],
+)
+def test_edits_that_no_pass_would_plan(edit, words, graph, capsys):
+    ok("run", graph, "--passes", "tag", "--plan-out", "plan.yaml", "-q")
+    text = Path("plan.yaml").read_text()
+    Path("plan.yaml").write_text(text.replace("  options: {}", f"  {edit}\n  options: {{}}"))
+    capsys.readouterr()
+    err = refused(capsys, "run", graph, "--plan", "plan.yaml", "-o", "x.fx.txt")
+    assert "plan.yaml:" in err and words in err and not Path("x.fx.txt").exists()
+
+
 def test_dumps_of_every_graph(graph, capsys):
     ok("run", graph, "--passes", "tag,bucket,bucket", "--dump-after-each", "dumps", "--json")
     doc = document(capsys)
