@@ -143,6 +143,24 @@ def test_wrappers_of_anything_else_stay_what_they_are(change):
     assert {index.names[n] for n in index.data_preds[node]} >= {"rs", "mm_3", "x"}
 
 
+@pytest.mark.parametrize("name", ["one operand less", "one operand more"])
+def test_wrappers_that_do_not_fit_stay_what_they_are(name):
+    node, change = OUTSIDE[name]
+    index = build_index(rewired(held(small())[0], node, change))
+    assert index.ops[index.position[node]] == "higher_order.control_deps"
+
+
+def test_wrappers_with_keywords_stay_what_they_are():
+    program = small()
+    after, _ = held(program)
+    graph = copied(after.graph)
+    next(n for n in graph.nodes if n.name == "mm_4").kwargs = {"more": 1}
+    after = replace(after, graph=graph)
+    index = build_index(after)
+    assert index.ops[index.position["mm_4"]] == "higher_order.control_deps"
+    assert verify(program, after).status == "different"
+
+
 def test_the_fingerprint_tells_edges_apart():
     program = small()
     after, _ = held(program)
@@ -172,6 +190,6 @@ def test_names_that_are_taken():
     program = small()
     program.root.subgraph_mm_1 = torch.nn.Module()
     after, _ = held(program)
-    assert {"subgraph_mm_1_0", "subgraph_w"} <= set(after.root._modules)
+    assert {"subgraph_mm_1", "subgraph_mm_1_0", "subgraph_w"} <= set(after.root._modules)
     assert set(program.root._modules) == {"subgraph_mm_1"}
     assert verify(program, after).status == "proved"
