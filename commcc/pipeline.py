@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from commcc import provenance
+from commcc.collection import no_collection
 from commcc.errors import FindingError, InputError, InternalError, OptionError
 from commcc.index import build_index
 from commcc.passes.options import to_text
@@ -197,7 +198,8 @@ class _Run:
     def _step(self, number: int, job: Job, before: Snapshot) -> StepResult:
         clock = _Clock()
         self.tell(f"{job.name}: planning")
-        plan = job.plan(before.index, before.ident, self.model)
+        with no_collection():
+            plan = job.plan(before.index, before.ident, self.model)
         clock.lap("plan")
         made, after, verdict, dropped = self.program, before, None, job.dropped
         if plan.changes:

@@ -89,7 +89,7 @@ SAID = {
     5: "max_topo_span: expected a number",
     6: "(did you mean 'greedy'?)",
     7: "groups: has no value",
-    8: "reorder: max_in_flight_gb=0 lets no launch move",
+    8: "reorder: max_in_flight_gb=0 leaves room for no collective",
     9: "effort: expected a value",
     10: "'bucket{groups=all}' is the text form",
     11: "a pass must be a name",

@@ -151,6 +151,6 @@ def test_without_a_model_there_is_nothing_to_judge_by():
 
 
 def test_contradicting_limits_are_named():
-    with pytest.raises(OptionError, match="max_in_flight_gb=0 lets no launch move"):
+    with pytest.raises(OptionError, match="max_in_flight_gb=0 leaves room for no collective"):
         parse_pipeline("reorder{max_in_flight_gb=0}")
     parse_pipeline("reorder{max_in_flight_gb=0,max_compute_prefetch=0}")

@@ -65,7 +65,10 @@ def test_the_second_pass_of_a_name():
         (("reorder.effort=1,x,,0,1",), "got 'x'; reorder.effort: an empty value; reorder.effort: must be at least 1"),
         (("reorder.effort=1,1.0",), "reorder.effort: 1 is given twice"),
         (("reorder.effort=1", "reorder.effort=2"), "reorder.effort is given twice"),
-        (("reorder.max_in_flight_gb=0,1",), "reorder with max_in_flight_gb=0: max_in_flight_gb=0 lets no launch move"),
+        (
+            ("reorder.max_in_flight_gb=0,1",),
+            "reorder with max_in_flight_gb=0: max_in_flight_gb=0 leaves room for no collective",
+        ),
         (("bucket.max_topo_span=" + ",".join(map(str, range(3000))),), "3,000 settings are more than 2,000"),
     ],
 )

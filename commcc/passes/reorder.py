@@ -66,9 +66,9 @@ class Reorder(Pass):
     )
 
     def problems(self) -> Iterator[str]:
-        """A limit of nothing in flight leaves nothing to move."""
+        """A limit that no launch could keep, while launches are to move."""
         if self.max_in_flight_gb == 0 and self.max_compute_prefetch not in (0, None):
-            yield "max_in_flight_gb=0 lets no launch move, so max_compute_prefetch cannot be used; set it to 0 as well"
+            yield "max_in_flight_gb=0 leaves room for no collective; give a size, or max_compute_prefetch=0 as well"
 
     def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
         """The best order found."""
