@@ -130,7 +130,7 @@ def test_flags_are_the_fields_of_the_pass():
 def test_completion_offers_the_choices():
     option = next(o for o in parameters.pass_options(registry.get("bucket")) if o.name == "groups")
     items = option.shell_complete(click.Context(click.Command("x")), "")
-    assert [item.value for item in items] == ["primary", "all"]
+    assert [item.value for item in items] == ["auto", "primary", "all"]
 
 
 def completions(words: str, at: int) -> list[str]:

@@ -17,7 +17,10 @@ PACKAGE = ROOT / "commcc"
 
 #: Lowest first; a module may import its own row and the rows above it here.
 LAYERS = (
-    ("errors", "terms", "collective_table", "ops", "kernels", "collection", "files", "yaml_text", "hint_text", "modules", "blocks", "repeats", "_version"),
+    (
+        *("errors", "terms", "collective_table", "ops", "kernels", "collection", "files", "yaml_text"),
+        *("hint_text", "modules", "blocks", "repeats", "_version"),
+    ),
     ("program", "index", "reach"),
     ("serialization", "memory", "collectives", "metrics", "capture", "cost"),
     ("plan",),
