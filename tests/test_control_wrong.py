@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import replace
 
 import pytest
@@ -11,12 +12,15 @@ from torch import fx
 from commcc.apply import apply_plan
 from commcc.errors import GraphError, InternalError
 from commcc.index import build_index
+from commcc.passes.hold import control_edges
 from commcc.plan import ControlEdge, Plan
 from commcc.verify import verify
 from tests.corruptions import copied
+from tests.random_graphs import GraphBuilder
 from tests.test_control import held, small
 
 aten = torch.ops.aten
+c10d = torch.ops._c10d_functional
 
 
 def edited(program, name, change):
@@ -193,3 +197,66 @@ def test_names_that_are_taken():
     assert {"subgraph_mm_1", "subgraph_mm_1_0", "subgraph_w"} <= set(after.root._modules)
     assert set(program.root._modules) == {"subgraph_mm_1"}
     assert verify(program, after).status == "proved"
+
+
+# What can be held, and behind what
+
+
+def beside(*middle):
+    """Edges of a gather with these ops, made by ``call(builder, x)``, between its launch and its wait."""
+    b = GraphBuilder()
+    p, x = b.placeholder("p", (4, 8)), b.placeholder("x", (1, 1, 8, 8))
+    launch = b.call(c10d.all_gather_into_tensor.default, p, 2, "0")
+    for call in middle:
+        call(b, x)
+    b.call(c10d.wait_tensor.default, launch)
+    program = b.program([launch], {"0": 2})
+    index = build_index(program)
+    edges, left = control_edges(index, range(len(index)))
+    if edges:
+        after = apply_plan(program, index, Plan("reorder", index.fingerprint, control=edges))
+        assert verify(program, after).status == "proved"
+    return [(index.names[e.node], index.names[e.after]) for e in edges], [entry.reason for entry in left]
+
+
+def attention(b, x):
+    made = b.call(aten._scaled_dot_product_flash_attention_for_cpu.default, x, x, x)
+    made.name = "attention"
+    return made
+
+
+def part(b, x):
+    b.call(operator.getitem, list(b.graph.nodes)[-1], 0).name = "part"
+
+
+def matmul(b, x):
+    b.call(aten.bmm.default, b.call(aten.view.default, x, [1, 8, 8]), b.call(aten.view.default, x, [1, 8, 8]))
+
+
+def into_a_buffer(b, x):
+    square = b.call(aten.view.default, x, [1, 8, 8])
+    buffer = b.call(aten.empty_like.default, square)
+    b.call(aten.bmm.out, square, square, out=buffer).name = "writes"
+
+
+def test_compute_with_several_results():
+    launch, wait = "all_gather_into_tensor_default", "wait_tensor_default"
+    assert beside(attention) == ([("attention", launch), (wait, "attention")], [])
+    assert beside(attention, part) == ([("attention", launch), (wait, "part")], [])
+
+
+def test_compute_that_writes_is_not_held():
+    assert beside(into_a_buffer) == ([], ["no compute node beside it can be held"])
+    edges, left = beside(into_a_buffer, matmul)
+    assert edges[0] == ("bmm_default", "all_gather_into_tensor_default")
+    assert not left
+    assert beside() == ([], [])
+
+
+def test_higher_order_compute_is_not_held():
+    index = build_index(small())
+    ops = tuple(
+        "higher_order.flex_attention" if name == "mm_1" else op for name, op in zip(index.names, index.ops, strict=True)
+    )
+    edges, _ = control_edges(replace(index, ops=ops), range(len(index)))
+    assert [(index.names[e.node], index.names[e.after]) for e in edges][:2] == [("mm_2", "ag"), ("w", "mm_2")]
