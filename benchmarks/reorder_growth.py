@@ -74,7 +74,8 @@ def measure(path: Path, count: int, options: argparse.Namespace) -> dict[str, An
         program = apply_plan(program, index, plan) if plan.changes else program
         lap("apply")
         row["report"] = {key: plan.report[key] for key in ("step_ms", "over_bound") if key in plan.report}
-    return {**row, "seconds": {k: round(v, 3) for k, v in seconds.items()}, "mib": round(peak_mib() - before)}
+    rounded = {stage: round(found, 3) for stage, found in seconds.items()}
+    return {**row, "seconds": rounded, "mib": round(peak_mib() - before), "process_mib": round(peak_mib())}
 
 
 def measure_peer(path: Path, count: int, options: argparse.Namespace) -> dict[str, Any]:
