@@ -11,9 +11,11 @@ collective moves its bytes hides it, and is kept between its launch and its wait
 Merging treats the launches as one node and the waits as one, each with the needs of all members. It is
 allowed if the graph with these constraints stays free of cycles, and if the merged collective takes no
 longer than what runs between its launch and its wait. What is left exposed all the same in a simulation
-of the merged step, beyond what its members were, is taken apart again, and so are the largest buckets at
-the peak of memory while that passes the budget (by default, the graph's own peak). Hidden collectives, and which
-compute hides them, come from the simulated order, or from a file (``hiding``).
+of the merged step, beyond what its members were, is taken apart again. So is what stands ahead of a
+collective that was hidden and is not any more, if communication is exposed for longer than before in all,
+and so are the largest buckets at the peak of memory while that passes the budget (by default, the graph's
+own peak). Hidden collectives, and which compute hides them, come from the simulated order, or from a file
+(``hiding``).
 
 Limits: members are looked for within ``max_topo_span`` nodes of the first, so that time grows with
 this window and not with the graph. Caps bound the bytes that a bucket holds in flight.
@@ -34,6 +36,8 @@ from commcc.passes.strategies.formed import Formed, bucket_of, launches_early, p
 from commcc.plan import LeftOut, Plan
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from commcc.collectives import Collective, Identification
     from commcc.cost import CostModel, Costs
     from commcc.index import GraphIndex
@@ -45,9 +49,9 @@ if TYPE_CHECKING:
 
 #: A merged collective may be exposed for this much longer than its members were, in permille of its time.
 _TOLERANCE = 10
-#: How often buckets that come out exposed or too large are taken apart before the rest is left as it is.
+#: How often buckets that come out exposed or too large are taken apart before none is made.
 _ROUNDS = 20
-#: After so many rounds all buckets at the peak of memory go at once.
+#: After so many rounds all buckets at the peak of memory, or ahead of what was hidden, go at once.
 _GENTLE = 5
 
 
@@ -94,6 +98,8 @@ class _Overlap:
                 break
             self.apart += len(worse)
             open_buckets = [b for n, b in enumerate(open_buckets) if n not in worse]
+        else:
+            open_buckets = []
         merged = {c.launch for b in open_buckets for c in b.members}
         left += [LeftOut(c.launch, "no merge keeps what hides it") for c in self.taken if c.launch not in merged]
         report: dict[str, Json] = {
@@ -182,7 +188,9 @@ class _Overlap:
         return made if launches_early(members) else placed(made, members, min(c.launch for c in members))
 
     def _worse(self, buckets: list[_Open], *, gently: bool) -> set[int]:
-        """Numbers of buckets to take apart: exposed for longer than their members were, else too large."""
+        """Numbers of buckets to take apart: exposed for longer than their members were, or exposing others; if
+        there are none, too large.
+        """
         from commcc.memory import live_bytes
         from commcc.schedule.merged import merge
         from commcc.simulate import Simulator
@@ -191,21 +199,44 @@ class _Overlap:
             return set()
         ordered = sorted(range(len(buckets)), key=lambda n: buckets[n].members[0].launch)
         index, costs = merge(self.index, self.model, self._plan(buckets))
-        exposed = Simulator(index, costs).run().exposed
-        place = {index.names[node]: node for node in index.launches}
-        worse: set[int] = set()
-        stretch: dict[int, tuple[int, int]] = {}
-        for number, n in enumerate(ordered):
-            node = place[f"{buckets[n].members[0].kind}_bucket_{number}"]
-            allowed = buckets[n].exposed_ns + costs.ns[node] * _TOLERANCE // 1000
-            if exposed.get(node, 0) > allowed:
-                worse.add(n)
-            stretch[n] = node, max(_results(index, buckets[n], self.index))
+        timeline = Simulator(index, costs).run()
+        made = {index.position[f"{buckets[n].members[0].kind}_bucket_{number}"]: n for number, n in enumerate(ordered)}
+        allowed = {node: buckets[n].exposed_ns + costs.ns[node] * _TOLERANCE // 1000 for node, n in made.items()}
+        worse = {n for node, n in made.items() if timeline.exposed.get(node, 0) > allowed[node]}
+        for node in self._not_hidden_now(index, costs, timeline):
+            ahead = _ahead(node, made, timeline, index)
+            worse.update(made[b] for b in (ahead[-1:] if gently else ahead))
         memory = live_bytes(index)
         if worse or self.budget is None or memory.peak_bytes <= self.budget or memory.peak_at is None:
             return worse
+        stretch = {n: (node, max(_results(index, buckets[n], self.index))) for node, n in made.items()}
         there = [n for n, (first, last) in stretch.items() if first <= memory.peak_at <= last] or list(stretch)
         return set(there) if not gently else _largest(buckets, there, memory.peak_bytes - self.budget)
+
+    def _not_hidden_now(self, index: GraphIndex, costs: Costs, timeline: Timeline) -> list[int]:
+        """Launches of the merged graph that are in no bucket, were hidden and are exposed now.
+
+        None while less is exposed in all: then what hid them was in part a stall that merging has removed.
+        """
+        found: list[int] = []
+        if timeline.exposed_ns <= self.timeline.exposed_ns:
+            return found
+        for launch in self.hiding.by_launch:
+            node = index.position.get(self.index.names[launch])
+            if node is None or self.timeline.exposed.get(launch, 0):
+                continue
+            if timeline.exposed.get(node, 0) > costs.ns[node] * _TOLERANCE // 1000:
+                found.append(node)
+        return found
+
+
+def _ahead(node: int, made: Mapping[int, int], timeline: Timeline, index: GraphIndex) -> list[int]:
+    """Merged launches that may have delayed a collective, in graph order: those ahead of it in its queue; else those
+    ahead of its wait; else all.
+    """
+    lane, wait = timeline.spans[node].lane, min(index.launches[node].waits)
+    in_queue = sorted(b for b in made if b < node and timeline.spans[b].lane == lane)
+    return in_queue or sorted(b for b in made if b < wait) or sorted(made)
 
 
 def _results(index: GraphIndex, bucket: _Open, before: GraphIndex) -> list[int]:
