@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def without(old: fx.Graph, index: GraphIndex, plan: Plan) -> fx.Graph:
     """The graph without what the plan removes; :class:`InternalError` when something still needs it."""
-    if plan.buckets or plan.order is not None:
+    if plan.buckets or plan.moves or plan.before or plan.order is not None:
         raise InternalError("a plan that removes nodes cannot merge or reorder others", where=plan.pass_text)
     gone = removed(plan)
     nodes = list(old.nodes)
