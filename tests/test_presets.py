@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from commcc.cost import load_model
@@ -31,3 +33,19 @@ def test_plans_are_exact(way, tmp_path):
     for kind, made in (("a", result), ("b", again)):
         save(made.program, tmp_path / f"{kind}.fx.txt")
     assert (tmp_path / "a.fx.txt").read_bytes() == (tmp_path / "b.fx.txt").read_bytes()
+
+
+def test_a_plan_fits_the_same_graph_in_another_format(tmp_path):
+    text, archive = (
+        load(sample("tiny_llama_fsdp2_fw").with_name(f"tiny_llama_fsdp2_fw{end}")) for end in (".fx.txt", ".pt2")
+    )
+    result = run(archive, parse_pipeline("bucket"))
+    (tmp_path / "plan.yaml").write_text(plan_text(result))
+    again = run(text, read_plans(tmp_path / "plan.yaml"))
+    assert again.changed and again.last.index.fingerprint == result.last.index.fingerprint
+
+
+def test_the_manual_lists_the_presets():
+    manual = (Path(__file__).parents[1] / "docs" / "pipelines.md").read_text()
+    rows = [f"| `{preset.name}` | `{preset.text}` |" for preset in PRESETS]
+    assert [row for row in rows if row not in manual] == []
