@@ -210,6 +210,15 @@ def test_ranks_that_neither_table_knows():
     assert verify(sizeless, after).status == "proved"  # the gathers on group 0 say its size
 
 
+def test_a_program_without_a_table():
+    program = replace(mixture(), groups={})
+    after, plan = split(program)
+    assert plan.changes
+    assert verify(program, after).status == "proved"
+    lost = replace(after, groups={n: replace(g, origin="7" if g.origin else None) for n, g in after.groups.items()})
+    assert verify(program, lost).status == "different"
+
+
 def test_going_back_is_another_program():
     """Groups that both programs have are not the same group, whatever their ranks: their queues differ."""
     before, after = pair()

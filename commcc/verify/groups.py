@@ -4,7 +4,7 @@ A rewrite may split a group off another one, to run on another stream; the table
 The record is a claim, and it is believed only if all of this holds:
 
 1. BEFORE has no group of that name, neither in its table nor in its graph;
-2. the origin is in the table of BEFORE, with exactly the same ranks and size (or is split off such a group);
+2. BEFORE has the origin, with exactly the same ranks and size (or the origin is split off such a group);
 3. every collective on the new group is of one kind.
 
 ::
@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any
 from torch import fx
 
 from commcc.ops import argument, collective_of
+from commcc.program import ProcessGroup
 from commcc.verify.subgraphs import find
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from commcc.program import ProcessGroup, Program
+    from commcc.program import Program
     from commcc.verify.verdict import Report
 
 
@@ -64,12 +65,14 @@ def _origin(group: ProcessGroup) -> str:
 
 def _check(before: Program, after: Program, group: ProcessGroup) -> tuple[str, str]:
     """The group of BEFORE that a split-off group goes back to, or what is wrong with it."""
-    root = _root(before.groups, after.groups, group)
+    used = {name: ProcessGroup(name, None) for name in _used(before) if name != group.name}
+    known = {**used, **before.groups}
+    root = _root(known, after.groups, group)
     if root is None:
         return "", f"is split off '{group.origin}', which BEFORE does not have"
     if any(group.name in _words(node) for node in _nodes(before.graph, before.root)):
         return "", f"is called what a group in BEFORE is called, and cannot be split off '{root}'"
-    old = before.groups[root]
+    old = known[root]
     size = old.size if old.size is not None else _size(before, root)
     for what, was, now in (("size", size, group.size), ("ranks", old.ranks, group.ranks)):
         if was != now:
@@ -121,6 +124,12 @@ def _launches(program: Program, name: str) -> Iterator[tuple[str, fx.Node]]:
         fact = collective_of(node.target) if node.op == "call_function" else None
         if fact is not None and argument(node, "group_name") == name:
             yield str(fact.kind), node
+
+
+def _used(program: Program) -> set[str]:
+    """Groups that collectives name; a program made in memory may have no table."""
+    nodes = (n for n in _nodes(program.graph, program.root) if n.op == "call_function" and collective_of(n.target))
+    return {name for node in nodes if isinstance(name := argument(node, "group_name"), str)}
 
 
 def _kinds(program: Program, name: str) -> dict[str, str]:
