@@ -262,6 +262,8 @@ def test_the_page_in_a_browser(dark, graph, capsys, browser):
     assert doc["settings"][other]["pipeline"] in text_of(shown, "#command")
     rows = shown.evaluate("[...document.querySelectorAll('#settings-table tbody tr')].map((row) => row.cells.length)")
     assert rows == [2 + 2 + 6] * 6
+    ticks = shown.evaluate("[...document.querySelectorAll('svg text:not(.axis-name)')].map((t) => t.textContent)")
+    assert len(ticks) == len(set(ticks)) >= 4, ticks
     draws = int(shown.data("draws"))
     shown.evaluate(
         "(() => { const axis = document.querySelector('#axis-x'); axis.value = 'peak';"

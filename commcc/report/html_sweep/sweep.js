@@ -38,8 +38,9 @@ function draw(tag, attributes, ...children) {
 /** From a stretch of values to a stretch of the picture, with round places for ticks. */
 class Scale {
   constructor(values, from, to) {
-    let [low, high] = [Math.min(...values), Math.max(...values)];
-    const room = (high - low || Math.abs(high) || 1) * 0.06;
+    const [low, high] = [Math.min(...values), Math.max(...values)];
+    // A stretch of at least 2 % of the value, so that a difference of nothing does not look like one.
+    const room = Math.max((high - low) * 0.06, (Math.abs(high) * 0.02 - (high - low)) / 2) || 1;
     [this.low, this.high, this.from, this.to] = [low - room, high + room, from, to];
   }
 
@@ -58,10 +59,20 @@ class Scale {
         break;
       }
     }
+    this.step = step;
     const found = [];
     for (let k = Math.ceil(this.low / step); k * step <= this.high; k += 1) found.push(k * step);
     return found;
   }
+}
+
+/** Labels of ticks: with the digits that tell one from the next. */
+function tickText(figure, scale, value) {
+  if (figure.text !== bytes) return figure.key === "step" || figure.key === "exposed" ? moment(value * 1e6, scale.step * 1e6, scale.high * 1e6) : plain(value);
+  const power = Math.max(0, Math.min(SIZE_UNITS.length - 1, Math.floor(Math.log2(Math.max(1, scale.high)) / 10)));
+  const share = scale.step / 1024 ** power;
+  const places = [0, 1, 2].find((digits) => Number.isInteger(share * 10 ** digits)) ?? 3;
+  return `${grouped(value / 1024 ** power, places)}${GAP}${SIZE_UNITS[power]}`;
 }
 
 /** Positions of the points that no other is at most equal to on both axes and below on one. */
@@ -194,12 +205,12 @@ class SweepPage {
     for (const value of across.ticks(x.text === bytes)) {
       const at = across.at(value);
       parts.push(draw("line", { class: "grid", x1: at, x2: at, y1: MARGIN.top, y2: height - MARGIN.bottom }));
-      parts.push(draw("text", { x: at, y: height - MARGIN.bottom + 18, "text-anchor": "middle" }, x.text(value)));
+      parts.push(draw("text", { x: at, y: height - MARGIN.bottom + 18, "text-anchor": "middle" }, tickText(x, across, value)));
     }
     for (const value of up.ticks(y.text === bytes)) {
       const at = up.at(value);
       parts.push(draw("line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: at, y2: at }));
-      parts.push(draw("text", { x: MARGIN.left - 10, y: at + 4, "text-anchor": "end" }, y.text(value)));
+      parts.push(draw("text", { x: MARGIN.left - 10, y: at + 4, "text-anchor": "end" }, tickText(y, up, value)));
     }
     parts.push(draw("text", { class: "axis-name", x: (MARGIN.left + width - MARGIN.right) / 2, y: height - 8, "text-anchor": "middle" }, x.label));
     const middle = (MARGIN.top + height - MARGIN.bottom) / 2;
