@@ -249,6 +249,8 @@ def test_a_dump_of_pytorch():
         "wait_tensor": ["mm"],
         "split": ["sum_1"],
     }
+    for node in index.control:
+        assert index.position[f"subgraph_{index.names[node]}"] in index.preds(node), "fetched before it is run"
     assert index.wait_of == {index.position["wait_tensor"]: index.position["all_gather_into_tensor"]}
     assert identify(index).collectives[0].role == "fsdp"
 
