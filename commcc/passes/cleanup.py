@@ -8,8 +8,8 @@ those drawn after it), by asserts, prints, host syncs and effect tokens, or by a
 waits of a launch that stays are needed. Inputs stay. Ops that commcc does not know, and higher-order ops, stay.
 
 Of the metadata goes what tracers leave behind for themselves (``original_aten``, ``source_fn_stack``,
-``from_node``, ``tensor_meta`` and the like); with ``metadata=all`` everything goes that neither commcc nor
-``torch.export`` reads: values, tags, descriptors, module paths, annotations (expert parallelism, chunks,
+``from_node``, ``tensor_meta`` and the like, DTensor's ``sharding``); with ``metadata=all`` everything goes that
+neither commcc nor ``torch.export`` nor PyTorch's compiler is known to read: values, tags, descriptors, module paths, annotations (expert parallelism, chunks,
 phases) are kept.
 
 Limits: constants and process groups that nobody refers to any more stay in the program.
@@ -37,10 +37,10 @@ TRACING = frozenset(
     {
         *("tensor_meta", "example_value", "eager_input_vals", "grapharg", "dynamo_source", "original_aten"),
         *("from_node", "source_fn_stack", "fwd_source_fn_stack", "torch_fn", "output_stack_traces"),
-        *("mutation_region_id", "dtensor_spec", "dtensor_placements", "sharding_spec", "placement_strategy"),
+        *("mutation_region_id", "sharding", "tensor_dict", "concrete_value"),
     }
 )
-#: What commcc, its readers and writers, torch.export and annotations of chunks and phases need.
+#: What commcc, its readers and writers, torch.export, PyTorch's compiler and annotations of chunks and phases need.
 NEEDED = frozenset(
     {
         *("val", "commcc", "desc", "unbacked_bindings"),
@@ -48,7 +48,9 @@ NEEDED = frozenset(
         *("autograd_backward", "partitioner_tag", "recompute", "ac_graph_id", "is_gradient_acc"),
         *("fsdp_bucket", "torchtitan_chunk_symbol_hints", "chunk_id", "chunked_region_fqn", "chunked_region_role"),
         *("chunked_region_is_backward", "chunked_region_producer", "chunked_original_name"),
-        "chunked_materialization_proof",
+        *("chunked_materialization_proof", "user_visible_output_idxs", "original_output_strides", "should_fallback"),
+        *("inductor_realize_to_strides", "low_precision_pointwise_barrier", "dislike_padding", "has_backward_hook"),
+        *("saved_for_offloading", "must_be_in_forward", "must_be_in_backward", "nested_region_config"),
     }
 )
 
