@@ -9,8 +9,8 @@ waits of a launch that stays are needed. Inputs stay. Ops that commcc does not k
 
 Of the metadata goes what tracers leave behind for themselves (``original_aten``, ``source_fn_stack``,
 ``from_node``, ``tensor_meta`` and the like, DTensor's ``sharding``); with ``metadata=all`` everything goes that
-neither commcc nor ``torch.export`` nor PyTorch's compiler is known to read: values, tags, descriptors, module paths, annotations (expert parallelism, chunks,
-phases) are kept.
+neither commcc nor ``torch.export`` nor PyTorch's compiler is known to read: values, tags, descriptors, module
+paths, annotations (expert parallelism, chunks, phases) are kept.
 
 Limits: constants and process groups that nobody refers to any more stay in the program.
 """
