@@ -21,7 +21,7 @@ from commcc.index import build_index
 from commcc.passes.groups import Groups
 from commcc.passes.options import parse_pipeline
 from commcc.pipeline import run
-from commcc.plan import NewGroup, Plan, Regroup
+from commcc.plan import ControlEdge, NewGroup, Plan, Regroup
 from commcc.predict import predict
 from commcc.program import ProcessGroup
 from commcc.serialization import load, save
@@ -291,6 +291,20 @@ def test_a_group_of_its_own_is_a_stream_of_its_own():
     assert gather.start <= exchange.start < gather.end
     assert step < spans["none", "before"][2]
     assert spans["topology", "after"][2] == spans["topology", "before"][2]
+
+
+def test_a_launch_inside_a_wrapper_stays():
+    program = overlapped()
+    index = build_index(program)
+    gather, exchange = index.launches
+    edge = ControlEdge(exchange, gather, "")
+    held = apply_plan(program, index, Plan("reorder", index.fingerprint, control=(edge,)))
+    _, plan = split(held, ("ep",))
+    assert [entry.reason for entry in plan.left_out] == ["is held in place by a control edge"]
+    assert not plan.changes
+    moved, _ = split(held, ("all_gather",))
+    assert verify(program, moved).status == "proved"
+    assert by_group(moved) == {"0": {"ep all_to_all"}, "all_gather_extra": {"fsdp all_gather"}}
 
 
 def test_prices_do_not_depend_on_the_name():
