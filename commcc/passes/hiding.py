@@ -48,11 +48,13 @@ class Hiding:
         kept = {launch: tuple(n for n in hiding if n not in nodes) for launch, hiding in self.by_launch.items()}
         return Hiding({launch: hiding for launch, hiding in kept.items() if hiding}, self.waits)
 
-    def ends(self) -> tuple[Before, ...]:
-        """The same for the first and the last of the nodes, in the terms of a plan."""
+    def kept(self, index: GraphIndex) -> tuple[Before, ...]:
+        """The same in the terms of a plan, without what follows from direct dependences among the nodes that hide."""
         found: list[Before] = []
         for launch, nodes in self.by_launch.items():
-            found += [Before(launch, nodes[0]), Before(nodes[-1], self.waits[launch])]
+            among = frozenset(nodes)
+            found += [Before(launch, n) for n in nodes if among.isdisjoint(index.preds(n))]
+            found += [Before(n, self.waits[launch]) for n in nodes if among.isdisjoint(index.users[n])]
         return tuple(found)
 
 

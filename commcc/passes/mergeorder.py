@@ -147,7 +147,7 @@ def _contradiction(index: GraphIndex, cycles: list[list[int]]) -> str:
     for cycle in cycles[:_NAMED]:
         names = [f"'{index.names[node]}'" for node in (*cycle, cycle[0])]
         if len(names) > _LONG:
-            names = [*names[: _LONG - 2], "...", names[-1]]
+            names = [*names[: _LONG - 4], "...", *names[-3:]]
         texts.append(" before ".join(names))
     more = f"; and {len(cycles) - _NAMED} more" if len(cycles) > _NAMED else ""
     return f"what is to hide what contradicts the graph: {'; '.join(texts)}{more}"

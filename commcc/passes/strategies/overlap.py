@@ -83,7 +83,8 @@ class _Overlap:
         given = options.hiding
         hiding = read_hiding(index, given) if given else hidden_by_order(index, self.costs, self.timeline)
         # Nodes that go where a merged launch goes cannot hide anything.
-        moving = {n for c in taken for n in (*c.chain, *index.launches[c.launch].inputs)}
+        casts = {n for c in taken for n in index.launches[c.launch].inputs if n in index.casts}
+        moving = casts.union(n for c in taken for n in c.chain)
         self.hiding: Hiding = hiding.without(moving)
         peak = live_bytes(index).peak_bytes
         self.budget = peak if options.memory_budget == "auto" else budget_bytes(options.memory_budget, peak)
@@ -177,7 +178,7 @@ class _Overlap:
 
     def _plan(self, buckets: list[_Open]) -> Plan:
         planned = tuple(self._planned(b) for b in sorted(buckets, key=lambda b: b.members[0].launch))
-        return Plan("", self.index.fingerprint, planned, before=self.hiding.ends() if planned else ())
+        return Plan("", self.index.fingerprint, planned, before=self.hiding.kept(self.index) if planned else ())
 
     def _planned(self, bucket: _Open) -> PlannedBucket:
         members = bucket.members
