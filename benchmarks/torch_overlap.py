@@ -12,6 +12,7 @@ What the harness changes in the peer, so that it neither gains nor loses by runn
   back, so that both sides are priced as on the device;
 * its memory tracker does not count CPU tensors and takes storages from the fake tensors; it gets the
   buffers, sizes and never freed inputs of commcc's memory model, so that both have the same budget;
+* its option ``overlap_scheduling_autofix_cycles`` is on, without which it fails on some graphs;
 * its two log writers, which estimate everything once more, do nothing;
 * it is told that the GPU is an H100 (the cap of its pre-bucketing follows from that);
 * in its result a merged gather ``all_gather_into_tensor_out(copy_(narrow(empty), cat))`` is written as
@@ -195,7 +196,7 @@ def timed() -> Iterator[list[float]]:
 def patched(given: Given) -> Iterator[None]:
     """The changes to the peer that the module's docstring lists."""
     import torch
-    from torch._inductor import comm_analysis
+    from torch._inductor import comm_analysis, config
     from torch._inductor.fx_passes import memory_estimator, node_runtime_estimation, overlap_scheduling
     from torch.utils._ordered_set import OrderedSet
 
@@ -222,4 +223,7 @@ def patched(given: Given) -> Iterator[None]:
             (comm_analysis, "get_gpu_type", lambda: comm_analysis.NVIDIA_GPU_TYPE.HOPPER),
         ):
             stack.enter_context(patch.object(owner, name, value))
+        # Off by default, and then some graphs fail with "detected cyclic extra dep(s)".
+        option = "aten_distributed_optimizations.overlap_scheduling_autofix_cycles"
+        stack.enter_context(config.patch(option, True))
         yield
