@@ -109,6 +109,15 @@ def test_what_has_to_stay():
                 apply_plan(program, index, Plan("cleanup", index.fingerprint, dead=(Dead((node,), ""),)))
 
 
+def test_a_wait_for_what_an_unknown_op_started_stays():
+    b = GraphBuilder()
+    x = b.placeholder("x", (8, 8))
+    unknown = b.graph.call_function(OpaqueOp("c10d.lost.default"), (x,))
+    unknown.meta["val"] = x.meta["val"]
+    b.graph.call_function(c10d.wait_tensor.default, (unknown,)).meta["val"] = x.meta["val"]
+    assert not cleaned(b.program([x], {}))[1].changes
+
+
 @pytest.mark.parametrize("target", ["copy_", "rand", "_assert_async", "wait_tensor"])
 def test_the_verifier_misses_it_when_it_goes(target):
     program = effects()

@@ -13,6 +13,8 @@ from commcc.apply import apply_plan
 from commcc.errors import GraphError, InternalError
 from commcc.index import build_index
 from commcc.passes.hold import control_edges
+from commcc.passes.options import parse_pipeline
+from commcc.pipeline import run
 from commcc.plan import ControlEdge, Plan
 from commcc.verify import verify
 from tests.corruptions import copied
@@ -113,6 +115,18 @@ def test_other_sub_graphs_are_rejected(name):
     node, change = INSIDE[name]
     program = small()
     assert verify(program, edited(held(program)[0], f"subgraph_{node}", change)).status == "different"
+
+
+def test_a_method_call_is_no_op():
+    def method(graph, call, output):
+        with graph.inserting_before(call):
+            output.args = (graph.call_method("matmul", call.args),)
+        graph.erase_node(call)
+
+    program = small()
+    after = edited(held(program)[0], "subgraph_mm_4", method)
+    assert verify(program, after).status != "proved"
+    assert build_index(after).ops[build_index(after).position["mm_4"]] == "higher_order.control_deps"
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
@@ -260,3 +274,31 @@ def test_higher_order_compute_is_not_held():
     )
     edges, _ = control_edges(replace(index, ops=ops), range(len(index)))
     assert [(index.names[e.node], index.names[e.after]) for e in edges][:2] == [("mm_2", "ag"), ("w", "mm_2")]
+
+
+# Passes that remove nodes
+
+
+def doubled():
+    """The same gather twice, the second one beside a matmul that nothing else needs."""
+    b = GraphBuilder()
+    p, x = b.placeholder("p", (4, 8)), b.placeholder("x", (8, 8))
+    first = b.gather(p, 2, "0")
+    launch = b.call(c10d.all_gather_into_tensor.default, p, 2, "0")
+    b.call(aten.mm.default, x, x).name = "beside"
+    second = b.call(c10d.wait_tensor.default, launch)
+    return b.program([b.call(aten.mm.default, first, second)], {"0": 2})
+
+
+def test_held_gathers_are_not_merged():
+    program = doubled()
+    assert run(program, parse_pipeline("dedup")).changed
+    result = run(held(program)[0], parse_pipeline("dedup"))
+    assert not result.changed
+    assert [entry.reason for entry in result.steps[0].plan.left_out] == ["is held in place by a control edge"]
+
+
+def test_what_others_are_held_behind_is_not_dead():
+    program = doubled()
+    assert [n.name for n in run(program, parse_pipeline("cleanup")).program.graph.nodes if n.name == "beside"] == []
+    assert not run(held(program)[0], parse_pipeline("cleanup")).changed

@@ -65,8 +65,7 @@ def _origin(group: ProcessGroup) -> str:
 
 def _check(before: Program, after: Program, group: ProcessGroup) -> tuple[str, str]:
     """The group of BEFORE that a split-off group goes back to, or what is wrong with it."""
-    used = {name: ProcessGroup(name, None) for name in _used(before) if name != group.name}
-    known = {**used, **before.groups}
+    known = {**{name: ProcessGroup(name, None) for name in _used(before)}, **before.groups}
     root = _root(known, after.groups, group)
     if root is None:
         return "", f"is split off '{group.origin}', which BEFORE does not have"
