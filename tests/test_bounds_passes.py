@@ -26,6 +26,10 @@ PIPELINES = (
     "reorder",
     "reorder{max_in_flight_gb=none,max_compute_prefetch=none,memory_budget=none}",
     "bucket{groups=all},reorder",
+    "reorder,bucket{strategy=overlap}",
+    "bucket{strategy=auto,effort=4}",
+    "bucket{strategy=auto,effort=4},reorder",
+    "bucket{strategy=module},reorder",
 )
 MODELS = (
     "h100",
@@ -37,7 +41,7 @@ MODELS = (
 
 def test_every_pass_that_moves_something_is_here():
     named = {each.name for text in PIPELINES for each in parse_pipeline(text)}
-    assert set(registry.names()) - named <= {"tag", "groups"}
+    assert set(registry.names()) - named <= {"tag", "groups", "dedup", "cleanup"}
 
 
 def check(index, costs, bound, seed, orders=6):

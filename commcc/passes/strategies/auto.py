@@ -167,7 +167,7 @@ class _Search:
         if self.best_ns is not None and problem.bound >= self.best_ns:
             return Tried(caps, buckets, members, problem.bound, 0, 0)
         found = search(problem, self.limits, _SCHEDULES)
-        over = max(0, found.peak_bytes - (self.limits.budget or 0))
+        over = 0 if self.limits.budget is None else max(0, found.peak_bytes - self.limits.budget)
         if not over:
             self.best_ns = min(found.step_ns, self.best_ns or found.step_ns)
         return Tried(caps, buckets, members, found.step_ns, found.peak_bytes, over)

@@ -1,0 +1,162 @@
+"""Strategy auto: merges what makes the scheduled step shorter under the costs given, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from commcc.collectives import identify
+from commcc.cost import load_model
+from commcc.cost.types import Price
+from commcc.errors import OptionError
+from commcc.index import build_index
+from commcc.memory import live_bytes
+from commcc.passes.bucket import Bucket
+from commcc.passes.options import build, parse_pipeline
+from commcc.pipeline import run
+from commcc.serialization import load
+from commcc.terms import Kind
+from tests.random_graphs import GraphBuilder, aten, random_program
+from tests.virtual_ranks import VirtualRanks, random_inputs, same
+
+SAMPLES = Path(__file__).parents[1] / "sample_graphs"
+NAMES = ("tiny_llama_fsdp4_bw", "tiny_llama_fsdp2_tp2_bw", "tiny_moe_fsdp4_ep2_fw")
+AUTO = Bucket(strategy="auto", effort=8)
+
+
+class Line:
+    """Collectives cost so much each, and so much a byte; compute so much a byte. Counts as measured."""
+
+    name = "line"
+    warnings = ()
+
+    def __init__(self, latency_ns, byte_ns, copy_ns):
+        self.latency_ns, self.byte_ns, self.copy_ns = latency_ns, byte_ns, copy_ns
+
+    def facts(self):
+        return [self.latency_ns, self.byte_ns, self.copy_ns]
+
+    def operation(self, operation):
+        return Price(10 + (operation.read_bytes + operation.written_bytes) * self.copy_ns // 1000, "line")
+
+    def transfer(self, transfer):
+        return Price(self.latency_ns + transfer.full_bytes * self.byte_ns // 1000, "line", self.latency_ns)
+
+
+def model_of(latency_ns, byte_ns, copy_ns=10):
+    model = load_model("h100,launch_us=0")
+    return replace(model, sources=(Line(latency_ns, byte_ns, copy_ns), *model.sources))
+
+
+#: Latency is all, or bytes are.
+LATENCY, BANDWIDTH = model_of(50_000, 1), model_of(0, 100, 200)
+
+
+@cache
+def sample(name):
+    return load(next(SAMPLES.glob(f"{name}.fx.txt*")))
+
+
+def step_ns(program, text, model):
+    return run(program, parse_pipeline(text), model=model).last.prediction.timeline.step_ns
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_latency_is_saved(name):
+    result = run(sample(name), [AUTO, *parse_pipeline("reorder")], model=LATENCY)
+    report = result.steps[0].report
+    steps = report["scheduled_step_ms"]
+    assert report["buckets"] > 0
+    assert steps["merged"] < steps["unmerged"] / 2
+    assert result.verified == "proved"
+    assert result.last.prediction.timeline.step_ns < step_ns(sample(name), "reorder", LATENCY)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_copies_are_not_paid_for_nothing(name):
+    """Bytes cost the same in one message and in many, and copying them costs more."""
+    program = sample(name)
+    found = run(program, [AUTO], model=BANDWIDTH)
+    report = found.steps[0].report
+    assert report["buckets"] == 0
+    assert not found.changed
+    assert report["remarks"] == ["no merge makes the step shorter under this cost model"]
+    assert set(report["left_out"]) <= {f"{kind}: merging it does not pay" for kind in Kind}
+    assert step_ns(program, "bucket{groups=all},reorder", BANDWIDTH) > step_ns(program, "reorder", BANDWIDTH)
+
+
+@pytest.mark.parametrize("model", ["h100", "a100,slowdown=1.2,share_link=all", "cpu,launch_us=40", "h100,fused=no"])
+@pytest.mark.parametrize("seed", range(3))
+def test_never_slower_and_within_the_budget(seed, model):
+    """The figures of the report, and that the graph stays the same."""
+    program, costs = random_program(seed, 5), load_model(model)
+    result = run(program, [AUTO], model=costs)
+    steps = result.steps[0].report["scheduled_step_ms"]
+    assert steps["merged"] <= steps["unmerged"]
+    inputs = random_inputs(program.graph, 2, seed)
+    assert same(VirtualRanks(program.graph, inputs).run(), VirtualRanks(result.program.graph, inputs).run())
+    scheduled = run(result.program, parse_pipeline("reorder{effort=2}"), model=costs)
+    assert round(scheduled.last.prediction.timeline.step_ns / 1e6, 9) <= round(steps["merged"] * 1.01, 9)
+
+
+def test_more_effort_is_never_worse():
+    program = sample("tiny_llama_fsdp4_bw")
+    for model in (LATENCY, load_model("h100")):
+        found = []
+        for effort in (1, 2, 5, 9, 14):
+            report = run(program, [replace(AUTO, effort=effort)], model=model).steps[0].report
+            assert report["bucketings_tried"] <= effort
+            found.append(report["scheduled_step_ms"]["merged"])
+        # A longer step is taken only for fewer merges, and only within 0.1 %.
+        assert all(later <= earlier * 1.001 for earlier, later in pairwise(found)), found
+
+
+def test_same_input_same_plan():
+    index = build_index(sample("tiny_llama_hsdp_bw"))
+    plans = [AUTO.plan(index, identify(index), load_model("h100")) for _ in range(2)]
+    assert plans[0] == plans[1]
+
+
+def two_gathers(rows=1 << 15):
+    """Two gathered parameters that are used one after the other, each much larger than what comes of it."""
+    build = GraphBuilder()
+    shards = [build.placeholder(f"p{i}", (rows, 64)) for i in range(2)]
+    results = [build.call(aten.sum.default, build.gather(shard, 2, "0")) for shard in shards]
+    return build.program(results, {"0": 2})
+
+
+def test_memory_comes_before_the_step():
+    """Merging would hold both gathers at once: with room it is done, without it is not."""
+    program, model = two_gathers(), model_of(10_000_000, 1, 1)
+    roomy = run(program, [replace(AUTO, memory_budget=None)], model=model)
+    assert roomy.steps[0].report["buckets"] == 1
+    own = live_bytes(build_index(program)).peak_bytes
+    tight = run(program, [replace(AUTO, memory_budget=own / 2**30)], model=model)
+    assert tight.steps[0].report["buckets"] == 0
+    assert live_bytes(build_index(tight.program)).peak_bytes <= own
+
+
+def test_a_graph_without_collectives():
+    build = GraphBuilder()
+    x = build.placeholder("x", (4, 4))
+    program = build.program([build.call(aten.mm.default, x, x)], {})
+    result = run(program, [AUTO], model=load_model("h100"))
+    assert not result.changed
+    assert result.steps[0].report["caps_mb"] == {}
+
+
+def test_without_a_cost_model():
+    index = build_index(sample("tiny_llama_fsdp4_bw"))
+    with pytest.raises(OptionError, match="strategy auto needs a cost model"):
+        AUTO.plan(index, identify(index))
+
+
+def test_options_of_other_strategies():
+    with pytest.raises(OptionError, match="bucket_cap_mb is an option of strategy greedy and overlap, not of auto"):
+        build(Bucket, {"strategy": "auto", "bucket_cap_mb": "10"})
+    with pytest.raises(OptionError, match="effort"):
+        build(Bucket, {"strategy": "auto", "effort": "0"})
