@@ -1,6 +1,6 @@
 """Strategy auto: merge what makes the scheduled step shorter under the cost model, copies included.
 
-    bucket{strategy=auto,groups=all},reorder
+    bucket{strategy=auto},reorder
 
 Merging saves latency and raises bandwidth; it costs a copy in and a copy out on the compute stream,
 and memory. Which of them weighs more depends on the costs, so bucketings are tried: each is merged
@@ -14,7 +14,7 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
    members, until no key gains or ``effort`` bucketings have been tried.
 
 Peak memory within the budget comes first, then the step; a bucketing has to be 0.1 % shorter than one
-with fewer merges. Deterministic; effort is counted, never timed.
+with fewer merges, and 0.5 % shorter than no merging. Deterministic; effort is counted, never timed.
 
 Limits: members of one bucket are neighbours in graph order; other groupings are not tried.
 """
@@ -48,6 +48,8 @@ CAPS = (2, 8, 32, 128, 512)
 _SCHEDULES = 2
 #: A step has to be this much shorter to be worth more merges, in permille.
 _WORTH = 1
+#: And so much shorter than without any merge, in permille: what a longer search may find without merging.
+_PAYS = 5
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,9 @@ class _Search:
             for place in range(len(self.keys)):
                 best = self._climb(best, place)
             gained = best is not begun
-        return best
+        none = self._try((0,) * len(self.keys))
+        pays = best.over < none.over or best.step_ns * 1000 <= none.step_ns * (1000 - _PAYS)
+        return best if pays else none
 
     def _climb(self, best: Tried, place: int) -> Tried:
         """Other caps for one key: none, then up and down from the present one for as long as that helps."""
