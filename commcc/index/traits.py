@@ -17,7 +17,8 @@ class Traits:
 
     writes: argument nodes whose storage it writes. effect: keeps its place among effects and host
     syncs. barrier: nothing moves across it. cast: a key equal for casts of the same sort, None
-    when the node is no cast. opaque: may do more than it is known to do.
+    when the node is no cast. opaque: does, or may do, more than its
+    arguments and writes tell (random numbers, effects and barriers among them).
     """
 
     writes: tuple[fx.Node, ...] = ()
@@ -32,7 +33,7 @@ class Traits:
     @property
     def stays(self) -> bool:
         """Whether the node does, or may do, more than compute its result."""
-        return bool(self.writes) or self.random or self.host_sync or self.effect or self.barrier or self.opaque
+        return bool(self.writes) or self.host_sync or self.opaque
 
 
 _PLAIN = Traits()
