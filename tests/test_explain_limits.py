@@ -29,7 +29,8 @@ def test_queued_behind_another_role():
     assert (found.timing.queue_ns, found.timing.queue) == (30, (("a", 30),))
     knob = next(k for k in found.knobs if "process group" in k.text)
     assert knob.text == (
-        "give the ep collectives of group dp a process group of their own, apart from fsdp: saves 30 ns (simulated)"
+        "give the ep collectives of group dp a process group of their own, apart from fsdp: saves 30 ns (simulated); "
+        "'commcc groups --roles ep' does that"
     )
 
 

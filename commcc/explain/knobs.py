@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 #: Names that a pass which splits an expert-parallel region may have.
 CHUNKING = ("ep-chunk", "ep-overlap", "chunk")
 
+#: What the groups pass can split off a group.
+_SPLIT_OFF = ("ep", "all_gather")
+
 
 def knobs(case: Case) -> tuple[Knob, ...]:
     """What helps, the largest saving first, and after it what helps besides; at least one if it is exposed."""
@@ -120,7 +123,14 @@ def _groups(case: Case) -> Iterator[Knob]:
         text = f"give the {what} of group {own.group} a process group of their own, apart from {listed(names)}"
         text += f", and {_imperative(case, move)}" if move is not None and move is not best else ""
         text += f": saves {duration(saves)}{'' if best is None else ' more'} (simulated)"
-        yield Knob(text, existing("groups"), saves, besides=best is not None)
+        role = what.split()[0]
+        command = existing("groups") if role in _SPLIT_OFF else None
+        yield Knob(
+            f"{text}; 'commcc groups --roles {role}' does that" if command else text,
+            command,
+            saves,
+            besides=best is not None,
+        )
         return
 
 
