@@ -120,6 +120,29 @@ def test_what_was_hidden_is_not_exposed(seed, options):
         stays_hidden(index, plan, build_index(after), model)
 
 
+def queues(index, left_out=frozenset()):
+    """Names of launches, and of what they are waited for by, of each group in order; some launches left out."""
+    found = {}
+    for launch, facts in index.launches.items():
+        if facts.waits and index.names[launch] not in left_out:
+            found.setdefault(facts.group, []).append((launch, min(facts.waits)))
+    return {
+        group: ([index.names[n] for n, _ in pairs], [index.names[w] for w in sorted(wait for _, wait in pairs)])
+        for group, pairs in found.items()
+    }
+
+
+@pytest.mark.parametrize("name", ["tiny_llama_fsdp4_bw", "tiny_moe_fsdp4_ep2_bw"])
+def test_what_is_not_merged_keeps_its_place_in_the_queue(name):
+    model = load_model()
+    program = run(sample(name), parse_pipeline("reorder"), model=model).program
+    after, plan, index = bucketed(program, Bucket(strategy="overlap", memory_budget=None), model)
+    assert plan.buckets
+    merged = frozenset(index.names[m] for b in plan.buckets for m in b.members)
+    new = build_index(after)
+    assert queues(new, frozenset(new.names[n] for n in new.merged_from)) == queues(index, merged)
+
+
 def stays_hidden(index, plan, after, model):
     costs, before = simulated(index, model)
     new_costs, now = simulated(after, model)

@@ -95,6 +95,28 @@ def test_merges_against_brute_force(seed, further):
 
 @RELAXED
 @given(st.integers(0, 10**6))
+def test_keeping_an_order_against_brute_force(seed):
+    """Edges are added between merges; just those are refused that would make a cycle."""
+    rng = random.Random(seed)
+    index = indexed(seed)
+    order, brute = MergeOrder(index, ()), BruteForce(index, ())
+    refused = 0
+    for _ in range(60):
+        a, b = rng.randrange(len(index)), rng.randrange(len(index))
+        if rng.random() < 0.3 and brute.may_merge(a, b):
+            order.merge(a, b)
+            brute.merge(a, b)
+        else:
+            wanted = brute.part[a] != brute.part[b] and brute.part[a] not in brute.after(b)
+            assert order.keep(a, b) == wanted, (a, b)
+            brute.edges += [(a, b)] if wanted else []
+            refused += not wanted
+        check_order(order, brute, len(index))
+    assert refused, "no order of 60 pairs was refused"
+
+
+@RELAXED
+@given(st.integers(0, 10**6))
 def test_asking_changes_nothing(seed):
     index = indexed(seed)
     order = MergeOrder(index, ())

@@ -73,6 +73,26 @@ class MergeOrder:
         for at in range(begin + len(early) + 1 + len(late), end + 1):
             self._node_at[at] = -1
 
+    def keep(self, first: int, then: int) -> bool:
+        """Put ``first`` ahead of ``then`` for good; False where it has to come after."""
+        first, then = self._find(first), self._find(then)
+        begin, end = self._at[then], self._at[first]
+        if begin < end:
+            after = self._reached(then, end)
+            if first in after:
+                return False
+            window = [node for at in range(begin, end + 1) if (node := self._node_at[at]) >= 0]
+            early = [node for node in window if node != then and node not in after]
+            late = [node for node in window if node == then or node in after]
+            for at in range(begin, end + 1):
+                self._node_at[at] = -1
+            for at, node in enumerate([*early, *late], begin):
+                self._node_at[at] = node
+                self._at[node] = at
+        if first != then:
+            self._users[first].append(then)
+        return first != then
+
     def _pair(self, a: int, b: int) -> tuple[int, int]:
         a, b = self._find(a), self._find(b)
         return (a, b) if self._at[a] <= self._at[b] else (b, a)

@@ -15,7 +15,8 @@ of the merged step, beyond what its members were, is taken apart again. So is wh
 collective that was hidden and is not any more, if communication is exposed for longer than before in all,
 and so are the largest buckets at the peak of memory while that passes the budget (by default, the graph's
 own peak). Hidden collectives, and which compute hides them, come from the simulated order, or from a file
-(``hiding``).
+(``hiding``). Launches and waits of a group that are in no bucket keep their order, where the merges of
+others allow it.
 
 Limits: members are looked for within ``max_topo_span`` nodes of the first, so that time grows with
 this window and not with the graph. Caps bound the bytes that a bucket holds in flight.
@@ -24,6 +25,7 @@ this window and not with the graph. Caps bound the bytes that a bucket holds in 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from commcc.errors import OptionError
@@ -33,7 +35,7 @@ from commcc.passes.greedy import MIB, key_of, size_of
 from commcc.passes.hiding import Hiding, hidden_by_order, read_hiding
 from commcc.passes.mergeorder import MergeOrder
 from commcc.passes.strategies.formed import Formed, bucket_of, launches_early, placed, size_text
-from commcc.plan import LeftOut, Plan
+from commcc.plan import Before, LeftOut, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -178,7 +180,24 @@ class _Overlap:
 
     def _plan(self, buckets: list[_Open]) -> Plan:
         planned = tuple(self._planned(b) for b in sorted(buckets, key=lambda b: b.members[0].launch))
-        return Plan("", self.index.fingerprint, planned, before=self.hiding.kept(self.index) if planned else ())
+        before = (*self.hiding.kept(self.index), *self._queues(buckets)) if planned else ()
+        return Plan("", self.index.fingerprint, planned, before=before)
+
+    def _queues(self, buckets: list[_Open]) -> list[Before]:
+        """Launches, and waits, of one group that are in no bucket stay in their order, where merging lets them."""
+        order = MergeOrder(self.index, self.hiding.edges())
+        merged = {c.launch for b in buckets for c in b.members}
+        for bucket in buckets:
+            for other in bucket.members[1:]:
+                order.merge(bucket.members[0].launch, other.launch)
+                order.merge(bucket.members[0].waits[0], other.waits[0])
+        queues: dict[tuple[str, bool], list[int]] = {}
+        for launch, facts in self.index.launches.items():
+            if launch not in merged and facts.waits:
+                queues.setdefault((facts.group, False), []).append(launch)
+                queues.setdefault((facts.group, True), []).append(min(facts.waits))
+        pairs = [pair for queue in queues.values() for pair in pairwise(sorted(queue))]
+        return [Before(first, then) for first, then in pairs if order.keep(first, then)]
 
     def _planned(self, bucket: _Open) -> PlannedBucket:
         members = bucket.members
