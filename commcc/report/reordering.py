@@ -33,5 +33,5 @@ def _settings(rounds: list[list[int]]) -> str:
     """How the best one was made."""
     if not rounds:
         return "; none is better than the order that is there"
-    made = ", then ".join(f"target {target / 1000:g} and lead {lead / 1000:g}" for target, lead in rounds)
+    made = ", then ".join(f"target {target / 1000:g} and lead {lead / 1000:g}" for target, lead, *_ in rounds)
     return f"; the best with {made}"

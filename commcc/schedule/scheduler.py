@@ -5,7 +5,7 @@ The clock is that of the simulator without slow-down. At every step it takes the
 1. a launch whose time has come: within ``Policy.lead`` times its own duration (and of those queued
    behind it) of the point of the base order where it is needed. Preparation of its input goes along;
 2. a node whose latest end has come: ``Policy.target_ns`` minus the longest path behind it. The earliest
-   goes first, as in Schrage's schedule of one machine with tails;
+   goes first, as in Schrage's schedule of one machine with tails. ``Policy.own`` counts its own time in;
 3. the first node in base order that can run now, results of collectives that have arrived included,
    unless it would hold up what waits for the next collective for longer than standing still takes;
 4. nothing can run: the compute stream stands still until the next awaited collective arrives.
@@ -38,11 +38,13 @@ _LAUNCHES, _URGENT, _READY = 8, 16, 64
 @dataclass(frozen=True)
 class Policy:
     """target_ns: step time aimed at; the shorter, the sooner nodes on long paths go first.
-    lead_permille: see rule 1; 1000 launches at the last moment.
+    lead_permille: see rule 1; 1000 launches at the last moment. own_permille: see rule 2; how much of a
+    node's own time counts: with 0 the latest end decides, with 1000 the latest start.
     """
 
     target_ns: int
     lead_permille: int
+    own_permille: int = 0
 
 
 def schedule(problem: Problem, base: Sequence[int], policy: Policy, limits: Limits) -> list[int]:
@@ -60,7 +62,11 @@ class _Walk:
         for position, node in enumerate(base):
             self.position[node] = position
         self.curve = LiveCurve(problem.memory, base, limits.budget)
-        self.latest = [policy.target_ns - tail for tail in problem.tail_ns]
+        own = policy.own_permille
+        self.latest = [
+            policy.target_ns - tail - ns * own // 1000
+            for tail, ns in zip(problem.tail_ns, problem.stream_ns, strict=True)
+        ]
         self.progress = [0, *accumulate(problem.stream_ns[node] for node in base)]
         self.opens = windows(problem, base, self.position, limits.prefetch)
         self.due = due(problem, self.position, self.progress, self.opens, policy.lead_permille)

@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 
     from commcc.schedule.problem import Limits, Problem
 
-Setting = tuple[int, int]
+Setting = tuple[int, int, int]
 
-#: Target in permille of the lower bound, lead in permille of a launch's duration; best first on most graphs.
+#: Target in permille of the lower bound, lead in permille of a launch's duration, and how much of its own
+#: time makes a node urgent, in permille; best first on most graphs.
 _GRID: tuple[Setting, ...] = (
-    *((1000, 8000), (500, 1000), (900, 4000), (1000, 1500), (700, 4000), (950, 1000)),
-    *((1000, 20000), (800, 8000), (500, 4000), (950, 4000), (700, 2000), (900, 1500)),
+    *((1000, 8000, 1000), (500, 1000, 0), (900, 4000, 0), (1000, 1500, 1000), (700, 4000, 1000), (950, 1000, 0)),
+    *((1000, 8000, 0), (800, 8000, 1000), (500, 4000, 0), (950, 4000, 1000), (700, 2000, 0), (900, 1500, 1000)),
 )
 #: Whether to begin from the late order, and with which setting.
 _EXPLORED = tuple(
@@ -51,7 +52,7 @@ _CLOSE = 1
 @dataclass(frozen=True)
 class Found:
     """The best order, its simulated step and peak memory. tried: schedules made. settings: how it was
-    found, (target, lead) in permille for each round; empty when the graph's own order is best.
+    found, (target, lead, own time) in permille for each round; empty when the graph's own order is best.
     """
 
     order: tuple[int, ...]
@@ -90,8 +91,8 @@ def search(problem: Problem, limits: Limits, effort: int) -> Found:
 
 
 def _try(problem: Problem, base: Found, setting: Setting, limits: Limits, tried: int) -> Found:
-    target, lead = setting
-    order = schedule(problem, base.order, Policy(problem.bound * target // 1000, lead), limits)
+    target, lead, own = setting
+    order = schedule(problem, base.order, Policy(problem.bound * target // 1000, lead, own), limits)
     return _judge(problem, order, tried, (*base.settings, setting))
 
 
