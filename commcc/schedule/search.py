@@ -32,8 +32,8 @@ Setting = tuple[int, int, int]
 #: Target in permille of the lower bound, lead in permille of a launch's duration, and how much of its own
 #: time makes a node urgent, in permille; best first on most graphs.
 _GRID: tuple[Setting, ...] = (
-    *((1000, 8000, 1000), (500, 1000, 0), (900, 4000, 0), (1000, 1500, 1000), (700, 4000, 1000), (950, 1000, 0)),
-    *((1000, 8000, 0), (800, 8000, 1000), (500, 4000, 0), (950, 4000, 1000), (700, 2000, 0), (900, 1500, 1000)),
+    *((1000, 8000, 1000), (500, 1000, 0), (900, 4000, 0), (1000, 8000, 0), (700, 4000, 1000), (950, 1000, 0)),
+    *((1000, 1500, 1000), (800, 8000, 1000), (500, 4000, 0), (950, 4000, 1000), (700, 2000, 0), (900, 1500, 1000)),
 )
 #: Whether to begin from the late order, and with which setting.
 _EXPLORED = tuple(
