@@ -19,6 +19,8 @@ NAMES = {
     2: ("tiny_llama_fsdp2_bw", "tiny_moe_ep2_fw"),
     4: ("tiny_llama_fsdp2_tp2_bw", "tiny_moe_fsdp4_ep2_fw"),
 }
+#: Before, PyTorch has no kernel for control edges outside its compiler.
+RUNS_EDGES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 WAYS = {
     "dedup": "dedup",
     "groups": "groups{roles=ep:all_gather}",
@@ -39,6 +41,8 @@ def test_the_same_bits(ranks, tmp_path):
     for name in NAMES[ranks]:
         before = sample(name)
         for way, text in WAYS.items():
+            if "control_deps" in text and not RUNS_EDGES:
+                continue
             program = regathered(load(before), random.Random(name), share=0.5)
             result = run(program, parse_pipeline(text), model=model)
             after = tmp_path / f"{name}.{way}.fx.txt"

@@ -178,11 +178,20 @@ def _grouped(args: Any, _out: Any) -> int:
 
 
 def _attention(args: Any, _out: Any) -> int:
-    return int(_formulas().sdpa_flop_count(args[0], args[1], args[2]))
+    query, key, value = args[:3]
+    return int(_formulas().sdpa_flop_count(query, _of_each_head(key, query), _of_each_head(value, query)))
 
 
 def _attention_backward(args: Any, _out: Any) -> int:
-    return int(_formulas().sdpa_backward_flop_count(args[0], args[1], args[2], args[3]))
+    grad, query, key, value = args[:4]
+    keys, values = _of_each_head(key, query), _of_each_head(value, query)
+    return int(_formulas().sdpa_backward_flop_count(grad, query, keys, values))
+
+
+def _of_each_head(shape: Any, query: Any) -> Any:
+    """Keys or values that several heads of the query share, once for each: some versions' formulas want that."""
+    shared = len(shape) == len(query) == 4 and query[1] % max(1, shape[1]) == 0
+    return torch.Size((shape[0], query[1], *shape[2:])) if shared else shape
 
 
 _OWN: dict[str, Callable[[Any, Any], int]] = {
@@ -197,6 +206,12 @@ _OWN: dict[str, Callable[[Any, Any], int]] = {
     "aten.scaled_dot_product_attention": _attention,
     "aten._scaled_dot_product_math_attention": _attention,
     "aten._scaled_dot_product_attention_math": _attention,
+    "aten._scaled_dot_product_flash_attention": _attention,
+    "aten._scaled_dot_product_flash_attention_backward": _attention_backward,
+    "aten._scaled_dot_product_efficient_attention": _attention,
+    "aten._scaled_dot_product_efficient_attention_backward": _attention_backward,
+    "aten._scaled_dot_product_cudnn_attention": _attention,
+    "aten._scaled_dot_product_cudnn_attention_backward": _attention_backward,
     "aten._scaled_dot_product_flash_attention_for_cpu": _attention,
     "aten._scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
     "aten._scaled_dot_product_fused_attention_overrideable": _attention,
