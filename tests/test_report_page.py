@@ -10,22 +10,11 @@ import tempfile
 
 import pytest
 
-from tests.browser import Browser, find_browser
-from tests.page_driver import TINY, make_files, needs_browser, span_of, text_of, track_box
+from tests.browser import find_browser
+from tests.page_driver import TINY, needs_browser, span_of, text_of, track_box
 from tests.report_pages import HARMFUL, harmful_side, sides
 
 pytestmark = needs_browser
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with Browser() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return make_files(tmp_path_factory.mktemp("pages"))
 
 
 def test_counts_are_those_of_the_model(browser, files):

@@ -12,13 +12,11 @@ from commcc.memory import live_bytes
 from commcc.predict import Prediction
 from commcc.report.simulation_data import FAMILIES, side
 from commcc.simulate import Simulator, lower_bound
-from tests.browser import Browser
 from tests.index_maker import IndexMaker
 from tests.page_driver import (
     LARGE,
     TINY,
     colour_at,
-    make_files,
     needs_browser,
     point_at,
     recording,
@@ -35,17 +33,6 @@ if TYPE_CHECKING:
     from tests.browser import Page
 
 pytestmark = needs_browser
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with Browser() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return make_files(tmp_path_factory.mktemp("pages"))
 
 
 def zoom_to(shown: Page, ns: float, around: float = 1e3) -> None:

@@ -4,22 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.browser import Browser
-from tests.page_driver import TINY, make_files, needs_browser, point_at, row_middle, span_of, text_of, track_box
+from tests.page_driver import TINY, needs_browser, point_at, row_middle, span_of, text_of, track_box
 from tests.report_pages import sides
 
 pytestmark = needs_browser
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with Browser() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return make_files(tmp_path_factory.mktemp("pages"))
 
 
 def test_wheel_zooms_around_the_pointer(browser, files):

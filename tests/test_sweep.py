@@ -18,7 +18,6 @@ from commcc.pipelines import pipeline_text, read_pipeline
 from commcc.report.sweep_html import write_html
 from commcc.sweep import Task, make_grid, running, sweep
 from commcc.sweep.outcome import pareto
-from tests.browser import Browser
 from tests.page_driver import needs_browser, text_of
 from tests.test_cli_commands import FSDP, document, files, ok, output, refused
 
@@ -237,12 +236,6 @@ def test_pages_are_equal_and_harmless(graph, capsys):
     harmful = json.loads(json.dumps(doc).replace("g.fx.txt", HARMFUL.replace('"', "")))
     page = write_html(harmful)
     assert HARMFUL not in page and page.count("<script") == 2
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with Browser() as running_browser:
-        yield running_browser
 
 
 @needs_browser

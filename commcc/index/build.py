@@ -39,10 +39,6 @@ def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
     hints.assume_balanced(nodes)
     number = {node: i for i, node in enumerate(nodes)}
     data_preds = tuple(_data_preds(node, i, number) for i, node in enumerate(nodes))
-    users: list[list[int]] = [[] for _ in nodes]
-    for i, preds in enumerate(data_preds):
-        for pred in preds:
-            users[pred].append(i)
     traits = [traits_of(node, program.root) for node in nodes]
     table = TensorTable(hints)
     tensors = tuple(table.of(node.meta.get("val")) for node in nodes)
@@ -61,7 +57,7 @@ def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
         ops=tuple(_op(node) for node in nodes),
         data_preds=data_preds,
         order_preds=_with_control(order_preds, data_preds, control, subgraphs) if control else order_preds,
-        users=tuple(map(tuple, users)),
+        users=users_of(data_preds),
         storages=storages,
         tensors=tensors,
         modules=tuple(module_path(node.meta) for node in nodes),
@@ -90,6 +86,15 @@ def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
         elements=_elements(nodes),
         merged_roles={i: role for i, (role, _) in _roles(nodes, merged=True).items()},
     )
+
+
+def users_of(preds: Edges) -> Edges:
+    """For every node those that have it among their predecessors, in order."""
+    users: list[list[int]] = [[] for _ in preds]
+    for node, needed in enumerate(preds):
+        for pred in needed:
+            users[pred].append(node)
+    return tuple(map(tuple, users))
 
 
 def _op(node: fx.Node) -> str:

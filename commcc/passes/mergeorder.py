@@ -67,11 +67,7 @@ class MergeOrder:
         self._users[last] += self._users[first]
         self._users[first] = []
         self._stands_for[first] = last
-        for at, node in enumerate([*early, last, *late], begin):
-            self._node_at[at] = node
-            self._at[node] = at
-        for at in range(begin + len(early) + 1 + len(late), end + 1):
-            self._node_at[at] = -1
+        self._renumber(begin, end, [*early, last, *late])
 
     def keep(self, first: int, then: int) -> bool:
         """Put ``first`` ahead of ``then`` for good; False where it has to come after."""
@@ -84,14 +80,16 @@ class MergeOrder:
             window = [node for at in range(begin, end + 1) if (node := self._node_at[at]) >= 0]
             early = [node for node in window if node != then and node not in after]
             late = [node for node in window if node == then or node in after]
-            for at in range(begin, end + 1):
-                self._node_at[at] = -1
-            for at, node in enumerate([*early, *late], begin):
-                self._node_at[at] = node
-                self._at[node] = at
+            self._renumber(begin, end, [*early, *late])
         if first != then:
             self._users[first].append(then)
         return first != then
+
+    def _renumber(self, begin: int, end: int, nodes: list[int]) -> None:
+        """Give the positions from ``begin`` to ``end`` to ``nodes``; what is left over stays empty."""
+        self._node_at[begin : end + 1] = [*nodes, *[-1] * (end + 1 - begin - len(nodes))]
+        for at, node in enumerate(nodes, begin):
+            self._at[node] = at
 
     def _pair(self, a: int, b: int) -> tuple[int, int]:
         a, b = self._find(a), self._find(b)

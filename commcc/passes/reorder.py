@@ -93,8 +93,6 @@ class Reorder(Pass):
         )
 
     def _limits(self, peak: int, inputs: int) -> Limits:
-        from commcc.schedule import Limits
-
         budget = budget_bytes(self.memory_budget, peak)
         if budget is not None and budget < inputs:
             raise OptionError(
@@ -102,11 +100,19 @@ class Reorder(Pass):
                 where="pass 'reorder'",
                 hint=f"the graph's own peak is {_gib(peak)}",
             )
+        return self.limits(budget)
+
+    def limits(self, budget: int | None) -> Limits:
+        """What the options allow a schedule, with a budget in bytes."""
+        from commcc.schedule import Limits
+
         in_flight = None if self.max_in_flight_gb is None else int(self.max_in_flight_gb * GIB)
         return Limits(budget, in_flight, self.max_compute_prefetch)
 
 
 def _report(problem: Problem, limits: Limits, found: Found, peak: int) -> dict[str, Json]:
+    from commcc.predict import milliseconds
+
     before, after = problem.simulator.run(), problem.simulator.run(found.order)
     place = {node: at for at, node in enumerate(found.order)}
     launches = [n for n in problem.index.launches if place[n] != n]
@@ -118,9 +124,9 @@ def _report(problem: Problem, limits: Limits, found: Found, peak: int) -> dict[s
         )
     return {
         "cost_model": {"name": problem.costs.model, "hash": problem.costs.hash},
-        "step_ms": [_ms(before.step_ns), _ms(after.step_ns)],
-        "exposed_ms": [_ms(before.exposed_ns), _ms(after.exposed_ns)],
-        "lower_bound_ms": _ms(problem.bound),
+        "step_ms": [milliseconds(before.step_ns), milliseconds(after.step_ns)],
+        "exposed_ms": [milliseconds(before.exposed_ns), milliseconds(after.exposed_ns)],
+        "lower_bound_ms": milliseconds(problem.bound),
         "over_bound": round(after.step_ns / problem.bound - 1, 6) if problem.bound else 0.0,
         "peak_bytes": [peak, found.peak_bytes],
         "memory_budget_bytes": limits.budget,
@@ -136,10 +142,6 @@ def _report(problem: Problem, limits: Limits, found: Found, peak: int) -> dict[s
 def _gib(count: int) -> str:
     """Bytes as the option has them."""
     return f"{count / GIB:.3g} GiB"
-
-
-def _ms(ns: int) -> float:
-    return round(ns / 1e6, 6)
 
 
 def _moved(order: tuple[int, ...]) -> int:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from commcc.apply.order import LAUNCH, NODE, RESULT, Unit, arrange
 from commcc.collection import no_collection
+from commcc.index.build import users_of
 from commcc.kernels import Work
 from commcc.terms import Kind
 
@@ -206,23 +207,27 @@ class _Merge:
         self.buffer_bytes.append(size)
         return len(self.buffer_bytes) - 1
 
+    def _launches(self) -> dict[int, Launch]:
+        """Launches in order; those of buckets have new numbers already."""
+        made = set(self.launch_of.values())
+        return {
+            node: launch
+            if node in made
+            else replace(
+                launch,
+                inputs=self._new(launch.inputs),
+                waits=tuple(self.at[w] for w in launch.waits),
+                writes_to=self._new(launch.writes_to),
+                splits=self._new(launch.splits),
+            )
+            for node, launch in sorted(self.launches.items())
+        }
+
     def _index(self) -> GraphIndex:
         index, facts = self.index, self.facts
-        users: list[list[int]] = [[] for _ in facts]
-        for node, fact in enumerate(facts):
-            for pred in fact.preds:
-                users[pred].append(node)
-        made = set(self.launch_of.values())
-        for node, launch in self.launches.items():
-            if node not in made:
-                self.launches[node] = replace(
-                    launch,
-                    inputs=self._new(launch.inputs),
-                    waits=tuple(self.at[w] for w in launch.waits),
-                    writes_to=self._new(launch.writes_to),
-                    splits=self._new(launch.splits),
-                )
         here = self.at
+        data_preds = tuple(fact.preds for fact in facts)
+        launches = self._launches()
         estimates = replace(
             index.estimates,
             parts={here[n]: parts for n, parts in index.estimates.parts.items() if n in here},
@@ -237,9 +242,9 @@ class _Merge:
             fingerprint="",
             names=tuple(fact.name for fact in facts),
             ops=tuple(fact.op for fact in facts),
-            data_preds=tuple(fact.preds for fact in facts),
+            data_preds=data_preds,
             order_preds=tuple(fact.order_preds for fact in facts),
-            users=tuple(tuple(each) for each in users),
+            users=users_of(data_preds),
             storages=tuple(fact.buffers for fact in facts),
             tensors=tuple(fact.tensor for fact in facts),
             modules=(None,) * len(facts),
@@ -250,8 +255,8 @@ class _Merge:
             outputs=tuple(None if n is None else here[n] for n in index.outputs),
             tags={},
             merged_from={},
-            launches=dict(sorted(self.launches.items())),
-            wait_of={wait: node for node, launch in sorted(self.launches.items()) for wait in launch.waits},
+            launches=launches,
+            wait_of={wait: node for node, launch in launches.items() for wait in launch.waits},
             writes={here[n]: self._new(targets) for n, targets in index.writes.items()},
             barriers=tuple(here[n] for n in index.barriers),
             host_syncs=frozenset(here[n] for n in index.host_syncs),

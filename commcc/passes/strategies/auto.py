@@ -25,9 +25,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commcc.errors import OptionError
-from commcc.passes.budget import GIB, budget_bytes
+from commcc.passes.budget import budget_bytes
 from commcc.passes.eligibility import eligible, select_groups
 from commcc.passes.greedy import MIB, Limits, key_of, size_of, walk
+from commcc.passes.reorder import Reorder
 from commcc.passes.strategies.formed import Formed, bucket_of, size_text
 from commcc.plan import Bucket as PlannedBucket
 from commcc.plan import LeftOut, Plan
@@ -92,7 +93,6 @@ class _Search:
         taken: list[Collective],
     ) -> None:
         from commcc.memory import live_bytes
-        from commcc.schedule import Limits as ScheduleLimits
 
         self.options, self.index, self.ident, self.model = options, index, ident, model
         self.taken = taken
@@ -100,7 +100,7 @@ class _Search:
         self.keys = _by_duration(taken, self.costs, options.multi_dtype)
         self.ladders = [_ladder(key, taken, options.multi_dtype) for key in self.keys]
         peak = live_bytes(index).peak_bytes
-        self.limits = ScheduleLimits(budget_bytes(options.memory_budget, peak), 2 * GIB, 50)
+        self.limits = Reorder().limits(budget_bytes(options.memory_budget, peak))
         self.tried: dict[tuple[int, ...], Tried] = {}
         self.formed: dict[tuple[int, ...], tuple[PlannedBucket, ...]] = {}
         self.best_ns: int | None = None
