@@ -4,9 +4,9 @@ Tracing needs no accelerator when everything is a fake CPU tensor; what the grap
 
     add: "f32[8]cpu" = ...(x, device=device('cpu'))   ->   add: "f32[8]cuda:0" = ...(x, device=device('cuda', 0))
 
-Values that the program copies to the host (an asynchronous copy with an explicit ``device=cpu``), and
-what is computed from them alone, stay on the host. Limits: a host value made any other way is taken
-for a device value.
+Values that the program copies to the host (an asynchronous copy with an explicit ``device=cpu``, or a copy
+that is annotated as part of a token-count exchange), and what is computed from them alone, stay on the
+host. Limits: a host value made any other way is taken for a device value.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _CPU = torch.device("cpu")
+#: Annotation of the way of token counts to the host.
+_COUNTS = "EP_token_count_sync"
 
 
 def relabel(graph: fx.Graph, device: torch.device) -> None:
@@ -47,11 +49,9 @@ def relabel(graph: fx.Graph, device: torch.device) -> None:
 
 
 def _copies_to_host(node: fx.Node) -> bool:
-    return (
-        op_name(node.target) == "aten._to_copy"
-        and node.kwargs.get("device") == _CPU
-        and node.kwargs.get("non_blocking") is True
-    )
+    if op_name(node.target) != "aten._to_copy" or node.kwargs.get("device") != _CPU:
+        return False
+    return node.kwargs.get("non_blocking") is True or _COUNTS in node.meta.get("custom", {})
 
 
 def _on_host(node: fx.Node, host: set[fx.Node]) -> bool:

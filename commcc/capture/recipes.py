@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from commcc.capture.capturing import CaptureOptions, Step
+from commcc.capture.models.deepseek import DEEPSEEK_16B, TINY_DEEPSEEK, DeepSeek, DeepSeekConfig
 from commcc.capture.models.llama import LLAMA3_8B, TINY_LLAMA, Llama, LlamaConfig
 from commcc.capture.models.moe import MOE_16B, TINY_MOE, ExpertParallel, MoEConfig, MoETransformer
+from commcc.capture.models.routed import ExpertGroup
 from commcc.capture.models.tensor_parallel import NO_TENSOR_PARALLEL, TensorParallel
 from commcc.capture.sharding import Placing
 from commcc.capture.tracing import TraceOptions
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 COMPILED = CaptureOptions()
 ATEN = CaptureOptions(TraceOptions(decompose=False), annotate=True)
 JOINT = CaptureOptions(TraceOptions(joint=True, decompose=False), plain=True)
+STEP = CaptureOptions(TraceOptions(step=True), plain=True)
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class Recipe:
         }
 
 
-def _tokens(config: LlamaConfig) -> tuple[Tensor, Tensor]:
+def _tokens(config: LlamaConfig | DeepSeekConfig) -> tuple[Tensor, Tensor]:
     shape = (config.batch, config.sequence)
     return torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64)
 
@@ -83,15 +86,24 @@ def llama_step(config: LlamaConfig, world: World) -> Step:
 
 def moe_step(config: MoEConfig, world: World) -> Step:
     """Mixture of experts: experts over ``ep``, then ``efsdp`` if there is one; all else over all ranks."""
-    degree = world.layout.size("ep")
+    model = MoETransformer(config, ExpertParallel(world.layout.size("ep"), world.group_name("ep")))
+    return Step(model, _tokens(config.base), _place_experts(world))
+
+
+def deepseek_step(config: DeepSeekConfig, world: World) -> Step:
+    """DeepSeek's kind of model, laid out like :func:`moe_step`."""
+    model = DeepSeek(config, ExpertGroup(world.layout.size("ep"), world.group_name("ep")))
+    return Step(model, _tokens(config), _place_experts(world))
+
+
+def _place_experts(world: World) -> Callable[[str], Placing]:
     whole = "dp_shard" if world.has("dp_shard") else "ep"
-    experts = Placing(tuple(filter(world.has, ("efsdp",))), gradient_scale=1.0 / degree)
+    experts = Placing(tuple(filter(world.has, ("efsdp",))), gradient_scale=1.0 / world.layout.size("ep"))
 
     def place(path: str) -> Placing:
         return experts if ".experts." in path else Placing((whole,))
 
-    model = MoETransformer(config, ExpertParallel(degree, world.group_name("ep")))
-    return Step(model, _tokens(config.base), place)
+    return place
 
 
 def _expert_layout(efsdp: int, ep: int) -> Layout:
@@ -102,6 +114,7 @@ _big = partial(llama_step, LLAMA3_8B)
 _tiny = partial(llama_step, TINY_LLAMA)
 _BACKWARD = {"_bw": "backward"}
 _WHOLE = {"": "joint"}
+_STEP = {"": "step"}
 
 RECIPES: tuple[Recipe, ...] = (
     Recipe("llama3_8b_fsdp64", _big, Layout((("dp_shard", 64),)), formats={"_fw": (".fx.txt.gz", ".pt2")}),
@@ -110,6 +123,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("llama3_8b_ddp", _big, Layout((("dp_replicate", 8),)), graphs=_BACKWARD),
     Recipe("llama3_8b_joint", _big, Layout((("dp_shard", 64),)), JOINT, _WHOLE),
     Recipe("moe_ep8", partial(moe_step, MOE_16B), _expert_layout(8, 8), ATEN),
+    Recipe("deepseek_16b_ep8", partial(deepseek_step, DEEPSEEK_16B), _expert_layout(8, 8), STEP, _STEP),
     Recipe("tiny_llama_fsdp2", _tiny, Layout((("dp_shard", 2),)), formats={"_fw": (".fx.txt", ".pt2")}),
     Recipe("tiny_llama_fsdp4", _tiny, Layout((("dp_shard", 4),))),
     Recipe("tiny_llama_fsdp2_tp2", _tiny, Layout((("dp_shard", 2), ("tp", 2)))),
@@ -118,4 +132,6 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("tiny_llama_joint", _tiny, Layout((("dp_shard", 4),)), JOINT, _WHOLE),
     Recipe("tiny_moe_ep2", partial(moe_step, TINY_MOE), Layout((("ep", 2),)), ATEN),
     Recipe("tiny_moe_fsdp4_ep2", partial(moe_step, TINY_MOE), _expert_layout(2, 2), ATEN),
+    Recipe("tiny_deepseek_ep2", partial(deepseek_step, TINY_DEEPSEEK), Layout((("ep", 2),)), STEP, _STEP),
+    Recipe("tiny_deepseek_fsdp4_ep2", partial(deepseek_step, TINY_DEEPSEEK), _expert_layout(2, 2), STEP, _STEP),
 )

@@ -42,15 +42,22 @@ class TraceOptions:
     regather: gather parameters again in the backward.
     decompose: apply inductor's decompositions, as ``torch.compile`` does by default; without them
         the graph is what ``aot_eager``-style trainers see.
+    step: forward, loss and gradients as one graph without tangents, traced without Dynamo and with
+        selective recomputation, see :mod:`commcc.capture.training_step`; the other options do not apply.
     """
 
     joint: bool = False
     regather: bool = True
     decompose: bool = True
+    step: bool = False
 
 
 def trace(module: nn.Module, inputs: tuple[Tensor, ...], options: TraceOptions) -> dict[str, fx.GraphModule]:
-    """Graphs by name: ``joint``, or ``forward`` and ``backward``; call outside of the inputs' fake mode."""
+    """Graphs by name: ``step``, ``joint``, or ``forward`` and ``backward``; call outside of the inputs' fake mode."""
+    if options.step:
+        from commcc.capture.training_step import trace_step
+
+        return {"step": trace_step(module, inputs)}
     from torch._dynamo.functional_export import dynamo_graph_capture_for_export
     from torch._functorch.aot_autograd import (
         aot_compile_joint_with_descriptors,

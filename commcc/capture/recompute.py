@@ -1,0 +1,70 @@
+"""Selective activation checkpointing of a training step, written out in the graph.
+
+::
+
+    tag(graph, policy)           # meta["recompute"] and meta["ac_graph_id"] on the forward
+    materialise(graph_module)    # forward nodes that the backward needs again follow as <name>_recomputed
+
+Inside a layer the results of matrix multiplications, attention, topk, sorts and all that travels between
+experts are saved, everything else is computed again; gathers of parameters are gathered again wherever they
+stand. Nodes that are computed again have ``autograd_backward``. Limits: no random ops in a layer; the
+graph has one forward and then one backward.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from torch.utils.checkpoint import CheckpointPolicy
+
+from commcc.capture.tracing import parameter_gathers
+from commcc.index.modules import module_path
+from commcc.ops import op_name
+
+if TYPE_CHECKING:
+    from torch import fx
+
+#: Ops of a layer whose results are kept.
+SAVED = frozenset(
+    {
+        "aten.mm", "aten._grouped_mm", "aten._scaled_dot_product_cudnn_attention", "aten.bmm", "aten.topk",
+        "aten.sort", "aten.histc", "aten._local_scalar_dense", "aten.sym_size", "aten.sym_numel",
+        "_c10d_functional.all_to_all_single",
+    }
+)  # fmt: skip
+_LAYER = re.compile(r"^layers\.(\d+)(\.|$)")
+#: Region of gathers outside of layers; must be larger than any layer's.
+_OUTSIDE = 100_000
+
+
+def tag(graph: fx.Graph) -> None:
+    """Say of every forward node of a layer, and of every gather of a parameter, whether it is computed again."""
+    gathers = set(parameter_gathers(graph))
+    kept: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.op != "call_function" or node.meta.get("autograd_backward"):
+            continue
+        found = _LAYER.match(module_path(node.meta) or "")
+        if found is None and node not in gathers:
+            continue
+        node.meta["ac_graph_id"] = int(found[1]) if found else _OUTSIDE
+        if node in gathers:
+            node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+            continue
+        # What only passes on a saved result is saved with it: members of a tuple, the wait of a launch.
+        save = op_name(node.target) in SAVED or (_passes_on(node) and node.all_input_nodes[0] in kept)
+        if save:
+            kept.add(node)
+        node.meta["recompute"] = CheckpointPolicy.MUST_SAVE if save else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def _passes_on(node: fx.Node) -> bool:
+    return op_name(node.target) in ("operator.getitem", "_c10d_functional.wait_tensor")
+
+
+def materialise(graph_module: fx.GraphModule) -> fx.GraphModule:
+    """The graph with the recomputation that its tags ask for, and without what nothing needs."""
+    from torch._functorch._activation_checkpointing import remat_using_tags_for_fwd_loss_bwd_graph_pass as remat
+
+    return remat.remat_using_tags_for_fwd_loss_bwd_graph(graph_module)

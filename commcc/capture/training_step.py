@@ -1,0 +1,116 @@
+"""A whole training step as one graph: forward, loss and gradients, with what was computed twice written out.
+
+Traced without Dynamo, as trainers do that keep the step as one graph and hand it to passes::
+
+    loss, gradients... = step(parameters..., buffers..., inputs...)
+
+Every node made by autograd has ``meta["autograd_backward"]``. ``meta["custom"]`` holds the module path
+(``module_fqn``) and what the model annotates, and a backward node has what its forward node has (the first
+with the same ``seq_nr``). Inputs and outputs have descriptors. Limits: inputs must be fake tensors
+on the CPU; buffers that the model writes to are inputs that the graph writes to; uses private PyTorch APIs.
+"""
+
+from __future__ import annotations
+
+import copy
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.traceback import annotate, preserve_node_meta
+from torch.nn.utils.parametrize import ParametrizationList
+from torch.nn.utils.stateless import _reparametrize_module
+
+from commcc.capture.recompute import materialise, tag
+from commcc.capture.tidying import keep_marks, settle_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor, fx, nn
+
+
+def trace_step(module: nn.Module, inputs: tuple[Tensor, ...], recompute: bool = True) -> fx.GraphModule:
+    """The graph of ``module(*inputs)``, which returns the loss, and of its gradient for every parameter.
+
+    recompute: with selective activation checkpointing, see :mod:`commcc.capture.recompute`.
+    """
+    from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks_from_tensors
+
+    parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+    names = [*parameters, *buffers]
+
+    def step(*values: Tensor) -> list[Tensor]:
+        state, rest = values[: len(names)], values[len(names) :]
+        with _reparametrize_module(module, dict(zip(names, state, strict=True))), _annotated_modules(module):
+            loss = module(*rest)
+        result = loss.detach()
+        setup_stacktrace_preservation_hooks_from_tensors([loss])
+        return [result, *torch.autograd.grad(loss, state[: len(parameters)])]
+
+    mode = _fake_mode(inputs[0])
+    with ExitStack() as stack:
+        stack.enter_context(mode)
+        stack.enter_context(preserve_node_meta())
+        values = [parameter.detach().requires_grad_() for parameter in parameters.values()]
+        graph_module = make_fx(step, record_stack_traces=True)(*values, *buffers.values(), *inputs)
+    _describe(graph_module.graph, list(parameters), list(buffers))
+    _inherit(graph_module.graph)
+    settle_sizes(graph_module.graph)
+    keep_marks(graph_module.graph)
+    if recompute:
+        tag(graph_module.graph)
+        graph_module = materialise(graph_module)
+    return graph_module
+
+
+def _fake_mode(tensor: Tensor) -> Any:
+    return tensor.fake_mode  # type: ignore[attr-defined]
+
+
+@contextmanager
+def _annotated_modules(module: nn.Module) -> Iterator[None]:
+    """Write the path of the innermost module onto every node made inside of it."""
+    wrapped: list[nn.Module] = []
+    for path, part in module.named_modules():
+        if path and not isinstance(part, ParametrizationList) and ".parametrizations." not in path:
+            part.forward = _under(path, part.forward)  # type: ignore[method-assign]
+            wrapped.append(part)
+    try:
+        yield
+    finally:
+        for part in wrapped:
+            del part.forward
+
+
+def _under(path: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with annotate({"module_fqn": path}):
+            return forward(*args, **kwargs)
+
+    return called
+
+
+def _describe(graph: fx.Graph, parameters: list[str], buffers: list[str]) -> None:
+    """Descriptors of inputs and outputs, worded as AOTAutograd words them."""
+    own = [f"ParamAOTInput(target='{name}')" for name in parameters]
+    held = [f"BufferAOTInput(target='{name}')" for name in buffers]
+    placeholders = graph.find_nodes(op="placeholder")
+    plain = [f"PlainAOTInput(idx={i})" for i in range(len(placeholders) - len(own) - len(held))]
+    for node, text in zip(placeholders, [*own, *held, *plain], strict=True):
+        node.meta["desc"] = text
+    graph.output_node().meta["desc"] = ["PlainAOTOutput(idx=0)", *(f"GradAOTOutput(grad_of={text})" for text in own)]
+
+
+def _inherit(graph: fx.Graph) -> None:
+    """Give each backward node the annotations of the first forward node with its sequence number."""
+    first: dict[int, fx.Node] = {}
+    for node in graph.nodes:
+        number = node.meta.get("seq_nr")
+        if number is None or node.meta.get("is_gradient_acc"):
+            continue
+        if not node.meta.get("autograd_backward"):
+            first.setdefault(number, node)
+        elif number in first and first[number].meta.get("custom"):
+            node.meta["custom"] = {**node.meta.get("custom", {}), **copy.deepcopy(first[number].meta["custom"])}
