@@ -9,7 +9,6 @@ anything differs. Limits: groups follow from the mesh in the file's header.
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 from datetime import timedelta
@@ -18,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from mesh_groups import parts_along
 from replay_inputs import copied, first_difference, has_nan, make_inputs
 from torch import fx
 from torch.fx.node import map_aggregate
@@ -39,7 +39,7 @@ class Groups:
         """The real name, on this rank, of each group that a graph names; ``split``: origins of groups split off."""
         if _product(mesh["shape"]) != dist.get_world_size():
             raise ValueError(f"the graph is for {_product(mesh['shape'])} ranks, not {dist.get_world_size()}")
-        parts = {name: _parts(mesh, axis) for axis, name in sorted(mesh["group_names"].items())}
+        parts = {name: parts_along(mesh, axis) for axis, name in sorted(mesh["group_names"].items())}
         known = {name: self._real("", each) for name, each in parts.items()}
         return known | {name: self._real(name, parts[origin]) for name, origin in sorted(split.items())}
 
@@ -54,17 +54,6 @@ class Groups:
 
 def _product(sizes: list[int]) -> int:
     return int(torch.tensor(sizes).prod())
-
-
-def _parts(mesh: dict[str, Any], axis: str) -> tuple[tuple[int, ...], ...]:
-    """All groups along an axis: the ranks that differ in its coordinates only."""
-    members = mesh.get("joined", {}).get(axis, [axis])
-    along = [name in members for name in mesh["dims"]]
-    parts: dict[tuple[int, ...], list[int]] = {}
-    for rank, place in enumerate(itertools.product(*(range(size) for size in mesh["shape"]))):
-        key = tuple(coordinate for coordinate, inside in zip(place, along, strict=True) if not inside)
-        parts.setdefault(key, []).append(rank)
-    return tuple(tuple(part) for part in parts.values())
 
 
 def runnable(path: str, groups: Groups) -> tuple[fx.GraphModule, fx.Graph]:

@@ -18,15 +18,27 @@ _REDUCTIONS = {
 }
 
 
+#: The groups of one name: which ranks are in one with which.
+Parts = tuple[tuple[int, ...], ...]
+
+
 class VirtualRanks:
-    """One run. Groups hold all ranks; ``inputs`` is a list of input lists, one for each rank.
+    """One run; ``inputs`` is a list of input lists, one for each rank.
 
     root: where ``get_attr`` nodes find the sub-graphs of ``control_deps``.
+    groups: the ranks behind each group's name; without it every group holds all ranks.
     """
 
-    def __init__(self, graph: fx.Graph, inputs: list[list[torch.Tensor]], root: Any = None) -> None:
+    def __init__(
+        self,
+        graph: fx.Graph,
+        inputs: list[list[torch.Tensor]],
+        root: Any = None,
+        groups: dict[str, Parts] | None = None,
+    ) -> None:
         self.graph = graph
         self.root = root
+        self.groups = groups
         self.inputs = [[t.clone() for t in one] for one in inputs]
         self.world = len(inputs)
         self.pending: dict[fx.Node, list[Any]] = {}
@@ -82,22 +94,57 @@ class VirtualRanks:
                 held.copy_(real[rank])
             return env[node.args[0]]
         if name.startswith("_c10d_functional."):
-            real = self._collective(name.split(".")[1], node, [args for args, _ in per_rank])
+            real = self._collective(name.split(".")[1], [args for args, _ in per_rank])
             self.pending[node] = real
             return [torch.full_like(t, float("nan") if t.is_floating_point() else -77) for t in real]
+        if name == "aten._grouped_mm" and per_rank[0][0][0].dtype == torch.float64:
+            return [grouped_product(*args) for args, _ in per_rank]
         return [node.target(*args, **kwargs) for args, kwargs in per_rank]
 
-    def _collective(self, name: str, node: fx.Node, args: list[tuple[Any, ...]]) -> list[torch.Tensor]:
-        sent = [a[0].clone() for a in args]
-        if name == "all_gather_into_tensor":
-            assert node.args[1] == self.world
-            return [torch.cat(sent) for _ in sent]
-        reduced = _REDUCTIONS[args[0][1]](sent)
-        if name == "all_reduce":
-            return [reduced.clone() for _ in sent]
-        assert name == "reduce_scatter_tensor", name
-        assert node.args[2] == self.world
-        return [chunk.clone() for chunk in reduced.chunk(self.world)]
+    def _collective(self, name: str, args: list[tuple[Any, ...]]) -> list[torch.Tensor]:
+        """What every rank receives; the group's name is the last argument."""
+        everyone = (tuple(range(self.world)),)
+        parts = everyone if self.groups is None else self.groups[args[0][-1]]
+        received = {}
+        for part in parts:
+            received.update(zip(part, _within(name, [args[rank] for rank in part]), strict=True))
+        return [received[rank] for rank in range(self.world)]
+
+
+def _within(name: str, args: list[tuple[Any, ...]]) -> list[torch.Tensor]:
+    """What the ranks of one group receive, from the arguments of each."""
+    sent = [a[0].clone() for a in args]
+    if name == "all_to_all_single":
+        return _exchanged(sent, args)
+    if name == "all_gather_into_tensor":
+        assert args[0][1] == len(sent)
+        return [torch.cat(sent) for _ in sent]
+    reduced = _REDUCTIONS[args[0][1]](sent)
+    if name == "all_reduce":
+        return [reduced.clone() for _ in sent]
+    assert name == "reduce_scatter_tensor", name
+    assert args[0][2] == len(sent)
+    return [chunk.clone() for chunk in reduced.chunk(len(sent))]
+
+
+def _exchanged(sent: list[torch.Tensor], args: list[tuple[Any, ...]]) -> list[torch.Tensor]:
+    pieces = [tensor.split(list(a[2])) for tensor, a in zip(sent, args, strict=True)]
+    received = []
+    for rank, a in enumerate(args):
+        mine = [piece[rank] for piece in pieces]
+        assert [len(piece) for piece in mine] == list(a[1]), "ranks disagree about what is sent"
+        received.append(torch.cat(mine))
+    return received
+
+
+def grouped_product(one: torch.Tensor, other: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """``_grouped_mm`` in any precision: rows by matrices, or (of two matrices) a product for each group."""
+    stops = ends.tolist()
+    ranges = list(zip([0, *stops[:-1]], stops, strict=True))
+    if other.dim() == 3:
+        assert stops[-1] == len(one)
+        return torch.cat([one[start:stop] @ other[i] for i, (start, stop) in enumerate(ranges)])
+    return torch.stack([one[:, start:stop] @ other[start:stop] for start, stop in ranges])
 
 
 def random_inputs(graph: fx.Graph, world: int, seed: int = 0) -> list[list[torch.Tensor]]:

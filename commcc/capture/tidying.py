@@ -45,8 +45,9 @@ def settle_sizes(graph: fx.Graph) -> None:
         if known is not node:
             node.replace_all_uses_with(known)
             graph.erase_node(node)
-        elif node.args[0] in arrived:
-            node.update_arg(0, arrived[node.args[0]])
+        else:
+            (source,) = node.all_input_nodes
+            node.replace_input_with(source, arrived.get(source, source))
 
 
 def keep_marks(graph: fx.Graph) -> None:

@@ -42,8 +42,9 @@ class TraceOptions:
     regather: gather parameters again in the backward.
     decompose: apply inductor's decompositions, as ``torch.compile`` does by default; without them
         the graph is what ``aot_eager``-style trainers see.
-    step: forward, loss and gradients as one graph without tangents, traced without Dynamo and with
-        selective recomputation, see :mod:`commcc.capture.training_step`; the other options do not apply.
+    step: forward, loss and gradients as one graph without tangents, traced without Dynamo and without
+        decompositions, see :mod:`commcc.capture.training_step`; there ``regather`` adds selective
+        recomputation of layers.
     """
 
     joint: bool = False
@@ -57,7 +58,7 @@ def trace(module: nn.Module, inputs: tuple[Tensor, ...], options: TraceOptions) 
     if options.step:
         from commcc.capture.training_step import trace_step
 
-        return {"step": trace_step(module, inputs)}
+        return {"step": trace_step(module, inputs, recompute=options.regather)}
     from torch._dynamo.functional_export import dynamo_graph_capture_for_export
     from torch._functorch.aot_autograd import (
         aot_compile_joint_with_descriptors,

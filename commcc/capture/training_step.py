@@ -75,7 +75,7 @@ def _annotated_modules(module: nn.Module) -> Iterator[None]:
     wrapped: list[nn.Module] = []
     for path, part in module.named_modules():
         if path and not isinstance(part, ParametrizationList) and ".parametrizations." not in path:
-            part.forward = _under(path, part.forward)  # type: ignore[method-assign]
+            part.forward = _under(path, part.forward)
             wrapped.append(part)
     try:
         yield
@@ -100,6 +100,8 @@ def _describe(graph: fx.Graph, parameters: list[str], buffers: list[str]) -> Non
     plain = [f"PlainAOTInput(idx={i})" for i in range(len(placeholders) - len(own) - len(held))]
     for node, text in zip(placeholders, [*own, *held, *plain], strict=True):
         node.meta["desc"] = text
+    for node in (*placeholders, graph.output_node()):
+        node.meta.pop("seq_nr", None)  # of whatever the process did before
     graph.output_node().meta["desc"] = ["PlainAOTOutput(idx=0)", *(f"GradAOTOutput(grad_of={text})" for text in own)]
 
 

@@ -7,7 +7,8 @@
      "stack_trace": 'File "a.py", line 11, in forward\\n    y = x'}
 
 Limits: PyTorch prints the last frame of a stack only, and cuts annotation values at 40 characters; cut
-values are left out and named in ``lost``. Comments of other sorts mean nothing and are skipped.
+values are named in ``lost`` and left out, except that a cut module path still tells the modules before its
+last dot. Comments of other sorts mean nothing and are skipped.
 """
 
 from __future__ import annotations
@@ -111,6 +112,9 @@ def _annotation(text: str, found: CommentMeta) -> str:
         return text[end:].lstrip()
     whole = {key: value for key, value in values.items() if not _is_cut(value)}
     found.lost += [f"custom[{key!r}]" for key in values if key not in whole and "custom" not in found.meta]
+    outer = _outer_module(values.get("module_fqn"))
+    if outer:
+        whole["module_fqn"] = outer
     if whole:
         found.meta.setdefault("custom", whole)
     return text[end:].lstrip()
@@ -118,6 +122,11 @@ def _annotation(text: str, found: CommentMeta) -> str:
 
 def _is_cut(value: Any) -> bool:
     return isinstance(value, str) and len(value) == _CUT and value.endswith("...")
+
+
+def _outer_module(path: Any) -> str:
+    """``layers.1.moe.routed_experts.inner_expert...`` -> ``layers.1.moe.routed_experts``; empty if it is not cut."""
+    return path[: _CUT - len("...")].rpartition(".")[0] if _is_cut(path) else ""
 
 
 def _literal(text: str) -> Any:

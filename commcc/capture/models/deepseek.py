@@ -71,9 +71,11 @@ class DeepSeekBlock(nn.Module):
     def forward(self, x: Tensor, table: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x), table)
         normed = self.ffn_norm(x)
+        change: Tensor
         if self.dense:
-            return x + self.feed_forward(normed)
-        change: Tensor = self.moe(normed.reshape(-1, normed.shape[-1])).view(x.shape)
+            change = self.feed_forward(normed)
+        else:
+            change = self.moe(normed.reshape(-1, normed.shape[-1])).view(x.shape)
         return x + change
 
 

@@ -137,7 +137,8 @@ class RoutedExperts(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         with annotate({"EP": "compute"}):
-            return self._routed(x) + self.shared_experts(x)
+            both: Tensor = self._routed(x) + self.shared_experts(x)
+            return both
 
     def _routed(self, x: Tensor) -> Tensor:
         weights, chosen = self.router(x, self.expert_bias)
