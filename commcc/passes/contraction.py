@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commcc.collection import no_collection
+from commcc.passes.components import components
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,11 +36,8 @@ class Cycle:
 def cycles(index: GraphIndex, groups: Sequence[Sequence[int]], before: Sequence[Before]) -> list[Cycle]:
     """All cycles that merging each group of launches, and keeping ``before``, would make."""
     graph = _Contracted(index, groups, before)
-    left = graph.left_over()
-    if not left:
-        return []
     found: list[Cycle] = []
-    for part in graph.components(left):
+    for part in components(graph.needs, graph.users):
         launches = tuple(g for g in range(len(groups)) if graph.launch(g) in part or graph.wait(g) in part)
         wishes = tuple(n for n, (first, then) in enumerate(graph.wishes) if first in part and then in part)
         found.append(Cycle(launches, wishes))
@@ -78,56 +76,3 @@ class _Contracted:
 
     def wait(self, group: int) -> int:
         return self.size + 2 * group + 1
-
-    def left_over(self) -> set[int]:
-        """Nodes on a cycle or between cycles."""
-        left = _peel(range(len(self.needs)), self.needs, self.users)
-        return _peel(sorted(left), self.users, self.needs) if left else left
-
-    def components(self, nodes: set[int]) -> list[set[int]]:
-        """Strongly connected parts of ``nodes`` in which there is a cycle, by their first node."""
-        finished: list[int] = []
-        seen: set[int] = set()
-        for start in sorted(nodes):
-            if start not in seen:
-                _visit(start, self.users, nodes, seen, finished)
-        parts: list[set[int]] = []
-        seen = set()
-        for start in reversed(finished):
-            if start in seen:
-                continue
-            part: list[int] = []
-            _visit(start, self.needs, nodes, seen, part)
-            if len(part) > 1 or start in self.needs[start]:
-                parts.append(set(part))
-        return sorted(parts, key=min)
-
-
-def _peel(nodes: Sequence[int], needs: list[list[int]], users: list[list[int]]) -> set[int]:
-    """What is left of ``nodes`` when those that need nothing are taken away again and again."""
-    left = set(nodes)
-    missing = {node: sum(n in left for n in needs[node]) for node in nodes}
-    free = [node for node, count in missing.items() if not count]
-    while free:
-        node = free.pop()
-        left.discard(node)
-        for user in users[node]:
-            missing[user] = missing.get(user, 0) - 1
-            if not missing[user]:
-                free.append(user)
-    return left
-
-
-def _visit(start: int, edges: list[list[int]], among: set[int], seen: set[int], finished: list[int]) -> None:
-    """Depth first from ``start``; appends nodes to ``finished`` once all they lead to are done."""
-    seen.add(start)
-    stack = [(start, iter(edges[start]))]
-    while stack:
-        node, rest = stack[-1]
-        fresh = next((n for n in rest if n in among and n not in seen), None)
-        if fresh is None:
-            stack.pop()
-            finished.append(node)
-        else:
-            seen.add(fresh)
-            stack.append((fresh, iter(edges[fresh])))

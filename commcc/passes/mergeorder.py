@@ -11,9 +11,11 @@ the stretch between the two, and a merge renumbers no more than that.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from commcc.errors import OptionError
+from commcc.passes.components import components, shortest_cycle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,14 +23,14 @@ if TYPE_CHECKING:
     from commcc.index import GraphIndex
 
 #: Cycles that an error names, and names in each of them.
-_NAMED, _LONG = 5, 8
+_NAMED, _LONG = 20, 8
 
 
 class MergeOrder:
     """Nodes of an index with its dependences and some more edges.
 
     Raises :class:`commcc.errors.OptionError` when the further edges contradict the graph or each other,
-    naming every cycle but those that share nodes with another. where: where the edges come from.
+    naming a cycle for each of these edges that is on one. where: where the edges come from.
     """
 
     def __init__(self, index: GraphIndex, edges: Iterable[tuple[int, int]], where: str = "pass 'bucket'") -> None:
@@ -40,13 +42,15 @@ class MergeOrder:
             for pred in {*index.preds(node), *(() if launch is None else (launch,))}:
                 self._users[pred].append(node)
                 missing[node] += 1
+        edges = tuple(edges)
         for first, then in edges:
             self._users[first].append(then)
             missing[then] += 1
         self._stands_for = list(range(count))
-        self._at, cycles = _positions(self._users, missing)
-        if cycles:
-            raise OptionError(_contradiction(index, cycles), where=where)
+        positions = _positions(self._users, missing)
+        if positions is None:
+            raise OptionError(_contradiction(index, *_cycles(self._users, edges)), where=where)
+        self._at = positions
         self._node_at = [0] * count
         for node, at in enumerate(self._at):
             self._node_at[at] = node
@@ -114,58 +118,55 @@ class MergeOrder:
         return found
 
 
-def _positions(users: list[list[int]], missing: list[int]) -> tuple[list[int], list[list[int]]]:
-    """Positions of a topological order that is as near to the graph's own as the edges allow, and the cycles.
-
-    Positions mean nothing if there are any.
-    """
+def _positions(users: list[list[int]], missing: list[int]) -> list[int] | None:
+    """Positions of a topological order that is as near to the graph's own as the edges allow; None if there is none."""
     import heapq
 
     free = [node for node, count in enumerate(missing) if not count]
-    queued = bytearray(not count for count in missing)
     at = [-1] * len(missing)
-    cycles: list[list[int]] = []
     number = 0
-    while number < len(missing):
-        if not free:
-            # All that is left is on a cycle or behind one: let one cycle go, to find the others.
-            cycles.append(_cycle(users, at))
-            free = sorted(cycles[-1])
-            for node in free:
-                queued[node] = 1
+    while free:
         node = heapq.heappop(free)
         at[node] = number
         number += 1
         for user in users[node]:
             missing[user] -= 1
-            if not missing[user] and not queued[user]:
-                queued[user] = 1
+            if not missing[user]:
                 heapq.heappush(free, user)
-    return at, cycles
+    return at if number == len(missing) else None
 
 
-def _cycle(users: list[list[int]], at: list[int]) -> list[int]:
-    """A cycle among the nodes without a position, each before the next, beginning with its first node."""
-    before: dict[int, int] = {}
+def _cycles(users: list[list[int]], edges: Iterable[tuple[int, int]]) -> tuple[list[list[int]], int]:
+    """Cycles such that every one of ``edges`` that is on any is on one of these; and how many edges were not looked at.
+
+    Each is a shortest one through an edge, beginning with its first node.
+    """
+    needs: list[list[int]] = [[] for _ in users]
     for node, following in enumerate(users):
-        if at[node] < 0:
-            before.update((user, node) for user in following if at[user] < 0 and user not in before)
-    node = next(iter(before))
-    seen: dict[int, None] = {}
-    while node not in seen:
-        seen[node] = None
-        node = before[node]
-    found = list(seen)[list(seen).index(node) :][::-1]
-    first = found.index(min(found))
-    return found[first:] + found[:first]
+        for user in following:
+            needs[user].append(node)
+    part_of = {node: part for part in components(needs, users) for node in part}
+    found: list[list[int]] = []
+    covered: set[tuple[int, int]] = set()
+    more = 0
+    for first, then in dict.fromkeys(edges):
+        if (first, then) in covered or first not in part_of or then not in part_of[first]:
+            continue
+        if len(found) == _NAMED:
+            more += 1
+            continue
+        cycle = shortest_cycle(first, then, users, part_of[first])
+        covered.update(pairwise([*cycle, cycle[0]]))
+        found.append(cycle)
+    return found, more
 
 
-def _contradiction(index: GraphIndex, cycles: list[list[int]]) -> str:
+def _contradiction(index: GraphIndex, cycles: list[list[int]], more: int) -> str:
     texts: list[str] = []
-    for cycle in cycles[:_NAMED]:
+    for cycle in cycles:
         names = [f"'{index.names[node]}'" for node in (*cycle, cycle[0])]
         if len(names) > _LONG:
             names = [*names[: _LONG - 4], "...", *names[-3:]]
         texts.append(" before ".join(names))
-    more = f"; and {len(cycles) - _NAMED} more" if len(cycles) > _NAMED else ""
-    return f"what is to hide what contradicts the graph: {'; '.join(texts)}{more}"
+    rest = f"; and {more} more before each other" if more else ""
+    return f"what is to hide what contradicts the graph: {'; '.join(texts)}{rest}"

@@ -15,6 +15,15 @@ if TYPE_CHECKING:
 
     Document = Mapping[str, Any]
 
+#: Why strategy overlap did not merge a pair.
+_REFUSED = {
+    "bytes": "cap",
+    "place": "what hides a member would have to move",
+    "cycle": "what hides a member would not fit between",
+    "exposed": "would be exposed",
+    "memory": "no room in memory",
+    "copies": "copies take longer than merging saves",
+}
 #: How many of a long list are named.
 _SHOWN = 5
 #: How a row says beside which other module it runs.
@@ -86,12 +95,19 @@ def _kept(report: Document) -> Iterator[tuple[str, str]]:
     """What strategy overlap had to keep, and what it refused for that."""
     yield "hidden", f"{plural(report['hidden'], 'collective')}, kept so"
     refused = report["refused"]
-    reasons = {"cycle": "what hides a member would not fit between", "exposed": "would be exposed", "bytes": "cap"}
-    said = [f"{count(refused[key])} ({why})" for key, why in reasons.items() if refused.get(key)]
+    said = [f"{count(refused[key])} ({why})" for key, why in _REFUSED.items() if refused.get(key)]
     if said:
         yield "refused", f"pairs: {', '.join(said)}"
-    if report["taken_apart"]:
-        yield "taken apart", f"{plural(report['taken_apart'], 'bucket')} that came out exposed for longer"
+    if report["not_kept"]:
+        said = [f"{count(number)} ({reason})" for reason, number in report["not_kept"].items()]
+        yield "not kept", f"buckets: {', '.join(said)}"
+    if report["buckets"]:
+        yield (
+            "weighed",
+            f"copies {milliseconds(report['copies_ms'])}, latency {milliseconds(report['latency_ms'])} less",
+        )
+        step = report["step_ms"]
+        yield "step", f"{milliseconds(step['before'])} -> {milliseconds(step['merged'])}, simulated"
 
 
 def _left_out(reasons: Mapping[str, int]) -> Iterator[tuple[str, str]]:
