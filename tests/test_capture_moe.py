@@ -177,6 +177,17 @@ def test_two_runs_give_the_same_values(name):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
+def test_a_copy_to_the_host_is_not_there_before_one_blocks():
+    program = on_cpu(step("tiny_deepseek_ep2"), torch.float64)
+    first, second = [n for n in program.graph.nodes if "device" in n.kwargs and custom(n).get("EP_token_count_sync")][
+        :2
+    ]
+    assert first.kwargs["non_blocking"]
+    second.update_kwarg("non_blocking", True)
+    with pytest.raises(RuntimeError, match="split"):
+        run_ranks(program)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_of_each_expert_are_counted_in_place(name):
     program = running(name)

@@ -1,7 +1,8 @@
 """Runs a graph on W virtual ranks in one process: an oracle that shares no code with commcc.
 
 All ranks advance node by node; a collective is computed over their tensors. A launch's result is
-poisoned until its wait, so that a value used too early shows up as a difference.
+poisoned until its wait, and so is a copy to the host that does not block until the next one that does, so
+that a value used too early shows up as a difference.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class VirtualRanks:
         self.inputs = [[t.clone() for t in one] for one in inputs]
         self.world = len(inputs)
         self.pending: dict[fx.Node, list[Any]] = {}
+        self.copying: list[tuple[list[Any], list[Any]]] = []
 
     def run(self) -> list[list[Any]]:
         """Outputs of every rank, then the (possibly mutated) inputs of every rank."""
@@ -96,10 +98,24 @@ class VirtualRanks:
         if name.startswith("_c10d_functional."):
             real = self._collective(name.split(".")[1], [args for args, _ in per_rank])
             self.pending[node] = real
-            return [torch.full_like(t, float("nan") if t.is_floating_point() else -77) for t in real]
+            return _poisoned(real)
         if name == "aten._grouped_mm" and per_rank[0][0][0].dtype == torch.float64:
             return [grouped_product(*args) for args, _ in per_rank]
-        return [node.target(*args, **kwargs) for args, kwargs in per_rank]
+        results = [node.target(*args, **kwargs) for args, kwargs in per_rank]
+        return self._copied(node, results) if name == "aten._to_copy" else results
+
+    def _copied(self, node: fx.Node, real: list[Any]) -> list[Any]:
+        """A copy to the host: one that does not block is there when the next one that blocks is."""
+        if node.kwargs.get("non_blocking"):
+            held = _poisoned(real)
+            self.copying.append((held, real))
+            return held
+        if "EP_token_count_sync" in node.meta.get("custom", {}):
+            for held, values in self.copying:
+                for tensor, value in zip(held, values, strict=True):
+                    tensor.copy_(value)
+            self.copying.clear()
+        return real
 
     def _collective(self, name: str, args: list[tuple[Any, ...]]) -> list[torch.Tensor]:
         """What every rank receives; the group's name is the last argument."""
@@ -109,6 +125,10 @@ class VirtualRanks:
         for part in parts:
             received.update(zip(part, _within(name, [args[rank] for rank in part]), strict=True))
         return [received[rank] for rank in range(self.world)]
+
+
+def _poisoned(real: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [torch.full_like(t, float("nan") if t.is_floating_point() else -77) for t in real]
 
 
 def _within(name: str, args: list[tuple[Any, ...]]) -> list[torch.Tensor]:
