@@ -23,7 +23,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 from torch.nn.utils.stateless import _reparametrize_module
 
 from commcc.capture.recompute import materialise, tag
-from commcc.capture.tidying import keep_marks, settle_sizes
+from commcc.capture.sizes import settle_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,7 +58,6 @@ def trace_step(module: nn.Module, inputs: tuple[Tensor, ...], recompute: bool = 
     _describe(graph_module.graph, list(parameters), list(buffers))
     _inherit(graph_module.graph)
     settle_sizes(graph_module.graph)
-    keep_marks(graph_module.graph)
     if recompute:
         tag(graph_module.graph)
         graph_module = materialise(graph_module)

@@ -1,4 +1,4 @@
-"""Small repairs of a traced training step, so that what it says about exchanges is exact.
+"""Sizes in a traced training step: each is asked for once, and of what has arrived.
 
 ::
 
@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from commcc.ops import collective_of, is_wait, op_name
+from commcc.ops import is_wait, op_name
 
 if TYPE_CHECKING:
     from torch import fx
 
 _SIZES = frozenset({"aten.sym_size", "aten.sym_numel", "aten.sym_stride"})
-#: Said of a launch of rows and of its wait, of nothing else.
-EXCHANGE = "EP_token_exchange"
 
 
 def settle_sizes(graph: fx.Graph) -> None:
@@ -48,11 +46,3 @@ def settle_sizes(graph: fx.Graph) -> None:
         else:
             (source,) = node.all_input_nodes
             node.replace_input_with(source, arrived.get(source, source))
-
-
-def keep_marks(graph: fx.Graph) -> None:
-    """Take the mark of an exchange off everything that was traced beside it, sizes for instance."""
-    for node in graph.nodes:
-        custom = node.meta.get("custom") or {}
-        if EXCHANGE in custom and collective_of(node.target) is None and not is_wait(node.target):
-            node.meta["custom"] = {key: value for key, value in custom.items() if key != EXCHANGE}
