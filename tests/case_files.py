@@ -5,6 +5,7 @@ A file in ``tests/cases`` holds cases of this form::
     [case merges two gathers]
     [run] bucket{groups=all}          or: [run] identify
     [groups] {"0": {"size": 2}}       optional
+    [cost] units,fused=no             optional: a cost model; units is tests/data/units.yaml
     [in]
     def forward(self, p0: "f32[4, 8]", ...):
         ...
@@ -22,13 +23,16 @@ import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 CASES = Path(__file__).parent / "cases"
-_HEAD = re.compile(r"^\[(case|run|groups|in|out)(?: (.*?))?\](?: (.*))?$")
+_HEAD = re.compile(r"^\[(case|run|groups|cost|in|out)(?: (.*?))?\](?: (.*))?$")
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Case:
     name: str
     run: str
     groups: str
+    cost: str
     text: str
     out: str | None
 
@@ -62,7 +67,7 @@ def _open_section(found: list[dict[str, Any]], kind: str, rest: str) -> list[str
     if kind == "case":
         found.append({"name": rest})
         return None
-    if kind in ("run", "groups"):
+    if kind in ("run", "groups", "cost"):
         found[-1][kind] = rest
         return None
     section: list[str] = []
@@ -72,7 +77,8 @@ def _open_section(found: list[dict[str, Any]], kind: str, rest: str) -> list[str
 
 def _case(file: str, entry: dict[str, Any]) -> Case:
     out = "\n".join(entry["out"]).strip("\n") if "out" in entry else None
-    return Case(file, entry["name"], entry["run"], entry.get("groups", ""), "\n".join(entry["in"]).strip("\n"), out)
+    text = "\n".join(entry["in"]).strip("\n")
+    return Case(file, entry["name"], entry["run"], entry.get("groups", ""), entry.get("cost", ""), text, out)
 
 
 def load_case(case: Case) -> Any:
@@ -115,10 +121,20 @@ def _run(case: Case) -> str:
     if case.run == "identify":
         index = build_index(program)
         return "\n".join(_identified(index, identify(index)))
-    result = run(program, parse_pipeline(case.run))
-    lines = [line for step in result.steps for line in _step(program, step)]
+    result = run(program, parse_pipeline(case.run), model=_model(case.cost))
+    lines = [line for step in result.steps for line in _step(step)]
     lines += [f"verified: {result.verified}" if result.changed else "nothing changed"]
     return "\n".join([*lines, "", *graph_lines(result.program.graph)] if result.changed else lines)
+
+
+def _model(text: str) -> Any:
+    from commcc.cost import load_model
+
+    if not text:
+        return None
+    device, comma, rest = text.partition(",")
+    path = str(CASES.parent / "data" / "units.yaml") if device == "units" else device
+    return load_model(path + comma + rest)
 
 
 def _identified(index: Any, ident: Any) -> list[str]:
@@ -133,8 +149,8 @@ def _identified(index: Any, ident: Any) -> list[str]:
     return lines + [f"warning: {text}" for text in ident.warnings]
 
 
-def _step(program: Any, step: Any) -> list[str]:
-    names = [node.name for node in program.graph.nodes]
+def _step(step: Any) -> list[str]:
+    names = step.before.index.names
     lines = [step.options_text]
     plan = step.plan
     lines += [f"  tag {names[t.launch]}: {t.role}: {t.evidence}" for t in plan.tags]
@@ -149,7 +165,26 @@ def _step(program: Any, step: Any) -> list[str]:
     lines += [f"  move {names[m.node]} to the place of {names[m.at]}: {m.reason}" for m in plan.moves]
     if step.name == "bucket":
         lines += _bucketing(step.report)
+    if step.name == "reorder":
+        lines += _scheduled(step.report)
     return lines
+
+
+def _scheduled(r: Any) -> list[str]:
+    step, exposed = (_arrow(*r[key]) for key in ("step_ms", "exposed_ms"))
+    before, after = r["peak_bytes"]
+    lines = [
+        f"  step {step}, lower bound {_us(r['lower_bound_ms'])}; exposed {exposed}; peak {before} -> {after} bytes"
+    ]
+    return lines + [f"  remark: {text}" for text in r["remarks"]]
+
+
+def _us(ms: float) -> str:
+    return f"{1000 * ms:g} us"
+
+
+def _arrow(before: float, after: float) -> str:
+    return f"{_us(before)} -> {_us(after)}"
 
 
 def _bucketing(r: Any) -> list[str]:
@@ -158,6 +193,15 @@ def _bucketing(r: Any) -> list[str]:
         closed = ", ".join(f"{k} {v}" for k, v in r["closed"].items() if v) or "none"
         dormant = ", ".join(k for k, v in r["knobs"].items() if v["dormant"]) or "none"
         lines.append(f"  largest span {r['largest_span']}; closed: {closed}; dormant: {dormant}; copies {r['copies']}")
+    if "hidden" in r:
+        said = [f"{k} {v}" for part in (r["refused"], r["not_kept"]) for k, v in part.items() if v]
+        lines.append(f"  hidden {r['hidden']}; refused: {', '.join(said) or 'none'}")
+        lines.append(
+            f"  copies {_us(r['copies_ms'])}, latency {_us(r['latency_ms'])}; step {_arrow(*r['step_ms'].values())}"
+        )
+    if "scheduled_step_ms" in r:
+        caps = ", ".join(f"{key} {cap}" for key, cap in r["caps_mb"].items())
+        lines.append(f"  scheduled {_arrow(*r['scheduled_step_ms'].values())}; caps in MiB: {caps}")
     return lines + [f"  remark: {text}" for text in r["remarks"]]
 
 
@@ -167,7 +211,7 @@ def _row(row: Any) -> str:
     return f"module {row['entry']}: {row['kind']} {counted}{''.join(beside)}"
 
 
-def _gone(names: list[str], duplicate: Any) -> str:
+def _gone(names: Sequence[str], duplicate: Any) -> str:
     gone = ", ".join(names[n] for n in (*duplicate.drop, *duplicate.dead))
     return f"which serves {gone}; wait at {names[duplicate.wait]}, not {', '.join(names[n] for n in duplicate.waits)}"
 
@@ -205,7 +249,8 @@ def rewrite(path: Path) -> int:
         out = actual(case)
         changed += out != case.out
         groups = [f"[groups] {case.groups}"] if case.groups else []
-        lines += [f"[case {case.name}]", f"[run] {case.run}", *groups, "[in]", case.text, "[out]", out, ""]
+        cost = [f"[cost] {case.cost}"] if case.cost else []
+        lines += [f"[case {case.name}]", f"[run] {case.run}", *groups, *cost, "[in]", case.text, "[out]", out, ""]
     path.write_text("\n".join(lines))
     return changed
 
