@@ -85,11 +85,11 @@ class MemoryModel:
                 if buffer not in known:
                     known.add(buffer)
                     made[position] += size[buffer]
-            for buffer, resized in _resized(self.index, node):
-                grown = resized - size[buffer]
+            for buffer, new in resized(self.index, node):
+                grown = new - size[buffer]
                 made[position] += max(0, grown)
                 freed[position] += max(0, -grown)
-                size[buffer] = resized
+                size[buffer] = new
             for buffer in last[position]:
                 freed[position] += size[buffer]
         return made, freed
@@ -108,7 +108,7 @@ class MemoryModel:
         return last
 
 
-def _resized(index: GraphIndex, node: int) -> list[tuple[int, int]]:
+def resized(index: GraphIndex, node: int) -> list[tuple[int, int]]:
     """Buffers that the node resizes, with their new size; buffers that do not count are left out."""
     new = index.estimates.resizes.get(node)
     if new is None:
@@ -122,7 +122,7 @@ def _first_sizes(index: GraphIndex, inputs: frozenset[int]) -> list[int]:
     size = list(index.estimates.buffer_bytes)
     seen: set[int] = set()
     for node in sorted(index.estimates.resizes):
-        for buffer, new in _resized(index, node):
+        for buffer, new in resized(index, node):
             if buffer in inputs and buffer not in seen and new >= size[buffer]:
                 size[buffer] = 0
             seen.add(buffer)

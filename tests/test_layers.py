@@ -19,7 +19,7 @@ PACKAGE = ROOT / "commcc"
 LAYERS = (
     (
         *("errors", "terms", "collective_table", "ops", "kernels", "collection", "files", "yaml_text"),
-        *("hint_text", "modules", "blocks", "repeats", "_version"),
+        *("hint_text", "modules", "blocks", "repeats", "compiled", "_version"),
     ),
     ("program", "index", "reach"),
     ("serialization", "memory", "collectives", "metrics", "capture", "cost"),

@@ -6,19 +6,25 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from commcc.memory import MemoryModel, live_bytes
-from commcc.schedule import Limits, Problem, scheduler, search
-from commcc.schedule.live import LiveCurve
+from commcc.metrics import longest_run
+from commcc.schedule import Limits, Problem, search
+from commcc.schedule.judge import judge, late
 from commcc.schedule.scheduler import Policy, schedule
 from commcc.simulate import Simulator
+from commcc.terms import Kind
+from tests import plain_scheduler
 from tests.index_maker import IndexMaker, random_order
+from tests.plain_live import LiveCurve
 from tests.schedule_graphs import check_order, scheduled_graph
 from tests.slow_memory import slow_live_bytes
 from tests.slow_simulator import SlowSimulator
@@ -51,7 +57,12 @@ def limits_of(problem, more=None, flights=None, prefetch=None):
 
 def one(problem, base, policy, limits):
     """One schedule from ``base``."""
-    return schedule(problem, base, Policy(problem.bound * policy[0] // 1000, policy[1]), limits)
+    return schedule(problem, base, Policy(problem.bound * policy[0] // 1000, *policy[1:]), limits).tolist()
+
+
+def plain(problem, base, policy, limits):
+    """The same by the plain scheduler."""
+    return plain_scheduler.schedule(problem, base, Policy(problem.bound * policy[0] // 1000, *policy[1:]), limits)
 
 
 # What a search returns
@@ -217,6 +228,39 @@ def test_compute_between_launch_and_wait(seed, more, flights, prefetch, effort):
             assert sum(index.compute[node] for node in between) <= max(prefetch, own)
 
 
+# The kernels against plain Python
+
+
+@RELAXED
+@given(SEEDS, POLICIES, st.sampled_from((0, 300, 1000)), MORE, FLIGHTS, PREFETCH, st.booleans())
+def test_kernels_and_plain_python_make_the_same(seed, policy, own, more, flights, prefetch, other):
+    problem = problem_of(seed)
+    base = shuffled(problem, seed) if other else list(range(len(problem.index)))
+    limits = limits_of(problem, more, flights, prefetch)
+    assert one(problem, base, (*policy, own), limits) == plain(problem, base, (*policy, own), limits)
+
+
+@RELAXED
+@given(SEEDS, st.sampled_from((1000, 1000, 1100, 1500)))
+def test_judged_as_by_the_simulator_and_the_memory_model(seed, slowdown):
+    index, costs = scheduled_graph(seed)
+    costs = replace(costs, slowdown_permille=slowdown)
+    problem = Problem(index, costs)
+    order = shuffled(problem, seed)
+    judged = judge(problem.graph, np.array(order, np.int64))
+    assert judged.step_ns == Simulator(index, costs).run(order).step_ns
+    assert judged.peak_bytes == live_bytes(index, order).peak_bytes
+    own = judge(problem.graph, np.arange(len(index)))
+    assert own.longest_run == longest_run(index, Kind.REDUCE_SCATTER)
+
+
+@FEW
+@given(SEEDS)
+def test_the_late_order_is_legal(seed):
+    problem = problem_of(seed)
+    check_order(problem.index, late(problem.graph).tolist())
+
+
 # The memory curve
 
 
@@ -263,8 +307,8 @@ def test_the_curve_is_the_memory_of_the_plan_at_every_step(seed, policy, other, 
     base = shuffled(problem, seed) if other else list(range(len(problem.index)))
     budget = live_bytes(problem.index, base).peak_bytes * (100 + more) // 100
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scheduler, "LiveCurve", CheckedCurve)
-        one(problem, base, policy, Limits(budget))
+        patch.setattr(plain_scheduler, "LiveCurve", CheckedCurve)
+        plain(problem, base, policy, Limits(budget))
 
 
 def test_the_curve_was_used():
@@ -272,7 +316,7 @@ def test_the_curve_was_used():
     before = CheckedCurve.hoists
     problem = problem_of(5)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scheduler, "LiveCurve", CheckedCurve)
-        one(problem, range(len(problem.index)), (1000, 8000), limits_of(problem, 30))
+        patch.setattr(plain_scheduler, "LiveCurve", CheckedCurve)
+        plain(problem, range(len(problem.index)), (1000, 8000), limits_of(problem, 30))
     assert CheckedCurve.hoists > before
     assert isinstance(problem.memory, MemoryModel)

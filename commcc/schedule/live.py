@@ -1,8 +1,8 @@
-"""Live bytes of a schedule while it is made.
+"""Live bytes of a schedule while it is made; kernels.
 
 A schedule is made by walking along a base order that is legal, and now and then running a node of
 later in that order first (a *hoist*). At any time the plan is: what has run, then the rest in base
-order. :class:`LiveCurve` holds the live bytes of that plan at every position of the base order that
+order. ``walk.live`` holds the live bytes of that plan at every position of the base order that
 is still to come, exactly as :mod:`commcc.memory` defines them, so that a hoist is checked over the
 whole stretch that it changes, not only where it lands.
 
@@ -16,83 +16,161 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commcc.compiled import compiled
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from commcc.memory import MemoryModel
-
-Change = tuple[int, int, int]  # first position, position after the last, bytes
+    from commcc.schedule.arrays import Graph, Ints
+    from commcc.schedule.walk import Walk
 
 
-class LiveCurve:
-    """Live bytes of the rest of the plan; positions are those of the base order."""
+@compiled
+def live_bytes(graph: Graph, order: Ints, live: Ints) -> int:
+    """Live bytes at each position of an order, as :class:`commcc.memory.MemoryModel` has them; the peak."""
+    rows, items = graph.rows, graph.items
+    size, known, freed_at = _before(graph, order)
+    now = peak = 0
+    for buffer in range(len(size)):
+        now += size[buffer] * graph.buffers[buffer].input
+    peak = now
+    for position in range(len(order)):
+        node = order[position]
+        for k in range(rows[node].made, rows[node + 1].made):
+            if not known[items[k]]:
+                known[items[k]] = 1
+                now += size[items[k]]
+        freed = 0
+        for k in range(rows[node].resized, rows[node + 1].resized, 2):
+            grown = items[k + 1] - size[items[k]]
+            now += max(0, grown)
+            freed += max(0, -grown)
+            size[items[k]] = items[k + 1]
+        live[position] = now
+        peak = max(peak, now)
+        for k in range(rows[node].touched, rows[node + 1].touched):
+            if freed_at[items[k]] == position:
+                freed_at[items[k]] = -1
+                freed += size[items[k]]
+        now -= freed
+    return peak
 
-    def __init__(self, memory: MemoryModel, base: Sequence[int], budget: int | None) -> None:
-        self._budget = budget
-        self._position = [0] * len(base)
-        for position, node in enumerate(base):
-            self._position[node] = position
-        self._live = np.array(memory.live(base).live, dtype=np.int64)
-        self._size = memory.size
-        self._touched = [tuple(b for b in near if b not in memory.inputs) for near in memory.touched]
-        self._fixed = frozenset(memory.index.estimates.resizes)
-        self._forever = memory.kept
-        self._touches: list[list[int]] = [[] for _ in self._size]
-        for node in base:
-            for buffer in self._touched[node]:
-                self._touches[buffer].append(self._position[node])
-        self._born = [touches[0] if touches else -1 for touches in self._touches]
-        self._done = bytearray(len(base))
-        self._made = [0] * len(base)
-        for buffer, place in enumerate(self._born):
-            if place >= 0:
-                self._made[place] += self._size[buffer]
 
-    def hoist(self, nodes: Sequence[int], front: int) -> bool:
-        """Whether ``nodes``, in this order, may run before what stands at ``front``; notes it if so.
+@compiled
+def _before(graph: Graph, order: Ints) -> tuple[Ints, Ints, Ints]:
+    """For every buffer its first size, whether it is there from the start, and the position that frees it or -1."""
+    count = len(graph.buffers)
+    size, known, freed_at = np.empty(count, np.int64), np.empty(count, np.int64), np.full(count, -1, np.int64)
+    for buffer in range(count):
+        size[buffer], known[buffer] = graph.buffers[buffer].bytes, graph.buffers[buffer].input
+    for position in range(len(order)):
+        node = order[position]
+        for k in range(graph.rows[node].touched, graph.rows[node + 1].touched):
+            buffer = graph.items[k]
+            if not graph.buffers[buffer].kept and not graph.buffers[buffer].input:
+                freed_at[buffer] = position
+    return size, known, freed_at
 
-        The caller has to call :meth:`ran` for each of them next.
-        """
-        if not self._fixed.isdisjoint(nodes):
+
+@compiled
+def begin_curve(graph: Graph, walk: Walk) -> None:
+    """The curve of a base order of which nothing has run."""
+    rows, items, buffers = graph.rows, graph.items, walk.buffers
+    count = len(walk.nodes)
+    for k in range(rows[0].touched, rows[count].touched):
+        buffers[items[k]].end += 1
+    begun = 0
+    for buffer in buffers:
+        buffer.first, begun = begun, begun + buffer.end
+        buffer.end, buffer.born = buffer.first, -1
+    for place in range(count):
+        node = walk.places[place].node
+        for k in range(rows[node].touched, rows[node + 1].touched):
+            mine, facts = buffers[items[k]], graph.buffers[items[k]]
+            if mine.end == mine.first:
+                mine.born = place
+                walk.places[place].made += facts.bytes * (1 - facts.input)
+            walk.touches[mine.end] = place
+            mine.end += 1
+    live_bytes(graph, walk.places.node[:count].copy(), walk.live)
+
+
+@compiled
+def hoist(graph: Graph, walk: Walk, count: int) -> bool:
+    """Whether the first ``count`` nodes of ``walk.places.group``, in this order, may run before what stands at
+    the front; notes it if so. The caller has to call :func:`ran` for each of them next.
+    """
+    places, front, budget = walk.places, walk.clock[0].front, walk.clock[0].budget
+    made = 0
+    for k in range(count):
+        if graph.nodes[places[k].group].fixed:
             return False
-        together = {self._position[node] for node in nodes}
-        if self._budget is not None:
-            # While they run, what they read is still there.
-            before = int(self._live[front]) - self._made[front]
-            made = sum(self._made[place] for place in together)
-            if made and before + made > self._budget:
-                return False
-        changes = [change for node in nodes for change in self._changes(node, front, together)]
-        for first, end, size in changes:
-            self._live[first:end] += size
-        grows = max((end for _, end, size in changes if size > 0), default=front)
-        if self._budget is None or grows == front or int(self._live[front:grows].max()) <= self._budget:
-            return True
-        for first, end, size in changes:
-            self._live[first:end] -= size
+        made += places[walk.nodes[places[k].group].position].made
+    # While they run, what they read is still there.
+    if budget >= 0 and made and walk.live[front] - places[front].made + made > budget:
         return False
+    _together(walk, count, 1)
+    grows = _change(graph, walk, count, 1)
+    allowed = True
+    if budget >= 0:
+        for place in range(front, grows):
+            if walk.live[place] > budget:
+                allowed = False
+                break
+    if not allowed:
+        _change(graph, walk, count, -1)
+    _together(walk, count, 0)
+    return allowed
 
-    def _changes(self, node: int, front: int, together: set[int]) -> list[Change]:
-        place = self._position[node]
-        found: list[Change] = []
-        for buffer in self._touched[node]:
-            size = self._size[buffer]
-            if not size:
-                continue
-            touches = self._touches[buffer]
-            if self._born[buffer] == place:
-                found.append((front, place, size))
-            last = next(t for t in reversed(touches) if not self._done[t])
-            if last != place or buffer in self._forever:
-                continue
-            rest = next((t for t in reversed(touches) if not self._done[t] and t not in together), front - 1)
-            found.append((max(rest, front - 1) + 1, place + 1, -size))
-        return found
 
-    def ran(self, node: int) -> None:
-        """Note that a node has run, at the front or hoisted."""
-        self._done[self._position[node]] = 1
-        for buffer in self._touched[node]:
-            touches = self._touches[buffer]
-            while touches and self._done[touches[-1]]:
-                touches.pop()
+@compiled
+def _together(walk: Walk, count: int, mark: int) -> None:
+    for k in range(count):
+        walk.places[walk.nodes[walk.places[k].group].position].together = mark
+
+
+@compiled
+def _change(graph: Graph, walk: Walk, count: int, sign: int) -> int:
+    """Change the curve, or with sign -1 change it back; the end of the stretch in which it grows."""
+    grows = front = walk.clock[0].front
+    for member in range(count):
+        node = walk.places[member].group
+        place = walk.nodes[node].position
+        for k in range(graph.rows[node].touched, graph.rows[node + 1].touched):
+            buffer, facts = graph.items[k], graph.buffers[graph.items[k]]
+            if facts.input or not facts.bytes:
+                continue
+            if walk.buffers[buffer].born == place:
+                grows = max(grows, place)
+                _add(walk.live, front, place, facts.bytes * sign)
+            begin = place + 1 if facts.kept else _freed_from(walk, buffer, place)
+            _add(walk.live, begin, place + 1, -facts.bytes * sign)
+    return int(grows)
+
+
+@compiled
+def _add(live: Ints, begin: int, end: int, size: int) -> None:
+    for at in range(begin, end):
+        live[at] += size
+
+
+@compiled
+def _freed_from(walk: Walk, buffer: int, place: int) -> int:
+    """From where on a buffer is no longer there, if ``place`` is the last that touches it; else what follows it."""
+    first, at, front = walk.buffers[buffer].first, walk.buffers[buffer].end - 1, walk.clock[0].front
+    places, touches = walk.places, walk.touches
+    while places[touches[at]].done:
+        at -= 1
+    if touches[at] != place:
+        return place + 1
+    while at >= first and (places[touches[at]].done or places[touches[at]].together):
+        at -= 1
+    return int(max(touches[at] + 1, front) if at >= first else front)
+
+
+@compiled
+def ran(graph: Graph, walk: Walk, node: int) -> None:
+    """Note that a node has run, at the front or hoisted."""
+    walk.places[walk.nodes[node].position].done = 1
+    for k in range(graph.rows[node].touched, graph.rows[node + 1].touched):
+        mine = walk.buffers[graph.items[k]]
+        while mine.end > mine.first and walk.places[walk.touches[mine.end - 1]].done:
+            mine.end -= 1

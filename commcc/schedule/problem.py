@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from commcc.kernels import Work
 from commcc.memory import MemoryModel
+from commcc.schedule.arrays import graph_of
 from commcc.simulate import Simulator, lower_bound
 from commcc.simulate.bound import Jobs, longest_paths
 from commcc.simulate.simulator import in_flight_bytes
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 #: A launch takes the nodes that only prepare its input along, if they are no more than this.
 MAX_PREPARATION = 32
+
+
+Bounds = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Problem:
         self.memory = MemoryModel(index)
         self.bound = lower_bound(index, costs).ns
         count = len(index)
-        self.preds = [index.preds(node) for node in range(count)]
+        self.preds = [tuple(dict.fromkeys(index.preds(node))) for node in range(count)]
         for wait, launch in index.wait_of.items():
             if launch not in self.preds[wait]:
                 self.preds[wait] = (*self.preds[wait], launch)
@@ -66,6 +70,13 @@ class Problem:
         self.own_in_flight = self.simulator.run().in_flight_bytes
         self.own_prefetch = _prefetch(index)
         self.preparation = {i: found for i in index.launches if (found := self._preparation(i)) is not None}
+        self.graph = graph_of(self, costs)
+
+    def bounds(self, limits: Limits) -> Bounds:
+        """Limits for kernels, -1 for none: budget, bytes in flight, prefetch."""
+        in_flight = -1 if limits.in_flight is None else max(limits.in_flight, self.own_in_flight)
+        budget, prefetch = (-1 if limit is None else limit for limit in (limits.budget, limits.prefetch))
+        return budget, in_flight, prefetch
 
     def _preparation(self, launch: int) -> tuple[int, ...] | None:
         found: set[int] = set()

@@ -16,15 +16,17 @@ above the lower bound, or where three schedules in a row made the step no shorte
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from commcc.schedule.judge import judge
+from commcc.schedule.judge import late as late_order
 from commcc.schedule.scheduler import Policy, schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from commcc.schedule.arrays import Ints
     from commcc.schedule.problem import Limits, Problem
 
 Setting = tuple[int, int, int]
@@ -64,7 +66,7 @@ class Found:
 
 def search(problem: Problem, limits: Limits, effort: int) -> Found:
     """The best order found in ``effort`` schedules; never worse than the graph's own."""
-    best = start = _judge(problem, range(len(problem.index)), 0, ())
+    best = start = _judge(problem, np.arange(len(problem.index)), 0, ())
     patience = max(_PATIENCE, _PATIENT_NODES // max(1, len(problem.index)))
     fresh = list(_EXPLORED)
     results: dict[Setting, tuple[int, int, int]] = {}
@@ -75,7 +77,7 @@ def search(problem: Problem, limits: Limits, effort: int) -> Found:
         explore = bool(fresh) and (tried < _FIRST or tried % 2 == 0 or not unused)
         from_late, setting = fresh.pop(0) if explore else (False, unused.pop(0))
         if from_late and late is None:
-            late = _judge(problem, _late(problem), 0, ())
+            late = _judge(problem, late_order(problem.graph), 0, ())
         base = best if not explore else late if from_late and late is not None else start
         tried, idle = tried + 1, idle + 1
         found = _try(problem, base, setting, limits, tried)
@@ -96,10 +98,9 @@ def _try(problem: Problem, base: Found, setting: Setting, limits: Limits, tried:
     return _judge(problem, order, tried, (*base.settings, setting))
 
 
-def _judge(problem: Problem, order: Sequence[int], tried: int, settings: tuple[Setting, ...]) -> Found:
-    timeline = problem.simulator.run(order)
-    peak = problem.memory.live(order).peak_bytes
-    return Found(tuple(order), timeline.step_ns, peak, tried, settings)
+def _judge(problem: Problem, order: Ints, tried: int, settings: tuple[Setting, ...]) -> Found:
+    step, peak, _ = judge(problem.graph, order)
+    return Found(tuple(order.tolist()), step, peak, tried, settings)
 
 
 def _close(problem: Problem, found: Found, limits: Limits) -> bool:
@@ -112,22 +113,3 @@ def _rank(found: Found, limits: Limits) -> tuple[int, int, int]:
     """Smaller is better: bytes over the budget, step time, peak."""
     over = max(0, found.peak_bytes - limits.budget) if limits.budget is not None else 0
     return over, found.step_ns, found.peak_bytes
-
-
-def _late(problem: Problem) -> list[int]:
-    """A legal order in which what little depends on comes late: by the longest path behind, from the end."""
-    missing = [len(set(users)) for users in problem.users]
-    tail = problem.tail_ns
-    free = [(tail[node], -node) for node, count in enumerate(missing) if not count]
-    heapq.heapify(free)
-    order: list[int] = []
-    while free:
-        node = -heapq.heappop(free)[1]
-        order.append(node)
-        for pred in set(problem.preds[node]):
-            missing[pred] -= 1
-            if not missing[pred]:
-                heapq.heappush(free, (tail[pred], -pred))
-    order.reverse()
-    inputs = [n for n in order if problem.index.ops[n] == "placeholder"]
-    return sorted(inputs) + [n for n in order if problem.index.ops[n] != "placeholder"]

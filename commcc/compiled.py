@@ -1,0 +1,86 @@
+"""Kernels: plain functions over arrays, compiled to machine code when they are first called.
+
+    @compiled                          # called by other kernels only
+    def push(heap, key, place): ...
+
+    @kernel                            # called from Python; kept on disk between runs
+    def schedule(graph, base): ...
+
+Integers only, so a kernel gives the same result on every machine, compiled or not: with
+``NUMBA_DISABLE_JIT=1`` the very same functions run as Python. Machine code is kept in the user's cache
+folder, or where ``NUMBA_CACHE_DIR`` says, under a digest of the sources of the kernel's package, since
+numba looks at the file of the kernel itself only. Where no folder can be written, kernels are compiled in
+every process anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that kernels call."""
+    # Inlined: a call hands on every array of its arguments, with a count of references for each.
+    return _njit(function, forceinline=True, no_cpython_wrapper=True)
+
+
+def kernel(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that Python calls; its arguments are numbers, arrays and named tuples of these."""
+    from numba import config
+
+    folder = _folder(str(Path(function.__code__.co_filename).parent))
+    if folder is None:
+        return _njit(function)
+    settings: Any = config
+    before = settings.CACHE_DIR
+    settings.CACHE_DIR = folder
+    try:
+        return _njit(function, cache=True)
+    finally:
+        settings.CACHE_DIR = before
+
+
+def _njit(function: Callable[P, R], **options: bool) -> Callable[P, R]:
+    """Nobody calls it from C, and it divides by constants only."""
+    import numba
+
+    decorate: Any = numba.njit
+    made: Callable[P, R] = decorate(no_cfunc_wrapper=True, error_model="numpy", **options)(function)
+    return made
+
+
+@cache
+def _folder(package: str) -> str | None:
+    """Where the machine code of a package's kernels is kept, or None."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(package).glob("*.py")):
+        digest.update(path.read_bytes())
+    folder = _root() / f"kernels-{digest.hexdigest()[:16]}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    return str(folder) if os.access(folder, os.W_OK) else None
+
+
+def _root() -> Path:
+    given = os.environ.get("NUMBA_CACHE_DIR")
+    if given:
+        return Path(given)
+    home = Path.home()
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "commcc"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", str(home))) / "commcc"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "commcc"

@@ -1,0 +1,102 @@
+"""Step time, peak memory and longest run of compute of an order, many times over; kernels.
+
+The same figures as :class:`commcc.simulate.Simulator`, :class:`commcc.memory.MemoryModel` and
+:func:`commcc.metrics.longest_run` give, and tested against these.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from commcc.compiled import compiled, kernel
+from commcc.schedule.heaps import Heaps, heaps, pop, push
+from commcc.schedule.live import live_bytes
+
+if TYPE_CHECKING:
+    from commcc.schedule.arrays import Graph, Ints
+
+
+class Judged(NamedTuple):
+    """step_ns, peak_bytes; longest_run: most compute nodes in a row without a reduce-scatter launched between."""
+
+    step_ns: int
+    peak_bytes: int
+    longest_run: int
+
+
+@kernel
+def judge(graph: Graph, order: Ints) -> Judged:
+    """What the simulator, the memory model and the metric say of an order."""
+    peak = live_bytes(graph, order, np.empty(len(order), np.int64))
+    longest = run = 0
+    for node in order:
+        if graph.nodes[node].ends:
+            run = 0
+        elif graph.nodes[node].compute:
+            run += 1
+            longest = max(longest, run)
+    return Judged(_step(graph, order), peak, longest)
+
+
+@compiled
+def _step(graph: Graph, order: Ints) -> int:
+    now = busy_until = last = 0
+    lane_free, end = np.zeros(graph.lanes, np.int64), np.zeros(len(order), np.int64)
+    for node in order:
+        facts = graph.nodes[node]
+        if facts.lane >= 0:
+            now += facts.stream
+            end[node] = max(now, lane_free[facts.lane]) + facts.transfer
+            lane_free[facts.lane] = end[node]
+            busy_until = last = max(last, end[node])
+            if not facts.asynchronous:
+                now = max(now, end[node])
+        elif facts.waited >= 0:
+            now = max(now, end[facts.waited])
+        else:
+            now += _stretched(facts.stream, busy_until - now, graph.slowdown_permille)
+    return max(now, last)
+
+
+@compiled
+def _stretched(ns: int, busy: int, permille: int) -> int:
+    """How long ``ns`` of work take while lanes are busy for the next ``busy`` ns."""
+    if permille <= 1000 or busy <= 0:
+        return ns
+    done = busy * 1000 // permille  # work that fits while lanes are busy
+    return -(-ns * permille // 1000) if ns <= done else busy + ns - done
+
+
+def late(graph: Graph) -> Ints:
+    """A legal order in which what little depends on comes late: by the longest path behind, from the end.
+
+    Graph inputs stand first, in their own order.
+    """
+    order = np.empty(len(graph.nodes), np.int64)
+    inputs = np.flatnonzero(graph.nodes.placeholder)
+    order[: len(inputs)] = inputs
+    _late(graph, order, heaps(1, len(order) + 1))
+    return order
+
+
+@kernel
+def _late(graph: Graph, order: Ints, free: Heaps) -> None:
+    rows, count = graph.rows, len(order)
+    missing = np.empty(count, np.int64)
+    for node in range(count):
+        missing[node] = rows[node + 1].users - rows[node].users
+        if not missing[node]:
+            push(free, 0, graph.nodes[node].tail, -node)
+    place = count - 1
+    while free.sizes[0]:
+        node = -pop(free, 0)[1]
+        if not graph.nodes[node].placeholder:
+            order[place] = node
+            place -= 1
+        for k in range(rows[node].preds, rows[node + 1].preds):
+            pred = graph.items[k]
+            missing[pred] -= 1
+            if not missing[pred]:
+                push(free, 0, graph.nodes[pred].tail, -pred)

@@ -1,0 +1,175 @@
+"""What running a node changes, and whether the limits let it run; kernels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commcc.compiled import compiled
+from commcc.schedule.due import NEVER, due, needs, windows
+from commcc.schedule.heaps import pop, push
+from commcc.schedule.live import begin_curve, hoist, ran
+from commcc.schedule.walk import AWAITED, CLOSED, DUE, EXPIRING, FIRST, LATEST, Walk
+
+if TYPE_CHECKING:
+    from commcc.schedule.arrays import Graph
+
+
+@compiled
+def begin(graph: Graph, walk: Walk) -> None:
+    """All that follows from the base order and the aim, and the nodes that need nothing."""
+    places, clock, count = walk.places, walk.clock[0], len(walk.nodes)
+    for place in range(count):
+        node = places[place].node
+        mine, facts = walk.nodes[node], graph.nodes[node]
+        mine.position, mine.missing = place, facts.missing
+        mine.unwaited = graph.rows[node + 1].waits - graph.rows[node].waits
+        mine.latest = clock.target - facts.tail - facts.stream * clock.own_permille // 1000
+        places[place + 1].progress = places[place].progress + facts.stream
+        places[place + 1].computed = places[place].computed + facts.compute
+    needs(graph, walk)
+    windows(graph, walk)
+    due(graph, walk)
+    begin_curve(graph, walk)
+    for place in range(count):
+        if not walk.nodes[places[place].node].missing:
+            _offer(graph, walk, places[place].node)
+    for launch in graph.launches:
+        if graph.nodes[launch].prepared and walk.nodes[launch].due != NEVER:
+            push(walk.heaps, DUE, walk.nodes[launch].due, walk.nodes[launch].position)
+
+
+@compiled
+def _offer(graph: Graph, walk: Walk, node: int) -> None:
+    """A node that has all it needs."""
+    facts, mine = graph.nodes[node], walk.nodes[node]
+    if facts.waited >= 0:
+        push(walk.heaps, AWAITED, walk.nodes[facts.waited].arrival, mine.position)
+        return
+    if mine.due != NEVER and not facts.prepared:
+        push(walk.heaps, DUE, mine.due, mine.position)
+    if facts.lane >= 0:
+        push(walk.heaps, CLOSED, mine.opens, node)
+    else:
+        # A launch ahead of its place is the business of rules 1 and 2, all else of 2 and 3.
+        push(walk.heaps, LATEST, mine.latest, mine.position)
+        push(walk.heaps, FIRST, mine.position, mine.position)
+
+
+@compiled
+def run(graph: Graph, walk: Walk, node: int) -> None:
+    """Run a node now; a wait holds the compute stream until its collective has arrived."""
+    clock, facts = walk.clock[0], graph.nodes[node]
+    if facts.waited >= 0:
+        clock.now = max(clock.now, walk.nodes[facts.waited].arrival)
+    walk.places[clock.placed].order = node
+    clock.placed += 1
+    walk.nodes[node].done = 1
+    clock.computed += facts.compute
+    ran(graph, walk, node)
+    clock.now += facts.stream
+    if facts.lane >= 0:
+        _launched(graph, walk, node)
+    if facts.waited >= 0:
+        _waited(graph, walk, facts.waited)
+    for k in range(graph.rows[node].users, graph.rows[node + 1].users):
+        user = graph.items[k]
+        walk.nodes[user].missing -= 1
+        if not walk.nodes[user].missing:
+            _offer(graph, walk, user)
+    while clock.front < len(walk.nodes) and walk.places[clock.front].done:
+        clock.front += 1
+
+
+@compiled
+def _launched(graph: Graph, walk: Walk, node: int) -> None:
+    clock, facts, mine = walk.clock[0], graph.nodes[node], walk.nodes[node]
+    mine.arrival = max(clock.now, walk.lane_free[facts.lane]) + facts.transfer
+    walk.lane_free[facts.lane] = mine.arrival
+    if mine.unwaited:
+        clock.flying += facts.bytes
+        mine.air = 1
+        if clock.prefetch >= 0:
+            push(walk.heaps, EXPIRING, clock.computed + max(clock.prefetch, facts.between), node)
+
+
+@compiled
+def _waited(graph: Graph, walk: Walk, launch: int) -> None:
+    clock, mine = walk.clock[0], walk.nodes[launch]
+    mine.unwaited -= 1
+    if mine.unwaited:
+        return
+    clock.flying -= graph.nodes[launch].bytes
+    mine.air = 0
+    still = 0
+    for k in range(clock.crowded):
+        other = walk.places[k].crowded
+        if crowds(graph, walk, other):
+            walk.places[still].crowded = other
+            still += 1
+        else:
+            push(walk.heaps, DUE, walk.nodes[other].due, walk.nodes[other].position)
+    clock.crowded = still
+
+
+@compiled
+def may(graph: Graph, walk: Walk, node: int, prepared: int) -> bool:
+    """Whether the limits let a node run now, after the first ``prepared`` nodes of the group that prepare it."""
+    front, mine = walk.clock[0].front, walk.nodes[node]
+    if mine.position == front:
+        return True
+    if not prepared and mine.missing:
+        return False
+    if graph.nodes[node].lane >= 0 and (mine.opens > front or crowds(graph, walk, node)):
+        return False
+    walk.places[prepared].group = node
+    return hoist(graph, walk, prepared + 1)
+
+
+@compiled
+def crowds(graph: Graph, walk: Walk, launch: int) -> bool:
+    """Whether too much would be in flight with this launch."""
+    clock = walk.clock[0]
+    if clock.in_flight < 0 or not walk.nodes[launch].unwaited:
+        return False
+    return bool(clock.flying + graph.nodes[launch].bytes > clock.in_flight)
+
+
+@compiled
+def make_room(graph: Graph, walk: Walk, node: int) -> None:
+    """Wait for collectives that the limits do not let be in flight beside what ``node`` is."""
+    if graph.nodes[node].lane >= 0:
+        while crowds(graph, walk, node) and _wait_for_one(graph, walk):
+            pass
+    if not graph.nodes[node].compute:
+        return
+    while walk.heaps.sizes[EXPIRING] and walk.heaps.keys[EXPIRING, 0] <= walk.clock[0].computed:
+        _wait_for(graph, walk, pop(walk.heaps, EXPIRING)[1])
+
+
+@compiled
+def _wait_for_one(graph: Graph, walk: Walk) -> bool:
+    """Wait for what arrives first; whether there was anything that could be waited for."""
+    arrivals = np.full(len(graph.launches), 1 << 62, np.int64)
+    for k in range(len(arrivals)):
+        if walk.nodes[graph.launches[k]].air:
+            arrivals[k] = walk.nodes[graph.launches[k]].arrival
+    for k in np.argsort(arrivals, kind="mergesort"):
+        if not walk.nodes[graph.launches[k]].air:
+            break
+        if _wait_for(graph, walk, graph.launches[k]):
+            return True
+    return False
+
+
+@compiled
+def _wait_for(graph: Graph, walk: Walk, launch: int) -> bool:
+    """Run the waits of a launch ahead of their places, as far as that can be."""
+    waited = False
+    for k in range(graph.rows[launch].waits, graph.rows[launch + 1].waits):
+        node = graph.items[k]
+        if not walk.nodes[node].done and not walk.nodes[node].missing and may(graph, walk, node, 0):
+            run(graph, walk, node)
+            waited = True
+    return waited

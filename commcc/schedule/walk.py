@@ -1,0 +1,68 @@
+"""The state of one schedule while it is made: arrays of records, made in Python and filled by kernels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from commcc.schedule.arrays import Graph, Ints, Records, records
+from commcc.schedule.heaps import Heaps, heaps
+
+if TYPE_CHECKING:
+    from commcc.schedule.problem import Bounds
+
+#: By node. latest: when it has to run. need, opens, due: of launches, see :mod:`commcc.schedule.due`. missing:
+#: nodes that it still needs. unwaited: waits of a launch still to come; air: whether it is in flight.
+NODE = ("position", "latest", "need", "opens", "due", "missing", "unwaited", "arrival", "done", "air")
+#: By position in the base order: the node; node that ran as the so-many-th; time on the compute stream before;
+#: compute nodes before; bytes made there; whether it ran. group and
+#: crowded are lists: nodes that are to run together, launches that wait for others to land.
+PLACE = ("node", "order", "progress", "computed", "made", "done", "together", "group", "crowded")
+#: By buffer: the positions that touch it are ``touches[first:end]``, less those at the end that ran; born: the
+#: first one, -1 for none.
+BUFFER = ("first", "end", "born")
+#: front: position in the base order of its first node that has not run. crowded: length of that list. Then what
+#: the schedule aims at and its limits, -1 for none.
+CLOCK = (
+    *("front", "now", "flying", "computed", "placed", "crowded"),
+    *("target", "lead_permille", "own_permille", "budget", "in_flight", "prefetch"),
+)
+
+#: Heaps: launches by (due, position), all that can run by latest end and by position, waits by arrival,
+#: launches whose prefetch window is not open yet by its first position, launches on their way by the
+#: number of compute nodes before which they are waited for, candidates that were refused.
+DUE, LATEST, FIRST, AWAITED, CLOSED, EXPIRING, REFUSED = range(7)
+
+
+class Walk(NamedTuple):
+    """See :data:`NODE`, :data:`PLACE`, :data:`BUFFER`, :data:`CLOCK`; clock is a single record. live: by place, the
+    live bytes of the plan; an array of its own, since long stretches of it change at once.
+    """
+
+    nodes: Records
+    places: Records
+    buffers: Records
+    touches: Ints
+    live: Ints
+    clock: Records
+    lane_free: Ints
+    heaps: Heaps
+
+
+def walk_along(graph: Graph, base: Ints, bounds: Bounds) -> Walk:
+    """A schedule of which nothing has run, and nothing is known but its base order."""
+    count = len(base)
+    places, clock = records(count + 1, PLACE), records(1, CLOCK)
+    places.node[:count] = base
+    clock.budget, clock.in_flight, clock.prefetch = bounds
+    return Walk(
+        nodes=records(count, NODE),
+        places=places,
+        buffers=records(len(graph.buffers), BUFFER),
+        touches=np.empty(graph.rows[count].touched - graph.rows[0].touched, np.int64),
+        live=np.empty(count, np.int64),
+        clock=clock,
+        lane_free=np.zeros(graph.lanes, np.int64),
+        heaps=heaps(7, count + 64),
+    )
