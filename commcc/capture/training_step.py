@@ -30,13 +30,16 @@ if TYPE_CHECKING:
 
     from torch import Tensor, fx, nn
 
+#: Annotation of what is traced while autograd runs; does not stay.
+_BACKWARD = "autograd_backward"
+
 
 def trace_step(module: nn.Module, inputs: tuple[Tensor, ...], recompute: bool = True) -> fx.GraphModule:
     """The graph of ``module(*inputs)``, which returns the loss, and of its gradient for every parameter.
 
     recompute: with selective activation checkpointing, see :mod:`commcc.capture.recompute`.
     """
-    from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks_from_tensors
+    from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks
 
     parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
     names = [*parameters, *buffers]
@@ -46,8 +49,9 @@ def trace_step(module: nn.Module, inputs: tuple[Tensor, ...], recompute: bool = 
         with _reparametrize_module(module, dict(zip(names, state, strict=True))), _annotated_modules(module):
             loss = module(*rest)
         result = loss.detach()
-        setup_stacktrace_preservation_hooks_from_tensors([loss])
-        return [result, *torch.autograd.grad(loss, state[: len(parameters)])]
+        setup_stacktrace_preservation_hooks([loss.grad_fn])
+        with annotate({_BACKWARD: True}):
+            return [result, *torch.autograd.grad(loss, state[: len(parameters)])]
 
     mode = _fake_mode(inputs[0])
     with ExitStack() as stack:
@@ -56,11 +60,12 @@ def trace_step(module: nn.Module, inputs: tuple[Tensor, ...], recompute: bool = 
         values = [parameter.detach().requires_grad_() for parameter in parameters.values()]
         graph_module = make_fx(step, record_stack_traces=True)(*values, *buffers.values(), *inputs)
     _describe(graph_module.graph, list(parameters), list(buffers))
+    _mark_backward(graph_module.graph)
     _inherit(graph_module.graph)
     settle_sizes(graph_module.graph)
     if recompute:
         tag(graph_module.graph)
-        graph_module = materialise(graph_module)
+        materialise(graph_module.graph)
     return graph_module
 
 
@@ -102,6 +107,16 @@ def _describe(graph: fx.Graph, parameters: list[str], buffers: list[str]) -> Non
     for node in (*placeholders, graph.output_node()):
         node.meta.pop("seq_nr", None)  # of whatever the process did before
     graph.output_node().meta["desc"] = ["PlainAOTOutput(idx=0)", *(f"GradAOTOutput(grad_of={text})" for text in own)]
+
+
+def _mark_backward(graph: fx.Graph) -> None:
+    """``custom[_BACKWARD]`` becomes ``meta["autograd_backward"]``; older PyTorch versions do not set it."""
+    for node in graph.nodes:
+        custom = dict(node.meta.pop("custom", {}))
+        if custom.pop(_BACKWARD, False):
+            node.meta["autograd_backward"] = True
+        if custom:
+            node.meta["custom"] = custom
 
 
 def _inherit(graph: fx.Graph) -> None:
