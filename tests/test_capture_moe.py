@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import re
 from collections import Counter
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -164,6 +166,26 @@ def test_recomputation_is_selective(name):
     gathers = Counter(direction(n) for n in nodes.values() if "all_gather" in op_name(n.target))
     # The embedding's weight is not needed by its gradient.
     assert gathers["backward"] == gathers["forward"] - 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_layer_hands_to_the_next_is_kept(name):
+    layer = re.compile(r"layers\.(\d+)\.?")
+    crossings = 0
+    for node in step(name).graph.nodes:
+        mine = layer.match(custom(node).get("module_fqn", ""))
+        for source in node.all_input_nodes:
+            its = layer.match(custom(source).get("module_fqn", ""))
+            if mine and its and int(its[1]) < int(mine[1]) and direction(node) == "backward":
+                assert not source.name.endswith("_recomputed"), (node, source)
+                crossings += direction(source) == "forward"
+    assert crossings >= 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_dead_but_counting(name):
+    called = [n for n in step(name).graph.nodes if n.op == "call_function" and n.target is not operator.getitem]
+    assert [op_name(n.target) for n in called if not n.users] == ["aten.add_", "aten.add_"]
 
 
 @pytest.mark.parametrize("name", NAMES)
