@@ -20,6 +20,7 @@ from commcc.passes.components import components, shortest_cycle
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from commcc.collectives import Collective
     from commcc.index import GraphIndex
 
 #: Cycles that an error names, and names in each of them.
@@ -72,6 +73,15 @@ class MergeOrder:
         self._users[first] = []
         self._stands_for[first] = last
         self._renumber(begin, end, [*early, last, *late])
+
+    def may_merge_both(self, a: Collective, b: Collective) -> bool:
+        """Whether the launches, and the first waits, of two collectives may be merged."""
+        return self.may_merge(a.launch, b.launch) and self.may_merge(a.waits[0], b.waits[0])
+
+    def merge_both(self, a: Collective, b: Collective) -> None:
+        """Merge the launches, and the first waits, of two collectives."""
+        self.merge(a.launch, b.launch)
+        self.merge(a.waits[0], b.waits[0])
 
     def keep(self, first: int, then: int) -> bool:
         """Put ``first`` ahead of ``then`` for good; False where it has to come after."""

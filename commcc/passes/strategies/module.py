@@ -10,7 +10,8 @@
 
 Members of a bucket have one entry, kind, group, reduction and dtype. A parameter that is gathered twice
 (forward, and again for the backward) has two buckets. All-reduces take part when ``include_all_reduce``
-is set. Buckets that would wait for each other are taken apart.
+is set. Buckets that would wait for each other are taken apart, and what is left of them put together again
+where it can be.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from commcc.errors import OptionError
 from commcc.passes.contraction import cycles
 from commcc.passes.eligibility import eligible, select_groups
 from commcc.passes.greedy import key_of, size_of
+from commcc.passes.mergeorder import MergeOrder
 from commcc.passes.strategies.entries import choose, with_modules
 from commcc.passes.strategies.formed import Formed, bucket_of, size_text
 from commcc.passes.strategies.prefetch import Prefetched, Unit, prefetch
@@ -129,15 +131,37 @@ def _rounds(covered: _Covered) -> dict[int, int]:
 def _taken_apart(index: GraphIndex, sets: list[list[Collective]]) -> tuple[list[list[Collective]], int]:
     """The sets, with those that wait for each other cut in two until none does; and how many cuts that took."""
     cuts = 0
-    while True:
-        found = cycles(index, [[c.launch for c in members] for members in sets], ())
-        if not found:
-            return sets, cuts
-        wide = [max(cycle.groups, key=lambda g: _span(sets[g])) for cycle in found]
+    origin = list(range(len(sets)))
+    while found := cycles(index, [[c.launch for c in members] for members in sets], ()):
+        wide = {max(cycle.groups, key=lambda g: _span(sets[g])) for cycle in found}
         cuts += len(wide)
-        sets = [
-            part for number, members in enumerate(sets) for part in (_cut(members) if number in wide else [members])
-        ]
+        halves = [_cut(members) if at in wide else [members] for at, members in enumerate(sets)]
+        origin = [number for number, parts in zip(origin, halves, strict=True) for _ in parts]
+        sets = [part for parts in halves for part in parts]
+    return _rejoined(index, sets, origin) if cuts else sets, cuts
+
+
+def _rejoined(index: GraphIndex, sets: list[list[Collective]], origin: list[int]) -> list[list[Collective]]:
+    """The sets, with single collectives of one origin put together again where that makes no cycle.
+
+    So no two of them are left that could share a bucket, and running again finds none.
+    """
+    order = MergeOrder(index, ())
+    made = [list(members) for members in sets if len(members) > 1]
+    for members in made:
+        for first, second in itertools.pairwise(members):
+            order.merge_both(first, second)
+    takers: dict[int, list[list[Collective]]] = defaultdict(list)
+    for number, members in zip(origin, sets, strict=True):
+        if len(members) > 1:
+            continue
+        taker = next((t for t in takers[number] if order.may_merge_both(t[0], members[0])), None)
+        if taker is None:
+            takers[number].append(list(members))
+        else:
+            order.merge_both(taker[0], members[0])
+            taker += members
+    return made + [members for each in takers.values() for members in each]
 
 
 def _span(members: Sequence[Collective]) -> int:

@@ -172,8 +172,7 @@ class _Overlap:
             for each in (candidate, *(bucket.members if len(bucket.members) == 1 else ())):
                 self.why[each.launch] = _REFUSED[obstacle]
             return False
-        order.merge(bucket.members[0].launch, candidate.launch)
-        order.merge(bucket.members[0].waits[0], candidate.waits[0])
+        order.merge_both(bucket.members[0], candidate)
         self.room.take((bucket.members, [candidate]), [*bucket.members, candidate])
         bucket.members = sorted([*bucket.members, candidate], key=lambda c: c.launch)
         bucket.bytes += size_of(candidate)
@@ -190,9 +189,7 @@ class _Overlap:
         members = [*bucket.members, candidate]
         if not self._has_place(members):
             return "place"
-        first = bucket.members[0]
-        launches = order.may_merge(first.launch, candidate.launch)
-        if not (launches and order.may_merge(first.waits[0], candidate.waits[0])):
+        if not order.may_merge_both(bucket.members[0], candidate):
             return "cycle"
         if not self._stays_hidden(bucket, members):
             return "exposed"
@@ -258,8 +255,7 @@ class _Overlap:
         merged = {c.launch for b in buckets for c in b.members}
         for bucket in buckets:
             for other in bucket.members[1:]:
-                order.merge(bucket.members[0].launch, other.launch)
-                order.merge(bucket.members[0].waits[0], other.waits[0])
+                order.merge_both(bucket.members[0], other)
         queues: dict[tuple[str, bool], list[int]] = {}
         for launch, facts in self.index.launches.items():
             if launch not in merged and facts.waits:

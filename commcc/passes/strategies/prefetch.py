@@ -16,7 +16,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from commcc.passes.contraction import cycles
+from commcc.passes.mergeorder import MergeOrder
 from commcc.passes.strategies.formed import placed
 from commcc.plan import Before, Move, Plan
 from commcc.terms import Kind
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from commcc.plan import Bucket
 
 
-_KINDS = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
+_REDUCTIONS = (Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
 #: How often the order of modules is read off what came out before it is left as it is.
 _ATTEMPTS = 5
 
@@ -102,48 +102,52 @@ def prefetch(index: GraphIndex, units: Sequence[Unit], wanted: Wanted | None) ->
     """Move launches of all-gathers ahead and waits of reductions back, as far as dependences allow.
 
     Which module is the next one is read off the order of launches that comes out: a wait that is moved back
-    can hold up a later launch (an all-reduce of what a reduce-scatter returns), so this is done again until
-    the order stays.
+    can hold up a later launch (an all-reduce of what a reduce-scatter returns), so this is done again, from
+    where everything stands by then, until nothing is new. Of wishes that contradict each other those come
+    first that hold already.
     """
     if wanted is None:
         return Prefetched(tuple(units))
     place = {unit.launch: unit.launch_at for unit in units}
-    for _ in range(_ATTEMPTS):
-        stops = [_stops(units, kind, place) for kind in _KINDS]
-        made = _moved_for(index, units, stops, wanted)
-        place = _places(index, made)
-        if [_stops(units, kind, place) for kind in _KINDS] == stops:
+    place |= {unit.wait: unit.wait_at for unit in units if unit.members[0].waits}
+    applied: list[_Wish] = []
+    for tries in range(_ATTEMPTS):
+        gathers, remarks = _gather_wishes(_stops(units, Kind.ALL_GATHER, place), wanted)
+        wishes = gathers + [w for kind in _REDUCTIONS for w in _reduction_wishes(_stops(units, kind, place))]
+        order, kept, refused = _merged(index, units), list[_Wish](), list[_Wish]()
+        for wish in sorted(wishes, key=lambda w: place[w.first.launch] > place[w.then.wait]):
+            (kept if order.keep(wish.first.launch, wish.then.wait) else refused).append(wish)
+        fresh = [wish for wish in kept if wish not in applied]
+        applied += fresh
+        made = _moved_for(units, applied, kept)
+        if tries and not fresh:
             break
-    return made
-
-
-def _moved_for(
-    index: GraphIndex, units: Sequence[Unit], stops: Sequence[list[list[Unit]]], wanted: Wanted
-) -> Prefetched:
-    """Prefetch with the modules of each kind in this order."""
-    gathers, remarks = _gather_wishes(stops[0], wanted)
-    reductions = [wish for each in stops[1:] for wish in _reduction_wishes(each)]
-    kept, dropped = _possible(index, units, [*gathers, *reductions])
+        place = _places(index, made)
     remarks += [
         f"{wish.first.entry.name} cannot be launched before the wait of {wish.then.entry.name}: "
         f"'{index.names[wish.first.launch]}' needs what comes after it"
-        for wish in dropped
+        for wish in refused
     ]
+    return replace(made, remarks=tuple(dict.fromkeys(remarks)))
+
+
+def _moved_for(units: Sequence[Unit], applied: Sequence[_Wish], kept: Sequence[_Wish]) -> Prefetched:
+    """Units where these wishes put them. kept: those that hold for good."""
     ahead: dict[int, Unit] = {}
     behind: dict[int, Unit] = {}
-    for wish in kept:
+    for wish in applied:
         if wish.first.kind is Kind.ALL_GATHER:
             other = ahead.setdefault(wish.first.launch, wish.then)
             ahead[wish.first.launch] = min(other, wish.then, key=lambda u: u.wait_at)
         else:
-            behind[wish.then.launch] = wish.first
+            other = behind.setdefault(wish.then.launch, wish.first)
+            behind[wish.then.launch] = max(other, wish.first, key=lambda u: u.launch_at)
     moved = [_moved(unit, ahead.get(unit.launch), behind.get(unit.launch)) for unit in units]
     return Prefetched(
         tuple(unit for unit, _ in moved),
         tuple(move for _, moves in moved for move in moves),
         tuple(wish.before for wish in kept),
         {launch: other.entry.name for side in (ahead, behind) for launch, other in side.items()},
-        tuple(dict.fromkeys(remarks)),
     )
 
 
@@ -157,8 +161,8 @@ def _stops(units: Iterable[Unit], kind: Kind, place: Mapping[int, int]) -> list[
 
 
 def _places(index: GraphIndex, made: Prefetched) -> dict[int, int]:
-    """Where each unit is launched once all is applied."""
-    from commcc.apply.order import LAUNCH, NODE, arrange  # not at the top: the package makes torch nodes
+    """Where each unit is launched, and waited for, once all is applied."""
+    from commcc.apply.order import LAUNCH, NODE, WAIT, arrange  # not at the top: the package makes torch nodes
 
     units = [unit for unit in made.units if unit.bucket is not None]
     buckets = tuple(unit.bucket for unit in units if unit.bucket is not None)
@@ -167,6 +171,8 @@ def _places(index: GraphIndex, made: Prefetched) -> dict[int, int]:
     for at, unit in enumerate(arrange(index, plan)):
         if unit.sort == LAUNCH:
             places[units[unit.number].launch] = at
+        elif unit.sort == WAIT:
+            places[units[unit.number].wait] = at
         elif unit.sort == NODE:
             places[unit.number] = at
     return places
@@ -213,14 +219,13 @@ def _reduction_wishes(stops: Sequence[list[Unit]]) -> list[_Wish]:
     return wishes
 
 
-def _possible(index: GraphIndex, units: Sequence[Unit], wishes: list[_Wish]) -> tuple[list[_Wish], list[_Wish]]:
-    """The wishes without those that would make a cycle, and those."""
-    groups = [[c.launch for c in unit.members] for unit in units]
-    dropped: list[_Wish] = []
-    while found := {n for cycle in cycles(index, groups, [w.before for w in wishes]) for n in cycle.before}:
-        dropped += [wish for number, wish in enumerate(wishes) if number in found]
-        wishes = [wish for number, wish in enumerate(wishes) if number not in found]
-    return wishes, dropped
+def _merged(index: GraphIndex, units: Sequence[Unit]) -> MergeOrder:
+    """The graph with every unit as one launch and one wait."""
+    order = MergeOrder(index, ())
+    for unit in units:
+        for one, other in itertools.pairwise(unit.members):
+            order.merge_both(one, other)
+    return order
 
 
 def _moved(unit: Unit, ahead: Unit | None, behind: Unit | None) -> tuple[Unit, list[Move]]:
