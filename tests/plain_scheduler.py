@@ -9,6 +9,7 @@ import heapq
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from commcc.terms import Kind
 from tests.plain_live import LiveCurve, due, windows
 
 if TYPE_CHECKING:
@@ -65,6 +66,14 @@ class _Walk:
         self.in_flight = None if limits.in_flight is None else max(limits.in_flight, problem.own_in_flight)
         # Launches that the limit on bytes in flight keeps back until something is waited for.
         self.crowded: list[tuple[int, int, int]] = []
+        # Reduce-scatters whose feeds can run, and what the feeds of the others still need.
+        self.most_run = policy.most_run
+        self.ran_since = 0
+        self.ending: list[tuple[int, int]] = []
+        self.lacking = {
+            launch: {p for each in (launch, *feeds) for p in problem.preds[each]} - set(feeds)
+            for launch, feeds in problem.feeding.items()
+        }
 
     def run(self) -> list[int]:
         for node in self.base:
@@ -78,6 +87,7 @@ class _Walk:
         while self.front < len(self.base):
             self._land()
             self._open()
+            self._end_run()
             self._launch_due()
             if self.front < len(self.base):
                 self._take(self._urgent() or self._first() or self._stand_still())
@@ -133,6 +143,25 @@ class _Walk:
                 refused.append(entry)
         for entry in refused:
             heapq.heappush(self.launches, entry)
+
+    def _end_run(self) -> None:
+        if self.most_run < 0 or self.ran_since + 1 < self.most_run:
+            return
+        refused: list[tuple[int, int]] = []
+        while self.ending and len(refused) < _LAUNCHES:
+            entry = heapq.heappop(self.ending)
+            if self.done[entry[1]]:
+                continue
+            nodes = [n for n in self.problem.feeding[entry[1]] if not self.done[n]]
+            last = self.computed + sum(self.problem.index.compute[n] for n in nodes)
+            fits = not self._crowds(entry[1]) and (not self.expiring or last <= self.expiring[0][0])
+            if fits and self._may(nodes, entry[1]):
+                for node in (*nodes, entry[1]):
+                    self._run(node)
+                break
+            refused.append(entry)
+        for entry in refused:
+            heapq.heappush(self.ending, entry)
 
     def _may(self, preparation: Sequence[int], node: int) -> bool:
         """Whether the limits let ``node``, and what prepares it, run now."""
@@ -245,6 +274,7 @@ class _Walk:
         self.done[node] = 1
         self.computed += problem.index.compute[node]
         self.curve.ran(node)
+        self._note_feeds(node)
         self.now += problem.stream_ns[node]
         lane = problem.lane.get(node)
         if lane is not None:
@@ -271,3 +301,13 @@ class _Walk:
                 self._offer(user)
         while self.front < len(self.base) and self.done[self.base[self.front]]:
             self.front += 1
+
+    def _note_feeds(self, node: int) -> None:
+        index = self.problem.index
+        ends = node in index.launches and index.launches[node].kind is Kind.REDUCE_SCATTER
+        self.ran_since = 0 if ends else self.ran_since + index.compute[node]
+        for launch, needs in self.lacking.items():
+            if node in needs:
+                needs.discard(node)
+                if not needs:
+                    heapq.heappush(self.ending, (self.position[launch], launch))

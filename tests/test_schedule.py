@@ -15,11 +15,14 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from commcc.cost import load_model
+from commcc.index import build_index
 from commcc.memory import MemoryModel, live_bytes
 from commcc.metrics import longest_run
 from commcc.schedule import Limits, Problem, search
 from commcc.schedule.judge import judge, late
 from commcc.schedule.scheduler import Policy, schedule
+from commcc.serialization import load
 from commcc.simulate import Simulator
 from commcc.terms import Kind
 from tests import plain_scheduler
@@ -31,12 +34,15 @@ from tests.slow_simulator import SlowSimulator
 
 RELAXED = settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 FEW = settings(RELAXED, max_examples=40)
+SAMPLES = Path(__file__).parents[1] / "sample_graphs"
 SEEDS = st.integers(0, 10**6)
 #: Live bytes over the graph's own peak, in per cent; None for no budget.
 MORE = st.sampled_from((None, -10, 0, 0, 5, 30))
 #: Bytes in flight, in multiples of the largest collective; compute nodes between a launch and its wait.
 FLIGHTS = st.sampled_from((None, None, 0, 1, 2))
 PREFETCH = st.sampled_from((None, None, 0, 1, 3))
+OWN = st.sampled_from((0, 300, 1000))
+RUNS = st.sampled_from((-1, 0, 1, 2, 4))
 EFFORT = st.integers(1, 14)
 POLICIES = st.builds(
     lambda share, lead: (share, lead), st.sampled_from((500, 900, 1000)), st.sampled_from((1000, 8000))
@@ -106,11 +112,12 @@ def test_the_slow_references_agree(seed, more, effort):
 def test_more_effort_is_never_worse(seed, more, flights, prefetch):
     problem = problem_of(seed)
     limits = limits_of(problem, more, flights, prefetch)
+    grain = max(1, problem.bound // 1000)
     ranks = []
     for effort in (1, 2, 3, 5, 6, 9, 14):
         found = search(problem, limits, effort)
         over = 0 if limits.budget is None else max(0, found.peak_bytes - limits.budget)
-        ranks.append((over, found.step_ns))
+        ranks.append((over, found.step_ns // grain, found.longest_run, found.step_ns))
     assert ranks == sorted(ranks, reverse=True)
 
 
@@ -232,12 +239,26 @@ def test_compute_between_launch_and_wait(seed, more, flights, prefetch, effort):
 
 
 @RELAXED
-@given(SEEDS, POLICIES, st.sampled_from((0, 300, 1000)), MORE, FLIGHTS, PREFETCH, st.booleans())
-def test_kernels_and_plain_python_make_the_same(seed, policy, own, more, flights, prefetch, other):
+@given(SEEDS, st.tuples(POLICIES, OWN, RUNS), MORE, FLIGHTS, PREFETCH, st.booleans())
+def test_kernels_and_plain_python_make_the_same(seed, policy, more, flights, prefetch, other):
+    policy = (*policy[0], *policy[1:])
     problem = problem_of(seed)
     base = shuffled(problem, seed) if other else list(range(len(problem.index)))
     limits = limits_of(problem, more, flights, prefetch)
-    assert one(problem, base, (*policy, own), limits) == plain(problem, base, (*policy, own), limits)
+    assert one(problem, base, policy, limits) == plain(problem, base, policy, limits)
+
+
+@pytest.mark.parametrize("name", ["tiny_llama_fsdp4_bw", "tiny_moe_fsdp4_ep2_bw"])
+def test_long_runs_are_cut_where_gradients_wait(name):
+    """An early target runs ahead along the long path and leaves gradients for later; rule 0 takes them in between."""
+    index = build_index(load(SAMPLES / f"{name}.fx.txt.gz"))
+    problem = Problem(index, load_model("h100").price(index))
+    runs = []
+    for most in (-1, 4):
+        policy = Policy(problem.bound // 2, 1000, 0, most)
+        runs.append(judge(problem.graph, schedule(problem, range(len(index)), policy, Limits())).longest_run)
+    assert runs[0] > 20
+    assert runs[1] <= 8
 
 
 @RELAXED

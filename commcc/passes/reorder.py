@@ -53,7 +53,7 @@ class Reorder(Pass):
         none="no limit",
     )
     max_in_flight_gb: float | None = option(
-        2.0,
+        5.0,
         "GiB of collectives launched and not yet waited for, or what the graph has already if that is more",
         type="float",
         minimum=0,

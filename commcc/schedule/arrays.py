@@ -30,7 +30,8 @@ Records: TypeAlias = Any
 #: node's begins. users, preds: nodes. waits: of a launch. prepares: nodes that only prepare a launch's input.
 #: touched: buffers that have to be there while the node runs. made: those that it makes. resized: pairs of a
 #: buffer and its new size.
-TABLES = ("preds", "users", "waits", "prepares", "touched", "made", "resized")
+#: feeds: nodes whose results a reduce-scatter sends. needed_by: reduce-scatters for whose feeds the node is needed.
+TABLES = ("preds", "users", "waits", "prepares", "feeds", "needed_by", "touched", "made", "resized")
 
 #: stream: ns on the compute stream. transfer: ns in the lane, of a launch. tail: ns that must follow.
 #: lane: of a launch. waited: the launch that a wait is for. bytes: that a launch holds in flight. between:
@@ -69,12 +70,18 @@ def graph_of(problem: Problem, costs: Costs) -> Graph:
     count, launches = len(index), index.launches
     lanes = {lane: number for number, lane in enumerate(dict.fromkeys(problem.lane.values()))}
     resizes = index.estimates.resizes
+    needed_by: list[list[int]] = [[] for _ in range(count)]
+    for launch, feeds in problem.feeding.items():
+        for node in {p for each in (launch, *feeds) for p in problem.preds[each]}.difference(feeds):
+            needed_by[node].append(launch)
     rows, items = _rows(
         {
             "preds": problem.preds,
             "users": problem.users,
             "waits": [launches[i].waits if i in launches else () for i in range(count)],
             "prepares": [problem.preparation.get(i, ()) for i in range(count)],
+            "feeds": [problem.feeding.get(i, ()) for i in range(count)],
+            "needed_by": needed_by,
             "touched": memory.touched,
             "made": index.estimates.buffers,
             "resized": [tuple(chain.from_iterable(resized(index, i))) if i in resizes else () for i in range(count)],

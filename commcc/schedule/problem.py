@@ -12,6 +12,7 @@ from commcc.schedule.arrays import graph_of
 from commcc.simulate import Simulator, lower_bound
 from commcc.simulate.bound import Jobs, longest_paths
 from commcc.simulate.simulator import in_flight_bytes
+from commcc.terms import Kind
 
 if TYPE_CHECKING:
     from commcc.cost.types import Costs
@@ -41,7 +42,8 @@ class Problem:
     """A graph under costs: dependences both ways, durations, and when each node has to start.
 
     preparation: for launches that depend on nothing but graph inputs through a few nodes without
-    weight (casts and views of parameters), those nodes in graph order.
+    weight (casts and views of parameters), those nodes in graph order. feeding: for reduce-scatters the
+    compute nodes whose results they send, and what lies between.
     """
 
     def __init__(self, index: GraphIndex, costs: Costs) -> None:
@@ -70,6 +72,7 @@ class Problem:
         self.own_in_flight = self.simulator.run().in_flight_bytes
         self.own_prefetch = _prefetch(index)
         self.preparation = {i: found for i in index.launches if (found := self._preparation(i)) is not None}
+        self.feeding = {i: found for i in index.launches if (found := self._feeding(i)) is not None}
         self.graph = graph_of(self, costs)
 
     def bounds(self, limits: Limits) -> Bounds:
@@ -89,6 +92,25 @@ class Problem:
                 return None
             found.add(node)
             stack.extend(self.preds[node])
+        return tuple(sorted(found))
+
+    def _feeding(self, launch: int) -> tuple[int, ...] | None:
+        """The compute nodes whose results a reduce-scatter sends, with what lies between them and it."""
+        if self.index.launches[launch].kind is not Kind.REDUCE_SCATTER:
+            return None
+        found: set[int] = set()
+        stack = list(self.preds[launch])
+        while stack:
+            node = stack.pop()
+            if node in found or self.index.ops[node] == "placeholder":
+                continue
+            if node in self.index.wait_of or node in self.index.launches:
+                continue
+            if len(found) >= MAX_PREPARATION:
+                return None
+            found.add(node)
+            if not self.index.compute[node]:
+                stack.extend(self.preds[node])
         return tuple(sorted(found))
 
     def _heavy(self, node: int) -> bool:

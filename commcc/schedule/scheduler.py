@@ -2,6 +2,8 @@
 
 The clock is that of the simulator without slow-down. At every step it takes the first of
 
+0. a reduce-scatter that is all but ready, with the compute that feeds it, when ``Policy.most_run`` compute
+   nodes ran since the last one: gradients leave as they are made instead of piling up;
 1. a launch whose time has come: within ``Policy.lead`` times its own duration (and of those queued
    behind it) of the point of the base order where it is needed. Preparation of its input goes along;
 2. a node whose latest end has come: ``Policy.target_ns`` minus the longest path behind it. The earliest
@@ -26,7 +28,7 @@ import numpy as np
 from commcc.compiled import compiled, kernel
 from commcc.schedule.heaps import pop, push, put_back, refuse
 from commcc.schedule.steps import begin, crowds, make_room, may, run
-from commcc.schedule.walk import AWAITED, CLOSED, DUE, FIRST, LATEST, REFUSED, Walk, walk_along
+from commcc.schedule.walk import AWAITED, CLOSED, DUE, ENDING, EXPIRING, FIRST, LATEST, REFUSED, Walk, walk_along
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,12 +45,14 @@ _LAUNCHES, _URGENT, _READY = 8, 16, 64
 class Policy:
     """target_ns: step time aimed at; the shorter, the sooner nodes on long paths go first.
     lead_permille: see rule 1; 1000 launches at the last moment. own_permille: see rule 2; how much of a
-    node's own time counts: with 0 the latest end decides, with 1000 the latest start.
+    node's own time counts: with 0 the latest end decides, with 1000 the latest start. most_run: see
+    rule 0; -1 for no limit. It is an aim: where no reduce-scatter is near, runs are longer.
     """
 
     target_ns: int
     lead_permille: int
     own_permille: int = 0
+    most_run: int = -1
 
 
 def schedule(problem: Problem, base: Sequence[int] | Ints, policy: Policy, limits: Limits) -> Ints:
@@ -56,6 +60,7 @@ def schedule(problem: Problem, base: Sequence[int] | Ints, policy: Policy, limit
     walk = walk_along(problem.graph, np.asarray(base, np.int64), problem.bounds(limits))
     clock = walk.clock[0]
     clock.target, clock.lead_permille, clock.own_permille = policy.target_ns, policy.lead_permille, policy.own_permille
+    clock.most_run = policy.most_run
     fill(problem.graph, walk)
     order: Ints = walk.places.order[: len(base)].copy()
     return order
@@ -70,6 +75,7 @@ def fill(graph: Graph, walk: Walk) -> None:
         run(graph, walk, walk.places[clock.front].node)
     while clock.front < count:
         _land(walk)
+        _end_run(graph, walk)
         _launch_due(graph, walk)
         if clock.front < count:
             node = _choose(graph, walk)
@@ -114,18 +120,55 @@ def _launch_due(graph: Graph, walk: Walk) -> None:
             places[clock.crowded].crowded = launch
             clock.crowded += 1
             continue
-        prepared = 0
-        for k in range(graph.rows[launch].prepares, graph.rows[launch + 1].prepares):
-            if not walk.nodes[graph.items[k]].done:
-                places[prepared].group = graph.items[k]
-                prepared += 1
-        if may(graph, walk, launch, prepared):
-            for k in range(prepared):
-                run(graph, walk, places[k].group)
-            run(graph, walk, launch)
-        else:
+        if not _run_together(graph, walk, launch, graph.rows[launch].prepares, graph.rows[launch + 1].prepares):
             refuse(walk.heaps, key, place)
     put_back(walk.heaps, DUE)
+
+
+@compiled
+def _end_run(graph: Graph, walk: Walk) -> None:
+    """Rule 0."""
+    clock, ended = walk.clock[0], False
+    if clock.most_run < 0 or clock.run + 1 < clock.most_run:
+        return
+    while not ended and _due(walk.heaps, ENDING, len(walk.nodes), _LAUNCHES):
+        place, launch = pop(walk.heaps, ENDING)
+        if walk.nodes[launch].done:
+            continue
+        first, last = graph.rows[launch].feeds, graph.rows[launch + 1].feeds
+        ended = _fits(graph, walk, launch) and _run_together(graph, walk, launch, first, last)
+        if not ended:
+            refuse(walk.heaps, place, launch)
+    put_back(walk.heaps, ENDING)
+
+
+@compiled
+def _fits(graph: Graph, walk: Walk, launch: int) -> bool:
+    """Whether a reduce-scatter and its feeds can run without waiting for other collectives before."""
+    if crowds(graph, walk, launch):
+        return False
+    if not walk.heaps.sizes[EXPIRING]:
+        return True
+    computed = walk.clock[0].computed
+    for k in range(graph.rows[launch].feeds, graph.rows[launch + 1].feeds):
+        computed += graph.nodes[graph.items[k]].compute * (1 - walk.nodes[graph.items[k]].done)
+    return bool(computed <= walk.heaps.keys[EXPIRING, 0])
+
+
+@compiled
+def _run_together(graph: Graph, walk: Walk, launch: int, begin: int, end: int) -> bool:
+    """Run a launch after what is left of a row of nodes that lead to it, if the limits let them."""
+    places, before = walk.places, 0
+    for k in range(begin, end):
+        if not walk.nodes[graph.items[k]].done:
+            places[before].group = graph.items[k]
+            before += 1
+    if not may(graph, walk, launch, before):
+        return False
+    for k in range(before):
+        run(graph, walk, places[k].group)
+    run(graph, walk, launch)
+    return True
 
 
 @compiled

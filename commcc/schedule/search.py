@@ -8,15 +8,18 @@ more effort is never worse. In turn
 * from the best order so far, the setting that did best of those not yet used on it. An order that is
   better becomes the next base.
 
-An order that needs less memory above the budget wins, then the shorter simulated step, then the lower
-peak, then the one found first. Memory is that of :mod:`commcc.memory`, other code than the
-scheduler's. The search ends before its effort is used up where an order within the budget is at most 0.1 %
-above the lower bound, or where three schedules in a row made the step no shorter.
+An order that needs less memory above the budget wins, then the shorter simulated step. Steps are compared
+to 0.1 % of the lower bound; among equal ones the shorter longest run of compute between two
+reduce-scatters wins, then what is left of the step, then the lower peak, then the one found first. No
+step longer than the graph's own is taken unless it saves memory above the budget. The search ends before its
+effort is used up where an order within the budget is at most 0.1 % above the lower bound and has no
+long run, or where four schedules in a row made it no better.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,13 +32,15 @@ if TYPE_CHECKING:
     from commcc.schedule.arrays import Ints
     from commcc.schedule.problem import Limits, Problem
 
-Setting = tuple[int, int, int]
+Setting = tuple[int, int, int, int]
+Rank = tuple[int, bool, int, int, int, int]
 
-#: Target in permille of the lower bound, lead in permille of a launch's duration, and how much of its own
-#: time makes a node urgent, in permille; best first on most graphs.
+#: Target in permille of the lower bound, lead in permille of a launch's duration, how much of its own time
+#: makes a node urgent, in permille, and the longest run of compute aimed at; best first on most graphs.
 _GRID: tuple[Setting, ...] = (
-    *((1000, 8000, 1000), (500, 1000, 0), (900, 4000, 0), (1000, 8000, 0), (700, 4000, 1000), (950, 1000, 0)),
-    *((1000, 1500, 1000), (800, 8000, 1000), (500, 4000, 0), (950, 4000, 1000), (700, 2000, 0), (900, 1500, 1000)),
+    *((1000, 8000, 1000, 4), (500, 1000, 0, 4), (1000, 8000, 0, 2), (900, 4000, 0, 4), (700, 4000, 1000, 2)),
+    *((950, 1000, 0, 4), (1000, 1500, 1000, 4), (800, 8000, 1000, 2), (500, 4000, 0, 3), (950, 4000, 1000, 3)),
+    *((700, 2000, 0, 4), (900, 1500, 1000, 3)),
 )
 #: Whether to begin from the late order, and with which setting.
 _EXPLORED = tuple(
@@ -44,22 +49,26 @@ _EXPLORED = tuple(
 #: So many schedules begin from the graph's own order before the best one is improved for the first time.
 _FIRST = 2
 #: So many schedules in a row without a gain end the search.
-_PATIENCE = 3
+_PATIENCE = 4
 #: On graphs smaller than this the same number of nodes is looked at, not of schedules.
 _PATIENT_NODES = 3000
+#: Runs of compute that nobody needs to shorten.
+_SHORT = 4
 #: No search for what is at most this much above the lower bound, in permille.
 _CLOSE = 1
 
 
 @dataclass(frozen=True)
 class Found:
-    """The best order, its simulated step and peak memory. tried: schedules made. settings: how it was
-    found, (target, lead, own time) in permille for each round; empty when the graph's own order is best.
+    """The best order, its simulated step, peak memory and longest run of compute nodes between two
+    reduce-scatters. tried: schedules made. settings: how it was found, (target, lead, own time in permille,
+    run) for each round; empty when the graph's own order is best.
     """
 
     order: tuple[int, ...]
     step_ns: int
     peak_bytes: int
+    longest_run: int
     tried: int
     settings: tuple[Setting, ...]
 
@@ -69,9 +78,10 @@ def search(problem: Problem, limits: Limits, effort: int) -> Found:
     best = start = _judge(problem, np.arange(len(problem.index)), 0, ())
     patience = max(_PATIENCE, _PATIENT_NODES // max(1, len(problem.index)))
     fresh = list(_EXPLORED)
-    results: dict[Setting, tuple[int, int, int]] = {}
+    results: dict[Setting, Rank] = {}
     unused: list[Setting] = []
     late: Found | None = None
+    rank = partial(_rank, problem, start, limits)
     tried = idle = 0
     while tried < effort and idle < patience and (fresh or unused) and not _close(problem, best, limits):
         explore = bool(fresh) and (tried < _FIRST or tried % 2 == 0 or not unused)
@@ -82,34 +92,36 @@ def search(problem: Problem, limits: Limits, effort: int) -> Found:
         tried, idle = tried + 1, idle + 1
         found = _try(problem, base, setting, limits, tried)
         if explore:
-            results[setting] = min(_rank(found, limits), results.get(setting, _rank(found, limits)))
-        if _rank(found, limits) < _rank(best, limits):
-            idle = 0 if _rank(found, limits)[:2] < _rank(best, limits)[:2] else idle
+            results[setting] = min(rank(found), results.get(setting, rank(found)))
+        if rank(found) < rank(best):
+            idle = 0 if rank(found)[:4] < rank(best)[:4] else idle
             best = found
             unused = sorted(results, key=lambda each: results[each])
         elif explore and best is not start and setting not in unused:
             unused.append(setting)
-    return Found(best.order, best.step_ns, best.peak_bytes, tried, best.settings)
+    return Found(best.order, best.step_ns, best.peak_bytes, best.longest_run, tried, best.settings)
 
 
 def _try(problem: Problem, base: Found, setting: Setting, limits: Limits, tried: int) -> Found:
-    target, lead, own = setting
-    order = schedule(problem, base.order, Policy(problem.bound * target // 1000, lead, own), limits)
+    target, lead, own, run = setting
+    order = schedule(problem, base.order, Policy(problem.bound * target // 1000, lead, own, run), limits)
     return _judge(problem, order, tried, (*base.settings, setting))
 
 
 def _judge(problem: Problem, order: Ints, tried: int, settings: tuple[Setting, ...]) -> Found:
-    step, peak, _ = judge(problem.graph, order)
-    return Found(tuple(order.tolist()), step, peak, tried, settings)
+    step, peak, run = judge(problem.graph, order)
+    return Found(tuple(order.tolist()), step, peak, run, tried, settings)
 
 
 def _close(problem: Problem, found: Found, limits: Limits) -> bool:
     """Whether there is next to nothing left to gain."""
     near = found.step_ns * 1000 <= problem.bound * (1000 + _CLOSE)
-    return near and (limits.budget is None or found.peak_bytes <= limits.budget)
+    short = found.longest_run <= _SHORT or not problem.feeding
+    return near and short and (limits.budget is None or found.peak_bytes <= limits.budget)
 
 
-def _rank(found: Found, limits: Limits) -> tuple[int, int, int]:
-    """Smaller is better: bytes over the budget, step time, peak."""
+def _rank(problem: Problem, own: Found, limits: Limits, found: Found) -> Rank:
+    """Smaller is better; see the module docstring. own: the graph's own order."""
     over = max(0, found.peak_bytes - limits.budget) if limits.budget is not None else 0
-    return over, found.step_ns, found.peak_bytes
+    step = found.step_ns // max(1, problem.bound * _CLOSE // 1000)
+    return over, found.step_ns > own.step_ns, step, found.longest_run, found.step_ns, found.peak_bytes

@@ -10,7 +10,7 @@ from commcc.compiled import compiled
 from commcc.schedule.due import NEVER, due, needs, windows
 from commcc.schedule.heaps import pop, push
 from commcc.schedule.live import begin_curve, hoist, ran
-from commcc.schedule.walk import AWAITED, CLOSED, DUE, EXPIRING, FIRST, LATEST, Walk
+from commcc.schedule.walk import AWAITED, CLOSED, DUE, ENDING, EXPIRING, FIRST, LATEST, Walk
 
 if TYPE_CHECKING:
     from commcc.schedule.arrays import Graph
@@ -35,6 +35,9 @@ def begin(graph: Graph, walk: Walk) -> None:
     for place in range(count):
         if not walk.nodes[places[place].node].missing:
             _offer(graph, walk, places[place].node)
+    for node in range(count):
+        for k in range(graph.rows[node].needed_by, graph.rows[node + 1].needed_by):
+            walk.nodes[graph.items[k]].lacking += 1
     for launch in graph.launches:
         if graph.nodes[launch].prepared and walk.nodes[launch].due != NEVER:
             push(walk.heaps, DUE, walk.nodes[launch].due, walk.nodes[launch].position)
@@ -69,6 +72,12 @@ def run(graph: Graph, walk: Walk, node: int) -> None:
     clock.computed += facts.compute
     ran(graph, walk, node)
     clock.now += facts.stream
+    clock.run = 0 if facts.ends else clock.run + facts.compute
+    for k in range(graph.rows[node].needed_by, graph.rows[node + 1].needed_by):
+        fed = graph.items[k]
+        walk.nodes[fed].lacking -= 1
+        if not walk.nodes[fed].lacking:
+            push(walk.heaps, ENDING, walk.nodes[fed].position, fed)
     if facts.lane >= 0:
         _launched(graph, walk, node)
     if facts.waited >= 0:

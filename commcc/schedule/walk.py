@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from commcc.schedule.problem import Bounds
 
 #: By node. latest: when it has to run. need, opens, due: of launches, see :mod:`commcc.schedule.due`. missing:
-#: nodes that it still needs. unwaited: waits of a launch still to come; air: whether it is in flight.
-NODE = ("position", "latest", "need", "opens", "due", "missing", "unwaited", "arrival", "done", "air")
+#: nodes that it still needs. unwaited: waits of a launch still to come; air: whether it is in flight. lacking: nodes
+#: that what feeds a reduce-scatter still needs.
+NODE = ("position", "latest", "need", "opens", "due", "missing", "unwaited", "arrival", "done", "air", "lacking")
 #: By position in the base order: the node; node that ran as the so-many-th; time on the compute stream before;
 #: compute nodes before; bytes made there; whether it ran. group and
 #: crowded are lists: nodes that are to run together, launches that wait for others to land.
@@ -22,17 +23,18 @@ PLACE = ("node", "order", "progress", "computed", "made", "done", "together", "g
 #: By buffer: the positions that touch it are ``touches[first:end]``, less those at the end that ran; born: the
 #: first one, -1 for none.
 BUFFER = ("first", "end", "born")
-#: front: position in the base order of its first node that has not run. crowded: length of that list. Then what
-#: the schedule aims at and its limits, -1 for none.
+#: front: position in the base order of its first node that has not run. crowded: length of that list. run: compute
+#: nodes since the last reduce-scatter. Then what the schedule aims at and its limits, -1 for none.
 CLOCK = (
-    *("front", "now", "flying", "computed", "placed", "crowded"),
-    *("target", "lead_permille", "own_permille", "budget", "in_flight", "prefetch"),
+    *("front", "now", "flying", "computed", "placed", "crowded", "run"),
+    *("most_run", "target", "lead_permille", "own_permille", "budget", "in_flight", "prefetch"),
 )
 
 #: Heaps: launches by (due, position), all that can run by latest end and by position, waits by arrival,
 #: launches whose prefetch window is not open yet by its first position, launches on their way by the
-#: number of compute nodes before which they are waited for, candidates that were refused.
-DUE, LATEST, FIRST, AWAITED, CLOSED, EXPIRING, REFUSED = range(7)
+#: number of compute nodes before which they are waited for, reduce-scatters whose feeds can run by position,
+#: candidates that were refused.
+DUE, LATEST, FIRST, AWAITED, CLOSED, EXPIRING, ENDING, REFUSED = range(8)
 
 
 class Walk(NamedTuple):
@@ -64,5 +66,5 @@ def walk_along(graph: Graph, base: Ints, bounds: Bounds) -> Walk:
         live=np.empty(count, np.int64),
         clock=clock,
         lane_free=np.zeros(graph.lanes, np.int64),
-        heaps=heaps(7, count + 64),
+        heaps=heaps(8, count + 64),
     )
