@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from commcc.cli.explain import command
 from commcc.explain import Limits
+from commcc.passes.budget import budget_bytes
+from commcc.passes.reorder import Reorder
 from commcc.terms import Kind, Role
 from tests.explain_graphs import Graph, kinds, reason
 
@@ -196,3 +199,15 @@ def test_token_exchanges_and_tensor_parallel_pairs_get_their_own_advice():
     assert "split the pair all-gather -> product into pieces" in g.explain("ag").knobs[0].text
     assert "at most 30 ns to hide" in g.explain("ag").knobs[0].text
     assert "split the pair product -> reduce-scatter" in g.explain("rs").knobs[0].text
+
+
+def test_limits_are_those_of_reorder():
+    """Unless others are given, an explanation moves launches as far as the pass would."""
+    own, reorder = Limits(), Reorder()
+    assert (own.max_compute_prefetch, own.max_in_flight_gb) == (reorder.max_compute_prefetch, reorder.max_in_flight_gb)
+    for peak in (10**6, 10**12):
+        assert own.budget(peak) == budget_bytes(reorder.memory_budget, peak)
+        assert Limits(memory_budget=7).budget(peak) == 7
+    defaults = {option.name: option.default for option in command.params}
+    assert defaults["max_compute_prefetch"] == str(reorder.max_compute_prefetch)
+    assert float(defaults["max_in_flight_gb"]) == reorder.max_in_flight_gb

@@ -229,7 +229,7 @@ def test_sources_travel_with_the_package():
 def test_no_torch_for_a_page():
     code = (
         "import sys; from commcc.report import page, simulation_html; "
-        "page._source('html/page.html'); assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+        "page._source('html/shell.html'); assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -9,6 +9,8 @@ import click
 from commcc.cli.costing import report_costs
 from commcc.cli.parameters import GRAPH_HELP, common_options, cost_option, graph_argument, hint_option, trust_option
 from commcc.errors import EXIT_OK, OptionError
+from commcc.passes.budget import GIB
+from commcc.passes.reorder import Reorder
 
 if TYPE_CHECKING:
     from commcc.cli.session import Session
@@ -23,7 +25,6 @@ collectives are explained. Savings are simulated: each is the difference to the 
 thing is changed. They do not add up.
 """
 WORST = 3
-GIB = 1 << 30
 LARGEST = 1e6
 
 
@@ -103,7 +104,7 @@ command = click.Command(
         ),
         click.Option(
             ["--max-compute-prefetch"],
-            default="50",
+            default=f"{Reorder.max_compute_prefetch}",
             show_default=True,
             metavar="NUMBER",
             callback=_limit,
@@ -111,7 +112,7 @@ command = click.Command(
         ),
         click.Option(
             ["--max-in-flight-gb"],
-            default="2",
+            default=f"{Reorder.max_in_flight_gb:g}",
             show_default=True,
             metavar="NUMBER",
             callback=_limit,

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from commcc.explain.merging import merge
 from commcc.explain.reasons import move_words
 from commcc.explain.trials import own_lane, trial
-from commcc.explain.types import GIB, Knob
+from commcc.explain.types import Knob
 from commcc.explain.words import bytes_text, duration, listed, nodes
+from commcc.passes.budget import GIB
 from commcc.terms import Kind, Role
 
 if TYPE_CHECKING:

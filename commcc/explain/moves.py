@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from commcc.explain.orders import moved
 from commcc.explain.trials import trial
-from commcc.explain.types import GIB
 from commcc.memory import live_bytes
+from commcc.passes.budget import GIB
 from commcc.terms import Kind
 
 if TYPE_CHECKING:

@@ -22,8 +22,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commcc.explain.types import GIB, Reason
+from commcc.explain.types import Reason
 from commcc.explain.words import arrows, bytes_text, duration, listed, nodes
+from commcc.passes.budget import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,33 +9,35 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commcc.explain.words import duration
+from commcc.passes.budget import budget_bytes
+from commcc.passes.reorder import Reorder
 from commcc.predict import milliseconds
 
 if TYPE_CHECKING:
     from commcc.explain.facts import Beside, Picture, Possible, Side, Timing
     from commcc.terms import Json, Kind, Role
 
-GIB = 1 << 30
-
 
 @dataclass(frozen=True)
 class Limits:
-    """How far a launch or a wait may be moved.
+    """How far a launch or a wait may be moved; by default as far as ``reorder`` moves them by default.
 
     max_compute_prefetch: compute nodes between launch and wait; None for no limit.
     max_in_flight_gb: GiB of collectives launched and not yet waited for; None for no limit.
     memory_budget: bytes of peak memory; None for the graph's own peak and the larger of 1 GiB and 5 %.
     """
 
-    max_compute_prefetch: int | None = 50
-    max_in_flight_gb: float | None = 2.0
+    max_compute_prefetch: int | None = Reorder.max_compute_prefetch
+    max_in_flight_gb: float | None = Reorder.max_in_flight_gb
     memory_budget: int | None = None
 
     def budget(self, peak_bytes: int) -> int:
         """Bytes that a moved order may need at most, where the graph as it stands needs ``peak_bytes``."""
         if self.memory_budget is not None:
             return self.memory_budget
-        return peak_bytes + max(GIB, peak_bytes // 20)
+        own = budget_bytes(Reorder.memory_budget, peak_bytes)
+        assert own is not None
+        return own
 
     def to_json(self) -> dict[str, Json]:
         return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import operator
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import fx
@@ -14,13 +15,13 @@ from commcc.errors import GraphError
 from commcc.index.control import unwrapped
 from commcc.index.dependence import order_edges
 from commcc.index.estimates import estimate
-from commcc.index.graph import GraphIndex, GroupEntry, Launch
+from commcc.index.graph import GraphIndex, GroupEntry, Launch, Tensor
 from commcc.index.hints import SizeHints
 from commcc.index.modules import module_path
 from commcc.index.repeats import Numbering
 from commcc.index.storage import assign_storages
 from commcc.index.tensors import TensorTable
-from commcc.index.traits import traits_of
+from commcc.index.traits import Traits, traits_of
 from commcc.program import ProcessGroup, record_of
 from commcc.terms import Role
 
@@ -32,34 +33,40 @@ if TYPE_CHECKING:
 Edges = tuple[tuple[int, ...], ...]
 
 
+@dataclass(frozen=True)
+class _Walk:
+    """What the nodes say one by one. number: of each node; control, subgraphs: as :func:`unwrapped` finds them."""
+
+    nodes: list[fx.Node]
+    number: dict[fx.Node, int]
+    control: dict[int, tuple[int, ...]]
+    subgraphs: dict[int, int]
+    hints: SizeHints
+    traits: list[Traits]
+    tensors: tuple[Tensor | None, ...]
+    storages: Edges
+    data_preds: Edges
+
+
 def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
     """Index ``program``; see :mod:`commcc.index`."""
-    nodes, control, subgraphs = unwrapped(program)
-    hints = SizeHints(given, program.header)
-    hints.assume_balanced(nodes)
-    number = {node: i for i, node in enumerate(nodes)}
-    data_preds = tuple(_data_preds(node, i, number) for i, node in enumerate(nodes))
-    traits = [traits_of(node, program.root) for node in nodes]
-    table = TensorTable(hints)
-    tensors = tuple(table.of(node.meta.get("val")) for node in nodes)
-    storages = assign_storages(nodes, number)
-    names = tuple(node.name for node in nodes)
+    walk = _walked(program, given)
+    nodes, number, traits = walk.nodes, walk.number, walk.traits
     launches, wait_of = _launches(nodes, number)
     _check_waits(nodes, wait_of)
     writes = {i: _numbers(t.writes, number) for i, t in enumerate(traits) if t.writes}
     outputs, output_descriptors = _outputs(nodes, number)
-    barriers = tuple(i for i, t in enumerate(traits) if t.barrier)
-    order_preds = order_edges(data_preds, storages, traits, launches, writes)
-    fingerprint, digests = _fingerprint(nodes, tensors, control)
+    order_preds = order_edges(walk.data_preds, walk.storages, traits, launches, writes)
+    fingerprint, digests = _fingerprint(nodes, walk.tensors, walk.control)
     return GraphIndex(
         fingerprint=fingerprint,
-        names=names,
+        names=tuple(node.name for node in nodes),
         ops=tuple(_op(node) for node in nodes),
-        data_preds=data_preds,
-        order_preds=_with_control(order_preds, data_preds, control, subgraphs) if control else order_preds,
-        users=users_of(data_preds),
-        storages=storages,
-        tensors=tensors,
+        data_preds=walk.data_preds,
+        order_preds=_with_control(order_preds, walk) if walk.control else order_preds,
+        users=users_of(walk.data_preds),
+        storages=walk.storages,
+        tensors=walk.tensors,
         modules=tuple(module_path(node.meta) for node in nodes),
         compute=tuple(t.compute for t in traits),
         casts={i: t.cast for i, t in enumerate(traits) if t.cast is not None},
@@ -72,20 +79,33 @@ def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
         launches=launches,
         wait_of=wait_of,
         writes=writes,
-        barriers=barriers,
+        barriers=tuple(i for i, t in enumerate(traits) if t.barrier),
         host_syncs=frozenset(i for i, t in enumerate(traits) if t.host_sync),
         groups=_groups(program, launches),
-        estimates=estimate(nodes, number, storages, tensors, hints),
-        warnings=_warnings(names, barriers, nodes),
-        stays=frozenset(subgraphs.values()).union(i for i, t in enumerate(traits) if t.stays),
-        control=control,
-        repeats=Numbering(nodes, number, storages).repeats(traits, launches, writes),
+        estimates=estimate(nodes, number, walk.storages, walk.tensors, walk.hints),
+        warnings=_warnings(nodes, traits),
+        stays=frozenset(walk.subgraphs.values()).union(i for i, t in enumerate(traits) if t.stays),
+        control=walk.control,
+        repeats=Numbering(nodes, number, walk.storages).repeats(traits, launches, writes),
         metadata=_metadata(nodes),
         group_names=tuple(sorted({*program.groups, *(launch.group for launch in launches.values())})),
         digests=digests,
         elements=_elements(nodes),
         merged_roles={i: role for i, (role, _) in _roles(nodes, merged=True).items()},
     )
+
+
+def _walked(program: Program, given: Mapping[str, int]) -> _Walk:
+    nodes, control, subgraphs = unwrapped(program)
+    hints = SizeHints(given, program.header)
+    hints.assume_balanced(nodes)
+    number = {node: i for i, node in enumerate(nodes)}
+    data_preds = tuple(_data_preds(node, i, number) for i, node in enumerate(nodes))
+    traits = [traits_of(node, program.root) for node in nodes]
+    table = TensorTable(hints)
+    tensors = tuple(table.of(node.meta.get("val")) for node in nodes)
+    storages = assign_storages(nodes, number)
+    return _Walk(nodes, number, control, subgraphs, hints, traits, tensors, storages, data_preds)
 
 
 def users_of(preds: Edges) -> Edges:
@@ -238,20 +258,19 @@ def _metadata(nodes: list[fx.Node]) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def _warnings(names: tuple[str, ...], barriers: tuple[int, ...], nodes: list[fx.Node]) -> tuple[str, ...]:
+def _warnings(nodes: list[fx.Node], traits: list[Traits]) -> tuple[str, ...]:
     return tuple(
-        f"'{names[i]}' ({ops.op_name(nodes[i].target)}) communicates in an unknown way: nothing moves across it"
-        for i in barriers
+        f"'{node.name}' ({ops.op_name(node.target)}) communicates in an unknown way: nothing moves across it"
+        for node, each in zip(nodes, traits, strict=True)
+        if each.barrier
     )
 
 
-def _with_control(
-    order_preds: Edges, data_preds: Edges, control: dict[int, tuple[int, ...]], subgraphs: dict[int, int]
-) -> Edges:
+def _with_control(order_preds: Edges, walk: _Walk) -> Edges:
     """Order edges, with those of wrapped nodes: what they are held behind, and where their sub-graph is fetched."""
     edges = list(order_preds)
-    for node, after in control.items():
-        edges[node] = tuple(sorted({*edges[node], *after, subgraphs[node]} - set(data_preds[node])))
+    for node, after in walk.control.items():
+        edges[node] = tuple(sorted({*edges[node], *after, walk.subgraphs[node]} - set(walk.data_preds[node])))
         late = [i for i in edges[node] if i >= node]
         if late:
             raise GraphError("a node is held back by one that comes after it", hint="the graph is not in order")

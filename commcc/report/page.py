@@ -1,13 +1,14 @@
-"""One self-contained HTML page of a frame, styles, scripts and data.
+"""One self-contained HTML page of a shell, its main part, styles, scripts and data.
 
-    assemble("html/page.html", styles=("html/style.css",), scripts=("html/format.js",), title="x", document={})
+    page = Page("simulate", main="html/main.html", picture="timeline", ...)
+    assemble(page, title="x", document={})
 
 The page loads nothing; its content security policy lets exactly this style and this script run, by their
 hashes, so that a name from a graph could not run anything even if it got into the markup. Names get there
 as text only: in the data they stand as JSON in which ``<``, ``>`` and ``&`` are escaped.
 
-The frame has places ``{{title}}``, ``{{policy}}``, ``{{style}}``, ``{{script}}`` and ``{{data}}``. Equal
-documents give equal pages to the byte. Limits: files are those of this package, in ``commcc/report``.
+The shell, ``html/shell.html``, is the same for all pages, and has places such as ``{{title}}``. Equal documents
+give equal pages to the byte. Limits: files are those of this package, in ``commcc/report``.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import hashlib
 import html
 import json
 import re
+from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING
 
 from commcc.report.units import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from commcc.terms import Json
 
@@ -32,21 +34,41 @@ _PLACE = re.compile(r"\{\{(\w+)\}\}")
 _ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 
 
-def assemble(
-    frame: str, *, styles: Sequence[str], scripts: Sequence[str], title: str, document: Mapping[str, Json]
-) -> str:
-    """The text of the page, ASCII only. Each script may use what the ones before it define."""
-    style = "\n".join(map(_source, styles))
-    script = _function("\n".join(map(_source, scripts)))
+@dataclass(frozen=True)
+class Page:
+    """One kind of page. command: that makes it. main: the file with what is in its ``main`` element.
+
+    picture, pictures: what it draws, in words. skip_to: the section behind that. styles, scripts: files; each
+    script may use what the ones before it define.
+    """
+
+    command: str
+    main: str
+    picture: str
+    pictures: str
+    skip_to: str
+    styles: tuple[str, ...]
+    scripts: tuple[str, ...]
+
+
+def assemble(page: Page, *, title: str, document: Mapping[str, Json]) -> str:
+    """The text of the page, ASCII only."""
+    style = "\n".join(map(_source, page.styles))
+    script = _function("\n".join(map(_source, page.scripts)))
     parts = {
         "title": html.escape(printable(title)),
         "policy": f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; img-src data:",
         "style": style,
         "script": script,
         "data": _data(document),
+        "command": page.command,
+        "picture": page.picture,
+        "pictures": page.pictures,
+        "skip_to": page.skip_to,
+        "main": _source(page.main),
     }
-    page = _PLACE.sub(lambda place: parts[place[1]], _source(frame))
-    return page.encode("ascii", "xmlcharrefreplace").decode("ascii")
+    text = _PLACE.sub(lambda place: parts[place[1]], _source("html/shell.html"))
+    return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
 
 
 def _function(body: str) -> str:

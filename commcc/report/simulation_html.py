@@ -2,8 +2,8 @@
 
     text = write_html([side(...), side(...)], title="llama3_8b", options={...}, explanations=[...])
 
-The sources are the files of ``commcc/report/html``: ``page.html`` is the frame, ``style.css`` the
-style, and the scripts are joined in the order of ``SCRIPTS`` (:mod:`commcc.report.page`). The page loads
+The sources are the files of ``commcc/report/html``: ``shell.html`` and ``main.html`` are the frame, ``style.css``
+the style, and the scripts are joined in the order of ``SCRIPTS`` (:mod:`commcc.report.page`). The page loads
 nothing, and nothing in it is ever taken for markup or script that did not come with commcc.
 
 The same sides give the same page to the byte. Limits: needs a browser of 2022 or later.
@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commcc.report.metrics import figures
-from commcc.report.page import assemble
+from commcc.report.page import Page, assemble
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,6 +49,15 @@ SCRIPTS = (
     "collectives.js",
     "main.js",
 )
+PAGE = Page(
+    command="simulate",
+    main="html/main.html",
+    picture="timeline",
+    pictures="timelines",
+    skip_to="figures",
+    styles=("html/style.css",),
+    scripts=tuple(f"html/{name}" for name in SCRIPTS),
+)
 
 
 def write_html(
@@ -74,8 +83,7 @@ def write_html(
         "explanations": [dict(explanation) for explanation in explanations],
         "sides": [side.to_json() for side in sides],
     }
-    scripts = [f"html/{name}" for name in SCRIPTS]
-    return assemble("html/page.html", styles=("html/style.css",), scripts=scripts, title=title, document=document)
+    return assemble(PAGE, title=title, document=document)
 
 
 def _figures(sides: Sequence[Side]) -> list[Json]:

@@ -10,15 +10,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from commcc.report.page import assemble
+from commcc.report.page import Page, assemble
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from commcc.terms import Json
 
-SCRIPTS = ("html/format.js", "html/dom.js", "html/tables.js", "html_sweep/sweep.js")
-STYLES = ("html/style.css", "html_sweep/sweep.css")
+PAGE = Page(
+    command="sweep",
+    main="html_sweep/main.html",
+    picture="plot",
+    pictures="plot",
+    skip_to="settings",
+    styles=("html/style.css", "html_sweep/sweep.css"),
+    scripts=("html/format.js", "html/dom.js", "html/tables.js", "html_sweep/sweep.js"),
+)
 _SHOWN = (
     *("input", "pipeline", "parameters", "max_consecutive_of", "cost_model", "before", "front", "best", "best_yaml"),
 )
@@ -31,4 +38,4 @@ def write_html(document: Mapping[str, Any]) -> str:
     ]
     data: dict[str, Json] = {**{key: document[key] for key in _SHOWN}, "settings": settings}
     title = str(document["input"])
-    return assemble("html_sweep/page.html", styles=STYLES, scripts=SCRIPTS, title=title, document=data)
+    return assemble(PAGE, title=title, document=data)
