@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from commcc.terms import Json
     from commcc.verify import Verdict
 
-    Planner = Callable[[GraphIndex, Identification, CostModel | None], Plan]
+    Planner = Callable[[Program, GraphIndex, Identification, CostModel | None], Plan]
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class RunResult:
 
 def job_of(made: Pass) -> Job:
     """A pass as a step to run."""
-    return Job(made.name, to_text(made), option_values(made), made.plan)
+    return Job(made.name, to_text(made), option_values(made), made.plan_program)
 
 
 def option_values(made: Pass) -> dict[str, Json]:
@@ -199,7 +199,7 @@ class _Run:
         clock = _Clock()
         self.tell(f"{job.name}: planning")
         with no_collection():
-            plan = job.plan(before.index, before.ident, self.model)
+            plan = job.plan(self.program, before.index, before.ident, self.model)
         clock.lap("plan")
         made, after, verdict, dropped = self.program, before, None, job.dropped
         if plan.changes:

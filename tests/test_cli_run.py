@@ -171,7 +171,7 @@ def improved():
             break
     back = tuple(result.steps[0].plan.order.index(node) for node in range(len(result.first.index)))
 
-    def undo(index, _ident, _model):
+    def undo(_program, index, _ident, _model):
         return Plan("undo", index.fingerprint, order=back, report={"why": "a test"})
 
     return program, model, Job("undo", "undo", {}, undo), result

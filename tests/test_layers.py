@@ -24,7 +24,7 @@ LAYERS = (
     ("program", "index", "reach"),
     ("serialization", "memory", "collectives", "metrics", "capture", "cost"),
     ("plan",),
-    ("apply", "verify", "simulate", "predict", "snapshot", "schedule"),
+    ("apply", "verify", "simulate", "predict", "snapshot", "schedule", "ep"),
     ("passes",),
     ("pipeline", "pipelines", "planfile", "provenance", "config", "sweep", "diff", "diffing", "lint", "explain"),
     ("report",),

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from commcc.cost import CostModel
     from commcc.index import GraphIndex
     from commcc.plan import Plan
+    from commcc.program import Program
 
 
 class Pass(ABC):
@@ -19,6 +20,8 @@ class Pass(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    #: The package whose kernels planning runs; they are compiled the first time.
+    kernels: ClassVar[str | None] = None
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @abstractmethod
@@ -27,6 +30,13 @@ class Pass(ABC):
 
         A pass that needs prices raises :class:`commcc.errors.OptionError` without a model.
         """
+
+    def plan_program(
+        self, program: Program, index: GraphIndex, ident: Identification, model: CostModel | None = None
+    ) -> Plan:
+        """As :meth:`plan`, for passes that need more of the graph than the index holds; what is run."""
+        del program
+        return self.plan(index, ident, model)
 
     def problems(self) -> Iterator[str]:
         """Contradictions between options, one message each."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from commcc.cost import CostModel
     from commcc.cost.yaml_node import Node
     from commcc.index import GraphIndex
+    from commcc.program import Program
     from commcc.terms import Json
 
 _HEX = re.compile(r"[0-9a-f]*")
@@ -54,7 +55,9 @@ class StoredStep:
     report: dict[str, Json]
     body: Node
 
-    def plan(self, index: GraphIndex, _ident: Identification, _model: CostModel | None = None) -> Plan:
+    def plan(
+        self, _program: Program, index: GraphIndex, _ident: Identification, _model: CostModel | None = None
+    ) -> Plan:
         """The plan for this graph; :class:`InputError` when it is another one, or when an edit does not fit it."""
         where = f"{self.body.file.path}:{self.body.line}"
         if index.fingerprint != self.fingerprint:

@@ -1,0 +1,1 @@
+"""Expert parallelism: what annotations say of token exchanges, chunked regions, and how they are planned."""
