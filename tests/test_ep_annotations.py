@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from commcc.ep.annotations import Mark, annotations, backward_nodes, marked
+from commcc.ep.annotations import Mark, annotations_of, backward_nodes, marked
 from commcc.errors import InputError
 from commcc.index import build_index
 from tests.step_graphs import sample
 
 
 def of(program):
-    return annotations(program, build_index(program))
+    return annotations_of(program, build_index(program))
 
 
 def named(program, name):

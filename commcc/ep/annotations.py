@@ -1,6 +1,6 @@
 """What the annotations of a graph say about expert parallelism and chunks, node by node.
 
-    found = annotations(program, index)
+    found = annotations_of(program, index)
     found[363].exchange          # 'dispatch': launches a token exchange
     found[363].module            # 'layers.1.moe'
     found[717].backward          # True
@@ -79,7 +79,7 @@ class Annotation:
     original: str | None = None
 
 
-def annotations(program: Program, index: GraphIndex) -> tuple[Annotation, ...]:
+def annotations_of(program: Program, index: GraphIndex) -> tuple[Annotation, ...]:
     """The annotations of every node, by number. Raises :class:`InputError` for values that cannot be."""
     nodes = list(program.graph.nodes)
     backward = backward_nodes(program, index)
