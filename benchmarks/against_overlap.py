@@ -75,6 +75,7 @@ class Side:
 def commcc_side(program: Any, model: Any, text: str, *, check: bool) -> Side:
     """The graph through a pipeline; CPU seconds of indexing, planning and applying."""
     from commcc.apply import apply_plan
+    from commcc.collection import no_collection
     from commcc.collectives import identify
     from commcc.errors import CommccError
     from commcc.index import build_index
@@ -87,7 +88,8 @@ def commcc_side(program: Any, model: Any, text: str, *, check: bool) -> Side:
         for made in parse_pipeline(text):
             start = time.process_time()
             index = build_index(program)
-            plan = made.plan(index, identify(index), model)
+            with no_collection():  # as the pipeline does
+                plan = made.plan(index, identify(index), model)
             after = apply_plan(program, index, plan) if plan.changes else program
             seconds += time.process_time() - start
             program = after

@@ -51,6 +51,16 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
         settings.CACHE_DIR = before
 
 
+def cold(package: str) -> bool:
+    """Whether kernels of a package have still to be compiled on this machine.
+
+    package: its name, as ``commcc.schedule``; it is not imported.
+    """
+    parts = package.split(".")[1:]
+    folder = _folder(str(Path(__file__).parent.joinpath(*parts)))
+    return folder is None or next(Path(folder).rglob("*.nbc"), None) is None
+
+
 def _njit(function: Callable[P, R], **options: bool) -> Callable[P, R]:
     """Nobody calls it from C, and it divides by constants only."""
     import numba

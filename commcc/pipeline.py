@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from commcc import provenance
 from commcc.collection import no_collection
+from commcc.compiled import cold
 from commcc.errors import FindingError, InputError, InternalError, OptionError
 from commcc.index import build_index
 from commcc.passes.options import to_text
@@ -42,12 +43,16 @@ if TYPE_CHECKING:
     Planner = Callable[[Program, GraphIndex, Identification, CostModel | None], Plan]
 
 
+#: What progress says where the machine code of kernels is not there yet.
+_FIRST_TIME = " (once on a machine its kernels are compiled, for about 15 seconds)"
+
+
 @dataclass(frozen=True)
 class Job:
     """One step to run. text: as in a pipeline. options: all of them, by name.
 
     stored_in: file and line of a plan that was stored and is only applied; what is wrong with it is then wrong with
-    the file. dropped: why such a plan was dropped when it was made.
+    the file. dropped: why such a plan was dropped when it was made. kernels: see :class:`commcc.passes.base.Pass`.
     """
 
     name: str
@@ -56,6 +61,7 @@ class Job:
     plan: Planner
     stored_in: str | None = None
     dropped: str | None = None
+    kernels: str | None = None
 
 
 @dataclass(frozen=True)
@@ -131,7 +137,7 @@ class RunResult:
 
 def job_of(made: Pass) -> Job:
     """A pass as a step to run."""
-    return Job(made.name, to_text(made), option_values(made), made.plan_program)
+    return Job(made.name, to_text(made), option_values(made), made.plan_program, kernels=made.kernels)
 
 
 def option_values(made: Pass) -> dict[str, Json]:
@@ -197,7 +203,8 @@ class _Run:
 
     def _step(self, number: int, job: Job, before: Snapshot) -> StepResult:
         clock = _Clock()
-        self.tell(f"{job.name}: planning")
+        first = job.kernels is not None and cold(job.kernels)
+        self.tell(f"{job.name}: planning{_FIRST_TIME if first else ''}")
         with no_collection():
             plan = job.plan(self.program, before.index, before.ident, self.model)
         clock.lap("plan")

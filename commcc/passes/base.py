@@ -20,8 +20,6 @@ class Pass(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    #: The package whose kernels planning runs; they are compiled the first time.
-    kernels: ClassVar[str | None] = None
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @abstractmethod
@@ -37,6 +35,11 @@ class Pass(ABC):
         """As :meth:`plan`, for passes that need more of the graph than the index holds; what is run."""
         del program
         return self.plan(index, ident, model)
+
+    @property
+    def kernels(self) -> str | None:
+        """The package whose kernels planning runs; they are compiled the first time."""
+        return None
 
     def problems(self) -> Iterator[str]:
         """Contradictions between options, one message each."""

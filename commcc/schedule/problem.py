@@ -10,7 +10,7 @@ from commcc.kernels import Work
 from commcc.memory import MemoryModel
 from commcc.schedule.arrays import graph_of
 from commcc.simulate import Simulator, lower_bound
-from commcc.simulate.bound import Jobs, longest_paths
+from commcc.simulate.bound import Jobs, longest_paths, path_bound
 from commcc.simulate.simulator import in_flight_bytes
 from commcc.terms import Kind
 
@@ -43,15 +43,15 @@ class Problem:
 
     preparation: for launches that depend on nothing but graph inputs through a few nodes without
     weight (casts and views of parameters), those nodes in graph order. feeding: for reduce-scatters the
-    compute nodes whose results they send, and what lies between.
+    compute nodes whose results they send, and what lies between. quick: do with a lower bound that is
+    made fast, where many graphs are compared.
     """
 
-    def __init__(self, index: GraphIndex, costs: Costs) -> None:
+    def __init__(self, index: GraphIndex, costs: Costs, *, quick: bool = False) -> None:
         self.index = index
         self.costs = costs
         self.simulator = Simulator(index, costs)
         self.memory = MemoryModel(index)
-        self.bound = lower_bound(index, costs).ns
         count = len(index)
         self.preds = [tuple(dict.fromkeys(index.preds(node))) for node in range(count)]
         for wait, launch in index.wait_of.items():
@@ -66,7 +66,9 @@ class Problem:
                 self.users[pred].append(node)
         jobs = Jobs.of(index, costs)
         self.stream_ns = jobs.compute
-        self.tail_ns = longest_paths(index, jobs).tail
+        reach = longest_paths(index, jobs)
+        self.tail_ns = reach.tail
+        self.bound = path_bound(index, costs, jobs, reach) if quick else lower_bound(index, costs).ns
         self.lane = {i: costs.lanes.get(launch.group, launch.group) for i, launch in index.launches.items()}
         self.bytes = {i: in_flight_bytes(index, i, launch) for i, launch in index.launches.items()}
         self.own_in_flight = self.simulator.run().in_flight_bytes

@@ -117,6 +117,21 @@ def lower_bound(index: GraphIndex, costs: Costs) -> Bound:
     return Bound(parts[name], name, parts)
 
 
+def path_bound(index: GraphIndex, costs: Costs, jobs: Jobs, reach: Reach) -> int:
+    """A lower bound from longest paths alone, in ns: no more than :func:`lower_bound`, in a fraction of its time."""
+    machines: dict[str | None, list[tuple[int, int, int]]] = {None: []}
+    for node, ns in enumerate(jobs.compute):
+        if ns:
+            machines[None].append(
+                (reach.head[node], ns, max(reach.tail[node], jobs.transfer[node] + reach.landed[node]))
+            )
+    for node, launch in index.launches.items():
+        lane = costs.lanes.get(launch.group, launch.group)
+        ready = reach.head[node] + jobs.compute[node]
+        machines.setdefault(lane, []).append((ready, jobs.transfer[node], reach.landed[node]))
+    return max(map(jackson, machines.values()))
+
+
 def critical_path(index: GraphIndex, jobs: Jobs) -> int:
     """The longest path of durations."""
     reach = longest_paths(index, jobs)

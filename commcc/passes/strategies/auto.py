@@ -24,6 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from commcc.collection import no_collection
 from commcc.errors import OptionError
 from commcc.passes.budget import budget_bytes
 from commcc.passes.eligibility import eligible, select_groups
@@ -75,7 +76,8 @@ def form(options: Bucket, index: GraphIndex, ident: Identification, model: CostM
     groups = select_groups(ident, options.groups_given)
     taken, left = eligible(index, ident, groups)
     search = _Search(options, index, ident, model, taken)
-    best = search.run()
+    with no_collection():
+        best = search.run()
     merged = {m for bucket in best.buckets for m in bucket.members}
     left += [LeftOut(c.launch, "merging it does not pay") for c in taken if c.launch not in merged]
     none = search.tried[(0,) * len(search.keys)]
@@ -166,7 +168,7 @@ class _Search:
             return Tried(caps, buckets, known.members, known.step_ns, known.peak_bytes, known.over)
         self.judged += 1
         plan = Plan("", self.index.fingerprint, buckets)
-        problem = Problem(*(merge(self.index, self.model, plan) if buckets else (self.index, self.costs)))
+        problem = Problem(*(merge(self.index, self.model, plan) if buckets else (self.index, self.costs)), quick=True)
         members = sum(len(b.members) for b in buckets)
         if self.best_ns is not None and problem.bound >= self.best_ns:
             return Tried(caps, buckets, members, problem.bound, 0, 0)
