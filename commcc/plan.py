@@ -135,6 +135,15 @@ class ControlEdge:
 
 
 @dataclass(frozen=True)
+class HostCopy:
+    """Let the host wait for a copy from a device, or not."""
+
+    node: Node
+    non_blocking: bool
+    reason: str
+
+
+@dataclass(frozen=True)
 class LeftOut:
     """A collective that could have been merged but was not, and why."""
 
@@ -148,6 +157,7 @@ class Plan:
 
     moves, before: where nodes that are in no bucket go, and what holds whatever else moves.
     order: all nodes in their new order, for plans that remove and merge nothing; None leaves it.
+    host_copies: copies to the host that the host is to wait for, or no longer.
     metadata: keys of node metadata to be dropped everywhere. report: the pass's own account.
     """
 
@@ -164,6 +174,7 @@ class Plan:
     dead: tuple[Dead, ...] = ()
     metadata: tuple[str, ...] = ()
     control: tuple[ControlEdge, ...] = ()
+    host_copies: tuple[HostCopy, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     report: Mapping[str, Json] = field(default_factory=dict)
 
@@ -178,5 +189,6 @@ class Plan:
             self.dead,
             self.metadata,
             self.control,
+            self.host_copies,
         )
         return self.order is not None or any(edits)

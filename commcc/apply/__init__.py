@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from commcc.apply.control import hold
 from commcc.apply.emit import emit
+from commcc.apply.hosting import set_blocking
 from commcc.apply.order import arrange, in_order
 from commcc.apply.regroup import new_table, rename_groups
 from commcc.apply.remove import drop_metadata, removed, without
@@ -41,14 +42,15 @@ def apply_plan(program: Program, index: GraphIndex, plan: Plan) -> Program:
     if removed(plan):
         graph = without(program.graph, index, plan)
     else:
-        units = arrange(index, plan) if plan.order is None else in_order(index, plan.order)
+        units = arrange(index, plan) if plan.order is None else in_order(index, plan.order, plan.host_copies)
         graph = emit(program.graph, index, plan.buckets, units)
-    by_name = {node.name: node for node in graph.nodes} if plan.tags or plan.regroups else {}
+    by_name = {node.name: node for node in graph.nodes} if plan.tags or plan.regroups or plan.host_copies else {}
     for tag in plan.tags:
         node = by_name[index.names[tag.launch]]
         record = record_of(node)
         node.meta[META_KEY] = NodeRecord(tag.role.value, tag.evidence, record.merged_from)
     rename_groups(by_name, index, plan)
+    set_blocking(by_name, index, plan)
     drop_metadata(graph, plan)
     root = hold(graph, program.root, index, plan) if plan.control else program.root
     groups = new_table(program.groups, index, plan) if plan.groups or plan.regroups else program.groups

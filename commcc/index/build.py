@@ -56,7 +56,7 @@ def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
     _check_waits(nodes, wait_of)
     writes = {i: _numbers(t.writes, number) for i, t in enumerate(traits) if t.writes}
     outputs, output_descriptors = _outputs(nodes, number)
-    order_preds = order_edges(walk.data_preds, walk.storages, traits, launches, writes)
+    order_preds, host_order = order_edges(walk.data_preds, walk.storages, traits, launches, writes)
     fingerprint, digests = _fingerprint(nodes, walk.tensors, walk.control)
     return GraphIndex(
         fingerprint=fingerprint,
@@ -81,6 +81,8 @@ def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
         writes=writes,
         barriers=tuple(i for i, t in enumerate(traits) if t.barrier),
         host_syncs=frozenset(i for i, t in enumerate(traits) if t.host_sync),
+        host_copies={i: t.unblocked for i, t in enumerate(traits) if t.host_copy},
+        host_order={i: before for i, before in host_order.items() if before not in walk.control.get(i, ())},
         groups=_groups(program, launches),
         estimates=estimate(nodes, number, walk.storages, walk.tensors, walk.hints),
         warnings=_warnings(nodes, traits),

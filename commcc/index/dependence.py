@@ -7,7 +7,8 @@ alias and mutation
 random numbers
     Ops that draw keep their order, since the values depend on it.
 effects
-    Asserts, prints, effect tokens, host syncs and copies to the CPU keep theirs.
+    Asserts, prints, effect tokens, host syncs and copies to the CPU keep theirs. Those that are there only
+    because of a host sync or such a copy are told apart; what has to hold of these is in :mod:`commcc.index.host`.
 barriers
     An op that communicates in an unknown way stays behind all before it and ahead of all after it.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,14 +35,22 @@ def order_edges(
     traits: Sequence[Traits],
     launches: dict[int, Launch],
     writes: dict[int, tuple[int, ...]],
-) -> tuple[tuple[int, ...], ...]:
-    """For every node, the nodes that must precede it for a reason other than data; sorted."""
+) -> tuple[tuple[tuple[int, ...], ...], dict[int, int]]:
+    """For every node, the nodes that must precede it for a reason other than data, sorted; and by node the one
+    among them that is there only to keep host syncs in their order.
+    """
     edges: Edges = defaultdict(set)
     _mutation_edges(edges, data_preds, storages, launches, writes)
     _chain(edges, (i for i, t in enumerate(traits) if t.random))
-    _chain(edges, (i for i, t in enumerate(traits) if t.effect))
+    _chain(edges, (i for i, t in enumerate(traits) if t.effect and not t.host_sync))
     _barrier_edges(edges, data_preds, [i for i, t in enumerate(traits) if t.barrier])
-    return tuple(tuple(sorted(edges[i] - set(preds))) if i in edges else () for i, preds in enumerate(data_preds))
+    loose: dict[int, int] = {}
+    for before, node in pairwise(i for i, t in enumerate(traits) if t.effect):
+        if before not in edges[node] and before not in data_preds[node]:
+            loose[node] = before
+            edges[node].add(before)
+    found = tuple(tuple(sorted(edges[i] - set(preds))) if i in edges else () for i, preds in enumerate(data_preds))
+    return found, loose
 
 
 def _chain(edges: Edges, nodes: Iterable[int]) -> None:

@@ -112,6 +112,9 @@ class GraphIndex:
     group_names: all process groups in the program's table, used or not. elements: which element of a tuple
     a ``getitem`` takes. merged_roles: roles that the records of merged launches name.
 
+    host_copies: copies from a device to the host, True where the host does not wait for them.
+    host_order: the order edge of a node that only keeps host syncs in their order (:mod:`commcc.index.host`).
+
     estimates: what cost and memory models need besides.
     digests: two bytes for each node of what the fingerprint covers, to tell which nodes differ.
     """
@@ -148,6 +151,8 @@ class GraphIndex:
     group_names: tuple[str, ...] = ()
     digests: bytes = b""
     elements: dict[int, int] = field(default_factory=dict)
+    host_copies: dict[int, bool] = field(default_factory=dict)
+    host_order: dict[int, int] = field(default_factory=dict)
     merged_roles: dict[int, Role] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -157,6 +162,11 @@ class GraphIndex:
         """Everything that must come before ``node``."""
         order = self.order_preds[node]
         return self.data_preds[node] + order if order else self.data_preds[node]
+
+    def needs(self, node: int) -> tuple[int, ...]:
+        """What must come before ``node`` for values to stay the same: :meth:`preds` without ``host_order``."""
+        kept = self.host_order.get(node)
+        return self.preds(node) if kept is None else tuple(p for p in self.preds(node) if p != kept)
 
     @cached_property
     def position(self) -> dict[str, int]:

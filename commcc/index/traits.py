@@ -17,8 +17,9 @@ class Traits:
 
     writes: argument nodes whose storage it writes. effect: keeps its place among effects and host
     syncs. barrier: nothing moves across it. cast: a key equal for casts of the same sort, None
-    when the node is no cast. opaque: does, or may do, more than its
-    arguments and writes tell (random numbers, effects and barriers among them).
+    when the node is no cast. host_copy: copies from a device to the host; unblocked: and the host
+    does not wait for it. opaque: does, or may do, more than its arguments and writes tell (random
+    numbers, effects and barriers among them).
     """
 
     writes: tuple[fx.Node, ...] = ()
@@ -29,6 +30,8 @@ class Traits:
     barrier: bool = False
     cast: str | None = None
     opaque: bool = False
+    host_copy: bool = False
+    unblocked: bool = False
 
     @property
     def stays(self) -> bool:
@@ -45,7 +48,8 @@ def traits_of(node: fx.Node, root: torch.nn.Module) -> Traits:
     if node.op != "call_function":
         return _PLAIN
     target = node.target
-    sync = ops.is_host_sync(target) or _copies_to_host(node)
+    copies = _copies_to_host(node)
+    sync = ops.is_host_sync(target) or copies
     inner = [_inner_traits(graph) for graph in _subgraphs(node, root)]
     writes = _written(node)
     effect = ops.is_effect(target) or sync or any(t.effect for t in inner)
@@ -56,7 +60,8 @@ def traits_of(node: fx.Node, root: torch.nn.Module) -> Traits:
     opaque = not ops.only_computes(target)
     if not (opaque or writes or effect or random or barrier or cast or compute):
         return _PLAIN
-    return Traits(writes, compute, random, sync, effect, barrier, cast, opaque)
+    unblocked = copies and bool(node.kwargs.get("non_blocking"))
+    return Traits(writes, compute, random, sync, effect, barrier, cast, opaque, copies, unblocked)
 
 
 def _written(node: fx.Node) -> tuple[fx.Node, ...]:

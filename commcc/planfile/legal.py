@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from commcc.index.host import early_reads
 from commcc.passes.contraction import cycles
 from commcc.terms import Kind
 
@@ -29,6 +30,9 @@ def problems(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
     """Path and text of everything that is not legal."""
     if plan.order is not None:
         yield from _of_order(plan, index)
+    for number, copy in enumerate(plan.host_copies):
+        if copy.node not in index.host_copies:
+            yield ("host_copies", number), f"'{index.names[copy.node]}' is no copy from a device to the host"
     for number, tag in enumerate(plan.tags):
         if tag.launch not in index.launches:
             yield ("tags", number), f"'{index.names[tag.launch]}' launches no collective"
@@ -70,13 +74,17 @@ def _of_order(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
     place = {node: at for at, node in enumerate(plan.order)}
     for node in plan.order:
         launch = index.wait_of.get(node)
-        needs = (*index.preds(node), *(() if launch is None else (launch,)))
+        needs = (*index.needs(node), *(() if launch is None else (launch,)))
         late = [need for need in needs if place[need] > place[node]]
         if late:
             yield ("order",), f"'{index.names[node]}' comes before '{index.names[late[0]]}', which it needs"
             return
     if plan.order and plan.order[-1] != len(index) - 1:
         yield ("order",), "the output has to stay last"
+    flags = {each.node: each.non_blocking for each in plan.host_copies}
+    for node, copy in sorted(early_reads(index, plan.order, flags) - early_reads(index, range(len(index))))[:1]:
+        names = index.names[node], index.names[copy]
+        yield ("order",), f"'{names[0]}' reads '{names[1]}' before the host has waited for that copy"
 
 
 def _of_bucket(bucket: Bucket, index: GraphIndex) -> Iterator[str]:

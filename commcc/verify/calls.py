@@ -110,6 +110,7 @@ def _regrouped(tracer: Tracer, node: fx.Node, path: str, arguments: dict[str, An
     if formed.alias == COPY:
         tracer.trace.copies += 1
     _note_cast(tracer, node, made, arguments)
+    tracer.host.copied(path, node, arguments, made)
     return made
 
 
@@ -170,6 +171,7 @@ def opaque(tracer: Tracer, node: fx.Node, arguments: dict[str, Any], why: str) -
     if facts.random or any(summary.random for summary in inner):
         term = table.intern(("draw", len(trace.random), plain))
         trace.random.append((plain, node.name))
+    tracer.host.asked(node, tensors)
     effect = facts.effect or any(summary.effects for summary in inner)
     if effect:
         trace.effects.append((term, node.name))

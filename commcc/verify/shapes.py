@@ -197,11 +197,17 @@ def to_copy(table: Terms, a: Arguments) -> Formed:
         if a.get(name) is not None and not isinstance(a[name], kinds):
             raise Undecidable("arguments that the op does not take")
     how = tuple((name, str(a[name])) for name in ("layout", "device", "pin_memory") if a.get(name) is not None)
-    if a.get("non_blocking"):
+    if a.get("non_blocking") and not to_host(a):
         how = (*how, ("non_blocking", "True"))
     dtype = a.get("dtype")
     content = cast(table, tensor.content, dtype, how)
     return Formed(content, shape, dtype or tensor.dtype, _copied_strides(tensor, a.get("memory_format")), COPY)
+
+
+def to_host(a: Arguments) -> bool:
+    """Whether a conversion brings its operand to the host; :mod:`commcc.verify.host` checks when it is there."""
+    device = a.get("device")
+    return device is not None and torch.device(device).type == "cpu"
 
 
 def convert(table: Terms, a: Arguments) -> Formed:

@@ -21,6 +21,7 @@ from torch import fx
 from commcc.verify import calls, subgraphs
 from commcc.verify.arguments import bind, key_of
 from commcc.verify.facts import Event, Output, Trace
+from commcc.verify.host import HostCopies
 from commcc.verify.memory import Memory
 from commcc.verify.opfacts import facts_of
 from commcc.verify.shapes import Formed
@@ -60,6 +61,7 @@ class Tracer:
         self.memory = Memory(table, self._replay)
         self.env: dict[fx.Node, Value] = {}
         self.trace = Trace(memory=self.memory)
+        self.host = HostCopies()
 
     def walk(self, graph: fx.Graph, inputs: dict[str, str] | None = None) -> Trace:
         """Trace all nodes; ``inputs`` gives placeholders the names that they have in the other graph."""
@@ -110,11 +112,13 @@ class Tracer:
         return value
 
     def read(self, tensor: Tensor, reader: fx.Node, name: str) -> Tensor:
-        """The tensor as it reads now; reading what a launch has not delivered yet is an event."""
+        """The tensor as it reads now; reading what a launch or a copy has not delivered yet is an event."""
         flight = self.memory.storages[tensor.root].filling
         if flight is not None:
             text = f"reads '{name}' before the wait of launch '{flight.node}'"
             self.event("wait", reader, text, ("read", flight.key, _path(reader)))
+        if self.host.coming:
+            self.host.check(self, tensor, reader)
         fresh = self.memory.current(tensor)
         if fresh is not tensor:
             self.saw(fresh.content, name)
