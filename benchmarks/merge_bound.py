@@ -16,6 +16,8 @@ bound holds for every order of every graph that merges any of them:
    over b(i) .. B(i), found at the ends and at the powers of two between (tables whose sizes are powers of
    two have their bends there).
 3. A merged launch takes the compute stream once: each member counts launch_ns / (number in S(i) and i).
+   It still takes at least p(b(i)) from its launch to its end, or the least price of b(i) and more bytes: so
+   long is whatever waits for it held up, which counts in paths and not in what the lane does.
 4. Given a run of a merged graph, run the members of a merged collective one after the other while it
    transfers, each for c(i), and leave out copies: their inputs are ready before, their waits come after,
    and nothing else moves. That is a run of the given graph at the lower prices, so the bound of the given
@@ -57,27 +59,33 @@ def merge_bound(
         for node, name in enumerate(index.names):
             if node not in index.launches:
                 ns[node] = min(ns[node], known.get(name, 0))
-    least_launch = costs.launch_ns
+    least_launch, load = costs.launch_ns, dict[int, int]()
     for node, sharing in sharing_sets(index).items():
         mine, _ = model.transfer_of(index, node)
         others = [model.transfer_of(index, other)[0].full_bytes for other in sharing]
-        ns[node] = min(ns[node], _share(model, mine, mine.full_bytes + sum(others)))
+        sizes = _sizes(mine, mine.full_bytes + sum(others))
+        load[node] = min(ns[node], _share(model, mine, sizes))
+        ns[node] = min(ns[node], *(model.transfer(_sized(mine, size)).ns for size in sizes))
         least_launch = min(least_launch, costs.launch_ns // (1 + len(sharing)))
-    return lower_bound(index, replace(costs, ns=tuple(ns), launch_ns=least_launch))
+    return lower_bound(index, replace(costs, ns=tuple(ns), launch_ns=least_launch), load)
 
 
-def _share(model: CostModel, mine: Transfer, together: int) -> int:
-    """The least that ``mine`` takes as a part of a collective of up to ``together`` bytes, in ns, rounded down."""
-    size = mine.full_bytes
-    if not size:
-        return 0
-    marks = {size, together}
-    mark = 1 << size.bit_length()
+def _sizes(mine: Transfer, together: int) -> list[int]:
+    """Sizes of collectives that ``mine`` may be part of: its own, all together, powers of two between."""
+    marks = {mine.full_bytes, together}
+    mark = 1 << mine.full_bytes.bit_length()
     while mark < together:
         marks.add(mark)
         mark *= 2
-    least = min(model.transfer(_sized(mine, mark)).ns / mark for mark in marks)
-    return int(least * size)
+    return sorted(marks)
+
+
+def _share(model: CostModel, mine: Transfer, sizes: list[int]) -> int:
+    """The least that ``mine`` takes as a part of a collective of one of these sizes, in ns, rounded down."""
+    if not mine.full_bytes:
+        return 0
+    least = min(model.transfer(_sized(mine, size)).ns / size for size in sizes)
+    return int(least * mine.full_bytes)
 
 
 def _sized(transfer: Transfer, full: int) -> Transfer:

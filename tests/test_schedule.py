@@ -33,6 +33,7 @@ from tests.slow_memory import slow_live_bytes
 from tests.slow_simulator import SlowSimulator
 
 RELAXED = settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+MANY = settings(RELAXED, max_examples=500)
 FEW = settings(RELAXED, max_examples=40)
 SAMPLES = Path(__file__).parents[1] / "sample_graphs"
 SEEDS = st.integers(0, 10**6)
@@ -238,7 +239,7 @@ def test_compute_between_launch_and_wait(seed, more, flights, prefetch, effort):
 # The kernels against plain Python
 
 
-@RELAXED
+@MANY
 @given(SEEDS, st.tuples(POLICIES, OWN, RUNS), MORE, FLIGHTS, PREFETCH, st.booleans())
 def test_kernels_and_plain_python_make_the_same(seed, policy, more, flights, prefetch, other):
     policy = (*policy[0], *policy[1:])

@@ -51,7 +51,7 @@ from commcc.simulate.events import STREAM, Events
 from commcc.simulate.heads import heads
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from commcc.cost.types import Costs
     from commcc.index import GraphIndex
@@ -97,12 +97,16 @@ class Reach:
     landed: list[int]
 
 
-def lower_bound(index: GraphIndex, costs: Costs) -> Bound:
-    """No legal order of the graph has a shorter step under these costs."""
-    events = Events.of(index, costs)
+def lower_bound(index: GraphIndex, costs: Costs, load: Mapping[int, int] | None = None) -> Bound:
+    """No legal order of the graph has a shorter step under these costs.
+
+    load: for launches the ns that they keep their lane busy for, where that is less than they take: a
+    collective that is merged takes no less time than alone, but shares what it costs its lane.
+    """
+    events = Events.of(index, costs, load)
     after = heads(events.mirrored())
     jobs: list[list[tuple[int, int, int]]] = [[] for _ in range(events.machines)]
-    for machine, job in zip(events.machine, zip(heads(events), events.ns, after, strict=True), strict=True):
+    for machine, job in zip(events.machine, zip(heads(events), events.load, after, strict=True), strict=True):
         if job[1]:
             jobs[machine].append(job)
     lanes = jobs[STREAM + 1 :]

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from commcc.cost.types import Costs
     from commcc.index import GraphIndex
 
@@ -26,11 +28,13 @@ STREAM = 0
 @dataclass(frozen=True)
 class Events:
     """The first ``nodes`` events are the graph's nodes, by number. order: all events, each after those
-    in its ``before``. machines: how many there are. transfers: the event of each launch's transfer.
+    in its ``before``. machines: how many there are. transfers: the event of each launch's transfer. load: what
+    an event keeps its machine busy for, where that may be less than it takes (``ns``): see :meth:`of`.
     """
 
     nodes: int
     ns: list[int]
+    load: list[int]
     machine: list[int]
     before: list[list[int]]
     order: list[int]
@@ -38,8 +42,11 @@ class Events:
     transfers: dict[int, int]
 
     @staticmethod
-    def of(index: GraphIndex, costs: Costs) -> Events:
-        """Events of all nodes, transfers and holds."""
+    def of(index: GraphIndex, costs: Costs, load: Mapping[int, int] | None = None) -> Events:
+        """Events of all nodes, transfers and holds.
+
+        load: for launches the ns that they keep their lane busy for, if that is less than they take.
+        """
         count = len(index)
         launches = index.launches
         transfers = {launch: count + k for k, launch in enumerate(launches)}
@@ -51,6 +58,9 @@ class Events:
         waits = index.wait_of
         ns = [costs.launch_ns if i in launches else 0 if i in waits else n for i, n in enumerate(costs.ns)]
         ns += [costs.ns[launch] for launch in (*transfers, *holds)]
+        loads = list(ns)
+        for launch, least in (load or {}).items():
+            loads[transfers[launch]] = min(least, costs.ns[launch])
         machine = [STREAM] * count
         machine += [lanes[costs.lanes.get(f.group, f.group)] for f in launches.values()] + [STREAM] * len(holds)
         before = _before(index, transfers, holds)
@@ -59,7 +69,7 @@ class Events:
         for node in range(count):
             order.append(node)
             order += [table[node] for table in (transfers, holds) if node in table]
-        return Events(count, ns, machine, before, order, len(lanes) + 1, transfers)
+        return Events(count, ns, loads, machine, before, order, len(lanes) + 1, transfers)
 
     def mirrored(self) -> Events:
         """The same events with time running backwards: a head of the mirror is a tail."""
@@ -67,7 +77,9 @@ class Events:
         for event, sources in enumerate(self.before):
             for source in sources:
                 before[source].append(event)
-        return Events(self.nodes, self.ns, self.machine, before, self.order[::-1], self.machines, self.transfers)
+        return Events(
+            self.nodes, self.ns, self.load, self.machine, before, self.order[::-1], self.machines, self.transfers
+        )
 
 
 def _before(index: GraphIndex, transfers: dict[int, int], holds: dict[int, int]) -> list[list[int]]:

@@ -48,10 +48,10 @@ def heads(events: Events) -> list[int]:
 
 @dataclass
 class _Machine:
-    """Events of one machine in the order of the walk: heads and times; the first ``begin`` are forgotten."""
+    """Events of one machine in the order of the walk: heads and loads; the first ``begin`` are forgotten."""
 
     head: Any
-    ns: Any
+    load: Any
     window: int
     begin: int = 0
     end: int = 0
@@ -74,8 +74,8 @@ class _Walk:
             for source in sources:
                 self.waiting[source] += 1
         counts = [0] * events.machines
-        for machine, ns in zip(events.machine, events.ns, strict=True):
-            counts[machine] += ns > 0
+        for machine, load in zip(events.machine, events.load, strict=True):
+            counts[machine] += load > 0
         windows = [STREAM_WINDOW] + [LANE_WINDOW] * (events.machines - 1)
         self.machines = [
             _Machine(np.zeros(count, np.int64), np.zeros(count, np.int64), window)
@@ -106,7 +106,7 @@ class _Walk:
         self.head[event] = head
         if self.waiting[event]:
             self.ancestors[event] = found
-        if ns[event]:
+        if self.events.load[event]:
             self._remember(event, found)
 
     def _used(self, source: int) -> None:
@@ -125,7 +125,7 @@ class _Walk:
                 if number in known:
                     known[number] >>= machine.window
         machine.head[machine.end] = self.head[event]
-        machine.ns[machine.end] = self.events.ns[event]
+        machine.load[machine.end] = self.events.load[event]
         found[number] = found.get(number, 0) | 1 << (machine.end - machine.begin)
         machine.end += 1
 
@@ -140,4 +140,4 @@ def _one_after_another(machine: _Machine, bits: int) -> int:
         return 0
     head = machine.head[chosen]
     latest_first = np.argsort(head, kind="stable")[::-1]
-    return int((head[latest_first] + np.cumsum(machine.ns[chosen][latest_first])).max())
+    return int((head[latest_first] + np.cumsum(machine.load[chosen][latest_first])).max())
