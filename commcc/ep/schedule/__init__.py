@@ -1,0 +1,19 @@
+"""Orders of chunked regions in which the exchanges of one chunk run while another one computes.
+
+::
+
+    local = Local.of(index, region)
+    made = in_waves(local, depth=2)            # one order of the region's nodes, see commcc.ep.schedule.waves
+    order = arranged(index, [made.order])      # all nodes of the graph
+
+The order inside a region is soft: nothing but time depends on it. What is hard is in the index.
+"""
+
+from __future__ import annotations
+
+from commcc.ep.schedule.local import Local
+from commcc.ep.schedule.strip import events_of, strip_of
+from commcc.ep.schedule.waves import Made, in_waves
+from commcc.ep.schedule.whole import arranged
+
+__all__ = ["Local", "Made", "arranged", "events_of", "in_waves", "strip_of"]

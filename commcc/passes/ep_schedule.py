@@ -1,0 +1,183 @@
+"""ep-schedule: an order of chunked regions in which token exchanges run while other chunks compute.
+
+    ep-schedule{order=auto,in_flight=2,modules=[layers.*.moe]}
+
+The graph has to be chunked: by ``ep-chunk``, or by anything that writes the same annotations. The order by
+phases launches one exchange of all chunks before it waits for any; by wavefront, no more than ``in_flight`` chunks
+hold received tokens at a time; ``auto`` lets the simulator choose, forward and backward apart, within
+``memory_budget``. :mod:`commcc.ep.schedule.waves` has the order step by step. Copies of token counts to the host
+are grouped, so that the host waits once. Values do not change.
+
+The order is soft: it lasts as the order of nodes, and whatever moves nodes later need not keep it. The report names
+the launches and waits that follow each other in each region.
+
+Limits: nodes outside of regions are not scheduled; they move only where a region needs them earlier or later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from commcc.errors import InputError, InternalError, OptionError
+from commcc.passes.base import Pass
+from commcc.passes.budget import budget_bytes, budget_option
+from commcc.passes.options import option, to_text
+from commcc.plan import HostCopy, Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from commcc.collectives import Identification
+    from commcc.cost import CostModel
+    from commcc.cost.types import Costs
+    from commcc.ep.schedule import Local
+    from commcc.ep.schedule.choose import Tried
+    from commcc.index import GraphIndex
+    from commcc.program import Program
+    from commcc.terms import Json
+
+
+@dataclass(frozen=True)
+class EpSchedule(Pass):
+    """Which order, and for which regions; see the module docstring."""
+
+    name: ClassVar[str] = "ep-schedule"
+    summary: ClassVar[str] = "order chunked expert-parallel regions so that exchanges overlap with compute"
+
+    order: str = option(
+        "phase",
+        "by phases, by wavefront, or the simulator's choice",
+        type="choice",
+        choices=("phase", "wavefront", "auto"),
+    )
+    in_flight: int = option(2, "wavefront: chunks that hold received tokens at a time", type="int", minimum=1)
+    modules: tuple[str, ...] = option((), "roots of the regions to schedule, as patterns; none: all", type="names")
+    memory_budget: str | float | None = budget_option("auto: peak memory")
+
+    def problems(self) -> Iterator[str]:
+        """Patterns that no graph can have."""
+        from commcc.modules import syntax_problems
+
+        yield from syntax_problems(self.modules)
+
+    def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
+        """Not enough: annotations are not in the index."""
+        raise InternalError("ep-schedule plans on a program", where="pass 'ep-schedule'")
+
+    def plan_program(
+        self, program: Program, index: GraphIndex, ident: Identification, model: CostModel | None = None
+    ) -> Plan:
+        """The order of all nodes, and which copies of token counts block.
+
+        Raises :class:`InputError` where annotations contradict each other or no region is there.
+        """
+        from commcc.ep.annotations import annotations_of
+        from commcc.ep.regions import regions_of
+        from commcc.ep.schedule import Local
+
+        if model is None and self.order == "auto":
+            raise OptionError("order=auto needs a cost model", where="pass 'ep-schedule'", hint="as in --cost h100")
+        regions = regions_of(index, annotations_of(program, index), self.modules)
+        if not regions:
+            raise InputError(
+                "no chunked region exchanges tokens", where="pass 'ep-schedule'", hint="run ep-chunk first"
+            )
+        costs = None if model is None else model.price(index)
+        locals_ = [Local.of(index, region) for region in regions]
+        chosen, tried = self._chosen(index, locals_, costs)
+        copies = _copies(index, chosen)
+        changed = any(node != place for place, node in enumerate(chosen.order))
+        return Plan(
+            pass_text=to_text(self),
+            fingerprint=index.fingerprint,
+            order=chosen.order if changed else None,
+            host_copies=copies,
+            report=_report(index, locals_, costs, chosen, tried),
+        )
+
+    def _chosen(
+        self, index: GraphIndex, locals_: Sequence[Local], costs: Costs | None
+    ) -> tuple[Tried, Sequence[Tried]]:
+        from commcc.ep.schedule.choose import Chooser, Depths, planned
+        from commcc.memory import live_bytes
+
+        if self.order == "auto" and costs is not None:
+            chooser = Chooser(index, locals_, costs, budget_bytes(self.memory_budget, live_bytes(index).peak_bytes))
+            return chooser.best(), tuple(chooser.tried.values())
+        depth = max(each.region.chunks for each in locals_) if self.order == "phase" else self.in_flight
+        return planned(index, locals_, Depths(depth, depth)), ()
+
+
+def _copies(index: GraphIndex, chosen: Tried) -> tuple[HostCopy, ...]:
+    """The copies that block unlike before."""
+    flags = {node: free for made in chosen.made for node, free in made.host_copies.items()}
+    reasons = {True: "the host waits at the last copy of its group", False: "the last copy of its group"}
+    return tuple(HostCopy(n, free, reasons[free]) for n, free in sorted(flags.items()) if index.host_copies[n] != free)
+
+
+def _report(
+    index: GraphIndex, locals_: Sequence[Local], costs: Costs | None, chosen: Tried, tried: Sequence[Tried]
+) -> dict[str, Json]:
+    from commcc.predict import milliseconds
+
+    depths = chosen.depths
+    report: dict[str, Json] = {
+        "chunks": max(each.region.chunks for each in locals_),
+        "in_flight": {"forward": depths.forward, "backward": depths.backward},
+        "regions": [_region(index, each, chosen) for each in locals_],
+    }
+    if tried:
+        report["tried"] = [
+            {
+                "in_flight": {"forward": each.depths.forward, "backward": each.depths.backward},
+                "step_ms": milliseconds(each.step_ns or 0),
+                "peak_bytes": each.peak_bytes,
+            }
+            for each in tried
+        ]
+    if costs is not None:
+        report.update(_figures(index, costs, chosen, [n for each in locals_ for n in _launches(each)]))
+    return report
+
+
+def _region(index: GraphIndex, local: Local, chosen: Tried) -> dict[str, Json]:
+    """One region: sizes, its strip, and its soft order: launches and waits, each behind the one before."""
+    from commcc.ep.schedule import events_of, strip_of
+
+    region = local.region
+    events = events_of(region)
+    line = [index.names[node] for node in chosen.order if node in events]
+    flags = {node: free for made in chosen.made for node, free in made.host_copies.items()}
+    return {
+        "root": region.root,
+        "direction": "backward" if region.backward else "forward",
+        "body_nodes": [len(body) for body in region.bodies],
+        "exchanges": list(region.labels),
+        "strip": strip_of(index, region, chosen.order, flags),
+        "soft_order": list(line),
+    }
+
+
+def _launches(local: Local) -> list[int]:
+    return [launch for launches in local.region.exchanges for launch in launches]
+
+
+def _figures(index: GraphIndex, costs: Costs, chosen: Tried, launches: Sequence[int]) -> dict[str, Json]:
+    """What the simulator says of the graph before and after; exchanges are those of the regions."""
+    from commcc.memory import MemoryModel
+    from commcc.predict import milliseconds
+    from commcc.simulate import Simulator
+
+    simulator, memory = Simulator(index, costs), MemoryModel(index)
+    before, after = simulator.run(), simulator.run(chosen.order)
+    hidden = [sum(timeline.exposed.get(n, 0) for n in launches) for timeline in (before, after)]
+    total = sum(after.spans[n].ns for n in launches)
+    peaks = (memory.live(range(len(index))).peak_bytes, memory.live(chosen.order).peak_bytes)
+    return {
+        "step_ms": [milliseconds(before.step_ns), milliseconds(after.step_ns)],
+        "exchange_ms": milliseconds(total),
+        "exposed_exchange_ms": [milliseconds(ns) for ns in hidden],
+        "hidden_share_of_exchanges": [round(1 - ns / total, 6) if total else None for ns in hidden],
+        "peak_bytes": list(peaks),
+    }
