@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
@@ -154,6 +155,37 @@ def test_constraints_forbid_a_merge():
     assert not MergeOrder(index, [(a, x), (y, b)]).may_merge(b, a), "through the graph's own edge"
 
 
+@dataclass(frozen=True)
+class Pair:
+    """The nodes of a collective."""
+
+    launch: int
+    waits: tuple[int, ...]
+
+
+def test_both_ends_of_collectives():
+    """Neither launches that wait for each other nor waits that do; merging one pair tells on the next."""
+    make = IndexMaker()
+    source = make.input()
+    a, b = make.launch(5, "g", source), make.launch(5, "g", source)
+    wait_a = make.wait(a)
+    c = make.launch(5, "g", wait_a)
+    wait_b, wait_c = make.wait(b), make.wait(c)
+    d = make.launch(5, "g", source)
+    wait_d = make.wait(d, after=(wait_b,))
+    index = make.index()
+    one, two, three, four = Pair(a, (wait_a,)), Pair(b, (wait_b,)), Pair(c, (wait_c,)), Pair(d, (wait_d,))
+    order = MergeOrder(index, ())
+    assert order.may_merge_both(one, two)
+    assert not order.may_merge_both(one, three), "launch c needs wait a"
+    assert not order.may_merge_both(two, four), "the launches could be merged, the waits are ordered"
+    assert order.may_merge(b, d)
+    order.merge_both(two, three)
+    assert not order.may_merge_both(one, two), "through c now"
+    assert order.may_merge(a, d)
+    assert not order.may_merge_both(one, four), "wait d comes after what is b and c"
+
+
 def test_a_node_is_not_merged_with_itself():
     index, a, b, *_ = chain()
     order = MergeOrder(index, ())
@@ -233,6 +265,6 @@ def test_long_cycles_and_many_are_cut_short():
     edges = [(node, source), *pairs, *(pair[::-1] for pair in pairs)]
     with pytest.raises(OptionError) as caught:
         MergeOrder(make.index(), edges)
-    assert "'n0' before 'n1' before 'n2'" in str(caught.value)
+    assert "'n0' before 'n1' before 'n2' before 'n3' before ... before" in str(caught.value)
     assert " before ... before 'n19' before 'n20' before 'n0'; " in str(caught.value)
     assert str(caught.value).endswith("; and 10 more before each other")

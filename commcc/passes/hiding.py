@@ -1,6 +1,6 @@
 """Which compute hides which collective: from a simulated order, or from a file.
 
-    hiding = hidden_by_order(index, costs, timeline)
+    hiding = hidden_by_order(index, timeline)
     hiding.by_launch[launch]        # nodes that run while the collective moves its bytes
 
 A file names launches and the nodes that hide them::
@@ -22,7 +22,6 @@ from commcc.plan import Before
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from commcc.cost.types import Costs
     from commcc.index import GraphIndex
     from commcc.simulate import Timeline
 
@@ -58,9 +57,9 @@ class Hiding:
         return tuple(found)
 
 
-def hidden_by_order(index: GraphIndex, costs: Costs, timeline: Timeline) -> Hiding:
+def hidden_by_order(index: GraphIndex, timeline: Timeline) -> Hiding:
     """Collectives that the order hides altogether, with what runs on the compute stream meanwhile."""
-    running = [n for n in timeline.order if timeline.end[n] > timeline.start[n] and costs.ns[n]]
+    running = [n for n in timeline.order if timeline.end[n] > timeline.start[n]]
     left_out = {*index.launches, *index.wait_of}
     running = [n for n in running if n not in left_out]
     ends = [timeline.end[n] for n in running]

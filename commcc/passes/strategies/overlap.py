@@ -97,7 +97,7 @@ class _Overlap:
         self.costs: Costs = model.price(index)
         self.timeline: Timeline = Simulator(index, self.costs).run()
         given = options.hiding
-        hiding = read_hiding(index, given) if given else hidden_by_order(index, self.costs, self.timeline)
+        hiding = read_hiding(index, given) if given else hidden_by_order(index, self.timeline)
         # Nodes that go where a merged launch goes cannot hide anything.
         casts = {n for c in taken for n in index.launches[c.launch].inputs if n in index.casts}
         moving = casts.union(n for c in taken for n in c.chain)
