@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from commcc.apply.control import hold
 from commcc.apply.emit import emit
 from commcc.apply.hosting import set_blocking
-from commcc.apply.order import arrange, in_order
+from commcc.apply.order import arrange, check_host_copies, in_order
 from commcc.apply.regroup import new_table, rename_groups
 from commcc.apply.remove import drop_metadata, removed, without
 from commcc.collection import no_collection
@@ -39,10 +39,11 @@ def apply_plan(program: Program, index: GraphIndex, plan: Plan) -> Program:
     """
     if plan.fingerprint != index.fingerprint:
         raise InternalError("the plan was made from another graph", where=plan.pass_text)
+    check_host_copies(index, plan)
     if removed(plan):
         graph = without(program.graph, index, plan)
     else:
-        units = arrange(index, plan) if plan.order is None else in_order(index, plan.order, plan.host_copies)
+        units = arrange(index, plan) if plan.order is None else in_order(index, plan.order)
         graph = emit(program.graph, index, plan.buckets, units)
     by_name = {node.name: node for node in graph.nodes} if plan.tags or plan.regroups or plan.host_copies else {}
     for tag in plan.tags:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from commcc.index import GraphIndex
-    from commcc.plan import Bucket, HostCopy, Plan
+    from commcc.plan import Bucket, Plan
 
 NODE, LAUNCH, WAIT, RESULT = range(4)
 
@@ -163,11 +163,8 @@ def arrange(index: GraphIndex, plan: Plan) -> list[Unit]:
     return order
 
 
-def in_order(index: GraphIndex, order: Sequence[int], host_copies: Sequence[HostCopy] = ()) -> list[Unit]:
-    """Units of all nodes in this order; :class:`InternalError` when it is not a legal order of the graph.
-
-    host_copies: copies that block, or not, unlike in the graph.
-    """
+def in_order(index: GraphIndex, order: Sequence[int]) -> list[Unit]:
+    """Units of all nodes in this order; :class:`InternalError` when it is not a legal order of the graph."""
     count = len(index)
     place = {node: at for at, node in enumerate(order)}
     if len(order) != count or place.keys() != set(range(count)) or (count and order[-1] != count - 1):
@@ -178,14 +175,14 @@ def in_order(index: GraphIndex, order: Sequence[int], host_copies: Sequence[Host
         if early:
             names = index.names[node], index.names[early[0]]
             raise InternalError(f"the order puts '{names[0]}' before '{names[1]}', which it needs", where="apply")
-    check_host_copies(index, order, host_copies)
     return [Unit(NODE, node) for node in order]
 
 
-def check_host_copies(index: GraphIndex, order: Sequence[int], changed: Sequence[HostCopy]) -> None:
+def check_host_copies(index: GraphIndex, plan: Plan) -> None:
     """Raise :class:`InternalError` when a copy to the host is read too early, and was not in the graph before."""
-    flags = {each.node: each.non_blocking for each in changed}
-    wrong = sorted(early_reads(index, order, flags) - early_reads(index, range(len(index))))
+    before = range(len(index))
+    flags = {each.node: each.non_blocking for each in plan.host_copies}
+    wrong = sorted(early_reads(index, plan.order or before, flags) - early_reads(index, before))
     if wrong:
         names = tuple(index.names[node] for node in wrong[0])
         text = f"the order puts '{names[0]}', which reads '{names[1]}', before the host has waited for that copy"

@@ -30,9 +30,7 @@ def problems(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
     """Path and text of everything that is not legal."""
     if plan.order is not None:
         yield from _of_order(plan, index)
-    for number, copy in enumerate(plan.host_copies):
-        if copy.node not in index.host_copies:
-            yield ("host_copies", number), f"'{index.names[copy.node]}' is no copy from a device to the host"
+    yield from _of_host_copies(plan, index)
     for number, tag in enumerate(plan.tags):
         if tag.launch not in index.launches:
             yield ("tags", number), f"'{index.names[tag.launch]}' launches no collective"
@@ -44,6 +42,18 @@ def problems(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
         for what in _of_bucket(bucket, index):
             yield ("buckets", number), what
     yield from _of_moves(plan, index)
+
+
+def _of_host_copies(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
+    for number, copy in enumerate(plan.host_copies):
+        if copy.node not in index.host_copies:
+            yield ("host_copies", number), f"'{index.names[copy.node]}' is no copy from a device to the host"
+    before = range(len(index))
+    flags = {copy.node: copy.non_blocking for copy in plan.host_copies}
+    for node, source in sorted(early_reads(index, plan.order or before, flags) - early_reads(index, before))[:1]:
+        names = index.names[node], index.names[source]
+        where = "host_copies" if plan.order is None else "order"
+        yield (where,), f"'{names[0]}' reads '{names[1]}' before the host has waited for that copy"
 
 
 def _of_moves(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
@@ -81,10 +91,6 @@ def _of_order(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
             return
     if plan.order and plan.order[-1] != len(index) - 1:
         yield ("order",), "the output has to stay last"
-    flags = {each.node: each.non_blocking for each in plan.host_copies}
-    for node, copy in sorted(early_reads(index, plan.order, flags) - early_reads(index, range(len(index))))[:1]:
-        names = index.names[node], index.names[copy]
-        yield ("order",), f"'{names[0]}' reads '{names[1]}' before the host has waited for that copy"
 
 
 def _of_bucket(bucket: Bucket, index: GraphIndex) -> Iterator[str]:
