@@ -144,6 +144,15 @@ class HostCopy:
 
 
 @dataclass(frozen=True)
+class FixedSize:
+    """Let a symbol in sizes be this number from now on: the graph then fits inputs of that size only."""
+
+    symbol: str
+    value: Count
+    reason: str
+
+
+@dataclass(frozen=True)
 class LeftOut:
     """A collective that could have been merged but was not, and why."""
 
@@ -158,7 +167,8 @@ class Plan:
     moves, before: where nodes that are in no bucket go, and what holds whatever else moves.
     order: all nodes in their new order, for plans that remove and merge nothing; None leaves it.
     host_copies: copies to the host that the host is to wait for, or no longer.
-    metadata: keys of node metadata to be dropped everywhere. report: the pass's own account.
+    sizes: symbols in sizes that become numbers; nothing else changes then. metadata: keys of node metadata to be
+    dropped everywhere. report: the pass's own account.
     """
 
     pass_text: str
@@ -175,6 +185,7 @@ class Plan:
     metadata: tuple[str, ...] = ()
     control: tuple[ControlEdge, ...] = ()
     host_copies: tuple[HostCopy, ...] = ()
+    sizes: tuple[FixedSize, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     report: Mapping[str, Json] = field(default_factory=dict)
 
@@ -190,5 +201,6 @@ class Plan:
             self.metadata,
             self.control,
             self.host_copies,
+            self.sizes,
         )
         return self.order is not None or any(edits)

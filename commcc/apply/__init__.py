@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from commcc.apply.concrete import fix_sizes, fixed_header
 from commcc.apply.control import hold
 from commcc.apply.emit import emit
 from commcc.apply.hosting import set_blocking
@@ -39,6 +40,11 @@ def apply_plan(program: Program, index: GraphIndex, plan: Plan) -> Program:
     """
     if plan.fingerprint != index.fingerprint:
         raise InternalError("the plan was made from another graph", where=plan.pass_text)
+    if plan.sizes:
+        if removed(plan) or plan.buckets or plan.moves or plan.order is not None:
+            raise InternalError("a plan that fixes sizes cannot change anything else", where=plan.pass_text)
+        graph, root = fix_sizes(program.graph, program.root, plan.sizes)
+        return replace(program, graph=graph, root=root, header=fixed_header(program.header, plan.sizes))
     check_host_copies(index, plan)
     if removed(plan):
         graph = without(program.graph, index, plan)

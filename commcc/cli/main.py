@@ -48,6 +48,7 @@ COMMANDS = {
     "groups": "commcc.cli.rewriting:pass_command",
     "dedup": "commcc.cli.rewriting:pass_command",
     "cleanup": "commcc.cli.rewriting:pass_command",
+    "ep-concretize": "commcc.cli.rewriting:pass_command",
     "explain": "commcc.cli.explain:command",
     "verify": "commcc.cli.verify:command",
     "diff": "commcc.cli.diff:command",

@@ -16,6 +16,7 @@ _PASSES = {
     "groups": "commcc.passes.groups:Groups",
     "bucket": "commcc.passes.bucket:Bucket",
     "reorder": "commcc.passes.reorder:Reorder",
+    "ep-concretize": "commcc.passes.ep_concretize:EpConcretize",
     "cleanup": "commcc.passes.cleanup:Cleanup",
 }
 

@@ -102,6 +102,18 @@ class ShapeContext:
             value = self._by_text[key] = _SYMBOLIC[int](self._node(expr, int))
         return value
 
+    def scalar(
+        self, expr: sympy.Basic, kind: type
+    ) -> int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool:
+        """``expr`` as a plain number (or truth value) if it is one, else as a symbolic one of ``kind``."""
+        if isinstance(expr, sympy.logic.boolalg.BooleanAtom) or (kind is bool and expr.is_number):
+            return bool(expr)
+        if expr.is_number:
+            number: int | float = kind(expr)
+            return number
+        made: torch.SymInt | torch.SymFloat | torch.SymBool = _SYMBOLIC[kind](self._node(expr, kind))
+        return made
+
     def parse_integer(self, text: str) -> int | torch.SymInt:
         """A size, stride or split as printed: ``512``, ``8*u0 + 3``, ``(u0//8)``, ``Max(1, u0)``."""
         if text.isdecimal() and len(text) < 20:

@@ -9,6 +9,7 @@ Usage::
 ``val`` is left out where its annotation says all; it is there for storage offsets, ``requires_grad``,
 tuples, None and plain numbers. Equal JSON comes from equal metadata, in one fixed key order.
 
+Symbols in sizes become their names.
 What JSON has not is tagged: ``{"$tuple": [...]}``, ``{"$dict": [[key, value], ...]}``, ``{"$float": "inf"}``.
 Classes and functions become their qualified names, enums their names, ops and descriptors their printed form; these
 come back as strings. Limits: what torch can derive again from ``val`` (``tensor_meta``) is not kept.
@@ -21,6 +22,7 @@ import types
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+import sympy
 import torch
 from torch._ops import OperatorBase, OpOverloadPacket
 
@@ -116,6 +118,8 @@ def encode_json(value: Any) -> Any:
         return value.name
     if value is None or isinstance(value, (str, bool, int)):
         return value
+    if isinstance(value, sympy.Symbol):
+        return str(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else {"$float": str(value)}
     if isinstance(value, complex):

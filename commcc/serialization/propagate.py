@@ -47,7 +47,7 @@ def propagate(program: Program, ctx: ShapeContext | None = None) -> Program:
     """
     if not any(needs_value(node) for node in program.graph.nodes):
         return program
-    walk = _Walk(Evaluator(ctx or _context_of(program.graph)), program.root)
+    walk = _Walk(Evaluator(ctx or context_of(program.graph)), program.root)
     with _quiet():
         walk.graph(program.graph)
     new = [note for note in walk.notes() if note not in program.notes]  # a file may hold those of an earlier reading
@@ -59,7 +59,7 @@ def needs_value(node: fx.Node) -> bool:
     return "val" not in node.meta and node.op not in ("output", "get_attr")
 
 
-def _context_of(graph: fx.Graph) -> ShapeContext:
+def context_of(graph: fx.Graph) -> ShapeContext:
     """A context around the fake mode that the graph's values share; a new one when there is none."""
     ctx = ShapeContext()
     for node in graph.nodes:

@@ -15,6 +15,7 @@ size of the graphs.
 Limits: structural, nothing is executed; floating-point sums may associate differently inside a merged
 reduction. Launch order is a function of the graph alone, so it is the same on all ranks of an SPMD program.
 Process groups are compared by name, those split off others by what they were split off (:mod:`commcc.verify.groups`).
+Where AFTER was fixed to sizes, BEFORE is taken for inputs of that size (:mod:`commcc.verify.fixed`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from commcc.collection import no_collection
 from commcc.verify import boundary, constants, work
 from commcc.verify.causes import Pair, report_causes
 from commcc.verify.control import compare_edges, without_edges
+from commcc.verify.fixed import fixed_sizes
 from commcc.verify.groups import compare_groups
 from commcc.verify.order import check_order
 from commcc.verify.table import Terms
@@ -58,9 +60,10 @@ def _compare(before: Program, after: Program, report: Report) -> None:
     after, holds = without_edges(after)
     renamed = boundary.match_inputs(before.graph, after.graph, report)
     stands_for = compare_groups(before, after, report)
+    fixed = fixed_sizes(before, after, report)
     table = Terms()
-    old = trace_program(table, before, first=True)
-    new = trace_program(table, after, first=False, inputs=renamed, groups=stands_for)
+    old = trace_program(table, before, first=True, fixed=fixed)
+    new = trace_program(table, after, first=False, inputs=renamed, groups=stands_for, fixed=fixed)
     old_nodes = {node.name: node for node in before.graph.nodes}
     new_nodes = {node.name: node for node in after.graph.nodes}
     pair = Pair(table, old, new, report, old_nodes, new_nodes, renamed)

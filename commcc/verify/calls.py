@@ -12,6 +12,7 @@ from commcc.verify.arguments import key_of
 from commcc.verify.elements import CAST, counts
 from commcc.verify.facts import CAST as CASTS
 from commcc.verify.facts import OP, VIEW, Step
+from commcc.verify.fixed import settle
 from commcc.verify.opfacts import OpFacts, facts_of
 from commcc.verify.shapes import COPY, INVALID, MAYBE, Formed
 from commcc.verify.sizes import Impossible, Size, Undecidable, apply_function, product
@@ -53,6 +54,9 @@ def call(tracer: Tracer, node: fx.Node) -> Value:
     if size is not None:
         tracer.symbols.define(node.meta.get("val"), size)
         return size
+    known = settle(tracer, node, path, arguments) if tracer.fixed else None
+    if known is not None:
+        return known
     why = ""
     if facts.explained:
         try:

@@ -78,7 +78,9 @@ def _subgraph(tracer: Tracer, module: fx.GraphModule) -> int:
         tracer.trace.events.extend(Event(f.rule, f.node, f.text, (f,)) for f in report.findings)
         return table.foreign(module)
     doubts = len(table.undecided)
-    inner = tracing.Tracer(table, module, first=tracer.first, depth=tracer.depth + 1, groups=tracer.groups)
+    inner = tracing.Tracer(
+        table, module, first=tracer.first, depth=tracer.depth + 1, groups=tracer.groups, fixed=tracer.fixed
+    )
     places = [node for node in module.graph.nodes if node.op == "placeholder"]
     found = inner.walk(module.graph, {node.name: _parameter(i, node) for i, node in enumerate(places)})
     tracer.trace.events.extend(found.events)

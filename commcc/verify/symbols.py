@@ -20,6 +20,8 @@ from commcc.verify.strides import relevant
 from commcc.verify.values import Meta, Shape
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from commcc.verify.table import Terms
 
 
@@ -27,11 +29,11 @@ _NUMBERS = frozenset({int})
 
 
 class Symbols:
-    """The symbols of one graph, bound to sizes in the order of the graph."""
+    """The symbols of one graph, bound to sizes in the order of the graph; those that are ``fixed``, to numbers."""
 
-    def __init__(self, table: Terms) -> None:
+    def __init__(self, table: Terms, fixed: Mapping[str, int]) -> None:
         self._table = table
-        self._bound: dict[str, Size] = {}
+        self._bound: dict[str, Size] = dict(fixed)
         self._devices: dict[torch.device, str] = {}
 
     def meta_of(self, val: torch.Tensor, source: int) -> Meta:

@@ -25,7 +25,7 @@ from commcc.verify.host import HostCopies
 from commcc.verify.memory import Memory
 from commcc.verify.opfacts import facts_of
 from commcc.verify.shapes import Formed
-from commcc.verify.sizes import Undecidable, product, variable
+from commcc.verify.sizes import Size, Undecidable, product, variable
 from commcc.verify.symbols import Symbols, mismatch
 from commcc.verify.values import UNKNOWN, Meta, Opaque, Tensor, Value
 from commcc.verify.views import regroup, regroups
@@ -41,7 +41,10 @@ _PLAIN = frozenset({int, str, bool, float, type(None), torch.dtype, torch.device
 
 
 class Tracer:
-    """State of one walk. first: this is the graph whose ``val`` stand for both. groups: what stands for which."""
+    """State of one walk. first: this is the graph whose ``val`` stand for both. groups: what stands for which.
+
+    fixed: numbers for symbols.
+    """
 
     def __init__(
         self,
@@ -51,13 +54,15 @@ class Tracer:
         first: bool,
         depth: int = 0,
         groups: Mapping[str, str] | None = None,
+        fixed: Mapping[str, int] | None = None,
     ) -> None:
         self.table = table
         self.root = root
         self.first = first
         self.depth = depth
         self.groups = groups or {}
-        self.symbols = Symbols(table)
+        self.fixed = fixed or {}
+        self.symbols = Symbols(table, self.fixed)
         self.memory = Memory(table, self._replay)
         self.env: dict[fx.Node, Value] = {}
         self.trace = Trace(memory=self.memory)
@@ -156,10 +161,17 @@ class Tracer:
             made = zip(val, parts, spread, strict=True)
             return tuple(self.result(node, v, part, () if b is None else (b,)) for v, part, b in made)
         if isinstance(val, torch.SymInt):
-            size = variable(term)
-            self.symbols.define(val, size)
-            return size
+            return self._size(val, term)
         return Opaque(term, bases[0] if bases else None)
+
+    def _size(self, val: torch.SymInt, term: int) -> Size:
+        size: Size = variable(term)
+        self.symbols.define(val, size)
+        try:
+            known = self.symbols.size(val) if self.fixed else size
+        except Undecidable:
+            return size
+        return known if isinstance(known, int) else size
 
     def _settle(self, node: fx.Node, source: int, meta: Meta) -> Meta:
         """What is known about the results of a term; the second graph must agree with the first."""
@@ -197,7 +209,7 @@ class Tracer:
     def _placeholder(self, node: fx.Node, name: str) -> Value:
         term = self.table.intern(("input", name))
         val = node.meta.get("val")
-        value = self.result(node, val, term, ())
+        value = val if self.fixed and type(val) is int else self.result(node, val, term, ())
         if isinstance(val, (tuple, list)):
             value = Opaque(term)
         self.trace.inputs.append((node.name, value))
@@ -263,9 +275,11 @@ def trace_program(
     first: bool,
     inputs: dict[str, str] | None = None,
     groups: Mapping[str, str] | None = None,
+    fixed: Mapping[str, int] | None = None,
 ) -> Trace:
     """Trace the graph of a program; the graph must be in order (:func:`commcc.verify.order.check_order`).
 
     inputs: names of placeholders in the other graph. groups: process groups that stand for another one.
+    fixed: numbers for symbols in sizes.
     """
-    return Tracer(table, program.root, first=first, groups=groups).walk(program.graph, inputs)
+    return Tracer(table, program.root, first=first, groups=groups, fixed=fixed).walk(program.graph, inputs)

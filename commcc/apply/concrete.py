@@ -1,0 +1,180 @@
+"""Puts numbers for symbols in sizes: in arguments and values, in sub-graphs too.
+
+    s = sym_size(x, 0)      x: f32[u0, 8]       ->      (gone)                  x: f32[160, 8]
+    h = floordiv(s, 2)      v = view(y, [h, 8])         v = view(y, [80, 8])
+
+Nodes that only compute with sizes and whose value is known now are gone, and so are the guards that hold. What
+the graph returns stays a node. The program's header says which sizes were fixed, under ``fixed``.
+
+Limits: sub-graphs at dotted paths are refused where they hold such a symbol.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from commcc.apply.control import with_modules
+from commcc.ep.concrete import HINTS, Sizes, holds, is_guard, only_sizes, symbols_of, told
+from commcc.errors import InternalError
+from commcc.program import copy_node
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from commcc.plan import FixedSize
+    from commcc.terms import Json
+
+#: Key of the header: what was fixed, by symbol.
+FIXED = "fixed"
+_SCALARS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+#: Metadata that holds values of the node, and what is derived from them.
+_VALUES = ("val", "example_value")
+_DERIVED = ("tensor_meta", "eager_input_vals", "unbacked_bindings")
+
+
+def fix_sizes(graph: fx.Graph, root: torch.nn.Module, fixed: Sequence[FixedSize]) -> tuple[fx.Graph, torch.nn.Module]:
+    """A new graph, and a root with the sub-graphs that changed; :class:`InternalError` when a symbol is left."""
+    sizes = Sizes(graph, {each.symbol: each.value for each in fixed})
+    made, modules = _Graph(sizes, root).rewrite(graph)
+    return made, with_modules(root, modules) if modules else root
+
+
+def fixed_header(header: Mapping[str, Json], fixed: Sequence[FixedSize]) -> dict[str, Json]:
+    """The program's header with the symbols gone, and said to be fixed."""
+    numbers: dict[str, Json] = {each.symbol: each.value for each in fixed}
+    declared, before = header.get("symbols"), header.get(FIXED)
+    made = {**header, FIXED: {**(before if isinstance(before, dict) else {}), **numbers}}
+    if isinstance(declared, dict):
+        made["symbols"] = {name: entry for name, entry in declared.items() if name not in numbers}
+        if not made["symbols"]:
+            del made["symbols"]
+    return made
+
+
+class _Graph:
+    """One graph, and through its root those below."""
+
+    def __init__(self, sizes: Sizes, root: torch.nn.Module) -> None:
+        self.sizes = sizes
+        self.root = root
+        self.modules: dict[str, fx.GraphModule] = {}
+        self.constants: dict[fx.Node, Any] = {}
+
+    def rewrite(self, old: fx.Graph) -> tuple[fx.Graph, dict[str, fx.GraphModule]]:
+        """The graph with numbers for symbols; what is gone leaves no dead arithmetic behind."""
+        graph = fx.Graph()
+        env: dict[fx.Node, fx.Node] = {}
+        lost: list[fx.Node] = []
+        for node in old.nodes:
+            known = self._known(node)
+            if known is not None:
+                self.constants[node] = known
+                returned = any(user.op == "output" for user in node.users)
+                if node.op == "call_function" and not returned and only_sizes(node.target):
+                    lost += node.all_input_nodes
+                    continue
+            if node.op == "call_function" and is_guard(node.target) and self._checked(node):
+                lost += node.all_input_nodes
+                continue
+            env[node] = self._copied(graph, node, env)
+        self._sweep(graph, [env[node] for node in lost if node in env])
+        return graph, self.modules
+
+    def _known(self, node: fx.Node) -> Any:
+        """The number that a node's symbolic value has become; None for all others."""
+        val = node.meta.get("val")
+        if not isinstance(val, _SCALARS):
+            return None
+        made = self.sizes.value(val)
+        return None if isinstance(made, _SCALARS) else made
+
+    def _checked(self, node: fx.Node) -> bool:
+        """Whether a guard says something of a number, which then holds."""
+        concerned = any(operand in self.constants for operand in node.all_input_nodes)
+        found = holds(node, self._value) if concerned else None
+        if found is False:
+            raise InternalError(f"'{node.name}' does not hold for {told(self.sizes.numbers)}", where="apply")
+        return found is True
+
+    def _value(self, operand: Any) -> Any:
+        if isinstance(operand, fx.Node):
+            return self.constants.get(operand, operand.meta.get("val"))
+        return self.sizes.value(operand)
+
+    def _copied(self, graph: fx.Graph, node: fx.Node, env: dict[fx.Node, fx.Node]) -> fx.Node:
+        if node.op == "output":
+            return copy_node(graph, node, env)
+        made = copy_node(graph, node, _Standing(env, self.constants))
+        made.args = fx.node.map_aggregate(made.args, self._argument)
+        made.kwargs = fx.node.map_aggregate(made.kwargs, self._argument)
+        made.meta = self._meta(node.meta)
+        if node.op == "get_attr":
+            self._attribute(str(node.target))
+        self._check(made)
+        return made
+
+    def _argument(self, leaf: Any) -> Any:
+        return self.sizes.value(leaf) if isinstance(leaf, _SCALARS) else leaf
+
+    def _meta(self, meta: Mapping[str, Any]) -> dict[str, Any]:
+        made = dict(meta)
+        for key in _VALUES:
+            if key in made:
+                made[key] = self.sizes.value(made[key])
+        if any(made[key] is not meta[key] for key in _VALUES if key in made):
+            for key in _DERIVED:
+                made.pop(key, None)
+        made.pop(HINTS, None)
+        custom = made.get("custom")
+        if isinstance(custom, dict) and HINTS in custom:
+            made["custom"] = {key: value for key, value in custom.items() if key != HINTS}
+        return made
+
+    def _attribute(self, path: str) -> None:
+        found = getattr(self.root, path, None) if "." not in path else self.root.get_submodule(path)
+        if not isinstance(found, fx.GraphModule) or path in self.modules or not self._inside(found):
+            return
+        if "." in path:
+            raise InternalError(f"sub-graph '{path}' holds sizes that are to be fixed", where="apply")
+        graph, modules = _Graph(self.sizes, found).rewrite(found.graph)
+        self.modules[path] = fx.GraphModule(with_modules(found, modules), graph)
+
+    def _inside(self, module: fx.GraphModule) -> bool:
+        """Whether a sub-graph, or one below it, holds one of the symbols."""
+        for node in module.graph.nodes:
+            if any(self.sizes.concerns(node.meta.get(key)) for key in _VALUES):
+                return True
+            below = getattr(module, str(node.target), None) if node.op == "get_attr" else None
+            if isinstance(below, fx.GraphModule) and self._inside(below):
+                return True
+        return False
+
+    def _sweep(self, graph: fx.Graph, nodes: list[fx.Node]) -> None:
+        """Remove arithmetic on sizes that nothing uses any more."""
+        gone: set[fx.Node] = set()
+        while nodes:
+            node = nodes.pop()
+            if node.op == "call_function" and only_sizes(node.target) and not node.users and node not in gone:
+                nodes += node.all_input_nodes
+                graph.erase_node(node)
+                gone.add(node)
+
+    def _check(self, node: fx.Node) -> None:
+        held = symbols_of([*(node.meta.get(key) for key in _VALUES), node.args, node.kwargs])
+        left = sorted(held & self.sizes.numbers.keys())
+        if left:
+            raise InternalError(f"'{node.name}' still holds '{left[0]}'", where="apply")
+
+
+class _Standing(dict[fx.Node, fx.Node]):
+    """What stands for each operand: the number that it is, else its copy."""
+
+    def __init__(self, env: Mapping[fx.Node, fx.Node], constants: Mapping[fx.Node, Any]) -> None:
+        super().__init__()
+        self.env, self.constants = env, constants
+
+    def __getitem__(self, node: fx.Node) -> Any:
+        return self.constants[node] if node in self.constants else self.env[node]

@@ -1,0 +1,165 @@
+"""Numbers for symbols in sizes: which symbols a graph marks, and what becomes of values that hold them.
+
+    marked_sizes(program)              # {"u0": 160}: what inputs say under torchtitan_chunk_symbol_hints
+    sizes = Sizes(program.graph, {"u0": 160})
+    sizes.value(val)                   # f32[u0, 8][8, 1]  ->  f32[160, 8][8, 1];  u0//2 + u3  ->  u3 + 80
+    guard_problem(node, sizes)         # why an assert would fail, None when it holds or cannot be told
+
+Shapes and strides are rewritten, nothing is run again. Limits: tensors are strided.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sympy
+import torch
+from torch import fx
+from torch.utils._pytree import tree_map
+
+from commcc import ops
+from commcc.errors import InputError
+from commcc.serialization.propagate import context_of
+from commcc.serialization.shapes import requires_grad_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    from commcc.program import Program
+
+#: Metadata of an input: numbers for the symbols in its shape that stand for tokens.
+HINTS = "torchtitan_chunk_symbol_hints"
+_SCALARS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+#: Ops of PyTorch that only ask a tensor for its sizes.
+_ASKS = frozenset(f"aten.{name}" for name in ("sym_size", "sym_numel", "sym_stride", "sym_storage_offset"))
+_ARITHMETIC = frozenset({"operator", "math", "builtins", "torch"})
+_ASSERTS = frozenset({"aten._assert_scalar"})
+_RANGES = frozenset({"aten.sym_constrain_range", "aten.sym_constrain_range_for_size"})
+LARGEST = 2**62
+
+
+def marked_sizes(program: Program) -> dict[str, int]:
+    """The number of every symbol that a node marks, by name; :class:`InputError` for marks that cannot be."""
+    found: dict[str, int] = {}
+    for node, marks in _marks(program.graph):
+        where = f"node '{node.name}'"
+        if not isinstance(marks, dict):
+            raise InputError(f"annotation '{HINTS}' is {marks!r:.60}: a dictionary is needed", where=where)
+        for key, value in marks.items():
+            name = str(key)
+            if type(value) is not int or not 0 < value <= LARGEST:
+                raise InputError(f"annotation '{HINTS}' gives '{name:.40}' {value!r:.60}: a number from 1", where=where)
+            if found.setdefault(name, value) != value:
+                raise InputError(f"'{name}' is {value} here and {found[name]} at an earlier node", where=where)
+    return found
+
+
+def _marks(graph: fx.Graph) -> Iterator[tuple[fx.Node, Any]]:
+    for node in graph.nodes:
+        custom = node.meta.get("custom")
+        for place in (node.meta, custom if isinstance(custom, dict) else {}):
+            if place.get(HINTS) is not None:
+                yield node, place[HINTS]
+
+
+def input_symbols(graph: fx.Graph) -> set[str]:
+    """Names of the symbols that are a whole size of an input, or an input themselves: what a caller can fix."""
+    found: set[str] = set()
+    for node in graph.find_nodes(op="placeholder"):
+        val = node.meta.get("val")
+        sizes = (*val.shape, *val.stride()) if isinstance(val, torch.Tensor) else (val,)
+        for size in sizes:
+            expr = getattr(getattr(size, "node", None), "expr", None)
+            if isinstance(expr, sympy.Symbol):
+                found.add(expr.name)
+    return found
+
+
+def symbols_of(value: Any) -> set[str]:
+    """Names of the symbols in a value: a scalar, a tensor's sizes, strides and offset, or a nest of these."""
+    names: set[str] = set()
+
+    def look(leaf: Any) -> Any:
+        if isinstance(leaf, _SCALARS):
+            names.update(str(symbol) for symbol in leaf.node.expr.free_symbols)
+        elif isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
+            for size in (*leaf.shape, *leaf.stride(), leaf.storage_offset()):
+                if not isinstance(size, int):
+                    look(size)
+        return leaf
+
+    tree_map(look, value)
+    return names
+
+
+class Sizes:
+    """Puts numbers for symbols; ``numbers`` by name."""
+
+    def __init__(self, graph: fx.Graph, numbers: Mapping[str, int]) -> None:
+        self.numbers = dict(numbers)
+        self.ctx = context_of(graph)
+        self._values: dict[int, tuple[Any, Any]] = {}
+
+    def value(self, value: Any) -> Any:
+        """``value`` with numbers put in; the same object where nothing changes."""
+        known = self._values.get(id(value))
+        if known is not None and known[0] is value:
+            return known[1]
+        made = tree_map(self._leaf, value) if self.concerns(value) else value
+        self._values[id(value)] = (value, made)
+        return made
+
+    def concerns(self, value: Any) -> bool:
+        """Whether one of the symbols is in a value."""
+        return not symbols_of(value).isdisjoint(self.numbers)
+
+    def _leaf(self, leaf: Any) -> Any:
+        if isinstance(leaf, _SCALARS):
+            return self._scalar(leaf)
+        if isinstance(leaf, torch.Tensor) and self.concerns(leaf):
+            return self._tensor(leaf)
+        return leaf
+
+    def _scalar(self, value: Any) -> Any:
+        if isinstance(value, int) or not self.concerns(value):
+            return value
+        expr = value.node.expr
+        numbers = {s: sympy.Integer(self.numbers[str(s)]) for s in expr.free_symbols if str(s) in self.numbers}
+        return self.ctx.scalar(expr.xreplace(numbers), _KINDS[type(value)])
+
+    def _tensor(self, old: torch.Tensor) -> FakeTensor:
+        shape, stride = [list(map(self._scalar, sizes)) for sizes in (old.shape, old.stride())]
+        offset = self._scalar(old.storage_offset())
+        grad = requires_grad_of(old)
+        return self.ctx.tensor(shape, stride, old.dtype, old.device, requires_grad=grad, storage_offset=offset)
+
+
+def only_sizes(target: Any) -> bool:
+    """Whether an op computes with sizes only, so that a number may stand for its result."""
+    name = ops.op_name(target)
+    return name in _ASKS or (name.partition(".")[0] in _ARITHMETIC and not ops.is_getitem(target))
+
+
+def is_guard(target: Any) -> bool:
+    """Whether the op only checks a scalar."""
+    return ops.op_name(target) in _ASSERTS | _RANGES
+
+
+def holds(node: fx.Node, value_of: Callable[[Any], Any]) -> bool | None:
+    """Whether a guard holds; None when its value is not a number yet. ``value_of`` gives the value of an argument."""
+    if ops.op_name(node.target) in _ASSERTS:
+        found = value_of(ops.argument(node, "self"))
+        return bool(found) if isinstance(found, (bool, int)) else None
+    size = value_of(ops.argument(node, "size"))
+    if type(size) is not int:
+        return None
+    low, high = ops.argument(node, "min"), ops.argument(node, "max")
+    return (low is None or size >= low) and (high is None or size <= high)
+
+
+def told(numbers: Mapping[str, int]) -> str:
+    """``u0 = 160, u1 = 8``."""
+    return ", ".join(f"{name} = {number}" for name, number in numbers.items())

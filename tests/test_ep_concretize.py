@@ -1,0 +1,225 @@
+"""Numbers for symbols that stand for tokens: what is rewritten, what goes, what is refused, and that it is verified."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import sympy
+import torch
+from torch import fx
+
+from commcc.errors import CommccError, InputError
+from commcc.passes.ep_concretize import EpConcretize
+from commcc.passes.options import parse_pipeline
+from commcc.pipeline import run
+from commcc.serialization import load, save
+from commcc.serialization.fx_text import parse_text
+from commcc.serialization.propagate import propagate
+from commcc.verify import verify
+
+HINTS = "torchtitan_chunk_symbol_hints"
+GRAPH = """\
+class GraphModule(torch.nn.Module):
+    def forward(self, x: "f32[u0, 8][8, 1]cpu", w: "f32[8, 8][8, 1]cpu"):
+        size: "Sym(u0)" = torch.ops.aten.sym_size.int(x, 0)
+        ge: "Sym(u0 >= 2)" = operator.ge(size, 2)
+        check = torch.ops.aten._assert_scalar.default(ge, "tokens")
+        half: "Sym((u0//2))" = operator.floordiv(size, 2)
+        cut: "f32[(u0//2), 8][8, 1]cpu" = torch.ops.aten.slice.Tensor(x, 0, 0, half)
+        mm: "f32[(u0//2), 8][8, 1]cpu" = torch.ops.aten.mm.default(cut, w)
+        flat: "f32[8*((u0//2))][1]cpu" = torch.ops.aten.view.default(mm, [-1])
+        t: "f32[8, (u0//2)][1, 8]cpu" = torch.ops.aten.transpose.int(mm, 0, 1)
+        zeros: "f32[(u0//2), 3][3, 1]cpu" = torch.ops.aten.new_zeros.default(x, [half, 3])
+        return (flat, t, zeros)
+"""
+
+
+def program(text: str = GRAPH, **marks: int):
+    made = parse_text(text, "test")
+    first = next(iter(made.graph.nodes))
+    first.meta[HINTS] = marks
+    return made
+
+
+def node(made, name: str) -> fx.Node:
+    return next(each for each in made.graph.nodes if each.name == name)
+
+
+def settled(made, text: str = "ep-concretize"):
+    result = run(made, parse_pipeline(text))
+    assert result.verified == "proved"
+    return result
+
+
+def test_sizes_become_numbers_and_strides_stay():
+    before = program(u0=160)
+    result = settled(before)
+    after = result.program
+    names = [each.name for each in after.graph.nodes]
+    assert names == ["x", "w", "cut", "mm", "flat", "t", "zeros", "output"]
+    assert node(after, "cut").args == (node(after, "x"), 0, 0, 80)
+    assert node(after, "zeros").args[1] == [80, 3]
+    t = node(after, "t").meta["val"]
+    assert (tuple(t.shape), t.stride()) == ((8, 80), (1, 8))
+    assert all(type(size) is int for each in after.graph.nodes for size in getattr(each.meta.get("val"), "shape", ()))
+    assert HINTS not in node(after, "x").meta and HINTS in node(before, "x").meta
+    assert after.header["fixed"] == {"u0": 160} and "u0" not in after.header.get("symbols", {})
+    report = result.steps[-1].report
+    assert (report["fixed"], report["sizes_gone"], report["guards_gone"]) == ("u0 = 160", 3, 1)
+    x, w = torch.randn(160, 8), torch.randn(8, 8)
+    out = after.graph_module()(x, w)
+    assert torch.equal(out[1], (x[:80] @ w).T) and out[2].shape == (80, 3)
+
+
+def test_nothing_is_marked_nothing_changes():
+    made = parse_text(GRAPH, "test")
+    result = run(made, parse_pipeline("ep-concretize"))
+    assert not result.changed and result.steps[0].report["fixed"].startswith("none")
+
+
+def test_numbers_that_are_given():
+    after = settled(parse_text(GRAPH, "test"), "ep-concretize{symbols=u0=32}").program
+    assert tuple(node(after, "mm").meta["val"].shape) == (16, 8)
+
+
+def test_symbols_as_keys_survive_files(tmp_path):
+    made = program()
+    node(made, "x").meta[HINTS] = {sympy.Symbol("u0"): 160}
+    for name in ("a.fx.txt.gz", "a.pt2"):
+        save(made, tmp_path / name)
+        after = settled(load(tmp_path / name)).program
+        assert tuple(node(after, "mm").meta["val"].shape) == (80, 8)
+        save(after, tmp_path / f"b{name}")
+        again = load(tmp_path / f"b{name}")
+        assert again.header["fixed"] == {"u0": 160}
+        assert verify(load(tmp_path / name), again).status == "proved"
+
+
+MIXED = """\
+class GraphModule(torch.nn.Module):
+    def forward(self, x: "f32[u0, 8][8, 1]cpu", n: "i64[][]cpu"):
+        item: "Sym(u1)" = torch.ops.aten._local_scalar_dense.default(n)
+        size: "Sym(u0)" = torch.ops.aten.sym_size.int(x, 0)
+        both: "Sym(u0 + u1)" = operator.add(size, item)
+        zeros: "f32[u0 + u1, u0][u0, 1]cpu" = torch.ops.aten.new_zeros.default(x, [both, size])
+        return (zeros, size)
+"""
+
+
+def test_foreign_symbols_stay():
+    after = settled(program(MIXED, u0=160)).program
+    zeros = node(after, "zeros").meta["val"]
+    assert [str(size) for size in zeros.shape] == ["u1 + 160", "160"]
+    assert zeros.stride() == (160, 1)
+    assert node(after, "both").args == (160, node(after, "item"))
+    returned = list(after.graph.nodes)[-1].args[0][1]
+    assert returned.name == "size" and returned.meta["val"] == 160, "what the graph returns stays a node"
+
+
+def test_tuples_examples_and_inputs_that_are_sizes():
+    text = """\
+class GraphModule(torch.nn.Module):
+    def forward(self, s7: "Sym(s7)", x: "f32[s7, 8][8, 1]cpu"):
+        split = torch.ops.aten.split_with_sizes.default(x, [s7], 0)
+        part: "f32[s7, 8][8, 1]cpu" = split[0]
+        return (part,)
+"""
+    made = propagate(program(text, s7=6))
+    part = node(made, "part")
+    part.meta["example_value"] = part.meta["val"].shape[0]
+    after = settled(made).program
+    assert node(after, "s7").meta["val"] == 6
+    assert node(after, "split").args[1] == [6]
+    assert tuple(node(after, "split").meta["val"][0].shape) == (6, 8)
+    assert node(after, "part").meta["example_value"] == 6
+
+
+def with_subgraph():
+    text = """\
+class GraphModule(torch.nn.Module):
+    def forward(self, x: "f32[u0, 8][8, 1]cpu", y: "f32[u0, 8][8, 1]cpu"):
+        relu: "f32[u0, 8][8, 1]cpu" = torch.ops.aten.relu.default(x)
+        mul: "f32[u0, 8][8, 1]cpu" = torch.ops.aten.mul.Tensor(relu, y)
+        return (mul,)
+"""
+    from commcc.apply import apply_plan
+    from commcc.index import build_index
+    from commcc.plan import ControlEdge, Plan
+
+    made = program(text, u0=4)
+    index = build_index(made)
+    edge = ControlEdge(index.position["mul"], index.position["relu"], "test")
+    return apply_plan(made, index, Plan("test", index.fingerprint, control=(edge,)))
+
+
+def test_subgraphs_too():
+    before = with_subgraph()
+    after = settled(before).program
+    inner = after.root.get_submodule("subgraph_mul")
+    shapes = [tuple(each.meta["val"].shape) for each in inner.graph.nodes if "val" in each.meta]
+    assert shapes and set(shapes) == {(4, 8)}
+    old = before.root.get_submodule("subgraph_mul")
+    assert any("u0" in str(each.meta["val"].shape) for each in old.graph.nodes if "val" in each.meta), "untouched"
+
+
+@pytest.mark.parametrize(
+    ("marks", "options", "message"),
+    [
+        ({"u0": 1}, "", "does not hold for u0 = 1: tokens"),
+        ({"u0": -1}, "", "a number from 1"),
+        ({"u0": True}, "", "a number from 1"),
+        ({"u9": 4}, "", "'u9' is no size of an input.*can be fixed: u0"),
+        ({}, "{symbols=u0}", "'u0' is not a symbol and its number"),
+        ({}, "{symbols=u0=3:u0=4}", "'u0' is given twice"),
+        ({}, "{symbols=u0=0}", "is not a symbol and its number"),
+    ],
+)
+def test_what_is_refused(marks, options, message):
+    with pytest.raises(CommccError, match=message):
+        run(program(**marks), parse_pipeline(f"ep-concretize{options}"))
+
+
+def test_sizes_of_the_device_and_out_of_range_are_refused():
+    with pytest.raises(InputError, match="'u1' is no size of an input"):
+        run(program(MIXED), parse_pipeline("ep-concretize{symbols=u1=4}"))
+    made = replace(program(u0=160), header={"symbols": {"u0": [2, 100, None]}})
+    with pytest.raises(InputError, match="'u0' cannot be 160: the graph says that it is from 2 to 100"):
+        run(made, parse_pipeline("ep-concretize"))
+    second = program(u0=160)
+    node(second, "w").meta["custom"] = {HINTS: {"u0": 80}}
+    with pytest.raises(InputError, match="'u0' is 80 here and 160"):
+        run(second, parse_pipeline("ep-concretize"))
+
+
+def test_the_verifier_sees_wrong_numbers():
+    before = program(u0=160)
+    after = settled(before).program
+    assert [str(note) for note in verify(before, after).notes if note.rule == "input"] == [
+        "input: compared for u0 = 160 only, which AFTER is fixed to"
+    ]
+    lied = replace(after, header={**after.header, "fixed": {"u0": 161}})
+    assert verify(before, lied).status == "different"
+    for claim in ({"u0": "160"}, {"u5": 3}, {"u0": 1}, {"u0": True}):
+        assert verify(before, replace(after, header={"fixed": claim})).status == "different", claim
+    assert verify(before, replace(after, header={})).status == "different"
+
+
+def test_the_verifier_sees_an_assert_that_is_gone():
+    before = program(
+        MIXED.replace(
+            'both: "',
+            'ge: "Sym(u1 >= 2)" = operator.ge(item, 2)\n        '
+            'check = torch.ops.aten._assert_scalar.default(ge, "m")\n        both: "',
+        ),
+        u0=8,
+    )
+    after = settled(before).program
+    assert "check" in [each.name for each in after.graph.nodes], "it asks for what only the device knows"
+    node(after, "check").graph.erase_node(node(after, "check"))
+    assert verify(before, after).status == "different"
+
+
+def test_options_print_back():
+    (made,) = parse_pipeline("ep-concretize{symbols=u0=160:u3=8}")
+    assert isinstance(made, EpConcretize) and made.symbols == ("u0=160", "u3=8")
