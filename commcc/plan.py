@@ -153,6 +153,55 @@ class FixedSize:
 
 
 @dataclass(frozen=True)
+class Cut:
+    """An activation from outside that is split along ``dim`` for the chunks of a region."""
+
+    node: Node
+    dim: Count
+
+
+@dataclass(frozen=True)
+class Join:
+    """How a value that leaves a region becomes whole: ``rows`` (concatenated along ``dim``), ``sum``, or ``last`` (the
+    last of a chain of writes). proof: why that is the same value.
+    """
+
+    node: Node
+    how: str
+    dim: Count | None
+    proof: str
+
+
+@dataclass(frozen=True)
+class Resize:
+    """An argument of a node, or the place in a list of sizes, that becomes ``per`` times the units of a chunk."""
+
+    node: Node
+    argument: str
+    place: Count | None
+    per: Count
+
+
+@dataclass(frozen=True)
+class ChunkedRegion:
+    """The nodes of a module, in one direction, that every chunk of its tokens gets a clone of.
+
+    extent: units that are cut; sizes: units of each chunk. chained: writes to a buffer that the chunks share, each on
+    what the chunk before has written.
+    """
+
+    root: str
+    backward: bool
+    extent: Count
+    sizes: tuple[Count, ...]
+    body: tuple[Node, ...]
+    cuts: tuple[Cut, ...]
+    joins: tuple[Join, ...]
+    resized: tuple[Resize, ...] = ()
+    chained: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True)
 class LeftOut:
     """A collective that could have been merged but was not, and why."""
 
@@ -186,6 +235,7 @@ class Plan:
     control: tuple[ControlEdge, ...] = ()
     host_copies: tuple[HostCopy, ...] = ()
     sizes: tuple[FixedSize, ...] = ()
+    chunked: tuple[ChunkedRegion, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     report: Mapping[str, Json] = field(default_factory=dict)
 
@@ -202,5 +252,6 @@ class Plan:
             self.control,
             self.host_copies,
             self.sizes,
+            self.chunked,
         )
         return self.order is not None or any(edits)

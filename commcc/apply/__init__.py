@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from commcc.apply.chunk import chunked
 from commcc.apply.concrete import fix_sizes, fixed_header
 from commcc.apply.control import hold
 from commcc.apply.emit import emit
@@ -45,6 +46,8 @@ def apply_plan(program: Program, index: GraphIndex, plan: Plan) -> Program:
             raise InternalError("a plan that fixes sizes cannot change anything else", where=plan.pass_text)
         graph, root = fix_sizes(program.graph, program.root, plan.sizes)
         return replace(program, graph=graph, root=root, header=fixed_header(program.header, plan.sizes))
+    if plan.chunked:
+        return chunked(program, index, plan)
     check_host_copies(index, plan)
     if removed(plan):
         graph = without(program.graph, index, plan)

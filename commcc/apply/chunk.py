@@ -1,0 +1,192 @@
+"""Cuts modules in chunks: every node of a region's body is cloned for each chunk of its tokens.
+
+    y = mm(x, w)        ->    split = split_with_sizes(x, [30, 30])
+                              y_chunk0 = mm(split[0], w);  y_chunk1 = mm(split[1], w)
+                              y = cat([y_chunk0, y_chunk1])
+
+1. Clones of a node stand side by side where it stood, so that everything else keeps its place.
+2. Activations from outside are split before their first use; what is made for each chunk in the forward body is read
+   there again by the backward one.
+3. Sizes that the host reads from tensors become symbols of each chunk.
+4. Writes to a buffer that the chunks share are chained: each writes to what the one before has written.
+
+Values (shapes, strides) come from running the ops on fake tensors of a chunk's size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from commcc import ops
+from commcc.apply.chunk_values import ChunkValues
+from commcc.apply.fakes import contiguous_strides
+from commcc.ep.annotations import Mark, marked
+from commcc.ep.chunk.lab import resized_arguments
+from commcc.ep.chunk.resize import Resized
+from commcc.errors import InternalError
+from commcc.program import copy_node
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from commcc.index import GraphIndex
+    from commcc.plan import ChunkedRegion, Join, Plan
+    from commcc.program import Program
+
+_BOUNDARY_KEYS = ("stack_trace", "seq_nr", "nn_module_stack", "fwd_nn_module_stack")
+
+
+def chunked(program: Program, index: GraphIndex, plan: Plan) -> Program:
+    """The program with the plan's regions cut."""
+    other = (plan.buckets, plan.moves, plan.order, plan.duplicates, plan.dead, plan.regroups, plan.tags, plan.control)
+    if any(other):
+        raise InternalError("a plan that cuts modules cannot change anything else", where=plan.pass_text)
+    return _Chunker(program, index, plan).run()
+
+
+class _Chunker:
+    """One rewrite. env: whole values by old node; clones: for each module and chunk, its values by old node."""
+
+    def __init__(self, program: Program, index: GraphIndex, plan: Plan) -> None:
+        self.program, self.index, self.plan = program, index, plan
+        self.nodes = list(program.graph.nodes)
+        self.graph = fx.Graph()
+        self.taken = {node.name for node in self.nodes}
+        self.env: dict[fx.Node, fx.Node] = {}
+        self.values = ChunkValues(program)
+        self.clones: dict[str, list[dict[fx.Node, fx.Node]]] = {}
+        self.region_of = {node: region for region in plan.chunked for node in region.body}
+        if len(self.region_of) != sum(len(region.body) for region in plan.chunked):
+            raise InternalError("a node is in two regions", where=plan.pass_text)
+        self.joins = {join.node: join for region in plan.chunked for join in region.joins}
+        self.resized: dict[int, list[Resized]] = {}
+        for region in plan.chunked:
+            for each in region.resized:
+                self.resized.setdefault(each.node, []).append(Resized(each.argument, each.place, each.per))
+
+    def run(self) -> Program:
+        dead = self._dead()
+        for number, node in enumerate(self.nodes):
+            region = self.region_of.get(number)
+            if region is not None:
+                self._clone(number, node, region)
+            elif number not in dead:
+                missing = [used.name for used in node._input_nodes if used not in self.env]
+                if missing:
+                    raise InternalError(f"'{node.name}' needs the whole of '{missing[0]}'", where=self.plan.pass_text)
+                self.env[node] = copy_node(self.graph, node, self.env)
+        self.graph.lint()
+        return replace(self.program, graph=self.graph, header=self.values.header())
+
+    def _dead(self) -> set[int]:
+        """Nodes outside the regions whose results nothing needs and that read a body."""
+        found: set[int] = set()
+        for number in reversed(range(len(self.nodes))):
+            unused = all(user in found for user in self.index.users[number])
+            stays = number in self.index.stays or self.index.ops[number] in ("placeholder", "output")
+            if unused and not stays and number not in self.region_of:
+                found.add(number)
+        return found
+
+    def _clone(self, number: int, node: fx.Node, region: ChunkedRegion) -> None:
+        clones = self.clones.setdefault(region.root, [{} for _ in region.sizes])
+        for cut in region.cuts:
+            if self.nodes[cut.node] in node._input_nodes and self.nodes[cut.node] not in clones[0]:
+                self._split(cut.node, cut.dim, node, region)
+        edits = self.resized.get(number, ())
+        for chunk, part in enumerate(region.sizes):
+            args, kwargs = resized_arguments(node, edits, part)
+            if number in region.chained and chunk:
+                args = (clones[chunk - 1][node], *args[1:])
+            known = _Either(clones[chunk], self.env, set(clones[chunk - 1].values()) if chunk else set())
+            val = self.values.of(region, chunk, node, edits)
+            made = self._make(
+                node.target, fx.node.map_arg((args, kwargs), known.__getitem__), f"{node.name}_chunk{chunk}", val
+            )
+            mark = Mark(region.root, "body", region.backward, chunk, node.name)
+            made.meta = {**marked(node.meta, mark), **({"val": val} if "val" in node.meta else {})}
+            clones[chunk][node] = made
+        if number in self.joins:
+            self._join(node, region, self.joins[number])
+
+    def _make(self, target: Any, arguments: Any, name: str, val: Any) -> fx.Node:
+        args, kwargs = arguments
+        while name in self.taken:
+            name += "_"
+        self.taken.add(name)
+        node = self.graph.create_node("call_function", target, tuple(args), dict(kwargs), name)
+        if node.name != name:
+            node.name = name
+        node.meta["val"] = val
+        return node
+
+    def _boundary(self, target: str, args: tuple[Any, ...], name: str, val: Any, like: fx.Node, mark: Mark) -> fx.Node:
+        made = self._make(ops.overload(target), (args, {}), name, val)
+        kept = {key: like.meta[key] for key in _BOUNDARY_KEYS if key in like.meta}
+        made.meta = {**marked(kept, mark), "val": val}
+        return made
+
+    def _split(self, number: int, dim: int, user: fx.Node, region: ChunkedRegion) -> None:
+        source = self.nodes[number]
+        whole = source.meta["val"]
+        sizes = [int(whole.shape[dim]) // region.extent * part for part in region.sizes]
+        mark = Mark(region.root, "split_boundary", region.backward)
+        vals = self.values.pieces(whole, sizes, dim)
+        args = (self.env[source], sizes) if dim == 0 else (self.env[source], sizes, dim)
+        split = self._boundary("aten.split_with_sizes.default", args, f"{source.name}_chunk_split", vals, user, mark)
+        for chunk, val in enumerate(vals):
+            own = replace(mark, chunk=chunk)
+            name = f"{source.name}_chunk{chunk}"
+            piece = self._boundary("operator.getitem", (split, chunk), name, val, user, own)
+            if whole.is_contiguous() and not val.is_contiguous():
+                copied = self.values.like(val, tuple(val.shape))
+                piece = self._boundary("aten.clone.default", (piece,), f"{name}_contiguous", copied, user, own)
+                piece.kwargs = {"memory_format": torch.contiguous_format}
+            self.clones[region.root][chunk][source] = piece
+        self.values.give(region, source, dim)
+
+    def _join(self, node: fx.Node, region: ChunkedRegion, join: Join) -> None:
+        parts = [clones[node] for clones in self.clones[region.root]]
+        name = f"{node.name}_chunk_materialized"
+        mark = Mark(region.root, "materialization", region.backward)
+        if join.how == "last":
+            self.env[node] = parts[-1]
+        elif join.how == "rows":
+            assert join.dim is not None
+            whole = node.meta["val"]
+            dense = tuple(whole.stride()) == contiguous_strides(tuple(whole.shape))
+            val = whole if dense else self.values.like(whole, tuple(whole.shape))
+            args = (parts,) if join.dim == 0 else (parts, join.dim)
+            self.env[node] = self._boundary("aten.cat.default", args, name, val, node, mark)
+        else:
+            self.env[node] = self._sum(node, parts, name, replace(mark, proof=self._proof(node, region)))
+
+    def _sum(self, node: fx.Node, parts: list[fx.Node], name: str, mark: Mark) -> fx.Node:
+        """Added up from the left, chunk by chunk."""
+        total = parts[0]
+        for chunk, part in enumerate(parts[1:], 1):
+            own = name if chunk == len(parts) - 1 else f"{node.name}_chunk_sum{chunk}"
+            total = self._boundary("aten.add.Tensor", (total, part), own, node.meta["val"], node, mark)
+        return total
+
+    def _proof(self, node: fx.Node, region: ChunkedRegion) -> str:
+        if all(user.op == "output" for user in node.users):
+            return "graph_output_partial_sum"
+        return "backward_partial_sum" if region.backward else "partial_sum"
+
+
+class _Either:
+    """Values of a chunk where it has its own, whole ones elsewhere, and new nodes as they are."""
+
+    def __init__(self, own: Mapping[fx.Node, fx.Node], whole: Mapping[fx.Node, fx.Node], new: set[fx.Node]) -> None:
+        self.own, self.whole, self.new = own, whole, new
+
+    def __getitem__(self, node: fx.Node) -> fx.Node:
+        if node in self.new:
+            return node
+        found = self.own.get(node)
+        return found if found is not None else self.whole[node]

@@ -1,0 +1,162 @@
+"""Values of the nodes of a chunked graph, and the symbols in them.
+
+A body is run once for each chunk size on fake tensors apart from the program's; the results are put into the program's
+own context, with new names for the sizes that each chunk reads from its tensors.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
+
+from commcc import ops
+from commcc.apply.fakes import contiguous_strides
+from commcc.ep.chunk.grid import Grid
+from commcc.ep.chunk.lab import Lab, scaled_up, symbol_ranges
+from commcc.serialization.shapes import ShapeContext
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import sympy
+    from torch import fx
+
+    from commcc.ep.chunk.resize import Resized
+    from commcc.plan import ChunkedRegion
+    from commcc.program import Program
+    from commcc.terms import Json
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+class ChunkValues:
+    """Values by region, chunk and node. names: for each module and chunk, its name of each symbol of the whole."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.ranges = symbol_ranges(program)
+        self.ctx = _context(program)
+        self.labs: dict[tuple[str, int], Lab] = {}
+        self.ran: dict[tuple[str, int, fx.Node], Any] = {}
+        self.static: dict[tuple[str, int, fx.Node], Any] = {}
+        self.names: dict[tuple[str, int], dict[str, str]] = {}
+        self.symbols: dict[str, Json] = {}
+        self.replaced: set[str] = set()
+        self._next = 1 + max((int(name[1:]) for name in self.ranges if name[1:].isdecimal()), default=-1)
+
+    def give(self, region: ChunkedRegion, source: fx.Node, dim: int) -> None:
+        """Let a split activation be an operand in all chunks of a module."""
+        for part in dict.fromkeys(region.sizes):
+            self._lab(region, part).give(source, dim)
+
+    def of(self, region: ChunkedRegion, chunk: int, node: fx.Node, resized: Iterable[Resized]) -> Any:
+        """The value of a clone."""
+        part = region.sizes[chunk]
+        key = (region.root, part, node)
+        if key not in self.ran:
+            self.ran[key] = self._lab(region, part).run(node, resized)
+        if key in self.static:
+            return self.static[key]
+        made = self._instance(region, chunk, node.meta.get("val"), self.ran[key], is_new=ops.is_host_sync(node.target))
+        if not any(_symbolic(leaf) for leaf in pytree.tree_leaves(made)):
+            self.static[key] = made
+        return made
+
+    def _lab(self, region: ChunkedRegion, part: int) -> Lab:
+        key = (region.root, part)
+        if key not in self.labs:
+            self.labs[key] = Lab(self.ranges, Grid(region.extent), part)
+        return self.labs[key]
+
+    def _instance(self, region: ChunkedRegion, chunk: int, recorded: Any, value: Any, *, is_new: bool = False) -> Any:
+        """What ran in the laboratory as a value of the program."""
+        if isinstance(value, torch.Tensor):
+            shape = [self._size(region, chunk, *pair) for pair in zip(recorded.shape, value.shape, strict=True)]
+            stride = [self._size(region, chunk, *pair) for pair in zip(recorded.stride(), value.stride(), strict=True)]
+            return self.ctx.tensor(shape, stride, value.dtype, value.device)
+        if isinstance(value, (list, tuple)):
+            parts = [self._instance(region, chunk, *pair) for pair in zip(recorded, value, strict=True)]
+            return parts if isinstance(recorded, list) else tuple(parts)
+        if not isinstance(value, _SYMBOLIC):
+            return value
+        if is_new and value.node.expr.is_Symbol and recorded.node.expr.is_Symbol:
+            self._declare(region, chunk, str(recorded.node.expr))
+        return self.ctx.parse_symbolic(str(self._renamed(region, chunk, recorded.node.expr)))
+
+    def _size(self, region: ChunkedRegion, chunk: int, recorded: Any, value: Any) -> Any:
+        if type(recorded) is int or type(value) is int:
+            if type(value) is not int:
+                back = {fresh: old for old, fresh in self._lab(region, region.sizes[chunk]).fresh.items()}
+                expr = value.node.expr
+                own = {
+                    s: self.ctx.symbol(self._name(region, chunk, back.get(s.name, s.name))) for s in expr.free_symbols
+                }
+                return self.ctx.integer(expr.xreplace(own))
+            if type(recorded) is int:
+                return value
+        return self.ctx.integer(self._renamed(region, chunk, recorded.node.expr))
+
+    def _renamed(self, region: ChunkedRegion, chunk: int, expr: sympy.Expr) -> sympy.Expr:
+        return expr.xreplace({s: self.ctx.symbol(self._name(region, chunk, s.name)) for s in expr.free_symbols})
+
+    def _name(self, region: ChunkedRegion, chunk: int, name: str) -> str:
+        return self.names.get((region.root, chunk), {}).get(name, name)
+
+    def _declare(self, region: ChunkedRegion, chunk: int, name: str) -> None:
+        """A symbol for a size that this chunk reads; bounds and hint are those of the whole, scaled and rounded up."""
+        fresh = f"u{self._next}"
+        self._next += 1
+        lower, upper = self.ranges.get(name, (0, None))
+        grid, part = Grid(region.extent), region.sizes[chunk]
+        upper = scaled_up(upper, grid, part)
+        self.ctx.declare(fresh, lower=lower, upper=upper)
+        self.names.setdefault((region.root, chunk), {})[name] = fresh
+        table = self.program.header.get("symbols")
+        told = table.get(name) if isinstance(table, dict) else None
+        hint = told[2] if isinstance(told, (list, tuple)) and len(told) == 3 and type(told[2]) is int else None
+        self.symbols[fresh] = [lower, upper, scaled_up(hint, grid, part)]
+        self.replaced.add(name)
+
+    def pieces(self, whole: torch.Tensor, sizes: Sequence[int], dim: int) -> list[Any]:
+        """Values of the parts of ``whole`` along ``dim``."""
+        made, start = [], 0
+        for size in sizes:
+            shape = [size if place == dim else extent for place, extent in enumerate(whole.shape)]
+            offset = whole.storage_offset() + start * whole.stride()[dim]
+            made.append(self.ctx.tensor(shape, list(whole.stride()), whole.dtype, whole.device, storage_offset=offset))
+            start += size
+        return made
+
+    def like(self, val: torch.Tensor, shape: Sequence[int]) -> Any:
+        """A fresh tensor of this shape."""
+        return self.ctx.tensor(list(shape), list(contiguous_strides(shape)), val.dtype, val.device)
+
+    def header(self) -> dict[str, Json]:
+        """The program's header with the symbols of the chunks in place of those of the whole."""
+        header: dict[str, Any] = dict(self.program.header)
+        if not self.symbols:
+            return header
+        table = header.get("symbols")
+        old = {} if not isinstance(table, dict) else {k: v for k, v in table.items() if k not in self.replaced}
+        header["symbols"] = {**old, **self.symbols}
+        return header
+
+
+def _symbolic(leaf: Any) -> bool:
+    sizes = (*leaf.shape, *leaf.stride()) if isinstance(leaf, torch.Tensor) else (leaf,)
+    return any(isinstance(size, _SYMBOLIC) for size in sizes)
+
+
+def _context(program: Program) -> ShapeContext:
+    """A context around the fake mode that the program's values share."""
+    ctx = ShapeContext()
+    for node in program.graph.nodes:
+        val = node.meta.get("val")
+        if isinstance(val, FakeTensor):
+            ctx.fake_mode = val.fake_mode
+            ctx.shape_env = ctx.fake_mode.shape_env or ctx.shape_env
+            break
+    return ctx

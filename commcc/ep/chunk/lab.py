@@ -1,0 +1,197 @@
+"""Ops of a body run on fake tensors of a chunk's size, apart from the program's own values.
+
+    lab = Lab(symbol_ranges(program), grid, part=15)
+    lab.give(x, dim=0)                 # [60, 32] -> [15, 32]
+    lab.run(mm, resized=())            # what the op returns in a chunk
+
+Every chunk size has a laboratory: symbols and values of its own, so that nothing that a shape function learns
+about the sizes of a chunk gets into the program. Sizes that the host reads from tensors (``.item()``) are new
+symbols in it. Limits: an op that cannot run on symbolic sizes gets its recorded shape with these symbols put in.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from commcc import ops
+from commcc.serialization.fake_ops import Evaluator, UnknownValue
+from commcc.serialization.propagate import _quiet
+from commcc.serialization.shapes import ShapeContext
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import sympy
+
+    from commcc.ep.chunk.grid import Grid
+    from commcc.ep.chunk.resize import Resized
+    from commcc.program import Program
+
+    Ranges = Mapping[str, tuple[int | None, int | None]]
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+class CannotRun(Exception):
+    """The op does not take operands of a chunk's size; the text says why."""
+
+
+class Lab:
+    """Values of one region's bodies, forward and backward, at one chunk size.
+
+    values: by node of the program. fresh: for symbols that the body makes, the laboratory's own.
+    """
+
+    def __init__(self, ranges: Ranges, grid: Grid, part: int) -> None:
+        self.grid, self.part, self.ranges = grid, part, ranges
+        self.ctx = ShapeContext()
+        self.evaluator = Evaluator(self.ctx)
+        self.values: dict[fx.Node, Any] = {}
+        self.fresh: dict[str, str] = {}
+        self._outside: dict[fx.Node, Any] = {}
+        self._next = 1 + max((int(name[1:]) for name in self.ranges if name[1:].isdecimal()), default=-1)
+
+    def give(self, node: fx.Node, dim: int) -> None:
+        """Let ``node``, cut along ``dim``, be an operand."""
+        val = node.meta["val"]
+        shape = list(val.shape)
+        shape[dim] = self.grid.scaled(shape[dim], self.part)
+        whole = self.ctx.tensor(self._numbers(val.shape), self._numbers(val.stride()), val.dtype, val.device)
+        piece = self.evaluator.call(torch.ops.aten.slice.Tensor, (whole, dim, 0, shape[dim]), {})
+        if whole.is_contiguous() and not piece.is_contiguous():
+            piece = self.ctx.tensor(shape, _contiguous(shape), val.dtype, val.device)
+        self.values[node] = piece
+
+    def run(self, node: fx.Node, resized: Iterable[Resized]) -> Any:
+        """The chunk's value of ``node``, which is kept; :class:`CannotRun` when there is none."""
+        recorded = node.meta.get("val")
+        symbol = _symbol_of(recorded)
+        if ops.is_host_sync(node.target) and symbol is not None:
+            self.values[node] = self._new_symbol(symbol)
+            return self.values[node]
+        args, kwargs = resized_arguments(node, resized, self.part)
+        args, kwargs = fx.node.map_arg((args, kwargs), self._operand)
+        try:
+            with _quiet():
+                self.values[node] = self.evaluator.run(node.target, args, kwargs)
+        except UnknownValue as unknown:
+            self.values[node] = self._recorded(node, args, kwargs, str(unknown))
+        return self.values[node]
+
+    def _recorded(self, node: fx.Node, args: Any, kwargs: Any, why: str) -> Any:
+        leaves = pytree.tree_leaves((args, kwargs, node.meta.get("val")))
+        if not any(_is_symbolic(leaf) for leaf in leaves):
+            raise CannotRun(why)
+        return self._translated(node.meta.get("val"))
+
+    def _operand(self, node: fx.Node) -> Any:
+        if node in self.values:
+            return self.values[node]
+        if node not in self._outside:
+            self._outside[node] = self._translated(node.meta.get("val"))
+        return self._outside[node]
+
+    def _translated(self, value: Any) -> Any:
+        """A value of the program as one of the laboratory."""
+        if isinstance(value, torch.Tensor):
+            sizes, strides = self._numbers(value.shape), self._numbers(value.stride())
+            return self.ctx.tensor(sizes, strides, value.dtype, value.device)
+        if isinstance(value, (list, tuple)):
+            parts = [self._translated(part) for part in value]
+            return parts if isinstance(value, list) else tuple(parts)
+        return self.ctx.parse_symbolic(self._text(value)) if isinstance(value, _SYMBOLIC) else value
+
+    def _numbers(self, sizes: Iterable[Any]) -> list[Any]:
+        return [size if type(size) is int else self.ctx.integer(self._expr(size)) for size in sizes]
+
+    def _expr(self, size: Any) -> sympy.Expr:
+        expr = size.node.expr
+        return expr.xreplace({symbol: self._symbol(symbol.name) for symbol in expr.free_symbols})
+
+    def _symbol(self, name: str) -> sympy.Symbol:
+        if name not in self.fresh:
+            self._declare(name, *self.ranges.get(name, (None, None)))
+        return self.ctx.symbol(self.fresh.get(name, name))
+
+    def _declare(self, name: str, lower: int | None, upper: int | None) -> None:
+        if name not in self.ctx.symbols:
+            self.ctx.declare(name, lower=lower, upper=upper)
+            self.evaluator = Evaluator(self.ctx)  # a symbol needs an origin for shape functions to look up
+
+    def _text(self, value: Any) -> str:
+        return str(self._expr(value))
+
+    def _new_symbol(self, name: str) -> torch.SymInt:
+        fresh = self.fresh[name] = f"u{self._next}"
+        self._next += 1
+        lower, upper = self.ranges.get(name, (0, None))
+        self._declare(fresh, lower, scaled_up(upper, self.grid, self.part))
+        made: torch.SymInt = self.ctx.parse_integer(fresh)  # type: ignore[assignment]
+        return made
+
+
+def scaled_up(bound: int | None, grid: Grid, part: int) -> int | None:
+    """An upper bound on a number of tokens, for a chunk: rounded up."""
+    return None if bound is None else -(-bound * part // grid.extent)
+
+
+def symbol_ranges(program: Program) -> Ranges:
+    """Lower and upper bounds of all symbols that a program's header declares or its values use."""
+    table = program.header.get("symbols")
+    found: dict[str, tuple[int | None, int | None]] = {}
+    for name, entry in table.items() if isinstance(table, dict) else ():
+        if isinstance(entry, (list, tuple)) and len(entry) == 3:
+            lower, upper = (bound if type(bound) is int else None for bound in entry[:2])
+            found[name] = (lower, upper)
+    for node in program.graph.nodes:
+        for leaf in pytree.tree_leaves(node.meta.get("val")):
+            for name in sorted(_names(leaf)):
+                found.setdefault(name, (None, None))
+    return found
+
+
+def _names(leaf: Any) -> set[str]:
+    sizes = (*leaf.shape, *leaf.stride()) if isinstance(leaf, torch.Tensor) else (leaf,)
+    return {s.name for size in sizes if isinstance(size, _SYMBOLIC) for s in size.node.expr.free_symbols}
+
+
+def _symbol_of(value: Any) -> str | None:
+    """The name of a value that is one symbol."""
+    if not isinstance(value, torch.SymInt):
+        return None
+    expr = value.node.expr
+    return str(expr) if expr.is_Symbol else None
+
+
+def _is_symbolic(leaf: Any) -> bool:
+    if isinstance(leaf, torch.Tensor):
+        return any(type(size) is not int for size in leaf.shape)
+    return isinstance(leaf, _SYMBOLIC)
+
+
+def _contiguous(shape: Sequence[int]) -> list[int]:
+    strides = [1] * len(shape)
+    for i in range(len(shape) - 2, -1, -1):
+        strides[i] = strides[i + 1] * max(1, shape[i + 1])
+    return strides
+
+
+def resized_arguments(node: fx.Node, resized: Iterable[Resized], part: int) -> tuple[Any, Mapping[str, Any]]:
+    """The arguments of ``node`` with sizes for a chunk of ``part`` units."""
+    args, kwargs = list(node.args), dict(node.kwargs)
+    names = ops.argument_names(node.target)
+    for edit in resized:
+        by_name = edit.argument in kwargs
+        at = edit.argument if by_name else names.index(edit.argument)
+        holder: Any = kwargs if by_name else args
+        if edit.place is None:
+            holder[at] = edit.per * part
+            continue
+        sizes = list(holder[at])
+        sizes[edit.place] = edit.per * part
+        holder[at] = sizes
+    return tuple(args), kwargs

@@ -1,0 +1,78 @@
+"""What leaves a body, and how it becomes whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+from commcc.ep.chunk.refuse import named, refuse
+from commcc.ep.chunk.state import State
+from commcc.plan import Join
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from commcc.ep.chunk.body import Draft
+    from commcc.ep.chunk.region import Trial
+    from commcc.ep.chunk.view import View
+
+PROOFS = {
+    "rows": "the chunks are slices of it along this dimension",
+    "sum": "every chunk has its part of the sum",
+    "last": "the last of a chain of writes",
+}
+
+
+def kept_whole(view: View, trial: Trial, members: set[int]) -> set[int]:
+    """Nodes at the end of a body that run once on the whole: behind a reduction, and views in front of one.
+
+    Up from every graph output and reduction: nodes of one operand that is a part of a sum of the same dtype.
+    """
+    whole = set(trial.after)
+    ends = [node for node in members if any(view.index.ops[user] == "output" for user in view.index.users[node])]
+    ends += [pred for node in trial.after for pred in view.index.data_preds[node]]
+    for end in sorted(set(ends), reverse=True):
+        node = end
+        while node in members and _follows(view, trial, members | whole, node, whole):
+            whole.add(node)
+            node = view.index.data_preds[node][0]
+    return whole & members
+
+
+def _follows(view: View, trial: Trial, members: set[int], node: int, whole: set[int]) -> bool:
+    index = view.index
+    if node in whole or len(index.data_preds[node]) != 1 or node in index.stays:
+        return False
+    source = index.data_preds[node][0]
+    state, before, after = trial.states.get(view.nodes[source]), index.tensors[source], index.tensors[node]
+    if source not in members or not isinstance(state, State) or state.kind != "sum" or before is None or after is None:
+        return False
+    inside = any(user in members and user not in whole and view.alive[user] for user in index.users[node])
+    return not inside and (before.dtype, before.device) == (after.dtype, after.device)
+
+
+def leaving(view: View, trial: Trial, draft: Draft, inside: set[int]) -> tuple[Join, ...]:
+    """How every value that is used outside becomes whole. inside: both bodies, whose nodes read chunks."""
+    joins = []
+    for number in draft.body:
+        users = [user for user in view.index.users[number] if user not in inside and view.alive[user]]
+        if not users:
+            continue
+        node = view.nodes[number]
+        state = trial.states.get(node)
+        if not isinstance(state, State) or state.kind not in PROOFS:
+            _refuse(view, draft, node, users, state)
+        joins.append(Join(number, state.kind, state.dim, PROOFS[state.kind]))
+    return tuple(joins)
+
+
+def _refuse(view: View, draft: Draft, node: fx.Node, users: list[int], state: object) -> NoReturn:
+    if isinstance(state, State) and state.kind == "routed":
+        what, hint = "holds the tokens of a chunk in an order of its own", "keep what uses it inside the module"
+    else:
+        why = state.why if isinstance(state, State) and state.why else "an op that is not known"
+        what = f"cannot be made whole from chunks: it depends on {why}, which mixes tokens"
+        hint = "keep what uses it inside the module, or choose a smaller module"
+    if any(view.index.ops[user] == "output" for user in users) and not any(n.backward for n in view.notes):
+        hint = "dump forward and backward as one graph: it is saved for a backward graph that is not here"
+    users_text = named(view.nodes[user] for user in users)
+    refuse(draft.root, node, f"is used outside the region by {users_text}, but {what}", hint)

@@ -1,0 +1,147 @@
+"""Plans all regions of a graph: see :mod:`commcc.ep.chunk`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commcc.ep.chunk.body import draft_of
+from commcc.ep.chunk.grid import infer, parts
+from commcc.ep.chunk.leaving import kept_whole, leaving
+from commcc.ep.chunk.refuse import named, refuse, shape_text
+from commcc.ep.chunk.region import Trial
+from commcc.ep.chunk.roots import roots_of
+from commcc.ep.chunk.view import view_of
+from commcc.errors import InputError
+from commcc.plan import ChunkedRegion, Cut, Resize
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from commcc.ep.chunk.body import Draft
+    from commcc.ep.chunk.grid import Grid
+    from commcc.ep.chunk.view import View
+    from commcc.index import GraphIndex
+    from commcc.program import Program
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """regions: in graph order. skipped: modules that were named but exchange nothing. annotated: see ``Roots``."""
+
+    regions: tuple[ChunkedRegion, ...]
+    skipped: tuple[str, ...]
+    annotated: bool
+
+
+def plan_chunks(program: Program, index: GraphIndex, patterns: Sequence[str], chunks: int, policy: str) -> Chunks:
+    """The regions to cut in ``chunks`` parts. Raises :class:`InputError` for whatever cannot be."""
+    view = view_of(program, index)
+    _check_whole(view)
+    roots = roots_of(view, patterns)
+    regions = [region for root in roots.found for region in _regions(view, root, chunks, policy)]
+    return Chunks(tuple(sorted(regions, key=lambda r: r.body[0])), roots.skipped, roots.annotated)
+
+
+def _check_whole(view: View) -> None:
+    done = next((i for i, note in enumerate(view.notes) if note.role == "body"), None)
+    if done is not None:
+        raise InputError(
+            f"the graph is chunked already: '{view.index.names[done]}' is of a chunk of '{view.notes[done].region}'",
+            where="ep-chunk",
+            hint="go on with ep-schedule",
+        )
+
+
+def _regions(view: View, root: str, chunks: int, policy: str) -> list[ChunkedRegion]:
+    drafts = _drafts(view, root, None)
+    if not any(view.exchanges(node) for draft in drafts for node in draft.body) and not drafts:
+        return []
+    grid = _grid(view, root, drafts, policy)
+    if grid.extent < chunks:
+        raise InputError(
+            f"{grid.extent} {'tokens' if grid.inner == 1 else 'samples'} cannot be cut in {chunks} chunks",
+            where=f"region '{root}'",
+            hint=f"use at most {grid.extent} chunks" + (", or dim=seq" if policy == "batch" else ""),
+        )
+    drafts = _drafts(view, root, grid)
+    sizes = parts(grid.extent, chunks)
+    # One chunk changes nothing; whether it could be cut shows at another size.
+    tried = dict.fromkeys(sizes) if chunks > 1 else (max(1, grid.extent // 2),)
+    trials = [Trial(view, root, grid, part) for part in tried]
+    for trial in trials:
+        for draft in drafts:
+            trial.run(draft)
+    first = trials[0]
+    for other in trials[1:]:
+        assert other.states == first.states, "chunk sizes disagree"
+    return _settled(view, first, drafts, sizes)
+
+
+def _drafts(view: View, root: str, grid: Grid | None) -> list[Draft]:
+    forward = draft_of(view, root, False, frozenset(), grid)
+    backward = draft_of(view, root, True, frozenset(forward.body), grid)
+    return [draft for draft in (forward, backward) if draft.body]
+
+
+def _grid(view: View, root: str, drafts: list[Draft], policy: str) -> Grid:
+    inside = {node for draft in drafts for node in draft.body}
+    entering = [node for draft in drafts for node in draft.enters if node not in inside]
+    grid = infer([tuple(view.nodes[node].meta["val"].shape) for node in entering], policy)
+    if grid is None:
+        shapes = Counter(shape_text(view.nodes[node].meta["val"])[2:] for node in entering)
+        raise InputError(
+            f"nothing that enters it can be cut by {policy} (entering: {', '.join(sorted(shapes)) or 'nothing'})",
+            where=f"region '{root}'",
+            hint="name the module that the tokens go into as [tokens, features] or [batch, sequence, features]",
+        )
+    return grid
+
+
+def _settled(view: View, trial: Trial, drafts: list[Draft], sizes: tuple[int, ...]) -> list[ChunkedRegion]:
+    members = {node for draft in drafts for node in draft.body}
+    members -= kept_whole(view, trial, members)
+    for draft in drafts:
+        draft.body = [node for node in draft.body if node in members]
+    _check_buffers(view, trial, members)
+    return [
+        ChunkedRegion(
+            root=trial.root,
+            backward=draft.backward,
+            extent=trial.grid.extent,
+            sizes=sizes,
+            body=tuple(draft.body),
+            cuts=_cuts(view, trial, draft, members),
+            joins=leaving(view, trial, draft, members),
+            resized=tuple(
+                Resize(node, edit.argument, edit.place, edit.per)
+                for node in draft.body
+                for edit in trial.resized.get(node, ())
+            ),
+            chained=tuple(node for node in draft.body if node in trial.chained),
+        )
+        for draft in drafts
+    ]
+
+
+def _cuts(view: View, trial: Trial, draft: Draft, members: set[int]) -> tuple[Cut, ...]:
+    """Activations from outside that the body still reads."""
+    read = {pred for node in draft.body for pred in view.index.data_preds[node]}
+    return tuple(Cut(node, dim) for node, dim in draft.enters.items() if node in read - members and dim is not None)
+
+
+def _check_buffers(view: View, trial: Trial, members: set[int]) -> None:
+    """Nothing in a body may read a buffer that a body adds to: it would see the sum of some chunks."""
+    index = view.index
+    for number, buffer in trial.chained.items():
+        storages = set(index.storages[buffer])
+        readers = [
+            node
+            for node in sorted(members)
+            if node != number and any(storages & set(index.storages[pred]) for pred in index.data_preds[node])
+        ]
+        if readers:
+            what = f"writes to '{index.names[buffer]}', which {named(view.nodes[r] for r in readers)} inside reads"
+            hint = "read the buffer outside the module, or leave this module whole"
+            refuse(trial.root, view.nodes[number], what, hint)

@@ -1,0 +1,207 @@
+"""Plans one module's chunks: what every value is in a chunk, and how what leaves the body becomes whole again.
+
+For each chunk size the body is run on fake tensors (:mod:`commcc.ep.chunk.lab`), which shows where the tokens are in
+every value; :mod:`commcc.ep.chunk.rules` says what that makes of it. Then, of what leaves the body:
+
+1. slices are concatenated, parts of a sum added up; anything else is refused;
+2. a part of a sum that goes into a reduction over ranks is added up before it, in that reduction's dtype, so that
+   there is one reduction as before; views and reductions behind it stay whole.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from commcc import ops
+from commcc.ep.chunk.lab import CannotRun, Lab
+from commcc.ep.chunk.refuse import described, named, refuse, shape_text
+from commcc.ep.chunk.resize import Sizes, resizes
+from commcc.ep.chunk.rules import Call, state_of
+from commcc.ep.chunk.state import State
+from commcc.errors import InternalError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from commcc.ep.chunk.body import Draft
+    from commcc.ep.chunk.grid import Grid
+    from commcc.ep.chunk.resize import Resized
+    from commcc.ep.chunk.state import States
+    from commcc.ep.chunk.view import View
+
+_LINEAR = ("sum", "avg")
+
+
+class Trial:
+    """The body of both directions of one module, run at one chunk size.
+
+    states: by node. resized: sizes to be rewritten. after: nodes behind a reduction of a part of a sum, which stay
+    whole. chained: writes to a buffer that is not the body's own.
+    """
+
+    def __init__(self, view: View, root: str, grid: Grid, part: int) -> None:
+        self.view, self.root, self.grid = view, root, grid
+        self.lab = Lab(view.ranges, grid, part)
+        self.states: dict[fx.Node, States] = {}
+        self.resized: dict[int, tuple[Resized, ...]] = {}
+        self.after: set[int] = set()
+        self.chained: dict[int, int] = {}
+
+    def run(self, draft: Draft) -> None:
+        """Run the body of one direction; refuses what cannot be cut."""
+        nodes = self.view.nodes
+        for entered, dim in draft.enters.items():
+            if dim is not None and nodes[entered] not in self.states:
+                self.lab.give(nodes[entered], dim)
+                self.states[nodes[entered]] = State("rows", dim)
+        members = draft.members()
+        for node in draft.body:
+            if self._is_after(node, members):
+                self.after.add(node)
+            else:
+                self._run_node(node, members)
+
+    def _is_after(self, node: int, members: set[int]) -> bool:
+        """Whether a node is, or depends on, a reduction over ranks of a part of a sum."""
+        view = self.view
+        if any(pred in self.after for pred in view.index.data_preds[node]):
+            return True
+        launch = view.index.launches.get(node)
+        if launch is None or view.exchanges(node):
+            return False
+        states = [self.states.get(view.nodes[pred]) for pred in launch.inputs]
+        if launch.reduction in _LINEAR and all(isinstance(s, State) and s.kind == "sum" for s in states):
+            return True
+        users = named(view.nodes[user] for user in view.index.users[node])
+        return refuse(
+            self.root,
+            view.nodes[node],
+            f"communicates on group '{launch.group}' about {_of_what(states)} inside the region; used by {users}",
+            "tensor parallelism cannot be chunked: choose modules without it (only all-to-alls may be inside)",
+        )
+
+    def _run_node(self, number: int, members: set[int]) -> None:
+        node = self.view.nodes[number]
+        self._check(number, node)
+        operands = self._operands(node)
+        first = next(iter(node._input_nodes), None)
+        tensors = first.meta.get("val") if first is not None else None
+        shape = tuple(tensors.shape) if isinstance(tensors, torch.Tensor) else ()
+        state = operands.get(first) if first is not None else None
+        edits = resizes(Sizes(self.root, node, self.grid, state, shape))
+        if edits:
+            self.resized[number] = edits
+        try:
+            value = self.lab.run(node, edits)
+        except CannotRun as reason:
+            refuse(
+                self.root,
+                node,
+                f"cannot run on a chunk ({reason}); operands: {', '.join(map(self._both, node._input_nodes))}",
+                "a size written into the graph may be of tokens: write it with x.shape or -1 in the model",
+            )
+        writes = self.view.index.writes.get(number, ())
+        self.states[node] = self._state(node, operands, value) if not writes else self._written(number, operands, value)
+
+    def _both(self, operand: fx.Node) -> str:
+        chunk = self.lab.values.get(operand)
+        return described(operand) + ("" if chunk is None else f" with{shape_text(chunk)[1:]} in a chunk")
+
+    def _check(self, number: int, node: fx.Node) -> None:
+        index = self.view.index
+        if number in index.held:
+            refuse(self.root, node, "is held in place by a control edge", "chunk before control edges are added")
+        if number in index.barriers:
+            refuse(self.root, node, "communicates in an unknown way", "choose modules without it")
+        if ops.is_random(node.target):
+            hint = "chunks would draw other numbers than the whole: turn it off or choose modules without it"
+            refuse(self.root, node, "draws random numbers", hint)
+
+    def _operands(self, node: fx.Node) -> dict[fx.Node, State]:
+        """States of the tensor operands that differ by chunk."""
+        found = {source: self.states.get(source) for source in node._input_nodes}
+        return {source: state for source, state in found.items() if isinstance(state, State) and _is_tensor(source)}
+
+    def _state(self, node: fx.Node, operands: dict[fx.Node, State], value: Any) -> States:
+        recorded = node.meta.get("val")
+        if ops.is_getitem(node.target):
+            source, place = node.args
+            assert isinstance(source, fx.Node) and isinstance(place, int)
+            whole = self.states.get(source)
+            return whole[place] if isinstance(whole, tuple) else whole
+        if isinstance(recorded, (list, tuple)):
+            return tuple(self._of_tensor(node, operands, r, v) for r, v in zip(recorded, value, strict=True))
+        return self._of_tensor(node, operands, recorded, value)
+
+    def _of_tensor(self, node: fx.Node, operands: dict[fx.Node, State], recorded: Any, value: Any) -> State:
+        if not isinstance(recorded, torch.Tensor):
+            return State("own", None, f"'{node.name}'")
+        cut, counted = self._cut(node, recorded.shape, value.shape)
+        if len(cut) > 1:
+            refuse(
+                self.root,
+                node,
+                f"has the tokens in dimensions {' and '.join(map(str, cut))} ({list(recorded.shape)} becomes "
+                f"{list(value.shape)}), as attention over the chunked dimension does",
+                "attention needs all tokens of a sample: use dim=batch, or modules without attention",
+            )
+        dim = cut[0] if cut else None
+        op = ops.op_name(node.target)
+        if "attention" in op and dim not in (None, 0):
+            hint = "attention needs all tokens of a sample: use dim=batch, or modules without attention"
+            refuse(self.root, node, f"is attention over dimension {dim}, which is cut", hint)
+        shapes = {source: tuple(source.meta["val"].shape) for source in operands}
+        return state_of(Call(node, op, operands, shapes, tuple(recorded.shape), dim, counted))
+
+    def _cut(self, node: fx.Node, whole: Sequence[Any], part: Sequence[Any]) -> tuple[list[int], bool]:
+        """Dimensions that are smaller in a chunk, and whether the one found is a number of tokens that came in."""
+        if len(whole) != len(part):
+            raise InternalError(f"'{node.name}' has {len(part)} dimensions in a chunk and {len(whole)} in the whole")
+        cut, counted = [], False
+        for place, (before, after) in enumerate(zip(whole, part, strict=True)):
+            if type(before) is int and before != after:
+                cut.append(place)
+            elif type(before) is not int and self._local(before):
+                cut.append(place)
+                counted = True
+        return cut, counted
+
+    def _local(self, size: Any) -> bool:
+        return any(symbol.name in self.lab.fresh for symbol in size.node.expr.free_symbols)
+
+    def _written(self, number: int, operands: dict[fx.Node, State], value: Any) -> States:
+        """In-place ops: on the body's own tensors as any other op; on a shared buffer only adding what is a sum."""
+        node, index = self.view.nodes[number], self.view.index
+        targets = [self.view.nodes[target] for target in index.writes[number]]
+        made = self._state(node, operands, value)
+        if all(target in self.states for target in targets):
+            if any(self.states[target] != made for target in targets):
+                refuse(self.root, node, "changes what a tensor is to the chunks by writing to it", "make it functional")
+            return made
+        added = node.args[1] if len(node.args) > 1 else None
+        adds = (
+            ops.op_name(node.target) in ("aten.add_", "aten.sub_") and len(targets) == 1 and targets[0] is node.args[0]
+        )
+        state = operands.get(added) if isinstance(added, fx.Node) else None
+        if not adds or state is None or state.kind != "sum":
+            refuse(
+                self.root,
+                node,
+                f"writes to {named(targets)}, which all chunks share, something else than a sum over tokens",
+                "only buffers that sums over tokens are added to can be chunked",
+            )
+        self.chained[number] = index.writes[number][0]
+        return State("last")
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def _of_what(states: Sequence[States]) -> str:
+    kinds = sorted({state.kind for state in states if isinstance(state, State)})
+    words = {"rows": "tokens of a chunk", "routed": "tokens of a chunk", "sum": "a part of a sum"}
+    return " and ".join(dict.fromkeys(words.get(kind, "values of a chunk") for kind in kinds)) or "shared values"

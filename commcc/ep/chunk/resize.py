@@ -1,0 +1,152 @@
+"""Sizes written into a graph as numbers, that must be smaller in a chunk.
+
+    resizes(view, ...)       # view(x, [60, 32]) with x cut along 0  ->  (Resized('size', 0, per=1),)
+
+The number becomes ``per`` times the units of the chunk. Where the tokens of the result lie follows from where they
+lie in the operand; a view that folds other dimensions with them is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from commcc import ops
+from commcc.ep.chunk.refuse import refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import fx
+
+    from commcc.ep.chunk.grid import Grid
+    from commcc.ep.chunk.state import State
+
+
+@dataclass(frozen=True)
+class Resized:
+    """An argument, or the place in a list of sizes, that becomes ``per`` times the units of a chunk."""
+
+    argument: str
+    place: int | None
+    per: int
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a node's sizes depend on: the state of its first tensor operand, and that operand's whole shape."""
+
+    root: str
+    node: fx.Node
+    grid: Grid
+    state: State | None
+    shape: tuple[Any, ...]
+
+    def at(self, argument: str, place: int) -> tuple[Resized, ...]:
+        """The edit for one size of a list; none where it is not a plain number, or not of tokens."""
+        sizes = ops.argument(self.node, argument)
+        if not isinstance(sizes, (list, tuple)) or not -len(sizes) <= place < len(sizes):
+            return ()
+        size = sizes[place]
+        if type(size) is not int or not self.grid.multiple(size):
+            return ()
+        return (Resized(argument, place % len(sizes), size // self.grid.extent),)
+
+
+def resizes(sizes: Sizes) -> tuple[Resized, ...]:
+    """The edits that one node needs."""
+    rule = _RULES.get(ops.op_name(sizes.node.target))
+    return rule(sizes) if rule is not None else ()
+
+
+def _view(sizes: Sizes) -> tuple[Resized, ...]:
+    state, shape = sizes.state, sizes.shape
+    if state is None or state.dim is None or type(shape[state.dim]) is not int:
+        return ()
+    result = tuple(sizes.node.meta["val"].shape)
+    place = view_dim(shape, state.dim, result, sizes.grid)
+    if place is None:
+        refuse(
+            sizes.root,
+            sizes.node,
+            f"makes {list(result)} of {list(shape)}: the tokens of dimension {state.dim} are in none of their own",
+            "cut along another dimension (dim=batch or dim=seq), or in fewer chunks",
+        )
+    name = "shape" if ops.op_name(sizes.node.target) == "aten.reshape" else "size"
+    return sizes.at(name, place)
+
+
+def view_dim(shape: Sequence[Any], dim: int, result: Sequence[Any], grid: Grid) -> int | None:
+    """Where dimension ``dim`` of ``shape`` begins in a view of that shape, if whole units stay together there."""
+    before = 1
+    wanted = _product(shape[:dim])
+    for place, size in enumerate(result):
+        if before == wanted and size != 1 and grid.multiple(size):
+            return place
+        if type(size) is not int:
+            return None
+        before *= size
+    return None
+
+
+def _product(sizes: Sequence[Any]) -> int | None:
+    return prod(sizes) if all(type(size) is int for size in sizes) else None
+
+
+def _expand(sizes: Sizes) -> tuple[Resized, ...]:
+    if sizes.state is None or sizes.state.dim is None:
+        return ()
+    return sizes.at("size", sizes.state.dim - len(sizes.shape))
+
+
+def _factory(sizes: Sizes) -> tuple[Resized, ...]:
+    place = sizes.grid.dim_of(tuple(sizes.node.meta["val"].shape))
+    return () if place is None else sizes.at("size", place)
+
+
+def _of_gradient(sizes: Sizes) -> tuple[Resized, ...]:
+    """slice_backward and select_backward name the shape of what was sliced."""
+    if sizes.state is None or sizes.state.dim is None:
+        return ()
+    place, dim = sizes.state.dim, ops.argument(sizes.node, "dim")
+    if ops.op_name(sizes.node.target) == "aten.select_backward" and type(dim) is int:
+        place += dim % (len(sizes.shape) + 1) <= place
+    return sizes.at("input_sizes", place)
+
+
+def _splits(sizes: Sizes) -> tuple[Resized, ...]:
+    """Split sizes written into the graph are of equal shares of the tokens."""
+    if sizes.state is None or sizes.state.dim != 0 or type(sizes.shape[0]) is not int:
+        return ()
+    found: list[Resized] = []
+    for name in ("output_split_sizes", "input_split_sizes"):
+        given = ops.argument(sizes.node, name)
+        for place, size in enumerate(given if isinstance(given, (list, tuple)) else ()):
+            if type(size) is int and not sizes.grid.multiple(size):
+                what = f"sends {size} rows of {sizes.shape[0]}, no multiple of the {sizes.grid.extent} that are cut"
+                refuse(sizes.root, sizes.node, what, "exchange token counts, so that the split sizes follow from them")
+            found += sizes.at(name, place)
+    return tuple(found)
+
+
+def _number(argument: str) -> Callable[[Sizes], tuple[Resized, ...]]:
+    def rule(sizes: Sizes) -> tuple[Resized, ...]:
+        size = ops.argument(sizes.node, argument)
+        if type(size) is not int or not sizes.grid.multiple(size):
+            return ()
+        return (Resized(argument, None, size // sizes.grid.extent),)
+
+    return rule
+
+
+_RULES: dict[str, Callable[[Sizes], tuple[Resized, ...]]] = {
+    **dict.fromkeys(("aten.view", "aten.reshape", "aten._unsafe_view"), _view),
+    "aten.expand": _expand,
+    **dict.fromkeys((f"aten.new_{name}" for name in ("zeros", "ones", "empty", "full")), _factory),
+    **dict.fromkeys((f"aten.{name}" for name in ("zeros", "ones", "empty", "full")), _factory),
+    **dict.fromkeys(("aten.slice_backward", "aten.select_backward"), _of_gradient),
+    "_c10d_functional.all_to_all_single": _splits,
+    "aten.repeat_interleave": _number("output_size"),
+    "aten.arange": _number("end"),
+}

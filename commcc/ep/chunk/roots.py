@@ -1,0 +1,57 @@
+"""Modules to be chunked: those that a user's patterns name and in which tokens are exchanged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commcc.errors import OptionError
+from commcc.modules import entries_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from commcc.ep.chunk.view import View
+
+
+@dataclass(frozen=True)
+class Roots:
+    """found: modules to chunk, in graph order. skipped: modules that the patterns name but where nothing is exchanged.
+
+    annotated: there is no all-to-all at all, and annotations of expert parallelism decided (one rank).
+    """
+
+    found: tuple[str, ...]
+    skipped: tuple[str, ...]
+    annotated: bool
+
+
+def roots_of(view: View, patterns: Sequence[str]) -> Roots:
+    """Raises :class:`OptionError` for patterns that name nothing, and when nothing is exchanged in what they name."""
+    modules = [module for module in view.index.modules if module is not None]
+    selection = entries_of(tuple(patterns), modules)
+    if selection.problems:
+        raise OptionError("; ".join(selection.problems), where="ep-chunk", hint="'commcc inspect' lists the modules")
+    named = [root for entry in selection.entries for root in entry.roots]
+    exchanging = _with(view, named, view.exchanges)
+    annotated = not exchanging
+    if annotated:
+        exchanging = _with(view, named, lambda node: bool(view.notes[node].part or view.notes[node].exchange))
+    if not exchanging:
+        raise OptionError(
+            f"no tokens are exchanged in {_list(named)}: no all-to-all, no annotation of expert parallelism",
+            where="ep-chunk",
+            hint="name the modules that hold the experts, as in modules=layers.*.moe",
+        )
+    return Roots(tuple(exchanging), tuple(root for root in named if root not in exchanging), annotated)
+
+
+def _with(view: View, roots: Sequence[str], wanted: Callable[[int], bool]) -> list[str]:
+    nodes = [node for node in range(len(view.index)) if wanted(node)]
+    found = [root for root in roots if any(view.within(node, root) for node in nodes)]
+    first = {root: next(i for i in nodes if view.within(i, root)) for root in found}
+    return sorted(found, key=lambda root: first[root])
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names[:3]) + (f" and {len(names) - 3} others" if len(names) > 3 else "")

@@ -1,0 +1,334 @@
+"""What a chunk's results are, given what its operands are: one rule for each family of ops.
+
+    state_of(Call(node, op, {x: State("rows", 0)}, dim=0))      # of aten.silu: State('rows', 0)
+
+1. elementwise and layout: slices stay slices; what is linear keeps parts of sums;
+2. reductions and contractions over the tokens: a part of a sum (``sum``, matrix products), else nothing known;
+3. along a dimension (softmax, sort): unchanged off the tokens; a sort of tokens leaves them in an order of its own;
+4. rows picked by an index are in an order of their own; rows put back into a chunk's own buffer are its slice again;
+5. exchanges deliver the chunk's tokens; attention keeps samples apart, and only samples.
+
+Limits: what an op of no family makes is ``own``, unless it has as many rows as tokens came in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from commcc import ops
+from commcc.ep.chunk.state import SUM, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import fx
+
+_VIEWS = frozenset({"aten.view", "aten.reshape", "aten._unsafe_view"})
+_LAYOUT = frozenset(
+    {
+        *(f"aten.{n}" for n in ("t", "transpose", "permute", "unsqueeze", "squeeze", "expand", "slice", "select")),
+        *(f"aten.{n}" for n in ("detach", "alias", "clone", "_to_copy", "contiguous", "unbind", "split", "narrow")),
+        *(f"aten.{n}" for n in ("split_with_sizes", "chunk", "cat", "stack", "view_as_complex", "view_as_real")),
+        *(
+            f"aten.{n}"
+            for n in ("_conj", "conj", "resolve_conj", "_conj_physical", "slice_backward", "select_backward")
+        ),
+        *("prims.convert_element_type", "aten.lift_fresh_copy", "aten.squeeze_copy", "_c10d_functional.wait_tensor"),
+    }
+)
+_ELEMENTWISE = frozenset({"aten.floor_divide", "aten.one_hot", "aten.bucketize"})
+_ADDITIVE = frozenset({"aten.add", "aten.sub"})
+_SCALING = frozenset({"aten.mul", "aten.div"})
+_REDUCING = frozenset(
+    f"aten.{n}"
+    for n in (
+        *("sum", "mean", "amax", "amin", "prod", "var", "std", "var_mean", "linalg_vector_norm", "all", "any"),
+        *("argmax", "argmin", "logsumexp", "max", "min", "norm", "count_nonzero"),
+    )
+)
+_ALONG = frozenset(
+    f"aten.{n}"
+    for n in (
+        *("_softmax", "_log_softmax", "softmax", "cumsum", "cumprod", "sort", "argsort", "topk", "flip", "roll"),
+        *("_softmax_backward_data", "_log_softmax_backward_data", "logcumsumexp", "cummax", "cummin"),
+    )
+)
+_SORTING = frozenset({"aten.sort", "aten.argsort", "aten.flip", "aten.roll"})
+_PICKING = frozenset({"aten.index", "aten.index_select", "aten.gather", "aten.embedding", "aten.take_along_dim"})
+_PUTTING = frozenset(
+    f"aten.{n}" for n in ("index_add", "index_put", "_unsafe_index_put", "index_copy", "scatter", "scatter_add")
+)
+_ADDING = frozenset({"aten.index_add", "aten.scatter_add"})
+_COUNTING = frozenset({"aten.histc", "aten.bincount", "aten.embedding_dense_backward"})
+_ZEROS = frozenset({"aten.zeros", "aten.zeros_like", "aten.new_zeros"})
+_CONSTANTS = _ZEROS | {
+    *(f"aten.{n}{like}" for n in ("ones", "full", "empty") for like in ("", "_like")),
+    *(f"aten.new_{n}" for n in ("ones", "full", "empty")),
+}
+_NORMS = ("layer_norm", "rms_norm", "group_norm")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One node as a chunk runs it. states: of tensor operands that differ by chunk. dim: of the tokens in the result.
+
+    shapes: of those operands, in the whole. shape: of the result. counted: ``dim`` is as long as tokens came in.
+    """
+
+    node: fx.Node
+    op: str
+    states: Mapping[fx.Node, State]
+    shapes: Mapping[fx.Node, Sequence[Any]]
+    shape: Sequence[Any]
+    dim: int | None
+    counted: bool = False
+
+    def of(self, name: str) -> State | None:
+        """The state of the argument ``name``; None when it is the same in every chunk."""
+        value = ops.argument(self.node, name)
+        return self.states.get(value) if hasattr(value, "op") else None
+
+    @property
+    def kinds(self) -> set[str]:
+        return {state.kind for state in self.states.values()}
+
+    def unknown(self) -> State:
+        """Nothing known, and which op it is from; rows that came in stay rows in an order of their own."""
+        if self.counted and self.dim is not None:
+            return State("routed", self.dim)
+        why = next((s.why for s in self.states.values() if s.why), "") or f"'{self.node.name}' ({self.op})"
+        return State("own", None, why)
+
+    def tokens(self) -> State:
+        """Rows when all operands are, else routed."""
+        if self.dim is None or self.kinds & {"own", "sum", "last"}:
+            return self.unknown()
+        return State("rows" if self.kinds <= {"rows"} else "routed", self.dim)
+
+
+def state_of(call: Call) -> State:
+    """The state of the (single-tensor) result of ``call``."""
+    rule = _rule(call)
+    return rule(call)
+
+
+def _rule(call: Call) -> Callable[[Call], State]:
+    op = call.op
+    for names, rule in _FAMILIES:
+        if op in names:
+            return rule
+    if "scaled_dot_product" in op or "_attention" in op:
+        return Call.tokens
+    if any(norm in op for norm in _NORMS):
+        return _norm
+    if op in ops.COMPUTE:
+        return _contraction
+    target = call.node.target
+    pointwise = isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
+    return _elementwise if pointwise or op in _ELEMENTWISE else Call.unknown
+
+
+def _layout(call: Call) -> State:
+    if call.kinds == {"sum"}:
+        return SUM
+    cut = {state.dim for state in call.states.values()}
+    if (
+        call.op in ("aten.cat", "aten.stack")
+        and _dims(call, 0) & cut
+        and call.kinds == {"rows"}
+        and call.op == "aten.cat"
+    ):
+        return call.unknown()
+    return call.tokens()
+
+
+def _view(call: Call) -> State:
+    """Slices stay slices when as many elements lie before them as did in the operand."""
+    if call.kinds == {"sum"}:
+        return SUM
+    (source, state), *_ = call.states.items()
+    if state.kind == "rows" and state.dim is not None and call.dim is not None:
+        before = _product(call.shapes[source][: state.dim]), _product(call.shape[: call.dim])
+        if before[0] != before[1]:
+            return call.unknown()
+    return call.tokens()
+
+
+def _elementwise(call: Call) -> State:
+    if "sum" in call.kinds:
+        return _linear(call)
+    for source, state in call.states.items():
+        # Operands are broadcast from the right; slices must lie in the same dimension of the result.
+        place = None if state.dim is None else len(call.shape) - len(call.shapes[source]) + state.dim
+        if state.kind == "rows" and place != call.dim:
+            return call.unknown()
+    return call.tokens()
+
+
+def _linear(call: Call) -> State:
+    """Sums of parts are parts of the sum; so is a part times what is the same in every chunk."""
+    tensors = [arg for arg in call.node.args[:2] if hasattr(arg, "op")]
+    if call.op in _ADDITIVE and call.kinds == {"sum"} and len(tensors) == 2 and all(t in call.states for t in tensors):
+        return SUM
+    scaled = [arg for arg in call.node.args[:2] if hasattr(arg, "op") and arg in call.states]
+    if call.op in _SCALING and call.kinds == {"sum"} and scaled == [call.node.args[0]]:
+        return SUM
+    if call.op == "aten.mul" and call.kinds == {"sum"} and len(scaled) == 1:
+        return SUM
+    return SUM if call.op == "aten.neg" else call.unknown()
+
+
+def _reduction(call: Call) -> State:
+    state = call.of("self")
+    if state is None or state.kind in ("own", "last"):
+        return call.unknown()
+    if state.kind == "sum":
+        return SUM if call.op == "aten.sum" else call.unknown()
+    if state.dim not in _dims(call, None):
+        return call.tokens()
+    return SUM if call.op == "aten.sum" else _mixed(call)
+
+
+def _mixed(call: Call) -> State:
+    return State("own", None, f"'{call.node.name}' ({call.op} over the tokens)")
+
+
+def _dims(call: Call, default: int | None) -> set[int | None]:
+    """The dimensions that an op works on, counted from the left of its first operand; all when it names none."""
+    first = next(iter(call.states))
+    rank = len(call.shapes[first])
+    given = ops.argument(call.node, "dims", ops.argument(call.node, "dim", default))
+    if given is None or given == []:
+        return set(range(rank))
+    return {dim % rank if rank else 0 for dim in (given if isinstance(given, (list, tuple)) else [given])}
+
+
+def _along(call: Call) -> State:
+    cut = {state.dim for state in call.states.values()}
+    if not cut & _dims(call, -1):
+        return SUM if call.kinds == {"sum"} and call.op == "aten.cumsum" else call.tokens()
+    if call.kinds == {"sum"}:
+        return SUM if call.op == "aten.cumsum" else call.unknown()
+    if call.op in _SORTING and call.dim is not None and "own" not in call.kinds:
+        return State("routed", call.dim)
+    return _mixed(call)
+
+
+def _contraction(call: Call) -> State:
+    """Where the tokens are in the result they were not summed over; else every chunk has its part of the sum."""
+    kinds = {state.kind for source, state in call.states.items() if source is not ops.argument(call.node, "offs")}
+    if kinds & {"own", "last"}:
+        return call.unknown()
+    operands = [source for source in call.states if source is not ops.argument(call.node, "offs")]
+    if call.dim is not None:
+        return call.unknown() if "sum" in kinds else State("rows" if kinds <= {"rows"} else "routed", call.dim)
+    bias = call.op in ("aten.addmm", "aten.baddbmm", "aten.addmv") or ops.argument(call.node, "bias") is not None
+    if bias or (len(operands) != 1 if "sum" in kinds else len(operands) < 2):
+        return call.unknown()
+    return SUM
+
+
+def _picked(call: Call) -> State:
+    """Rows by an index. A table that all chunks share gives a slice for a slice of indices."""
+    name = "weight" if call.op == "aten.embedding" else "self"
+    source: Any = ops.argument(call.node, name)
+    table = call.states.get(source)
+    if table is None:
+        return call.tokens()
+    indices = {state.kind for other, state in call.states.items() if other is not source}
+    if table.kind not in ("rows", "routed") or indices & {"own", "last"} or call.dim is None:
+        return call.unknown()
+    by_token = call.op in ("aten.gather", "aten.take_along_dim") and table.dim not in _dims(call, None)
+    if by_token:
+        return call.tokens()
+    indexed = _indexed(call)
+    return call.tokens() if table.dim not in indexed and not indices else State("routed", call.dim)
+
+
+def _indexed(call: Call) -> set[int | None]:
+    """Dimensions of the operand that are indexed."""
+    lists = ops.argument(call.node, "indices")
+    if isinstance(lists, (list, tuple)):
+        return {i for i, index in enumerate(lists) if index is not None}
+    return _dims(call, 0)
+
+
+def _put(call: Call) -> State:
+    """Rows put into a buffer. Into the chunk's own rows by the chunk's own numbers: its slice is complete again."""
+    base = call.of("self")
+    if call.kinds & {"own", "last"}:
+        return call.unknown()
+    adds = call.op in _ADDING or ops.argument(call.node, "accumulate") is True
+    if base is None or base.kind == "sum":
+        # Zeros that are not cut collect parts of a sum.
+        made = ops.argument(call.node, "self")
+        zeros = base is not None or ops.op_name(getattr(made, "target", "")) in _ZEROS
+        return SUM if adds and zeros and call.dim is None else call.unknown()
+    if call.dim is None:
+        return call.unknown()
+    return State(base.kind, call.dim)
+
+
+def _constant(call: Call) -> State:
+    if call.dim is not None:
+        return State("routed" if call.counted else "rows", call.dim)
+    return SUM if call.op in _ZEROS else call.unknown()
+
+
+def _counted(call: Call) -> State:
+    return SUM if not call.kinds & {"own", "last", "sum"} and call.dim is None else call.unknown()
+
+
+def _exchanged(call: Call) -> State:
+    if call.kinds == {"sum"}:
+        return SUM
+    if call.kinds & {"own", "last"} or call.dim is None:
+        return call.unknown()
+    return State("routed", call.dim)
+
+
+def _repeated(call: Call) -> State:
+    source = call.of("self") or call.of("repeats")
+    if call.dim is None or source is None:
+        return call.unknown()
+    return (
+        call.tokens()
+        if source.kind == "rows" and ops.argument(call.node, "dim") is not None
+        else State("routed", call.dim)
+    )
+
+
+def _numbered(call: Call) -> State:
+    return State("routed", call.dim) if call.dim is not None else call.unknown()
+
+
+def _norm(call: Call) -> State:
+    """Normalising over features keeps tokens apart; gradients of its weights are sums over tokens."""
+    if call.dim is not None:
+        return call.tokens()
+    return SUM if "backward" in call.op and not call.kinds & {"own", "last", "sum"} else call.unknown()
+
+
+def _product(sizes: Sequence[Any]) -> object:
+    total: Any = 1
+    for size in sizes:
+        total = total * size
+    return total if isinstance(total, int) else str(total)
+
+
+_FAMILIES: tuple[tuple[frozenset[str], Callable[[Call], State]], ...] = (
+    (_VIEWS, _view),
+    (_LAYOUT, _layout),
+    (_REDUCING, _reduction),
+    (_ALONG, _along),
+    (_PICKING, _picked),
+    (_PUTTING, _put),
+    (_COUNTING, _counted),
+    (frozenset(_CONSTANTS), _constant),
+    (frozenset({"_c10d_functional.all_to_all_single"}), _exchanged),
+    (frozenset({"aten.repeat_interleave"}), _repeated),
+    (frozenset({"aten.arange"}), _numbered),
+)

@@ -1,0 +1,33 @@
+"""What a value is in each chunk, beside what it was in the whole.
+
+=========  ==========================================================================================
+``rows``   chunk k's slice of the whole along ``dim``: side by side, the chunks are the whole
+``routed``  the chunk's tokens along ``dim`` in an order of their own, or as many as are sent to this rank
+``sum``    a part of a sum: the parts of all chunks added up are the whole
+``last``   the result of a chain of writes to one buffer: the last chunk's is the whole
+``own``    nothing of the kind is known
+=========  ==========================================================================================
+
+A value that is the same in every chunk (a weight) has no state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["rows", "routed", "sum", "last", "own"]
+
+
+@dataclass(frozen=True)
+class State:
+    """See the module docstring. why: the op that left nothing known, for messages."""
+
+    kind: Kind
+    dim: int | None = None
+    why: str = ""
+
+
+#: Of a node with several results, one for each; None for a result that is the same in every chunk.
+States = State | None | tuple[State | None, ...]
+SUM = State("sum")

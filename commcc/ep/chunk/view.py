@@ -1,0 +1,80 @@
+"""A program as the planner of chunks sees it: nodes by number, annotations, and which values hold token data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commcc.ep.annotations import annotations_of
+from commcc.ep.chunk.lab import symbol_ranges
+from commcc.terms import Kind
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from commcc.ep.annotations import Annotation
+    from commcc.ep.chunk.lab import Ranges
+    from commcc.index import GraphIndex
+    from commcc.program import Program
+
+_FIXED = (
+    "ParamAOTInput",
+    "BufferAOTInput",
+    "SubclassGetAttrAOTInput(base=Param",
+    "SubclassGetAttrAOTInput(base=Buffer",
+)
+
+
+@dataclass(frozen=True)
+class View:
+    """Facts of every node. data: it depends on an input that is no parameter and no buffer. constant: it depends on no
+    input. alive: its result is used, or it does more than compute one. number: of each node.
+    """
+
+    index: GraphIndex
+    nodes: tuple[fx.Node, ...]
+    notes: tuple[Annotation, ...]
+    ranges: Ranges
+    data: tuple[bool, ...]
+    constant: tuple[bool, ...]
+    alive: tuple[bool, ...]
+    number: dict[fx.Node, int]
+
+    def within(self, node: int, root: str) -> bool:
+        module = self.notes[node].module
+        return module == root or module.startswith(root + ".")
+
+    def calls(self, node: int) -> bool:
+        return self.nodes[node].op == "call_function"
+
+    def exchanges(self, node: int) -> bool:
+        """Whether the node launches an all-to-all."""
+        launch = self.index.launches.get(node)
+        return launch is not None and launch.kind is Kind.ALL_TO_ALL
+
+
+def view_of(program: Program, index: GraphIndex) -> View:
+    """Everything that planning reads of a program."""
+    nodes = tuple(program.graph.nodes)
+    data: list[bool] = []
+    constant: list[bool] = []
+    for node in range(len(index)):
+        preds = index.data_preds[node]
+        is_input = index.ops[node] == "placeholder"
+        data.append(not index.descriptors.get(node, "").startswith(_FIXED) if is_input else any(data[p] for p in preds))
+        fetched = is_input or index.ops[node] == "get_attr"
+        constant.append(not fetched and all(constant[p] for p in preds))
+    alive = [False] * len(index)
+    for node in reversed(range(len(index))):
+        kept = node in index.stays or index.ops[node] in ("output", "placeholder")
+        alive[node] = kept or any(alive[user] for user in index.users[node])
+    return View(
+        index=index,
+        nodes=nodes,
+        notes=annotations_of(program, index),
+        ranges=symbol_ranges(program),
+        data=tuple(data),
+        constant=tuple(constant),
+        alive=tuple(alive),
+        number={node: i for i, node in enumerate(nodes)},
+    )
