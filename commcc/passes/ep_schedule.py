@@ -1,6 +1,6 @@
 """ep-schedule: an order of chunked regions in which token exchanges run while other chunks compute.
 
-    ep-schedule{order=auto,in_flight=2,modules=[layers.*.moe]}
+    ep-schedule{order=auto,in_flight=2,modules=layers.*.moe}
 
 The graph has to be chunked: by ``ep-chunk``, or by anything that writes the same annotations. The order by
 phases launches one exchange of all chunks before it waits for any; by wavefront, no more than ``in_flight`` chunks
@@ -52,14 +52,16 @@ class EpSchedule(Pass):
         choices=("phase", "wavefront", "auto"),
     )
     in_flight: int = option(2, "wavefront: chunks that hold received tokens at a time", type="int", minimum=1)
-    modules: tuple[str, ...] = option((), "roots of the regions to schedule, as patterns; none: all", type="names")
+    modules: tuple[str, ...] | None = option(
+        None, "roots of the regions to schedule, as paths or patterns", type="names", choices=(), none="all regions"
+    )
     memory_budget: str | float | None = budget_option("auto: peak memory")
 
     def problems(self) -> Iterator[str]:
         """Patterns that no graph can have."""
         from commcc.modules import syntax_problems
 
-        yield from syntax_problems(self.modules)
+        yield from syntax_problems(self.modules or ())
 
     def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
         """Not enough: annotations are not in the index."""
@@ -78,7 +80,7 @@ class EpSchedule(Pass):
 
         if model is None and self.order == "auto":
             raise OptionError("order=auto needs a cost model", where="pass 'ep-schedule'", hint="as in --cost h100")
-        regions = regions_of(index, annotations_of(program, index), self.modules)
+        regions = regions_of(index, annotations_of(program, index), self.modules or ())
         if not regions:
             raise InputError(
                 "no chunked region exchanges tokens", where="pass 'ep-schedule'", hint="run ep-chunk first"

@@ -1,0 +1,263 @@
+"""Where collectives of parameters go so that they run beside attention and not beside token exchanges.
+
+Layers are numbered; what comes behind all layers (norm, output) counts as one more, what comes before (embeddings)
+keeps its place. Dense are products of a layer that belong to no expert-parallel module::
+
+    1. all-gather of layer i, forward        launched at the first dense product of layer i-1
+    2. all-gather of layer i, backward       launched at the first dense product of layer i+1's backward pass
+    3. reduce-scatter of layer i             launched at the first dense product of layer i-1's backward pass,
+                                             or when its gradient is there
+    4. wait of such a reduce-scatter         at the end, or where the next layer's is launched, with what only
+                                             unpacks the result
+
+Whether a gather belongs to the backward pass is told by the first product that uses it: recomputed ones do.
+Everything else keeps its place. Limits: gathers move only if they need nothing but parameters, reductions only if
+nothing but outputs depends on them; the rest is told as blocked.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from commcc.blocks import Item, find_blocks
+from commcc.modules import Entry, Matcher, parents
+from commcc.terms import Kind, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from commcc.collectives import Collective, Identification
+    from commcc.ep.annotations import Annotation
+    from commcc.index import GraphIndex
+
+#: What stands first of those that want one place: what is moved there, then the node itself.
+_MOVED, _STAYS = 0, 1
+Key = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Let ``node``, a launch or a wait, stand before ``at``."""
+
+    launch: int
+    node: int
+    at: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """A collective that cannot go where it should, and why."""
+
+    launch: int
+    reason: str
+
+
+@dataclass
+class Wishes:
+    """What is wanted, and what cannot be had. kept: collectives whose place the rules leave alone."""
+
+    moves: list[Wish] = field(default_factory=list)
+    blocked: list[Blocked] = field(default_factory=list)
+    kept: list[int] = field(default_factory=list)
+
+
+def layers_of(ident: Identification) -> tuple[str, ...]:
+    """Paths of the layers, in order of the graph: the modules that are alike in what they gather and reduce."""
+    items = [
+        Item(c.module, (c.kind.value, c.group, c.dtype, c.reduction or ""), c.launch, c.stands_for)
+        for c in _of_parameters(ident)
+        if c.module is not None
+    ]
+    return find_blocks(items).paths
+
+
+def _of_parameters(ident: Identification) -> list[Collective]:
+    kinds = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
+    return [c for c in ident.collectives if c.role is Role.FSDP and c.kind in kinds and len(c.waits) == 1]
+
+
+class Dense:
+    """The dense products of a graph, by layer and direction. ``len(layers)`` is the number of what comes behind."""
+
+    def __init__(self, index: GraphIndex, notes: Sequence[Annotation], layers: Sequence[str]) -> None:
+        self.index, self.notes, self.layers = index, notes, layers
+        self._find = Matcher(Entry(path, (path,), path) for path in layers)
+        self._number = {path: number for number, path in enumerate(layers)}
+        self._begins = self._beginnings()
+        self.first = self._anchors()
+
+    def layer(self, module: str | None) -> int | None:
+        """The layer of a module; what is in none and begins behind the last one is one more."""
+        if not module:
+            return None
+        entry = self._find(module)
+        if entry is not None:
+            return self._number[entry.name]
+        begins = next((self._begins[path] for path in parents(module) if path in self._begins), -1)
+        return len(self.layers) if begins > self._begins.get(self.layers[-1], len(self.index)) else None
+
+    def _beginnings(self) -> dict[str, int]:
+        """The first node of each module, and of those around it."""
+        found: dict[str, int] = {}
+        for node, note in enumerate(self.notes):
+            for path in parents(note.module):
+                found.setdefault(path, node)
+        return found
+
+    def _anchors(self) -> dict[tuple[int, bool], int]:
+        """By layer and direction the first dense product, in the backward pass the first behind the experts."""
+        found: dict[tuple[int, bool], int] = {}
+        late: dict[tuple[int, bool], bool] = {}
+        for node, note in enumerate(self.notes):
+            layer = self.layer(note.module) if self.index.compute[node] else None
+            if layer is None:
+                continue
+            key = layer, note.backward
+            if note.part is not None:
+                late[key] = note.backward and key in found
+            elif note.role != "body" and (key not in found or late.get(key, False)):
+                found[key], late[key] = node, False
+        return found
+
+    def consumer(self, waits: Iterable[int]) -> int | None:
+        """The first product that uses what was waited for."""
+        index, best = self.index, None
+        heap = sorted(waits)
+        seen = set(heap)
+        while heap:
+            node = heapq.heappop(heap)
+            if index.compute[node]:
+                best = node
+                break
+            for user in index.users[node]:
+                if user not in seen and user not in index.launches:
+                    seen.add(user)
+                    heapq.heappush(heap, user)
+        return best
+
+
+def wishes_of(dense: Dense, ident: Identification, *, at_end: bool) -> Wishes:
+    """What the rules want. at_end: case 4 with waits at the end."""
+    made = Wishes()
+    for each in _of_parameters(ident):
+        if each.kind is Kind.ALL_GATHER:
+            _gather(dense, each, made)
+        else:
+            _reduction(dense, each, made, at_end)
+    return made
+
+
+def _gather(dense: Dense, each: Collective, made: Wishes) -> None:
+    """Cases 1 and 2."""
+    consumer = dense.consumer(each.waits)
+    layer = None if consumer is None else dense.layer(each.module)
+    if consumer is None or layer is None:
+        made.kept.append(each.launch)
+        return
+    backward = dense.notes[consumer].backward
+    anchor = dense.first.get((layer + 1 if backward else layer - 1, backward))
+    if anchor is None or (backward and layer == len(dense.layers)):
+        made.kept.append(each.launch)
+        return
+    where = f"the {'backward pass' if backward else 'forward pass'} of layer {layer + (1 if backward else -1)}"
+    if each.derived not in ("param", "bucket"):
+        made.blocked.append(Blocked(each.launch, "it needs more than parameters"))
+    elif min(each.waits) < anchor:
+        made.blocked.append(Blocked(each.launch, f"it is waited for before the first dense product in {where}"))
+    else:
+        made.moves.append(Wish(each.launch, each.launch, anchor, f"gathered at the first dense product in {where}"))
+
+
+def _reduction(dense: Dense, each: Collective, made: Wishes, at_end: bool) -> None:
+    """Cases 3 and 4."""
+    layer = dense.layer(each.module)
+    wait = each.waits[0]
+    used = _used_by(dense.index, wait)
+    anchor = None if layer is None else dense.first.get((layer - 1, True))
+    if used is not None:
+        made.blocked.append(Blocked(each.launch, f"'{dense.index.names[used]}' depends on its result"))
+        return
+    if layer is None or anchor is None:
+        made.kept.append(each.launch)
+    else:
+        reason = f"reduced at the first dense product in the backward pass of layer {layer - 1}"
+        made.moves.append(Wish(each.launch, each.launch, anchor, reason))
+    end = len(dense.index) - 1
+    later = end if at_end or layer is None else dense.first.get((layer - 2, True), end)
+    made.moves.append(
+        Wish(each.launch, wait, max(later, wait), "waited for " + ("at the end" if later == end else "late"))
+    )
+
+
+def _used_by(index: GraphIndex, wait: int) -> int | None:
+    """What depends on a reduced gradient besides outputs: a product, a collective, a write to something else."""
+    seen, stack = {wait}, [wait]
+    while stack:
+        node = stack.pop()
+        for user in index.users[node]:
+            if index.compute[user] or user in index.launches or user in index.host_syncs:
+                return user
+            if user not in seen:
+                seen.add(user)
+                stack.append(user)
+    return None
+
+
+def placed(index: GraphIndex, moves: Sequence[Wish]) -> tuple[int, ...]:
+    """All nodes with these wishes met as far as dependences allow; the rest keeps its order."""
+    preds = _preds(index)
+    keys: list[Key] = [(node, _STAYS, node) for node in range(len(index))]
+    wanted: dict[int, int] = {}
+    for wish in moves:
+        wanted[wish.node] = wish.at
+    for node, at in wanted.items():
+        keys[node] = (at, _MOVED, node)
+        if at < node:
+            for pred in _preparing(index, preds, node):
+                keys[pred] = min(keys[pred], (at, _MOVED, pred))
+    return tuple(_sorted(preds, keys))
+
+
+def _preds(index: GraphIndex) -> list[set[int]]:
+    found: list[set[int]] = [set(index.preds(node)) for node in range(len(index))]
+    for wait, launch in index.wait_of.items():
+        found[wait].add(launch)
+    if found:
+        used = set().union(*found)
+        found[-1] |= {node for node in range(len(found) - 1) if node not in used}
+    return found
+
+
+def _preparing(index: GraphIndex, preds: Sequence[set[int]], launch: int) -> Iterator[int]:
+    """Nodes between parameters and a launch."""
+    seen: set[int] = set()
+    stack = [launch]
+    while stack:
+        for pred in preds[stack.pop()]:
+            if pred not in seen and index.ops[pred] != "placeholder":
+                seen.add(pred)
+                stack.append(pred)
+    yield from sorted(seen)
+
+
+def _sorted(preds: Sequence[set[int]], keys: Sequence[Key]) -> list[int]:
+    users: dict[int, list[int]] = defaultdict(list)
+    for node, before in enumerate(preds):
+        for pred in before:
+            users[pred].append(node)
+    missing = list(map(len, preds))
+    heap = [keys[node] for node, count in enumerate(missing) if not count]
+    heapq.heapify(heap)
+    order: list[int] = []
+    while heap:
+        node = heapq.heappop(heap)[2]
+        order.append(node)
+        for user in users[node]:
+            missing[user] -= 1
+            if not missing[user]:
+                heapq.heappush(heap, keys[user])
+    return order

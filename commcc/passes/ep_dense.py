@@ -1,0 +1,159 @@
+"""ep-dense: launches FSDP collectives beside attention, so that they do not share the network with token exchanges.
+
+    ep-dense{layers=none,reduce_waits=end,strict=no}
+
+Gathers of a layer are launched in the dense part of the layer before it in the same direction, reductions in the
+dense part of the layer after it in the backward pass; :mod:`commcc.ep.dense` has the rules one by one. Nodes of chunked
+regions keep their order. Values do not change.
+
+Limits: layers are found by what they gather and reduce, like those of ``bucket{modules=transformer_block}``, unless
+``layers`` names them; a collective of several layers counts for the first that its metadata names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from commcc.errors import FindingError, InputError, InternalError, OptionError
+from commcc.passes.base import Pass
+from commcc.passes.options import option, to_text
+from commcc.plan import LeftOut, Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from commcc.collectives import Identification
+    from commcc.cost import CostModel
+    from commcc.ep.dense import Blocked, Wish, Wishes
+    from commcc.index import GraphIndex
+    from commcc.program import Program
+    from commcc.terms import Json
+
+#: How many blocked collectives an error names.
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class EpDense(Pass):
+    """Which layers, and what to do where something is in the way; see the module docstring."""
+
+    name: ClassVar[str] = "ep-dense"
+    summary: ClassVar[str] = "launch FSDP collectives in the dense parts of neighbouring layers"
+
+    layers: tuple[str, ...] | None = option(
+        None, "layers, as paths or patterns", type="names", choices=(), none="modules that are alike"
+    )
+    reduce_waits: str = option(
+        "end",
+        "where reductions are waited for: at the end, or (less memory) where the next layer launches its own",
+        type="choice",
+        choices=("end", "layer"),
+    )
+    strict: bool = option(False, "a collective that cannot be moved is an error", type="bool")
+
+    def problems(self) -> Iterator[str]:
+        """Patterns that no graph can have."""
+        from commcc.modules import syntax_problems
+
+        yield from syntax_problems(self.layers or ())
+
+    def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
+        """Not enough: annotations are not in the index."""
+        raise InternalError("ep-dense plans on a program", where="pass 'ep-dense'")
+
+    def plan_program(
+        self, program: Program, index: GraphIndex, ident: Identification, model: CostModel | None = None
+    ) -> Plan:
+        """The order of all nodes.
+
+        Raises :class:`InputError` where no layers are found, and with ``strict`` :class:`FindingError` for what
+        cannot be moved.
+        """
+        from commcc.ep.annotations import annotations_of
+        from commcc.ep.dense import Dense, placed, wishes_of
+
+        layers = self._layers(index, ident)
+        dense = Dense(index, annotations_of(program, index), layers)
+        wishes = wishes_of(dense, ident, at_end=self.reduce_waits == "end")
+        order = placed(index, wishes.moves)
+        blocked = (*wishes.blocked, *_not_met(order, wishes.moves))
+        if blocked and self.strict:
+            raise FindingError(_told(index, blocked), where="pass 'ep-dense'", hint="strict=no moves the others")
+        changed = any(node != place for place, node in enumerate(order))
+        return Plan(
+            pass_text=to_text(self),
+            fingerprint=index.fingerprint,
+            order=order if changed else None,
+            left_out=tuple(LeftOut(each.launch, each.reason) for each in blocked),
+            report=_report(index, model, layers, wishes, order, blocked),
+        )
+
+    def _layers(self, index: GraphIndex, ident: Identification) -> tuple[str, ...]:
+        from commcc.ep.dense import layers_of
+        from commcc.modules import entries_of
+
+        if self.layers is None:
+            found = layers_of(ident)
+            if not found:
+                raise InputError(
+                    "no layers are alike", where="pass 'ep-dense'", hint="name them, as in layers=layers.*"
+                )
+            return found
+        known = dict.fromkeys(path for path in index.modules if path is not None)
+        selection = entries_of(self.layers, known)
+        if selection.problems:
+            raise OptionError("; ".join(selection.problems), where="pass 'ep-dense'")
+        return tuple(entry.name for entry in selection.entries)
+
+
+def _not_met(order: Sequence[int], moves: Sequence[Wish]) -> list[Blocked]:
+    """Launches that dependences keep from their place."""
+    from commcc.ep.dense import Blocked
+
+    place = {node: at for at, node in enumerate(order)}
+    return [
+        Blocked(wish.launch, f"dependences keep it from where it should be {wish.reason}")
+        for wish in moves
+        if wish.node == wish.launch and wish.reason.startswith("gathered") and place[wish.node] > place[wish.at]
+    ]
+
+
+def _told(index: GraphIndex, blocked: Sequence[Blocked]) -> str:
+    said = "; ".join(f"'{index.names[each.launch]}': {each.reason}" for each in blocked[:_SHOWN])
+    more = f"; and {len(blocked) - _SHOWN} more" if len(blocked) > _SHOWN else ""
+    return f"{len(blocked)} collectives cannot be moved: {said}{more}"
+
+
+def _report(
+    index: GraphIndex,
+    model: CostModel | None,
+    layers: Sequence[str],
+    wishes: Wishes,
+    order: Sequence[int],
+    blocked: Sequence[Blocked],
+) -> dict[str, Json]:
+    from commcc.predict import milliseconds
+
+    launched = [wish for wish in wishes.moves if wish.node == wish.launch]
+    report: dict[str, Json] = {
+        "layers": len(layers),
+        "gathers_placed": sum(wish.reason.startswith("gathered") for wish in launched),
+        "reductions_placed": sum(wish.reason.startswith("reduced") for wish in launched),
+        "reductions_waited_late": len(wishes.moves) - len(launched),
+        "left_in_place": len(wishes.kept),
+        "blocked": len(blocked),
+    }
+    if model is None:
+        return report
+    from commcc.memory import MemoryModel
+    from commcc.simulate import Simulator
+
+    simulator, memory = Simulator(index, model.price(index)), MemoryModel(index)
+    both = [simulator.run(each) for each in (range(len(index)), order)]
+    return {
+        **report,
+        "step_ms": [milliseconds(each.step_ns) for each in both],
+        "exposed_ms": [milliseconds(each.exposed_ns) for each in both],
+        "peak_bytes": [memory.live(each).peak_bytes for each in (range(len(index)), order)],
+    }
