@@ -15,6 +15,7 @@ size of the graphs.
 Limits: structural, nothing is executed; floating-point sums may associate differently inside a merged
 reduction. Launch order is a function of the graph alone, so it is the same on all ranks of an SPMD program.
 Process groups are compared by name, those split off others by what they were split off (:mod:`commcc.verify.groups`).
+Modules that AFTER cut in chunks are compared clone by clone (:mod:`commcc.verify.chunks`).
 Where AFTER was fixed to sizes, BEFORE is taken for inputs of that size (:mod:`commcc.verify.fixed`).
 """
 
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING
 from commcc.collection import no_collection
 from commcc.verify import boundary, constants, work
 from commcc.verify.causes import Pair, report_causes
+from commcc.verify.chunks import folded
 from commcc.verify.control import compare_edges, without_edges
 from commcc.verify.fixed import fixed_sizes
 from commcc.verify.groups import compare_groups
@@ -56,6 +58,10 @@ def _compare(before: Program, after: Program, report: Report) -> None:
     fine = check_order(before.graph, report, " (in BEFORE)")
     if not check_order(after.graph, report, "") or not fine:
         return
+    whole = folded(before, after, report)
+    if whole is None:
+        return
+    after = whole
     before, held = without_edges(before)
     after, holds = without_edges(after)
     renamed = boundary.match_inputs(before.graph, after.graph, report)

@@ -1,0 +1,251 @@
+"""Modules that AFTER cut in chunks: folded back, clone by clone, so that the rest can be compared as ever.
+
+    split = split_with_sizes(x, [30, 30])
+    y_chunk0 = mm(split[0], w)   y_chunk1 = mm(split[1], w)     is what    y = mm(x, w)    is in BEFORE
+    y = cat([y_chunk0, y_chunk1])
+
+AFTER's annotations claim which node each clone is of, and which chunk it belongs to. What is checked: every node has
+one clone in every chunk; a clone is the same op on the same operands, those of its own chunk where they are cut; its
+sizes are equal or scaled as the tokens are; splits, concatenations and sums take all chunks in order; a write to what
+the chunks share is made on what the chunk before has left.
+
+Limits: that a module does to every chunk what it does to the whole (that its tokens do not depend on each other) is
+not decided. A verdict on a graph that was cut is ``unproved`` for that reason alone, or ``different``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from torch import fx
+
+from commcc import ops
+from commcc.ep.annotations import CHUNK, ORIGINAL, REGION, ROLE
+from commcc.program import copy_node
+
+if TYPE_CHECKING:
+    from commcc.program import Program
+    from commcc.verify.verdict import Report
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What a node of AFTER stands for: chunk ``chunk`` of a node of BEFORE; ``last`` chunks added up, from 0 to it."""
+
+    of: str
+    chunk: int
+    last: int | None = None
+
+
+class _Unfaithful(Exception):
+    """A clone that is not one; the node of AFTER, and what is wrong."""
+
+    def __init__(self, node: fx.Node, text: str) -> None:
+        super().__init__(text)
+        self.node, self.text = node, text
+
+
+@dataclass
+class _Module:
+    """shares: for each chunk, its size and the whole's, along what was split first. clones: how many of each node."""
+
+    chunks: int
+    shares: tuple[tuple[int, int], ...] = ()
+    clones: dict[str, list[fx.Node]] = field(default_factory=dict)
+
+
+def folded(before: Program, after: Program, report: Report) -> Program | None:
+    """AFTER with its chunks folded back, itself when it has none; None when a claim is wrong, which is reported."""
+    names = {node.name: node for node in before.graph.nodes}
+    claims = {node for node in after.graph.nodes if node.name not in names and _key(node, REGION) is not None}
+    clones = [node for node in claims if _key(node, ROLE) == "body"]
+    if not clones:
+        return after
+    fold = _Fold(names, claims, clones)
+    try:
+        graph = fold.run(after.graph)
+    except _Unfaithful as found:
+        report.differs("value", found.node.name, found.text)
+        return None
+    for root, module in fold.modules.items():
+        text = f"'{root}' is cut in {module.chunks} chunks ({len(module.clones)} nodes each, cloned faithfully)"
+        report.gap("value", "", f"{text}: that its tokens do not depend on each other is not provable here; run both")
+    return replace(after, graph=graph)
+
+
+def _key(node: fx.Node, key: str) -> Any:
+    custom = node.meta.get("custom")
+    found = node.meta.get(key)
+    return found if found is not None or not isinstance(custom, dict) else custom.get(key)
+
+
+class _Fold:
+    """One folding. parts: what nodes at and inside a module stand for. whole: folded nodes by their name in BEFORE."""
+
+    def __init__(self, before: dict[str, fx.Node], claims: set[fx.Node], clones: list[fx.Node]) -> None:
+        self.before, self.claims = before, claims
+        self.modules: dict[str, _Module] = {}
+        for node in sorted(clones, key=lambda n: n.name):
+            module = self.modules.setdefault(str(_key(node, REGION)), _Module(0))
+            chunk = _key(node, CHUNK)
+            if type(chunk) is not int or not 0 <= chunk < len(clones):
+                raise _Unfaithful(node, f"is a clone of chunk {chunk!r:.20}, which there is not")
+            module.chunks = max(module.chunks, chunk + 1)
+        self.modules = dict(sorted(self.modules.items()))
+        self.parts: dict[fx.Node, _Part] = {}
+        self.whole: dict[str, fx.Node] = {}
+        self.env: dict[fx.Node, fx.Node] = {}
+
+    def run(self, after: fx.Graph) -> fx.Graph:
+        graph = fx.Graph()
+        for node in after.nodes:
+            if node not in self.claims:
+                self._check_operands(node)
+                self.env[node] = self.whole[node.name] = copy_node(graph, node, self.env)
+                continue
+            module = self.modules.get(str(_key(node, REGION)))
+            if module is None:
+                raise _Unfaithful(node, "belongs to a module that is not cut")
+            if _key(node, ROLE) == "body":
+                self._clone(graph, node, module)
+            else:
+                self._boundary(node, module)
+        for module in self.modules.values():
+            short = next((nodes[0] for nodes in module.clones.values() if len(nodes) != module.chunks), None)
+            if short is not None:
+                raise _Unfaithful(short, f"has no clone in each of {module.chunks} chunks")
+        return graph
+
+    def _check_operands(self, node: fx.Node) -> None:
+        """A node outside reads whole values; the last of a chain of writes is one."""
+        for used in node._input_nodes:
+            if used in self.env:
+                continue
+            part = self.parts.get(used)
+            module = self.modules.get(str(_key(used, REGION)))
+            chained = part is not None and bool(_written(self.before.get(part.of)))
+            if part is None or module is None or not chained or part.chunk != module.chunks - 1:
+                raise _Unfaithful(node, f"reads '{used.name}', which is of one chunk, where BEFORE reads the whole")
+            self.env[used] = self.whole[part.of]
+
+    def _clone(self, graph: fx.Graph, node: fx.Node, module: _Module) -> None:
+        chunk, original = _key(node, CHUNK), self.before.get(str(_key(node, ORIGINAL)))
+        if original is None or original.op != "call_function" or node.target is not original.target:
+            raise _Unfaithful(node, f"is no clone of '{_key(node, ORIGINAL)!s:.60}' in BEFORE")
+        seen = module.clones.setdefault(original.name, [])
+        if chunk != len(seen):
+            raise _Unfaithful(node, f"is clone {chunk} of '{original.name}' after {len(seen)} others")
+        seen.append(node)
+        compared = _Operands(self, node, original, module, chunk)
+        compared.tree((node.args, dict(node.kwargs)), (original.args, dict(original.kwargs)))
+        self.parts[node] = _Part(original.name, chunk)
+        if len(seen) == module.chunks:
+            missing = [used.name for used in original._input_nodes if used.name not in self.whole]
+            if missing:
+                raise _Unfaithful(node, f"stands before '{missing[0]}', which BEFORE's '{original.name}' reads")
+            by_node = {used: self.whole[used.name] for used in original._input_nodes}
+            self.whole[original.name] = copy_node(graph, original, by_node)
+
+    def _boundary(self, node: fx.Node, module: _Module) -> None:
+        op = ops.op_name(node.target)
+        first = node.args[0] if node.args else None
+        if op == "aten.split_with_sizes" and isinstance(first, fx.Node) and first in self.env:
+            self._split(node, module)
+        elif op == "operator.getitem" and isinstance(first, fx.Node) and first in self.claims:
+            split = ops.argument(first, "self")
+            self.parts[node] = _Part(self.env[split].name, int(str(node.args[1])))
+        elif op == "aten.clone" and isinstance(first, fx.Node) and first in self.parts:
+            self.parts[node] = self.parts[first]
+        elif op == "aten.cat":
+            self._joined(node, module, [self.parts.get(part) for part in _list(first)])
+        elif op == "aten.add" and len(node.args) == 2 and not node.kwargs:
+            self._added(node, module)
+        else:
+            raise _Unfaithful(node, f"({op}) is at the boundary of a module that is cut, where it has no business")
+
+    def _split(self, node: fx.Node, module: _Module) -> None:
+        sizes = ops.argument(node, "split_sizes")
+        whole = sum(sizes) if isinstance(sizes, (list, tuple)) and all(type(s) is int for s in sizes) else 0
+        shares = tuple((size, whole) for size in sizes) if whole else ()
+        equal = all(a * d == b * c for (a, b), (c, d) in zip(shares, module.shares, strict=False))
+        if len(shares) != module.chunks or (module.shares and not equal):
+            raise _Unfaithful(node, f"splits into {sizes!s:.60}, not as the module's other activations are")
+        module.shares = module.shares or shares
+
+    def _joined(self, node: fx.Node, module: _Module, parts: list[_Part | None]) -> None:
+        first = parts[0] if parts else None
+        wanted = [] if first is None else [_Part(first.of, chunk) for chunk in range(module.chunks)]
+        if first is None or parts != wanted or first.of not in self.whole:
+            raise _Unfaithful(node, "does not join all chunks of one value in order")
+        self.env[node] = self.whole[first.of]
+
+    def _added(self, node: fx.Node, module: _Module) -> None:
+        total, part = (self.parts.get(arg) for arg in node.args if isinstance(arg, fx.Node))
+        before = None if total is None else total.chunk if total.last is None else total.last
+        if (
+            total is None
+            or part is None
+            or part.last is not None
+            or total.of != part.of
+            or part.chunk != (before or 0) + 1
+        ):
+            raise _Unfaithful(node, "does not add up all chunks of one value in order")
+        if total.last is None and total.chunk != 0:
+            raise _Unfaithful(node, "does not begin with the first chunk")
+        self.parts[node] = _Part(part.of, 0, part.chunk)
+        if part.chunk == module.chunks - 1:
+            self.env[node] = self.whole[part.of]
+
+
+@dataclass(frozen=True)
+class _Operands:
+    """Compares the arguments of a clone with those of its original."""
+
+    fold: _Fold
+    node: fx.Node
+    original: fx.Node
+    module: _Module
+    chunk: int
+
+    def tree(self, own: Any, old: Any) -> None:
+        """Raises :class:`_Unfaithful` at the first difference."""
+        if isinstance(old, fx.Node) or isinstance(own, fx.Node):
+            self._operand(own, old)
+        elif isinstance(old, (list, tuple)) and isinstance(own, (list, tuple)) and len(own) == len(old):
+            for pair in zip(own, old, strict=True):
+                self.tree(*pair)
+        elif isinstance(old, dict) and isinstance(own, dict) and list(own) == list(old):
+            self.tree(list(own.values()), list(old.values()))
+        elif own != old or type(own) is not type(old):
+            self._size(own, old)
+
+    def _operand(self, own: Any, old: Any) -> None:
+        if isinstance(own, fx.Node) and isinstance(old, fx.Node):
+            part = self.fold.parts.get(own)
+            if own in self.fold.env and self.fold.env[own].name == old.name:
+                return
+            if part is not None and part.last is None and part.of == old.name and part.chunk == self.chunk:
+                return
+            written = old in _written(self.original)
+            if written and part == _Part(self.original.name, self.chunk - 1):
+                return
+        raise _Unfaithful(self.node, f"has operand {own!s:.60}, where '{self.original.name}' has {old!s:.60} in BEFORE")
+
+    def _size(self, own: Any, old: Any) -> None:
+        if type(own) is int and type(old) is int and self.module.shares:
+            size, whole = self.module.shares[self.chunk]
+            if own * whole == old * size:
+                return
+        raise _Unfaithful(self.node, f"has {own!r:.40}, where '{self.original.name}' has {old!r:.40} in BEFORE")
+
+
+def _list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else []
+
+
+def _written(node: fx.Node | None) -> list[Any]:
+    """Operands that a node writes to."""
+    if node is None or node.op != "call_function":
+        return []
+    return [ops.argument(node, name) for name in ops.aliasing(node.target).writes]
