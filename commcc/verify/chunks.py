@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import fx
 
 from commcc import ops
@@ -175,10 +176,18 @@ class _Fold:
 
     def _joined(self, node: fx.Node, module: _Module, parts: list[_Part | None]) -> None:
         first = parts[0] if parts else None
+        self._check_shape(node, node, first)
         wanted = [] if first is None else [_Part(first.of, chunk) for chunk in range(module.chunks)]
         if first is None or parts != wanted or first.of not in self.whole:
             raise _Unfaithful(node, "does not join all chunks of one value in order")
         self.env[node] = self.whole[first.of]
+
+    def _check_shape(self, node: fx.Node, made: Any, part: _Part | None) -> None:
+        """What is whole, or a part of a sum, has the shape that BEFORE has."""
+        old = None if part is None else self.before[part.of].meta.get("val")
+        own = made.meta.get("val")
+        if isinstance(old, torch.Tensor) and isinstance(own, torch.Tensor) and tuple(own.shape) != tuple(old.shape):
+            raise _Unfaithful(node, f"makes {list(own.shape)} where BEFORE has {list(old.shape)}")
 
     def _added(self, node: fx.Node, module: _Module) -> None:
         total, part = (self.parts.get(arg) for arg in node.args if isinstance(arg, fx.Node))
@@ -193,6 +202,7 @@ class _Fold:
             raise _Unfaithful(node, "does not add up all chunks of one value in order")
         if total.last is None and total.chunk != 0:
             raise _Unfaithful(node, "does not begin with the first chunk")
+        self._check_shape(node, node.args[1], part)
         self.parts[node] = _Part(part.of, 0, part.chunk)
         if part.chunk == module.chunks - 1:
             self.env[node] = self.whole[part.of]

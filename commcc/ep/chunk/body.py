@@ -40,7 +40,7 @@ def draft_of(view: View, root: str, backward: bool, known: frozenset[int], grid:
     """Without a grid all token data counts, with one only tensors that hold tokens of that grid."""
     body: set[int] = set()
     enters: dict[int, int | None] = {}
-    for node in range(len(view.index)):
+    for node in view.near(root):
         if not _candidate(view, node, root, backward, body, known):
             continue
         preds = view.index.data_preds[node]
@@ -79,7 +79,7 @@ def _candidate(view: View, node: int, root: str, backward: bool, body: set[int],
 def _made_for(view: View, root: str, backward: bool, body: set[int], grid: Grid) -> set[int]:
     """Constants of the grid's size that only the body uses."""
     made: set[int] = set()
-    for node in reversed(range(len(view.index))):
+    for node in reversed(view.near(root)):
         note, shape = view.notes[node], getattr(view.nodes[node].meta.get("val"), "shape", None)
         if not (view.constant[node] and view.calls(node) and note.backward == backward and view.within(node, root)):
             continue

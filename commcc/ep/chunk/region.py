@@ -10,6 +10,7 @@ every value; :mod:`commcc.ep.chunk.rules` says what that makes of it. Then, of w
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from commcc.ep.chunk.view import View
 
 _LINEAR = ("sum", "avg")
+_ATTENTION = re.compile(r"(^|\.)(self_)?att(ention|n)(\.|$)")
+_SCORES = frozenset({"aten.bmm", "aten.baddbmm", "aten.matmul", "aten._softmax", "aten.softmax"})
+_NO_ATTENTION = "attention needs all tokens of a sample: use dim=batch, or modules without attention"
 
 
 class Trial:
@@ -58,11 +62,22 @@ class Trial:
                 self.lab.give(nodes[entered], dim)
                 self.states[nodes[entered]] = State("rows", dim)
         members = draft.members()
+        if self.grid.axis:
+            self._check_attention(draft)
         for node in draft.body:
             if self._is_after(node, members):
                 self.after.add(node)
             else:
                 self._run_node(node, members)
+
+    def _check_attention(self, draft: Draft) -> None:
+        """Attention reads all tokens of a sample; where the sequence is cut, it cannot be inside."""
+        for number in draft.body:
+            node, module = self.view.nodes[number], self.view.notes[number].module
+            op = ops.op_name(node.target)
+            if "attention" in op or (_ATTENTION.search(module) and op in _SCORES):
+                where = f" of '{module}'" if module else ""
+                refuse(self.root, node, f"is in the attention{where}, over the sequence that is cut", _NO_ATTENTION)
 
     def _is_after(self, node: int, members: set[int]) -> bool:
         """Whether a node is, or depends on, a reduction over ranks of a part of a sum."""
@@ -146,13 +161,12 @@ class Trial:
                 node,
                 f"has the tokens in dimensions {' and '.join(map(str, cut))} ({list(recorded.shape)} becomes "
                 f"{list(value.shape)}), as attention over the chunked dimension does",
-                "attention needs all tokens of a sample: use dim=batch, or modules without attention",
+                _NO_ATTENTION,
             )
         dim = cut[0] if cut else None
         op = ops.op_name(node.target)
         if "attention" in op and dim not in (None, 0):
-            hint = "attention needs all tokens of a sample: use dim=batch, or modules without attention"
-            refuse(self.root, node, f"is attention over dimension {dim}, which is cut", hint)
+            refuse(self.root, node, f"is attention over dimension {dim}, which is cut", _NO_ATTENTION)
         shapes = {source: tuple(source.meta["val"].shape) for source in operands}
         return state_of(Call(node, op, operands, shapes, tuple(recorded.shape), dim, counted))
 

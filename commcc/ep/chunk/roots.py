@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Roots:
     """found: modules to chunk, in graph order. skipped: modules that the patterns name but where nothing is exchanged.
 
-    annotated: there is no all-to-all at all, and annotations of expert parallelism decided (one rank).
+    annotated: the graph has no all-to-all at all, and annotations of expert parallelism decided (one rank).
     """
 
     found: tuple[str, ...]
@@ -34,7 +34,7 @@ def roots_of(view: View, patterns: Sequence[str]) -> Roots:
         raise OptionError("; ".join(selection.problems), where="ep-chunk", hint="'commcc inspect' lists the modules")
     named = [root for entry in selection.entries for root in entry.roots]
     exchanging = _with(view, named, view.exchanges)
-    annotated = not exchanging
+    annotated = not exchanging and not any(map(view.exchanges, range(len(view.index))))
     if annotated:
         exchanging = _with(view, named, lambda node: bool(view.notes[node].part or view.notes[node].exchange))
     if not exchanging:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from commcc import ops
 from commcc.ep.annotations import annotations_of
 from commcc.ep.chunk.lab import symbol_ranges
 from commcc.terms import Kind
@@ -28,7 +29,8 @@ _FIXED = (
 @dataclass(frozen=True)
 class View:
     """Facts of every node. data: it depends on an input that is no parameter and no buffer. constant: it depends on no
-    input. alive: its result is used, or it does more than compute one. number: of each node.
+    input. alive: its result is used, or it does more than compute one. number: of each node. loose: nodes that belong
+    to no module, or take one of several results.
     """
 
     index: GraphIndex
@@ -39,10 +41,16 @@ class View:
     constant: tuple[bool, ...]
     alive: tuple[bool, ...]
     number: dict[fx.Node, int]
+    loose: tuple[int, ...]
 
     def within(self, node: int, root: str) -> bool:
         module = self.notes[node].module
         return module == root or module.startswith(root + ".")
+
+    def near(self, root: str) -> list[int]:
+        """Nodes that can be in a region of ``root``: those inside, and loose ones; in order."""
+        inside = (node for node in range(len(self.nodes)) if self.within(node, root))
+        return sorted({*inside, *self.loose})
 
     def calls(self, node: int) -> bool:
         return self.nodes[node].op == "call_function"
@@ -68,13 +76,15 @@ def view_of(program: Program, index: GraphIndex) -> View:
     for node in reversed(range(len(index))):
         kept = node in index.stays or index.ops[node] in ("output", "placeholder")
         alive[node] = kept or any(alive[user] for user in index.users[node])
+    notes = annotations_of(program, index)
     return View(
         index=index,
         nodes=nodes,
-        notes=annotations_of(program, index),
+        notes=notes,
         ranges=symbol_ranges(program),
         data=tuple(data),
         constant=tuple(constant),
         alive=tuple(alive),
         number={node: i for i, node in enumerate(nodes)},
+        loose=tuple(i for i, note in enumerate(notes) if not note.module or ops.is_getitem(nodes[i].target)),
     )
