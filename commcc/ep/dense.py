@@ -66,13 +66,14 @@ class Wishes:
 
 
 def layers_of(ident: Identification) -> tuple[str, ...]:
-    """Paths of the layers, in order of the graph: the modules that are alike in what they gather and reduce."""
+    """Paths of the layers: modules that are alike in what they gather and reduce, numbered ones if there are any."""
     items = [
         Item(c.module, (c.kind.value, c.group, c.dtype, c.reduction or ""), c.launch, c.stands_for)
         for c in _of_parameters(ident)
         if c.module is not None
     ]
-    return find_blocks(items).paths
+    paths = find_blocks(items).paths
+    return tuple(path for path in paths if path[-1].isdigit()) or paths
 
 
 def _of_parameters(ident: Identification) -> list[Collective]:
@@ -84,11 +85,23 @@ class Dense:
     """The dense products of a graph, by layer and direction. ``len(layers)`` is the number of what comes behind."""
 
     def __init__(self, index: GraphIndex, notes: Sequence[Annotation], layers: Sequence[str]) -> None:
-        self.index, self.notes, self.layers = index, notes, layers
+        self.index, self.notes = index, notes
         self._find = Matcher(Entry(path, (path,), path) for path in layers)
-        self._number = {path: number for number, path in enumerate(layers)}
+        self.layers = self._as_they_run(layers)
+        self._number = {path: number for number, path in enumerate(self.layers)}
         self._begins = self._beginnings()
         self.first = self._anchors()
+
+    def _as_they_run(self, layers: Sequence[str]) -> tuple[str, ...]:
+        """In order of their first products, forward; from behind where there is a backward pass only."""
+        first: dict[bool, dict[str, int]] = {False: {}, True: {}}
+        for node, note in enumerate(self.notes):
+            entry = self._find(note.module) if self.index.compute[node] else None
+            if entry is not None:
+                first[note.backward].setdefault(entry.name, node)
+        backward = not first[False]
+        known = first[backward]
+        return tuple(sorted((path for path in layers if path in known), key=lambda p: known[p], reverse=backward))
 
     def layer(self, module: str | None) -> int | None:
         """The layer of a module; what is in none and begins behind the last one is one more."""
@@ -96,9 +109,10 @@ class Dense:
             return None
         entry = self._find(module)
         if entry is not None:
-            return self._number[entry.name]
+            return self._number.get(entry.name)
         begins = next((self._begins[path] for path in parents(module) if path in self._begins), -1)
-        return len(self.layers) if begins > self._begins.get(self.layers[-1], len(self.index)) else None
+        last = self._begins[self.layers[-1]] if self.layers else len(self.index)
+        return len(self.layers) if begins > last else None
 
     def _beginnings(self) -> dict[str, int]:
         """The first node of each module, and of those around it."""
