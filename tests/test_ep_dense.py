@@ -192,13 +192,13 @@ def test_a_gather_that_is_needed_earlier_is_blocked():
 
 
 REPLICAS = """def forward(self, x: "f32[8, 8][8, 1]cuda:0"):
-    # autograd_backward: True Annotation: {'module_fqn': 'layers.1.wq'}
+    # autograd_backward: True # Annotation: {'module_fqn': 'layers.1.wq'}
     g1: "f32[8, 8][8, 1]cuda:0" = torch.ops.aten.mm.default(x, x)
     r1: "f32[4, 8][8, 1]cuda:0" = torch.ops._c10d_functional.reduce_scatter_tensor.default(g1, 'sum', 2, '0')
     s1: "f32[4, 8][8, 1]cuda:0" = torch.ops._c10d_functional.wait_tensor.default(r1)
     b1: "f32[4, 8][8, 1]cuda:0" = torch.ops._c10d_functional.all_reduce.default(s1, 'sum', '1')
     c1: "f32[4, 8][8, 1]cuda:0" = torch.ops._c10d_functional.wait_tensor.default(b1)
-    # autograd_backward: True Annotation: {'module_fqn': 'layers.0.wq'}
+    # autograd_backward: True # Annotation: {'module_fqn': 'layers.0.wq'}
     g0: "f32[8, 8][8, 1]cuda:0" = torch.ops.aten.mm.default(g1, x)
     r0: "f32[4, 8][8, 1]cuda:0" = torch.ops._c10d_functional.reduce_scatter_tensor.default(g0, 'sum', 2, '0')
     s0: "f32[4, 8][8, 1]cuda:0" = torch.ops._c10d_functional.wait_tensor.default(r0)
