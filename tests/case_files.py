@@ -163,6 +163,11 @@ def _step(step: Any) -> list[str]:
     lines += [f"  bucket {', '.join(names[m] for m in b.members)}: {b.reason}" for b in plan.buckets]
     lines += [f"  left out {names[e.launch]}: {e.reason}" for e in plan.left_out]
     lines += [f"  move {names[m.node]} to the place of {names[m.at]}: {m.reason}" for m in plan.moves]
+    lines += [
+        f"  {names[c.node]} {'no longer blocks' if c.non_blocking else 'blocks'}: {c.reason}" for c in plan.host_copies
+    ]
+    if step.name == "ep-schedule":
+        lines += [f"  {r['root']} {r['direction']}: {r['strip']}" for r in step.report["regions"]]
     if step.name == "bucket":
         lines += _bucketing(step.report)
     if step.name == "reorder":
