@@ -87,6 +87,7 @@ COMPUTE = frozenset(
         "aten._scaled_dot_product_fused_attention_overrideable",
         "aten._scaled_dot_product_fused_attention_overrideable_backward",
         *(f"aten._{n}_attention_{way}" for n in ("flash", "efficient") for way in ("forward", "backward")),
+        *("symm_mem.fused_all_gather_matmul", "symm_mem.fused_matmul_reduce_scatter"),
         "higher_order.flex_attention",
         "higher_order.flex_attention_backward",
     }

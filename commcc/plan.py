@@ -144,6 +144,15 @@ class HostCopy:
 
 
 @dataclass(frozen=True)
+class Fusion:
+    """Let PyTorch's micro-pipeline pass make one op of a launch and the matmuls that it feeds, or that feed it."""
+
+    launch: Node
+    matmuls: tuple[Node, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
 class FixedSize:
     """Let a symbol in sizes be this number from now on: the graph then fits inputs of that size only."""
 
@@ -216,8 +225,8 @@ class Plan:
     moves, before: where nodes that are in no bucket go, and what holds whatever else moves.
     order: all nodes in their new order, for plans that remove and merge nothing; None leaves it.
     host_copies: copies to the host that the host is to wait for, or no longer.
-    sizes: symbols in sizes that become numbers; nothing else changes then. metadata: keys of node metadata to be
-    dropped everywhere. report: the pass's own account.
+    sizes: symbols in sizes that become numbers; nothing else changes then. fusions: the same. metadata: keys of node
+    metadata to be dropped everywhere. report: the pass's own account.
     """
 
     pass_text: str
@@ -235,6 +244,7 @@ class Plan:
     control: tuple[ControlEdge, ...] = ()
     host_copies: tuple[HostCopy, ...] = ()
     sizes: tuple[FixedSize, ...] = ()
+    fusions: tuple[Fusion, ...] = ()
     chunked: tuple[ChunkedRegion, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     report: Mapping[str, Json] = field(default_factory=dict)
@@ -252,6 +262,7 @@ class Plan:
             self.control,
             self.host_copies,
             self.sizes,
+            self.fusions,
             self.chunked,
         )
         return self.order is not None or any(edits)

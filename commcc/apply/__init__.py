@@ -26,6 +26,8 @@ from commcc.errors import InternalError
 from commcc.program import META_KEY, NodeRecord, record_of
 
 if TYPE_CHECKING:
+    from torch import fx
+
     from commcc.index import GraphIndex
     from commcc.plan import Plan
     from commcc.program import Program
@@ -42,13 +44,14 @@ def apply_plan(program: Program, index: GraphIndex, plan: Plan) -> Program:
     if plan.fingerprint != index.fingerprint:
         raise InternalError("the plan was made from another graph", where=plan.pass_text)
     if plan.sizes:
-        if removed(plan) or plan.buckets or plan.moves or plan.order is not None:
-            raise InternalError("a plan that fixes sizes cannot change anything else", where=plan.pass_text)
+        _nothing_else(plan)
         graph, root = fix_sizes(program.graph, program.root, plan.sizes)
         return replace(program, graph=graph, root=root, header=fixed_header(program.header, plan.sizes))
     if plan.chunked:
         return chunked(program, index, plan)
     check_host_copies(index, plan)
+    if plan.fusions:
+        return replace(program, graph=_fused(program, index, plan))
     if removed(plan):
         graph = without(program.graph, index, plan)
     else:
@@ -65,3 +68,19 @@ def apply_plan(program: Program, index: GraphIndex, plan: Plan) -> Program:
     root = hold(graph, program.root, index, plan) if plan.control else program.root
     groups = new_table(program.groups, index, plan) if plan.groups or plan.regroups else program.groups
     return replace(program, graph=graph, root=root, groups=groups)
+
+
+def _fused(program: Program, index: GraphIndex, plan: Plan) -> fx.Graph:
+    from commcc.apply.microtp import fuse
+
+    _nothing_else(plan)
+    groups = {index.launches[each.launch].group for each in plan.fusions}
+    return fuse(program, groups, {index.names[each.launch] for each in plan.fusions})
+
+
+def _nothing_else(plan: Plan) -> None:
+    others = plan.buckets or plan.moves or plan.tags or plan.regroups or plan.control or plan.host_copies
+    if removed(plan) or others or plan.order is not None or (plan.sizes and plan.fusions):
+        raise InternalError(
+            "a plan that fixes sizes or fuses matmuls cannot change anything else", where=plan.pass_text
+        )

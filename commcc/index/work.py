@@ -194,8 +194,19 @@ def _of_each_head(shape: Any, query: Any) -> Any:
     return torch.Size((shape[0], query[1], *shape[2:])) if shared else shape
 
 
+def _gathered_products(args: Any, out: Any) -> int:
+    """The matmuls of a fused op: ``[..., M, K] x [K, N]`` for each right operand."""
+    return sum(2 * int(prod(result)) * int(args[0][-1]) for result in out[1])
+
+
+def _scattered_product(args: Any, _out: Any) -> int:
+    return 2 * int(prod(args[0])) * int(args[1][-1])
+
+
 _OWN: dict[str, Callable[[Any, Any], int]] = {
     "aten.linear": _linear,
+    "symm_mem.fused_all_gather_matmul": _gathered_products,
+    "symm_mem.fused_matmul_reduce_scatter": _scattered_product,
     "aten.matmul": _product,
     "aten.mv": _product,
     "aten.dot": _product,

@@ -25,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from commcc.errors import InputError, OptionError, closest
+from commcc.errors import InputError, InternalError, closest
 from commcc.passes.base import Pass
 from commcc.passes.options import option, to_text
 from commcc.plan import FixedSize, Plan
@@ -71,7 +71,7 @@ class EpConcretize(Pass):
 
     def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
         """Not without the graph: see :meth:`plan_program`."""
-        raise OptionError("ep-concretize plans on the whole program")
+        raise InternalError("ep-concretize plans on the whole program")
 
     def plan_program(
         self, program: Program, index: GraphIndex, ident: Identification, model: CostModel | None = None

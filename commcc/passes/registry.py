@@ -16,7 +16,11 @@ _PASSES = {
     "groups": "commcc.passes.groups:Groups",
     "bucket": "commcc.passes.bucket:Bucket",
     "reorder": "commcc.passes.reorder:Reorder",
+    "ep-chunk": "commcc.passes.ep_chunk:EpChunk",
+    "ep-schedule": "commcc.passes.ep_schedule:EpSchedule",
     "ep-concretize": "commcc.passes.ep_concretize:EpConcretize",
+    "ep-dense": "commcc.passes.ep_dense:EpDense",
+    "async-tp": "commcc.passes.async_tp:AsyncTp",
     "cleanup": "commcc.passes.cleanup:Cleanup",
 }
 

@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from commcc.report import bucketing, reordering, stepping
+from commcc.report import bucketing, parallel, reordering, stepping
 from commcc.report.metrics import compare, costed_by
 from commcc.report.units import count, printable
 
@@ -68,6 +68,7 @@ def _step(step: Document) -> list[RenderableType]:
 def _lines(report: Document) -> Iterator[tuple[str, str]]:
     """The report of a pass in lines; what is known of it is told by a key that only it has."""
     known = {"by_kind": bucketing.lines, "schedules_tried": reordering.lines, "not_shared": _regrouping}
+    known["matmuls_fused"] = parallel.fusions
     return next((lines for key, lines in known.items() if key in report), _anything)(report)
 
 

@@ -30,6 +30,7 @@ from commcc.verify.causes import Pair, report_causes
 from commcc.verify.chunks import folded
 from commcc.verify.control import compare_edges, without_edges
 from commcc.verify.fixed import fixed_sizes
+from commcc.verify.fused import unfolded
 from commcc.verify.groups import compare_groups
 from commcc.verify.order import check_order
 from commcc.verify.table import Terms
@@ -62,6 +63,7 @@ def _compare(before: Program, after: Program, report: Report) -> None:
     if whole is None:
         return
     after = whole
+    before, after = unfolded(before), unfolded(after)
     before, held = without_edges(before)
     after, holds = without_edges(after)
     renamed = boundary.match_inputs(before.graph, after.graph, report)

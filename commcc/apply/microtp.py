@@ -1,0 +1,300 @@
+"""Tensor-parallel matmuls fused with their collectives, by PyTorch's own micro-pipeline pass.
+
+    tried = attempt(program, {"tp"}, launches)      # what the pass takes, and why it leaves the others
+    graph = fuse(program, {"tp"}, launches)         # the same, as a graph
+
+Everything that decides or fuses is ``torch._inductor.fx_passes.micro_pipeline_tp``; this module prepares the graph as
+PyTorch's compiler does (views as reshapes, on a copy whose values are on the CPU, so that no device is asked), and
+completes it: values for the new nodes, a copy where a result would be laid out otherwise than what it replaces, views
+as they were.
+
+Limits: while the pass runs, PyTorch is told that NCCL and symmetric memory are there; not to be used from two threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_map_only
+
+from commcc.apply.fakes import contiguous_strides, fake_like
+from commcc.errors import InternalError, OptionError
+from commcc.program import META_KEY, copy_node
+from commcc.serialization.propagate import context_of
+from commcc.serialization.targets import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from commcc.program import Program
+
+GATHER = "torch.ops.symm_mem.fused_all_gather_matmul.default"
+SCATTER = "torch.ops.symm_mem.fused_matmul_reduce_scatter.default"
+RESTRIDE = "torch.ops.prims.inductor_force_stride_order.default"
+_VIEW, _RESHAPE = torch.ops.aten.view.default, torch.ops.aten.reshape.default
+#: Metadata that new nodes take over from what they stand for.
+_PLACE = ("custom", "nn_module_stack", "fwd_nn_module_stack", "stack_trace", "seq_nr", "autograd_backward")
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One collective: the launch, the matmuls that were fused with it (none: left alone), and why."""
+
+    launch: str
+    matmuls: tuple[str, ...]
+    reason: str
+
+    @property
+    def taken(self) -> bool:
+        return bool(self.matmuls)
+
+
+def attempt(program: Program, groups: Collection[str], launches: Collection[str]) -> tuple[Tried, ...]:
+    """What the pass does with these launches on these groups, in graph order."""
+    return _Work(program, groups).run(launches)
+
+
+def fuse(program: Program, groups: Collection[str], launches: Collection[str]) -> fx.Graph:
+    """The graph with these launches fused; :class:`InternalError` when the pass leaves one."""
+    work = _Work(program, groups)
+    for tried in work.run(launches):
+        if not tried.taken:
+            raise InternalError(f"'{tried.launch}' was not fused: {tried.reason}", where="apply")
+    return work.finished()
+
+
+def micro_pipeline() -> Any:
+    """PyTorch's module; :class:`OptionError` where this build has none."""
+    try:
+        from torch._inductor.fx_passes import micro_pipeline_tp as found
+    except ImportError as error:
+        raise OptionError(f"this PyTorch cannot fuse tensor parallelism: {error}") from None
+    if not torch.distributed.is_available() or not hasattr(resolve(GATHER), "_schema"):
+        raise OptionError("this PyTorch has no torch.distributed, which has the fused ops")
+    return found
+
+
+@contextlib.contextmanager
+def _as_if_connected(groups: Collection[str]) -> Iterator[None]:
+    """PyTorch takes NCCL to be there, and symmetric memory to be set up for these groups."""
+    distributed: Any = torch.distributed
+    before = distributed.is_nccl_available
+    log = logging.getLogger("torch._inductor.fx_passes.micro_pipeline_tp")
+    log.addFilter(_nothing)
+    try:
+        distributed.is_nccl_available = lambda: True
+        with distributed._symmetric_memory._test_mode(set(groups)):
+            yield
+    finally:
+        distributed.is_nccl_available = before
+        log.removeFilter(_nothing)
+
+
+def _nothing(_record: logging.LogRecord) -> bool:
+    return False
+
+
+class _Work:
+    """A copy of the graph that the pass may edit, and what became of it."""
+
+    def __init__(self, program: Program, groups: Collection[str]) -> None:
+        self.pipeline = micro_pipeline()
+        self.program = program
+        self.groups = groups
+        self.graph = fx.Graph()
+        self.original: dict[fx.Node, fx.Node] = {}
+        self.values: dict[fx.Node, Any] = {}
+        self.place: dict[fx.Node, fx.Node] = {}
+        self.copies = 0
+        self._copy()
+
+    def _copy(self) -> None:
+        ctx = context_of(self.program.graph)
+
+        def on_cpu(val: torch.Tensor) -> torch.Tensor:
+            return ctx.tensor(val.shape, val.stride(), val.dtype, "cpu")
+
+        env: dict[fx.Node, fx.Node] = {}
+        for node in self.program.graph.nodes:
+            made = env[node] = copy_node(self.graph, node, env)
+            self.original[made] = node
+            if "val" in node.meta:
+                made.meta["val"] = tree_map_only(torch.Tensor, on_cpu, node.meta["val"])
+            if made.op == "call_function" and made.target is _VIEW:
+                made.target = _RESHAPE
+
+    def run(self, launches: Collection[str]) -> tuple[Tried, ...]:
+        """Let the pass have the launches one after the other, as PyTorch does."""
+        from commcc.apply.microtp_reasons import of_gather, of_scatter
+
+        pipeline, found = self.pipeline, {}
+        gathers = [m for m in pipeline.find_all_gather_patterns(self.graph) if m.ag_node.name in launches]
+        scatters = [
+            m for m in pipeline.find_reduce_scatter_patterns(self.graph) if m.reduce_scatter_node.name in launches
+        ]
+        with _as_if_connected(self.groups):
+            for match in gathers:
+                found[match.ag_node.name] = self._gather(match, of_gather(pipeline, match))
+            for match in scatters:
+                found[match.reduce_scatter_node.name] = self._scatter(match, of_scatter(pipeline, match))
+        unknown = "what surrounds it is no form that PyTorch's pass knows"
+        names = [node.name for node in self.program.graph.nodes if node.name in launches]
+        return tuple(found.get(name) or Tried(name, (), unknown) for name in names)
+
+    def _gather(self, match: Any, reason: str) -> Tried:
+        name, matmuls = match.ag_node.name, _eligible(self.pipeline, match)
+        if reason:
+            return Tried(name, (), reason)
+        results = [self._told(matmul.nodes[-1]) for matmul in matmuls]
+        names = tuple(_product(matmul).name for matmul in matmuls)
+        gathered = self._told(match.res_node)
+        dim = match.gather_dim % match.shard_node.meta["val"].dim()
+        self.pipeline.fuse_all_gather_matmul(match)
+        if not match.ag_node._erased:
+            return Tried(name, (), "PyTorch's pass left it")
+        self._complete_gather(results, gathered, dim)
+        return Tried(name, names, f"gathers dimension {dim} for {len(names)} matmul{'s' if len(names) > 1 else ''}")
+
+    def _scatter(self, match: Any, reason: str) -> Tried:
+        name = match.reduce_scatter_node.name
+        if reason:
+            return Tried(name, (), reason)
+        product = _product(self.pipeline._find_producer_matmul(match.input_node)).name
+        result, dim = self._told(match.wait_tensor_node), match.scatter_dim
+        self.pipeline.fuse_matmul_reduce_scatter(match)
+        if not match.reduce_scatter_node._erased:
+            return Tried(name, (), "PyTorch's pass left it")
+        for node in self._fresh():
+            if node.target is resolve(SCATTER):
+                self._set(node, _packed(result.meta["val"], 0), result)
+                self._keep_layout(node, result)
+        return Tried(name, (product,), f"scatters dimension {dim} of a matmul's result")
+
+    def _told(self, node: fx.Node) -> fx.Node:
+        """The node of the program behind a node of the copy."""
+        found = self.original.get(node)
+        if found is None or not isinstance(found.meta.get("val"), torch.Tensor):
+            raise InternalError(f"'{node.name}' has no value to go by", where="async-tp")
+        return found
+
+    def _fresh(self) -> list[fx.Node]:
+        return [node for node in self.graph.nodes if node not in self.original and node not in self.values]
+
+    def _complete_gather(self, results: list[fx.Node], gathered: fx.Node, dim: int) -> None:
+        """Values for the fused op and its results."""
+        fresh = self._fresh()
+        fused = next(node for node in fresh if node.target is resolve(GATHER))
+        outs = [_packed(node.meta["val"], dim) for node in results]
+        whole = _packed(gathered.meta["val"], dim)
+        returned = fused.kwargs.get("return_A", True)
+        self._set(fused, (whole if returned else None, outs), gathered)
+        for node in fresh:
+            if node.target is not operator.getitem:
+                continue
+            source, place = node.args
+            assert isinstance(place, int)
+            if source is fused:
+                self._set(node, outs if place == 1 else whole, gathered)
+                if place == 0:
+                    self._keep_layout(node, gathered)
+            else:
+                self._set(node, outs[place], results[place])
+                self._keep_layout(node, results[place])
+
+    def _set(self, node: fx.Node, value: Any, stands_for: fx.Node) -> None:
+        self.values[node] = value
+        self.place[node] = stands_for
+        if isinstance(value, torch.Tensor):
+            ctx = context_of(self.program.graph)
+            node.meta["val"] = ctx.tensor(value.shape, value.stride(), value.dtype, "cpu")
+
+    def _keep_layout(self, node: fx.Node, stands_for: fx.Node) -> None:
+        """A copy behind a result that is laid out otherwise than what it replaces."""
+        wanted = stands_for.meta["val"]
+        if _same_layout(self.values[node], wanted) or not wanted.is_contiguous():
+            return
+        with self.graph.inserting_after(node):
+            made = self.graph.call_function(
+                torch.ops.aten.clone.default, (node,), {"memory_format": torch.contiguous_format}
+            )
+        node.replace_all_uses_with(made, delete_user_cb=lambda user: user is not made)
+        self.copies += 1
+        self._set(made, wanted, stands_for)
+
+    def finished(self) -> fx.Graph:
+        """The graph in its final form: metadata as it was, nothing left that only changes strides to what they are."""
+        graph = fx.Graph()
+        env: dict[fx.Node, fx.Node] = {}
+        for node in self.graph.nodes:
+            source = self._unneeded(node, env)
+            if source is not None:
+                env[node] = source
+                continue
+            env[node] = made = copy_node(graph, node, env)
+            old = self.original.get(node)
+            if old is not None:
+                made.target, made.meta = old.target, dict(old.meta)
+            else:
+                made.meta = self._meta(node)
+        graph.lint()
+        return graph
+
+    def _unneeded(self, node: fx.Node, env: dict[fx.Node, fx.Node]) -> fx.Node | None:
+        """What stands for a node that would put a tensor into the layout that it has."""
+        if node.op != "call_function" or node.target is not resolve(RESTRIDE):
+            return None
+        source, stride = node.args
+        assert isinstance(source, fx.Node)
+        val = source.meta["val"]
+        same = all(a == b for n, a, b in zip(val.shape, val.stride(), stride, strict=True) if n != 1)  # type: ignore[arg-type]
+        return env[source] if same else None
+
+    def _meta(self, node: fx.Node) -> dict[str, Any]:
+        stands_for = self.place.get(node)
+        if stands_for is None:  # a change of strides, or a reshape of a fused result
+            source = node.all_input_nodes[0]
+            known = self.original.get(source) or self.place[source]
+            like = known.meta["val"]
+            sizes: Any = node.args[1]
+            shape, stride = (
+                (like.shape, sizes) if node.target is resolve(RESTRIDE) else (sizes, contiguous_strides(sizes))
+            )
+            return {**_place(known), "val": fake_like(like, tuple(shape), stride=tuple(stride))}
+        return {**_place(stands_for), "val": self.values[node]}
+
+
+def _place(node: fx.Node) -> dict[str, Any]:
+    return {key: node.meta[key] for key in _PLACE if key in node.meta and key != META_KEY}
+
+
+def _packed(like: torch.Tensor, dim: int) -> torch.Tensor:
+    """A tensor of this shape that is contiguous once ``dim`` comes first; the last one as the first."""
+    shape = tuple(like.shape)
+    if dim == len(shape) - 1 or dim == 0:
+        return fake_like(like, shape)
+    order = [dim, *(d for d in range(len(shape)) if d != dim)]
+    steps = contiguous_strides([shape[d] for d in order])
+    stride = dict(zip(order, steps, strict=True))
+    return fake_like(like, shape, stride=[stride[d] for d in range(len(shape))])
+
+
+def _same_layout(one: torch.Tensor, other: torch.Tensor) -> bool:
+    steps = zip(one.shape, one.stride(), other.stride(), strict=True)
+    return all(a == b for size, a, b in steps if size != 1)
+
+
+def _eligible(pipeline: Any, match: Any) -> list[Any]:
+    """The matmuls that the pass would take."""
+    found = pipeline._find_consumer_matmuls(match.res_node)
+    return [matmul for matmul in found if match.res_node not in matmul.arg_ancestor_nodes]
+
+
+def _product(matmul: Any) -> fx.Node:
+    node: fx.Node = matmul.nodes[0] if len(matmul.nodes) == 1 else matmul.nodes[1]
+    return node

@@ -1,0 +1,171 @@
+"""Fused ops of tensor parallelism, unfolded into what they stand for before graphs are compared.
+
+    f = symm_mem.fused_all_gather_matmul(x, [b], d, g)      ->   all_gather, wait, (slices, cat), mm
+    w = symm_mem.fused_matmul_reduce_scatter(a, b, r, d, g) ->   mm, (slices, cat), reduce_scatter, wait
+
+What the unfolded nodes return is laid out as the plain ops would; that the fused op really lays its results out as
+the graph says is taken on trust. A change of strides in front of a fused op is left out.
+
+Limits: ops on scaled matmuls stay as they are.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from commcc.ops import op_name
+from commcc.program import copy_node
+from commcc.serialization.propagate import context_of
+
+if TYPE_CHECKING:
+    from commcc.program import Program
+
+_GATHER, _SCATTER = "symm_mem.fused_all_gather_matmul", "symm_mem.fused_matmul_reduce_scatter"
+_RESTRIDE = "prims.inductor_force_stride_order"
+aten, c10d = torch.ops.aten, torch.ops._c10d_functional
+_EXPLAINED = (aten.reshape.default, aten.slice.Tensor, aten.cat.default, c10d.wait_tensor.default)
+
+
+def unfolded(program: Program) -> Program:
+    """The program without fused ops; the same object when it has none."""
+    names = {op_name(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    if names.isdisjoint((_GATHER, _SCATTER)):
+        return program
+    return replace(program, graph=_Unfolding(program).run())
+
+
+class _Unfolding:
+    """One graph on its way to plain ops."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.ctx = context_of(program.graph)
+        self.graph = fx.Graph()
+        self.env: dict[fx.Node, fx.Node] = {}
+        self.parts: dict[fx.Node, tuple[fx.Node | None, list[fx.Node]]] = {}
+        self.lists: dict[fx.Node, list[fx.Node]] = {}
+        self.shapes: dict[fx.Node, list[Any]] = {}
+        self.likes: dict[fx.Node, torch.Tensor] = {}
+
+    def run(self) -> fx.Graph:
+        """All nodes in their order; results of fused ops are handed on to who takes them."""
+        for node in self.program.graph.nodes:
+            if not self._stands_in(node):
+                self.env[node] = copy_node(self.graph, node, self.env)
+        return self.graph
+
+    def _stands_in(self, node: fx.Node) -> bool:
+        """Whether a node is one that plain ops stand for; these are then there."""
+        if node.op != "call_function":
+            return False
+        name = op_name(node.target)
+        if name == _RESTRIDE and all(op_name(user.target) in (_GATHER, _SCATTER) for user in node.users):
+            self.env[node] = self.env[node.args[0]]  # type: ignore[index]
+            return True
+        if name == _GATHER:
+            return self._gather(node)
+        if name == _SCATTER:
+            return self._scatter(node)
+        return node.target is operator.getitem and self._taken(node)
+
+    def _taken(self, node: fx.Node) -> bool:
+        source, place = node.args
+        if source in self.lists:
+            self.env[node] = self.lists[source][place]  # type: ignore[index]
+            return True
+        if source not in self.parts:
+            return False
+        whole, outs = self.parts[source]  # type: ignore[index]
+        if place == 1:
+            self.lists[node] = outs
+        elif whole is not None:
+            self.env[node] = whole
+        return True
+
+    def _call(self, target: Any, args: tuple[Any, ...], shape: list[Any]) -> fx.Node:
+        """A node; the verifier works out the layout of what it explains, and needs a value for the others."""
+        made = self.graph.call_function(target, args)
+        self.shapes[made] = shape
+        like = self._tensor(next(n for n in made.all_input_nodes))
+        if target not in _EXPLAINED:
+            made.meta["val"] = self.ctx.tensor(shape, _steps(shape), like.dtype, like.device)
+        self.likes[made] = like
+        return made
+
+    def _tensor(self, node: fx.Node) -> torch.Tensor:
+        found: torch.Tensor = self.likes[node] if node in self.likes else node.meta["val"]
+        return found
+
+    def _shape(self, node: fx.Node) -> list[Any]:
+        return self.shapes[node] if node in self.shapes else list(node.meta["val"].shape)
+
+    def _gather(self, node: fx.Node) -> bool:
+        shard, others, dim, group = node.args[:4]
+        mine = self.env[shard]  # type: ignore[index]
+        shape, size = self._shape(mine), self._size(group)
+        if size is None or not isinstance(dim, int):
+            return False
+        long = [shape[0] * size, *shape[1:]]
+        launch = self._call(c10d.all_gather_into_tensor.default, (mine, size, group), long)
+        whole = self._call(c10d.wait_tensor.default, (launch,), long)
+        if dim % len(shape):
+            whole = self._joined(whole, shape, dim % len(shape), size)
+        products = [self._product(whole, self.env[other]) for other in others]  # type: ignore[union-attr, index]
+        self.parts[node] = (whole, products)
+        return True
+
+    def _size(self, group: Any) -> int | None:
+        entry = self.program.groups.get(str(group))
+        return None if entry is None else entry.size
+
+    def _joined(self, whole: fx.Node, shape: list[Any], dim: int, size: int) -> fx.Node:
+        """What was gathered along the first dimension, along another one."""
+        rows = shape[0]
+        pieces = [self._call(aten.slice.Tensor, (whole, 0, i * rows, (i + 1) * rows), shape) for i in range(size)]
+        wide = [n * size if d == dim else n for d, n in enumerate(shape)]
+        return self._call(aten.cat.default, (pieces, dim), wide)
+
+    def _product(self, left: fx.Node, right: fx.Node) -> fx.Node:
+        shape, width = self._shape(left), self._shape(right)[-1]
+        if len(shape) == 2:
+            return self._call(aten.mm.default, (left, right), [shape[0], width])
+        flat = [prod(shape[:-1]), shape[-1]]
+        made = self._call(
+            aten.mm.default, (self._call(aten.reshape.default, (left, flat), flat), right), [flat[0], width]
+        )
+        wanted = [*shape[:-1], width]
+        return self._call(aten.reshape.default, (made, wanted), wanted)
+
+    def _scatter(self, node: fx.Node) -> bool:
+        left, right, reduction, dim, group = node.args[:5]
+        size = self._size(group)
+        if size is None or not isinstance(dim, int):
+            return False
+        product = self._product(self.env[left], self.env[right])  # type: ignore[index]
+        shape = self._shape(product)
+        dim %= len(shape)
+        each = shape[dim] // size
+        part = [each if d == dim else n for d, n in enumerate(shape)]
+        if dim:
+            pieces = [
+                self._call(aten.slice.Tensor, (product, dim, i * each, (i + 1) * each), part) for i in range(size)
+            ]
+            product = self._call(aten.cat.default, (pieces, 0), [part[0] * size, *part[1:]])
+        launch = self._call(c10d.reduce_scatter_tensor.default, (product, reduction, size, group), part)
+        self.env[node] = self._call(c10d.wait_tensor.default, (launch,), part)
+        return True
+
+
+def _steps(shape: list[Any]) -> list[Any]:
+    steps: list[Any] = []
+    step: Any = 1
+    for size in reversed(shape):
+        steps.insert(0, step)
+        step = step * size if not isinstance(size, int) else step * max(size, 1)
+    return steps

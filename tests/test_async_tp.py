@@ -1,0 +1,255 @@
+"""Fused ops of tensor parallelism: what PyTorch's pass takes, why it leaves the rest, values, files, verification."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import fx
+
+from commcc.apply.microtp import micro_pipeline
+from commcc.errors import OptionError
+from commcc.index import build_index
+from commcc.ops import op_name
+from commcc.passes.options import parse_pipeline
+from commcc.pipeline import run
+from commcc.program import ProcessGroup, Program
+from commcc.serialization import load, save
+from commcc.verify import verify
+from tests.mesh_groups import parts_by_name
+from tests.random_graphs import GraphBuilder, aten, c10d
+from tests.replay_inputs import make_input
+from tests.step_graphs import SAMPLES, on_cpu, sample, world_size
+from tests.virtual_ranks import VirtualRanks
+
+GATHER, SCATTER = "symm_mem.fused_all_gather_matmul", "symm_mem.fused_matmul_reduce_scatter"
+#: PyTorch 2.11 does not know gathers and scatters that are put together from slices, as in these backward graphs.
+SLICES = "slice_cat" in inspect.getsource(micro_pipeline())
+EXPECTED = {
+    "tiny_llama_fsdp2_tp2_fw": ({"all_gather": 5, "reduce_scatter": 4}, 15, 11),
+    "tiny_llama_fsdp2_tp2_bw": ({"all_gather": 4, "reduce_scatter": 1}, 5, 10),
+    "llama3_8b_fsdp8_tp8_fw": ({"reduce_scatter": 64}, 64, 131),
+    "llama3_8b_fsdp8_tp8_bw": ({"all_gather": 64}, 64, 130),
+}
+
+
+def fused(program: Program, text: str = "async-tp"):
+    result = run(program, parse_pipeline(text))
+    assert result.verified == "proved"
+    return result
+
+
+class Ranks(VirtualRanks):
+    """Virtual ranks that know what the fused ops mean."""
+
+    def _call(self, node: fx.Node, env):
+        name = op_name(node.target)
+        if name not in (GATHER, SCATTER, "prims.inductor_force_stride_order"):
+            return super()._call(node, env)
+        given = [self._resolve(node.args, env, rank) for rank in range(self.world)]
+        if name == "prims.inductor_force_stride_order":
+            return [args[0] for args in given]
+        results: list = [None] * self.world
+        for part in self.groups[given[0][3 if name == GATHER else 4]]:
+            for rank, value in zip(
+                part, (_gathered if name == GATHER else _scattered)([given[r] for r in part]), strict=True
+            ):
+                results[rank] = value
+        if name == GATHER and not node.kwargs.get("return_A", True):
+            return [(None, outs) for _, outs in results]
+        return results
+
+
+def _gathered(args):
+    whole = torch.cat([a[0] for a in args], dim=args[0][2])
+    return [(whole.clone(), [whole @ b for b in a[1]]) for a in args]
+
+
+def _scattered(args):
+    products = [a[0] @ a[1] for a in args]
+    total = torch.stack(products).sum(0)
+    if args[0][2] == "avg":
+        total = total / len(args)
+    return [part.contiguous() for part in total.chunk(len(args), dim=args[0][3])]
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_what_is_taken(name: str):
+    if not (SAMPLES / f"{name}.fx.txt.gz").exists():
+        pytest.skip("not in git; see sample_graphs/README.md")
+    result = fused(sample(name))
+    report = result.steps[0].report
+    kinds, matmuls, collectives = EXPECTED[name]
+    if not SLICES and name.endswith("_bw"):
+        kinds, matmuls = {}, 0
+    assert (report["fused"], report["matmuls_fused"], report["collectives"]) == (kinds, matmuls, collectives)
+    assert sum(report["left"].values()) + sum(report["fused"].values()) == report["collectives"]
+    index = result.last.index
+    ops = [op for op in index.ops if op in (GATHER, SCATTER)]
+    assert len(ops) == sum(report["fused"].values())
+    for node, op in enumerate(index.ops):
+        if op in (GATHER, SCATTER):
+            assert node in index.barriers and index.compute[node] and index.estimates.flops[node] > 0
+    assert all("val" in node.meta for node in result.program.graph.nodes if node.op == "call_function")
+
+
+def given_inputs(program: Program):
+    """Inputs of every rank, its own for all of them."""
+    nodes = program.graph.find_nodes(op="placeholder")
+    for rank in range(world_size(program)):
+        yield [make_input(node, torch.Generator().manual_seed(100 * rank + i)) for i, node in enumerate(nodes)]
+
+
+@pytest.mark.parametrize("name", ["tiny_llama_fsdp2_tp2_fw", "tiny_llama_fsdp2_tp2_bw"])
+def test_values_stay(name: str):
+    program = on_cpu(sample(name), torch.float64)
+    after = fused(program).program
+    parts = parts_by_name(program)
+    inputs = [[torch.zeros(0) if t is None else t for t in one] for one in given_inputs(program)]
+    before = VirtualRanks(program.graph, inputs, program.root, parts).run()
+    now = Ranks(after.graph, inputs, after.root, parts).run()
+    for old, new in zip(before, now, strict=True):
+        for a, b in zip(old, new, strict=True):
+            assert (a is None) == (b is None)
+            if isinstance(a, torch.Tensor):
+                assert a.shape == b.shape
+                torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+def test_files_hold_fused_ops(tmp_path):
+    before = sample("tiny_llama_fsdp2_tp2_fw")
+    after = fused(before).program
+    for name in ("a.fx.txt.gz", "a.pt2"):
+        save(after, tmp_path / name)
+        again = load(tmp_path / name)
+        assert verify(before, again).status == "proved"
+        assert build_index(again).ops == build_index(after).ops
+
+
+class Tp(GraphBuilder):
+    """Small graphs on a group of two ranks."""
+
+    def made(self, *outputs) -> Program:
+        program = self.program(list(outputs), {"tp": 2})
+        return replace(program, groups={"tp": ProcessGroup("tp", 2, (0, 1))})
+
+
+def only(program: Program):
+    """The one reason for which the one collective is left."""
+    result = run(program, parse_pipeline("async-tp{groups=tp}"))
+    report = result.steps[0].report
+    assert not result.changed and report["collectives"] == 1, report
+    (reason,) = report["left"]
+    return reason
+
+
+def test_no_consumer():
+    b = Tp()
+    x = b.placeholder("x", (4, 8))
+    assert "no matmul takes what it gathers as its left operand (it goes to relu)" in only(
+        b.made(b.call(aten.relu.default, b.gather(x, 2, "tp")))
+    )
+
+
+def test_the_other_operand_depends():
+    b = Tp()
+    w = b.gather(b.placeholder("x", (4, 8)), 2, "tp")
+    assert only(b.made(b.call(aten.mm.default, w, w))) == "the other operand of its matmul depends on what it gathers"
+
+
+def test_the_last_dimension():
+    for width, users, reason in ((8, 0, "smaller than 1024"), (1024, 1, "not only matmuls use it"), (1024, 0, "")):
+        b = Tp()
+        x, m = b.placeholder("x", (4, width)), b.placeholder("m", (2 * width, 4))
+        pieces = b.call(aten.split.Tensor, b.gather(x, 2, "tp"), 4)
+        halves = [b.call(operator.getitem, pieces, i) for i in range(2)]
+        whole = b.call(aten.cat.default, halves, -1)
+        outputs = [b.call(aten.mm.default, whole, m), *(b.call(aten.relu.default, whole) for _ in range(users))]
+        program = b.made(*outputs)
+        if reason:
+            assert reason in only(program)
+        else:
+            assert fused(program, "async-tp{groups=tp}").changed
+
+
+def test_results_with_other_users_and_no_matmul():
+    b = Tp()
+    product = b.call(aten.mm.default, b.placeholder("x", (4, 8)), b.placeholder("w", (8, 8)))
+    both = b.made(b.scatter(product, 2, "tp"), b.call(aten.relu.default, product))
+    assert only(both) == "the result of its matmul has other users too"
+    b = Tp()
+    relu = b.call(aten.relu.default, b.placeholder("x", (4, 8)))
+    assert only(b.made(b.scatter(relu, 2, "tp"))) == "what it reduces is no result of a matmul (relu)"
+    b = Tp()
+    assert only(b.made(b.scatter(b.placeholder("x", (4, 8)), 2, "tp"))) == (
+        "what it reduces is no result of a matmul (an input)"
+    )
+
+
+def test_forms_that_are_not_known():
+    b = Tp()
+    launch = b.call(c10d.all_gather_into_tensor.default, b.placeholder("x", (4, 8)), 2, "tp")
+    waits = [b.call(c10d.wait_tensor.default, launch) for _ in range(2)]
+    program = b.made(*(b.call(aten.mm.default, wait, b.placeholder(f"w{i}", (8, 8))) for i, wait in enumerate(waits)))
+    program.graph.lint()
+    assert "no form that PyTorch's pass knows" in only(program)
+
+
+def test_layouts_stay():
+    """The fused op returns rows of the gathered dimension first; what follows sees what it saw before."""
+    b = Tp()
+    x, w = b.placeholder("x", (3, 4, 8)), b.placeholder("w", (8, 8))
+    pieces = b.call(aten.split.Tensor, b.gather(x, 2, "tp"), 3)
+    whole = b.call(aten.cat.default, [b.call(operator.getitem, pieces, i) for i in range(2)], 1)
+    flat = b.call(aten.view.default, whole, [24, 8])
+    out = b.call(aten.view.default, b.call(aten.mm.default, flat, w), [3, 8, 8])
+    program = b.made(b.call(aten.view.default, out, [24, 8]))
+    after = fused(program, "async-tp{groups=tp}").program
+    names = [op_name(node.target) for node in after.graph.nodes if node.op == "call_function"]
+    assert names == [
+        "prims.inductor_force_stride_order",
+        GATHER,
+        "operator.getitem",
+        "operator.getitem",
+        "aten.clone",
+        "aten.view",
+    ]
+    inputs = [[torch.randn(3, 4, 8, dtype=torch.float64), torch.randn(8, 8, dtype=torch.float64)] for _ in range(2)]
+    groups = {"tp": ((0, 1),)}
+    old = VirtualRanks(program.graph, inputs, None, groups).run()
+    new = Ranks(after.graph, inputs, None, groups).run()
+    torch.testing.assert_close(old[0][0], new[0][0])
+
+
+def test_the_verifier_sees_through_fused_ops():
+    before = sample("tiny_llama_fsdp2_tp2_fw")
+
+    def changed(name: str, place: int, value) -> str:
+        after = fused(before).program
+        node = next(n for n in after.graph.nodes if n.op == "call_function" and op_name(n.target) == name)
+        node.args = (*node.args[:place], value, *node.args[place + 1 :])
+        return verify(before, after).status
+
+    assert changed(GATHER, 2, 0) == "different"
+    assert changed(GATHER, 3, "1") == "different"
+    assert changed(SCATTER, 2, "avg") == "different"
+    assert changed(SCATTER, 3, 0) == "different"
+
+
+def test_groups_are_checked_and_torch_is_left_as_it_was():
+    before = sample("tiny_llama_fsdp2_tp2_fw")
+    switch = torch.distributed.is_nccl_available
+    with pytest.raises(OptionError, match="no group '33' in the graph"):
+        run(before, parse_pipeline("async-tp{groups=33}"))
+    fused(before)
+    assert torch.distributed.is_nccl_available is switch
+    assert not torch.distributed._symmetric_memory._is_test_mode
+    assert not run(sample("tiny_llama_ddp_fw"), parse_pipeline("async-tp")).changed, "it has no tensor parallelism"
+
+
+def test_twice_changes_nothing():
+    once = fused(sample("tiny_llama_fsdp2_tp2_fw")).program
+    assert not run(once, parse_pipeline("async-tp")).changed
