@@ -59,12 +59,12 @@ class _Module:
 def folded(before: Program, after: Program, report: Report) -> Program | None:
     """AFTER with its chunks folded back, itself when it has none; None when a claim is wrong, which is reported."""
     names = {node.name: node for node in before.graph.nodes}
-    claims = {node for node in after.graph.nodes if node.name not in names and _key(node, REGION) is not None}
+    claims = {node: None for node in after.graph.nodes if node.name not in names and _key(node, REGION) is not None}
     clones = [node for node in claims if _key(node, ROLE) == "body"]
     if not clones:
         return after
-    fold = _Fold(names, claims, clones)
     try:
+        fold = _Fold(names, claims, clones)
         graph = fold.run(after.graph)
     except _Unfaithful as found:
         report.differs("value", found.node.name, found.text)
@@ -84,16 +84,19 @@ def _key(node: fx.Node, key: str) -> Any:
 class _Fold:
     """One folding. parts: what nodes at and inside a module stand for. whole: folded nodes by their name in BEFORE."""
 
-    def __init__(self, before: dict[str, fx.Node], claims: set[fx.Node], clones: list[fx.Node]) -> None:
+    def __init__(self, before: dict[str, fx.Node], claims: dict[fx.Node, None], clones: list[fx.Node]) -> None:
         self.before, self.claims = before, claims
         self.modules: dict[str, _Module] = {}
-        for node in sorted(clones, key=lambda n: n.name):
+        for node in clones:
             module = self.modules.setdefault(str(_key(node, REGION)), _Module(0))
             chunk = _key(node, CHUNK)
             if type(chunk) is not int or not 0 <= chunk < len(clones):
                 raise _Unfaithful(node, f"is a clone of chunk {chunk!r:.20}, which there is not")
             module.chunks = max(module.chunks, chunk + 1)
-        self.modules = dict(sorted(self.modules.items()))
+        for node in claims:  # sizes before a split are scaled as well
+            cut = self.modules.get(str(_key(node, REGION)))
+            if cut is not None and ops.op_name(node.target) == "aten.split_with_sizes" and _key(node, CHUNK) is None:
+                self._split(node, cut)
         self.parts: dict[fx.Node, _Part] = {}
         self.whole: dict[str, fx.Node] = {}
         self.env: dict[fx.Node, fx.Node] = {}
@@ -152,8 +155,8 @@ class _Fold:
         op = ops.op_name(node.target)
         first = node.args[0] if node.args else None
         if op == "aten.split_with_sizes" and isinstance(first, fx.Node) and first in self.env:
-            self._split(node, module)
-        elif op == "operator.getitem" and isinstance(first, fx.Node) and first in self.claims:
+            return
+        if op == "operator.getitem" and isinstance(first, fx.Node) and first in self.claims:
             split = ops.argument(first, "self")
             self.parts[node] = _Part(self.env[split].name, int(str(node.args[1])))
         elif op == "aten.clone" and isinstance(first, fx.Node) and first in self.parts:

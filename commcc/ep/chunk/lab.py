@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from commcc import ops
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.propagate import _quiet
-from commcc.serialization.shapes import ShapeContext
+from commcc.serialization.shapes import ShapeContext, symbols_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -149,14 +149,19 @@ def symbol_ranges(program: Program) -> Ranges:
             found[name] = (lower, upper)
     for node in program.graph.nodes:
         for leaf in pytree.tree_leaves(node.meta.get("val")):
-            for name in sorted(_names(leaf)):
-                found.setdefault(name, (None, None))
+            for name, bounds in _bounds(leaf).items():
+                found.setdefault(name, bounds)
     return found
 
 
-def _names(leaf: Any) -> set[str]:
+def _bounds(leaf: Any) -> Ranges:
+    """What the values themselves know of their symbols."""
     sizes = (*leaf.shape, *leaf.stride()) if isinstance(leaf, torch.Tensor) else (leaf,)
-    return {s.name for size in sizes if isinstance(size, _SYMBOLIC) for s in size.node.expr.free_symbols}
+    found: dict[str, tuple[int | None, int | None]] = {}
+    for node in (size.node for size in sizes if isinstance(size, _SYMBOLIC)):
+        known = symbols_in(node.shape_env, node.expr.free_symbols)
+        found.update({name: (info.lower, info.upper) for name, info in known.items()})
+    return found
 
 
 def _symbol_of(value: Any) -> str | None:

@@ -116,18 +116,14 @@ def _of_gradient(sizes: Sizes) -> tuple[Resized, ...]:
 
 
 def _splits(sizes: Sizes) -> tuple[Resized, ...]:
-    """Split sizes written into the graph are of equal shares of the tokens."""
-    if sizes.state is None or sizes.state.dim != 0 or type(sizes.shape[0]) is not int:
+    """Split sizes written into the graph say by a token's place which rank it goes to: in a chunk it has another."""
+    if sizes.state is None or sizes.state.dim != 0:
         return ()
-    found: list[Resized] = []
-    for name in ("output_split_sizes", "input_split_sizes"):
-        given = ops.argument(sizes.node, name)
-        for place, size in enumerate(given if isinstance(given, (list, tuple)) else ()):
-            if type(size) is int and not sizes.grid.multiple(size):
-                what = f"sends {size} rows of {sizes.shape[0]}, no multiple of the {sizes.grid.extent} that are cut"
-                refuse(sizes.root, sizes.node, what, "exchange token counts, so that the split sizes follow from them")
-            found += sizes.at(name, place)
-    return tuple(found)
+    given = [ops.argument(sizes.node, name) for name in ("output_split_sizes", "input_split_sizes")]
+    if any(type(size) is int for part in given if isinstance(part, (list, tuple)) for size in part):
+        what = f"sends {given[1]} rows of the {sizes.shape[0]} that are cut: each rank gets them by their place"
+        refuse(sizes.root, sizes.node, what, "exchange token counts, so that split sizes follow from the tokens")
+    return ()
 
 
 def _number(argument: str) -> Callable[[Sizes], tuple[Resized, ...]]:
