@@ -139,7 +139,7 @@ def _names(value: Any, meta: Mapping[str, Any]) -> str | tuple[str, ...]:
     parts = tuple(str(part) for part in _parts(value))
     if not parts:
         raise ValueError("expected a name or a list such as a:b")
-    return parts[0] if len(parts) == 1 and parts[0] in meta["choices"] else parts
+    return parts[0] if len(parts) == 1 and parts[0] in meta.get("choices", ()) else parts
 
 
 def _text(value: Any, _meta: Mapping[str, Any]) -> str:
