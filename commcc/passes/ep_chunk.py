@@ -53,7 +53,7 @@ class EpChunk(Pass):
     summary: ClassVar[str] = "cut the tokens of modules with expert parallelism in chunks"
 
     modules: str | tuple[str, ...] = option(
-        "layers.*.moe", "modules to cut: paths, '*' for any name, '[0-5]' for numbers; several with ':'", type="names"
+        ("layers.*.moe",), "modules to cut: paths, '*' for any name, '[0-5]' for numbers", type="names", choices=()
     )
     chunks: int = option(2, "in how many chunks", type="int", minimum=1)
     dim: str = option("batch", "what is cut: batch (dimension 0) or seq (the sequence)", type="choice", choices=DIMS)

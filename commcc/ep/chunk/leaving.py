@@ -72,7 +72,8 @@ def _refuse(view: View, draft: Draft, node: fx.Node, users: list[int], state: ob
         why = state.why if isinstance(state, State) and state.why else "an op that is not known"
         what = f"cannot be made whole from chunks: it depends on {why}, which mixes tokens"
         hint = "keep what uses it inside the module, or choose a smaller module"
-    if any(view.index.ops[user] == "output" for user in users) and not any(n.backward for n in view.notes):
-        hint = "dump forward and backward as one graph: it is saved for a backward graph that is not here"
+    alone = not any(view.exchanges(launch) and view.notes[launch].backward for launch in view.index.launches)
+    if alone and any(view.index.ops[user] == "output" for user in users):
+        hint = "dump forward and backward as one graph: what is saved for a backward graph has to be whole"
     users_text = named(view.nodes[user] for user in users)
     refuse(draft.root, node, f"is used outside the region by {users_text}, but {what}", hint)

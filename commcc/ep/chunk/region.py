@@ -102,6 +102,10 @@ class Trial:
         node = self.view.nodes[number]
         self._check(number, node)
         operands = self._operands(node)
+        writes = self.view.index.writes.get(number, ())
+        shared = [self.view.nodes[target] for target in writes if self.view.nodes[target] not in self.states]
+        if shared:
+            self._check_written(node, operands, shared)
         first = next(iter(node._input_nodes), None)
         tensors = first.meta.get("val") if first is not None else None
         shape = tuple(tensors.shape) if isinstance(tensors, torch.Tensor) else ()
@@ -118,8 +122,11 @@ class Trial:
                 f"cannot run on a chunk ({reason}); operands: {', '.join(map(self._both, node._input_nodes))}",
                 "a size written into the graph may be of tokens: write it with x.shape or -1 in the model",
             )
-        writes = self.view.index.writes.get(number, ())
-        self.states[node] = self._state(node, operands, value) if not writes else self._written(number, operands, value)
+        if shared:
+            self.chained[number] = writes[0]
+        self.states[node] = State("last") if shared else self._state(node, operands, value)
+        if any(self.states[self.view.nodes[target]] != self.states[node] for target in writes if not shared):
+            refuse(self.root, node, "changes what a tensor is to the chunks by writing to it", "make it functional")
 
     def _both(self, operand: fx.Node) -> str:
         chunk = self.lab.values.get(operand)
@@ -186,29 +193,18 @@ class Trial:
     def _local(self, size: Any) -> bool:
         return any(symbol.name in self.lab.fresh for symbol in size.node.expr.free_symbols)
 
-    def _written(self, number: int, operands: dict[fx.Node, State], value: Any) -> States:
-        """In-place ops: on the body's own tensors as any other op; on a shared buffer only adding what is a sum."""
-        node, index = self.view.nodes[number], self.view.index
-        targets = [self.view.nodes[target] for target in index.writes[number]]
-        made = self._state(node, operands, value)
-        if all(target in self.states for target in targets):
-            if any(self.states[target] != made for target in targets):
-                refuse(self.root, node, "changes what a tensor is to the chunks by writing to it", "make it functional")
-            return made
+    def _check_written(self, node: fx.Node, operands: dict[fx.Node, State], shared: list[fx.Node]) -> None:
+        """To a buffer that the chunks share, nothing but sums over tokens may be added."""
         added = node.args[1] if len(node.args) > 1 else None
-        adds = (
-            ops.op_name(node.target) in ("aten.add_", "aten.sub_") and len(targets) == 1 and targets[0] is node.args[0]
-        )
         state = operands.get(added) if isinstance(added, fx.Node) else None
+        adds = ops.op_name(node.target) in ("aten.add_", "aten.sub_") and shared == [node.args[0]]
         if not adds or state is None or state.kind != "sum":
             refuse(
                 self.root,
                 node,
-                f"writes to {named(targets)}, which all chunks share, something else than a sum over tokens",
+                f"writes to {named(shared)}, which all chunks share, something else than a sum over tokens",
                 "only buffers that sums over tokens are added to can be chunked",
             )
-        self.chained[number] = index.writes[number][0]
-        return State("last")
 
 
 def _is_tensor(node: fx.Node) -> bool:

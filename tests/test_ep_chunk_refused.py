@@ -1,0 +1,231 @@
+"""What ep-chunk refuses, each with its own message: the region, the node, who uses it, the shapes, what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from commcc.errors import InputError, OptionError
+from commcc.passes.ep_chunk import EpChunk
+from commcc.passes.options import build, to_text
+from tests.chunk_graphs import MOE, Layers, aten, c10d, chunked, plan_of
+from tests.step_graphs import sample
+from tests.test_ep_chunk import backward, counting, forward, moved
+
+
+def refused(program, message, error=InputError, **options):
+    with pytest.raises(error, match=message):
+        plan_of(program, **options)
+
+
+def one_op(make, rows=8):
+    """A region in which ``make`` is called on its tokens and on what it returns to its place."""
+    b = Layers()
+    x = b.tokens("x", rows, 4)
+    with b.module(MOE):
+        y = moved(b, x)
+        made = make(b, x, y)
+    return b.done([y, made])
+
+
+def test_more_chunks_than_tokens():
+    refused(forward(), r"region 'layers.0.moe': 8 tokens cannot be cut in 9 chunks; use at most 8", chunks=9)
+
+
+def test_more_chunks_than_samples():
+    refused(
+        sample("tiny_deepseek_ep2"),
+        r"region 'layers.1': 2 samples cannot be cut in 3 chunks; use at most 2 chunks, or dim=seq",
+        modules="layers.*",
+        chunks=3,
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "op"),
+    [
+        (lambda b, x, y: b.call(aten.amax.default, x, [0]), r"aten.amax over the tokens"),
+        (lambda b, x, y: b.call(aten.mean.dim, x, [0]), r"aten.mean over the tokens"),
+        (lambda b, x, y: b.call(aten._softmax.default, x, 0, False), r"aten._softmax over the tokens"),
+        (lambda b, x, y: b.call(aten.cumsum.default, x, 0), r"aten.cumsum over the tokens"),
+        (lambda b, x, y: b.call(aten.tril.default, x), r"aten.tril"),
+        (
+            lambda b, x, y: b.call(aten.mul.Tensor, x, b.call(aten.relu.default, b.call(aten.sum.dim_IntList, x, [0]))),
+            "relu",
+        ),
+        (lambda b, x, y: b.call(aten.sub.Tensor, x, b.call(aten.mean.dim, x, [0], True)), "aten.mean over the tokens"),
+    ],
+)
+def test_what_mixes_tokens_cannot_leave(make, op):
+    message = (
+        rf"is used outside the region by 'output', but cannot be made whole from chunks: .*{op}.*, which mixes tokens"
+    )
+    refused(one_op(make), message)
+
+
+def test_sums_over_tokens_can_leave():
+    """The parts are added up, and what follows runs once on the whole."""
+    plan = plan_of(one_op(lambda b, x, y: b.call(aten.relu.default, b.call(aten.sum.dim_IntList, x, [0]))))
+    assert [(join.how, join.dim) for join in plan.chunked[0].joins] == [("rows", 0), ("sum", None)]
+
+
+def test_tokens_in_another_order_cannot_leave():
+    def sort(b, x, y):
+        import operator
+
+        return b.call(operator.getitem, b.call(aten.sort.default, x, 0), 0)
+
+    refused(
+        one_op(sort),
+        r"'getitem_\d+' .*float64\[8, 4\].* is used outside the region by 'output', but holds the tokens of a chunk in "
+        r"an order of its own; dump forward and backward as one graph",
+    )
+
+
+def test_a_separate_forward_graph_is_refused():
+    refused(sample("tiny_moe_ep2_fw"), "dump forward and backward as one graph", modules="layers.1.moe")
+
+
+def test_tensor_parallelism_inside():
+    def reduce(b, x, y):
+        return b.reduce(x, "0")
+
+    refused(
+        one_op(reduce),
+        r"region 'layers.0.moe': 'all_reduce' .* communicates on group '0' about tokens of a chunk inside the region; "
+        r"used by 'wait_tensor_\d+'; tensor parallelism cannot be chunked",
+    )
+
+
+def test_a_reduction_that_is_no_sum():
+    refused(backward(lambda b, part: [b.reduce(part, "0", "max")]), "communicates on group '0' about a part of a sum")
+
+
+def test_split_sizes_as_numbers():
+    """A rank gets rows by their place, and in a chunk they have another."""
+    b = Layers()
+    x = b.tokens("x", 8, 4)
+    with b.module(MOE):
+        y = b.exchange(x, [4, 4], [4, 4])
+    refused(b.done([y]), r"sends \[4, 4\] rows of the 8 that are cut: .*; exchange token counts")
+
+
+def test_writes_to_a_shared_buffer_that_are_no_sums():
+    b = Layers()
+    x, buffer = b.tokens("x", 8, 4), b.buffer("buffer", 8, 4)
+    with b.module(MOE):
+        y = moved(b, x)
+        b.call(aten.copy_.default, buffer, x)
+    refused(b.done([y]), r"'copy_' .* writes to 'buffer', which all chunks share, something else than a sum")
+
+
+def test_a_shared_buffer_that_is_read_inside():
+    b = Layers()
+    x, counts = b.tokens("x", 8, 4), b.buffer("counts", 4)
+    with b.module(MOE):
+        b.call(aten.add_.Tensor, counts, counting(b, x))
+        y = moved(b, b.call(aten.mul.Tensor, x, counts))
+    refused(b.done([y]), r"'add_' .* writes to 'counts', which 'mul' inside reads")
+
+
+def test_attention_over_the_sequence():
+    refused(
+        sample("tiny_deepseek_ep2"),
+        r"'bmm_2' \(aten.bmm, bfloat16\[8, 30, 30\], at latent_attention.py:\d+\) is in the attention of "
+        r"'layers.1.attention', over the sequence that is cut; attention needs all tokens of a sample: use dim=batch",
+        modules="layers.*",
+        dim="seq",
+    )
+
+
+def test_scores_of_tokens_by_tokens():
+    """Whatever the module is called."""
+
+    def scores(b, x, y):
+        return b.call(aten.mm.default, x, b.call(aten.t.default, x))
+
+    refused(
+        one_op(scores),
+        r"'mm' .* has the tokens in dimensions 0 and 1 \(\[8, 8\] becomes \[4, 4\]\), as attention over the chunked",
+    )
+
+
+def test_views_that_fold_tokens_with_others():
+    def fold(b, x, y):
+        return b.call(aten.view.default, x, [2, 16])
+
+    refused(
+        one_op(fold),
+        r"'view' \(aten.view, float64\[2, 16\]\) makes \[2, 16\] of \[8, 4\]: the tokens of dimension 0 are in none",
+    )
+
+
+def test_sizes_in_the_graph_that_cannot_follow():
+    """The line of the model is named when the graph knows it."""
+
+    def strided(b, x, y):
+        node = b.call(aten.as_strided.default, x, [8, 4], [4, 1])
+        node.meta["stack_trace"] = 'File "/home/me/model.py", line 31, in forward\n    x.as_strided(...)'
+        return b.call(aten.add.Tensor, x, node)
+
+    refused(one_op(strided), r"'(as_strided|add)' .* cannot run on a chunk .*; a size written into the graph may be")
+
+
+def test_random_numbers():
+    def noisy(b, x, y):
+        return b.call(aten.mul.Tensor, x, b.call(aten.rand_like.default, x))
+
+    refused(one_op(noisy), r"'rand_like' .* draws random numbers; chunks would draw other numbers than the whole")
+
+
+def test_unknown_communication():
+    b = Layers()
+    x = b.tokens("x", 8, 4)
+    with b.module(MOE):
+        y = moved(b, x)
+        z = b.call(aten.relu.default, x)
+    z.target = c10d.broadcast.default
+    z.args = (x, 0, "0")
+    refused(b.done([y, z]), "communicates")
+
+
+def test_nothing_to_cut():
+    b = Layers()
+    x = b.tokens("x", 8)
+    with b.module(MOE, EP="compute"):
+        y = b.call(aten.relu.default, x)
+    refused(b.done([y]), r"nothing that enters it can be cut by batch \(entering: float64\[8\]\)")
+
+
+def test_patterns_that_match_nothing():
+    refused(
+        sample("tiny_deepseek_ep2"),
+        r"no module 'layer.\*.moe' in the graph \(did you mean",
+        OptionError,
+        modules="layer.*.moe",
+    )
+
+
+def test_modules_without_exchanges():
+    refused(
+        sample("tiny_deepseek_ep2"),
+        r"no tokens are exchanged in 'layers.0.attention', .*; name the modules that hold the experts",
+        OptionError,
+        modules="layers.*.attention",
+    )
+
+
+def test_a_graph_that_is_chunked_already():
+    refused(chunked(forward()), r"the graph is chunked already: '\w+_chunk0' is of a chunk of 'layers.0.moe'")
+
+
+def test_options():
+    assert to_text(build(EpChunk, {"modules": "layers.*", "chunks": "4", "dim": "seq"})) == (
+        "ep-chunk{modules=layers.*,chunks=4,dim=seq}"
+    )
+    for wrong, message in (
+        ({"chunks": 0}, "chunks"),
+        ({"dim": "sequence"}, "seq"),
+        ({"modules": "a..b"}, "empty name"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            build(EpChunk, wrong)
