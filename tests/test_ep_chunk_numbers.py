@@ -1,0 +1,155 @@
+"""Whole training steps, cut: the same numbers on virtual ranks in float64, and the counts that go with it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import lru_cache
+
+import pytest
+import torch
+
+from commcc.apply import apply_plan
+from commcc.ep.annotations import annotations_of
+from commcc.index import build_index
+from commcc.serialization import load, save
+from commcc.verify import verify
+from tests.chunk_graphs import ops_of, plan_of
+from tests.corruptions import copied
+from tests.step_graphs import on_cpu, rank_inputs, run_ranks, sample
+from tests.virtual_ranks import same
+
+EXACT = 1e-12
+STEPS = {"tiny_deepseek_ep2": 1, "tiny_deepseek_fsdp4_ep2": 2}
+RUNS: dict[str, tuple] = {}
+
+
+def whole(name):
+    """Inputs of a sample's ranks, and what comes out."""
+    if name not in RUNS:
+        program = on_cpu(sample(name), torch.float64)
+        inputs = rank_inputs(program, STEPS[name])
+        RUNS[name] = inputs, run_ranks(program, inputs=inputs)
+    return RUNS[name]
+
+
+@lru_cache(maxsize=4)
+def cut(name, modules="layers.*.moe", **options):
+    program = sample(name)
+    return apply_plan(program, build_index(program), plan_of(program, modules, **options))
+
+
+def worst(name, after):
+    """The largest difference of a tensor, relative to its largest number; loss, gradients and buffers."""
+    inputs, before = whole(name)
+    found = run_ranks(on_cpu(after, torch.float64), inputs=inputs)
+    pairs = [pair for one, other in zip(before, found, strict=True) for pair in zip(one, other, strict=True)]
+    floats = [(a, b) for a, b in pairs if a.is_floating_point()]
+    assert len(floats) > 80 and not any(b.isnan().any() for _, b in floats)
+    return max(float((a - b).abs().max() / a.abs().max().clamp(min=1e-300)) for a, b in floats)
+
+
+@pytest.mark.parametrize(
+    ("name", "chunks", "dim"),
+    [
+        *(("tiny_deepseek_ep2", chunks, "batch") for chunks in (1, 2, 3, 4, 5, 7)),
+        *(("tiny_deepseek_fsdp4_ep2", chunks, "batch") for chunks in (2, 3)),
+        ("tiny_deepseek_ep2", 4, "seq"),
+    ],
+)
+def test_a_step_in_chunks(name, chunks, dim):
+    after = cut(name, chunks=chunks, dim=dim)
+    assert worst(name, after) < EXACT
+    launches = ops_of(after, "_c10d_functional.all_to_all_single")
+    assert len(launches) == 10 * chunks
+    for kind in ("all_gather_into_tensor", "reduce_scatter_tensor"):
+        assert len(ops_of(after, f"_c10d_functional.{kind}")) == len(ops_of(sample(name), f"_c10d_functional.{kind}"))
+
+
+def test_whole_layers_are_cut_by_sample():
+    after = cut("tiny_deepseek_ep2", "layers.*", chunks=2)
+    assert worst("tiny_deepseek_ep2", after) < EXACT
+
+
+def test_a_step_is_the_same_from_a_file(tmp_path):
+    after = cut("tiny_deepseek_ep2", chunks=3)
+    save(after, tmp_path / "cut.fx.txt.gz")
+    again = load(tmp_path / "cut.fx.txt.gz")
+    assert again.notes == () and build_index(again).fingerprint == build_index(after).fingerprint
+    assert annotations_of(again, build_index(again)) == annotations_of(after, build_index(after))
+    inputs, _ = whole("tiny_deepseek_ep2")
+    runs = [run_ranks(on_cpu(each, torch.float64), inputs=inputs) for each in (after, again)]
+    assert same(*runs)
+
+
+def test_every_chunk_reads_sizes_of_its_own():
+    """Eight sizes in each of three chunks; hints and bounds are those of the whole, scaled."""
+    before, after = sample("tiny_deepseek_ep2"), cut("tiny_deepseek_ep2", chunks=3)
+    assert len(before.header["symbols"]) == 8 and before.header["symbols"]["u0"] == [0, 120, 60]
+    assert len(after.header["symbols"]) == 24 and after.header["symbols"]["u8"] == [0, 40, 20]
+    used = {name for node in after.graph.nodes for name in re.findall(r"\bu\d+", str(node.meta.get("val")))}
+    assert used == set(after.header["symbols"])
+
+
+def test_bodies_are_what_the_module_computes():
+    """67 nodes forward, 98 backward in each chunk; gathers of parameters, casts and reductions stay out."""
+    plan = plan_of(sample("tiny_deepseek_ep2"))
+    assert [(r.root, r.backward, len(r.body)) for r in plan.chunked] == [
+        ("layers.1.moe", False, 67),
+        ("layers.2.moe", False, 67),
+        ("layers.2.moe", True, 98),
+        ("layers.1.moe", True, 98),
+    ]
+    backward = plan.chunked[2]
+    assert sorted((join.how, join.dim) for join in backward.joins if join.how == "sum") == [("sum", None)] * 7
+    assert [join.how for join in backward.joins].count("rows") == 1
+
+
+def folding(change):
+    """What the verifier says of a cut graph that was changed by hand."""
+    before, after = sample("tiny_deepseek_ep2"), cut("tiny_deepseek_ep2", chunks=3)
+    after = replace(after, graph=copied(after.graph))
+    change({node.name: node for node in after.graph.nodes})
+    return verify(before, after)
+
+
+def swap(nodes):
+    """Chunk 1 reads an activation of chunk 0."""
+    nodes["silu_2_chunk1"].args = (nodes["mm_12_chunk0"],)
+
+
+def resize(nodes):
+    nodes["new_zeros_chunk1"].args = (nodes["new_zeros_chunk1"].args[0], [41])
+
+
+def exchange(nodes):
+    nodes["mul_19_chunk2"].args = (nodes["mul_19_chunk2"].args[0], nodes["silu_1_chunk2"])
+
+
+def disorder(nodes):
+    cat = next(node for name, node in nodes.items() if name.endswith("_chunk_materialized"))
+    cat.args = ([cat.args[0][1], cat.args[0][0], cat.args[0][2]], *cat.args[1:])
+
+
+def forget(nodes):
+    """A sum without its last part."""
+    total = next(
+        node for name, node in nodes.items() if name.endswith("chunk_materialized") and "add" in str(node.target)
+    )
+    total.replace_all_uses_with(total.args[0])
+
+
+def unchain(nodes):
+    nodes["add__chunk2"].args = (nodes["add__chunk0"], nodes["add__chunk2"].args[1])
+
+
+def reshare(nodes):
+    split = next(node for name, node in nodes.items() if name.endswith("_chunk_split"))
+    split.args = (split.args[0], [20, 21, 19])
+
+
+@pytest.mark.parametrize("change", [swap, resize, exchange, disorder, forget, unchain, reshare])
+def test_the_verifier_sees_unfaithful_chunks(change):
+    assert folding(lambda nodes: None).status == "unproved"
+    verdict = folding(change)
+    assert verdict.status == "different" and verdict.findings[0].node
