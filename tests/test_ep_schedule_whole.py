@@ -41,6 +41,28 @@ def test_what_a_node_needs_from_outside_moves_along():
     assert at["gather"] == at["gathered"] - 1
 
 
+def test_what_no_region_needs_does_not_move_along():
+    """A product that stands between the experts and the gather stays behind the shared experts that went ahead."""
+    made = with_gather(Chunked(2).forward())
+    at = next(i for i, line in enumerate(made.lines) if line[0] == "gather")
+    made.lines.insert(at, ("other", "f32[8, 8]", f"{ATEN}.mm.default(wr, we)", {"module_fqn": "layers.0"}))
+    made.returned.append("other")
+    order = names(made)
+    assert order.index("gathered") < order.index("shared_1") < order.index("arrived_0") < order.index("other")
+
+
+def test_needs_by_way_of_nodes_outside_count():
+    """``late`` reads what arrives through a node that is in no body: no filler, although nothing inside holds it."""
+    made = Chunked(2).backward(
+        (*BACKWARD, ("late", "f32[8, 8]", f"{ATEN}.mm.default(mid_{{k}}, ws)", {"EP": "compute"}))
+    )
+    at = next(i for i, line in enumerate(made.lines) if line[0] == "late_0")
+    outside = {"module_fqn": "layers.0"}
+    made.lines[at:at] = [(f"mid_{k}", "f32[8, 8]", f"{ATEN}.relu.default(arrived_{k})", outside) for k in (0, 1)]
+    order = names(made)
+    assert order.index("arrived_1") < order.index("mid_1") < order.index("late_1") < order.index("arrived_0")
+
+
 def test_what_has_nothing_to_do_with_regions_keeps_its_place():
     """Before the first region stays before, behind the last stays behind."""
     made = Chunked(2).forward()
