@@ -42,6 +42,7 @@ COMMANDS = {
     "simulate": "commcc.cli.simulate:command",
     "run": "commcc.cli.run:command",
     "sweep": "commcc.cli.sweep:command",
+    "ep-overlap": "commcc.cli.ep_overlap:command",
     "bucket": "commcc.cli.rewriting:pass_command",
     "reorder": "commcc.cli.rewriting:pass_command",
     "tag": "commcc.cli.rewriting:pass_command",

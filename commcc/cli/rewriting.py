@@ -31,7 +31,7 @@ from commcc.passes import registry
 from commcc.report.units import plural, sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from commcc.cli.session import Session
@@ -47,7 +47,7 @@ PLANS = (".yaml", ".yml")
 class Extras:
     """What only ``run`` asks for. plan_out: where to write the plans. dump: folder for the graph after each pass.
 
-    said: keys for the document.
+    said: keys for the document. report: makes more of them from the result.
     """
 
     plan_out: str | None = None
@@ -55,6 +55,7 @@ class Extras:
     expect_change: bool = False
     keep_if_better: bool = False
     said: Mapping[str, Json] = field(default_factory=dict)
+    report: Callable[[RunResult], Mapping[str, Json]] | None = None
 
 
 @dataclass(frozen=True)
@@ -125,11 +126,13 @@ def rewrite(session: Session, request: Request) -> int:
         lost = serialization.save(result.program, target)
         if plan_target is not None:
             write_plan(plan_target, result)
+        more = {} if extras.report is None else extras.report(result)
     session.report_notes((*program.notes, *lost))
     for warning in result.warnings:
         session.warn(warning)
     report_costs(session, request.hints, result.first, result.last)
-    said = {**extras.said, **_written(plan_target, dumps)} if request.command == "run" else {}
+    written = _written(plan_target, dumps) if request.command == "run" else {}
+    said = {**extras.said, **written, **more}
     document = documents.rewriting(request.command, (request.graph, str(target)), result, lost, said)
     session.emit(document, brief=str(target), view=lambda: _view(document))
     return EXIT_OK

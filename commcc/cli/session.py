@@ -50,6 +50,8 @@ class Session:
         self.used: dict[str, Json] = {}
         self._config: Config | None = None
         self._looked = False
+        #: What is to be said once the spinner is gone; None while there is none.
+        self._held: list[tuple[str, str, str]] | None = None
 
     @property
     def used_hints(self) -> frozenset[str]:
@@ -134,10 +136,14 @@ class Session:
             yield _ignore
             return
         spinner = _Spinner(text)
+        self._held = []
         try:
             yield spinner.update
         finally:
             spinner.stop()
+            held, self._held = self._held, None
+            for label, style, said in held:
+                self._say(label, style, said)
 
     def _write(self, text: str) -> None:
         try:
@@ -147,6 +153,9 @@ class Session:
             raise OutputClosedError from error
 
     def _say(self, label: str, style: str, text: str) -> None:
+        if self._held is not None:
+            self._held.append((label, style, text))
+            return
         line = printable(" ".join(text.split()))
         if not sys.stderr.isatty():
             print(f"{label}: {line}", file=sys.stderr)

@@ -77,10 +77,10 @@ def _simulate(
         tracks, verified = _tracks(session, request, program, say)
         if request.trace is not None:
             say(f"writing {request.trace}")
-            _write_trace(request.trace, tracks)
+            write_trace_file(request.trace, tracks)
         if request.page is not None:
             say(f"writing {request.page}")
-            _write_page(request, tracks)
+            write_page(request.page, tracks, _sources(request), cost, hints)
     session.report_notes(program.notes)
     for warning in dict.fromkeys(w for track in tracks for w in track.seen.ident.warnings):
         session.warn(warning)
@@ -140,7 +140,8 @@ def _tracks(
     return [Track("before", first), Track("after", snapshot.take(later, request.cost, request.hints))], None
 
 
-def _write_trace(target: Path, tracks: Sequence[Track]) -> None:
+def write_trace_file(target: Path, tracks: Sequence[Track]) -> None:
+    """A trace of the graphs, packed where the name says so."""
     from commcc.files import replace_file
     from commcc.report.perfetto import write_trace
 
@@ -154,7 +155,10 @@ def _write_trace(target: Path, tracks: Sequence[Track]) -> None:
     replace_file(target, write)
 
 
-def _write_page(request: Request, tracks: Sequence[Track]) -> None:
+def write_page(
+    target: Path, tracks: Sequence[Track], sources: Mapping[str, Json], cost: CostModel, hints: Mapping[str, int]
+) -> None:
+    """The graphs as one page, with the worst collectives of the last one explained."""
     from commcc.explain import explain_worst
     from commcc.files import replace_file
     from commcc.report.simulation_data import side
@@ -162,15 +166,15 @@ def _write_page(request: Request, tracks: Sequence[Track]) -> None:
 
     sides = [side(track.seen.index, track.seen.ident, track.prediction, track.label) for track in tracks]
     last = tracks[-1]
-    worst = explain_worst(last.seen.index, last.seen.ident, last.prediction, request.cost, count=EXPLAINED)
+    worst = explain_worst(last.seen.index, last.seen.ident, last.prediction, cost, count=EXPLAINED)
     options: dict[str, Json] = {
-        **_sources(request),
-        "cost": {"name": request.cost.name, "hash": request.cost.hash, **request.cost.settings.to_json()},
-        "hints": dict(request.hints),
+        **sources,
+        "cost": {"name": cost.name, "hash": cost.hash, **cost.settings.to_json()},
+        "hints": dict(hints),
     }
-    title = " and ".join(Path(name).name for name in (request.graph, request.after) if name)
+    title = " and ".join(Path(name).name for name in (str(sources["input"]), sources["after"]) if isinstance(name, str))
     page = write_html(sides, title=title, options=options, explanations=[each.to_json() for each in worst])
-    replace_file(request.page or Path(), lambda stream: stream.write(page.encode()))
+    replace_file(target, lambda stream: stream.write(page.encode()))
 
 
 def _view(document: dict[str, Any], top: int) -> list[Any]:

@@ -40,6 +40,11 @@ PRESETS = (
         "bucket{strategy=module,modules=transformer_block}",
         "one bucket for each transformer block, gathered for while the block before runs",
     ),
+    Preset(
+        "ep-overlap",
+        "tag,dedup,ep-chunk,groups,bucket{strategy=module,modules=transformer_block},ep-schedule,ep-concretize,ep-dense",
+        "cut the tokens of expert-parallel layers in chunks, and run exchanges while other chunks compute",
+    ),
     Preset("auto", "bucket{strategy=auto},reorder", "merge what pays under the cost model, then schedule for overlap"),
 )
 

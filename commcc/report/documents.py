@@ -45,7 +45,7 @@ def rewriting(
 ) -> dict[str, Json]:
     """A command that made a graph; ``files`` are its input and output, ``more`` keys of its own.
 
-    ``options`` are those of its pass; of ``run`` they are by pass name, ``bucket#2`` for the second of one name.
+    ``options`` are those of its pass; of pipelines they are by pass name, ``bucket#2`` for the second of one name.
     """
     steps: list[Json] = [
         {
@@ -78,7 +78,7 @@ def rewriting(
 
 
 def _options(command: str, result: RunResult) -> dict[str, Json]:
-    if command != "run":
+    if command not in ("run", "ep-overlap"):
         return dict(result.steps[0].options)
     options: dict[str, Json] = {}
     for number, step in enumerate(result.steps):

@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from commcc.report import bucketing, parallel, reordering, stepping
+from commcc.report import bucketing, overlapping, parallel, reordering, stepping
 from commcc.report.metrics import compare, costed_by
 from commcc.report.units import count, printable
 
@@ -30,7 +30,9 @@ def view(document: Document) -> list[RenderableType]:
     shown: list[RenderableType] = [compare(document["before"], document["after"]), *costed_by(document)]
     if len(document["passes"]) > 1:
         shown += ["", stepping.view(document)]
-    for step in document["passes"]:
+    if "overlap" in document:
+        shown += ["", *overlapping.view(document["overlap"])]
+    for step in () if "overlap" in document else document["passes"]:
         shown += ["", *_step(step)]
     written = [Text.assemble(f"{label} ", (path, "bold")) for label, path in _files(document)]
     return [*shown, "", verdict(document["verified"]), *written]
@@ -40,8 +42,9 @@ def _files(document: Document) -> Iterator[tuple[str, str]]:
     dumped = document.get("dumped", ())
     if dumped:
         yield "graph after each pass in", printable(dumped[0].rpartition("/")[0] or ".")
-    if document.get("plan_out"):
-        yield "plan written to", document["plan_out"]
+    for key, label in (("plan_out", "plan"), ("trace", "trace"), ("html", "page")):
+        if document.get(key):
+            yield f"{label} written to", document[key]
     yield "written to", document["output"]
 
 

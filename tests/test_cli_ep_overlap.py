@@ -1,0 +1,148 @@
+"""``commcc ep-overlap``: the pipeline it runs, its options, its report in tables and JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from commcc.cli.main import run
+from commcc.passes.options import to_text
+from commcc.pipelines import from_preset
+from commcc.report import overlapping
+from commcc.report.overlapping import Lanes
+from tests.step_graphs import SAMPLES
+
+GRAPH = str(SAMPLES / "tiny_deepseek_ep2.fx.txt.gz")
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory):
+    """The JSON of a run with four chunks by wavefront, and the other reports that it wrote."""
+    folder = tmp_path_factory.mktemp("ep")
+    files = [folder / name for name in ("o.fx.txt.gz", "t.json.gz", "p.html")]
+    options = ["--chunks", "4", "--order", "wavefront", "--in-flight", "2"]
+    flags = ["-o", str(files[0]), "--trace", str(files[1]), "--html", str(files[2]), "--json"]
+    out = _output(["ep-overlap", GRAPH, *options, *flags], 0)
+    assert all(file.stat().st_size > 1000 for file in files)
+    return json.loads(out)
+
+
+def _output(arguments: list[str], code: int) -> str:
+    import contextlib
+
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        assert run(arguments) == code, err.getvalue()
+    return out.getvalue() if code == 0 else err.getvalue()
+
+
+def test_the_pipeline_is_the_preset_with_what_was_given(document):
+    texts = [to_text(each) for each in from_preset("ep-overlap")]
+    texts = ["ep-chunk{chunks=4}" if text == "ep-chunk" else text for text in texts]
+    texts = ["ep-schedule{order=wavefront}" if text == "ep-schedule" else text for text in texts]
+    assert document["pipeline"] == ",".join(texts)
+    assert document["from"] == {"preset": "ep-overlap"}
+    assert document["options"]["ep-chunk"]["chunks"] == 4
+
+
+def test_exchanges_are_counted(document):
+    found = document["overlap"]["exchanges"]
+    assert found["token_exchanges"] == [8, 32] and found["count_exchanges"] == [2, 8]
+    assert found["waits"] == [10, 40] and found["others"] == [0, 0]
+    assert found["sent_bytes"][0] == found["sent_bytes"][1]
+    assert sum(row["before"] for row in found["histogram"]) == 8
+    assert sum(row["after"] for row in found["histogram"]) == 32
+
+
+def test_regions_and_their_lanes(document):
+    regions = document["overlap"]["regions"]
+    assert [(r["module"], r["direction"]) for r in regions] == [
+        ("layers.1.moe", "forward"),
+        ("layers.2.moe", "forward"),
+        ("layers.2.moe", "backward"),
+        ("layers.1.moe", "backward"),
+    ]
+    for region in regions:
+        lanes = region["lanes"]
+        assert len(lanes) == region["chunks"] == 4 and len(set(map(len, lanes))) == 1
+        first, second = ("C", "D") if region["direction"] == "backward" else ("D", "C")
+        for lane in lanes:
+            marks = [cell for cell in lane if cell in "DdCc"]
+            assert marks == [first, first.lower(), second, second.lower()]
+        blocking = sum(lane.count("H") for lane in lanes)
+        assert blocking == (1 if region["direction"] == "forward" else 0), "the host waits once"
+        assert 0 <= region["exposed_ms"] <= region["ms"]
+
+
+def test_no_more_dispatches_than_in_flight(document):
+    for region in document["overlap"]["regions"]:
+        label = region["exchanges"][0][0].upper()
+        flying = most = 0
+        for column in zip(*region["lanes"], strict=True):
+            flying += sum(cell == label for cell in column) - sum(cell == label.lower() for cell in column)
+            most = max(most, flying)
+        assert most <= 2
+
+
+def test_hidden_share_follows_the_passes(document):
+    rows = document["overlap"]["hidden"]
+    assert rows[0]["after"] == "as it came" and rows[0]["all_to_alls"] == 10
+    assert rows[-1]["all_to_alls"] == 40
+    assert rows[-1]["hidden_share"] > rows[0]["hidden_share"]
+
+
+@pytest.mark.parametrize("width", [60, 100, 160])
+def test_the_section_fits_the_console(document, width: int):
+    console = Console(file=io.StringIO(), width=width, highlight=False, markup=False)
+    for each in overlapping.view(document["overlap"]):
+        console.print(each)
+    lines = console.file.getvalue().splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert sum(line.startswith("  chunk 3") for line in lines) >= 2
+
+
+def test_lanes_are_broken_in_blocks():
+    console = Console(file=io.StringIO(), width=20, highlight=False, markup=False)
+    console.print(Lanes("h", [["12", "D", ".", "d"], [".", ".", "D", "."]]))
+    console.print(Lanes("h", [["1"] * 7, ["."] * 7]))
+    assert console.file.getvalue().splitlines() == [
+        "h",
+        "  chunk 0  12 D . d",
+        "  chunk 1   . . D .",
+        "h",
+        "  chunk 0  1 1 1 1",
+        "  chunk 1  . . . .",
+        "",
+        "  chunk 0  1 1 1",
+        "  chunk 1  . . .",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--chunks", "1"], "--chunks takes 2 or more"),
+        (["--keep-chunks", "--chunks", "3"], "--keep-chunks leaves no use for --chunks"),
+        (["--keep-chunks"], "no chunked region exchanges tokens"),
+        (["--modules", "layer.*"], "no module 'layer.\\*'.*did you mean"),
+        (["--order", "phases"], "expected one of phase, wavefront, auto"),
+        (["--cost", "none", "--html", "x.html"], "need costs"),
+        (["--trace", "x.txt"], "unknown extension"),
+    ],
+)
+def test_what_is_refused(options, message, tmp_path):
+    import re
+
+    said = _output(["ep-overlap", GRAPH, "-o", str(tmp_path / "o.fx.txt"), *options], 2)
+    assert re.search(message, said), said
+    assert not (tmp_path / "o.fx.txt").exists()
+
+
+def test_chunks_are_kept_and_costs_left_out(document, tmp_path):
+    out = tmp_path / "again.fx.txt.gz"
+    text = _output(["ep-overlap", document["output"], "--keep-chunks", "--cost", "none", "-o", str(out)], 0)
+    assert "token exchanges" in text and "hidden" not in text.split("all-to-alls after")[1].split("exchanges")[0]
+    assert "proved to be the same program" in text and "NOT" not in text
