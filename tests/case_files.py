@@ -85,9 +85,12 @@ def load_case(case: Case) -> Any:
     """The case's graph as a Program."""
     from commcc.program import ProcessGroup
     from commcc.serialization.fx_text import parse_text
+    from commcc.serialization.propagate import propagate
 
     body = case.text if case.text.startswith("class") else "class GraphModule(torch.nn.Module):\n" + _indent(case.text)
     program = parse_text(body, f"{case.file}[{case.name}]")
+    if case.run.startswith("ep-chunk"):
+        program = propagate(program)  # as reading a file does
     if not case.groups:
         return program
     table = {
@@ -166,6 +169,7 @@ def _step(step: Any) -> list[str]:
     lines += [
         f"  {names[c.node]} {'no longer blocks' if c.non_blocking else 'blocks'}: {c.reason}" for c in plan.host_copies
     ]
+    lines += [line for region in plan.chunked for line in _cut(names, region)]
     if step.name == "ep-schedule":
         lines += [f"  {r['root']} {r['direction']}: {r['strip']}" for r in step.report["regions"]]
     if step.name == "bucket":
@@ -173,6 +177,16 @@ def _step(step: Any) -> list[str]:
     if step.name == "reorder":
         lines += _scheduled(step.report)
     return lines
+
+
+def _cut(names: Sequence[str], region: Any) -> list[str]:
+    way = "backward" if region.backward else "forward"
+    lines = [f"  cut {region.root} {way}: {region.extent} in {', '.join(map(str, region.sizes))}"]
+    lines += [f"    clone {', '.join(names[n] for n in region.body)}"]
+    lines += [f"    split {names[c.node]} along {c.dim}" for c in region.cuts]
+    lines += [f"    {j.how} {names[j.node]}{'' if j.dim is None else f' along {j.dim}'}" for j in region.joins]
+    lines += [f"    {r.argument} of {names[r.node]}[{r.place}]: {r.per} for each" for r in region.resized]
+    return lines + [f"    chain {names[n]}" for n in region.chained]
 
 
 def _scheduled(r: Any) -> list[str]:

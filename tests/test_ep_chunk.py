@@ -49,7 +49,7 @@ def test_forward_region(chunks):
         None,
         "layers.0",
     )
-    assert notes["x_chunk1"].chunk == 1
+    assert notes["x_chunk_split1"].chunk == 1
     assert error(before, after) < EXACT
 
 

@@ -138,16 +138,18 @@ class _Chunker:
         vals = self.values.pieces(whole, sizes, dim)
         args = (self.env[source], sizes) if dim == 0 else (self.env[source], sizes, dim)
         split = self._boundary("aten.split_with_sizes.default", args, f"{source.name}_chunk_split", vals, user, mark)
+        starts = []
         for chunk, val in enumerate(vals):
             own = replace(mark, chunk=chunk)
-            name = f"{source.name}_chunk{chunk}"
+            name = f"{source.name}_chunk_split{chunk}"
             piece = self._boundary("operator.getitem", (split, chunk), name, val, user, own)
             if whole.is_contiguous() and not val.is_contiguous():
                 copied = self.values.like(val, tuple(val.shape))
                 piece = self._boundary("aten.clone.default", (piece,), f"{name}_contiguous", copied, user, own)
                 piece.kwargs = {"memory_format": torch.contiguous_format}
+            starts.append(piece.meta["val"].storage_offset())
             self.clones[region.root][chunk][source] = piece
-        self.values.give(region, source, dim)
+        self.values.give(region, source, dim, starts)
 
     def _join(self, node: fx.Node, region: ChunkedRegion, join: Join) -> None:
         parts = [clones[node] for clones in self.clones[region.root]]

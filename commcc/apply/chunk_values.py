@@ -43,12 +43,15 @@ class ChunkValues:
         self.ran: dict[tuple[str, int, fx.Node], Any] = {}
         self.static: dict[tuple[str, int, fx.Node], Any] = {}
         self.names: dict[tuple[str, int], dict[str, str]] = {}
+        self.starts: dict[tuple[str, int], dict[fx.Node, int]] = {}
         self.symbols: dict[str, Json] = {}
         self.replaced: set[str] = set()
         self._next = 1 + max((int(name[1:]) for name in self.ranges if name[1:].isdecimal()), default=-1)
 
-    def give(self, region: ChunkedRegion, source: fx.Node, dim: int) -> None:
-        """Let a split activation be an operand in all chunks of a module."""
+    def give(self, region: ChunkedRegion, source: fx.Node, dim: int, starts: Sequence[int]) -> None:
+        """Let a split activation be an operand in all chunks of a module. starts: of its pieces, in their storage."""
+        for chunk, start in enumerate(starts):
+            self.starts.setdefault((region.root, chunk), {})[source] = start
         for part in dict.fromkeys(region.sizes):
             self._lab(region, part).give(source, dim)
 
@@ -58,12 +61,27 @@ class ChunkValues:
         key = (region.root, part, node)
         if key not in self.ran:
             self.ran[key] = self._lab(region, part).run(node, resized)
-        if key in self.static:
+        start = self._start(region, chunk, node)
+        if key in self.static and not start:
             return self.static[key]
         made = self._instance(region, chunk, node.meta.get("val"), self.ran[key], is_new=ops.is_host_sync(node.target))
-        if not any(_symbolic(leaf) for leaf in pytree.tree_leaves(made)):
+        made = pytree.tree_map_only(torch.Tensor, lambda t: self._at(t, start), made) if start else made
+        if not start and not any(_symbolic(leaf) for leaf in pytree.tree_leaves(made)):
             self.static[key] = made
         return made
+
+    def _start(self, region: ChunkedRegion, chunk: int, node: fx.Node) -> int:
+        """Where the piece begins, in its storage, that a view looks at; kept for views of the view."""
+        known = self.starts.setdefault((region.root, chunk), {})
+        source = next(iter(node._input_nodes), None)
+        if source is not None and ops.aliasing(node.target).views and source in known:
+            known[node] = known[source]
+        return known.get(node, 0)
+
+    def _at(self, tensor: torch.Tensor, start: int) -> Any:
+        offset = tensor.storage_offset() + start
+        shape, stride = list(tensor.shape), list(tensor.stride())
+        return self.ctx.tensor(shape, stride, tensor.dtype, tensor.device, storage_offset=offset)
 
     def _lab(self, region: ChunkedRegion, part: int) -> Lab:
         key = (region.root, part)
@@ -72,13 +90,17 @@ class ChunkValues:
         return self.labs[key]
 
     def _instance(self, region: ChunkedRegion, chunk: int, recorded: Any, value: Any, *, is_new: bool = False) -> Any:
-        """What ran in the laboratory as a value of the program."""
+        """What ran in the laboratory as a value of the program; None where the whole has no value."""
+        if recorded is None:
+            return None
         if isinstance(value, torch.Tensor):
             shape = [self._size(region, chunk, *pair) for pair in zip(recorded.shape, value.shape, strict=True)]
             stride = [self._size(region, chunk, *pair) for pair in zip(recorded.stride(), value.stride(), strict=True)]
-            return self.ctx.tensor(shape, stride, value.dtype, value.device)
+            offset = value.storage_offset()
+            start = offset if type(offset) is int else 0
+            return self.ctx.tensor(shape, stride, value.dtype, value.device, storage_offset=start)
         if isinstance(value, (list, tuple)):
-            parts = [self._instance(region, chunk, *pair) for pair in zip(recorded, value, strict=True)]
+            parts = [self._instance(region, chunk, *pair) for pair in zip(recorded, value, strict=False)]
             return parts if isinstance(recorded, list) else tuple(parts)
         if not isinstance(value, _SYMBOLIC):
             return value

@@ -155,7 +155,7 @@ class Trial:
             whole = self.states.get(source)
             return whole[place] if isinstance(whole, tuple) else whole
         if isinstance(recorded, (list, tuple)):
-            return tuple(self._of_tensor(node, operands, r, v) for r, v in zip(recorded, value, strict=True))
+            return tuple(self._of_tensor(node, operands, r, v) for r, v in zip(recorded, value, strict=False))
         return self._of_tensor(node, operands, recorded, value)
 
     def _of_tensor(self, node: fx.Node, operands: dict[fx.Node, State], recorded: Any, value: Any) -> State:

@@ -61,15 +61,30 @@ class View:
         return launch is not None and launch.kind is Kind.ALL_TO_ALL
 
 
+def _is_data(index: GraphIndex, node: int, numbers: bool) -> bool:
+    """Whether an input is no parameter and no buffer. Where inputs are not described, whole numbers are data if there
+    are any (tokens), and all inputs if not.
+    """
+    if index.descriptors:
+        return not index.descriptors.get(node, "").startswith(_FIXED)
+    return _is_number(index, node) or index.names[node].startswith("tangents") or not numbers
+
+
+def _is_number(index: GraphIndex, node: int) -> bool:
+    tensor = index.tensors[node]
+    return tensor is not None and tensor.dtype.startswith(("int", "uint", "torch.int", "torch.uint"))
+
+
 def view_of(program: Program, index: GraphIndex) -> View:
     """Everything that planning reads of a program."""
     nodes = tuple(program.graph.nodes)
     data: list[bool] = []
     constant: list[bool] = []
+    numbers = not index.descriptors and any(_is_number(index, node) for node in index.placeholders)
     for node in range(len(index)):
         preds = index.data_preds[node]
         is_input = index.ops[node] == "placeholder"
-        data.append(not index.descriptors.get(node, "").startswith(_FIXED) if is_input else any(data[p] for p in preds))
+        data.append(_is_data(index, node, numbers) if is_input else any(data[p] for p in preds))
         fetched = is_input or index.ops[node] == "get_attr"
         constant.append(not fetched and all(constant[p] for p in preds))
     alive = [False] * len(index)
