@@ -160,3 +160,15 @@ def test_options_of_other_strategies():
         build(Bucket, {"strategy": "auto", "bucket_cap_mb": "10"})
     with pytest.raises(OptionError, match="effort"):
         build(Bucket, {"strategy": "auto", "effort": "0"})
+
+
+def test_buckets_by_block_come_first():
+    """With effort for one bucketing beside none at all, those of strategy module are what is tried."""
+    program = sample("tiny_moe_fsdp4_ep2_bw")
+    auto = run(program, [Bucket(strategy="auto", effort=2)], model=LATENCY)
+    report = auto.steps[0].report
+    by_module = run(program, [Bucket(strategy="module", modules="transformer_block", include_all_reduce=True)])
+    assert set(report["caps_mb"].values()) == {"by block"}
+    formed = [sorted(b.members for b in result.steps[0].plan.buckets) for result in (auto, by_module)]
+    assert formed[0] == formed[1]
+    assert auto.verified == "proved"

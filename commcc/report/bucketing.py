@@ -88,7 +88,7 @@ def _tried(report: Document) -> Iterator[tuple[str, str]]:
     yield "scheduled", f"{milliseconds(step['unmerged'])} unmerged, {milliseconds(step['merged'])} merged"
     yield "tried", plural(report["bucketings_tried"], "bucketing")
     for key, cap in report["caps_mb"].items():
-        yield "cap", f"{key}: {f'{count(cap)} MiB' if cap else 'not merged'}"
+        yield "cap", f"{key}: {cap if isinstance(cap, str) else f'{count(cap)} MiB' if cap else 'not merged'}"
 
 
 def _kept(report: Document) -> Iterator[tuple[str, str]]:

@@ -8,28 +8,30 @@ in numbers (:mod:`commcc.schedule.merged`), scheduled as ``reorder`` would with 
 simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, group, reduction, dtype):
 
 1. no merging at all, which everything else has to beat;
-2. the same cap for all keys, from small to large;
-3. from the best of these, key by key, the keys whose collectives take longest first: no merging, then
-   larger and smaller caps than the present one, among them room for two, four and eight of the largest
-   members, until no key gains or ``effort`` bucketings have been tried.
+2. a bucket for each transformer block, as strategy ``module`` forms them, where blocks are found;
+3. the same cap for all keys, from small to large;
+4. from the best of these, key by key, the keys whose collectives take longest first: no merging, buckets
+   by block, then larger and smaller caps than the present one, among them room for two, four and eight
+   of the largest members, until no key gains or ``effort`` bucketings have been tried.
 
 Peak memory within the budget comes first, then the step; a bucketing has to be 0.1 % shorter than one
 with fewer merges, and 0.5 % shorter than no merging. Deterministic; effort is counted, never timed.
 
-Limits: members of one bucket are neighbours in graph order; other groupings are not tried.
+Limits: members of one bucket are neighbours in graph order or of one block; other groupings are not tried.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from commcc.collection import no_collection
-from commcc.errors import OptionError
+from commcc.errors import InternalError, OptionError
 from commcc.passes.budget import budget_bytes
 from commcc.passes.eligibility import eligible, select_groups
 from commcc.passes.greedy import MIB, Limits, key_of, size_of, walk
 from commcc.passes.reorder import Reorder
+from commcc.passes.strategies.entries import BLOCKS
 from commcc.passes.strategies.formed import Formed, bucket_of, size_text
 from commcc.plan import Bucket as PlannedBucket
 from commcc.plan import LeftOut, Plan
@@ -46,19 +48,24 @@ if TYPE_CHECKING:
 
 #: Caps in MiB, tried on all keys at once.
 CAPS = (2, 8, 32, 128, 512)
+#: Stands for a cap: the buckets of strategy ``module``.
+BY_BLOCK = -1
 #: Schedules for each bucketing; what ranks bucketings is seen in the first ones.
 _SCHEDULES = 2
 #: A step has to be this much shorter to be worth more merges, in permille.
 _WORTH = 1
+#: The step of what cannot run.
+_NEVER = 1 << 62
 #: And so much shorter than without any merge, in permille: what a longer search may find without merging.
 _PAYS = 5
 
 
 @dataclass(frozen=True)
 class Tried:
-    """One bucketing. caps: MiB by key, 0 for no merging. over: bytes above the memory budget.
+    """One bucketing. caps: MiB by key, 0 for no merging, :data:`BY_BLOCK`. over: bytes above the memory budget.
 
-    One whose lower bound is no better than the best step is not scheduled; the bound is its step then.
+    One whose lower bound is no better than the best step is not scheduled; the bound is its step then. One
+    that would make the graph cyclic never ends.
     """
 
     caps: tuple[int, ...]
@@ -105,12 +112,13 @@ class _Search:
         self.limits = Reorder().limits(budget_bytes(options.memory_budget, peak))
         self.tried: dict[tuple[int, ...], Tried] = {}
         self.formed: dict[tuple[int, ...], tuple[PlannedBucket, ...]] = {}
+        self.by_block = _by_block(options, index, ident, self.keys)
         self.best_ns: int | None = None
         self.judged = 0
 
     def run(self) -> Tried:
         best = self._try((0,) * len(self.keys))
-        for cap in CAPS:
+        for cap in (*((BY_BLOCK,) if self.by_block else ()), *CAPS):
             best = self._better(best, (cap,) * len(self.keys))
         gained = True
         while gained:
@@ -125,6 +133,8 @@ class _Search:
     def _climb(self, best: Tried, place: int) -> Tried:
         """Other caps for one key: none, then up and down from the present one for as long as that helps."""
         best = self._better(best, _with(best.caps, place, 0))
+        if self.keys[place] in self.by_block:
+            best = self._better(best, _with(best.caps, place, BY_BLOCK))
         for ladder in (self.ladders[place], self.ladders[place][::-1]):
             before: Tried | None = None
             while before is not best and self.judged < self.options.effort:
@@ -168,8 +178,12 @@ class _Search:
             return Tried(caps, buckets, known.members, known.step_ns, known.peak_bytes, known.over)
         self.judged += 1
         plan = Plan("", self.index.fingerprint, buckets)
-        problem = Problem(*(merge(self.index, self.model, plan) if buckets else (self.index, self.costs)), quick=True)
         members = sum(len(b.members) for b in buckets)
+        try:
+            merged = merge(self.index, self.model, plan) if buckets else (self.index, self.costs)
+        except InternalError:  # buckets by block and by cap that are both legal can be a cycle together
+            return Tried(caps, buckets, members, _NEVER, 0, 0)
+        problem = Problem(*merged, quick=True)
         if self.best_ns is not None and problem.bound >= self.best_ns:
             return Tried(caps, buckets, members, problem.bound, 0, 0)
         found = search(problem, self.limits, _SCHEDULES)
@@ -184,25 +198,52 @@ class _Search:
         return self.formed[caps]
 
     def _buckets(self, caps: Mapping[Key, int]) -> Iterator[PlannedBucket]:
+        blocks = {key for key, cap in caps.items() if cap == BY_BLOCK}
+        for key in blocks & self.by_block.keys():
+            yield from self.by_block[key]
         limits = Limits(
             bytes=(0.0,),
             span=self.options.max_topo_span,
             max_consecutive=None,
-            by_key={key: float(cap * MIB) for key, cap in caps.items()},
+            by_key={key: float(cap * MIB) for key, cap in caps.items() if key not in blocks},
         )
-        for each in walk(self.index, self.ident, self.taken, limits, self.options.multi_dtype).buckets:
+        taken = [c for c in self.taken if key_of(c, self.options.multi_dtype) not in blocks]
+        for each in walk(self.index, self.ident, taken, limits, self.options.multi_dtype).buckets:
             if len(each.members) > 1:
                 reason = f"{len(each.members)} members, {size_text(each.bytes)}; the simulated step is shorter"
                 yield bucket_of(self.index, each.members, reason, param_order=self.options.param_order)
 
     def report(self, none: Tried, best: Tried) -> dict[str, Json]:
-        caps: dict[str, Json] = {" ".join(filter(None, k)): c for k, c in zip(self.keys, best.caps, strict=True)}
+        caps: dict[str, Json] = {
+            " ".join(filter(None, k)): "by block" if c == BY_BLOCK else c
+            for k, c in zip(self.keys, best.caps, strict=True)
+        }
         return {
             "cost_model": {"name": self.costs.model, "hash": self.costs.hash},
             "caps_mb": caps,
             "bucketings_tried": self.judged,
             "scheduled_step_ms": {"unmerged": none.step_ns / 1e6, "merged": best.step_ns / 1e6},
         }
+
+
+def _by_block(
+    options: Bucket, index: GraphIndex, ident: Identification, keys: Sequence[Key]
+) -> dict[Key, tuple[PlannedBucket, ...]]:
+    """The buckets that strategy ``module`` forms of transformer blocks, by key; none where it finds no blocks."""
+    from commcc.passes.strategies import module
+
+    like = replace(options, strategy="module", modules=BLOCKS, include_all_reduce=True)
+    try:
+        buckets = module.form(like, index, ident, None).buckets
+    except OptionError:
+        return {}
+    collective = {c.launch: c for c in ident.collectives}
+    found: dict[Key, list[PlannedBucket]] = {}
+    for bucket in buckets:
+        key = key_of(collective[bucket.members[0]], options.multi_dtype)
+        if key in keys:
+            found.setdefault(key, []).append(bucket)
+    return {key: tuple(made) for key, made in found.items()}
 
 
 def _by_duration(taken: list[Collective], costs: Costs, multi_dtype: bool) -> list[Key]:
