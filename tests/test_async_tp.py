@@ -11,11 +11,12 @@ import torch
 from torch import fx
 
 from commcc.apply.microtp import micro_pipeline
-from commcc.errors import OptionError
+from commcc.errors import InputError, OptionError
 from commcc.index import build_index
 from commcc.ops import op_name
 from commcc.passes.options import parse_pipeline
 from commcc.pipeline import run
+from commcc.planfile import plan_text, read_plans
 from commcc.program import ProcessGroup, Program
 from commcc.serialization import load, save
 from commcc.verify import verify
@@ -117,6 +118,21 @@ def test_values_stay(name: str):
             if isinstance(a, torch.Tensor):
                 assert a.shape == b.shape
                 torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+def test_plans_are_stored(tmp_path):
+    before = sample("tiny_llama_fsdp2_tp2_fw")
+    result = fused(before)
+    (tmp_path / "plan.yaml").write_text(plan_text(result))
+    again = run(before, read_plans(tmp_path / "plan.yaml"))
+    assert again.verified == "proved" and plan_text(again) == plan_text(result)
+    assert again.last.index.fingerprint == result.last.index.fingerprint
+    index = result.first.index
+    other = next(index.names[n] for n, launch in index.launches.items() if launch.group == "1")
+    wrong = plan_text(result).replace(index.names[result.steps[0].plan.fusions[0].launch], other, 1)
+    (tmp_path / "wrong.yaml").write_text(wrong)
+    with pytest.raises(InputError, match="cannot be applied"):
+        run(before, read_plans(tmp_path / "wrong.yaml"))
 
 
 def test_files_hold_fused_ops(tmp_path):

@@ -13,6 +13,7 @@ from commcc.errors import CommccError, InputError
 from commcc.passes.ep_concretize import EpConcretize
 from commcc.passes.options import parse_pipeline
 from commcc.pipeline import run
+from commcc.planfile import plan_text, read_plans
 from commcc.serialization import load, save
 from commcc.serialization.fx_text import parse_text
 from commcc.serialization.propagate import propagate
@@ -218,6 +219,21 @@ def test_the_verifier_sees_an_assert_that_is_gone():
     assert "check" in [each.name for each in after.graph.nodes], "it asks for what only the device knows"
     node(after, "check").graph.erase_node(node(after, "check"))
     assert verify(before, after).status == "different"
+
+
+def test_plans_are_stored(tmp_path):
+    before = program(MIXED, u0=160)
+    result = settled(before)
+    (tmp_path / "plan.yaml").write_text(plan_text(result))
+    again = run(before, read_plans(tmp_path / "plan.yaml"))
+    assert again.verified == "proved" and again.last.index.fingerprint == result.last.index.fingerprint
+    for number in ("0", "-3", "u1"):
+        text = plan_text(result).replace("value: 160", f"value: {number}")
+        (tmp_path / "wrong.yaml").write_text(
+            text if number != "u1" else plan_text(result).replace("symbol: u0", "symbol: u1")
+        )
+        with pytest.raises(InputError):
+            run(before, read_plans(tmp_path / "wrong.yaml"))
 
 
 def test_options_print_back():

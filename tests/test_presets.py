@@ -23,10 +23,12 @@ TEXTS = {
 
 @pytest.mark.parametrize("way", TEXTS)
 def test_plans_are_exact(way, tmp_path):
-    name = "tiny_moe_fsdp4_ep2_bw" if way == "rest" else "tiny_llama_fsdp2_tp2_bw"
+    name = {"rest": "tiny_moe_fsdp4_ep2_bw", "ep-overlap": "tiny_deepseek_fsdp4_ep2"}.get(
+        way, "tiny_llama_fsdp2_tp2_bw"
+    )
     program, model = load(sample(name)), load_model()
     result = run(program, parse_pipeline(TEXTS[way]), model=model)
-    assert result.changed and result.verified == "proved"
+    assert result.changed and result.verified == ("unproved" if way == "ep-overlap" else "proved")
     (tmp_path / "plan.yaml").write_text(plan_text(result))
     again = run(program, read_plans(tmp_path / "plan.yaml"), model=model)
     assert plan_text(again) == plan_text(result)

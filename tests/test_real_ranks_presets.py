@@ -27,7 +27,8 @@ MORE = {
 
 @pytest.mark.parametrize("ranks", sorted(SAMPLES_FOR))
 def test_every_preset_computes_the_same_bits(ranks, tmp_path):
-    texts = {**{preset.name: preset.text for preset in PRESETS}, **MORE}
+    # Chunks change how sums are rounded, and need a whole training step: see test_ep_chunk_numbers.
+    texts = {**{preset.name: preset.text for preset in PRESETS if preset.name != "ep-overlap"}, **MORE}
     model = load_model()
     jobs, changed = [], set()
     for name in SAMPLES_FOR[ranks]:
