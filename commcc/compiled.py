@@ -8,9 +8,9 @@
 
 Integers only, so a kernel gives the same result on every machine, compiled or not: with
 ``NUMBA_DISABLE_JIT=1`` the very same functions run as Python. Machine code is kept in the user's cache
-folder, or where ``NUMBA_CACHE_DIR`` says, under a digest of the sources of the kernel's package, since
-numba looks at the file of the kernel itself only. Where no folder can be written, kernels are compiled in
-every process anew.
+folder, or where ``NUMBA_CACHE_DIR`` says, or else beside the package, under a digest of the sources of the
+kernel's package, since numba looks at the file of the kernel itself only. Where no folder can be
+written, kernels are compiled in every process anew.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -76,21 +76,28 @@ def _folder(package: str) -> str | None:
     digest = hashlib.sha256()
     for path in sorted(Path(package).glob("*.py")):
         digest.update(path.read_bytes())
-    folder = _root() / f"kernels-{digest.hexdigest()[:16]}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return None
-    return str(folder) if os.access(folder, os.W_OK) else None
+    for root in _roots(package):
+        folder = root / f"kernels-{digest.hexdigest()[:16]}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK):
+            return str(folder)
+    return None
 
 
-def _root() -> Path:
+def _roots(package: str) -> Iterator[Path]:
+    """Folders that only their owner writes to, the best first."""
     given = os.environ.get("NUMBA_CACHE_DIR")
     if given:
-        return Path(given)
+        yield Path(given)
+        return
     home = Path.home()
     if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "commcc"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", str(home))) / "commcc"
-    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "commcc"
+        yield home / "Library" / "Caches" / "commcc"
+    elif sys.platform == "win32":
+        yield Path(os.environ.get("LOCALAPPDATA", str(home))) / "commcc"
+    else:
+        yield Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "commcc"
+    yield Path(package) / "__pycache__"
