@@ -52,5 +52,5 @@ def test_changed_plans_are_refused(old, new, tmp_path):
     program = backward(reduced)
     text = plan_text(run(program, [EpChunk(chunks=3)]))
     assert old in text
-    with pytest.raises(InputError, match="plan.yaml:"):
+    with pytest.raises(InputError, match=r"plan\.yaml:"):
         run(program, read_plans(stored(tmp_path, text.replace(old, new))))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from commcc.ep.chunk.body import draft_of
 from commcc.ep.chunk.grid import infer, parts
 from commcc.ep.chunk.leaving import kept_whole, leaving
-from commcc.ep.chunk.refuse import named, refuse, shape_text
+from commcc.ep.chunk.refuse import described, named, refuse, shape_text
 from commcc.ep.chunk.region import Trial
 from commcc.ep.chunk.roots import roots_of
 from commcc.ep.chunk.view import view_of
@@ -88,6 +88,14 @@ def _drafts(view: View, root: str, grid: Grid | None) -> list[Draft]:
 def _grid(view: View, root: str, drafts: list[Draft], policy: str) -> Grid:
     inside = {node for draft in drafts for node in draft.body}
     entering = [node for draft in drafts for node in draft.enters if node not in inside]
+    free = next((node for node in entering if view.free_symbols(node)), None)
+    if free is not None:
+        symbol = view.free_symbols(free)[0]
+        raise InputError(
+            f"{described(view.nodes[free])} enters it with a size that is not fixed: {symbol}",
+            where=f"region '{root}'",
+            hint=f"fix it before, with ep-concretize{{symbols={symbol}=NUMBER}}, then cut",
+        )
     grid = infer([tuple(view.nodes[node].meta["val"].shape) for node in entering], policy)
     if grid is None:
         shapes = Counter(shape_text(view.nodes[node].meta["val"])[2:] for node in entering)

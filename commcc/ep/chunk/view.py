@@ -11,6 +11,8 @@ from commcc.ep.chunk.lab import symbol_ranges
 from commcc.terms import Kind
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import fx
 
     from commcc.ep.annotations import Annotation
@@ -30,7 +32,7 @@ _FIXED = (
 class View:
     """Facts of every node. data: it depends on an input that is no parameter and no buffer. constant: it depends on no
     input. alive: its result is used, or it does more than compute one. number: of each node. loose: nodes that belong
-    to no module, or take one of several results.
+    to no module, or take one of several results. chosen: symbols in the shapes of inputs.
     """
 
     index: GraphIndex
@@ -42,6 +44,7 @@ class View:
     alive: tuple[bool, ...]
     number: dict[fx.Node, int]
     loose: tuple[int, ...]
+    chosen: frozenset[str]
 
     def within(self, node: int, root: str) -> bool:
         module = self.notes[node].module
@@ -51,6 +54,12 @@ class View:
         """Nodes that can be in a region of ``root``: those inside, and loose ones; in order."""
         inside = (node for node in range(len(self.nodes)) if self.within(node, root))
         return sorted({*inside, *self.loose})
+
+    def free_symbols(self, node: int) -> list[str]:
+        """Symbols in a tensor's shape that callers choose: those of inputs."""
+        shape = getattr(self.nodes[node].meta.get("val"), "shape", ())
+        names = {s.name for size in shape if type(size) is not int for s in size.node.expr.free_symbols}
+        return sorted(names & self.chosen)
 
     def calls(self, node: int) -> bool:
         return self.nodes[node].op == "call_function"
@@ -68,6 +77,11 @@ def _is_data(index: GraphIndex, node: int, numbers: bool) -> bool:
     if index.descriptors:
         return not index.descriptors.get(node, "").startswith(_FIXED)
     return _is_number(index, node) or index.names[node].startswith("tangents") or not numbers
+
+
+def _chosen(nodes: Sequence[fx.Node], index: GraphIndex) -> frozenset[str]:
+    shapes = [getattr(nodes[i].meta.get("val"), "shape", ()) for i in index.placeholders]
+    return frozenset(s.name for shape in shapes for n in shape if type(n) is not int for s in n.node.expr.free_symbols)
 
 
 def _is_number(index: GraphIndex, node: int) -> bool:
@@ -102,4 +116,5 @@ def view_of(program: Program, index: GraphIndex) -> View:
         alive=tuple(alive),
         number={node: i for i, node in enumerate(nodes)},
         loose=tuple(i for i, note in enumerate(notes) if not note.module or ops.is_getitem(nodes[i].target)),
+        chosen=_chosen(nodes, index),
     )
