@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from commcc.report.units import count, plural
+from commcc.report.units import count, milliseconds, plural, share
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     Document = Mapping[str, Any]
 
@@ -31,3 +31,61 @@ def fusions(report: Document) -> Iterator[tuple[str, str]]:
         label = ""
     for remark in report["remarks"]:
         yield "remark", remark
+
+
+def chunks(report: Document) -> Iterator[tuple[str, str]]:
+    """Lines about the report of the ep-chunk pass; regions that are alike share one."""
+    label = "regions"
+    for alike in _alike(report["regions"], "module"):
+        first = alike[0]
+        sizes = "+".join(map(str, first["sizes"]))
+        made = [f"{count(first[key])} {key}" for key in ("split", "concatenated", "added") if first[key]]
+        body = f"{plural(first['body'], 'node')} with {plural(first['exchanges'], 'exchange')}"
+        yield label, f"{_named(alike, 'module')} {first['direction']}: {body}, cut {sizes}; {', '.join(made)}"
+        label = ""
+    if report["skipped"]:
+        yield "skipped", f"without exchanges: {', '.join(map(str, report['skipped']))}"
+    if report["by_annotation"]:
+        yield "remark", "no all-to-all is in the graph; modules were told by their annotations"
+
+
+def schedule(report: Document) -> Iterator[tuple[str, str]]:
+    """Lines about the report of the ep-schedule pass."""
+    flight = report["in_flight"]
+    yield (
+        "chunks",
+        f"{count(report['chunks'])}, in flight {flight['forward']} forward and {flight['backward']} backward",
+    )
+    for alike in _alike(report["regions"], "root", "soft_order"):
+        yield f"{_named(alike, 'root')} {alike[0]['direction']}", alike[0]["strip"]
+    if "exposed_exchange_ms" in report:
+        before, after = report["exposed_exchange_ms"]
+        shares = [share(value) or "none" for value in report["hidden_share_of_exchanges"]]
+        total = milliseconds(report["exchange_ms"])
+        yield (
+            "exchanges",
+            f"{total}, exposed {milliseconds(before)} -> {milliseconds(after)}; hidden {' -> '.join(shares)}",
+        )
+    if report.get("tried"):
+        yield "tried", plural(len(report["tried"]), "order")
+
+
+def concrete(report: Document) -> Iterator[tuple[str, str]]:
+    """Lines about the report of the ep-concretize pass."""
+    yield "fixed", report["fixed"]
+    if report["symbols"]:
+        gone = f"{plural(report['sizes_gone'], 'size')} and {plural(report['guards_gone'], 'guard')} gone"
+        yield "values", f"{count(report['values_rewritten'])} rewritten, {gone}"
+
+
+def _alike(rows: Sequence[Document], *differ: str) -> list[list[Document]]:
+    """Rows that are the same but for these keys, in order of the first of each sort."""
+    groups: dict[str, list[Document]] = {}
+    for row in rows:
+        groups.setdefault(repr([value for key, value in row.items() if key not in differ]), []).append(row)
+    return list(groups.values())
+
+
+def _named(rows: Sequence[Document], key: str) -> str:
+    names = [str(row[key]) for row in rows]
+    return names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]} ({len(names)})"

@@ -71,7 +71,8 @@ def _step(step: Document) -> list[RenderableType]:
 def _lines(report: Document) -> Iterator[tuple[str, str]]:
     """The report of a pass in lines; what is known of it is told by a key that only it has."""
     known = {"by_kind": bucketing.lines, "schedules_tried": reordering.lines, "not_shared": _regrouping}
-    known["matmuls_fused"] = parallel.fusions
+    known |= {"by_annotation": parallel.chunks, "in_flight": parallel.schedule}
+    known |= {"values_rewritten": parallel.concrete, "matmuls_fused": parallel.fusions}
     return next((lines for key, lines in known.items() if key in report), _anything)(report)
 
 
