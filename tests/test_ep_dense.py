@@ -11,6 +11,7 @@ from commcc.cost import load_model
 from commcc.ep.annotations import annotations_of
 from commcc.ep.dense import Dense, layers_of
 from commcc.errors import FindingError, InputError, InternalError, OptionError
+from commcc.index import build_index
 from commcc.passes.ep_dense import EpDense
 from commcc.passes.options import parse_pipeline
 from commcc.pipeline import run
@@ -45,6 +46,27 @@ def test_layers_and_their_first_dense_products():
     assert [modules[layer, False] for layer in range(4)] == [*(f"layers.{n}.attention.wq" for n in range(3)), "output"]
     assert [modules[layer, True] for layer in (1, 2)] == ["layers.1.attention.wo", "layers.2.attention.wo"]
     assert dense.layer("tok_embeddings") is None and dense.layer("norm") == 3 and dense.layer("layers.1.moe") == 1
+
+
+def test_in_the_backward_pass_the_dense_part_begins_behind_the_experts():
+    """Attention may be computed again before the experts' backward pass; its own comes later."""
+    back = "# autograd_backward: True # Annotation: {'module_fqn': 'layers.0.%s'}"
+    lines = [
+        "# Annotation: {'module_fqn': 'layers.0.attention'}",
+        mm("f", "x", "x"),
+        back % "attention",
+        mm("again", "f", "x"),
+        (back % "moe").replace("'}", "', 'EP': 'compute'}"),
+        mm("experts", "again", "x"),
+        back % "attention",
+        mm("own", "experts", "x"),
+        mm("more", "own", "x"),
+    ]
+    body = "\n".join(f"    {line}" for line in lines)
+    program = parse(f'def forward(self, x: "f32[8, 8][8, 1]cuda:0"):\n{body}\n    return (more,)')
+    index = build_index(program)
+    dense = Dense(index, annotations_of(program, index), ("layers.0",))
+    assert {key: index.names[node] for key, node in dense.first.items()} == {(0, False): "f", (0, True): "own"}
 
 
 def test_modules_with_experts_are_not_dense():

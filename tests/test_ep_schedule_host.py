@@ -55,6 +55,18 @@ def test_the_index_tells_copies_and_their_order_apart():
     assert index.needs(at["n"]) == (at["one"],)
 
 
+def test_what_reads_a_copy_itself_needs_it():
+    """Not only for the order of host syncs."""
+    text = """def forward(self, a: "i64[][]cuda:0"):
+    h: "i64[][]cpu" = torch.ops.aten._to_copy.default(a, device = device(type='cpu'))
+    n: "Sym(u1)" = torch.ops.aten._local_scalar_dense.default(h)
+    return (n,)
+"""
+    index = build_index(parse(text))
+    assert index.host_order == {}
+    assert index.needs(index.position["n"]) == (index.position["h"],)
+
+
 def test_reads_before_the_host_has_waited():
     index = build_index(parse(TEXT))
     at = index.position
@@ -118,6 +130,10 @@ def test_a_host_sync_that_is_gone_or_doubled_is_found():
     program = parse(TEXT)
     text = TEXT.replace("default(two)", "default(one)")
     assert verify(program, parse(text)).status == "different"
+    unused = parse(TEXT.replace("return (n, m)", "return (n,)"))
+    without = unchecked(unused, ["a", "b", "ha", "hb", "one", "n", "output"])
+    verdict = verify(unused, without)
+    assert [(f.rule, f.node) for f in verdict.findings] == [("effect", "m")]
 
 
 def test_only_copies_to_the_host_have_the_flag():
