@@ -321,6 +321,34 @@ def test_the_pipeline_says_what_is_open():
     assert c10d.all_to_all_single.default in {node.target for node in result.program.graph.nodes}
 
 
+def attending(queries):
+    """A whole layer: attention of samples, then experts."""
+    b = Layers()
+    x = b.tokens("x", 4, 6, 8)
+    with b.module("layers.0.mixer"):
+        heads = b.call(aten.transpose.int, b.call(aten.view.default, x, [4, queries, 2, 4]), 1, 2)
+        op = aten._scaled_dot_product_flash_attention_for_cpu.default
+        out = b.call(operator.getitem, b.call(op, heads, heads, heads, 0.0, True), 0)
+        flat = b.call(aten.reshape.default, b.call(aten.transpose.int, out, 1, 2), [4 * queries, 8])
+    with b.module(MOE):
+        y = moved(b, flat)
+    with b.module("layers.0"):
+        return b.done([b.call(aten.add.Tensor, b.call(aten.view.default, y, [4, queries, 8]), x)])
+
+
+@pytest.mark.parametrize("chunks", [2, 3, 4])
+def test_attention_by_sample(chunks):
+    before = attending(6)
+    after = chunked(before, "layers.*", chunks=chunks)
+    assert len(ops_of(after, "aten._scaled_dot_product_flash_attention_for_cpu")) == chunks
+    assert error(before, after) < EXACT
+
+
+def test_attention_by_sequence_is_refused_whatever_its_module_is_called():
+    with pytest.raises(InputError, match=r"is in the attention of 'layers.0.mixer', over the sequence that is cut"):
+        plan_of(attending(6), modules="layers.*", dim="seq")
+
+
 SYMBOLIC = """\
 class GraphModule(torch.nn.Module):
     def forward(

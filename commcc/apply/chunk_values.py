@@ -64,7 +64,7 @@ class ChunkValues:
         start = self._start(region, chunk, node)
         if key in self.static and not start:
             return self.static[key]
-        made = self._instance(region, chunk, node.meta.get("val"), self.ran[key], is_new=ops.is_host_sync(node.target))
+        made = self._instance(region, chunk, node.meta.get("val"), self.ran[key])
         made = pytree.tree_map_only(torch.Tensor, lambda t: self._at(t, start), made) if start else made
         if not start and not any(_symbolic(leaf) for leaf in pytree.tree_leaves(made)):
             self.static[key] = made
@@ -89,7 +89,7 @@ class ChunkValues:
             self.labs[key] = Lab(self.ranges, Grid(region.extent), part)
         return self.labs[key]
 
-    def _instance(self, region: ChunkedRegion, chunk: int, recorded: Any, value: Any, *, is_new: bool = False) -> Any:
+    def _instance(self, region: ChunkedRegion, chunk: int, recorded: Any, value: Any) -> Any:
         """What ran in the laboratory as a value of the program; None where the whole has no value."""
         if recorded is None:
             return None
@@ -104,8 +104,6 @@ class ChunkValues:
             return parts if isinstance(recorded, list) else tuple(parts)
         if not isinstance(value, _SYMBOLIC):
             return value
-        if is_new and value.node.expr.is_Symbol and recorded.node.expr.is_Symbol:
-            self._declare(region, chunk, str(recorded.node.expr))
         return self.ctx.parse_symbolic(str(self._renamed(region, chunk, recorded.node.expr)))
 
     def _size(self, region: ChunkedRegion, chunk: int, recorded: Any, value: Any) -> Any:
@@ -125,7 +123,10 @@ class ChunkValues:
         return expr.xreplace({s: self.ctx.symbol(self._name(region, chunk, s.name)) for s in expr.free_symbols})
 
     def _name(self, region: ChunkedRegion, chunk: int, name: str) -> str:
-        return self.names.get((region.root, chunk), {}).get(name, name)
+        known = self.names.setdefault((region.root, chunk), {})
+        if name not in known and name in self._lab(region, region.sizes[chunk]).fresh:
+            self._declare(region, chunk, name)
+        return known.get(name, name)
 
     def _declare(self, region: ChunkedRegion, chunk: int, name: str) -> None:
         """A symbol for a size that this chunk reads; bounds and hint are those of the whole, scaled and rounded up."""

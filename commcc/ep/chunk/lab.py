@@ -80,7 +80,17 @@ class Lab:
                 self.values[node] = self.evaluator.run(node.target, args, kwargs)
         except UnknownValue as unknown:
             self.values[node] = self._recorded(node, args, kwargs, str(unknown))
+        self._learn(recorded, self.values[node])
         return self.values[node]
+
+    def _learn(self, recorded: Any, value: Any) -> None:
+        """Sizes that came about on the way (rows that a mask lets through): symbols of the body's own."""
+        if not isinstance(recorded, torch.Tensor) or not isinstance(value, torch.Tensor):
+            return
+        for old, new in zip(recorded.shape, value.shape, strict=False):
+            name, fresh = _symbol_of(old), _symbol_of(new)
+            if name is not None and fresh is not None and fresh not in self.ranges and name != fresh:
+                self.fresh.setdefault(name, fresh)
 
     def _recorded(self, node: fx.Node, args: Any, kwargs: Any, why: str) -> Any:
         leaves = pytree.tree_leaves((args, kwargs, node.meta.get("val")))

@@ -22,7 +22,6 @@ from commcc.ep.chunk.refuse import described, named, refuse, shape_text
 from commcc.ep.chunk.resize import Sizes, resizes
 from commcc.ep.chunk.rules import Call, state_of
 from commcc.ep.chunk.state import State
-from commcc.errors import InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -138,7 +137,7 @@ class Trial:
             refuse(self.root, node, "is held in place by a control edge", "chunk before control edges are added")
         if number in index.barriers:
             refuse(self.root, node, "communicates in an unknown way", "choose modules without it")
-        if ops.is_random(node.target):
+        if ops.is_random(node.target) and not _draws_nothing(node):
             hint = "chunks would draw other numbers than the whole: turn it off or choose modules without it"
             refuse(self.root, node, "draws random numbers", hint)
 
@@ -180,11 +179,16 @@ class Trial:
     def _cut(self, node: fx.Node, whole: Sequence[Any], part: Sequence[Any]) -> tuple[list[int], bool]:
         """Dimensions that are smaller in a chunk, and whether the one found is a number of tokens that came in."""
         if len(whole) != len(part):
-            raise InternalError(f"'{node.name}' has {len(part)} dimensions in a chunk and {len(whole)} in the whole")
+            what = f"has {len(part)} dimensions in a chunk and {len(whole)} in the whole"
+            refuse(self.root, node, what, "cut in fewer chunks, so that none is of one token")
         cut, counted = [], False
         for place, (before, after) in enumerate(zip(whole, part, strict=True)):
             if type(before) is int and before != after:
                 cut.append(place)
+                if not self.grid.multiple(before) or after != self.grid.scaled(before, self.lab.part):
+                    what = f"is {before} long in dimension {place}, and {after} in a chunk of {self.lab.part}"
+                    hint = f"only whole multiples of the {self.grid.extent} that are cut can be"
+                    refuse(self.root, node, what, hint)
             elif type(before) is not int and self._local(before):
                 cut.append(place)
                 counted = True
@@ -205,6 +209,12 @@ class Trial:
                 f"writes to {named(shared)}, which all chunks share, something else than a sum over tokens",
                 "only buffers that sums over tokens are added to can be chunked",
             )
+
+
+def _draws_nothing(node: fx.Node) -> bool:
+    """Attention without dropout."""
+    names = ops.argument_names(node.target)
+    return "dropout_p" in names and ops.argument(node, "dropout_p", 0.0) == 0.0
 
 
 def _is_tensor(node: fx.Node) -> bool:

@@ -39,6 +39,12 @@ _LAYOUT = frozenset(
         *("prims.convert_element_type", "aten.lift_fresh_copy", "aten.squeeze_copy", "_c10d_functional.wait_tensor"),
     }
 )
+_TAKING = frozenset(
+    f"aten.{n}" for n in ("slice", "select", "narrow", "split", "split_with_sizes", "chunk", "unbind", "slice_backward")
+)
+_TAKING = frozenset(
+    f"aten.{n}" for n in ("slice", "select", "narrow", "split", "split_with_sizes", "chunk", "unbind", "slice_backward")
+)
 _ELEMENTWISE = frozenset({"aten.floor_divide", "aten.one_hot", "aten.bucketize"})
 _ADDITIVE = frozenset({"aten.add", "aten.sub"})
 _SCALING = frozenset({"aten.mul", "aten.div"})
@@ -121,7 +127,7 @@ def _rule(call: Call) -> Callable[[Call], State]:
         if op in names:
             return rule
     if "scaled_dot_product" in op or "_attention" in op:
-        return Call.tokens
+        return _attention
     if any(norm in op for norm in _NORMS):
         return _norm
     if op in ops.COMPUTE:
@@ -135,14 +141,16 @@ def _layout(call: Call) -> State:
     if call.kinds == {"sum"}:
         return SUM
     cut = {state.dim for state in call.states.values()}
-    if (
-        call.op in ("aten.cat", "aten.stack")
-        and _dims(call, 0) & cut
-        and call.kinds == {"rows"}
-        and call.op == "aten.cat"
-    ):
+    if call.op == "aten.cat" and call.kinds == {"rows"} and _dims(call, 0) & cut:
         return call.unknown()
+    if call.op in _TAKING and _dims(call, 0) & cut and not _whole(call):
+        return _mixed(call)  # the first rows of a chunk are not those of the whole
     return call.tokens()
+
+
+def _whole(call: Call) -> bool:
+    """Whether an op that takes a part of a tensor takes all of it."""
+    return list(map(str, call.shape)) == list(map(str, next(iter(call.shapes.values()))))
 
 
 def _view(call: Call) -> State:
@@ -173,6 +181,8 @@ def _linear(call: Call) -> State:
     tensors = [arg for arg in call.node.args[:2] if hasattr(arg, "op")]
     if call.op in _ADDITIVE and call.kinds == {"sum"} and len(tensors) == 2 and all(t in call.states for t in tensors):
         return SUM
+    if ops.argument(call.node, "rounding_mode") is not None:
+        return call.unknown()
     scaled = [arg for arg in call.node.args[:2] if hasattr(arg, "op") and arg in call.states]
     if call.op in _SCALING and call.kinds == {"sum"} and scaled == [call.node.args[0]]:
         return SUM
@@ -223,6 +233,8 @@ def _contraction(call: Call) -> State:
     if kinds & {"own", "last"}:
         return call.unknown()
     operands = [source for source in call.states if source is not ops.argument(call.node, "offs")]
+    if "convolution" in call.op and (call.dim != 0 or "backward" in call.op):
+        return _mixed(call)
     if call.dim is not None:
         return call.unknown() if "sum" in kinds else State("rows" if kinds <= {"rows"} else "routed", call.dim)
     bias = call.op in ("aten.addmm", "aten.baddbmm", "aten.addmv") or ops.argument(call.node, "bias") is not None
@@ -269,7 +281,7 @@ def _put(call: Call) -> State:
         return SUM if adds and zeros and call.dim is None else call.unknown()
     if call.dim is None:
         return call.unknown()
-    return State(base.kind, call.dim)
+    return State(base.kind, call.dim) if base.dim in _indexed(call) else call.tokens()
 
 
 def _constant(call: Call) -> State:
@@ -279,6 +291,9 @@ def _constant(call: Call) -> State:
 
 
 def _counted(call: Call) -> State:
+    open_ended = call.op == "aten.histc" and ops.argument(call.node, "min", 0) == ops.argument(call.node, "max", 0)
+    if open_ended or ops.argument(call.node, "scale_grad_by_freq") is True:
+        return _mixed(call)
     return SUM if not call.kinds & {"own", "last", "sum"} and call.dim is None else call.unknown()
 
 
@@ -310,6 +325,14 @@ def _norm(call: Call) -> State:
     if call.dim is not None:
         return call.tokens()
     return SUM if "backward" in call.op and not call.kinds & {"own", "last", "sum"} else call.unknown()
+
+
+def _attention(call: Call) -> State:
+    """Samples stay apart. Seeds of random numbers are not looked at: none are drawn."""
+    wide = {state.kind for source, state in call.states.items() if len(call.shapes[source]) > 2}
+    if call.dim is None or not wide <= {"rows"}:
+        return call.unknown()
+    return State("rows", call.dim)
 
 
 def _product(sizes: Sequence[Any]) -> object:
