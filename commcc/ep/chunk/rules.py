@@ -13,18 +13,17 @@ Limits: what an op of no family makes is ``own``, unless it has as many rows as 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from commcc import ops
+from commcc.ep.chunk.call import Call, dims, indexed, mixed, product
 from commcc.ep.chunk.state import SUM, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
 
-    from torch import fx
 
 _VIEWS = frozenset({"aten.view", "aten.reshape", "aten._unsafe_view"})
 _LAYOUT = frozenset(
@@ -77,44 +76,6 @@ _CONSTANTS = _ZEROS | {
 _NORMS = ("layer_norm", "rms_norm", "group_norm")
 
 
-@dataclass(frozen=True)
-class Call:
-    """One node as a chunk runs it. states: of tensor operands that differ by chunk. dim: of the tokens in the result.
-
-    shapes: of those operands, in the whole. shape: of the result. counted: ``dim`` is as long as tokens came in.
-    """
-
-    node: fx.Node
-    op: str
-    states: Mapping[fx.Node, State]
-    shapes: Mapping[fx.Node, Sequence[Any]]
-    shape: Sequence[Any]
-    dim: int | None
-    counted: bool = False
-
-    def of(self, name: str) -> State | None:
-        """The state of the argument ``name``; None when it is the same in every chunk."""
-        value = ops.argument(self.node, name)
-        return self.states.get(value) if hasattr(value, "op") else None
-
-    @property
-    def kinds(self) -> set[str]:
-        return {state.kind for state in self.states.values()}
-
-    def unknown(self) -> State:
-        """Nothing known, and which op it is from; rows that came in stay rows in an order of their own."""
-        if self.counted and self.dim is not None:
-            return State("routed", self.dim)
-        why = next((s.why for s in self.states.values() if s.why), "") or f"'{self.node.name}' ({self.op})"
-        return State("own", None, why)
-
-    def tokens(self) -> State:
-        """Rows when all operands are, else routed."""
-        if self.dim is None or self.kinds & {"own", "sum", "last"}:
-            return self.unknown()
-        return State("rows" if self.kinds <= {"rows"} else "routed", self.dim)
-
-
 def state_of(call: Call) -> State:
     """The state of the (single-tensor) result of ``call``."""
     rule = _rule(call)
@@ -141,10 +102,10 @@ def _layout(call: Call) -> State:
     if call.kinds == {"sum"}:
         return SUM
     cut = {state.dim for state in call.states.values()}
-    if call.op == "aten.cat" and call.kinds == {"rows"} and _dims(call, 0) & cut:
+    if call.op == "aten.cat" and call.kinds == {"rows"} and dims(call, 0) & cut:
         return call.unknown()
-    if call.op in _TAKING and _dims(call, 0) & cut and not _whole(call):
-        return _mixed(call)  # the first rows of a chunk are not those of the whole
+    if call.op in _TAKING and dims(call, 0) & cut and not _whole(call):
+        return mixed(call)  # the first rows of a chunk are not those of the whole
     return call.tokens()
 
 
@@ -159,7 +120,7 @@ def _view(call: Call) -> State:
         return SUM
     (source, state), *_ = call.states.items()
     if state.kind == "rows" and state.dim is not None and call.dim is not None:
-        before = _product(call.shapes[source][: state.dim]), _product(call.shape[: call.dim])
+        before = product(call.shapes[source][: state.dim]), product(call.shape[: call.dim])
         if before[0] != before[1]:
             return call.unknown()
     return call.tokens()
@@ -197,34 +158,20 @@ def _reduction(call: Call) -> State:
         return call.unknown()
     if state.kind == "sum":
         return SUM if call.op == "aten.sum" else call.unknown()
-    if state.dim not in _dims(call, None):
+    if state.dim not in dims(call, None):
         return call.tokens()
-    return SUM if call.op == "aten.sum" else _mixed(call)
-
-
-def _mixed(call: Call) -> State:
-    return State("own", None, f"'{call.node.name}' ({call.op} over the tokens)")
-
-
-def _dims(call: Call, default: int | None) -> set[int | None]:
-    """The dimensions that an op works on, counted from the left of its first operand; all when it names none."""
-    first = next(iter(call.states))
-    rank = len(call.shapes[first])
-    given = ops.argument(call.node, "dims", ops.argument(call.node, "dim", default))
-    if given is None or given == []:
-        return set(range(rank))
-    return {dim % rank if rank else 0 for dim in (given if isinstance(given, (list, tuple)) else [given])}
+    return SUM if call.op == "aten.sum" else mixed(call)
 
 
 def _along(call: Call) -> State:
     cut = {state.dim for state in call.states.values()}
-    if not cut & _dims(call, -1):
+    if not cut & dims(call, -1):
         return SUM if call.kinds == {"sum"} and call.op == "aten.cumsum" else call.tokens()
     if call.kinds == {"sum"}:
         return SUM if call.op == "aten.cumsum" else call.unknown()
     if call.op in _SORTING and call.dim is not None and "own" not in call.kinds:
         return State("routed", call.dim)
-    return _mixed(call)
+    return mixed(call)
 
 
 def _contraction(call: Call) -> State:
@@ -234,7 +181,7 @@ def _contraction(call: Call) -> State:
         return call.unknown()
     operands = [source for source in call.states if source is not ops.argument(call.node, "offs")]
     if "convolution" in call.op and (call.dim != 0 or "backward" in call.op):
-        return _mixed(call)
+        return mixed(call)
     if call.dim is not None:
         return call.unknown() if "sum" in kinds else State("rows" if kinds <= {"rows"} else "routed", call.dim)
     bias = call.op in ("aten.addmm", "aten.baddbmm", "aten.addmv") or ops.argument(call.node, "bias") is not None
@@ -253,19 +200,10 @@ def _picked(call: Call) -> State:
     indices = {state.kind for other, state in call.states.items() if other is not source}
     if table.kind not in ("rows", "routed") or indices & {"own", "last"} or call.dim is None:
         return call.unknown()
-    by_token = call.op in ("aten.gather", "aten.take_along_dim") and table.dim not in _dims(call, None)
+    by_token = call.op in ("aten.gather", "aten.take_along_dim") and table.dim not in dims(call, None)
     if by_token:
         return call.tokens()
-    indexed = _indexed(call)
-    return call.tokens() if table.dim not in indexed and not indices else State("routed", call.dim)
-
-
-def _indexed(call: Call) -> set[int | None]:
-    """Dimensions of the operand that are indexed."""
-    lists = ops.argument(call.node, "indices")
-    if isinstance(lists, (list, tuple)):
-        return {i for i, index in enumerate(lists) if index is not None}
-    return _dims(call, 0)
+    return call.tokens() if table.dim not in indexed(call) and not indices else State("routed", call.dim)
 
 
 def _put(call: Call) -> State:
@@ -281,7 +219,7 @@ def _put(call: Call) -> State:
         return SUM if adds and zeros and call.dim is None else call.unknown()
     if call.dim is None:
         return call.unknown()
-    return State(base.kind, call.dim) if base.dim in _indexed(call) else call.tokens()
+    return State(base.kind, call.dim) if base.dim in indexed(call) else call.tokens()
 
 
 def _constant(call: Call) -> State:
@@ -293,7 +231,7 @@ def _constant(call: Call) -> State:
 def _counted(call: Call) -> State:
     open_ended = call.op == "aten.histc" and ops.argument(call.node, "min", 0) == ops.argument(call.node, "max", 0)
     if open_ended or ops.argument(call.node, "scale_grad_by_freq") is True:
-        return _mixed(call)
+        return mixed(call)
     return SUM if not call.kinds & {"own", "last", "sum"} and call.dim is None else call.unknown()
 
 
@@ -333,13 +271,6 @@ def _attention(call: Call) -> State:
     if call.dim is None or not wide <= {"rows"}:
         return call.unknown()
     return State("rows", call.dim)
-
-
-def _product(sizes: Sequence[Any]) -> object:
-    total: Any = 1
-    for size in sizes:
-        total = total * size
-    return total if isinstance(total, int) else str(total)
 
 
 _FAMILIES: tuple[tuple[frozenset[str], Callable[[Call], State]], ...] = (

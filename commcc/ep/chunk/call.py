@@ -1,0 +1,83 @@
+"""One node of a body as a chunk runs it, for the rules that say what comes out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from commcc import ops
+from commcc.ep.chunk.state import State
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import fx
+
+
+@dataclass(frozen=True)
+class Call:
+    """One node as a chunk runs it. states: of tensor operands that differ by chunk. dim: of the tokens in the result.
+
+    shapes: of those operands, in the whole. shape: of the result. counted: ``dim`` is as long as tokens came in.
+    """
+
+    node: fx.Node
+    op: str
+    states: Mapping[fx.Node, State]
+    shapes: Mapping[fx.Node, Sequence[Any]]
+    shape: Sequence[Any]
+    dim: int | None
+    counted: bool = False
+
+    def of(self, name: str) -> State | None:
+        """The state of the argument ``name``; None when it is the same in every chunk."""
+        value = ops.argument(self.node, name)
+        return self.states.get(value) if hasattr(value, "op") else None
+
+    @property
+    def kinds(self) -> set[str]:
+        return {state.kind for state in self.states.values()}
+
+    def unknown(self) -> State:
+        """Nothing known, and which op it is from; rows that came in stay rows in an order of their own."""
+        if self.counted and self.dim is not None:
+            return State("routed", self.dim)
+        why = next((s.why for s in self.states.values() if s.why), "") or f"'{self.node.name}' ({self.op})"
+        return State("own", None, why)
+
+    def tokens(self) -> State:
+        """Rows when all operands are, else routed."""
+        if self.dim is None or self.kinds & {"own", "sum", "last"}:
+            return self.unknown()
+        return State("rows" if self.kinds <= {"rows"} else "routed", self.dim)
+
+
+def mixed(call: Call) -> State:
+    """Nothing known, because the op works across tokens."""
+    return State("own", None, f"'{call.node.name}' ({call.op} over the tokens)")
+
+
+def dims(call: Call, default: int | None) -> set[int | None]:
+    """The dimensions that an op works on, counted from the left of its first operand; all when it names none."""
+    first = next(iter(call.states))
+    rank = len(call.shapes[first])
+    given = ops.argument(call.node, "dims", ops.argument(call.node, "dim", default))
+    if given is None or given == []:
+        return set(range(rank))
+    return {dim % rank if rank else 0 for dim in (given if isinstance(given, (list, tuple)) else [given])}
+
+
+def indexed(call: Call) -> set[int | None]:
+    """Dimensions of the operand that are indexed."""
+    lists = ops.argument(call.node, "indices")
+    if isinstance(lists, (list, tuple)):
+        return {i for i, index in enumerate(lists) if index is not None}
+    return dims(call, 0)
+
+
+def product(sizes: Sequence[Any]) -> object:
+    """The number of elements; its text where sizes are symbols."""
+    total: Any = 1
+    for size in sizes:
+        total = total * size
+    return total if isinstance(total, int) else str(total)
