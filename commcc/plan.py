@@ -126,6 +126,14 @@ class Dead:
 
 
 @dataclass(frozen=True)
+class Same:
+    """A node to be removed, whose users take ``source`` instead: it shows all of that tensor, as it is."""
+
+    node: Node
+    source: Node
+
+
+@dataclass(frozen=True)
 class ControlEdge:
     """``node`` must not run before ``after`` has, whatever a backend makes of the order."""
 
@@ -240,6 +248,7 @@ class Plan:
     regroups: tuple[Regroup, ...] = ()
     duplicates: tuple[Duplicate, ...] = ()
     dead: tuple[Dead, ...] = ()
+    same: tuple[Same, ...] = ()
     metadata: tuple[str, ...] = ()
     control: tuple[ControlEdge, ...] = ()
     host_copies: tuple[HostCopy, ...] = ()
@@ -258,6 +267,7 @@ class Plan:
             self.regroups,
             self.duplicates,
             self.dead,
+            self.same,
             self.metadata,
             self.control,
             self.host_copies,

@@ -1,4 +1,4 @@
-"""Removes nodes from a graph: duplicates, whose users are handed another node, and dead ones.
+"""Removes nodes from a graph: duplicates and views of all, whose users are handed another node, and dead ones.
 
     g2 = all_gather(p)   w2 = wait(g2)   mm(y, w2)    ->    mm(y, w1)
 
@@ -55,7 +55,8 @@ def drop_metadata(graph: fx.Graph, plan: Plan) -> None:
 
 def removed(plan: Plan) -> dict[int, int | None]:
     """Every node that goes, and the node that its users get instead."""
-    gone: dict[int, int | None] = {node: None for entry in plan.dead for node in entry.nodes}
+    gone: dict[int, int | None] = {each.node: each.source for each in plan.same}
+    gone.update((node, None) for entry in plan.dead for node in entry.nodes)
     for duplicate in plan.duplicates:
         gone.update(dict.fromkeys(duplicate.dead))
         gone.update(dict.fromkeys(duplicate.drop, duplicate.keep))

@@ -12,25 +12,37 @@ Of the metadata goes what tracers leave behind for themselves (``original_aten``
 neither commcc nor ``torch.export`` nor PyTorch's compiler is known to read: values, tags, descriptors, module
 paths, annotations (expert parallelism, chunks, phases) are kept.
 
+With ``views`` nodes go that show all of another tensor as it is, under the same shape and strides: detach, alias, and
+views that change nothing. What the graph returns stays, and so does what belongs to a chunk or shows a collective that
+is in flight.
+
 Limits: constants and process groups that nobody refers to any more stay in the program.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from commcc.passes.base import Pass
 from commcc.passes.options import option, to_text
-from commcc.plan import Dead, Plan
+from commcc.plan import Dead, Plan, Same
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from commcc.collectives import Identification
     from commcc.cost import CostModel
     from commcc.index import GraphIndex
+    from commcc.program import Program
     from commcc.terms import Json
 
+#: Ops that may show all of their argument as it is.
+_VIEWS = frozenset(
+    f"aten.{name}"
+    for name in ("detach", "alias", "view", "reshape", "_unsafe_view", "slice", "squeeze", "permute", "t")
+)
 _WAIT = "_c10d_functional.wait_tensor"
 #: What tracers, DTensor and the partitioner note for themselves; all of it is derived or private.
 TRACING = frozenset(
@@ -70,7 +82,19 @@ class Cleanup(Pass):
         type="choice",
         choices=("tracing", "all", "keep"),
     )
+    views: bool = option(False, "remove views that show all of a tensor as it is", type="bool")
     stack_traces: bool = option(True, "keep stack traces, for people to read", type="bool")
+
+    def plan_program(
+        self, program: Program, index: GraphIndex, ident: Identification, model: CostModel | None = None
+    ) -> Plan:
+        """As :meth:`plan`, with views besides."""
+        plan = self.plan(index, ident, model)
+        if not self.views:
+            return plan
+        gone = {node for entry in plan.dead for node in entry.nodes}
+        same = tuple(each for each in _same(program, index) if each.node not in gone)
+        return replace(plan, same=same, report={**plan.report, "views_removed": len(same)})
 
     def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
         """Dead nodes, in two entries: those that nothing uses, and those that only fed others."""
@@ -111,6 +135,33 @@ def _dead(index: GraphIndex) -> list[int]:
         if node in index.launches:
             stack.extend(index.launches[node].waits)
     return [node for node in range(len(index)) if node not in live]
+
+
+def _same(program: Program, index: GraphIndex) -> Iterator[Same]:
+    """Views that change nothing, in graph order."""
+    from commcc.serialization.shapes import format_val
+
+    nodes = list(program.graph.nodes)
+    returned = set(index.output_slots)
+    for node, op in enumerate(index.ops):
+        shows = nodes[node].args[:1] if op in _VIEWS and node not in returned and node not in index.held else ()
+        source = index.position.get(getattr(shows[0], "name", "")) if shows else None
+        if (
+            source is None
+            or source in index.launches
+            or index.storages[node] != index.storages[source]
+            or _chunked(nodes[node].meta)
+        ):
+            continue
+        old, new = nodes[source].meta.get("val"), nodes[node].meta.get("val")
+        shown = format_val(new)
+        if shown and shown == format_val(old) and str(old.storage_offset()) == str(new.storage_offset()):
+            yield Same(node, source)
+
+
+def _chunked(meta: Mapping[str, Any]) -> bool:
+    custom = meta.get("custom")
+    return "chunked_region_fqn" in meta or (isinstance(custom, dict) and "chunked_region_fqn" in custom)
 
 
 def _report(index: GraphIndex, dead: list[int], keys: tuple[str, ...]) -> dict[str, Json]:
