@@ -170,7 +170,7 @@ def test_symbols_stand_for_what_defines_them():
     g = Graph()
     first, second = (g.mode.shape_env.create_unbacked_symint() for _ in range(2))
     table = Terms()
-    symbols = Symbols(table)
+    symbols = Symbols(table, {})
     symbols.define(first, variable(7))
     symbols.define(first, variable(8))
     symbols.define(3, variable(9))
