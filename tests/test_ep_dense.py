@@ -12,6 +12,7 @@ from commcc.ep.annotations import annotations_of
 from commcc.ep.dense import Dense, layers_of
 from commcc.errors import FindingError, InputError, InternalError, OptionError
 from commcc.index import build_index
+from commcc.passes.ep_chunk import EpChunk
 from commcc.passes.ep_dense import EpDense
 from commcc.passes.options import parse_pipeline
 from commcc.pipeline import run
@@ -152,6 +153,17 @@ def test_nothing_but_collectives_and_what_prepares_them_moves():
 
 def after_bucket(name: str) -> bool:
     return "bucket" in name
+
+
+def test_layers_that_are_chunked_as_a_whole_have_no_dense_part():
+    """Attention is in the bodies then: only the last layer's gathers have a place, beside the output's gradient."""
+    program = run(sample("tiny_deepseek_fsdp4_ep2"), [EpChunk(modules="layers.*", chunks=2)]).program
+    result = run(program, [EpDense(layers=("layers.[1-2]",))])
+    report = result.steps[0].report
+    assert report["reductions_placed"] == 0
+    assert set(dense_of(result).first) & {(layer, False) for layer in (1, 2)} == set()
+    assert report["remarks"] == ["no layer has dense products outside of chunked regions: nothing is launched there"]
+    assert placed().steps[0].report["remarks"] == []
 
 
 def test_the_report_counts():

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from commcc.collectives import Identification
     from commcc.cost import CostModel
-    from commcc.ep.dense import Blocked, Wish, Wishes
+    from commcc.ep.dense import Blocked, Dense, Wish, Wishes
     from commcc.index import GraphIndex
     from commcc.program import Program
     from commcc.terms import Json
@@ -86,7 +86,7 @@ class EpDense(Pass):
             fingerprint=index.fingerprint,
             order=order if changed else None,
             left_out=tuple(LeftOut(each.launch, each.reason) for each in blocked),
-            report=_report(index, model, layers, wishes, order, blocked),
+            report={**_report(index, model, dense.layers, wishes, order, blocked), "remarks": _remarks(dense)},
         )
 
     def _layers(self, index: GraphIndex, ident: Identification) -> tuple[str, ...]:
@@ -105,6 +105,12 @@ class EpDense(Pass):
         if selection.problems:
             raise OptionError("; ".join(selection.problems), where="pass 'ep-dense'")
         return tuple(entry.name for entry in selection.entries)
+
+
+def _remarks(dense: Dense) -> list[Json]:
+    """Where the rules find nothing to go by."""
+    inside = [layer for layer, _ in dense.first if layer < len(dense.layers)]
+    return [] if inside else ["no layer has dense products outside of chunked regions: nothing is launched there"]
 
 
 def _not_met(order: Sequence[int], moves: Sequence[Wish]) -> list[Blocked]:
