@@ -74,6 +74,7 @@ def _passes(session: Session, given: Mapping[str, Any]) -> Sequence[Pass]:
     """The preset with the options that were given."""
     from commcc import pipelines
     from commcc.passes.async_tp import AsyncTp
+    from commcc.passes.ep_dense import EpDense
 
     made = pipelines.from_preset(PRESET, configured.defaults(session))
     wanted = {
@@ -87,8 +88,7 @@ def _passes(session: Session, given: Mapping[str, Any]) -> Sequence[Pass]:
         if wanted["ep-chunk"]:
             raise OptionError(f"--keep-chunks leaves no use for --{next(iter(wanted['ep-chunk']))}")
         passes = [each for each in passes if each.name != "ep-chunk"]
-    if given["async_tp"]:
-        passes.append(AsyncTp())
+    passes += [cls() for flag, cls in (("dense", EpDense), ("async_tp", AsyncTp)) if given[flag]]
     configured.remember(session, passes)
     return passes
 
@@ -143,6 +143,7 @@ command = click.Command(
         output_option(default=f"STEM.{PRESET}.EXT beside GRAPH"),
         *_options(),
         click.Option(["--keep-chunks"], is_flag=True, help="Schedule the chunks that the graph has; cut nothing."),
+        click.Option(["--dense"], is_flag=True, help="Then launch FSDP collectives beside attention (ep-dense)."),
         click.Option(["--async-tp"], is_flag=True, help="Fuse the collectives of tensor parallelism last of all."),
         _path_option(["--trace"], "Write a trace of before and after for ui.perfetto.dev; .json or .json.gz."),
         _path_option(["--html", "page"], "Write before and after as one self-contained page; .html."),
