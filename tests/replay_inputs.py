@@ -106,6 +106,16 @@ def first_difference(before: Any, after: Any, where: str) -> str | None:
     return None if same else f"{where}: {_kind(before)} differs by {_gap(before, after)}"
 
 
+def largest_difference(before: Any, after: Any) -> float:
+    """Of any two tensors' numbers, relative to the largest of the first one's."""
+    if isinstance(before, (list, tuple)):
+        return max((largest_difference(*pair) for pair in zip(before, after, strict=True)), default=0.0)
+    if not isinstance(before, torch.Tensor) or not before.numel():
+        return 0.0
+    wide = torch.complex128 if before.dtype.is_complex else torch.float64
+    return float((before.to(wide) - after.to(wide)).abs().max() / before.to(wide).abs().max().clamp(min=1e-30))
+
+
 def has_nan(values: Any) -> bool:
     """Whether there is a NaN in it; infinities are the masks of attention."""
     if isinstance(values, (list, tuple)):

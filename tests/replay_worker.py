@@ -3,7 +3,8 @@
     python -m torch.distributed.run --standalone --nproc-per-node 4 replay_worker.py JOBS.json OUT_DIR
 
 JOBS.json is a list of {"name", "before", "after", "forward"}: graph files, and optionally the forward
-whose results are a backward's inputs. Each rank writes OUT_DIR/rankN.json; the exit code is 1 when
+whose results are a backward's inputs; with "within", numbers may differ by that much, relative to the largest of
+a tensor. Each rank writes OUT_DIR/rankN.json; the exit code is 1 when
 anything differs. Limits: groups follow from the mesh in the file's header.
 """
 
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from mesh_groups import parts_along
-from replay_inputs import copied, first_difference, has_nan, make_inputs
+from replay_inputs import copied, first_difference, has_nan, largest_difference, make_inputs
 from torch import fx
 from torch.fx.node import map_aggregate
 
@@ -122,6 +123,10 @@ class Replays:
         module, _ = runnable(job["after"], self.groups)
         given = copied(inputs)
         results = run(module, given)
+        if "within" in job:
+            error = max(largest_difference(outputs, results), largest_difference(mutated, given))
+            far = f"the largest relative difference is {error:.1e}" if not error <= float(job["within"]) else None
+            return {"name": job["name"], "difference": far, "nan": has_nan(outputs), "error": error}
         difference = first_difference(outputs, results, "output") or first_difference(mutated, given, "input")
         return {"name": job["name"], "difference": difference, "nan": has_nan(outputs)}
 

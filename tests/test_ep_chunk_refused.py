@@ -188,6 +188,16 @@ def test_unknown_communication():
     refused(b.done([y, z]), "communicates")
 
 
+def test_a_forward_node_that_reads_a_gradient():
+    b = Layers()
+    x, g = b.tokens("x", 8, 4), b.tokens("g", 8, 4)
+    with b.module("layers.0.norm", backward=True):
+        gradient = b.call(aten.neg.default, g)
+    with b.module(MOE):
+        y = b.call(aten.add.Tensor, moved(b, x), gradient)
+    refused(b.done([y]), r"'add' .* belongs to the forward pass, and reads 'neg' of the backward; mark it")
+
+
 def test_nothing_to_cut():
     b = Layers()
     x = b.tokens("x", 8)

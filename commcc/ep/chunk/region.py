@@ -65,10 +65,19 @@ class Trial:
         if self.grid.axis:
             self._check_attention(draft)
         for node in draft.body:
+            self._check_direction(node, draft)
             if self._is_after(node, members):
                 self.after.add(node)
             else:
                 self._run_node(node, members)
+
+    def _check_direction(self, number: int, draft: Draft) -> None:
+        """A forward body that reads what the backward pass made could not be run before it."""
+        view = self.view
+        late = [pred for pred in view.index.data_preds[number] if view.notes[pred].backward and view.calls(pred)]
+        if late and not draft.backward:
+            what = f"belongs to the forward pass, and reads {named(view.nodes[pred] for pred in late)} of the backward"
+            refuse(self.root, view.nodes[number], what, "mark it as backward (autograd_backward), or leave it outside")
 
     def _check_attention(self, draft: Draft) -> None:
         """Attention reads all tokens of a sample; where the sequence is cut, it cannot be inside."""
