@@ -8,14 +8,10 @@ import pytest
 import torch
 
 from commcc.ep.annotations import annotations_of
-from commcc.errors import InputError
 from commcc.index import build_index
 from commcc.passes.ep_chunk import EpChunk
-from commcc.passes.options import parse_pipeline
 from commcc.pipeline import run
-from commcc.serialization.fx_text import parse_text
 from tests.chunk_graphs import MOE, Layers, aten, c10d, chunked, error, named, ops_of, plan_of
-from tests.virtual_ranks import VirtualRanks
 
 EXACT = 1e-12
 
@@ -67,6 +63,13 @@ def test_the_rest_is_in_the_last_chunk():
     plan = plan_of(forward(rows=8), chunks=3)
     assert plan.chunked[0].sizes == (2, 2, 4)
     assert error(forward(), chunked(forward(), chunks=3)) < EXACT
+
+
+@pytest.mark.parametrize("chunks", [7, 8])
+def test_chunks_of_one_token(chunks):
+    assert error(forward(), chunked(forward(), chunks=chunks)) < EXACT
+    before = backward(reduced)
+    assert error(before, chunked(before, chunks=chunks)) < 1e-6
 
 
 def test_one_chunk_changes_nothing():
@@ -319,63 +322,3 @@ def test_the_pipeline_says_what_is_open():
     assert result.verified == "unproved" and result.changed
     assert "'layers.0.moe' is cut in 2 chunks (28 nodes each, cloned faithfully)" in result.verdicts[0].unproved[0].text
     assert c10d.all_to_all_single.default in {node.target for node in result.program.graph.nodes}
-
-
-def attending(queries):
-    """A whole layer: attention of samples, then experts."""
-    b = Layers()
-    x = b.tokens("x", 4, 6, 8)
-    with b.module("layers.0.mixer"):
-        heads = b.call(aten.transpose.int, b.call(aten.view.default, x, [4, queries, 2, 4]), 1, 2)
-        op = aten._scaled_dot_product_flash_attention_for_cpu.default
-        out = b.call(operator.getitem, b.call(op, heads, heads, heads, 0.0, True), 0)
-        flat = b.call(aten.reshape.default, b.call(aten.transpose.int, out, 1, 2), [4 * queries, 8])
-    with b.module(MOE):
-        y = moved(b, flat)
-    with b.module("layers.0"):
-        return b.done([b.call(aten.add.Tensor, b.call(aten.view.default, y, [4, queries, 8]), x)])
-
-
-@pytest.mark.parametrize("chunks", [2, 3, 4])
-def test_attention_by_sample(chunks):
-    before = attending(6)
-    after = chunked(before, "layers.*", chunks=chunks)
-    assert len(ops_of(after, "aten._scaled_dot_product_flash_attention_for_cpu")) == chunks
-    assert error(before, after) < EXACT
-
-
-def test_attention_by_sequence_is_refused_whatever_its_module_is_called():
-    with pytest.raises(InputError, match=r"is in the attention of 'layers.0.mixer', over the sequence that is cut"):
-        plan_of(attending(6), modules="layers.*", dim="seq")
-
-
-SYMBOLIC = """\
-class GraphModule(torch.nn.Module):
-    def forward(
-        self,
-        x: "f64[u9, 4][4, 1]cpu",  # PlainAOTInput(idx=0)
-        w: "f64[4, 4][4, 1]cpu",  # ParamAOTInput(target='w')
-    ):
-        size: "Sym(u9)" = torch.ops.aten.sym_size.int(x, 0)
-        # Annotation: {'module_fqn': 'layers.0.moe', 'EP': 'compute'}
-        mm: "f64[u9, 4][4, 1]cpu" = torch.ops.aten.mm.default(x, w)
-        twice: "Sym(2*u9)" = operator.mul(size, 2)
-        flat: "f64[2*u9, 2][2, 1]cpu" = torch.ops.aten.view.default(mm, [twice, 2])
-        total: "f64[2][1]cpu" = torch.ops.aten.sum.dim_IntList(flat, [0])
-        return (flat, total)
-"""
-
-
-def test_a_size_that_is_not_fixed_is_fixed_first():
-    program = parse_text(SYMBOLIC, "test")
-    with pytest.raises(
-        InputError, match=r"'x' \(x, float64\[u9, 4\]\) enters it with .* ep-concretize{symbols=u9=NUMBER}"
-    ):
-        plan_of(program)
-    result = run(program, parse_pipeline("ep-concretize{symbols=u9=8},ep-chunk{chunks=4}"))
-    assert [verdict.status for verdict in result.verdicts] == ["proved", "unproved"]
-    views = [node.args[1] for node in ops_of(result.program, "aten.view")]
-    assert views == [[4, 2]] * 4
-    inputs = [[torch.randn(8, 4, dtype=torch.float64), torch.randn(4, 4, dtype=torch.float64)]]
-    ((flat, total, *_),) = VirtualRanks(result.program.graph, inputs).run()
-    assert torch.allclose(flat, (inputs[0][0] @ inputs[0][1]).view(16, 2)) and torch.allclose(total, flat.sum(0))

@@ -84,6 +84,6 @@ def _made_for(view: View, root: str, backward: bool, body: set[int], grid: Grid)
         if not (view.constant[node] and view.calls(node) and note.backward == backward and view.within(node, root)):
             continue
         used_inside = all(user in body or user in made for user in view.index.users[node] if view.alive[user])
-        if view.alive[node] and used_inside and shape is not None and grid.dim_of(shape) is not None:
+        if view.alive[node] and used_inside and shape is not None and grid.made_for(shape) is not None:
             made.add(node)
     return made

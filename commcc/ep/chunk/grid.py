@@ -42,6 +42,10 @@ class Grid:
         first = shape[0]
         return 0 if first == self.extent or self.multiple(first, self.inner) else None
 
+    def made_for(self, shape: Shape) -> int | None:
+        """As :meth:`dim_of`, for tensors that hold no data: one number for each sample tells nothing of tokens."""
+        return None if len(shape) == 1 and self.inner > 1 and shape[0] == self.extent else self.dim_of(shape)
+
     def multiple(self, size: object, of: int = 1) -> bool:
         """Whether a size is a whole number of units, ``of`` at a time."""
         return isinstance(size, int) and size > 0 and size % (self.extent * of) == 0

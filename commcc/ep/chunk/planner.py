@@ -75,8 +75,16 @@ def _regions(view: View, root: str, chunks: int, policy: str) -> list[ChunkedReg
             trial.run(draft)
     first = trials[0]
     for other in trials[1:]:
-        assert other.states == first.states, "chunk sizes disagree"
+        _check_agreement(first, other)
     return _settled(view, first, drafts, sizes)
+
+
+def _check_agreement(one: Trial, other: Trial) -> None:
+    """Chunks of all sizes must hold the same sort of values."""
+    unlike = next((node for node, state in one.states.items() if other.states.get(node) != state), None)
+    if unlike is not None:
+        what = f"is not the same to a chunk of {one.lab.part} as to one of {other.lab.part}"
+        refuse(one.root, unlike, what, "choose a number of chunks that divides the tokens")
 
 
 def _drafts(view: View, root: str, grid: Grid | None) -> list[Draft]:

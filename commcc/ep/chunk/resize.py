@@ -101,7 +101,7 @@ def _expand(sizes: Sizes) -> tuple[Resized, ...]:
 
 
 def _factory(sizes: Sizes) -> tuple[Resized, ...]:
-    place = sizes.grid.dim_of(tuple(sizes.node.meta["val"].shape))
+    place = sizes.grid.made_for(tuple(sizes.node.meta["val"].shape))
     return () if place is None else sizes.at("size", place)
 
 

@@ -1,0 +1,91 @@
+"""Whole layers cut by sample, and sizes that are not fixed."""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+import torch
+
+from commcc.errors import InputError
+from commcc.passes.options import parse_pipeline
+from commcc.pipeline import run
+from commcc.serialization.fx_text import parse_text
+from tests.chunk_graphs import MOE, Layers, aten, chunked, error, ops_of, plan_of
+from tests.test_ep_chunk import EXACT, moved
+from tests.virtual_ranks import VirtualRanks
+
+
+def test_small_tables_are_shared_where_samples_are_cut():
+    """Two samples, and a table of two columns: not a table of samples."""
+    b = Layers()
+    x = b.tokens("x", 2, 6, 2)
+    with b.module("layers.0.mixer"):
+        table = b.call(aten._to_copy.default, b.call(aten.arange.default, 2), dtype=torch.float64)
+        scaled = b.call(aten.mul.Tensor, x, table)
+    with b.module(MOE):
+        y = moved(b, b.call(aten.view.default, scaled, [12, 2]))
+    before = b.done([y])
+    after = chunked(before, "layers.*")
+    assert [node.args[0] for node in ops_of(after, "aten.arange")] == [2]
+    assert error(before, after) < EXACT
+
+
+def attending(queries):
+    """A whole layer: attention of samples, then experts."""
+    b = Layers()
+    x = b.tokens("x", 4, 6, 8)
+    with b.module("layers.0.mixer"):
+        heads = b.call(aten.transpose.int, b.call(aten.view.default, x, [4, queries, 2, 4]), 1, 2)
+        op = aten._scaled_dot_product_flash_attention_for_cpu.default
+        out = b.call(operator.getitem, b.call(op, heads, heads, heads, 0.0, True), 0)
+        flat = b.call(aten.reshape.default, b.call(aten.transpose.int, out, 1, 2), [4 * queries, 8])
+    with b.module(MOE):
+        y = moved(b, flat)
+    with b.module("layers.0"):
+        return b.done([b.call(aten.add.Tensor, b.call(aten.view.default, y, [4, queries, 8]), x)])
+
+
+@pytest.mark.parametrize("chunks", [2, 3, 4])
+def test_attention_by_sample(chunks):
+    before = attending(6)
+    after = chunked(before, "layers.*", chunks=chunks)
+    assert len(ops_of(after, "aten._scaled_dot_product_flash_attention_for_cpu")) == chunks
+    assert error(before, after) < EXACT
+
+
+def test_attention_by_sequence_is_refused_whatever_its_module_is_called():
+    with pytest.raises(InputError, match=r"is in the attention of 'layers.0.mixer', over the sequence that is cut"):
+        plan_of(attending(6), modules="layers.*", dim="seq")
+
+
+SYMBOLIC = """\
+class GraphModule(torch.nn.Module):
+    def forward(
+        self,
+        x: "f64[u9, 4][4, 1]cpu",  # PlainAOTInput(idx=0)
+        w: "f64[4, 4][4, 1]cpu",  # ParamAOTInput(target='w')
+    ):
+        size: "Sym(u9)" = torch.ops.aten.sym_size.int(x, 0)
+        # Annotation: {'module_fqn': 'layers.0.moe', 'EP': 'compute'}
+        mm: "f64[u9, 4][4, 1]cpu" = torch.ops.aten.mm.default(x, w)
+        twice: "Sym(2*u9)" = operator.mul(size, 2)
+        flat: "f64[2*u9, 2][2, 1]cpu" = torch.ops.aten.view.default(mm, [twice, 2])
+        total: "f64[2][1]cpu" = torch.ops.aten.sum.dim_IntList(flat, [0])
+        return (flat, total)
+"""
+
+
+def test_a_size_that_is_not_fixed_is_fixed_first():
+    program = parse_text(SYMBOLIC, "test")
+    with pytest.raises(
+        InputError, match=r"'x' \(x, float64\[u9, 4\]\) enters it with .* ep-concretize{symbols=u9=NUMBER}"
+    ):
+        plan_of(program)
+    result = run(program, parse_pipeline("ep-concretize{symbols=u9=8},ep-chunk{chunks=4}"))
+    assert [verdict.status for verdict in result.verdicts] == ["proved", "unproved"]
+    views = [node.args[1] for node in ops_of(result.program, "aten.view")]
+    assert views == [[4, 2]] * 4
+    inputs = [[torch.randn(8, 4, dtype=torch.float64), torch.randn(4, 4, dtype=torch.float64)]]
+    ((flat, total, *_),) = VirtualRanks(result.program.graph, inputs).run()
+    assert torch.allclose(flat, (inputs[0][0] @ inputs[0][1]).view(16, 2)) and torch.allclose(total, flat.sum(0))
