@@ -239,3 +239,13 @@ def test_plans_are_stored(tmp_path):
 def test_options_print_back():
     (made,) = parse_pipeline("ep-concretize{symbols=u0=160:u3=8}")
     assert isinstance(made, EpConcretize) and made.symbols == ("u0=160", "u3=8")
+
+
+def test_the_verifier_sees_an_assert_that_fails():
+    """A graph without the assert, fixed to a size for which it does not hold."""
+    lines = [line for line in GRAPH.splitlines(True) if "check" not in line and " ge:" not in line]
+    after = settled(program("".join(lines)), "ep-concretize{symbols=u0=1}").program
+    verdict = verify(program(), after)
+    assert verdict.status == "different"
+    assert [finding.rule for finding in verdict.findings] == ["effect"]
+    assert verify(program("".join(lines)), after).status == "proved"

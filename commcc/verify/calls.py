@@ -54,7 +54,7 @@ def call(tracer: Tracer, node: fx.Node) -> Value:
     if size is not None:
         tracer.symbols.define(node.meta.get("val"), size)
         return size
-    known = settle(tracer, node, path, arguments) if tracer.fixed else None
+    known = settle(tracer, path, arguments) if tracer.fixed else None
     if known is not None:
         return known
     why = ""

@@ -74,19 +74,14 @@ def _input_symbols(graph: fx.Graph) -> set[str]:
     return found
 
 
-def settle(tracer: Tracer, node: fx.Node, path: str, arguments: dict[str, Any]) -> Value | None:
+def settle(tracer: Tracer, path: str, arguments: dict[str, Any]) -> Value | None:
     """What a comparison of numbers says, or that an assert of what is true does nothing; None for all else."""
     values = list(arguments.values())
     if path in _COMPARISONS and len(values) == 2 and all(isinstance(value, int) for value in values):
         return bool(_COMPARISONS[path](*values))
     if path == "torch.sym_not" and values and isinstance(values[0], bool):
         return not values[0]
-    holds = _holds(path, arguments)
-    if holds is None:
-        return None
-    if not holds:
-        tracer.event("effect", node, "this assert fails for the sizes that AFTER is fixed to", ("fails", node.name))
-    return Opaque(tracer.table.intern(("holds", path)))
+    return Opaque(tracer.table.intern(("holds", path))) if _holds(path, arguments) else None
 
 
 def _holds(path: str, arguments: dict[str, Any]) -> bool | None:
