@@ -58,7 +58,9 @@ def test_none_where_it_means_nothing():
         build(Bucket, {"groups": "none"})
 
 
-@pytest.mark.parametrize("text", ["ep-chunk{modules=layers.*.moe}", "ep-chunk{modules=layers.1.moe:layers.2.moe,chunks=3}"])
+@pytest.mark.parametrize(
+    "text", ["ep-chunk{modules=layers.*.moe}", "ep-chunk{modules=layers.1.moe:layers.2.moe,chunks=3}"]
+)
 def test_names_without_choices(text):
     made = parse_pipeline(text)[0]
     assert parse_pipeline(to_text(made)) == [made]
