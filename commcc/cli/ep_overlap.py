@@ -82,7 +82,7 @@ def _passes(session: Session, given: Mapping[str, Any]) -> Sequence[Pass]:
         "ep-schedule": {name: given[name] for name in _SCHEDULE if given[name] is not None},
     }
     passes = [_with(each, wanted.get(each.name, {})) for each in made]
-    if any(isinstance(each, EpChunk) and each.chunks < 2 for each in passes):
+    if any(isinstance(each, EpChunk) and each.chunks in (0, 1) for each in passes):
         raise OptionError("one chunk leaves nothing that could run beside an exchange", hint="--chunks takes 2 or more")
     if given["keep_chunks"]:
         if wanted["ep-chunk"]:

@@ -14,7 +14,9 @@ as they are dumped: sizes may be plain numbers.
    the sequence (``seq``). Parameters are shared.
 2. Values that leave a module are concatenated where the chunks are slices, and added up where each has a part of a
    sum; gradients of parameters are added up once, before their one reduction. What is neither is refused.
-3. Sums added up chunk by chunk are rounded in another order than in one piece.
+3. With ``chunks=auto`` two and four chunks are tried, each ordered as ``ep-schedule{order=auto}`` would, and the
+   shorter simulated step wins; nothing is cut where none is shorter than the step as it came.
+4. Sums added up chunk by chunk are rounded in another order than in one piece.
 
 Limits: the modules must treat tokens one by one, up to sums over them: attention over a dimension that is cut, random
 numbers and collectives other than all-to-alls inside a module are refused.
@@ -25,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from commcc.errors import InternalError, closest
+from commcc.errors import InternalError, OptionError, closest
 from commcc.modules import syntax_problems
 from commcc.passes.base import Pass
 from commcc.passes.options import option, to_text
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from commcc.terms import Json
 
 DIMS = ("batch", "seq")
+#: Numbers of chunks that ``auto`` compares.
+CANDIDATES = (2, 4)
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,9 @@ class EpChunk(Pass):
     modules: str | tuple[str, ...] = option(
         ("layers.*.moe",), "modules to cut: paths, '*' for any name, '[0-5]' for numbers", type="names", choices=()
     )
-    chunks: int = option(2, "in how many chunks", type="int", minimum=1)
+    chunks: int | str = option(
+        2, "in how many chunks; auto lets the simulator choose", type="int", minimum=1, choices=("auto",)
+    )
     dim: str = option("batch", "what is cut: batch (dimension 0) or seq (the sequence)", type="choice", choices=DIMS)
 
     def problems(self) -> Iterator[str]:
@@ -73,20 +79,59 @@ class EpChunk(Pass):
     def plan_program(
         self, program: Program, index: GraphIndex, ident: Identification, model: CostModel | None = None
     ) -> Plan:
-        """The regions to cut; none when there is to be one chunk."""
+        """The regions to cut; none when there is to be one chunk.
+
+        Raises :class:`OptionError` where ``chunks=auto`` has no cost model to choose by, and :class:`InputError`
+        where the modules cannot be cut.
+        """
         from commcc.ep.chunk import plan_chunks
 
-        found = plan_chunks(program, index, self._modules(), self.chunks, self.dim)
-        regions = found.regions if self.chunks > 1 else ()
+        tried: dict[str, Json] = {}
+        if isinstance(self.chunks, int):
+            found = plan_chunks(program, index, self._modules(), self.chunks, self.dim)
+            chunks = self.chunks
+        else:
+            chunks, found, tried = self._best(program, index, model)
         return Plan(
             pass_text=to_text(self),
             fingerprint=index.fingerprint,
-            chunked=regions,
-            report=_report(index, found, self.chunks),
+            chunked=found.regions if chunks > 1 else (),
+            report={**_report(index, found, chunks), **({"tried_ms": tried} if tried else {})},
         )
+
+    def _best(
+        self, program: Program, index: GraphIndex, model: CostModel | None
+    ) -> tuple[int, Chunks, dict[str, Json]]:
+        """How many chunks make the step shortest, the regions, and the steps that were compared in ms."""
+        from commcc.ep.chunk import plan_chunks
+        from commcc.predict import milliseconds
+        from commcc.simulate import Simulator
+
+        if model is None:
+            raise OptionError("chunks=auto needs a cost model", where="pass 'ep-chunk'", hint="as in --cost h100")
+        own = Simulator(index, model.price(index)).run().step_ns
+        made = {n: plan_chunks(program, index, self._modules(), n, self.dim) for n in CANDIDATES}
+        steps = {1: own, **{n: _step_ns(program, index, model, made[n].regions) for n in CANDIDATES}}
+        chunks = min(steps, key=lambda n: (steps[n], n))
+        return chunks, made.get(chunks, made[CANDIDATES[0]]), {str(n): milliseconds(ns) for n, ns in steps.items()}
 
     def _modules(self) -> tuple[str, ...]:
         return (self.modules,) if isinstance(self.modules, str) else self.modules
+
+
+def _step_ns(program: Program, index: GraphIndex, model: CostModel, regions: tuple[ChunkedRegion, ...]) -> int:
+    """The simulated step of the graph cut into these regions, in the best order that ``ep-schedule`` finds."""
+    from commcc.apply import apply_plan
+    from commcc.collectives import identify
+    from commcc.index import build_index
+    from commcc.passes.ep_schedule import EpSchedule
+    from commcc.simulate import Simulator
+
+    cut = apply_plan(program, index, Plan("", index.fingerprint, chunked=regions))
+    given = {hint.symbol: hint.value for hint in index.estimates.hints if hint.source == "given"}
+    after = build_index(cut, given)
+    order = EpSchedule(order="auto").plan_program(cut, after, identify(after), model).order
+    return Simulator(after, model.price(after)).run(order).step_ns
 
 
 def _report(index: GraphIndex, found: Chunks, chunks: int) -> dict[str, Json]:
