@@ -97,7 +97,7 @@ def test_it_fits_the_terminal(width, capsys, monkeypatch):
 def test_limits_are_taken_and_shown(graph, capsys):
     ok("explain", graph, "ag_1", "--json", "--max-compute-prefetch", "none", "--memory-budget", "0.5")
     limits = document(capsys)["limits"]
-    assert limits == {"max_compute_prefetch": None, "max_in_flight_gb": 2.0, "memory_budget": 1 << 29}
+    assert limits == {"max_compute_prefetch": None, "max_in_flight_gb": 5.0, "memory_budget": 1 << 29}
     ok("explain", graph, "ag_1", "--json", "--max-compute-prefetch", "7", "--max-in-flight-gb", "none")
     doc = document(capsys)
     assert (doc["limits"]["max_compute_prefetch"], doc["limits"]["max_in_flight_gb"]) == (7, None)
