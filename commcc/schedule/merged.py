@@ -129,7 +129,8 @@ class _Merge:
         index = self.index
         sources = [s for m in bucket.members for s in self._sources(bucket, m)]
         tensors = [index.tensors[s] for s in sources]
-        parts = [self._flat(f"{name}_in{place}", source) for place, source in enumerate(sources)]
+        first = {source: place for place, source in reversed(list(enumerate(sources)))}
+        parts = [self._flat(f"{name}_in{n}", source, again=first[source] < n) for n, source in enumerate(sources)]
         order = self._new(p for m in bucket.members for p in index.order_preds[m])
         together = _whole([t for t in tensors if t is not None], bucket.as_bytes)
         copy = self._made(f"{name}_cat", "aten.cat", parts, order, tensor=together)
@@ -141,11 +142,17 @@ class _Merge:
             f"{name}_cast", index.ops[casts[0]], [copy], (), tensor=whole, work=index.estimates.work[casts[0]]
         )
 
-    def _flat(self, name: str, source: int) -> int:
-        """The new number of an input; of a copy of it where its elements do not lie in a row."""
+    def _flat(self, name: str, source: int, *, again: bool) -> int:
+        """The new number of an input; of a copy of it where its elements do not lie in a row.
+
+        again: another member sends it too. It is read once more then, through a view of its own.
+        """
         tensor = self.index.tensors[source]
-        if tensor is None or tensor.contiguous or len(tensor.shape) < 2:
+        if tensor is None or len(tensor.shape) < 2 or (tensor.contiguous and not again):
             return self.at[source]
+        if tensor.contiguous:
+            at, flat = self.at[source], _whole([tensor], as_bytes=False)
+            return self._add(_Fact(name, "aten.reshape", (at,), (), flat, self.facts[at].buffers, Work.FREE))
         return self._made(name, "aten.reshape", [self.at[source]], (), tensor=_whole([tensor], as_bytes=False))
 
     def _made(
