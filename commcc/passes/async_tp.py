@@ -24,8 +24,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from commcc.errors import InternalError, OptionError, closest
-from commcc.passes.base import Pass
+from commcc.errors import OptionError, closest
+from commcc.passes.base import ProgramPass
 from commcc.passes.options import option, to_text
 from commcc.plan import Fusion, LeftOut, Plan
 from commcc.terms import Kind, Role
@@ -43,7 +43,7 @@ _KINDS = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
 
 
 @dataclass(frozen=True)
-class AsyncTp(Pass):
+class AsyncTp(ProgramPass):
     """On which groups; see the module docstring."""
 
     name: ClassVar[str] = "async-tp"
@@ -55,10 +55,6 @@ class AsyncTp(Pass):
         type="names",
         choices=(TENSOR_PARALLEL,),
     )
-
-    def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
-        """Not without the graph: see :meth:`plan_program`."""
-        raise InternalError("async-tp plans on the whole program")
 
     def plan_program(
         self, program: Program, index: GraphIndex, ident: Identification, model: CostModel | None = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from commcc.errors import InternalError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -44,3 +46,17 @@ class Pass(ABC):
     def problems(self) -> Iterator[str]:
         """Contradictions between options, one message each."""
         return iter(())
+
+
+class ProgramPass(Pass):
+    """A pass that needs more of the graph than the index holds: values, annotations, arguments."""
+
+    def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
+        """Not enough for it: :class:`InternalError`."""
+        raise InternalError(f"{self.name} plans on a program", where=f"pass '{self.name}'")
+
+    @abstractmethod
+    def plan_program(
+        self, program: Program, index: GraphIndex, ident: Identification, model: CostModel | None = None
+    ) -> Plan:
+        """As :meth:`Pass.plan`, which see."""

@@ -27,9 +27,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from commcc.errors import InternalError, OptionError, closest
+from commcc.errors import OptionError, closest
 from commcc.modules import syntax_problems
-from commcc.passes.base import Pass
+from commcc.passes.base import ProgramPass
 from commcc.passes.options import option, to_text
 from commcc.plan import Plan
 
@@ -50,7 +50,7 @@ CANDIDATES = (2, 4)
 
 
 @dataclass(frozen=True)
-class EpChunk(Pass):
+class EpChunk(ProgramPass):
     """Which modules to cut, and in how many chunks; see the module docstring."""
 
     name: ClassVar[str] = "ep-chunk"
@@ -71,10 +71,6 @@ class EpChunk(Pass):
             yield "modules: name at least one"
         if self.dim not in DIMS:
             yield f"dim: no '{self.dim}'{closest(self.dim, list(DIMS))}"
-
-    def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
-        """Not used: values are needed too."""
-        raise InternalError("ep-chunk plans on the whole program")
 
     def plan_program(
         self, program: Program, index: GraphIndex, ident: Identification, model: CostModel | None = None

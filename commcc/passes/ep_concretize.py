@@ -25,8 +25,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from commcc.errors import InputError, InternalError, closest
-from commcc.passes.base import Pass
+from commcc.errors import InputError, closest
+from commcc.passes.base import ProgramPass
 from commcc.passes.options import option, to_text
 from commcc.plan import FixedSize, Plan
 
@@ -44,7 +44,7 @@ MARKED = "marked"
 
 
 @dataclass(frozen=True)
-class EpConcretize(Pass):
+class EpConcretize(ProgramPass):
     """Which symbols; see the module docstring."""
 
     name: ClassVar[str] = "ep-concretize"
@@ -68,10 +68,6 @@ class EpConcretize(Pass):
                 yield f"symbols: '{text}' is not a symbol and its number, as in u0=160"
         names = [text.partition("=")[0].strip() for text in texts]
         yield from (f"symbols: '{name}' is given twice" for name in sorted({n for n in names if names.count(n) > 1}))
-
-    def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
-        """Not without the graph: see :meth:`plan_program`."""
-        raise InternalError("ep-concretize plans on the whole program")
 
     def plan_program(
         self, program: Program, index: GraphIndex, ident: Identification, model: CostModel | None = None

@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from commcc.errors import FindingError, InputError, InternalError, OptionError
-from commcc.passes.base import Pass
+from commcc.errors import FindingError, InputError, OptionError
+from commcc.passes.base import ProgramPass
 from commcc.passes.options import option, to_text
 from commcc.plan import LeftOut, Plan
 
@@ -35,7 +35,7 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True)
-class EpDense(Pass):
+class EpDense(ProgramPass):
     """Which layers, and what to do where something is in the way; see the module docstring."""
 
     name: ClassVar[str] = "ep-dense"
@@ -57,10 +57,6 @@ class EpDense(Pass):
         from commcc.modules import syntax_problems
 
         yield from syntax_problems(self.layers or ())
-
-    def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
-        """Not enough: annotations are not in the index."""
-        raise InternalError("ep-dense plans on a program", where="pass 'ep-dense'")
 
     def plan_program(
         self, program: Program, index: GraphIndex, ident: Identification, model: CostModel | None = None

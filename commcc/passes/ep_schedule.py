@@ -19,8 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from commcc.errors import InputError, InternalError, OptionError
-from commcc.passes.base import Pass
+from commcc.errors import InputError, OptionError
+from commcc.passes.base import ProgramPass
 from commcc.passes.budget import budget_bytes, budget_option
 from commcc.passes.options import option, to_text
 from commcc.plan import HostCopy, Plan
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class EpSchedule(Pass):
+class EpSchedule(ProgramPass):
     """Which order, and for which regions; see the module docstring."""
 
     name: ClassVar[str] = "ep-schedule"
@@ -62,10 +62,6 @@ class EpSchedule(Pass):
         from commcc.modules import syntax_problems
 
         yield from syntax_problems(self.modules or ())
-
-    def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
-        """Not enough: annotations are not in the index."""
-        raise InternalError("ep-schedule plans on a program", where="pass 'ep-schedule'")
 
     def plan_program(
         self, program: Program, index: GraphIndex, ident: Identification, model: CostModel | None = None

@@ -75,17 +75,15 @@ def graph_of(problem: Problem, costs: Costs) -> Graph:
         for node in {p for each in (launch, *feeds) for p in problem.preds[each]}.difference(feeds):
             needed_by[node].append(launch)
     rows, items = _rows(
-        {
-            "preds": problem.preds,
-            "users": problem.users,
-            "waits": [launches[i].waits if i in launches else () for i in range(count)],
-            "prepares": [problem.preparation.get(i, ()) for i in range(count)],
-            "feeds": [problem.feeding.get(i, ()) for i in range(count)],
-            "needed_by": needed_by,
-            "touched": memory.touched,
-            "made": index.estimates.buffers,
-            "resized": [tuple(chain.from_iterable(resized(index, i))) if i in resizes else () for i in range(count)],
-        }
+        problem.preds,
+        problem.users,
+        [launches[i].waits if i in launches else () for i in range(count)],
+        [problem.preparation.get(i, ()) for i in range(count)],
+        [problem.feeding.get(i, ()) for i in range(count)],
+        needed_by,
+        memory.touched,
+        index.estimates.buffers,
+        [tuple(chain.from_iterable(resized(index, i))) if i in resizes else () for i in range(count)],
     )
     return Graph(
         nodes=_nodes(problem, costs, lanes),
@@ -133,11 +131,11 @@ def _put(field: Ints, known: Mapping[int, int]) -> None:
         field[list(known)] = list(known.values())
 
 
-def _rows(tables: Mapping[str, Sequence[Sequence[int]]]) -> tuple[Records, Ints]:
-    """All tables in one array, and where the rows begin in it."""
-    count = len(next(iter(tables.values())))
-    starts, parts, begun = records(count + 1, tables), [], 0
-    for name, table in tables.items():
+def _rows(*tables: Sequence[Sequence[int]]) -> tuple[Records, Ints]:
+    """The tables, in the order of :data:`TABLES`, in one array, and where the rows begin in it."""
+    count = len(tables[0])
+    starts, parts, begun = records(count + 1, TABLES), [], 0
+    for name, table in zip(TABLES, tables, strict=True):
         begins = np.fromiter(accumulate(map(len, table), initial=begun), np.int64, count + 1)
         starts[name] = begins
         parts.append(np.fromiter(chain.from_iterable(table), np.int64, int(begins[-1]) - begun))
