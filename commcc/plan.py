@@ -152,6 +152,14 @@ class HostCopy:
 
 
 @dataclass(frozen=True)
+class WaitLabel:
+    """Annotate a wait as one for a ``dispatch`` or a ``combine`` (``exchange``), not as that exchange itself."""
+
+    wait: Node
+    exchange: str
+
+
+@dataclass(frozen=True)
 class Fusion:
     """Let PyTorch's micro-pipeline pass make one op of a launch and the matmuls that it feeds, or that feed it."""
 
@@ -232,7 +240,7 @@ class Plan:
 
     moves, before: where nodes that are in no bucket go, and what holds whatever else moves.
     order: all nodes in their new order, for plans that remove and merge nothing; None leaves it.
-    host_copies: copies to the host that the host is to wait for, or no longer.
+    host_copies: copies to the host that the host is to wait for, or no longer. wait_labels: annotations of waits.
     sizes: symbols in sizes that become numbers; nothing else changes then. fusions: the same. metadata: keys of node
     metadata to be dropped everywhere. report: the pass's own account.
     """
@@ -252,6 +260,7 @@ class Plan:
     metadata: tuple[str, ...] = ()
     control: tuple[ControlEdge, ...] = ()
     host_copies: tuple[HostCopy, ...] = ()
+    wait_labels: tuple[WaitLabel, ...] = ()
     sizes: tuple[FixedSize, ...] = ()
     fusions: tuple[Fusion, ...] = ()
     chunked: tuple[ChunkedRegion, ...] = ()
@@ -271,6 +280,7 @@ class Plan:
             self.metadata,
             self.control,
             self.host_copies,
+            self.wait_labels,
             self.sizes,
             self.fusions,
             self.chunked,

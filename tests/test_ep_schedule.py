@@ -106,6 +106,29 @@ def test_only_the_last_copy_of_counts_blocks():
     assert flags == {"sent_0": True, "received_0": True, "sent_1": True, "received_1": False}
 
 
+@pytest.mark.parametrize("top", [False, True])
+def test_waits_are_annotated_as_such(top: bool):
+    """Only launches keep the key of the exchange; the schedule is the same when it is read again."""
+    program = parse(Chunked(2).forward().text())
+    for node in program.graph.nodes:
+        custom = dict(node.meta.get("custom", {}))
+        if top and "EP_token_exchange" in custom:
+            node.meta |= {"EP_token_exchange": custom.pop("EP_token_exchange"), "custom": custom}
+    before = {n.name: dict(n.meta) for n in program.graph.nodes}
+    after = run(program, [EpSchedule()]).program
+    assert {n.name: dict(n.meta) for n in program.graph.nodes} == before, "the graph before is not touched"
+    found: dict[str, list[str]] = {"EP_token_exchange": [], "EP_token_exchange_wait": []}
+    for node in after.graph.nodes:
+        place = node.meta if top else node.meta.get("custom", {})
+        for key in found.keys() & place.keys():
+            found[key].append(f"{node.name} {place[key]}")
+    labels = ("dispatch", "combine")
+    assert sorted(found["EP_token_exchange"]) == sorted(f"{n}_{k} {n}" for n in labels for k in (0, 1))
+    waits = {"arrived": "dispatch", "combined": "combine"}
+    assert sorted(found["EP_token_exchange_wait"]) == sorted(f"{n}_{k} {waits[n]}" for n in waits for k in (0, 1))
+    assert not run(after, [EpSchedule()]).changed
+
+
 def wide(chunks: int = 2) -> Chunked:
     """A root around the module: products of attention, which no annotation of expert parallelism has."""
     attention = ("attention", "f32[8, 8]", ATEN + ".mm.default(x_{k}, wr)", {})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from commcc.apply import apply_plan
+from commcc.cost.model import load_model
 from commcc.errors import InputError, InternalError
 from commcc.index import build_index
 from commcc.index.host import early_reads
@@ -16,6 +17,7 @@ from commcc.passes.ep_schedule import EpSchedule
 from commcc.pipeline import run
 from commcc.plan import HostCopy, Plan
 from commcc.planfile import plan_text, read_plans
+from commcc.predict import milliseconds
 from commcc.verify import verify
 from tests.ep_graphs import Chunked, parse
 
@@ -154,6 +156,16 @@ def test_copies_may_change_where_the_order_stays():
         apply_plan(program, index, early)
 
 
+def test_the_host_waits_once_in_the_figures_too():
+    """Three chunks bring counts to the host in six copies, of which three block as they come and one in the end."""
+    result = run(parse(Chunked(3).forward().text()), [EpSchedule()], model=load_model("h100"))
+    report = result.steps[0].report
+    step = result.last.prediction.timeline.step_ns
+    assert report["step_ms"] == [milliseconds(result.first.prediction.timeline.step_ns), milliseconds(step)]
+    before, after = (seen.prediction.timeline.compute_ns for seen in (result.first, result.last))
+    assert before - after == 2 * 20_000
+
+
 def test_a_stored_plan_is_applied_again(tmp_path: Path):
     program = parse(Chunked(3).forward().text())
     made = run(program, [EpSchedule()])
@@ -171,6 +183,8 @@ def test_a_stored_plan_is_applied_again(tmp_path: Path):
         ("node: received_0", "node: received_2", "reads 'sent_1' before the host has waited for that copy"),
         ("node: received_0", "node: one_0", "'one_0' is no copy from a device to the host"),
         ("non_blocking: true", "non_blocking: maybe", "maybe"),
+        ("exchange: dispatch", "exchange: despatch", "'arrived_0' is no wait for a 'despatch'"),
+        ("wait: arrived_0", "wait: expert_0", "'expert_0' is no wait for a 'dispatch'"),
     ],
 )
 def test_what_is_wrong_with_a_stored_plan_is_named(tmp_path: Path, old: str, new: str, message: str):

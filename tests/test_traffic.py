@@ -81,8 +81,9 @@ HOST = """class GraphModule(torch.nn.Module):
         counts: "i64[8][1]cpu" = torch.ops.aten._to_copy.default(mul, device = device(type='cpu'))
         twice: "i64[8][1]cpu" = torch.ops.aten.mul.Tensor(counts, 2)
         back: "i64[64][1]cuda:0" = torch.ops.aten._to_copy.default(h, device = device(type='cuda', index=0))
+        early: "i64[8][1]cpu" = torch.ops.aten._to_copy.default(n, device = device(type='cpu'), non_blocking = True)
         one: "Sym(s0)" = torch.ops.aten._local_scalar_dense.default(twice)
-        return (add, twice, back, one)
+        return (add, twice, back, early, one)
 """
 
 
@@ -99,5 +100,6 @@ def test_the_host_beside_a_device(tmp_path: Path, fused: bool):
         "counts": (0, 0, 0, 64, True),
         "twice": (0, 0, 0, 0, False),
         "back": (0, 0, 0, 512, False),
+        "early": (0, 0, 0, 64, False),
         "one": (0, 0, 0, 0, False),
     }

@@ -18,6 +18,7 @@ from commcc.apply.concrete import fix_sizes, fixed_header
 from commcc.apply.control import hold
 from commcc.apply.emit import emit
 from commcc.apply.hosting import set_blocking
+from commcc.apply.labels import label_waits
 from commcc.apply.order import arrange, check_host_copies, in_order
 from commcc.apply.regroup import new_table, rename_groups
 from commcc.apply.remove import drop_metadata, removed, without
@@ -57,17 +58,22 @@ def apply_plan(program: Program, index: GraphIndex, plan: Plan) -> Program:
     else:
         units = arrange(index, plan) if plan.order is None else in_order(index, plan.order)
         graph = emit(program.graph, index, plan.buckets, units)
-    by_name = {node.name: node for node in graph.nodes} if plan.tags or plan.regroups or plan.host_copies else {}
+    by_name = {node.name: node for node in graph.nodes} if _by_name(plan) else {}
     for tag in plan.tags:
         node = by_name[index.names[tag.launch]]
         record = record_of(node)
         node.meta[META_KEY] = NodeRecord(tag.role.value, tag.evidence, record.merged_from)
     rename_groups(by_name, index, plan)
     set_blocking(by_name, index, plan)
+    label_waits(by_name, index, plan)
     drop_metadata(graph, plan)
     root = hold(graph, program.root, index, plan) if plan.control else program.root
     groups = new_table(program.groups, index, plan) if plan.groups or plan.regroups else program.groups
     return replace(program, graph=graph, root=root, groups=groups)
+
+
+def _by_name(plan: Plan) -> bool:
+    return bool(plan.tags or plan.regroups or plan.host_copies or plan.wait_labels)
 
 
 def _fused(program: Program, index: GraphIndex, plan: Plan) -> fx.Graph:
@@ -79,7 +85,7 @@ def _fused(program: Program, index: GraphIndex, plan: Plan) -> fx.Graph:
 
 
 def _nothing_else(plan: Plan) -> None:
-    others = plan.buckets or plan.moves or plan.tags or plan.regroups or plan.control or plan.host_copies
+    others = plan.buckets or plan.moves or plan.control or _by_name(plan)
     if removed(plan) or others or plan.order is not None or (plan.sizes and plan.fusions):
         raise InternalError(
             "a plan that fixes sizes or fuses matmuls cannot change anything else", where=plan.pass_text

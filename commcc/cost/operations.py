@@ -45,7 +45,7 @@ def _operation(index: GraphIndex, traffic: Traffic, node: int, fused: tuple[int,
         read_bytes=read,
         written_bytes=written,
         kernels=kernels,
-        host_sync=not hosted and node in index.host_syncs,
+        host_sync=not hosted and node in index.host_syncs and not index.host_copies.get(node, False),
         host_bytes=0 if hosted or fused else traffic.crossing(node),
     )
 

@@ -22,8 +22,8 @@ class Operation:
     flops: None for ops without a formula. compute: whether it is a compute node (matmul family,
     attention, convolution). read_bytes, written_bytes: what really crosses the memory bus; less than
     the tensors' bytes when neighbours are fused. kernels: how many kernels it launches; 0 when a
-    fused neighbour pays for the launch. host_sync: the host waits for the result. to_host: bytes
-    that cross between host and device.
+    fused neighbour pays for the launch. host_sync: the host waits for the result, as it does not for a
+    non-blocking copy. host_bytes: bytes that cross between host and device.
     """
 
     op: str

@@ -39,15 +39,17 @@ Producer = Literal["graph", "eager"]
 REGION, ROLE, CHUNK = "chunked_region_fqn", "chunked_region_role", "chunk_id"
 REGION_BACKWARD, PRODUCER, ORIGINAL = "chunked_region_is_backward", "chunked_region_producer", "chunked_original_name"
 PROOF = "chunked_materialization_proof"
+EXCHANGE, EXCHANGE_WAIT = "EP_token_exchange", "EP_token_exchange_wait"
 #: The keys that chunking writes.
 CHUNK_KEYS = (REGION, ROLE, CHUNK, REGION_BACKWARD, PRODUCER, ORIGINAL, PROOF)
-_EXCHANGES = ("dispatch", "combine")
+#: What a token exchange can be.
+EXCHANGES = ("dispatch", "combine")
 _WORDS: dict[str, tuple[str, ...]] = {
     "EP": ("compute", "dispatch", "combine"),
     "EP_token_count_exchange": ("dispatch",),
     "EP_token_count_sync": ("dispatch",),
-    "EP_token_exchange": _EXCHANGES,
-    "EP_token_exchange_wait": _EXCHANGES,
+    EXCHANGE: EXCHANGES,
+    EXCHANGE_WAIT: EXCHANGES,
     ROLE: ("body", "split_boundary", "chunk_input", "materialization"),
     PRODUCER: ("graph", "eager"),
 }
@@ -95,8 +97,8 @@ def _read(node: fx.Node, module: str, backward: bool) -> Annotation:
         part=cast("Part | None", _word(node, "EP")),
         count_exchange=_word(node, "EP_token_count_exchange") is not None,
         count_sync=_word(node, "EP_token_count_sync") is not None,
-        exchange=cast("Exchange | None", _word(node, "EP_token_exchange")),
-        exchange_wait=cast("Exchange | None", _word(node, "EP_token_exchange_wait")),
+        exchange=cast("Exchange | None", _word(node, EXCHANGE)),
+        exchange_wait=cast("Exchange | None", _word(node, EXCHANGE_WAIT)),
         backward=_backward_region(node, backward),
         region=_region(node),
         role=cast("RegionRole | None", _word(node, ROLE)),

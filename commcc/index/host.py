@@ -15,6 +15,7 @@ Limits: the device is taken to run one stream of copies.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -43,6 +44,11 @@ def early_reads(
         elif node in index.host_syncs and waits(index, node):
             coming.clear()
     return found
+
+
+def with_copies(index: GraphIndex, changed: Mapping[int, bool]) -> GraphIndex:
+    """The index with copies that are to be made non-blocking, or blocking, for prices of the graph as it will be."""
+    return replace(index, host_copies={**index.host_copies, **changed}) if changed else index
 
 
 def waits(index: GraphIndex, node: int) -> bool:

@@ -120,14 +120,16 @@ def _step_ns(program: Program, index: GraphIndex, model: CostModel, regions: tup
     from commcc.apply import apply_plan
     from commcc.collectives import identify
     from commcc.index import build_index
+    from commcc.index.host import with_copies
     from commcc.passes.ep_schedule import EpSchedule
     from commcc.simulate import Simulator
 
     cut = apply_plan(program, index, Plan("", index.fingerprint, chunked=regions))
     given = {hint.symbol: hint.value for hint in index.estimates.hints if hint.source == "given"}
     after = build_index(cut, given)
-    order = EpSchedule(order="auto").plan_program(cut, after, identify(after), model).order
-    return Simulator(after, model.price(after)).run(order).step_ns
+    plan = EpSchedule(order="auto").plan_program(cut, after, identify(after), model)
+    priced = with_copies(after, {copy.node: copy.non_blocking for copy in plan.host_copies})
+    return Simulator(after, model.price(priced)).run(plan.order).step_ns
 
 
 def _report(index: GraphIndex, found: Chunks, chunks: int) -> dict[str, Json]:

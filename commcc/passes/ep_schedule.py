@@ -6,7 +6,8 @@ The graph has to be chunked: by ``ep-chunk``, or by anything that writes the sam
 phases launches one exchange of all chunks before it waits for any; by wavefront, no more than ``in_flight`` chunks
 hold received tokens at a time; ``auto`` lets the simulator choose, forward and backward apart, within
 ``memory_budget``. :mod:`commcc.ep.schedule.waves` has the order step by step. Copies of token counts to the host
-are grouped, so that the host waits once. Values do not change.
+are grouped, so that the host waits once. Waits for exchanges are annotated as such (``EP_token_exchange_wait``), which
+traces do not tell from launches. Values do not change.
 
 The order is soft: it lasts as the order of nodes, and whatever moves nodes later need not keep it. The report names
 the launches and waits that follow each other in each region.
@@ -23,19 +24,24 @@ from commcc.errors import InputError, OptionError
 from commcc.passes.base import ProgramPass
 from commcc.passes.budget import budget_bytes, budget_option
 from commcc.passes.options import option, to_text
-from commcc.plan import HostCopy, Plan
+from commcc.plan import HostCopy, Plan, WaitLabel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from commcc.collectives import Identification
     from commcc.cost import CostModel
     from commcc.cost.types import Costs
+    from commcc.ep.annotations import Annotation
+    from commcc.ep.regions import Region
     from commcc.ep.schedule import Local
     from commcc.ep.schedule.choose import Tried
     from commcc.index import GraphIndex
     from commcc.program import Program
     from commcc.terms import Json
+
+    #: Prices of the graph as it is, and with the copies to the host that will not block.
+    BeforeAfter = tuple[Costs, Costs]
 
 
 @dataclass(frozen=True)
@@ -72,25 +78,28 @@ class EpSchedule(ProgramPass):
         """
         from commcc.ep.annotations import annotations_of
         from commcc.ep.regions import regions_of
-        from commcc.ep.schedule import Local
+        from commcc.ep.schedule import Local, host_copies
+        from commcc.index.host import with_copies
 
         if model is None and self.order == "auto":
             raise OptionError("order=auto needs a cost model", where="pass 'ep-schedule'", hint="as in --cost h100")
-        regions = regions_of(index, annotations_of(program, index), self.modules or ())
+        notes = annotations_of(program, index)
+        regions = regions_of(index, notes, self.modules or ())
         if not regions:
             raise InputError(
                 "no chunked region exchanges tokens", where="pass 'ep-schedule'", hint="run ep-chunk first"
             )
-        costs = None if model is None else model.price(index)
         locals_ = [Local.of(index, region) for region in regions]
-        chosen, tried = self._chosen(index, locals_, costs)
-        copies = _copies(index, chosen)
+        flags = {node: free for region in regions for node, free in host_copies(region).items()}
+        costs = None if model is None else (model.price(index), model.price(with_copies(index, flags)))
+        chosen, tried = self._chosen(index, locals_, costs and costs[1])
         changed = any(node != place for place, node in enumerate(chosen.order))
         return Plan(
             pass_text=to_text(self),
             fingerprint=index.fingerprint,
             order=chosen.order if changed else None,
-            host_copies=copies,
+            host_copies=_copies(index, flags),
+            wait_labels=_labels(regions, notes),
             report=_report(index, locals_, costs, chosen, tried),
         )
 
@@ -107,15 +116,29 @@ class EpSchedule(ProgramPass):
         return planned(index, locals_, Depths(depth, depth)), ()
 
 
-def _copies(index: GraphIndex, chosen: Tried) -> tuple[HostCopy, ...]:
+def _copies(index: GraphIndex, flags: Mapping[int, bool]) -> tuple[HostCopy, ...]:
     """The copies that block unlike before."""
-    flags = {node: free for made in chosen.made for node, free in made.host_copies.items()}
     reasons = {True: "the host waits at the last copy of its group", False: "the last copy of its group"}
     return tuple(HostCopy(n, free, reasons[free]) for n, free in sorted(flags.items()) if index.host_copies[n] != free)
 
 
+def _labels(regions: Sequence[Region], notes: Sequence[Annotation]) -> tuple[WaitLabel, ...]:
+    """Waits that are annotated like their launches, or not at all."""
+    waits = [
+        (wait, label)
+        for region in regions
+        for own in region.waits
+        for wait, label in zip(own, region.labels, strict=True)
+    ]
+    return tuple(
+        WaitLabel(wait, label)
+        for wait, label in sorted(waits)
+        if notes[wait].exchange is not None or notes[wait].exchange_wait is None
+    )
+
+
 def _report(
-    index: GraphIndex, locals_: Sequence[Local], costs: Costs | None, chosen: Tried, tried: Sequence[Tried]
+    index: GraphIndex, locals_: Sequence[Local], costs: BeforeAfter | None, chosen: Tried, tried: Sequence[Tried]
 ) -> dict[str, Json]:
     from commcc.predict import milliseconds
 
@@ -161,14 +184,14 @@ def _launches(local: Local) -> list[int]:
     return [launch for launches in local.region.exchanges for launch in launches]
 
 
-def _figures(index: GraphIndex, costs: Costs, chosen: Tried, launches: Sequence[int]) -> dict[str, Json]:
+def _figures(index: GraphIndex, costs: BeforeAfter, chosen: Tried, launches: Sequence[int]) -> dict[str, Json]:
     """What the simulator says of the graph before and after; exchanges are those of the regions."""
     from commcc.memory import MemoryModel
     from commcc.predict import milliseconds
     from commcc.simulate import Simulator
 
-    simulator, memory = Simulator(index, costs), MemoryModel(index)
-    before, after = simulator.run(), simulator.run(chosen.order)
+    memory = MemoryModel(index)
+    before, after = Simulator(index, costs[0]).run(), Simulator(index, costs[1]).run(chosen.order)
     hidden = [sum(timeline.exposed.get(n, 0) for n in launches) for timeline in (before, after)]
     total = sum(after.spans[n].ns for n in launches)
     peaks = (memory.live(range(len(index))).peak_bytes, memory.live(chosen.order).peak_bytes)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from commcc.ep.annotations import EXCHANGES
 from commcc.index.host import early_reads
 from commcc.passes.contraction import cycles
 from commcc.terms import Kind
@@ -48,6 +49,9 @@ def _of_host_copies(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
     for number, copy in enumerate(plan.host_copies):
         if copy.node not in index.host_copies:
             yield ("host_copies", number), f"'{index.names[copy.node]}' is no copy from a device to the host"
+    for number, label in enumerate(plan.wait_labels):
+        if label.wait not in index.wait_of or label.exchange not in EXCHANGES:
+            yield ("wait_labels", number), f"'{index.names[label.wait]}' is no wait for a '{label.exchange}'"
     before = range(len(index))
     flags = {copy.node: copy.non_blocking for copy in plan.host_copies}
     for node, source in sorted(early_reads(index, plan.order or before, flags) - early_reads(index, before))[:1]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from commcc.ep.schedule.local import Local
 from commcc.ep.schedule.strip import events_of, strip_of
-from commcc.ep.schedule.waves import Made, in_waves
+from commcc.ep.schedule.waves import Made, host_copies, in_waves
 from commcc.ep.schedule.whole import arranged
 
-__all__ = ["Local", "Made", "arranged", "events_of", "in_waves", "strip_of"]
+__all__ = ["Local", "Made", "arranged", "events_of", "host_copies", "in_waves", "strip_of"]

@@ -27,6 +27,7 @@ from commcc.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from commcc.ep.regions import Region
     from commcc.ep.schedule.local import Local
 
 
@@ -49,7 +50,16 @@ def in_waves(local: Local, depth: int) -> Made:
         run.wave(wave)
         run.fill()
     run.finish()
-    return Made(tuple(run.order), run.host_copies)
+    return Made(tuple(run.order), host_copies(local.region))
+
+
+def host_copies(region: Region) -> dict[int, bool]:
+    """Copies of token counts, and whether each does not block, which is the same at every depth: the last copy of a
+    group blocks, and a group is that of all chunks (case 1), or of one chunk in a wider root.
+    """
+    together = tuple(node for chunk in region.chunk_order for node in region.count_copies[chunk])
+    groups = (together,) if region.narrow else region.count_copies
+    return {node: node != group[-1] for group in groups for node in group}
 
 
 def _waves(local: Local, depth: int) -> list[list[tuple[int, int]]]:
@@ -70,7 +80,6 @@ class _Run:
     order: list[int] = field(default_factory=list)
     done: set[int] = field(default_factory=set)
     begun: set[int] = field(default_factory=set)
-    host_copies: dict[int, bool] = field(default_factory=dict)
 
     def counts(self) -> None:
         """Case 1: token counts of all chunks at once."""
@@ -79,13 +88,11 @@ class _Run:
             self._copy(region.chunk_order)
 
     def _copy(self, chunks: Iterable[int]) -> None:
-        """Copies of token counts, with what they need first; only the last one blocks."""
+        """Copies of token counts, with what they need first."""
         chunks = tuple(chunks)
         for chunk in chunks:
             self._emit(self.local.sources[chunk])
-        copies = [node for chunk in chunks for node in self.local.region.count_copies[chunk]]
-        self._emit(copies)
-        self.host_copies.update({node: node != copies[-1] for node in copies})
+        self._emit(node for chunk in chunks for node in self.local.region.count_copies[chunk])
 
     def wave(self, wave: list[tuple[int, int]]) -> None:
         """Case 2."""
