@@ -1,0 +1,90 @@
+"""Figures with units, as people write and read them: ``60 GiB``, ``12.5 ms``, ``20 %``, ``1_000``.
+
+    BYTES.parse("25 MiB")       # 26_214_400
+    TIME.parse("1.5 ms")        # 1_500_000, in ns
+    SHARE.parse("20 %")         # 0.2
+    SHARE.show(0.2)             # '20.0 %'
+
+A size without a unit is in bytes; a time needs one, so that nobody has to guess. What is printed can be read
+again, to the digits shown.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commcc.cost.yaml_node import to_integer, to_number
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_FIGURE = re.compile(r"\s*([+\-]?[\d._]+(?:[eE][+\-]?\d+)?)\s*([A-Za-zµ%]*)\s*", re.ASCII | re.UNICODE)
+_BINARY = ("KiB", "MiB", "GiB", "TiB", "PiB")
+_DECIMAL = ("KB", "MB", "GB", "TB", "PB")
+_SIZES = {
+    "": 1,
+    "B": 1,
+    **{unit: 1 << 10 * power for power, unit in enumerate(_BINARY, 1)},
+    **{unit: 10 ** (3 * power) for power, unit in enumerate(_DECIMAL, 1)},
+}
+_TIMES = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A sort of figure. unit: its name in findings. meaning: what may be written, for messages and manuals."""
+
+    unit: str
+    meaning: str
+    units: Mapping[str, float]
+    whole: bool = True
+
+    def parse(self, text: str) -> float:
+        """The figure in this quantity's own unit; ``ValueError`` says what was expected."""
+        found = _FIGURE.fullmatch(text)
+        number = None if found is None else to_number(found[1])
+        if found is None or number is None or number < 0:
+            raise ValueError(f"must be {self.meaning}, not '{text}'")
+        known = {unit.lower(): factor for unit, factor in self.units.items()}
+        factor = known.get(found[2].lower())
+        if factor is None:
+            units = ", ".join(unit for unit in self.units if unit)
+            said = f"unknown unit '{found[2]}'" if found[2] else "no unit"
+            raise ValueError(f"must be {self.meaning}, not '{text}': {said}" + (f" (use {units})" if units else ""))
+        value = number * factor
+        if not self.whole:
+            return value
+        exact = to_integer(found[1]) if factor == 1 else None
+        if self.unit == "count" and exact is None:
+            raise ValueError(f"must be {self.meaning}, not '{text}'")
+        return round(value) if exact is None else exact
+
+    def show(self, value: float) -> str:
+        """The figure for people."""
+        return show(value, self.unit)
+
+
+COUNT = Quantity("count", "a whole number", {"": 1})
+BYTES = Quantity("bytes", "a size such as 25 MiB", _SIZES)
+TIME = Quantity("ns", "a time such as 12.5 ms", _TIMES)
+SHARE = Quantity("share", "a share such as 20 % or 0.2", {"%": 0.01, "": 1.0}, whole=False)
+
+
+def show(value: float, unit: str) -> str:
+    """A figure in ``count``, ``bytes``, ``ns`` or ``share``, with its unit."""
+    if unit == "bytes":
+        return _bytes(value)
+    if unit == "ns":
+        return f"{value / 1e6:,.3f} ms"
+    if unit == "share":
+        return f"{100 * value:.1f} %"
+    return f"{value:,.0f}"
+
+
+def _bytes(value: float) -> str:
+    power = 0
+    while abs(value) >= 1024 and power < len(_BINARY):
+        value, power = value / 1024, power + 1
+    return f"{value:,.1f} {_BINARY[power - 1]}" if power else f"{value:,.0f} B"

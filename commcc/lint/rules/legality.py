@@ -1,0 +1,226 @@
+"""Rules about what a graph may not do, or what nothing is known of."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from commcc.lint.options import NoOptions
+from commcc.lint.types import Finding, Rule, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from commcc.index import GraphIndex
+    from commcc.lint.types import Subject
+
+#: Launches that one finding names.
+_NAMED = 5
+
+
+def illegal_graph(subject: Subject, options: NoOptions) -> Iterator[Finding]:
+    """Nothing: a graph that breaks the rules of the index has no subject, and the run itself says so."""
+    del subject, options
+    return iter(())
+
+
+def unknown_communication(subject: Subject, options: NoOptions) -> Iterator[Finding]:
+    """Every node that communicates in a way that commcc does not understand."""
+    del options
+    for node in subject.index.barriers:
+        op = subject.index.ops[node]
+        yield Finding(
+            f"'{subject.index.names[node]}' ({op}) communicates in an unknown way: nothing is moved across it, and "
+            "its time and bytes are not counted",
+            subject.spots(node),
+            remedy="use the functional collectives of torch.ops._c10d_functional",
+        )
+
+
+def use_before_wait(subject: Subject, options: NoOptions) -> Iterator[Finding]:
+    """Every launch whose result something reads before it is waited for."""
+    del options
+    index = subject.index
+    for launch, facts in index.launches.items():
+        if not facts.asynchronous:
+            continue
+        early = next(_readers(index, launch, frozenset(facts.waits)), None)
+        if early is not None:
+            yield Finding(
+                f"'{index.names[early]}' reads the result of '{index.names[launch]}' before it is waited for",
+                subject.spots(early, launch),
+                remedy="let it read the result of the wait",
+            )
+
+
+def _readers(index: GraphIndex, launch: int, waits: frozenset[int]) -> Iterator[int]:
+    """Nodes that read a launch's result, or a view of it, other than its waits and the output."""
+    from commcc.kernels import Work
+
+    stack, seen = [launch], {launch}
+    while stack:
+        node = stack.pop()
+        for user in index.users[node]:
+            if user in waits or user in seen or index.ops[user] == "output":
+                continue
+            seen.add(user)
+            if index.estimates.work[user] is not Work.FREE or user in index.writes:
+                yield user
+            elif set(index.storages[user]) & set(index.storages[launch]):
+                stack.append(user)
+
+
+def write_in_flight(subject: Subject, options: NoOptions) -> Iterator[Finding]:
+    """Every write to what a collective still sends or receives."""
+    del options
+    index = subject.index
+    busy: dict[int, list[int]] = defaultdict(list)
+    for node in range(len(index)):
+        written = {s for target in index.writes.get(node, ()) for s in index.storages[target]}
+        launched = node in index.launches
+        for storage in sorted(written) if not launched else ():
+            for launch in busy.get(storage, ()):
+                yield Finding(
+                    f"'{index.names[node]}' writes to memory that '{index.names[launch]}' sends or receives until it "
+                    "is waited for",
+                    subject.spots(node, launch),
+                    remedy="move the write behind the wait",
+                )
+        if launched and index.launches[node].waits:
+            for storage in _buffers(index, node):
+                busy[storage].append(node)
+        elif node in index.wait_of:
+            _landed(busy, index.wait_of[node])
+
+
+def _buffers(index: GraphIndex, launch: int) -> set[int]:
+    facts = index.launches[launch]
+    return {s for node in (launch, *facts.inputs, *facts.writes_to) for s in index.storages[node]}
+
+
+def _landed(busy: dict[int, list[int]], launch: int) -> None:
+    for launches in busy.values():
+        if launch in launches:
+            launches.remove(launch)
+
+
+def never_waited(subject: Subject, options: NoOptions) -> Iterator[Finding]:
+    """Every asynchronous launch without a wait."""
+    del options
+    index = subject.index
+    for launch, facts in index.launches.items():
+        if facts.waits or not facts.asynchronous:
+            continue
+        returned = any(index.ops[user] == "output" for user in index.users[launch])
+        fate = "and is returned: whoever takes it has to wait" if returned else "and its buffers live to the end"
+        yield Finding(
+            f"'{index.names[launch]}' is never waited for, {fate}",
+            subject.spots(launch),
+            remedy="wait for it with torch.ops._c10d_functional.wait_tensor",
+        )
+
+
+def unknown_size(subject: Subject, options: NoOptions) -> Iterator[Finding]:
+    """All collectives whose sizes nothing tells, as one finding."""
+    del options
+    unsized = [c.launch for c in subject.ident.collectives if max(c.input_bytes, c.output_bytes) == 0]
+    if unsized:
+        some = "collective has a size" if len(unsized) == 1 else "collectives have sizes"
+        yield Finding(
+            f"{len(unsized):,} {some} known only at run time: counted with 0 bytes and no time",
+            subject.spots(*unsized[:_NAMED]),
+            measured=len(unsized),
+            remedy="give numbers, as in --hint 'u*=512'",
+        )
+
+
+def host_sync_in_flight(subject: Subject, options: NoOptions) -> Iterator[Finding]:
+    """Every host sync between the launch of a collective and its wait."""
+    from commcc.index.host import waits
+
+    del options
+    index = subject.index
+    syncs = [node for node in sorted(index.host_syncs) if waits(index, node)]
+    during: dict[int, list[int]] = defaultdict(list)
+    for launch, facts in index.launches.items() if syncs else ():
+        end = facts.waits[0] if facts.waits else launch
+        for at in range(bisect_right(syncs, launch), bisect_right(syncs, end)):
+            during[syncs[at]].append(launch)
+    for sync, launches in sorted(during.items()):
+        names = ", ".join(f"'{index.names[launch]}'" for launch in launches[:2])
+        more = f" and {len(launches) - 2} more" if len(launches) > 2 else ""
+        yield Finding(
+            f"'{index.names[sync]}' ({index.ops[sync]}) makes the host wait for the device while {names}{more} "
+            f"{'is' if len(launches) == 1 else 'are'} in flight: nothing that could hide it is queued meanwhile",
+            subject.spots(sync, *launches[:_NAMED]),
+            measured=len(launches),
+            weight=len(launches),
+            remedy="move the sync ahead of the launch or behind the wait",
+        )
+
+
+LEGALITY = (
+    Rule(
+        "illegal-graph",
+        Severity.ERROR,
+        illegal_graph,
+        NoOptions,
+        "graphs that cannot run",
+        "A node before one that it needs, a wait for something that launches nothing, one process group with two "
+        "sizes. No other rule is run on such a graph.",
+    ),
+    Rule(
+        "unknown-communication",
+        Severity.ERROR,
+        unknown_communication,
+        NoOptions,
+        "ops that communicate in an unknown way",
+        "Collectives outside the functional ones, and custom ops that take a process group. Passes move nothing "
+        "across them and no figure counts them, so whatever else is measured on such a graph is incomplete.",
+    ),
+    Rule(
+        "use-before-wait",
+        Severity.ERROR,
+        use_before_wait,
+        NoOptions,
+        "results that are read before they are waited for",
+        "The result of an asynchronous collective is not there before its wait: what reads it earlier, directly or "
+        "through a view, reads whatever the buffer held.",
+    ),
+    Rule(
+        "write-in-flight",
+        Severity.WARNING,
+        write_in_flight,
+        NoOptions,
+        "writes to buffers of collectives in flight",
+        "Between its launch and its wait a collective reads its input and writes its result. Writing to the same "
+        "memory meanwhile is a race. Views of one buffer count as the whole buffer, so disjoint slices are reported too.",
+    ),
+    Rule(
+        "never-waited",
+        Severity.WARNING,
+        never_waited,
+        NoOptions,
+        "collectives that nobody waits for",
+        "Without a wait nothing says when the result is there, and its buffers are held to the end of the step.",
+    ),
+    Rule(
+        "unknown-size",
+        Severity.WARNING,
+        unknown_size,
+        NoOptions,
+        "collectives of unknown size",
+        "Sizes that depend on data have no value in the graph. Without hints such collectives count 0 bytes and no "
+        "time, so limits on bytes and times say little.",
+    ),
+    Rule(
+        "host-sync-in-flight",
+        Severity.WARNING,
+        host_sync_in_flight,
+        NoOptions,
+        "host syncs between a launch and its wait",
+        "A host sync (item, a copy to the host that blocks) holds up the host until the device has caught up. Compute "
+        "that should hide a collective in flight is not queued until then.",
+    ),
+)

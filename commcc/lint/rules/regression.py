@@ -1,0 +1,114 @@
+"""The rule that compares a graph with what an earlier run stored for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commcc.lint.options import setting, tolerances
+from commcc.lint.tolerance import COSTED, Tolerance, flat, in_unit, quantity_of, tolerance_of
+from commcc.lint.types import Finding, Rule, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from commcc.lint.types import Known, Subject
+
+_UPDATE = "--update-baseline stores what is measured now"
+
+
+@dataclass(frozen=True)
+class BaselineOptions:
+    """How much worse is fine."""
+
+    tolerance: Mapping[str, Tolerance | None] | None = setting(
+        None, tolerances(), "how much worse than the baseline a metric may be; none: it is not compared"
+    )
+
+
+def regression(subject: Subject, options: BaselineOptions) -> Iterator[Finding]:
+    """Metrics that are worse than the baseline, and what could not be compared."""
+    known = subject.baseline
+    if known is None:
+        text = f"the baseline {subject.against} has nothing on this graph"
+        yield Finding(text, severity=Severity.WARNING, remedy=_UPDATE)
+        return
+    now = flat(subject.seen.to_json())
+    differs = _incomparable(subject, known)
+    if differs:
+        yield Finding(differs, severity=Severity.WARNING, remedy=_UPDATE)
+    better = []
+    for metric, base in sorted(known.metrics.items()):
+        tolerance = tolerance_of(metric, options.tolerance or {})
+        if metric not in now or tolerance is None or (differs and metric in COSTED):
+            continue
+        worse = base - now[metric] if metric == "hidden_share" else now[metric] - base
+        allowed = tolerance.allowed(base)
+        # The margin is for floating point alone: a tolerance of 1 % lets exactly 1 % pass.
+        if worse > allowed + 1e-9 * max(abs(base), abs(now[metric])):
+            yield _worse(metric, base, now[metric], tolerance)
+        elif worse < -allowed - 1e-9 * abs(base):
+            better.append(f"{metric} {_shown(metric, base)} -> {_shown(metric, now[metric])}")
+    if better:
+        yield Finding(f"better than the baseline: {', '.join(better)}", severity=Severity.INFO, remedy=_UPDATE)
+
+
+def _incomparable(subject: Subject, known: Known) -> str:
+    """Why simulated metrics mean something else than they did; empty where they can be compared."""
+    prediction = subject.seen.prediction
+    if known.model is None:
+        return "" if prediction is None else "the baseline has no simulated times: they are not compared"
+    name, digest = known.model
+    if prediction is None:
+        return f"without a cost model, times are not compared with those of {name} ({digest})"
+    costs = prediction.costs
+    if costs.hash != digest:
+        return (
+            f"times and memory are not compared: the baseline's are of cost model {name} ({digest}), these are of "
+            f"{costs.model} ({costs.hash})"
+        )
+    hints = {hint.symbol: hint.value for hint in subject.index.estimates.hints}
+    changed = sorted(symbol for symbol in {*hints, *known.hints} if hints.get(symbol) != known.hints.get(symbol))
+    if changed:
+        symbol = changed[0]
+        others = f" and {len(changed) - 1} others" if len(changed) > 1 else ""
+        return (
+            f"times and memory are not compared: the size {symbol} was {known.hints.get(symbol, 'none')} in the "
+            f"baseline and is {hints.get(symbol, 'none')} now{others}"
+        )
+    return ""
+
+
+def _worse(metric: str, base: float, now: float, tolerance: Tolerance) -> Finding:
+    sign = -1 if metric == "hidden_share" else 1
+    limit = base + sign * tolerance.allowed(base)
+    relative = f" ({(now - base) / base:+.1%})".replace("%", " %") if base and metric != "hidden_share" else ""
+    bar = f", and {_shown(metric, limit)} was allowed" if tolerance.allowed(base) else ""
+    return Finding(
+        f"{metric} went from {_shown(metric, base)} to {_shown(metric, now)}{relative}{bar}",
+        measured=in_unit(metric, now),
+        limit=in_unit(metric, limit),
+        unit=quantity_of(metric).unit,
+        weight=abs(now - base) / abs(base) if base else abs(now),
+        remedy=f"if that is meant, {_UPDATE}",
+    )
+
+
+def _shown(metric: str, value: float) -> str:
+    return quantity_of(metric).show(in_unit(metric, value))
+
+
+REGRESSION = (
+    Rule(
+        "baseline-regression",
+        Severity.ERROR,
+        regression,
+        BaselineOptions,
+        "metrics that are worse than a stored baseline",
+        "Launches and bytes by kind, max consecutive compute, step time, exposed time, communication, hidden share, "
+        "peak memory and bytes in flight against those in the baseline file, by default 1 % for what is simulated and "
+        "no more than before for what is counted. Times under another cost model or other hints are not compared, which "
+        "is said. Needs --baseline FILE, or baseline: in the configuration.",
+    ),
+)

@@ -1,0 +1,210 @@
+"""Rules about communication that a pass could do without, or do better."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from commcc.errors import OptionError
+from commcc.lint.options import names, setting
+from commcc.lint.quantities import BYTES, COUNT, show
+from commcc.lint.types import Finding, Rule, Severity
+from commcc.modules import syntax_problems
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from commcc.collectives import Collective
+    from commcc.lint.types import Subject
+
+#: Launches that one finding names.
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class SmallOptions:
+    """Which collectives are small, and how many make a finding."""
+
+    below: float = setting(1 << 20, BYTES, "a collective is small below this, the larger of input and output counted")
+    least: float = setting(2, COUNT, "small ones of one kind, group, reduction and dtype that make a finding")
+
+
+@dataclass(frozen=True)
+class DuplicateOptions:
+    """Which repeated gathers count."""
+
+    max_span: float | None = setting(None, COUNT, "nodes between a gather and one that repeats it; none: any number")
+
+
+@dataclass(frozen=True)
+class WaitOptions:
+    """What counts as directly after."""
+
+    least: float = setting(1, COUNT, "ops that do work on the device which have to stand between launch and wait")
+    above: float = setting(0, BYTES, "collectives that move fewer bytes than this do not count")
+
+
+def _module_text(text: str) -> str:
+    problems = syntax_problems((text,))
+    if problems:
+        raise ValueError(problems[0])
+    return text
+
+
+@dataclass(frozen=True)
+class ModuleOptions:
+    """The module plan."""
+
+    modules: tuple[str, ...] = setting(
+        (), names("module paths and patterns, as bucket{strategy=module} takes them", _module_text), "the module plan"
+    )
+
+
+def small_collectives(subject: Subject, options: SmallOptions) -> Iterator[Finding]:
+    """Small collectives that could share a launch, one finding for each sort."""
+    from commcc.passes.eligibility import eligible
+    from commcc.passes.greedy import key_of, size_of
+
+    groups = frozenset(group.name for group in subject.ident.groups)
+    taken, _ = eligible(subject.index, subject.ident, groups)
+    sorts: dict[tuple[str, ...], list[Collective]] = defaultdict(list)
+    for each in taken:
+        if size_of(each) < options.below:
+            sorts[key_of(each, False)].append(each)
+    for found in sorts.values():
+        if len(found) < max(options.least, 1):
+            continue
+        first, total = found[0], sum(map(size_of, found))
+        yield Finding(
+            f"{len(found):,} {first.kind} launches on group {first.group} ({first.dtype}) are smaller than "
+            f"{BYTES.show(options.below)}, {BYTES.show(total)} together",
+            subject.spots(*(each.launch for each in found[:_NAMED])),
+            measured=len(found),
+            limit=options.least - 1,
+            weight=len(found),
+            remedy="merge them with commcc bucket",
+        )
+
+
+def duplicated_gathers(subject: Subject, options: DuplicateOptions) -> Iterator[Finding]:
+    """Gathers of one parameter that one launch could serve without raising the peak."""
+    from commcc.passes.dedup import Dedup
+
+    span = None if options.max_span is None else int(options.max_span)
+    index = subject.index
+    for each in Dedup(max_topo_span=span).plan(index, subject.ident).duplicates:
+        collective = subject.ident.by_launch[each.keep]
+        parameter = "one value" if collective.anchor is None else f"'{index.names[collective.anchor]}'"
+        times = f"{1 + len(each.drop)} times"
+        yield Finding(
+            f"{parameter} is gathered {times} on group {collective.group}, {BYTES.show(each.bytes)} each time: first "
+            f"by '{index.names[each.keep]}'",
+            subject.spots(each.drop[0], each.keep, *each.drop[1:_NAMED]),
+            measured=1 + len(each.drop),
+            limit=1,
+            weight=each.bytes * len(each.drop),
+            remedy="let one gather serve all with commcc dedup",
+        )
+
+
+def wait_after_launch(subject: Subject, options: WaitOptions) -> Iterator[Finding]:
+    """Collectives that are waited for before anything else runs."""
+    index = subject.index
+    before = _work_before(subject)
+    exposed = subject.seen.prediction.timeline.exposed if subject.seen.prediction is not None else {}
+    for each in subject.ident.collectives:
+        if not each.waits or max(each.input_bytes, each.output_bytes) < options.above:
+            continue
+        wait = min(each.waits)
+        between = before[wait] - before[each.launch]
+        if between >= options.least:
+            continue
+        ns = exposed.get(each.launch)
+        cost = "" if ns is None else f", {show(ns, 'ns')} exposed"
+        what = "nothing runs" if not between else f"only {between} ops run"
+        yield Finding(
+            f"{what} between '{index.names[each.launch]}' and its wait '{index.names[wait]}' ({each.kind} for "
+            f"{each.role}, {BYTES.show(each.wire_bytes)} on the wire{cost})",
+            subject.spots(each.launch, wait),
+            measured=between,
+            limit=options.least,
+            weight=each.wire_bytes if ns is None else ns,
+            remedy="commcc reorder finds compute to put between; commcc explain says what holds it",
+        )
+
+
+def _work_before(subject: Subject) -> list[int]:
+    """For every node how many ops stand before it that do work on the device, collectives left out."""
+    from commcc.kernels import Work
+
+    index = subject.index
+    works = (
+        work is not Work.FREE and node not in index.launches and node not in index.wait_of and "." in index.ops[node]
+        for node, work in enumerate(index.estimates.work)
+    )
+    return list(accumulate(works, initial=0))
+
+
+def module_plan(subject: Subject, options: ModuleOptions) -> Iterator[Finding]:
+    """Collectives that could be merged, and that no entry of the module plan covers."""
+    from commcc.passes.bucket import Bucket
+
+    plan = Bucket(strategy="module", modules=options.modules, prefetch=None, include_all_reduce=True)
+    try:
+        uncovered = plan.plan(subject.index, subject.ident).report["uncovered"]
+    except OptionError as error:
+        yield Finding(error.what, remedy=error.hint or "")
+        return
+    assert isinstance(uncovered, list)
+    for name in map(str, uncovered):
+        each = subject.ident.by_launch[subject.index.position[name]]
+        served = "a module that is not known" if each.module is None else f"module '{each.module}'"
+        yield Finding(
+            f"'{name}' ({each.kind} for {each.role}) serves {served}, which the module plan does not cover",
+            subject.spots(each.launch),
+            weight=each.wire_bytes,
+            remedy="add the module to the plan",
+        )
+
+
+WASTE = (
+    Rule(
+        "small-collective",
+        Severity.WARNING,
+        small_collectives,
+        SmallOptions,
+        "small collectives that could share a launch",
+        "Gathers of parameters and reductions of gradients that are small, and that have others of the same kind, "
+        "group, reduction and dtype to be merged with. Each pays the latency of a launch of its own.",
+    ),
+    Rule(
+        "duplicated-gather",
+        Severity.WARNING,
+        duplicated_gathers,
+        DuplicateOptions,
+        "parameters that are gathered more than once",
+        "Gathers that send the same value again, where keeping the first result raises neither the peak nor "
+        "conflicts with a write. Gathers that repeat to save memory are not reported.",
+    ),
+    Rule(
+        "wait-after-launch",
+        Severity.WARNING,
+        wait_after_launch,
+        WaitOptions,
+        "waits directly after launches",
+        "A collective that is waited for before any other work is queued hides behind nothing: all of its time is "
+        "exposed. Views, waits and other launches do not count as work.",
+    ),
+    Rule(
+        "module-plan",
+        Severity.ERROR,
+        module_plan,
+        ModuleOptions,
+        "collectives that the module plan does not cover",
+        "Gathers of parameters and reductions of gradients that serve a module which no entry of the plan names. "
+        "Entries are those of bucket{strategy=module}: layers.*, layers.[0-5], norm+output, transformer_block.",
+        needs=("modules",),
+    ),
+)

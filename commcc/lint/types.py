@@ -1,0 +1,225 @@
+"""What the gate is made of: a graph under test, rules, and what they find. Plain data; no torch.
+
+    def peak_memory(subject: Subject, options: PeakMemory) -> Iterator[Finding]:
+        if subject.memory.peak_bytes > options.max:
+            yield Finding("...", (subject.spot(subject.memory.peak_at),), measured=..., limit=options.max, unit="bytes")
+
+A rule says what it found and where; how severe that is, and what becomes of it, is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from commcc.collectives import Identification
+    from commcc.index import GraphIndex
+    from commcc.memory import Memory
+    from commcc.metrics import GraphMetrics
+    from commcc.predict import Prediction
+    from commcc.program import Program
+    from commcc.snapshot import Snapshot
+    from commcc.terms import Json
+
+
+class Severity(str, Enum):
+    """How much a finding weighs: only errors end a run with exit code 1. A rule that is off is not run."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+    OFF = "off"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+#: From the heaviest down, those that a finding can have.
+SEVERITIES = (Severity.ERROR, Severity.WARNING, Severity.INFO)
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A node of a graph, and where that is written.
+
+    graph: as the user named it. line: in the graph's file, counted from 1 in the decompressed text.
+    source: ``model.py:98``, the line of the model that made the node. None where nothing tells.
+    """
+
+    graph: str
+    node: str
+    module: str | None = None
+    source: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a rule found.
+
+    text: what is wrong, in one sentence without a full stop. spots: the nodes it is about, the most telling
+    first. measured, limit: both in ``unit``: ``count``, ``bytes``, ``ns`` or ``share``. remedy: what to do.
+    severity: where it is not the rule's own. weight: the heaviest findings of a rule are shown first.
+    """
+
+    text: str
+    spots: tuple[Spot, ...] = ()
+    measured: float | None = None
+    limit: float | None = None
+    unit: str = "count"
+    remedy: str = ""
+    severity: Severity | None = None
+    weight: float = 0
+
+
+@dataclass(frozen=True)
+class Known:
+    """What an earlier run stored for this graph.
+
+    metrics: by dotted name, as ``collectives.all_gather`` or ``step_ms``. model: name and hash of the cost
+    model that made the simulated ones. hints: numbers that stood for sizes known only at run time.
+    """
+
+    metrics: Mapping[str, float]
+    model: tuple[str, str] | None = None
+    hints: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One graph under test.
+
+    graph: as the user named it. baseline: what is stored for it, None where nothing is. against: the baseline
+    file, None where the run has none.
+    """
+
+    graph: str
+    program: Program
+    seen: Snapshot
+    baseline: Known | None = None
+    against: str | None = None
+
+    @property
+    def index(self) -> GraphIndex:
+        return self.seen.index
+
+    @property
+    def ident(self) -> Identification:
+        return self.seen.ident
+
+    @property
+    def metrics(self) -> GraphMetrics:
+        return self.seen.metrics
+
+    @property
+    def prediction(self) -> Prediction:
+        """What the cost model predicts; only rules that are ``costed`` may ask."""
+        assert self.seen.prediction is not None, "a rule that is not costed asks for a prediction"
+        return self.seen.prediction
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Live bytes over the graph's order."""
+        from commcc.memory import live_bytes
+
+        return live_bytes(self.index) if self.seen.prediction is None else self.seen.prediction.memory
+
+    @cached_property
+    def _places(self) -> Callable[[int], tuple[str | None, int | None]]:
+        from commcc.lint.places import places
+
+        return places(self.program, self.graph)
+
+    def spot(self, node: int) -> Spot:
+        """Where a node of the index is."""
+        source, line = self._places(node)
+        return Spot(self.graph, self.index.names[node], self._module(node), source, line)
+
+    def spots(self, *nodes: int) -> tuple[Spot, ...]:
+        return tuple(map(self.spot, nodes))
+
+    def _module(self, node: int) -> str | None:
+        launch = self.index.wait_of.get(node, node)
+        collective = self.ident.by_launch.get(launch)
+        return self.index.modules[node] if collective is None else collective.module
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One check.
+
+    check: of one graph, ``(Subject, options)``; of a rule that is ``across`` graphs, of all that were read:
+    ``(tuple[Subject, ...], options)``. options: a frozen dataclass of :func:`commcc.lint.options.setting`.
+    summary: what it finds, in a few words. about: a paragraph for people. needs: options of which one has to be
+    set, or there is nothing to check. costed: asks what a cost model predicts.
+    """
+
+    id: str
+    severity: Severity
+    check: Callable[[Any, Any], Iterable[Finding]]
+    options: type[Any]
+    summary: str
+    about: str
+    needs: tuple[str, ...] = ()
+    costed: bool = False
+    across: bool = False
+
+    def idle(self, options: Any) -> bool:
+        """Whether no limit is set that it could check."""
+        return bool(self.needs) and all(getattr(options, name) in (None, (), {}) for name in self.needs)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one rule said of one graph, or of all of them. findings: the heaviest first.
+
+    skipped: why it was not run.
+    """
+
+    rule: str
+    severity: Severity
+    findings: tuple[Finding, ...] = ()
+    skipped: str | None = None
+
+    def severity_of(self, finding: Finding) -> Severity:
+        return finding.severity or self.severity
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was said of one graph. error: why it could not be read; then there are no outcomes.
+
+    metrics: as in every report, with the costed ones if there are any.
+    """
+
+    graph: str
+    outcomes: tuple[Outcome, ...] = ()
+    metrics: Mapping[str, Json] = field(default_factory=dict)
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """A whole run. across: outcomes of rules that look at all graphs together."""
+
+    results: tuple[Result, ...]
+    across: tuple[Outcome, ...] = ()
+    model: tuple[str, str] | None = None
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        return (*(each for result in self.results for each in result.outcomes), *self.across)
+
+    def count(self, severity: Severity) -> int:
+        """Findings of that severity."""
+        return sum(each.severity_of(f) is severity for each in self.outcomes for f in each.findings)
+
+    @property
+    def unread(self) -> tuple[Result, ...]:
+        """Graphs that could not be read."""
+        return tuple(result for result in self.results if result.error is not None)
