@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 
+from commcc.apply import apply_plan
+from commcc.ep.chunk.lab import Lab
 from commcc.errors import InputError, OptionError
+from commcc.index import build_index
+from commcc.ops import OpaqueOp
 from commcc.passes.ep_chunk import EpChunk
 from commcc.passes.options import build, to_text
-from tests.chunk_graphs import MOE, Layers, aten, c10d, chunked, plan_of
+from commcc.plan import ControlEdge, Plan
+from tests.chunk_graphs import MOE, Layers, aten, chunked, plan_of
 from tests.step_graphs import sample
 from tests.test_ep_chunk import backward, counting, forward, moved
 
@@ -70,8 +77,6 @@ def test_sums_over_tokens_can_leave():
 
 def test_tokens_in_another_order_cannot_leave():
     def sort(b, x, y):
-        import operator
-
         return b.call(operator.getitem, b.call(aten.sort.default, x, 0), 0)
 
     refused(
@@ -183,9 +188,12 @@ def test_unknown_communication():
     with b.module(MOE):
         y = moved(b, x)
         z = b.call(aten.relu.default, x)
-    z.target = c10d.broadcast.default
-    z.args = (x, 0, "0")
-    refused(b.done([y, z]), "communicates")
+    z.target = OpaqueOp("vllm.all_reduce.default")
+    refused(
+        b.done([y, z]),
+        r"region 'layers.0.moe': 'relu' \(vllm.all_reduce, float64\[8, 4\]\) communicates in an unknown way; "
+        r"choose modules without it",
+    )
 
 
 def test_a_forward_node_that_reads_a_gradient():
@@ -196,6 +204,52 @@ def test_a_forward_node_that_reads_a_gradient():
     with b.module(MOE):
         y = b.call(aten.add.Tensor, moved(b, x), gradient)
     refused(b.done([y]), r"'add' .* belongs to the forward pass, and reads 'neg' of the backward; mark it")
+
+
+def test_control_edges_inside():
+    """They say that a backend must not move a node; clones would stand elsewhere."""
+    program = forward()
+    index = build_index(program)
+    mm, gt = index.position["mm"], index.position["gt"]
+    held = apply_plan(program, index, Plan("test", index.fingerprint, control=(ControlEdge(gt, mm, "test"),)))
+    refused(
+        held,
+        r"region 'layers.0.moe': '\w+' .* is held in place by a control edge; chunk before control edges are added",
+    )
+
+
+def test_writes_that_change_what_a_tensor_is_to_the_chunks():
+    """A slice into which tokens are written in another order is no slice any more."""
+
+    def written(b, x, y):
+        own = b.call(aten.relu.default, x)
+        order = b.call(operator.getitem, b.call(aten.sort.default, x, 0), 0)
+        return b.call(aten.mul_.Tensor, own, order)
+
+    refused(
+        one_op(written),
+        r"'mul_' \(aten.mul_, float64\[8, 4\]\) changes what a tensor is to the chunks by writing to it; make it funct",
+    )
+
+
+def test_chunk_sizes_that_disagree(monkeypatch):
+    """An op that keeps slices apart in small chunks and pads larger ones: 8 tokens in 2, 2 and 4.
+
+    No op of PyTorch is known to do that, so one is made to.
+    """
+    real = Lab.run
+
+    def padded(lab, node, resized):
+        value = real(lab, node, resized)
+        if node.name == "exp" and lab.part > 3:
+            lab.values[node] = value = real(lab, node, ()).new_empty(8, 4)
+        return value
+
+    monkeypatch.setattr(Lab, "run", padded)
+    program = one_op(lambda b, x, y: b.call(aten.exp.default, x))
+    text = r"'exp' .* is not the same to a chunk of 2 as to one of 4; choose a number of chunks that divides the tokens"
+    refused(program, text, chunks=3)
+    assert plan_of(program, chunks=4).changes
 
 
 def test_nothing_to_cut():

@@ -79,7 +79,7 @@ class GraphModule(torch.nn.Module):
 def test_a_size_that_is_not_fixed_is_fixed_first():
     program = parse_text(SYMBOLIC, "test")
     with pytest.raises(
-        InputError, match=r"'x' \(x, float64\[u9, 4\]\) enters it with .* ep-concretize{symbols=u9=NUMBER}"
+        InputError, match=r"'x' \(input, float64\[u9, 4\]\) enters it with .* ep-concretize{symbols=u9=NUMBER}"
     ):
         plan_of(program)
     result = run(program, parse_pipeline("ep-concretize{symbols=u9=8},ep-chunk{chunks=4}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from commcc import ops
 from commcc.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def refuse(root: str, node: fx.Node, what: str, hint: str) -> NoReturn:
 
 def described(node: fx.Node) -> str:
     """``'mm_3' (aten.mm, f32[60, 32])``, with the line of source that made it where that is known."""
-    op = str(node.target).rpartition(".")[0] if "." in str(node.target) else str(node.target)
+    op = "input" if node.op == "placeholder" else ops.op_name(node.target)
     source = _source(node.meta.get("stack_trace"))
     return f"'{node.name}' ({op}{shape_text(node.meta.get('val'))}{source})"
 

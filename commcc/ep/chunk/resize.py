@@ -105,6 +105,17 @@ def _factory(sizes: Sizes) -> tuple[Resized, ...]:
     return () if place is None else sizes.at("size", place)
 
 
+def _strided(sizes: Sizes) -> tuple[Resized, ...]:
+    """A factory that names strides: those of the dimensions that lie around the tokens hold their number too."""
+    edits = _factory(sizes)
+    shape, strides = (ops.argument(sizes.node, name) for name in ("size", "stride"))
+    if not edits or edits[0].place is None or not all(type(each) is int for each in (*shape, *strides)):
+        return edits
+    stretch = shape[edits[0].place] * strides[edits[0].place]
+    around = [place for place, stride in enumerate(strides) if stride >= stretch > 0 and shape[place] > 1]
+    return (*edits, *(each for place in around for each in sizes.at("stride", place)))
+
+
 def _of_gradient(sizes: Sizes) -> tuple[Resized, ...]:
     """slice_backward and select_backward name the shape of what was sliced."""
     if sizes.state is None or sizes.state.dim is None:
@@ -141,6 +152,7 @@ _RULES: dict[str, Callable[[Sizes], tuple[Resized, ...]]] = {
     "aten.expand": _expand,
     **dict.fromkeys((f"aten.new_{name}" for name in ("zeros", "ones", "empty", "full")), _factory),
     **dict.fromkeys((f"aten.{name}" for name in ("zeros", "ones", "empty", "full")), _factory),
+    **dict.fromkeys(("aten.empty_strided", "aten.new_empty_strided"), _strided),
     **dict.fromkeys(("aten.slice_backward", "aten.select_backward"), _of_gradient),
     "_c10d_functional.all_to_all_single": _splits,
     "aten.repeat_interleave": _number("output_size"),

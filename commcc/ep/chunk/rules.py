@@ -44,7 +44,7 @@ _TAKING = frozenset(
 _TAKING = frozenset(
     f"aten.{n}" for n in ("slice", "select", "narrow", "split", "split_with_sizes", "chunk", "unbind", "slice_backward")
 )
-_ELEMENTWISE = frozenset({"aten.floor_divide", "aten.one_hot", "aten.bucketize"})
+_ELEMENTWISE = frozenset({"aten.fill", "aten.floor_divide", "aten.one_hot", "aten.bucketize"})
 _ADDITIVE = frozenset({"aten.add", "aten.sub"})
 _SCALING = frozenset({"aten.mul", "aten.div"})
 _REDUCING = frozenset(
@@ -72,6 +72,8 @@ _ZEROS = frozenset({"aten.zeros", "aten.zeros_like", "aten.new_zeros"})
 _CONSTANTS = _ZEROS | {
     *(f"aten.{n}{like}" for n in ("ones", "full", "empty") for like in ("", "_like")),
     *(f"aten.new_{n}" for n in ("ones", "full", "empty")),
+    "aten.empty_strided",
+    "aten.new_empty_strided",
 }
 _NORMS = ("layer_norm", "rms_norm", "group_norm")
 
