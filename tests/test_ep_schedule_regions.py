@@ -8,6 +8,8 @@ from commcc.ep.annotations import annotations_of
 from commcc.ep.regions import Region, regions_of
 from commcc.errors import GraphError, InputError, OptionError
 from commcc.index import build_index
+from commcc.passes.ep_schedule import EpSchedule
+from commcc.pipeline import run
 from tests.ep_graphs import ATEN, C10D, FORWARD, Chunked, parse
 
 
@@ -76,6 +78,33 @@ def test_other_names_of_the_wait_are_read():
     for k in (0, 1):
         made.change(f"arrived_{k}", EP_token_exchange=None, EP_token_exchange_wait="dispatch")
     assert len(regions(made)) == 1
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_modules_that_were_chunked_before_tracing(direction: str):
+    """Wrapped forwards write region, role and chunk only; which pass a node is of says autograd."""
+    made = getattr(Chunked(2), direction)()
+    for name, *_, notes in made.lines:
+        if notes.get("chunked_region_role") == "chunk_input":
+            made.change(name, chunked_region_role="split_boundary")
+        made.change(name, chunked_region_is_backward=None, chunked_region_producer="eager")
+        made.change(name, autograd_backward=True if direction == "backward" else None)
+    (region,) = regions(made)
+    assert (region.backward, region.chunks) == (direction == "backward", 2)
+    assert region == regions(getattr(Chunked(2), direction)())[0]
+    result = run(parse(made.text()), [EpSchedule()])
+    plain = run(parse(getattr(Chunked(2), direction)().text()), [EpSchedule()])
+    assert result.verified == "proved" and result.last.index.names == plain.last.index.names
+
+
+def test_copies_whose_destination_is_not_the_host_are_refused():
+    made = Chunked(2).forward()
+    for k in (0, 1):
+        made.swap(f"received_{k}", f"{ATEN}._to_copy.default(counted_{k}, device = device(type='cuda', index=1))")
+    made.lines = [(n, k.replace("cpu", "cuda:1") if "received" in n else k, c, a) for n, k, c, a in made.lines]
+    made.lines = [(n, k.replace("cpu", "cuda:1") if "two_" in n else k, c, a) for n, k, c, a in made.lines]
+    with pytest.raises(InputError, match=r"'received_0' copies token counts, and not to the host"):
+        regions(made)
 
 
 @pytest.mark.parametrize(

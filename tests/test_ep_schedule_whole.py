@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from commcc.apply import apply_plan
 from commcc.ep.annotations import annotations_of
 from commcc.ep.regions import regions_of
 from commcc.ep.schedule import Local, arranged, in_waves
@@ -13,6 +14,7 @@ from commcc.errors import InputError
 from commcc.index import build_index
 from commcc.passes.ep_schedule import EpSchedule
 from commcc.pipeline import run
+from commcc.plan import Plan
 from tests.ep_graphs import ATEN, BACKWARD, C10D, FORWARD, Chunked, parse
 
 
@@ -71,6 +73,32 @@ def test_what_has_nothing_to_do_with_regions_keeps_its_place():
     made.returned += ["first", "last"]
     order = names(made)
     assert order.index("first") < order.index("xs") and order[-2:] == ["last", "output"]
+
+
+def shuffled(index, rng: random.Random) -> tuple[int, ...]:
+    """A random legal order."""
+    order: list[int] = []
+    left = list(range(len(index) - 1))
+    while left:
+        ready = [n for n in left if not set(index.preds(n)) & set(left)]
+        order.append(rng.choice(ready))
+        left.remove(order[-1])
+    return (*order, len(index) - 1)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_order_before_does_not_matter(direction: str, seed: int):
+    """Chunk by chunk, or in any other legal order: what is launched and waited for follows in the same order."""
+    text = getattr(Chunked(3), direction)().text()
+    program = parse(text)
+    index = build_index(program)
+    other = apply_plan(program, index, Plan("test", index.fingerprint, order=shuffled(index, random.Random(seed))))
+    seen = []
+    for each in (program, other):
+        region = run(each, [EpSchedule()]).steps[0].report["regions"][0]
+        seen.append((region["strip"], region["soft_order"]))
+    assert build_index(other).names != index.names and seen[0] == seen[1]
 
 
 def test_sums_come_when_their_parts_are_there():
