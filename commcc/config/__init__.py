@@ -11,6 +11,8 @@ folder ``commcc.yaml`` counts. The keys::
     preset: pre-overlap               # or passes: (text or list), or pipeline: FILE; what 'commcc run' runs
     options:                          # of passes, wherever they are built
       bucket: {bucket_cap_mb: 25}
+    lint:                             # settings of the gate, see commcc.lint.reading
+      rules: {peak-memory: {max: 60 GiB}}
 
 All mistakes of a file are named in one error, with their lines. Limits: files above the nearest one are
 not read; nothing in a file is ever run.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from commcc.config.types import Config, Named
 from commcc.errors import CommccError
 from commcc.hint_text import hint_problem
+from commcc.lint.reading import settings_of
 from commcc.passes.options import parse_pipeline
 from commcc.pipelines.presets import from_preset
 from commcc.pipelines.yaml_form import options_of, pass_class, passes_of, pipeline_text
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from commcc.cost.yaml_node import Node, YamlFile
 
-KEYS = ("cost", "hints", "passes", "pipeline", "preset", "options")
+KEYS = ("cost", "hints", "passes", "pipeline", "preset", "options", "lint")
 _PIPELINES = ("passes", "pipeline", "preset")
 
 
@@ -33,6 +34,7 @@ def read_config(file: YamlFile) -> Config:
         "pipeline": lambda node: Named("pipeline", _file(node, node.text(), folder)),
         "preset": _preset,
         "options": _options,
+        "lint": lambda node: settings_of(node, file.path),
     }
     values = {key: readers[key](node) for key, node in found.items()}
     chosen = [key for key in _PIPELINES if key in found]
@@ -40,7 +42,14 @@ def read_config(file: YamlFile) -> Config:
         found[key].fail(f"'{chosen[0]}' (line {found[chosen[0]].line}) and '{key}' both say what to run; leave one")
     file.check()
     pipeline = values[chosen[0]] if chosen else None
-    return Config(file.path, values.get("cost"), values.get("hints", {}), pipeline, values.get("options", {}))
+    return Config(
+        file.path,
+        values.get("cost"),
+        values.get("hints", {}),
+        pipeline,
+        values.get("options", {}),
+        values.get("lint"),
+    )
 
 
 def _cost(node: Node, folder: Path) -> str:

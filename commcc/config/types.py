@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from commcc.lint.settings import Settings
+
 
 @dataclass(frozen=True)
 class Named:
@@ -19,10 +21,14 @@ class Named:
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults of a project. path: the file. options: by pass, texts or lists of texts as pipelines have them."""
+    """Defaults of a project. path: the file. options: by pass, texts or lists of texts as pipelines have them.
+
+    lint: settings of the gate.
+    """
 
     path: str
     cost: str | None = None
     hints: Mapping[str, int] = field(default_factory=dict)
     pipeline: Named | None = None
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    lint: Settings | None = None

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from commcc.cost.yaml_node import shown
 from commcc.errors import closest
-from commcc.lint.quantities import Quantity
 from commcc.lint.tolerance import TOLERATED, read_tolerance
 from commcc.terms import Kind, Role
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from commcc.cost.yaml_node import Node
+    from commcc.lint.quantities import Quantity
 
 KINDS = tuple(str(kind) for kind in Kind)
 ROLES = tuple(str(role) for role in Role)
@@ -124,11 +124,11 @@ def _names(sort: Sort, node: Node) -> tuple[str, ...]:
     found: list[str] = []
     for each in node.items() if isinstance(node.value, list) else [node]:
         text = each.text()
-        for part in filter(None, (piece.strip() for piece in text.split(","))):
-            try:
-                found.append(sort.one("", part))
-            except ValueError as error:
-                each.fail(f"'{node.name}': {error}")
+        parts = [part for piece in text.split(",") if (part := piece.strip())]
+        try:
+            found += [sort.one("", part) for part in parts]
+        except ValueError as error:
+            each.fail(f"'{node.name}': {error}")
     return tuple(found)
 
 

@@ -3,8 +3,9 @@
     find = places(program, "bw.fx.txt.gz")
     find(412)                               # ('model.py:98', 1203)
 
-Of a stack trace the innermost frame outside PyTorch counts. A launch that has no trace of its own is where
-the node that feeds it comes from. Limits: ``.pt2`` files have no lines.
+Of a stack trace the innermost frame counts that was reached without going through PyTorch (calls of modules do
+not count): the model's line, not that of the wrapper which shards its parameters. A node without a trace of its
+own is where the node that feeds it comes from. Limits: ``.pt2`` files have no lines.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from commcc.program import Program
 
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
+_CALL = re.compile(r"(^|[/\\])torch[/\\]nn[/\\]modules[/\\]module\.py$")
 _FOREIGN = re.compile(r"(^|[/\\])(torch|site-packages|dist-packages)[/\\]")
 
 
@@ -50,8 +52,12 @@ def _source(node: fx.Node) -> str | None:
 
 
 def innermost(trace: str) -> str | None:
-    """``layers/attention.py:98`` of a stack trace: the last frame that is not PyTorch's own."""
-    frames = _FRAME.findall(trace)
-    own = [frame for frame in frames if not _FOREIGN.search(frame[0])]
-    chosen = (own or frames)[-1:]
-    return f"{chosen[0][0]}:{chosen[0][1]}" if chosen else None
+    """``llama.py:98`` of a stack trace, None when it has no frames."""
+    chosen = None
+    for file, line in _FRAME.findall(trace):
+        if _CALL.search(file):
+            continue
+        if _FOREIGN.search(file) and chosen is not None:
+            break
+        chosen = f"{file}:{line}"
+    return chosen

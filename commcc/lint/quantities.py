@@ -20,7 +20,7 @@ from commcc.cost.yaml_node import to_integer, to_number
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_FIGURE = re.compile(r"\s*([+\-]?[\d._]+(?:[eE][+\-]?\d+)?)\s*([A-Za-zµ%]*)\s*", re.ASCII | re.UNICODE)
+_FIGURE = re.compile(r"\s*([+\-]?[0-9._]+(?:[eE][+\-]?[0-9]+)?)\s*([A-Za-z\u00b5%]*)\s*")
 _BINARY = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _DECIMAL = ("KB", "MB", "GB", "TB", "PB")
 _SIZES = {
@@ -29,7 +29,7 @@ _SIZES = {
     **{unit: 1 << 10 * power for power, unit in enumerate(_BINARY, 1)},
     **{unit: 10 ** (3 * power) for power, unit in enumerate(_DECIMAL, 1)},
 }
-_TIMES = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_TIMES = {"ns": 1, "us": 1_000, "\u00b5s": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
 
 @dataclass(frozen=True)

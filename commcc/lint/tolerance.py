@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from commcc.lint.quantities import BYTES, COUNT, SHARE, TIME, Quantity
 
@@ -62,14 +62,10 @@ def flat(metrics: Mapping[str, Json]) -> dict[str, float]:
     found: dict[str, float] = {}
     for key, value in metrics.items():
         if key in FAMILIES and isinstance(value, Mapping):
-            found.update((f"{key}.{name}", each) for name, each in value.items() if _is_figure(each))
-        elif _is_figure(value):
-            found[key] = value  # type: ignore[assignment]
+            found.update((f"{key}.{name}", each) for name, each in value.items() if isinstance(each, (int, float)))
+        elif isinstance(value, (int, float)):
+            found[key] = value
     return found
-
-
-def _is_figure(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def tolerance_of(metric: str, given: Mapping[str, Tolerance | None]) -> Tolerance | None:

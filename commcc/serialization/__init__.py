@@ -9,7 +9,18 @@ from __future__ import annotations
 
 from commcc.serialization.graph_text import GraphEntry
 from commcc.serialization.loading import list_graphs, load, split_spec
+from commcc.serialization.node_lines import node_lines
 from commcc.serialization.propagate import propagate
 from commcc.serialization.saving import EXTENSIONS, default_output, save
 
-__all__ = ["EXTENSIONS", "GraphEntry", "default_output", "list_graphs", "load", "propagate", "save", "split_spec"]
+__all__ = [
+    "EXTENSIONS",
+    "GraphEntry",
+    "default_output",
+    "list_graphs",
+    "load",
+    "node_lines",
+    "propagate",
+    "save",
+    "split_spec",
+]

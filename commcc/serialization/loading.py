@@ -61,6 +61,12 @@ def list_graphs(path: str | Path) -> tuple[GraphEntry, ...]:
     return tuple(graph.entry() for graph in _find(file, None))
 
 
+def graph_text(path: str | Path) -> GraphText | None:
+    """The text that :func:`load` would parse, None for a ``.pt2``."""
+    file, name = split_spec(path)
+    return None if _is_archive(file) else _choose(_find(file, name), name, str(file))
+
+
 def split_spec(path: str | Path, name: str | None = None) -> tuple[Path, str | None]:
     """``FILE::NAME`` as (FILE, NAME); a file that really has ``::`` in its name wins."""
     if name is None and not Path(path).exists():

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from commcc.lint.options import TOTAL, by_kind, by_role, figure, setting
+from commcc.lint.options import ROLES, TOTAL, by_kind, by_role, figure, setting
 from commcc.lint.quantities import BYTES, COUNT, Quantity
 from commcc.lint.types import Finding, Rule, Severity
 from commcc.terms import Kind, Role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from commcc.collectives import Collective
     from commcc.index import GraphIndex
@@ -74,12 +73,10 @@ def _amounts(
         if measured <= limit:
             continue
         largest = sorted(chosen, key=lambda each: (-each.wire_bytes, each.launch))[:_NAMED]
-        noun = "collectives" if selector == TOTAL else f"{selector.replace('/', ' collectives for ')}"
-        noun = noun if selector in (TOTAL, *map(str, Kind)) or "/" in selector else f"collectives for {selector}"
-        figure_text = f"{quantity.show(measured)} {noun}" if quantity is COUNT else f"{quantity.show(measured)} of {noun}"
+        noun = _noun(selector) if quantity is COUNT else f"by {_noun(selector)}"
         mergeable = any(each.role in _BUCKETED for each in chosen)
         yield Finding(
-            f"{figure_text}, more than {quantity.show(limit)}",
+            f"{quantity.show(measured)} {noun}, more than {quantity.show(limit)}",
             subject.spots(*(each.launch for each in largest)),
             measured=measured,
             limit=limit,
@@ -87,6 +84,14 @@ def _amounts(
             weight=measured / limit if limit else measured,
             remedy="commcc bucket merges them, commcc dedup removes repeated gathers" if mergeable else "",
         )
+
+
+def _noun(selector: str) -> str:
+    """``all_gather launches for fsdp``."""
+    kind, _, role = selector.partition("/")
+    if kind in (TOTAL, *ROLES):
+        return "launches" if kind == TOTAL else f"launches for {kind}"
+    return f"{kind} launches for {role}" if role else f"{kind} launches"
 
 
 def _selected(each: Collective, selector: str) -> bool:

@@ -195,7 +195,8 @@ LEGALITY = (
         NoOptions,
         "writes to buffers of collectives in flight",
         "Between its launch and its wait a collective reads its input and writes its result. Writing to the same "
-        "memory meanwhile is a race. Views of one buffer count as the whole buffer, so disjoint slices are reported too.",
+        "memory meanwhile is a race. Views of one buffer count as the whole buffer, so disjoint "
+        "slices are reported too.",
     ),
     Rule(
         "never-waited",

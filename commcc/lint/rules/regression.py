@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from commcc.lint.tolerance import COSTED, Tolerance, flat, in_unit, quantity_of,
 from commcc.lint.types import Finding, Rule, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from commcc.lint.types import Known, Subject
 
@@ -107,8 +106,8 @@ REGRESSION = (
         BaselineOptions,
         "metrics that are worse than a stored baseline",
         "Launches and bytes by kind, max consecutive compute, step time, exposed time, communication, hidden share, "
-        "peak memory and bytes in flight against those in the baseline file, by default 1 % for what is simulated and "
-        "no more than before for what is counted. Times under another cost model or other hints are not compared, which "
-        "is said. Needs --baseline FILE, or baseline: in the configuration.",
+        "peak memory and bytes in flight, against those in the baseline file. By default what is simulated may be 1 % "
+        "worse, and what is counted no worse at all. Under another cost model or other hints what is simulated is not "
+        "compared, which is said. Needs --baseline FILE, or baseline: in the configuration.",
     ),
 )

@@ -121,7 +121,9 @@ def _worst(subject: Subject) -> tuple[Spot, ...]:
     return subject.spots(*(launch for launch, ns in found[:_NAMED] if ns))
 
 
-def _over(text: str, measured: float, limit: float, quantity: Quantity, where: tuple[Spot, ...], remedy: str) -> Finding:
+def _over(
+    text: str, measured: float, limit: float, quantity: Quantity, where: tuple[Spot, ...], remedy: str
+) -> Finding:
     return Finding(
         f"{text} {quantity.show(measured)}, more than {quantity.show(limit)}",
         where,
@@ -172,8 +174,8 @@ SIMULATED = (
         peak_memory,
         MemoryOptions,
         "high peaks of memory",
-        "Highest live bytes over the graph's order: aliases and in-place writes understood, inputs never freed, buffers "
-        "of collectives live from launch to last use. Needs no cost model.",
+        "Highest live bytes over the graph's order: aliases and in-place writes understood, inputs never freed, "
+        "buffers of collectives live from launch to last use. Needs no cost model.",
         needs=("max",),
     ),
     Rule(

@@ -90,11 +90,15 @@ def small_collectives(subject: Subject, options: SmallOptions) -> Iterator[Findi
 
 def duplicated_gathers(subject: Subject, options: DuplicateOptions) -> Iterator[Finding]:
     """Gathers of one parameter that one launch could serve without raising the peak."""
+    from commcc.passes.budget import GIB
     from commcc.passes.dedup import Dedup
 
     span = None if options.max_span is None else int(options.max_span)
     index = subject.index
-    for each in Dedup(max_topo_span=span).plan(index, subject.ident).duplicates:
+    if not any(launch in index.repeats for launch in index.launches):
+        return
+    peak = subject.memory.peak_bytes / GIB
+    for each in Dedup(max_topo_span=span, memory_budget=peak).plan(index, subject.ident).duplicates:
         collective = subject.ident.by_launch[each.keep]
         parameter = "one value" if collective.anchor is None else f"'{index.names[collective.anchor]}'"
         times = f"{1 + len(each.drop)} times"

@@ -1,0 +1,123 @@
+"""The baseline: what a run measured, kept in a file that can be reviewed and compared with later.
+
+    commcc_baseline: 1
+    graphs:
+      bw.fx.txt.gz:
+        cost_model: {name: h100-sxm, hash: "6f5d13d3f533"}
+        metrics:
+          collectives.all_gather: 290
+          step_ms: 796.017
+
+Graphs go by their path relative to the baseline file. Keys are sorted, nothing depends on the machine, and the
+file is replaced as a whole, so that equal runs write equal bytes and a reader never sees half of it. JSON where
+the name ends in ``.json``, else YAML.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commcc.errors import OutputError
+from commcc.lint.tolerance import flat
+from commcc.lint.types import Known
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from commcc.cost.yaml_node import Node
+    from commcc.snapshot import Snapshot
+    from commcc.terms import Json
+
+VERSION = 1
+_EXTENSIONS = (".yaml", ".yml", ".json")
+
+
+def check_path(path: str) -> None:
+    """Raise :class:`OutputError` for a name that is no baseline's."""
+    if not path.lower().endswith(_EXTENSIONS):
+        raise OutputError("unknown extension of a baseline", where=path, hint=f"use {', '.join(_EXTENSIONS)}")
+
+
+def key_of(graph: str, baseline: str) -> str:
+    """What a graph is called in a baseline file."""
+    file, separator, name = graph.partition("::") if not Path(graph).exists() else (graph, "", "")
+    relative = os.path.relpath(Path(file).absolute(), Path(baseline).absolute().parent)
+    return Path(relative).as_posix() + separator + name
+
+
+def measured(seen: Snapshot) -> Known:
+    """What a baseline stores of a graph."""
+    prediction = seen.prediction
+    model = None if prediction is None else (prediction.costs.model, prediction.costs.hash)
+    hints = {hint.symbol: hint.value for hint in seen.index.estimates.hints}
+    return Known(flat(seen.to_json()), model, hints)
+
+
+def read_baseline(path: str) -> dict[str, Known]:
+    """The graphs of a baseline file; :class:`commcc.errors.InputError` names every mistake with its line."""
+    from commcc.cost.yaml_file import read_yaml
+
+    file = read_yaml(path)
+    found = file.root.mapping(("commcc_baseline", "graphs"))
+    version = found["commcc_baseline"]
+    if version.integer() != VERSION and not file.mistakes:
+        version.fail(f"is a baseline of version {version.value}, expected {VERSION}: made by another version of commcc")
+    graphs = {} if found["graphs"].missing else found["graphs"].entries()
+    known = {graph: _known(each) for graph, each in graphs.items()}
+    file.check()
+    return known
+
+
+def _known(node: Node) -> Known:
+    found = node.mapping(("metrics",), ("cost_model", "hints"))
+    metrics = {} if found["metrics"].missing else found["metrics"].entries()
+    model = None
+    if "cost_model" in found and not found["cost_model"].is_null:
+        parts = found["cost_model"].mapping(("name", "hash"))
+        model = (parts["name"].text(), parts["hash"].text())
+    hints = found["hints"].entries() if "hints" in found else {}
+    return Known(
+        {metric: each.number() for metric, each in metrics.items()},
+        model,
+        {symbol: each.integer() for symbol, each in hints.items()},
+    )
+
+
+def baseline_text(graphs: Mapping[str, Known], path: str) -> str:
+    """The whole file."""
+    from commcc.yaml_text import dump
+
+    document: dict[str, Json] = {
+        "commcc_baseline": VERSION,
+        "graphs": {graph: _entry(graphs[graph]) for graph in sorted(graphs)},
+    }
+    return json.dumps(document, indent=1) + "\n" if path.lower().endswith(".json") else dump(document)
+
+
+def _entry(known: Known) -> dict[str, Json]:
+    model: Json = None if known.model is None else {"name": known.model[0], "hash": known.model[1]}
+    metrics: dict[str, Any] = {metric: _plain(known.metrics[metric]) for metric in sorted(known.metrics)}
+    hints: dict[str, Any] = dict(sorted(known.hints.items()))
+    return {"cost_model": model, **({"hints": hints} if hints else {}), "metrics": metrics}
+
+
+def _plain(value: float) -> float:
+    """Whole numbers without a fraction, as JSON and YAML readers give them back."""
+    return int(value) if float(value).is_integer() else value
+
+
+def write_baseline(path: str, found: Mapping[str, Known], gone: Iterable[str] = ()) -> None:
+    """Store the graphs, beside those that the file holds already; ``gone`` are dropped.
+
+    Raises :class:`commcc.errors.InputError` where the file is no baseline, which is then left as it is.
+    """
+    from commcc.files import replace_file
+
+    check_path(path)
+    kept = read_baseline(path) if Path(path).exists() else {}
+    graphs = {key: each for key, each in {**kept, **found}.items() if key not in set(gone)}
+    text = baseline_text(graphs, path)
+    replace_file(Path(path), lambda stream: stream.write(text.encode()))

@@ -1,0 +1,114 @@
+"""Which graphs the arguments of the gate mean: files, folders, patterns, and files that hold several.
+
+    expand(["dumps", "run.log", "more/**/*.pt2"])
+    # [Item("dumps/bw.fx.txt.gz"), Item("run.log::0_0/aot_backward_graph"), ...]
+
+A folder stands for the graph files below it, or, where it was written by tlparse or TORCH_TRACE, for the graphs in
+it. A file with several graphs stands for each of them that can be loaded. Order is that of the arguments, inside a
+folder that of the names with numbers as numbers. What cannot be listed is an item with its error.
+"""
+
+from __future__ import annotations
+
+import glob
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from commcc.errors import CommccError, InputError, closest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+#: What a folder is searched for.
+EXTENSIONS = (".fx.txt", ".fx.txt.gz", ".pt2")
+_MOST = 10_000
+_WILD = re.compile(r"[*?\[]")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One graph to be read, as :func:`commcc.serialization.load` takes it; or why there is none."""
+
+    graph: str
+    error: str | None = None
+
+
+def expand(arguments: Iterable[str]) -> list[Item]:
+    """The graphs, each once."""
+    found: dict[str, Item] = {}
+    for argument in arguments:
+        for item in _listed(argument):
+            found.setdefault(item.graph, item)
+    return list(found.values())
+
+
+def _listed(argument: str) -> list[Item]:
+    try:
+        return list(_one(argument))
+    except CommccError as error:
+        return [Item(argument, error.render())]
+
+
+def _one(argument: str) -> Iterator[Item]:
+    path = Path(argument)
+    file, separator, _ = argument.partition("::")
+    if path.is_dir():
+        yield from _folder(path)
+    elif path.exists():
+        yield from _graphs(argument)
+    elif separator and Path(file).exists():
+        yield Item(argument)
+    elif _WILD.search(argument):
+        yield from _pattern(argument)
+    else:
+        folder = path.parent
+        names = sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
+        raise InputError(f"no such file{closest(path.name, names)}", where=argument)
+
+
+def _pattern(pattern: str) -> Iterator[Item]:
+    # Path.glob takes no absolute patterns, and no '..'.
+    found = sorted(glob.glob(pattern, recursive=True), key=_natural)  # noqa: PTH207
+    if not found:
+        raise InputError("no file fits this pattern", where=pattern)
+    for each in found:
+        if Path(each).is_dir():
+            yield from _folder(Path(each))
+        else:
+            yield from _graphs(each)
+
+
+def _folder(folder: Path) -> Iterator[Item]:
+    """Graph files below a folder; without any, the graphs that PyTorch's own tools left there."""
+    files = sorted((str(p) for p in folder.rglob("*") if p.name.endswith(EXTENSIONS) and p.is_file()), key=_natural)
+    if len(files) > _MOST:
+        raise InputError(f"holds more than {_MOST:,} graphs", where=str(folder), hint="name fewer of them")
+    if not files:
+        yield from _graphs(str(folder))
+    for each in files:
+        yield from _graphs(each)
+
+
+def _graphs(path: str) -> Iterator[Item]:
+    """The graph in a file, or each one that can be loaded where there are several; an item with the error if none."""
+    from commcc.serialization import list_graphs
+
+    if path.endswith(EXTENSIONS):  # these hold one, and finding that out takes time
+        yield Item(path)
+        return
+    try:
+        names = [entry.name for entry in list_graphs(path) if entry.loadable]
+    except CommccError as error:
+        yield Item(path, error.render())
+        return
+    if len(names) < 2 and not Path(path).is_dir():
+        yield Item(path)
+    for name in names if len(names) > 1 or Path(path).is_dir() else ():
+        yield Item(f"{path}::{name}")
+
+
+def _natural(name: str) -> tuple[tuple[int, str], ...]:
+    """Sort key under which ``rank10`` follows ``rank9``."""
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", name))

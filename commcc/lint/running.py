@@ -1,0 +1,146 @@
+"""Runs the rules: graph after graph, then those that look at all of them together.
+
+What goes wrong with one graph is said in its result and hides nothing about the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from commcc.errors import CommccError, GraphError
+from commcc.lint.baseline import key_of, measured
+from commcc.lint.expand import expand
+from commcc.lint.registry import RULES
+from commcc.lint.types import Finding, Known, Outcome, Report, Result, Severity, Spot, Subject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from commcc.cost import CostModel
+    from commcc.lint.expand import Item
+    from commcc.lint.settings import Effective, Settings
+    from commcc.lint.types import Rule
+    from commcc.program import Program
+
+ILLEGAL = "illegal-graph"
+BASELINE = "baseline-regression"
+_NO_COSTS = "there is no cost model"
+_NO_LIMIT = "no limit is set"
+_NO_BASELINE = "there is no baseline"
+_UPDATED = "the baseline is being written"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is needed besides the settings. known: the baseline's graphs, and the file it came from.
+
+    load: reads a graph. updating: the baseline is to be written from this run, so nothing is compared with it.
+    """
+
+    model: CostModel | None = None
+    hints: Mapping[str, int] = field(default_factory=dict)
+    known: Mapping[str, Known] | None = None
+    baseline: str | None = None
+    updating: bool = False
+    load: Callable[[str], Program] | None = None
+    progress: Callable[[str], None] = lambda _: None
+
+
+def lint(graphs: Iterable[str], settings: Settings, task: Task | None = None) -> Report:
+    """What the rules find in the graphs that the arguments stand for; see :mod:`commcc.lint.expand`."""
+    run = Run(settings, task or Task())
+    for item in expand(graphs):
+        run.add(item)
+    return run.report()
+
+
+class Run:
+    """Results so far. measured: what a baseline would store, by the graph as it was named."""
+
+    def __init__(self, settings: Settings, task: Task) -> None:
+        self.settings, self.task = settings, task
+        self.results: list[Result] = []
+        self.measured: dict[str, Known] = {}
+        self._together = [rule for rule in RULES if rule.across]
+        self._subjects: list[Subject] = []
+
+    def add(self, item: Item) -> None:
+        """Read and check one graph."""
+        self.task.progress(f"checking {item.graph}")
+        if item.error is not None:
+            self.results.append(Result(item.graph, error=item.error))
+            return
+        try:
+            self._checked(item.graph)
+        except CommccError as error:
+            self.results.append(Result(item.graph, error=error.render()))
+
+    def _checked(self, graph: str) -> None:
+        from commcc import serialization, snapshot
+
+        program = (self.task.load or serialization.load)(graph)
+        chosen = self.settings.of(graph)
+        try:
+            seen = snapshot.take(program, self.task.model, self.task.hints)
+        except GraphError as error:
+            self.results.append(Result(graph, _illegal(graph, error, chosen)))
+            return
+        task = self.task
+        known = None if task.known is None or task.baseline is None else task.known.get(key_of(graph, task.baseline))
+        subject = Subject(graph, program, seen, known, task.baseline)
+        outcomes = tuple(self._outcome(rule, subject, chosen) for rule in RULES if _wanted(rule, chosen))
+        self.results.append(Result(graph, outcomes, seen.to_json()))
+        self.measured[graph] = measured(seen)
+        if self._together:
+            self._subjects.append(subject)
+
+    def _outcome(self, rule: Rule, subject: Subject, chosen: Effective) -> Outcome:
+        options, severity = chosen.options[rule.id], chosen.severity[rule.id]
+        skipped = self._skipped(rule, options)
+        if skipped is not None:
+            return Outcome(rule.id, severity, skipped=skipped)
+        return Outcome(rule.id, severity, ordered(rule.check(subject, options)))
+
+    def _skipped(self, rule: Rule, options: Any) -> str | None:
+        """Why a rule has nothing to check."""
+        if rule.idle(options):
+            return _NO_LIMIT
+        if rule.id == BASELINE and self.task.updating:
+            return _UPDATED
+        if rule.id == BASELINE and self.task.known is None:
+            return _NO_BASELINE
+        return _NO_COSTS if rule.costed and self.task.model is None else None
+
+    def report(self) -> Report:
+        """Everything, with the rules that look at all graphs run now."""
+        chosen = self.settings.of(None)
+        across = []
+        for rule in self._together:
+            severity, options = chosen.severity[rule.id], chosen.options[rule.id]
+            if severity is not Severity.OFF and len(self._subjects) > 1 and not rule.idle(options):
+                across.append(Outcome(rule.id, severity, ordered(rule.check(tuple(self._subjects), options))))
+        model = self.task.model
+        return Report(tuple(self.results), tuple(across), None if model is None else (model.name, model.hash))
+
+
+def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The heaviest first; among equals in the order in which they were found."""
+    return tuple(sorted(findings, key=lambda each: (each.severity is Severity.INFO, -each.weight)))
+
+
+def _wanted(rule: Rule, chosen: Effective) -> bool:
+    return not rule.across and chosen.severity[rule.id] is not Severity.OFF
+
+
+def _illegal(graph: str, error: GraphError, chosen: Effective) -> tuple[Outcome, ...]:
+    """The outcomes of a graph that cannot run."""
+    where = () if error.where is None else (Spot(graph, error.where),)
+    finding = Finding(error.what, where, remedy=error.hint or "")
+    return tuple(
+        Outcome(rule.id, chosen.severity[rule.id], (finding,))
+        if rule.id == ILLEGAL
+        else Outcome(rule.id, chosen.severity[rule.id], skipped="the graph is not legal")
+        for rule in RULES
+        if _wanted(rule, chosen)
+    )

@@ -1,0 +1,43 @@
+"""The line that each node of a graph stands on in its file, for messages and annotations.
+
+    node_lines("bw.fx.txt.gz")["mm_3"]      # 412, counted from 1 in the decompressed text
+
+Limits: found by a look at the text, without parsing it: the first assignment to a name, or its place in the
+signature. Lines of a graph in a tlparse folder are those of the file that the graph is in.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from commcc.serialization.loading import graph_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_NAMED = re.compile(r'^\s{4,12}([A-Za-z_]\w*)(?::[ ]?"[^"\n]*")?(?: = |,?$|: )')
+_PARAMETER = re.compile(r'(?:^|[,(])\s*([A-Za-z_]\w*)\s*(?::[ ]?"[^"\n]*")?\s*(?=,|\)|=|$)')
+_RETURN = re.compile(r"^\s+return\b")
+
+
+def node_lines(path: str | Path) -> dict[str, int]:
+    """Lines by node name; empty for a ``.pt2``. Raises :class:`commcc.errors.InputError` as reading does."""
+    found = graph_text(path)
+    if found is None:
+        return {}
+    lines: dict[str, int] = {}
+    inside = False
+    for number, text in enumerate(found.source().split("\n"), 1):
+        if text.lstrip().startswith("def forward("):
+            if inside:
+                break  # a sub-graph's
+            inside = True
+            for name in _PARAMETER.findall(text.partition("(")[2]):
+                lines.setdefault(name, number)
+        elif inside and _RETURN.match(text):
+            lines.setdefault("output", number)
+            break
+        elif inside and (match := _NAMED.match(text)) is not None:
+            lines.setdefault(match[1], number)
+    return lines
