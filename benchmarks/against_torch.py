@@ -36,7 +36,7 @@ def register_groups(program: Any) -> None:
 
     if dist.is_initialized():
         dist.destroy_process_group()
-    world = max(64, *(group.size or 1 for group in program.groups.values()))
+    world = max([64, *(group.size or 1 for group in program.groups.values())])
     dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
     native = torch._C._distributed_c10d
     for name, group in sorted(program.groups.items()):

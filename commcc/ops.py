@@ -201,6 +201,12 @@ def is_effect(target: Any) -> bool:
 
 
 @lru_cache(maxsize=4096)
+def is_assertion(target: Any) -> bool:
+    """Whether the op only checks something and stops the program when it does not hold."""
+    return op_name(target) in _ASSERTS
+
+
+@lru_cache(maxsize=4096)
 def only_computes(target: Any) -> bool:
     """Whether an op is known to do nothing but compute its result, so that it may go when nobody uses it.
 

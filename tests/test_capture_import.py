@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from commcc.capture import from_exported_program, from_graph_module
 from commcc.capture.devices import relabel
 from commcc.capture.tracing import parameter_gathers
-from commcc.errors import OutputError
+from commcc.errors import InputError, OutputError
 from commcc.program import ProcessGroup
 from commcc.serialization import load, save
 
@@ -211,3 +211,11 @@ def test_exported_program_that_torch_cannot_save(tmp_path):
     next(iter(exported.graph.nodes)).meta["val"] = object()
     with pytest.raises(OutputError, match=r"in\.pt2: torch\.export\.save refuses the program"):
         from_exported_program(exported, tmp_path / "in.pt2")
+
+
+def test_a_graph_that_is_not_in_order():
+    graph = gather_graph()
+    mm = next(node for node in graph.nodes if node.target is ATEN.mm.default)
+    next(node for node in graph.nodes if node.op == "call_function").prepend(mm)
+    with pytest.raises(InputError, match="node 'mm_default' uses 't_default' before it is defined; sort the graph"):
+        from_graph_module(fx.GraphModule(nn.Module(), graph))

@@ -90,10 +90,28 @@ def test_strides_of_outputs_count():
 
 
 def test_storage_of_merged_outputs():
-    before = gradients()
-    differs(before, gradients(lambda g, xs: g.merged_scatter(xs, copy=False)), "alias", "shares storage with output 0")
-    shared = gradients(lambda g, xs: g.merged_scatter(xs, copy=False))
-    differs(shared, before, "alias", "has storage of its own")
+    """Parts that do not overlap behave like tensors of their own; a remark says what is shared."""
+    apart, shared = gradients(), gradients(lambda g, xs: g.merged_scatter(xs, copy=False))
+    for before, after, words in ((apart, shared, "are parts of one storage"), (shared, apart, "are in BEFORE parts")):
+        verdict = verify(before, after)
+        assert verdict.status == "proved", texts(verdict)
+        [remark] = [each for each in verdict.notes if each.rule == "alias"]
+        assert words in remark.text
+        assert "outputs 0, 1, 2 are" in remark.text
+
+
+def test_outputs_that_overlap_are_not_outputs_with_storage_of_their_own():
+    def make(how):
+        g = Graph()
+        both = g(aten.mul.Tensor, g.input("x", 8), 2)
+        parts = [g(aten.slice.Tensor, both, 0, start, start + 4) for start in (0, 2, 4)]
+        if how == "apart":
+            parts = [g(aten.clone.default, part) for part in parts]
+        return g.program(*parts)
+
+    proved(make("shared"), make("shared"))
+    differs(make("apart"), make("shared"), "alias", "output 1 shares storage with output 0")
+    differs(make("shared"), make("apart"), "alias", "output 1 has storage of its own")
 
 
 def test_an_output_that_becomes_a_view_of_an_input():

@@ -21,7 +21,7 @@ from torch import fx
 from torch._ops import OperatorBase, OpOverloadPacket
 from torch.utils._pytree import tree_map
 
-from commcc.errors import OutputError
+from commcc.errors import InputError, OutputError
 from commcc.program import META_KEY, NodeRecord, Note, ProcessGroup, Program
 from commcc.serialization.fx_groups import with_used_groups
 from commcc.serialization.metadata import DERIVED_KEYS, TRACER_KEYS, decode_json, encode_json, is_lost
@@ -113,6 +113,9 @@ def _owner(root: torch.nn.Module, path: str) -> torch.nn.Module:
 
 def _translated(node: fx.Node, mapping: dict[fx.Node, fx.Node]) -> tuple[Any, Any]:
     def look_up(source: fx.Node) -> fx.Node:
+        if source not in mapping:
+            hint = "sort the graph first, as by torch._inductor.pattern_matcher.stable_topological_sort"
+            raise InputError(f"node '{node.name}' uses '{source.name}' before it is defined", hint=hint)
         return mapping[source]
 
     return fx.map_arg(node.args, look_up), fx.map_arg(node.kwargs, look_up)

@@ -1,13 +1,13 @@
 """What a caller sees: inputs, outputs, what is left in memory, what shares storage.
 
-Limits: two inputs are taken not to share storage; storage offsets count only for outputs that are
-views of inputs.
+Limits: two inputs are taken not to share storage.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from commcc.verify.sharing import compare_sharing
 from commcc.verify.sizes import Poly
 from commcc.verify.symbols import mismatch
 from commcc.verify.values import Opaque, Tensor, Value
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from commcc.verify.causes import Pair
-    from commcc.verify.facts import Output, Trace
+    from commcc.verify.facts import Output
     from commcc.verify.verdict import Report
 
 
@@ -118,7 +118,7 @@ def compare_outputs(pair: Pair) -> None:
     if follow:
         shown = ", ".join(follow[:10]) + (", ..." if len(follow) > 10 else "")
         pair.consequences.append(f"{len(follow)} outputs follow from other differences: {shown}")
-    _compare_sharing(pair, old, new)
+    compare_sharing(pair)
 
 
 def _identity(value: Value | None) -> tuple[Any, ...] | None:
@@ -187,54 +187,3 @@ def _compare_layout(pair: Pair, old: Output, new: Output) -> None:
     wrong = mismatch(old.value.meta, new.value.meta)
     if wrong:
         pair.report.differs("output", new.node, f"output {new.path} has {wrong} in BEFORE")
-
-
-# Sharing
-
-
-def _owners(trace: Trace) -> list[tuple[str, str]]:
-    """For each output that is a tensor, the input, constant or first output whose storage it shares."""
-    first: dict[int, tuple[str, str]] = {}
-    for sort, entries in (("input", trace.inputs), ("constant", trace.constants.items())):
-        for name, value in entries:
-            if isinstance(value, Tensor):
-                first.setdefault(value.root, (sort, name))
-    owners = []
-    for output in trace.outputs:
-        if not isinstance(output.value, Tensor):
-            owners.append(("", ""))
-            continue
-        owners.append(first.setdefault(output.value.root, ("output", output.path)))
-    return owners
-
-
-def _compare_sharing(pair: Pair, old: list[Output], new: list[Output]) -> None:
-    was, now = _owners(pair.before), _owners(pair.after)
-    for a, b, before, after in zip(old, new, was, now, strict=True):
-        if not before[0] or not after[0]:
-            continue
-        here = (after[0], pair.renamed.get(after[1], after[1])) if after[0] == "input" else after
-        if before != here:
-            text = f"output {b.path} {_sharing(here, b)}, in BEFORE {_sharing(before, a)}"
-            guess = any(isinstance(o.value, Tensor) and o.value.may_copy for o in (a, b))
-            (pair.report.gap if guess else pair.report.differs)("alias", b.node, text)
-        elif before[0] in ("input", "constant"):
-            _compare_place(pair, a, b, before)
-
-
-def _sharing(owner: tuple[str, str], output: Output) -> str:
-    if owner[0] in ("input", "constant"):
-        return f"is a view of {owner[0]} '{owner[1]}'"
-    if owner == ("output", output.path):
-        return "has storage of its own"
-    return f"shares storage with output {owner[1]}"
-
-
-def _compare_place(pair: Pair, old: Output, new: Output, owner: tuple[str, str]) -> None:
-    if not isinstance(old.value, Tensor) or not isinstance(new.value, Tensor):
-        return
-    if pair.before.memory is None or pair.after.memory is None:
-        return
-    was, now = pair.before.memory.where(old.value), pair.after.memory.where(new.value)
-    if (was.content, was.shape) != (now.content, now.shape):
-        pair.report.differs("alias", new.node, f"output {new.path} is another part of {owner[0]} '{owner[1]}'")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from commcc.verify import launches
 from commcc.verify.arguments import key_of
-from commcc.verify.elements import CAST, counts
+from commcc.verify.elements import CAST, cast, counts
 from commcc.verify.facts import CAST as CASTS
 from commcc.verify.facts import OP, VIEW, Step
 from commcc.verify.fixed import settle
@@ -36,6 +36,10 @@ _ARITHMETIC = {
     "torch.sym_max": "max",
     "torch.sym_min": "min",
 }
+#: Ops that overwrite their targets with the elements of their sources.
+FILLS = frozenset({"aten.copy_.default", "aten._foreach_copy_.default"})
+#: What a regrouping op calls the tensor, or the tensors, that it regroups.
+_OPERANDS = ("self", "a", "tensors", "ag_ins", "rs_ins")
 _SIZES = frozenset({"aten.sym_size.int", "aten.sym_numel.default"})
 
 
@@ -58,9 +62,9 @@ def call(tracer: Tracer, node: fx.Node) -> Value:
     if known is not None:
         return known
     why = ""
-    if facts.explained:
+    if facts.explained or path in FILLS:
         try:
-            return _regrouped(tracer, node, path, arguments)
+            return (filled if path in FILLS else _regrouped)(tracer, node, path, arguments)
         except Impossible as reason:
             keys = tuple(key_of(tracer.table, value) for value in arguments.values())
             tracer.event("value", node, f"{path} cannot run: {reason}", ("impossible", path, keys))
@@ -113,13 +117,14 @@ def _regrouped(tracer: Tracer, node: fx.Node, path: str, arguments: dict[str, An
     tracer.check(node, made, node.meta.get("val"))
     if formed.alias == COPY:
         tracer.trace.copies += 1
-    _note_cast(tracer, node, made, arguments)
+    operand = next((arguments[name] for name in _OPERANDS if name in arguments), None)
+    note_cast(tracer, node, made.content, tensors_in(operand), arguments)
     tracer.host.copied(path, node, arguments, made)
     return made
 
 
 def _formed(tracer: Tracer, node: fx.Node, formed: Formed, index: int, arguments: dict[str, Any]) -> Tensor:
-    name = next((n for n in ("self", "a", "tensors") if n in arguments), "self")
+    name = next((n for n in _OPERANDS if n in arguments), "self")
     operand = arguments[name]
     first = operand[0] if isinstance(operand, tuple) else operand
     device = None if arguments.get("device") is not None else first.meta.device
@@ -135,20 +140,18 @@ def _formed(tracer: Tracer, node: fx.Node, formed: Formed, index: int, arguments
     return made
 
 
-def _note_cast(tracer: Tracer, node: fx.Node, made: Tensor, arguments: dict[str, Any]) -> None:
-    """Record the elements that a conversion converted."""
-    operand = arguments.get("self", arguments.get("a"))
-    if not isinstance(operand, Tensor) or operand.content == made.content:
+def note_cast(tracer: Tracer, node: fx.Node, made: int, operands: list[Tensor], arguments: dict[str, Any]) -> None:
+    """Record the elements that an op which made the content ``made`` of its operands converted."""
+    if not operands or all(operand.content == made for operand in operands):
         return
-    work = counts(tracer.table, made.content)
-    fresh = {source: n for source, n in work.items() if tracer.table.keys[source][0] == CAST}
-    old = tracer.table.sources_of(operand.content)
-    fresh = {source: n for source, n in fresh.items() if source not in old}
+    work = counts(tracer.table, made)
+    old = {source for operand in operands for source in tracer.table.sources_of(operand.content)}
+    fresh = {source: n for source, n in work.items() if tracer.table.keys[source][0] == CAST and source not in old}
     if fresh:
         worked(tracer, node, fresh)
         keys = tuple((name, key_of(tracer.table, value)) for name, value in arguments.items())
-        term = made.content
-        step = Step(node.name, facts_of(node.target).path, CASTS, term, term, keys, (operand.content,), tuple(fresh))
+        contents = tuple(operand.content for operand in operands)
+        step = Step(node.name, facts_of(node.target).path, CASTS, made, made, keys, contents, tuple(fresh))
         tracer.trace.steps.append(step)
 
 
@@ -158,6 +161,36 @@ def worked(tracer: Tracer, node: fx.Node, work: dict[int, Size]) -> None:
     for source, elements in work.items():
         trace.work[source] = trace.work.get(source, 0) + elements
         trace.workers.setdefault(source, node.name)
+
+
+# Writes of known elements
+
+
+def _filled_with(tracer: Tracer, target: Tensor, source: Tensor) -> int:
+    """The content of ``target`` after ``copy_``."""
+    if target.shape is None or target.shape != source.shape or target.dtype is None:
+        raise Undecidable("a copy into another shape")
+    if target.meta.device != source.meta.device or target.meta.device is None:
+        raise Undecidable("a copy between devices")
+    return cast(tracer.table, source.content, target.dtype, ())
+
+
+def filled(tracer: Tracer, node: fx.Node, path: str, arguments: dict[str, Any]) -> Value:
+    """``copy_`` and ``_foreach_copy_``: the targets hold the elements of the sources, converted."""
+    targets, sources = tensors_in(arguments.get("self")), tensors_in(arguments.get("src"))
+    if len(targets) != len(sources) or not targets:
+        raise Undecidable("another number of targets than of sources")
+    contents = tuple(_filled_with(tracer, t, s) for t, s in zip(targets, sources, strict=True))
+    keys = tuple((name, key_of(tracer.table, value)) for name, value in arguments.items())
+    term = tracer.table.intern(("op", path, keys))
+    write(tracer, node, term, targets, contents)
+    tracer.trace.copies += 1
+    for content, source in zip(contents, sources, strict=True):
+        note_cast(tracer, node, content, [source], arguments)
+    made = [tracer.tensor(c, t.meta, node, t) for c, t in zip(contents, targets, strict=True)]
+    for tensor, target in zip(made, targets, strict=True):
+        tensor.may_copy = target.may_copy
+    return made[0] if isinstance(arguments.get("self"), Tensor) else tuple(made)
 
 
 # Ops that are not
@@ -219,14 +252,17 @@ def _written(facts: Aliasing, arguments: dict[str, Any], *, everything: bool) ->
     return [tensor for name in facts.writes for tensor in _all_tensors(arguments.get(name))]
 
 
-def write(tracer: Tracer, node: fx.Node, term: int, written: list[Tensor]) -> None:
-    """Record writes; writing what a launch in flight reads or fills is an event."""
+def write(tracer: Tracer, node: fx.Node, term: int, written: list[Tensor], contents: tuple[int, ...] = ()) -> None:
+    """Record writes; writing what a launch in flight reads or fills is an event.
+
+    contents: what each tensor holds afterwards, where that is known.
+    """
     for place, tensor in enumerate(written):
         storage = tracer.memory.storages[tensor.root]
         for flight in (*storage.reading, *([storage.filling] if storage.filling else [])):
             text = f"writes memory that launch '{flight.node}' still uses: its wait comes later"
             tracer.event("mutation", node, text, ("write", flight.key, facts_of(node.target).path))
-        version = tracer.memory.write(tensor, term, place)
+        version = tracer.memory.write(tensor, term, place, contents[place] if contents else None)
         tracer.trace.versions.add(version)
         tracer.trace.writers.setdefault(version, node.name)
 

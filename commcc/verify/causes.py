@@ -116,6 +116,7 @@ def report_causes(pair: Pair) -> None:
             consequences += 1
     if not pair.changed and not consequences:
         causes = [step for step in causes if step.sort != VIEW]
+    causes = [step for step in causes if step.sort != VIEW or step.operands]  # new memory alone changes nothing
     missing = _missing(pair)
     for step in causes:
         if step.sort == LAUNCH:
@@ -189,9 +190,12 @@ def _report_op(pair: Pair, step: Step, missing: dict[str, list[Step]]) -> None:
 def _rule(pair: Pair, contents: tuple[int | None, ...]) -> str:
     """Reading memory at another time is a matter of mutation, not of value."""
     for content in contents:
-        for source in () if content is None else pair.table.sources_of(content):
-            if pair.table.keys[source][0] == LOAD:
-                return "mutation"
+        if content is None:
+            continue
+        if content in pair.before.written or content in pair.after.written:
+            return "mutation"
+        if any(pair.table.keys[source][0] == LOAD for source in pair.table.sources_of(content)):
+            return "mutation"
     return "value"
 
 

@@ -52,6 +52,10 @@ class Words:
 
     def content(self, content: int, level: int = 0) -> str:
         """What a tensor holds."""
+        writer = self._before.written.get(content) or self._after.written.get(content)
+        return self._content(content, level) + (f" after the write by '{writer}'" if writer else "")
+
+    def _content(self, content: int, level: int) -> str:
         items = self._table.layout_of(content)
         if items is None:
             return self.source(content, level)
@@ -80,9 +84,11 @@ class Words:
         if kind == BITS:
             return f"{self.source(key[1], level + 1)} viewed as {key[2].removeprefix('torch.')}"
         if kind == LOAD:
-            writer = self._before.writers.get(key[4]) or self._after.writers.get(key[4]) or "a write"
-            return f"{name or 'memory'} after the write by '{writer}'"
+            return f"{name or 'memory'} after the write by '{self._writer(key[4])}'"
         return name or "a value that no node has a name for"
+
+    def _writer(self, version: int) -> str:
+        return self._before.writers.get(version) or self._after.writers.get(version) or "a write"
 
     def inner(self, source: int) -> str:
         """What a collective is given."""

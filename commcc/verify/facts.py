@@ -76,6 +76,8 @@ class Trace:
     names: first node that holds a content. sources, versions: all that occur. work: elements moved or
     converted, by source; workers: the first node that did it. random, effects: term and node, in order.
     constants: what ``get_attr`` nodes read, by name. writers: the node that made each version.
+    rows: rank in each group as gathers in place take it to be, and the first that does.
+    written: contents that were read after a write had put them there, and the last node that wrote there.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -92,6 +94,8 @@ class Trace:
     outputs: list[Output] = field(default_factory=list)
     structure: str = ""
     writers: dict[int, str] = field(default_factory=dict)
+    written: dict[int, str] = field(default_factory=dict)
+    rows: dict[str, tuple[Size, str]] = field(default_factory=dict)
     constants: dict[str, Value] = field(default_factory=dict)
     copies: int = 0
     launches: int = 0

@@ -17,6 +17,7 @@ from commcc.verify.elements import BROADCAST, REDUCE, Over, counts, gather, poin
 from commcc.verify.facts import LAUNCH, OP, Step
 from commcc.verify.memory import Flight
 from commcc.verify.opfacts import facts_of
+from commcc.verify.places import Run, runs_of
 from commcc.verify.sizes import Undecidable, product
 from commcc.verify.strides import contiguous_strides, is_contiguous
 from commcc.verify.values import Meta, Shape, Tensor, Value, tensors_in
@@ -42,7 +43,10 @@ def launch(tracer: Tracer, node: fx.Node, fact: CollectiveOp) -> Value:
     made, why = _described(tracer, fact, inputs, outs, arguments)
     if why:
         table.undecided.setdefault(term, why)
-    calls.write(tracer, node, term, outs)
+    for tensor, out in zip(inputs, outs, strict=False):
+        if tensor.root == out.root and fact.kind is Kind.ALL_GATHER:
+            _in_place(tracer, node, (tensor, out), str(arguments.get("group_name")))
+    calls.write(tracer, node, term, outs, tuple(content for content, _ in made))
     if made:
         value = _explained(tracer, node, fact, made, outs)
     else:
@@ -125,6 +129,36 @@ def _explained(
     for result, said in zip(results, vals, strict=False):
         tracer.check(node, result, said)
     return tuple(results) if fact.coalesced else results[0]
+
+
+def _in_place(tracer: Tracer, node: fx.Node, ends: tuple[Tensor, Tensor], group: str) -> None:
+    """A gather that sends part of its own output must send the row of its rank, and a rank has one row in a group."""
+    try:
+        sent, filled = (_run(tracer, tensor) for tensor in ends)
+    except Undecidable as reason:
+        tracer.event("collective", node, f"gathers in place from a part of its output: {reason}", ("in place", group))
+        return
+    row = (sent.start - filled.start) // sent.length
+    if row * sent.length != sent.start - filled.start or not 0 <= row * sent.length < filled.length:
+        text = f"gathers in place, but what it sends is no row of its output: {sent.length} elements from {sent.start}"
+        tracer.event("collective", node, text, ("in place", group, sent, filled))
+        return
+    known = tracer.trace.rows.setdefault(group, (row, node.name))
+    if known[0] != row:
+        text = f"gathers in place as rank {row} of group '{group}', where '{known[1]}' is rank {known[0]}"
+        tracer.event("collective", node, text, ("in place", group, row, known[0]))
+
+
+def _run(tracer: Tracer, tensor: Tensor) -> Run:
+    """The run of elements that a tensor is in its storage."""
+    owner = tracer.memory.storages[tensor.root].owner
+    if owner is None:
+        raise Undecidable("a storage that nobody owns")
+    places = [tracer.memory.where(each).content for each in (owner, tensor)]
+    runs = runs_of(tracer.table, *places)
+    if len(runs) != 1 or not all(isinstance(n, int) for n in runs[0][:2]) or runs[0].length == 0:
+        raise Undecidable("it is not one run of elements")
+    return runs[0]
 
 
 def _take_off(tracer: Tracer, node: fx.Node, value: Value, inputs: list[Tensor]) -> None:

@@ -4,14 +4,20 @@ Every tensor lives in a storage. A write ends a version of the storage; a tensor
 earlier version reads as a *load* term, which names where the tensor is in its storage and all that was
 written there, in order::
 
-    copy_(x, y)        version 1 of x's storage = write(version 0, at x, copy_(x, y))
+    add_(x, y)         version 1 of x's storage = write(version 0, at x, add_(x, y))
     relu(x)            before: relu of x; after: relu of load(at x, version 1)
 
-Swapping a read and a write, or two writes, thus changes terms. A launch in flight reads its inputs and
-fills its outputs until its wait; :class:`Storage` says so, and the tracer objects to touching them.
+Swapping a read and a write, or two writes, thus changes terms. Where it is known which elements a write
+brings, the elements of the whole storage are tracked instead, and reading is looking them up::
 
-Limits: a write to part of a storage ends the version of all of it, so a rewrite that relies on two
-parts not overlapping is not proved.
+    copy_(x[2:4], y)   x's storage = x[0:2] y x[4:6]
+    relu(x[4:6])       relu of x[4:6], written to or not
+
+A launch in flight reads its inputs and fills its outputs until its wait; :class:`Storage` says so, and the
+tracer objects to touching them.
+
+Limits: a write of unknown elements to part of a storage ends the version of all of it, so a rewrite that
+relies on two such parts not overlapping is not proved.
 """
 
 from __future__ import annotations
@@ -19,7 +25,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from commcc.verify.sizes import Size, product
+from commcc.verify.places import spliced
+from commcc.verify.sizes import Size, Undecidable, product
 from commcc.verify.values import Meta, Tensor
 
 if TYPE_CHECKING:
@@ -30,6 +37,7 @@ if TYPE_CHECKING:
 SLOT = "slot"
 LOAD = "load"
 WRITE = "write"
+INITIAL = "initial"
 
 
 @dataclass
@@ -47,11 +55,15 @@ class Flight:
 
 @dataclass
 class Storage:
-    """One storage: its owner, its version, and the launches that use it now."""
+    """One storage: its owner, its version, and the launches that use it now.
+
+    version: term of all writes, None before the first. content: its elements now, None when they are not known.
+    """
 
     owner: Tensor | None = None
     writes: int = 0
     version: int | None = None
+    content: int | None = None
     filling: Flight | None = None
     launched: bool = False
     reading: list[Flight] = field(default_factory=list)
@@ -87,6 +99,11 @@ class Memory:
         if storage.writes == tensor.stamp:
             return tensor
         place = self.where(tensor)
+        seen = self._seen(tensor, storage)
+        if seen is not None:
+            return Tensor(
+                seen, tensor.meta, tensor.root, storage.writes, tensor.base, tensor.via, tensor.may_copy, place
+            )
         numel: Size | None = None if tensor.shape is None else product(tensor.shape)
         key = (LOAD, place.content, place.shape, tensor.dtype, self.version(tensor.root))
         content = self._table.source(key, numel, tensor.dtype)
@@ -94,22 +111,61 @@ class Memory:
             content, tensor.meta, tensor.root, storage.writes, tensor.base, tensor.via, tensor.may_copy, place
         )
 
+    def _seen(self, tensor: Tensor, storage: Storage) -> int | None:
+        """The content of a view of a storage whose elements are known; None where they are not.
+
+        What may be a copy is not looked up: if it is one, it holds what was there when it was made.
+        """
+        owner = storage.owner
+        if storage.content is None or owner is None or tensor.may_copy:
+            return None
+        chain: list[Tensor] = []
+        at: Tensor | None = tensor
+        while at is not None and at is not owner:
+            chain.append(at)
+            at = at.base
+        if at is None:
+            return None
+        seen = Tensor(storage.content, owner.meta, owner.root)
+        for view in reversed(chain):
+            if view.via is not None:
+                seen = self._replay(view, seen)
+        return seen.content if seen.shape == tensor.shape else None
+
     def version(self, root: int) -> int:
         """The term of all that was written to a storage, and what it held at first."""
         storage = self.storages[root]
         if storage.version is not None:
             return storage.version
         owner = storage.owner
-        return self._table.intern(("initial", None if owner is None else owner.content))
+        return self._table.intern((INITIAL, None if owner is None else owner.content))
 
-    def write(self, tensor: Tensor, by: int, place: int) -> int:
-        """Record that the op with term ``by`` writes ``tensor``, its ``place``-th target; the new version's term."""
+    def write(self, tensor: Tensor, by: int, place: int, content: int | None = None) -> int:
+        """Record that the op with term ``by`` writes ``tensor``, its ``place``-th target; the new version's term.
+
+        content: what the tensor holds from now on, where that is known.
+        """
         storage = self.storages[tensor.root]
         at = self.where(tensor)
         before = self.version(tensor.root)
-        storage.version = self._table.intern((WRITE, before, at.content, at.shape, by, place))
+        storage.content = None if content is None or tensor.may_copy else self._filled(storage, at, content)
+        if storage.content is None:
+            storage.version = self._table.intern((WRITE, before, at.content, at.shape, by, place))
+        else:
+            storage.version = self._table.intern((INITIAL, storage.content))
         storage.writes += 1
         return storage.version
+
+    def _filled(self, storage: Storage, at: Tensor, content: int) -> int | None:
+        """The elements of a storage of which the part at ``at`` is overwritten; None when that cannot be told."""
+        owner = storage.owner
+        if owner is None:
+            return None
+        known = owner.content if storage.writes == 0 else storage.content
+        try:
+            return spliced(self._table, self._slot(owner).content, known, at.content, content)
+        except Undecidable:
+            return None
 
     def where(self, tensor: Tensor) -> Tensor:
         """The tensor as a view of a storage whose elements are numbered: which of them it holds."""

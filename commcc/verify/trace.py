@@ -127,6 +127,9 @@ class Tracer:
         fresh = self.memory.current(tensor)
         if fresh is not tensor:
             self.saw(fresh.content, name)
+            if fresh.content != tensor.content:
+                writer = self.trace.writers.get(self.memory.version(tensor.root), "")
+                self.trace.written.setdefault(fresh.content, writer)
         return fresh
 
     def event(self, rule: str, node: fx.Node, text: str, key: tuple[Any, ...]) -> None:
@@ -260,7 +263,9 @@ class Tracer:
                 pass
         keys = tuple((name, key_of(self.table, value)) for name, value in arguments.items())
         numel = None if view.shape is None else product(view.shape)
-        term = self.table.intern(("out", self.table.intern(("op", path, keys)), index))
+        term = self.table.intern(("op", path, keys))
+        if isinstance(node.meta.get("val"), (tuple, list)):
+            term = self.table.intern(("out", term, index))
         return Tensor(self.table.source(("array", term), numel, view.dtype), view.meta, place.root)
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from commcc.verify import shapes
 from commcc.verify.cutting import cut, cut_all, explicit_rows, rows_of
 from commcc.verify.layout import Items, Loop, intern, items_of, total
+from commcc.verify.prebucket import gather_buffer
 from commcc.verify.shapes import COPY, VIEW, Formed, dimension, known, size_in, sizes_in
 from commcc.verify.sizes import Impossible, Size, Undecidable, product
 from commcc.verify.strides import contiguous_strides, is_contiguous
@@ -227,6 +228,20 @@ def _stack(table: Terms, a: Arguments) -> Formed:
     return _cat(table, {"tensors": tuple(parts), "dim": a["dim"]})
 
 
+def _scatter_buffer(table: Terms, a: Arguments) -> Formed:
+    """``bucketing._pre_bucket_reduce_scatter``: see :mod:`commcc.verify.prebucket`."""
+    ranks, parts = size_in(a["group_size"]), []
+    for tensor in a["rs_ins"]:
+        part, shape = known(tensor)
+        row = product(shape) // ranks
+        if row * ranks != product(shape):
+            raise Impossible("an input that does not divide by the group size")
+        strides = contiguous_strides((ranks, row))
+        parts.append(Tensor(part.content, part.meta._replace(shape=(ranks, row), strides=strides), part.root))
+    formed = _cat(table, {"tensors": tuple(parts), "dim": 1})
+    return formed._replace(shape=(product(formed.shape),), strides=(1,))
+
+
 _OPS: dict[str, Callable[[Terms, Arguments], Formed | tuple[Formed, ...]]] = {
     "aten.view.default": shapes.view,
     "aten._unsafe_view.default": shapes.view,
@@ -254,6 +269,8 @@ _OPS: dict[str, Callable[[Terms, Arguments], Formed | tuple[Formed, ...]]] = {
     "aten.unbind.int": _unbind,
     "aten.cat.default": _cat,
     "aten.stack.default": _stack,
+    "bucketing._pre_bucket_all_gather.default": gather_buffer,
+    "bucketing._pre_bucket_reduce_scatter.default": _scatter_buffer,
 }
 
 

@@ -1,8 +1,8 @@
 """Is the same work done: ops, collectives and conversions, no more and no less.
 
 Ops are counted by term; collectives and conversions by the elements of every source, so that a merged
-launch counts for its members. Random ops and effects must come in the same order; host syncs must be the same,
-in any order (what they read is checked by :mod:`commcc.verify.host`).
+launch counts for its members. Random ops and effects must come in the same order; host syncs and assertions
+must be the same, in any order (what they read is checked by :mod:`commcc.verify.host`).
 
 Limits: copies and views are free: they are counted, not compared.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from commcc.ops import aliasing, is_effect, is_host_sync, is_random, is_unknown_communication
+from commcc.ops import aliasing, is_assertion, is_effect, is_host_sync, is_random, is_unknown_communication
 from commcc.verify.causes import is_work
 from commcc.verify.elements import CAST
 from commcc.verify.sizes import Undecidable
@@ -101,19 +101,23 @@ def _origin(pair: Pair, source: int) -> tuple[int, ...]:
 
 
 def compare_sequences(pair: Pair) -> None:
-    """Random ops and effects, in order; host syncs in any."""
+    """Random ops and effects, in order; host syncs and assertions in any."""
     _compare_sequence(pair, "random", pair.before.random, pair.after.random)
-    sorted_out = _host_syncs_last(pair.before.effects, pair.old_nodes)
-    _compare_sequence(pair, "effect", sorted_out, _host_syncs_last(pair.after.effects, pair.new_nodes))
+    sorted_out = _unordered_last(pair.before.effects, pair.old_nodes)
+    _compare_sequence(pair, "effect", sorted_out, _unordered_last(pair.after.effects, pair.new_nodes))
     pair.report.checked["random_ops"] = len(pair.before.random)
     pair.report.checked["effects"] = len(pair.before.effects)
 
 
-def _host_syncs_last(effects: list[tuple[int, str]], nodes: Mapping[str, fx.Node]) -> list[tuple[int, str]]:
-    """Effects in their order, then host syncs in an order that is the same in every graph that has the same ones."""
-    syncs = [each for each in effects if each[1] in nodes and is_host_sync(nodes[each[1]].target)]
-    kept = set(syncs)
-    return [each for each in effects if each not in kept] + sorted(syncs)
+def _unordered_last(effects: list[tuple[int, str]], nodes: Mapping[str, fx.Node]) -> list[tuple[int, str]]:
+    """Effects in their order, then what may come in any: host syncs and assertions, sorted by what they ask for."""
+    free = [each for each in effects if each[1] in nodes and _any_order(nodes[each[1]].target)]
+    kept = set(free)
+    return [each for each in effects if each not in kept] + sorted(free)
+
+
+def _any_order(target: object) -> bool:
+    return is_host_sync(target) or is_assertion(target)
 
 
 def _compare_sequence(pair: Pair, rule: str, old: list[tuple[int, str]], new: list[tuple[int, str]]) -> None:

@@ -1,0 +1,194 @@
+"""Verdicts on what PyTorch's own bucketing and overlap passes make of real graphs."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import operator
+from collections import Counter
+
+import pytest
+import torch
+
+from commcc.ops import collective_of, op_name
+from commcc.serialization import load, save
+from commcc.verify import verify
+from tests.step_graphs import on_cpu, sample
+from tests.torch_passes import PASSES, groups_of, run_pass
+from tests.verify_graphs import Graph, aten, c10d, differs, proved, texts
+
+GRAPHS = ("tiny_llama_hsdp_bw", "tiny_moe_ep2_fw")
+
+
+def launches(program):
+    return Counter(
+        str(node.target) for node in program.graph.nodes if node.op == "call_function" and collective_of(node.target)
+    )
+
+
+@pytest.fixture(scope="module", params=GRAPHS)
+def results(request):
+    """A graph, and what each pass makes of it."""
+    program = on_cpu(sample(request.param))
+    made = {}
+    with groups_of(program):
+        for name in PASSES:
+            with contextlib.suppress(AttributeError, ImportError, TypeError, NotImplementedError):
+                made[name] = run_pass(program, name)  # fails where this PyTorch lacks the pass or the mode
+    return program, made
+
+
+def test_they_are_the_same_program(results):
+    program, made = results
+    assert made
+    for name, after in made.items():
+        verdict = verify(program, after)
+        assert verdict.status == "proved", f"{name}: {texts(verdict)}"
+
+
+def test_some_of_them_merge(results):
+    program, made = results
+    before = sum(launches(program).values())
+    assert any(sum(launches(after).values()) < before for after in made.values())
+
+
+def test_and_so_are_they_when_read_from_a_file(results, tmp_path):
+    program, made = results
+    for name, after in list(made.items())[::4]:
+        path = tmp_path / "after.fx.txt"
+        save(after, path)
+        verdict = verify(program, load(path))
+        assert verdict.status == "proved", f"{name}: {texts(verdict)}"
+
+
+@pytest.mark.parametrize("name", ["gathers, copied into place", "gathers, one op lays out"])
+def test_parts_of_a_merged_gather_that_are_exchanged_are_found(name):
+    program = on_cpu(sample("tiny_llama_fsdp2_bw"))
+    with groups_of(program):
+        after = run_pass(program, name)
+    pair = _equal_parts(after.graph)
+    pair[0].args, pair[1].args = pair[1].args, pair[0].args
+    assert verify(program, after).status == "different"
+
+
+def _equal_parts(graph):
+    for split in graph.nodes:
+        if split.op == "call_function" and op_name(split.target) == "aten.split_with_sizes":
+            parts = [user for user in split.users if user.target is operator.getitem]
+            pairs = itertools.combinations(parts, 2)
+            return next(pair for pair in pairs if pair[0].meta["val"].shape == pair[1].meta["val"].shape)
+    raise AssertionError("no merged gather")
+
+
+# Gathers into a buffer that is laid out by hand
+
+
+def in_place(rank=0, second=None, lengths=(8, 8), order=(0, 1), filled=True):
+    """Two gathers over four ranks, each by a copy into its own output; BEFORE has plain ones."""
+    g = Graph()
+    made = []
+    for name, row in (("x", rank), ("y", rank if second is None else second)):
+        halves = [g.input(f"{name}{i}", 4) for i in (0, 1)]
+        if rank is None:
+            made.append(g.gather(g(aten.cat.default, halves), "0", 4))
+            continue
+        out = g(aten.empty.memory_format, [32], device="cpu")
+        part = g(aten.slice.Tensor, out, 0, lengths[0] * row, lengths[0] * row + lengths[1])
+        for i in order if filled else ():
+            g(aten.copy_.default, g(aten.slice.Tensor, part, 0, 4 * i, 4 * i + 4), halves[i])
+        made.append(g.wait(g(c10d.all_gather_into_tensor_out.default, part, 4, "0", out=out)))
+    return g.program(*[g(aten.mul.Tensor, each, 2) for each in made])
+
+
+PLAIN = {"rank": None}
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_buffer_that_is_filled_piece_by_piece(rank):
+    proved(in_place(**PLAIN), in_place(rank=rank))
+    proved(in_place(**PLAIN), in_place(rank=rank, order=(1, 0)))
+
+
+def test_a_rank_has_one_row_in_a_group():
+    differs(in_place(**PLAIN), in_place(rank=1, second=2), "collective", "as rank 2 of group '0'")
+
+
+def test_what_is_sent_in_place_is_a_row_of_the_output():
+    differs(in_place(**PLAIN), in_place(rank=1, lengths=(6, 8)), "collective", "no row of its output")
+
+
+def test_a_buffer_that_is_not_filled():
+    assert verify(in_place(**PLAIN), in_place(filled=False)).status == "different"
+
+
+def test_a_buffer_that_is_filled_by_half():
+    assert verify(in_place(**PLAIN), in_place(order=(0,))).status == "different"
+
+
+def test_a_buffer_that_is_overwritten_before_it_is_sent():
+    assert verify(in_place(**PLAIN), in_place(order=(0, 1, 0, 1))).status == "proved"
+
+    def make(damaged):
+        g = Graph()
+        x, y = g.input("x", 8), g.input("y", 4)
+        out = g(aten.empty.memory_format, [8], device="cpu")
+        g(aten.copy_.default, out, x)
+        if damaged:
+            g(aten.copy_.default, g(aten.slice.Tensor, out, 0, 2, 6), y)
+        return g.program(g(aten.sin.default, out), g(aten.cos.default, y))
+
+    assert verify(make(False), make(True)).status == "different"
+
+
+# The ops that lay out buffers
+
+
+def laid_out(how, dtypes=(torch.bfloat16, torch.bfloat16), rank=1, groups=None):
+    """Gathers over two ranks of two tensors converted to bfloat16, by the op of PyTorch's pass or one by one."""
+    from torch._inductor.fx_passes import bucketing
+
+    g = Graph()
+    xs = [g.input("x", 4, 2), g.input("y", 6)]
+    if how == "single":
+        cast = [g(aten._to_copy.default, x, dtype=torch.bfloat16) for x in xs]
+        return g.program(*[g(aten.mul.Tensor, g.gather(x, "0", 2), 2) for x in cast])
+    numbers = [bucketing._ALL_DTYPES.index(dtype) for dtype in dtypes]
+    op = torch.ops.bucketing._pre_bucket_all_gather.default
+    extra = [] if groups is None else [groups]
+    buffer = g(op, xs if how == "merged" else xs[::-1], 2, torch.bfloat16, numbers, rank, *extra)
+    row = g(aten.slice.Tensor, buffer, 0, 14 * rank, 14 * rank + 14)
+    waited = g.wait(g(c10d.all_gather_into_tensor_out.default, row, 2, "0", out=buffer))
+    parts = g.parts(g(aten.view.default, waited, [2, 14]), [8, 6], 1)
+    shapes = [(8, 2), (12,)]
+    return g.program(*[g(aten.mul.Tensor, g.shaped(part, shape), 2) for part, shape in zip(parts, shapes, strict=True)])
+
+
+def test_the_op_that_lays_out_a_gather():
+    proved(laid_out("single"), laid_out("merged"))
+    proved(laid_out("single"), laid_out("merged", rank=0))
+    assert verify(laid_out("single"), laid_out("reversed")).status == "different"
+    assert verify(laid_out("single"), laid_out("merged", dtypes=(torch.float16, torch.bfloat16))).status == "different"
+
+
+def test_inputs_that_the_op_leaves_out():
+    if len(torch.ops.bucketing._pre_bucket_all_gather.default._schema.arguments) < 6:
+        pytest.skip("this PyTorch copies all inputs at once")
+    proved(laid_out("single"), laid_out("merged", groups=[0, -1, 1]))
+    assert verify(laid_out("single"), laid_out("merged", groups=[0, -1])).status != "proved"
+
+
+def test_the_op_that_lays_out_a_scatter():
+    import torch._inductor.fx_passes.bucketing  # registers it
+
+    def make(how):
+        g = Graph()
+        xs = [g.input("x", 4, 2), g.input("y", 6)]
+        if how == "single":
+            return g.program(*[g(aten.mul.Tensor, g.scatter(x, "sum", "0", 2), 2) for x in xs])
+        op = torch.ops.bucketing._pre_bucket_reduce_scatter.default
+        waited = g.scatter(g(op, xs if how == "merged" else xs[::-1], 2), "sum", "0", 2)
+        parts = g.parts(waited, [4, 3], 0)
+        return g.program(g(aten.mul.Tensor, g.shaped(parts[0], (2, 2)), 2), g(aten.mul.Tensor, parts[1], 2))
+
+    proved(make("single"), make("merged"))
+    assert verify(make("single"), make("reversed")).status == "different"
