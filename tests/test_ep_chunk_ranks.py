@@ -9,7 +9,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from commcc.pipeline import run
+from commcc.pipelines import from_preset
 from commcc.serialization import save
+from tests.captured_steps import captured
 from tests.step_graphs import on_cpu, sample
 from tests.test_ep_chunk_numbers import cut
 from tests.test_real_ranks import replay
@@ -20,6 +23,18 @@ pytestmark = [
     pytest.mark.ranks,
     pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch without distributed"),
 ]
+
+
+def test_experts_over_all_ranks(tmp_path):
+    """The whole preset on a step in which all four ranks exchange tokens, in float32."""
+    made = run(captured(4), from_preset("ep-overlap")).program
+    before, after = tmp_path / "before.fx.txt", tmp_path / "after.fx.txt"
+    save(on_cpu(captured(4), torch.float32), before)
+    save(on_cpu(made, torch.float32), after)
+    job = {"name": "all four", "before": str(before), "after": str(after), "within": str(WITHIN[torch.float32])}
+    code, verdicts = replay(4, [job], tmp_path)
+    assert [v["difference"] for rank in verdicts for v in rank] == [None] * 4
+    assert code == 0 and not any(v["nan"] for rank in verdicts for v in rank)
 
 
 @pytest.mark.parametrize(("name", "ranks"), [("tiny_deepseek_ep2", 2), ("tiny_deepseek_fsdp4_ep2", 4)])

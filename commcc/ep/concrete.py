@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_map
 
 from commcc import ops
 from commcc.errors import InputError
+from commcc.index.hints import SizeHints
 from commcc.serialization.propagate import context_of
 from commcc.serialization.shapes import requires_grad_of
 
@@ -65,17 +66,29 @@ def _marks(graph: fx.Graph) -> Iterator[tuple[fx.Node, Any]]:
                 yield node, place[HINTS]
 
 
+def recorded_sizes(program: Program) -> dict[str, int]:
+    """The number that every symbol of an input had when the graph was made, where that is on record: in the header of
+    its file, or with the symbol itself.
+    """
+    hints = SizeHints({}, program.header)
+    found = {name: hints.value(size) for name, size in _input_sizes(program.graph)}
+    return {name: number for name, number in found.items() if number is not None and 0 < number <= LARGEST}
+
+
 def input_symbols(graph: fx.Graph) -> set[str]:
     """Names of the symbols that are a whole size of an input, or an input themselves: what a caller can fix."""
-    found: set[str] = set()
+    return {name for name, _ in _input_sizes(graph)}
+
+
+def _input_sizes(graph: fx.Graph) -> Iterator[tuple[str, Any]]:
+    """Sizes and strides of inputs, and inputs that are sizes, which are one symbol each; with its name."""
     for node in graph.find_nodes(op="placeholder"):
         val = node.meta.get("val")
         sizes = (*val.shape, *val.stride()) if isinstance(val, torch.Tensor) else (val,)
         for size in sizes:
             expr = getattr(getattr(size, "node", None), "expr", None)
             if isinstance(expr, sympy.Symbol):
-                found.add(expr.name)
-    return found
+                yield expr.name, size
 
 
 def symbols_of(value: Any) -> set[str]:

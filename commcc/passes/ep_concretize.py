@@ -13,6 +13,9 @@ costs: this pass puts the number in, into arguments, shapes, strides and sub-gra
 3. Strides are rewritten, not computed again; nothing is run.
 4. A graph without such symbols is left as it is.
 
+``symbols=known`` takes all symbols of inputs whose number is on record: marked, in the header of the file, or kept
+with a symbol that was traced from an example. Numbers of ``--hint`` change estimates only, and are not taken.
+
 The result fits inputs of that size only, and says so (``fixed`` in the header of the file); ``commcc verify`` then
 compares it with the graph before for inputs of that size.
 
@@ -40,7 +43,7 @@ if TYPE_CHECKING:
     from commcc.program import Program
     from commcc.terms import Json
 
-MARKED = "marked"
+MARKED, KNOWN = "marked", "known"
 
 
 @dataclass(frozen=True)
@@ -52,14 +55,15 @@ class EpConcretize(ProgramPass):
 
     symbols: str | tuple[str, ...] = option(
         MARKED,
-        "symbols and their numbers, u0=160:u3=32, or marked (those that inputs mark, and the numbers given there)",
+        "symbols and their numbers, u0=160:u3=32; marked: those that inputs mark, with the numbers given there; known: "
+        "all sizes of inputs whose number when the graph was made is on record",
         type="names",
-        choices=(MARKED,),
+        choices=(MARKED, KNOWN),
     )
 
     def problems(self) -> Iterator[str]:
         """Texts that are no symbol with a number."""
-        if self.symbols == MARKED:
+        if self.symbols in (MARKED, KNOWN):
             return
         texts = (self.symbols,) if isinstance(self.symbols, str) else self.symbols
         for text in texts:
@@ -87,10 +91,12 @@ class EpConcretize(ProgramPass):
         )
 
     def _numbers(self, program: Program) -> tuple[dict[str, int], str]:
-        from commcc.ep.concrete import input_symbols, marked_sizes
+        from commcc.ep.concrete import input_symbols, marked_sizes, recorded_sizes
 
         if self.symbols == MARKED:
             numbers, source = marked_sizes(program), "marked at an input"
+        elif self.symbols == KNOWN:
+            numbers, source = {**recorded_sizes(program), **marked_sizes(program)}, "on record"
         else:
             texts = (self.symbols,) if isinstance(self.symbols, str) else self.symbols
             pairs = (text.partition("=") for text in texts)
@@ -146,7 +152,7 @@ def _checked(program: Program, sizes: Sizes) -> dict[str, int]:
 
 def _report(numbers: dict[str, int], counts: dict[str, int], text: str) -> dict[str, Json]:
     return {
-        "fixed": text or "none: the graph marks no size",
+        "fixed": text or "none: no size is to be fixed",
         "symbols": dict(numbers),
         "values_rewritten": counts["values"],
         "sizes_gone": counts["known"],

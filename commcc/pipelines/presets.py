@@ -42,7 +42,8 @@ PRESETS = (
     ),
     Preset(
         "ep-overlap",
-        "tag,dedup,ep-chunk,groups,bucket{strategy=module,modules=transformer_block},ep-schedule,ep-concretize",
+        "ep-concretize{symbols=known},tag,dedup,ep-chunk,groups,"
+        "bucket{strategy=module,modules=transformer_block},ep-schedule",
         "cut the tokens of expert-parallel layers in chunks, and run exchanges while other chunks compute",
     ),
     Preset("auto", "bucket{strategy=auto},reorder", "merge what pays under the cost model, then schedule for overlap"),

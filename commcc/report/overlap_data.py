@@ -29,7 +29,9 @@ NOTHING = "."
 
 
 def overlap(result: RunResult) -> dict[str, Json]:
-    """Keys of the document: ``regions`` of the graph that goes out, ``exchanges`` and ``hidden`` of all graphs."""
+    """Keys of the document: ``regions`` of the graph that goes out, ``exchanges`` and ``hidden`` of all graphs, and
+    ``fixed``, the sizes that are numbers now.
+    """
     from commcc.ep.annotations import annotations_of
     from commcc.ep.regions import regions_of
 
@@ -40,7 +42,9 @@ def overlap(result: RunResult) -> dict[str, Json]:
     changed = [step for step in result.steps if step.changed]
     hidden: list[Json] = [_hidden("as it came", result.first)]
     hidden += [_hidden(step.options_text, step.after) for step in changed]
-    return {"regions": regions, "exchanges": _exchanges(result.first, last), "hidden": hidden}
+    found = result.program.header.get("fixed")
+    fixed: dict[str, Json] = dict(found) if isinstance(found, dict) else {}
+    return {"fixed": fixed, "regions": regions, "exchanges": _exchanges(result.first, last), "hidden": hidden}
 
 
 def _region(seen: Snapshot, region: Region, counting: set[int]) -> dict[str, Json]:

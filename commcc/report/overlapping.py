@@ -37,6 +37,9 @@ def view(document: Document) -> list[RenderableType]:
     shown: list[RenderableType] = [_hidden(document["hidden"]), "", _exchanges(document["exchanges"])]
     for group in _alike(document["regions"]):
         shown += ["", Lanes(_heading(group), group[0]["lanes"])]
+    if document["fixed"]:
+        sizes = ", ".join(f"{name} = {number}" for name, number in document["fixed"].items())
+        shown += ["", Text(printable(f"for inputs with {sizes} only: other sizes need a graph of their own"), "yellow")]
     if document["regions"]:
         shown += ["", Text(_LEGEND, style="dim")]
     return shown

@@ -99,10 +99,11 @@ def _grid(view: View, root: str, drafts: list[Draft], policy: str) -> Grid:
     free = next((node for node in entering if view.free_symbols(node)), None)
     if free is not None:
         symbol = view.free_symbols(free)[0]
+        number = view.recorded.get(symbol, "NUMBER")
         raise InputError(
             f"{described(view.nodes[free])} enters it with a size that is not fixed: {symbol}",
             where=f"region '{root}'",
-            hint=f"fix it before, with ep-concretize{{symbols={symbol}=NUMBER}}, then cut",
+            hint=f"fix it before, with ep-concretize{{symbols={symbol}={number}}}, then cut",
         )
     grid = infer([tuple(view.nodes[node].meta["val"].shape) for node in entering], policy)
     if grid is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from commcc import ops
 from commcc.ep.annotations import annotations_of
 from commcc.ep.chunk.lab import symbol_ranges
+from commcc.ep.concrete import recorded_sizes
 from commcc.terms import Kind
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ _FIXED = (
 class View:
     """Facts of every node. data: it depends on an input that is no parameter and no buffer. constant: it depends on no
     input. alive: its result is used, or it does more than compute one. number: of each node. loose: nodes that belong
-    to no module, or take one of several results. chosen: symbols in the shapes of inputs.
+    to no module, or take one of several results. chosen: symbols in the shapes of inputs. recorded: the numbers that
+    these had when the graph was made.
     """
 
     index: GraphIndex
@@ -45,6 +47,7 @@ class View:
     number: dict[fx.Node, int]
     loose: tuple[int, ...]
     chosen: frozenset[str]
+    recorded: dict[str, int]
 
     def within(self, node: int, root: str) -> bool:
         module = self.notes[node].module
@@ -117,4 +120,5 @@ def view_of(program: Program, index: GraphIndex) -> View:
         number={node: i for i, node in enumerate(nodes)},
         loose=tuple(i for i, note in enumerate(notes) if not note.module or ops.is_getitem(nodes[i].target)),
         chosen=_chosen(nodes, index),
+        recorded=recorded_sizes(program),
     )
