@@ -4,7 +4,7 @@
 code  meaning
 ====  ==========================================================================
 0     done; for ``verify``: the same program
-1     findings: not the same program, or not proved to be
+1     findings: not the same program, or not proved to be; for ``lint``: errors
 2     wrong use, or input that cannot be read; nothing was written
 3     a bug in commcc, among them a rewrite that did not pass its own verification
 130   interrupted
@@ -55,6 +55,7 @@ COMMANDS = {
     "ep-dense": "commcc.cli.rewriting:pass_command",
     "async-tp": "commcc.cli.rewriting:pass_command",
     "explain": "commcc.cli.explain:command",
+    "lint": "commcc.cli.lint:command",
     "verify": "commcc.cli.verify:command",
     "diff": "commcc.cli.diff:command",
     "convert": "commcc.cli.convert:command",

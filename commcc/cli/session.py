@@ -97,6 +97,10 @@ class Session:
                 text = "".join(line.rstrip() + "\n" for line in text.splitlines())
             self._write(text)
 
+    def write(self, text: str) -> None:
+        """Print a result that has a form of its own, which is not that of :meth:`emit`."""
+        self._write(text)
+
     def load(self, path: str) -> Program:
         """Read a graph, trusting the file with code of its choice only when told to."""
         from commcc import serialization

@@ -48,7 +48,12 @@ def _listed(argument: str) -> list[Item]:
     try:
         return list(_one(argument))
     except CommccError as error:
-        return [Item(argument, error.render())]
+        return [Item(argument, reason(error, argument))]
+
+
+def reason(error: CommccError, graph: str) -> str:
+    """What an error says, without the path of the graph that it is listed under."""
+    return error.render().removeprefix(f"{graph}: ")
 
 
 def _one(argument: str) -> Iterator[Item]:
@@ -101,7 +106,7 @@ def _graphs(path: str) -> Iterator[Item]:
     try:
         names = [entry.name for entry in list_graphs(path) if entry.loadable]
     except CommccError as error:
-        yield Item(path, error.render())
+        yield Item(path, reason(error, path))
         return
     if len(names) < 2 and not Path(path).is_dir():
         yield Item(path)

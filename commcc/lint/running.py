@@ -5,12 +5,13 @@ What goes wrong with one graph is said in its result and hides nothing about the
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from commcc.errors import CommccError, GraphError
 from commcc.lint.baseline import key_of, measured
-from commcc.lint.expand import expand
+from commcc.lint.expand import expand, reason
 from commcc.lint.registry import RULES
 from commcc.lint.types import Finding, Known, Outcome, Report, Result, Severity, Spot, Subject
 
@@ -29,6 +30,7 @@ _NO_COSTS = "there is no cost model"
 _NO_LIMIT = "no limit is set"
 _NO_BASELINE = "there is no baseline"
 _UPDATED = "the baseline is being written"
+_QUOTED = re.compile(r"'([^']+)'")
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Run:
         try:
             self._checked(item.graph)
         except CommccError as error:
-            self.results.append(Result(item.graph, error=error.render()))
+            self.results.append(Result(item.graph, error=reason(error, item.graph)))
 
     def _checked(self, graph: str) -> None:
         from commcc import serialization, snapshot
@@ -84,7 +86,7 @@ class Run:
         try:
             seen = snapshot.take(program, self.task.model, self.task.hints)
         except GraphError as error:
-            self.results.append(Result(graph, _illegal(graph, error, chosen)))
+            self.results.append(Result(graph, _illegal(program, graph, error, chosen)))
             return
         task = self.task
         known = None if task.known is None or task.baseline is None else task.known.get(key_of(graph, task.baseline))
@@ -133,10 +135,15 @@ def _wanted(rule: Rule, chosen: Effective) -> bool:
     return not rule.across and chosen.severity[rule.id] is not Severity.OFF
 
 
-def _illegal(graph: str, error: GraphError, chosen: Effective) -> tuple[Outcome, ...]:
-    """The outcomes of a graph that cannot run."""
-    where = () if error.where is None else (Spot(graph, error.where),)
-    finding = Finding(error.what, where, remedy=error.hint or "")
+def _illegal(program: Program, graph: str, error: GraphError, chosen: Effective) -> tuple[Outcome, ...]:
+    """The outcomes of a graph that cannot run, with the nodes that the error names."""
+    from commcc.lint.places import places
+
+    number = {node.name: i for i, node in enumerate(program.graph.nodes)}
+    find = places(program, graph)
+    named = [name for name in _QUOTED.findall(error.what) if name in number]
+    spots = tuple(Spot(graph, name, None, *find(number[name])) for name in dict.fromkeys(named))
+    finding = Finding(error.what, spots, remedy=error.hint or "")
     return tuple(
         Outcome(rule.id, chosen.severity[rule.id], (finding,))
         if rule.id == ILLEGAL

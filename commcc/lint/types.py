@@ -220,6 +220,11 @@ class Report:
         return sum(each.severity_of(f) is severity for each in self.outcomes for f in each.findings)
 
     @property
+    def failed(self) -> bool:
+        """Whether an error was found."""
+        return self.count(Severity.ERROR) > 0
+
+    @property
     def unread(self) -> tuple[Result, ...]:
         """Graphs that could not be read."""
         return tuple(result for result in self.results if result.error is not None)

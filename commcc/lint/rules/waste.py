@@ -36,6 +36,7 @@ class DuplicateOptions:
     """Which repeated gathers count."""
 
     max_span: float | None = setting(None, COUNT, "nodes between a gather and one that repeats it; none: any number")
+    room: float = setting(0, BYTES, "by how much keeping the first result may raise the peak")
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,8 @@ def duplicated_gathers(subject: Subject, options: DuplicateOptions) -> Iterator[
     index = subject.index
     if not any(launch in index.repeats for launch in index.launches):
         return
-    peak = subject.memory.peak_bytes / GIB
-    for each in Dedup(max_topo_span=span, memory_budget=peak).plan(index, subject.ident).duplicates:
+    budget = (subject.memory.peak_bytes + options.room) / GIB
+    for each in Dedup(max_topo_span=span, memory_budget=budget).plan(index, subject.ident).duplicates:
         collective = subject.ident.by_launch[each.keep]
         parameter = "one value" if collective.anchor is None else f"'{index.names[collective.anchor]}'"
         times = f"{1 + len(each.drop)} times"
@@ -189,8 +190,8 @@ WASTE = (
         duplicated_gathers,
         DuplicateOptions,
         "parameters that are gathered more than once",
-        "Gathers that send the same value again, where keeping the first result raises neither the peak nor "
-        "conflicts with a write. Gathers that repeat to save memory are not reported.",
+        "Gathers that send the same value again, where keeping the first result neither conflicts with a write nor "
+        "raises the peak of live bytes. Gathers that are repeated to save memory are not reported.",
     ),
     Rule(
         "wait-after-launch",

@@ -1,0 +1,227 @@
+"""``commcc lint``: rules over graphs, as a gate for CI."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from commcc.cli.outputs import check_output
+from commcc.cli.parameters import common_options, cost_option, hint_option, trust_option
+from commcc.errors import EXIT_FINDINGS, EXIT_OK, EXIT_USAGE, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from commcc.cli.session import Session
+    from commcc.lint import Report, Settings, Task
+    from commcc.lint.running import Run
+    from commcc.terms import Json
+
+HELP = """Check graphs against rules and limits: a gate for CI.
+
+GRAPH is a file, FILE::NAME for one graph of a file that holds several, a folder, or a pattern such as
+'dumps/**/*.gz'. Without any, the graphs that the configuration names. Settings come from --config FILE,
+else from lint in commcc.yaml or [tool.commcc.lint] in pyproject.toml; --rule and the like win. The exit
+code is 1 if an error was found, 2 if a graph could not be read: the others are checked all the same.
+"""
+FORMATS = ("text", "json", "github", "sarif", "junit")
+_EXTENSIONS = {
+    "text": (".txt", ".log"),
+    "json": (".json",),
+    "github": (".txt", ".log"),
+    "sarif": (".sarif", ".json"),
+    "junit": (".xml",),
+}
+
+
+@click.pass_obj
+def _lint(session: Session, /, graphs: tuple[str, ...], **given: Any) -> int:
+    if given["list_rules"]:
+        return _rules(session)
+    form = _form(session, given["form"])
+    settings = _settings(session, given)
+    wanted = graphs or settings.graphs
+    if not wanted:
+        raise OptionError("no graph is named", hint="name files or folders, or set lint.graphs in the configuration")
+    with session.working("loading PyTorch") as say:
+        run = _run(session, settings, given, wanted, say)
+    report = run.report()
+    if given["update_baseline"]:
+        _store(run)
+    code = EXIT_USAGE if report.unread else EXIT_FINDINGS if report.failed else EXIT_OK
+    _emit(session, report, run.task, form, code, given)
+    return code
+
+
+def _rules(session: Session) -> int:
+    from commcc.report import linting_rules
+
+    document = linting_rules.rules_document()
+    session.emit(document, brief=linting_rules.rules_brief(), view=lambda: linting_rules.rules_view(document))
+    return EXIT_OK
+
+
+def _form(session: Session, form: str | None) -> str:
+    if session.json and form not in (None, "json"):
+        raise OptionError(f"--json and --format {form} ask for two forms", hint="give one of them")
+    if form == "json":
+        session.json = True
+    return form or ("json" if session.json else "text")
+
+
+def _settings(session: Session, given: dict[str, Any]) -> Settings:
+    """The settings of a file, with what the command line says on top."""
+    from commcc.lint import Settings
+    from commcc.lint.reading import check_ids, layers_of, read_settings
+
+    if given["config"] is not None:
+        found = read_settings(given["config"])
+        session.inputs.append(Path(given["config"]))
+    else:
+        found = (session.config.lint if session.config is not None else None) or Settings()
+        if found.file is not None:
+            session.used["lint"] = "settings"
+    return dataclasses.replace(
+        found,
+        layers=(*found.layers, *layers_of(given["rule"])),
+        only=check_ids(given["only"], "--only"),
+        ignore=check_ids(given["ignore"], "--ignore"),
+    )
+
+
+def _run(
+    session: Session, settings: Settings, given: dict[str, Any], graphs: Iterable[str], say: Callable[[str], None]
+) -> Run:
+    """Every graph checked. Mistakes in what was asked for are said before the first one is read."""
+    from commcc.lint.expand import expand
+    from commcc.lint.running import Run, Task
+
+    known, baseline = _baseline(settings, given)
+    task = Task(
+        given["cost"],
+        given["hints"],
+        known,
+        baseline,
+        updating=given["update_baseline"],
+        load=session.load,
+        progress=say,
+    )
+    items = expand(graphs)
+    session.inputs += [Path(item.graph.partition("::")[0]) for item in items]
+    if given["output"] is not None:
+        check_output(session, given["output"], _EXTENSIONS[given["form"] or ("json" if session.json else "text")])
+    if baseline is not None and given["update_baseline"]:
+        check_output(session, baseline, (".yaml", ".yml", ".json"), "--baseline")
+    run = Run(settings, task)
+    for item in items:
+        run.add(item)
+    return run
+
+
+def _baseline(settings: Settings, given: dict[str, Any]) -> tuple[dict[str, Any] | None, str | None]:
+    """What the baseline holds, and its path; a file that is yet to be written holds nothing."""
+    from commcc.lint.baseline import check_path, read_baseline
+
+    path = given["baseline"] or settings.baseline
+    if path is None:
+        if given["update_baseline"]:
+            raise OptionError("--update-baseline has no file to write", hint="name one with --baseline FILE")
+        return None, None
+    check_path(path)
+    if given["update_baseline"] and not Path(path).exists():
+        return {}, path
+    return read_baseline(path), path
+
+
+def _store(run: Run) -> None:
+    from commcc.lint.baseline import key_of, write_baseline
+
+    path = run.task.baseline
+    assert path is not None
+    write_baseline(path, {key_of(graph, path): each for graph, each in run.measured.items()})
+
+
+def _emit(session: Session, report: Report, task: Task, form: str, code: int, given: dict[str, Any]) -> None:
+    """The report in the form asked for, on standard output or in a file; then text on standard output."""
+    from commcc.report import linting
+
+    baseline: Json = None if task.baseline is None else {"file": task.baseline, "written": task.updating}
+    document = linting.document(report, baseline=baseline, hints=dict(task.hints))
+    top, output = given["top"], given["output"]
+    if form in ("github", "sarif", "junit") or output is not None:
+        text = _rendered(form, document, top, code)
+        if output is None:
+            session.write(text)
+            return
+        from commcc.files import replace_file
+
+        replace_file(Path(output), lambda stream: stream.write(text.encode()))
+        document["output"] = output
+    session.emit(document, brief=linting.summary(document), view=lambda: linting.view(document, top))
+
+
+def _rendered(form: str, document: dict[str, Any], top: int, code: int) -> str:
+    import json
+
+    from commcc.report import linting, linting_github, linting_junit, linting_sarif
+
+    if form == "sarif":
+        return linting_sarif.sarif(document, code)
+    if form == "junit":
+        return linting_junit.junit(document, top)
+    if form == "github":
+        return linting_github.github(document, top)
+    return json.dumps(document, indent=2) + "\n" if form == "json" else linting.plain(document, top)
+
+
+def _ids(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    from commcc.lint.registry import rule_ids
+
+    return [each for each in rule_ids() if each.startswith(incomplete)]
+
+
+def _options() -> Sequence[click.Parameter]:
+    file = click.Path(path_type=str)
+    return [
+        click.Argument(["graphs"], nargs=-1, required=False, metavar="[GRAPH]...", type=file),
+        click.Option(["--config"], type=file, metavar="FILE", help="Settings of the rules; YAML."),
+        click.Option(["--baseline"], type=file, metavar="FILE", help="Compare with what this file has stored."),
+        click.Option(["--update-baseline"], is_flag=True, help="Store what is measured now in the baseline file."),
+        click.Option(["--format", "form"], type=click.Choice(FORMATS), help="Form of the report. [default: text]"),
+        click.Option(
+            ["-o", "--output"],
+            type=file,
+            metavar="FILE",
+            help="Write the report in that form to a file, and print text.",
+        ),
+        click.Option(
+            ["--rule"],
+            multiple=True,
+            metavar="ID=SEVERITY",
+            help="Severity of a rule (error, warning, info, off), or a limit: peak-memory.max=60GiB, "
+            "collective-count.max.all_gather=100. Can be given several times.",
+            shell_complete=_ids,
+        ),
+        click.Option(["--only"], multiple=True, metavar="IDS", help="Run these rules alone.", shell_complete=_ids),
+        click.Option(["--ignore"], multiple=True, metavar="IDS", help="Do not run these rules.", shell_complete=_ids),
+        click.Option(
+            ["--top"],
+            type=click.IntRange(min=1),
+            default=5,
+            show_default=True,
+            help="Findings of one rule and graph to show; JSON and SARIF hold all.",
+        ),
+        click.Option(["--rules", "list_rules"], is_flag=True, help="List the rules with their options."),
+    ]
+
+
+command = click.Command(
+    "lint",
+    callback=_lint,
+    help=HELP,
+    short_help="Check graphs against rules and limits: a gate for CI",
+    params=[*_options(), cost_option(), hint_option(), trust_option(), *common_options()],
+)

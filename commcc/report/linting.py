@@ -1,0 +1,200 @@
+"""What ``commcc lint`` says: the JSON document, from which every other form is made, and the form for people.
+
+Findings of a rule are grouped under it, the heaviest first, with the nodes they are about. At most ``top`` of
+each rule and graph are shown; the others are counted. In the document are all, up to :data:`MOST`.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from commcc.lint.quantities import show
+from commcc.lint.types import SEVERITIES
+from commcc.report.console import make_console
+from commcc.report.units import plural, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from rich.console import RenderableType
+
+    from commcc.lint.types import Finding, Outcome, Report, Spot
+    from commcc.terms import Json
+
+    Document = Mapping[str, Any]
+
+#: Findings of one rule in one graph that the document holds.
+MOST = 1_000
+_STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+#: Reasons for which a rule was not run that nobody has to be told.
+_QUIET = ("no limit is set", "there is no baseline", "the baseline is being written", "the graph is not legal")
+
+
+def document(report: Report, **more: Json) -> dict[str, Json]:
+    """The document of a run; ``more`` are keys of the command."""
+    graphs: list[Json] = [
+        {
+            "graph": result.graph,
+            "error": result.error,
+            "metrics": dict(result.metrics),
+            "rules": [_outcome(each) for each in result.outcomes],
+        }
+        for result in report.results
+    ]
+    counts: dict[str, Json] = {str(each): report.count(each) for each in SEVERITIES}
+    return {
+        "schema": 1,
+        "command": "lint",
+        "passed": not report.unread and not report.failed,
+        "counts": {**counts, "unread": len(report.unread)},
+        "cost_model": None if report.model is None else {"name": report.model[0], "hash": report.model[1]},
+        **more,
+        "graphs": graphs,
+        "across": [_outcome(each) for each in report.across],
+    }
+
+
+def _outcome(outcome: Outcome) -> dict[str, Json]:
+    return {
+        "rule": outcome.rule,
+        "severity": str(outcome.severity),
+        "skipped": outcome.skipped,
+        "findings": [_finding(outcome, each) for each in outcome.findings[:MOST]],
+        "more": max(0, len(outcome.findings) - MOST),
+    }
+
+
+def _finding(outcome: Outcome, finding: Finding) -> dict[str, Json]:
+    return {
+        "severity": str(outcome.severity_of(finding)),
+        "text": finding.text,
+        "measured": finding.measured,
+        "limit": finding.limit,
+        "unit": finding.unit,
+        "remedy": finding.remedy,
+        "nodes": [_spot(each) for each in finding.spots],
+    }
+
+
+def _spot(spot: Spot) -> dict[str, Json]:
+    return {
+        "graph": spot.graph,
+        "node": spot.node,
+        "module": spot.module,
+        "source": spot.source,
+        "line": spot.line,
+    }
+
+
+def summary(document: Document) -> str:
+    """``2 graphs: 1 error, 3 warnings; 1 could not be read``."""
+    counts = document["counts"]
+    found = [plural(counts[key], key) for key in ("error", "warning") if counts[key]]
+    found += [f"{counts['info']} info"] if counts["info"] else []
+    unread = f"; {counts['unread']:,} could not be read" if counts["unread"] else ""
+    return f"{plural(len(document['graphs']), 'graph')}: {', '.join(found) or 'no findings'}{unread}"
+
+
+def by_severity(outcomes: Sequence[Document]) -> Iterator[tuple[str, Document, list[Document], int]]:
+    """Outcomes with findings as (severity, outcome, findings, how many more there are), the most severe first."""
+    for severity in map(str, SEVERITIES):
+        for outcome in outcomes:
+            found = [each for each in outcome["findings"] if each["severity"] == severity]
+            if found:
+                yield severity, outcome, found, outcome["more"] if severity == outcome["severity"] else 0
+
+
+def where(spot: Document) -> str:
+    """``line 1203, layers.3.attention.wq, llama.py:98``: what is known of a node's place."""
+    line = f"line {spot['line']}" if spot["line"] is not None else ""
+    return ", ".join(filter(None, (line, spot["module"], spot["source"])))
+
+
+def message(finding: Document) -> str:
+    """A finding with its place and its remedy, for forms that have one text."""
+    spots = finding["nodes"]
+    place = f" ({spots[0]['node']}: {where(spots[0])})" if spots and where(spots[0]) else ""
+    remedy = f"; {finding['remedy']}" if finding["remedy"] else ""
+    return printable(f"{finding['text']}{place}{remedy}")
+
+
+def view(document: Document, top: int) -> list[RenderableType]:
+    """Everything for people."""
+    shown: list[RenderableType] = []
+    for graph in document["graphs"]:
+        shown += _graph(graph, top)
+    if any(each["findings"] for each in document["across"]):
+        shown += [Text("all graphs together", style="bold"), *_outcomes(document["across"], top), ""]
+    if (document.get("baseline") or {}).get("written"):
+        shown.append(Text(printable(f"baseline written to {document['baseline']['file']}")))
+    style = "bold red" if not document["passed"] else "bold green" if not document["counts"]["warning"] else "bold"
+    model = document["cost_model"]
+    made = "without a cost model" if model is None else f"times simulated with {model['name']}, hash {model['hash']}"
+    return [*shown, Text(summary(document), style=style), Text(printable(made), style="dim")]
+
+
+def plain(document: Document, top: int) -> str:
+    """The same as one text without colours."""
+    stream = io.StringIO()
+    console = make_console(stream)
+    for each in view(document, top):
+        console.print(each)
+    return "".join(line.rstrip() + "\n" for line in stream.getvalue().splitlines())
+
+
+def _graph(graph: Document, top: int) -> list[RenderableType]:
+    head = Text.assemble((printable(graph["graph"]), "bold"), (f"  {_facts(graph['metrics'])}", "dim"))
+    if graph["error"] is not None:
+        return [head, Text.assemble("  ", ("cannot be read", "bold red"), f"  {printable(graph['error'])}"), ""]
+    body = _outcomes(graph["rules"], top)
+    missed = [each["rule"] for each in graph["rules"] if each["skipped"] and each["skipped"] not in _QUIET]
+    if missed:
+        reason = next(each["skipped"] for each in graph["rules"] if each["rule"] == missed[0])
+        body.append(Text(f"  not checked, since {reason}: {', '.join(missed)}", style="yellow"))
+    return [head, *(body or [Text("  no findings", style="green")]), ""]
+
+
+def _facts(metrics: Document) -> str:
+    if not metrics:
+        return ""
+    launches = [f"{number:,} {kind}" for kind, number in metrics["collectives"].items() if number]
+    step = [f"step {show(metrics['step_ms'] * 1e6, 'ns')}"] if "step_ms" in metrics else []
+    return ", ".join([f"{metrics['nodes']:,} nodes", *launches, *step])
+
+
+def _outcomes(outcomes: Sequence[Document], top: int) -> list[RenderableType]:
+    shown: list[RenderableType] = []
+    for severity, outcome, found, more in by_severity(outcomes):
+        total = len(found) + more
+        count = f"  {total:,} findings" if total > 1 else ""
+        shown.append(Text.assemble("  ", (severity, _STYLES[severity]), "  ", (outcome["rule"], "bold"), count))
+        remedies = {each["remedy"] for each in found[:top]}
+        shown += _findings(found[:top], remedies)
+        if total > top:
+            shown.append(Text(f"    and {total - min(top, len(found)):,} more", style="dim"))
+        if len(remedies) == 1 and "" not in remedies:
+            shown.append(Text(f"    -> {printable(remedies.pop())}"))
+    return shown
+
+
+def _findings(found: Iterable[Document], remedies: set[str]) -> Iterator[RenderableType]:
+    """Findings with their nodes; a remedy that all of them share is said once."""
+    for finding in found:
+        yield Text(f"    {printable(finding['text'])}")
+        yield from _places(finding)
+        if finding["remedy"] and len(remedies) > 1:
+            yield Text(f"      -> {printable(finding['remedy'])}")
+
+
+def _places(finding: Document) -> Iterator[RenderableType]:
+    """The first node in full, and the names of those that the text does not name."""
+    spots = finding["nodes"]
+    if not spots:
+        return
+    others = ", ".join(spot["node"] for spot in spots[1:] if f"'{spot['node']}'" not in finding["text"])
+    text = f"{spots[0]['node']}: {where(spots[0])}" if where(spots[0]) else spots[0]["node"]
+    also = f"; also {others}" if others else ""
+    yield Text(printable(f"      {text}{also}"), style="dim")
