@@ -19,14 +19,17 @@ PACKAGE = ROOT / "commcc"
 LAYERS = (
     (
         *("errors", "terms", "collective_table", "ops", "kernels", "collection", "files", "yaml_text"),
-        *("hint_text", "modules", "blocks", "repeats", "compiled", "_version"),
+        *("hint_text", "modules", "blocks", "repeats", "compiled", "frames", "_version"),
     ),
     ("program", "index", "reach"),
     ("serialization", "memory", "collectives", "metrics", "capture", "cost"),
     ("plan",),
     ("apply", "verify", "simulate", "predict", "snapshot", "schedule", "ep"),
     ("passes",),
-    ("pipeline", "pipelines", "planfile", "provenance", "config", "sweep", "diff", "diffing", "lint", "explain"),
+    (
+        *("pipeline", "pipelines", "planfile", "provenance", "config", "sweep"),
+        *("diff", "diffing", "agreement", "lint", "explain"),
+    ),
     ("report",),
     ("cli",),
 )
