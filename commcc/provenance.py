@@ -4,6 +4,7 @@
     entry["options"]                                    # all of them, defaults too
     entry["cost_model"], entry["hints"]                 # {'name': 'h100-sxm', 'hash': ...} or None, {'u0': 512}
     entry["reasons"]["buckets"], entry["metrics"]       # names of nodes by reason; the graph after the pass
+    entry["spans"]                                      # [{'members': [...], 'span': 140}], of a pass that merged
 
 Every format that commcc writes keeps the entries, and later passes add theirs. Files written before have
 entries of ``pass`` and ``input`` only, so every reader has to do without the other keys.
@@ -43,10 +44,20 @@ def entry(
         "cost_model": cost_model,
         "hints": {hint.symbol: hint.value for hint in before.index.estimates.hints},
         "reasons": reasons(plan, before.index.names),
+        **_spans(plan, before.index.names),
         "report": dict(plan.report),
         "metrics": after.to_json(),
         "commcc": __version__,
     }
+
+
+def _spans(plan: Plan, names: Sequence[str]) -> dict[str, Json]:
+    """For each bucket how far apart its members stood, which cannot be told once they are merged."""
+    spans: list[Json] = [
+        {"members": [names[m] for m in each.members], "span": max(each.members) - min(each.members)}
+        for each in plan.buckets
+    ]
+    return {"spans": spans} if spans else {}
 
 
 def reasons(plan: Plan, names: Sequence[str]) -> dict[str, Json]:

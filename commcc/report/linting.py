@@ -116,9 +116,11 @@ def where(spot: Document) -> str:
 def message(finding: Document) -> str:
     """A finding with its place and its remedy, for forms that have one text."""
     spots = finding["nodes"]
-    place = f" ({spots[0]['node']}: {where(spots[0])})" if spots and where(spots[0]) else ""
-    remedy = f"; {finding['remedy']}" if finding["remedy"] else ""
-    return printable(f"{finding['text']}{place}{remedy}")
+    named = not spots or f"'{spots[0]['node']}'" in finding["text"]
+    place = where(spots[0]) if spots else ""
+    if not named:
+        place = f"{spots[0]['node']}: {place}" if place else spots[0]["node"]
+    return printable("; ".join(filter(None, (finding["text"], place, finding["remedy"]))))
 
 
 def view(document: Document, top: int) -> list[RenderableType]:

@@ -10,6 +10,7 @@ show.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commcc.report.linting import by_severity, message, summary
@@ -73,8 +74,10 @@ def _property(text: str) -> str:
 
 
 def file_of(graph: str) -> str:
-    """The file or folder that a graph is in, without the graph's name."""
-    return graph.partition("::")[0]
+    """The file or folder that a graph is in, without the graph's name; relative to the working folder if it can be."""
+    file = graph.partition("::")[0]
+    path = Path(file)
+    return path.relative_to(Path.cwd()).as_posix() if path.is_absolute() and path.is_relative_to(Path.cwd()) else file
 
 
 def is_packed(file: str) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from commcc import __version__
+from commcc.lint.options import options_of
 from commcc.lint.registry import RULES
 from commcc.report.linting import message
 from commcc.report.linting_github import file_of, is_packed
@@ -49,9 +50,18 @@ def _rule(rule: Rule) -> dict[str, Json]:
         "id": rule.id,
         "shortDescription": {"text": rule.summary},
         "fullDescription": {"text": rule.about},
-        "help": {"text": rule.about, "markdown": f"**{rule.id}**: {rule.about}"},
+        "help": {"text": _help(rule, ""), "markdown": _help(rule, "`")},
         "defaultConfiguration": {"level": _LEVELS[str(rule.severity)]},
     }
+
+
+def _help(rule: Rule, quoted: str) -> str:
+    """The paragraph of the rule and a line for each of its options."""
+    options = options_of(rule.options).items()
+    lines = [
+        f"- {quoted}{name}{quoted}: {each.metadata['help']} ({each.metadata['sort'].meaning})" for name, each in options
+    ]
+    return "\n".join([rule.about, *(["", *lines] if lines else [])])
 
 
 def _invocation(document: Document, exit_code: int) -> dict[str, Json]:

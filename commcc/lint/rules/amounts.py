@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from commcc.lint.options import ROLES, TOTAL, by_kind, by_role, figure, setting
 from commcc.lint.quantities import BYTES, COUNT, Quantity
 from commcc.lint.types import Finding, Rule, Severity
-from commcc.terms import Kind, Role
+from commcc.terms import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 #: Launches that one finding names.
 _NAMED = 5
-_BUCKETED = (Role.FSDP, Role.DDP)
 
 
 @dataclass(frozen=True)
@@ -56,16 +55,22 @@ class SpanOptions:
 
 def collective_count(subject: Subject, options: CountOptions) -> Iterator[Finding]:
     """Kinds and roles with too many launches."""
-    return _amounts(subject, options.max or {}, COUNT, lambda _: 1)
+    remedy = "commcc bucket merges those of parameters and gradients"
+    return _amounts(subject, options.max or {}, COUNT, lambda _: 1, remedy)
 
 
 def collective_bytes(subject: Subject, options: BytesOptions) -> Iterator[Finding]:
     """Kinds and roles with too many bytes."""
-    return _amounts(subject, options.max or {}, BYTES, lambda each: each.wire_bytes)
+    remedy = "commcc inspect --all lists all of them"
+    return _amounts(subject, options.max or {}, BYTES, lambda each: each.wire_bytes, remedy)
 
 
 def _amounts(
-    subject: Subject, limits: Mapping[str, float], quantity: Quantity, amount: Callable[[Collective], int]
+    subject: Subject,
+    limits: Mapping[str, float],
+    quantity: Quantity,
+    amount: Callable[[Collective], int],
+    remedy: str,
 ) -> Iterator[Finding]:
     for selector, limit in limits.items():
         chosen = [each for each in subject.ident.collectives if _selected(each, selector)]
@@ -74,7 +79,6 @@ def _amounts(
             continue
         largest = sorted(chosen, key=lambda each: (-each.wire_bytes, each.launch))[:_NAMED]
         noun = _noun(selector) if quantity is COUNT else f"by {_noun(selector)}"
-        mergeable = any(each.role in _BUCKETED for each in chosen)
         yield Finding(
             f"{quantity.show(measured)} {noun}, more than {quantity.show(limit)}",
             subject.spots(*(each.launch for each in largest)),
@@ -82,7 +86,7 @@ def _amounts(
             limit=limit,
             unit=quantity.unit,
             weight=measured / limit if limit else measured,
-            remedy="commcc bucket merges them, commcc dedup removes repeated gathers" if mergeable else "",
+            remedy=remedy,
         )
 
 

@@ -100,8 +100,8 @@ def peak_memory(subject: Subject, options: MemoryOptions) -> Iterator[Finding]:
     if options.max is not None and memory.peak_bytes > options.max:
         where = () if memory.peak_at is None else subject.spots(memory.peak_at)
         at = f" at '{where[0].node}'" if where else ""
-        text = f"live bytes reach their peak{at} with"
-        remedy = f"{BYTES.show(memory.input_bytes)} of it are inputs; commcc reorder --memory-budget plans for less"
+        text = f"live bytes reach their peak{at}, {BYTES.show(memory.input_bytes)} of inputs among them:"
+        remedy = "commcc reorder --memory-budget plans for less"
         yield _over(text, memory.peak_bytes, options.max, BYTES, where, remedy)
 
 

@@ -1,0 +1,129 @@
+"""The rule about ranks: whether the graphs of all ranks of a program launch the same, see :mod:`commcc.agreement`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from commcc.lint.options import Sort, setting
+from commcc.lint.quantities import COUNT
+from commcc.lint.types import Finding, Rule, Severity, Spot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from commcc.agreement import Agreement, Difference, Trace
+    from commcc.lint.types import Subject
+
+NAMES, ALL = "names", "all"
+
+
+def _way(_key: str, text: str) -> str:
+    if text not in (NAMES, ALL):
+        raise ValueError(f"is '{NAMES}' or '{ALL}'")
+    return text
+
+
+@dataclass(frozen=True)
+class RankAgreement:
+    """Options of ``rank-agreement``."""
+
+    ranks: str = setting(
+        NAMES,
+        Sort(f"'{NAMES}' or '{ALL}'", _way),
+        f"'{NAMES}': graphs named after their rank, as rank0.fx.txt or rank_1/bw.fx.txt; '{ALL}': all graphs are the "
+        "ranks of one program, in the order in which they are named where the names do not tell",
+    )
+    around: int | None = setting(3, COUNT, "launches to show before and after a difference")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is kept of a graph. rank: where the file tells it."""
+
+    graph: str
+    trace: Trace
+    rank: int | None
+
+
+def kept(subject: Subject) -> Kept:
+    """The launches of a graph."""
+    from commcc.agreement.trace import trace_of
+
+    told = subject.program.header.get("rank")
+    rank = told if type(told) is int and told >= 0 else None
+    return Kept(subject.graph, trace_of(subject.program, subject.index), rank)
+
+
+def rank_agreement(graphs: Sequence[Kept], options: RankAgreement) -> Iterator[Finding]:
+    """For every program whose ranks are among the graphs, what its ranks do not agree about."""
+    from commcc.agreement import agree_on
+    from commcc.agreement.naming import families, in_order
+    from commcc.errors import OptionError
+
+    by_name = {each.graph: each for each in graphs}
+    told = {each.graph: each.rank for each in graphs if each.rank is not None}
+    try:
+        found = {"": in_order(by_name, told)} if options.ranks == ALL else families(by_name, told)
+    except OptionError as error:
+        yield Finding(error.what, remedy=error.hint or "", severity=Severity.WARNING)
+        return
+    for family, names in found.items():
+        if len(names) > 1:
+            traces = {rank: by_name[name].trace for rank, name in names.items()}
+            yield from _findings(agree_on(traces, int(options.around or 0)), family, names)
+
+
+def _findings(agreement: Agreement, family: str, names: Mapping[int, str]) -> Iterator[Finding]:
+    from commcc.agreement import Sort as Wrong
+    from commcc.agreement import Status
+    from commcc.agreement.show import block
+
+    of = f"{family}: " if family else ""
+    for place, difference in enumerate(agreement.differences):
+        yield Finding(
+            of + difference.what,
+            tuple(_spots(difference, names)),
+            remedy="let every rank plan the same graph with the same options" if place == 0 else "",
+            severity=Severity.WARNING if difference.sort in (Wrong.HAZARD, Wrong.MIXED) else None,
+            weight=len(agreement.differences) - place,
+            details=tuple(block(difference)) if place == 0 else (),
+        )
+    if agreement.reasons:
+        decided = "more cannot be decided" if agreement.status is Status.DISAGREE else "nothing wrong, but not proved"
+        some = (*agreement.reasons, *(f"taken for granted: {each}" for each in agreement.assumed))
+        what = f"{of}{agreement.ranks} ranks: {decided}: {some[0]}"
+        yield Finding(what, severity=Severity.INFO, details=tuple(f"  {each}" for each in some[1:]))
+
+
+def _spots(difference: Difference, names: Mapping[int, str]) -> Iterator[Spot]:
+    """Where the marked launches of both sides are."""
+    for around in difference.around:
+        if around.node is not None:
+            spot = Spot(names[around.rank], around.node, around.module, around.source)
+            yield replace(spot, line=_line(spot))
+
+
+def _line(spot: Spot) -> int | None:
+    from commcc.errors import CommccError
+    from commcc.serialization import node_lines
+
+    try:
+        return node_lines(spot.graph).get(spot.node)
+    except CommccError:  # the file went away, or is another one by now
+        return None
+
+
+RANKS = (
+    Rule(
+        "rank-agreement",
+        Severity.ERROR,
+        rank_agreement,
+        RankAgreement,
+        "ranks that do not launch the same collectives",
+        "Every process group has to see one sequence of kinds, sizes, dtypes and reductions on all its ranks, "
+        "all-to-alls have to send what their peers expect, and no ranks may block one another. Files named after "
+        "their rank are compared; what cannot be decided is said as information.",
+        keep=kept,
+    ),
+)
