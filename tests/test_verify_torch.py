@@ -13,6 +13,7 @@ import torch
 from commcc.ops import collective_of, op_name
 from commcc.serialization import load, save
 from commcc.verify import verify
+from commcc.verify.elements import widens
 from tests.step_graphs import on_cpu, sample
 from tests.torch_passes import PASSES, groups_of, run_pass
 from tests.verify_graphs import Graph, aten, c10d, differs, proved, texts
@@ -192,3 +193,54 @@ def test_the_op_that_lays_out_a_scatter():
 
     proved(make("single"), make("merged"))
     assert verify(make("single"), make("reversed")).status == "different"
+
+
+# Members of several dtypes in one bucket
+
+
+def joined(how):
+    """A float32 shard and a bfloat16 one, gathered in bfloat16: converted one by one, or by way of a float32 join."""
+    g = Graph()
+    wide, narrow = g.input("wide", 4), g.input("narrow", 4, dtype=torch.bfloat16)
+    if how == "single":
+        made = [g.gather(g(aten._to_copy.default, wide, dtype=torch.bfloat16), "0", 2), g.gather(narrow, "0", 2)]
+    else:
+        both = g(aten.cat.default, [wide, narrow])
+        if how == "through half":
+            both = g(aten._to_copy.default, both, dtype=torch.float16)
+        waited = g.gather(g(aten._to_copy.default, both, dtype=torch.bfloat16), "0", 2)
+        parts = g.parts(g(aten.view.default, waited, [2, 8]), [4, 4], 1)
+        made = [g.shaped(part, (8,)) for part in parts]
+    return g.program(*[g(aten.mul.Tensor, each, 2) for each in made])
+
+
+def test_widening_and_narrowing_again_changes_nothing():
+    proved(joined("single"), joined("through float32"))
+    assert verify(joined("single"), joined("through half")).status == "different"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "exact"),
+    [
+        (torch.bfloat16, torch.float32, True),
+        (torch.bfloat16, torch.float16, False),
+        (torch.float16, torch.bfloat16, False),
+        (torch.float8_e4m3fn, torch.bfloat16, True),
+        (torch.float32, torch.float64, True),
+        (torch.float32, torch.int64, False),
+        (torch.int32, torch.float32, False),
+        (torch.int32, torch.float64, True),
+        (torch.int16, torch.float32, True),
+        (torch.uint8, torch.int8, False),
+        (torch.bool, torch.bfloat16, True),
+        (torch.int8, torch.bool, False),
+    ],
+)
+def test_which_conversions_lose_nothing(old, new, exact):
+    assert widens(old, new) is exact
+    if exact and old.is_floating_point:
+        every = torch.arange(256, dtype=torch.uint8) if old.itemsize == 1 else torch.arange(-(2**15), 2**15)
+        values = every.to(torch.int16 if old.itemsize == 2 else torch.uint8).view(old) if old.itemsize < 4 else None
+        if values is not None:
+            there, and_back = values.float(), values.to(new).to(old).float()
+            assert torch.equal(and_back.nan_to_num(), there.nan_to_num())

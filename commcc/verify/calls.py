@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from commcc.verify import launches
 from commcc.verify.arguments import key_of
-from commcc.verify.elements import CAST, cast, counts
+from commcc.verify.elements import CAST, cast, counts, is_widening
 from commcc.verify.facts import CAST as CASTS
 from commcc.verify.facts import OP, VIEW, Step
 from commcc.verify.fixed import settle
@@ -146,6 +146,7 @@ def note_cast(tracer: Tracer, node: fx.Node, made: int, operands: list[Tensor], 
         return
     work = counts(tracer.table, made)
     old = {source for operand in operands for source in tracer.table.sources_of(operand.content)}
+    old.update(tracer.table.keys[source][1] for source in tuple(old) if is_widening(tracer.table, source))
     fresh = {source: n for source, n in work.items() if tracer.table.keys[source][0] == CAST and source not in old}
     if fresh:
         worked(tracer, node, fresh)
@@ -216,9 +217,14 @@ def opaque(tracer: Tracer, node: fx.Node, arguments: dict[str, Any], why: str) -
         table.undecided.setdefault(term, why)
     written = _written(facts.aliasing, arguments, everything=any(summary.writes for summary in inner))
     write(tracer, node, term, written)
-    value = _result(tracer, node, term, facts, arguments)
-    free = not written and not effect and (facts.free or not tensors_in(value))
     strides = tuple(tensor.meta.strides for tensor in tensors)
+    known = table.strides.setdefault(plain, {strides})
+    tracer.relaid = strides not in known
+    if tracer.first:
+        known.add(strides)
+    value = _result(tracer, node, term, facts, arguments)
+    tracer.relaid = False
+    free = not written and not effect and (facts.free or not tensors_in(value))
     contents = tuple(tensor.content for tensor in tensors)
     step = Step(node.name, path, VIEW if free else OP, term, plain, keys, contents, (), strides, why)
     trace.steps.append(step)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from commcc.verify.elements import BITS, BROADCAST, CAST, GATHER, REDUCE, SCATTER
+from commcc.verify.elements import BITS, BROADCAST, CAST, GATHER, REDUCE, SCATTER, is_widening
 from commcc.verify.explain import Difference, Words, settings
 from commcc.verify.facts import CAST as CASTS
 from commcc.verify.facts import LAUNCH, OP, VIEW, Step, Trace
@@ -152,7 +152,7 @@ def _sends_casts(pair: Pair, step: Step) -> bool:
 
 def _is_new(pair: Pair, step: Step) -> bool:
     if step.sort in (LAUNCH, CASTS):
-        return any(source not in pair.before.sources for source in step.made)
+        return any(source not in pair.before.sources and not is_widening(pair.table, source) for source in step.made)
     return step.term not in pair.old_terms
 
 
@@ -247,7 +247,8 @@ def _uncast(pair: Pair, source: int | object) -> int | object:
 
 
 def _report_cast(pair: Pair, step: Step) -> None:
-    source = next(source for source in step.made if source not in pair.before.sources)
+    new = [source for source in step.made if source not in pair.before.sources]
+    source = next(source for source in new if not is_widening(pair.table, source))
     inner = pair.table.keys[source][1]
     old = [s for s in pair.before.work if pair.table.keys[s][0] == CAST and pair.table.keys[s][1] == inner]
     pair.explained.update(old)

@@ -15,7 +15,10 @@ Limits: see :mod:`commcc.verify.layout`; a reduce-scatter of rows that are cut d
 from __future__ import annotations
 
 import itertools
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
 
 from commcc.verify.cutting import cut, explicit_rows, rows_of
 from commcc.verify.layout import (
@@ -35,8 +38,6 @@ from commcc.verify.sizes import Size, Undecidable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    import torch
 
     from commcc.verify.table import Terms
 
@@ -66,15 +67,45 @@ def _on_sources(table: Terms, content: int, change: Callable[[int], int]) -> int
 
 
 def cast(table: Terms, content: int, dtype: torch.dtype | None, how: tuple[Any, ...]) -> int:
-    """Every element converted; ``how`` is what else the conversion was asked to do (device, layout)."""
+    """Every element converted; ``how`` is what else the conversion was asked to do (device, layout).
+
+    A conversion of what was widened without loss is a conversion of what was there before.
+    """
 
     def change(source: int) -> int:
         result = dtype or table.dtype.get(source)
+        key = table.keys[source]
+        if not how and is_widening(table, source):
+            return change(key[1])
         if not how and result is not None and table.dtype.get(source) == result:
             return source
         return table.source((CAST, source, str(result), how), table.numel(source), result)
 
     return _on_sources(table, content, change)
+
+
+@lru_cache(maxsize=1024)
+def widens(old: torch.dtype | None, new: torch.dtype | None) -> bool:
+    """Whether ``new`` holds every value of ``old`` exactly."""
+    if old is None or new is None or old.is_complex or new.is_complex or new is torch.bool:
+        return False
+    if old is torch.bool or old == new:
+        return True
+    if not old.is_floating_point:
+        limits = torch.iinfo(old)
+        if new.is_floating_point:
+            return max(abs(limits.min), limits.max) <= 2 / torch.finfo(new).eps
+        return torch.iinfo(new).min <= limits.min and limits.max <= torch.iinfo(new).max
+    if not new.is_floating_point:
+        return False
+    small, large = torch.finfo(old), torch.finfo(new)
+    return large.eps <= small.eps and large.max >= small.max and large.tiny * large.eps <= small.tiny * small.eps
+
+
+def is_widening(table: Terms, source: int) -> bool:
+    """Whether a source is a conversion that loses nothing, so that it is as good as what it converts."""
+    key = table.keys[source]
+    return key[0] == CAST and key[3] == () and widens(table.dtype.get(key[1]), table.dtype.get(source))
 
 
 def reinterpret(table: Terms, content: int, dtype: torch.dtype) -> int:

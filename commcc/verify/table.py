@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from commcc.verify.layout import Item
     from commcc.verify.sizes import Size
     from commcc.verify.subgraphs import Summary
-    from commcc.verify.values import Meta
+    from commcc.verify.values import Meta, Shape
 
 LAYOUT = "layout"
 
@@ -33,6 +33,7 @@ class Terms:
 
     undecided: terms made because something could not be decided; a difference that involves one is
     a gap in the proof, not a difference. metas: shapes, strides and dtypes that nodes with this term had.
+    strides: how the operands of ops were laid out in the first graph, by the op's term.
     summaries: what sub-graphs do, by term. subgraphs: terms of sub-graphs already traced, by identity.
     """
 
@@ -43,6 +44,7 @@ class Terms:
         self.dtype: dict[int, torch.dtype] = {}
         self.undecided: dict[int, str] = {}
         self.metas: dict[int, list[Meta]] = {}
+        self.strides: dict[int, set[tuple[Shape | None, ...]]] = {}
         self.summaries: dict[int, Summary] = {}
         self.subgraphs: dict[int, tuple[int, object]] = {}
         self._sources: dict[int, tuple[int, ...]] = {}

@@ -67,6 +67,7 @@ class Tracer:
         self.env: dict[fx.Node, Value] = {}
         self.trace = Trace(memory=self.memory)
         self.host = HostCopies()
+        self.relaid = False
 
     def walk(self, graph: fx.Graph, inputs: dict[str, str] | None = None) -> Trace:
         """Trace all nodes; ``inputs`` gives placeholders the names that they have in the other graph."""
@@ -177,11 +178,14 @@ class Tracer:
         return known if isinstance(known, int) else size
 
     def _settle(self, node: fx.Node, source: int, meta: Meta) -> Meta:
-        """What is known about the results of a term; the second graph must agree with the first."""
+        """What is known about the results of a term; the second graph must agree with the first.
+
+        Strides may follow those of the operands, where an op reads tensors that are laid out in another way.
+        """
         known = self.table.metas.setdefault(source, [])
         if meta in known:
             return meta
-        if self.first or not known:
+        if self.first or not known or (self.relaid and any(m._replace(strides=meta.strides) == meta for m in known)):
             known.append(meta)
             return meta
         for candidate in known:

@@ -11,10 +11,14 @@ Limits: ops that permute, expand or skip elements are not here; they stay terms 
 from __future__ import annotations
 
 import itertools
+from functools import reduce
 from typing import TYPE_CHECKING
+
+import torch
 
 from commcc.verify import shapes
 from commcc.verify.cutting import cut, cut_all, explicit_rows, rows_of
+from commcc.verify.elements import cast
 from commcc.verify.layout import Items, Loop, intern, items_of, total
 from commcc.verify.prebucket import gather_buffer
 from commcc.verify.shapes import COPY, VIEW, Formed, dimension, known, size_in, sizes_in
@@ -183,8 +187,20 @@ def _unbind(table: Terms, a: Arguments) -> tuple[Formed, ...]:
 # Joins
 
 
+def _of_one_dtype(table: Terms, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Tensors of several dtypes are joined in the dtype that all of them can be promoted to."""
+    dtypes = {tensor.dtype for tensor in tensors}
+    if len(dtypes) == 1 or None in dtypes:
+        return tensors
+    common = reduce(torch.promote_types, (tensor.dtype for tensor in tensors if tensor.dtype is not None))
+    return tuple(
+        Tensor(cast(table, tensor.content, common, ()), tensor.meta._replace(dtype=common), tensor.root)
+        for tensor in tensors
+    )
+
+
 def _cat(table: Terms, a: Arguments) -> Formed:
-    parts = [known(tensor) for tensor in a["tensors"]]
+    parts = [known(tensor) for tensor in _of_one_dtype(table, a["tensors"])]
     real = [(tensor, shape) for tensor, shape in parts if len(shape) != 1 or shape[0] != 0] or parts[:1]
     dtypes = {tensor.dtype for tensor, _ in parts}
     if not real or len(dtypes) != 1 or len({len(shape) for _, shape in real}) != 1:

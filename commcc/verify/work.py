@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from commcc.verify.facts import Step
 
 
+#: Namespaces of ops whose values are those of the elements they read, however these lie in memory.
+_STRIDE_BLIND = ("aten.", "prims.")
+
+
 def compare_ops(pair: Pair, live: set[str]) -> None:
     """Ops computed more often than in BEFORE are differences, dead ones that are gone are remarks."""
     effects = {term for term, _ in (*pair.before.effects, *pair.after.effects)}
@@ -149,16 +153,22 @@ def _path(nodes: object, name: str) -> str:
 
 
 def compare_layouts(pair: Pair) -> None:
-    """Ops that survive must read tensors with the strides that they had."""
-    old: dict[int, set[tuple[object, ...]]] = {}
-    for step in pair.before.steps:
-        old.setdefault(step.term, set()).add(step.strides)
-    for step in pair.after.steps:
-        known = old.get(step.term)
-        if known is None or step.strides in known or not is_work(step):
+    """Ops that survive and read tensors with other strides: a remark for PyTorch's own, whose values do not
+    depend on strides; a gap for all others, which may well read memory as it lies."""
+    relaid: list[Step] = []
+    for step in filter(is_work, pair.after.steps):
+        known = pair.table.strides.get(step.plain)
+        if known is None or step.strides in known:
             continue
-        text = f"{step.path} reads tensors laid out as {step.strides}, in BEFORE {next(iter(known))}"
+        if step.path.startswith(_STRIDE_BLIND):
+            relaid.append(step)
+            continue
+        text = f"{step.path} reads tensors laid out as {step.strides}, in BEFORE {min(known, key=str)}"
         pair.report.gap("value", step.node, text)
+    if relaid:
+        ops = ", ".join(dict.fromkeys(step.path for step in relaid))
+        more = f" and {len(relaid) - 1} more" if len(relaid) > 1 else ""
+        pair.report.note("value", relaid[0].node, f"reads tensors with other strides than in BEFORE{more} ({ops})")
 
 
 def live_nodes(graph: fx.Graph) -> set[str]:
