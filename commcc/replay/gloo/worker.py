@@ -1,0 +1,83 @@
+"""One rank of a replay on gloo: runs both programs and compares them; started by :mod:`commcc.replay.gloo.launch`.
+
+    python -c 'from commcc.replay.gloo.worker import main; main()' FOLDER
+
+FOLDER holds ``before.fx.txt``, ``after.fx.txt`` and ``settings.json``; the rank writes ``rankN.json``: its
+comparison, or one line that says what went wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from commcc.errors import CommccError
+from commcc.replay.compare import compare_rank
+from commcc.replay.gloo.groups import bind_groups
+from commcc.replay.gloo.watch import Watch, write_json
+from commcc.replay.pair import Settings, make_pair
+from commcc.replay.serial import RankRun
+from commcc.replay.virtual import StepError
+from commcc.serialization import load
+
+if TYPE_CHECKING:
+    from commcc.terms import Json
+
+EXIT_FAILED = 3
+
+
+def main() -> None:
+    """Run the rank that the environment names, and exit with 0 when there is a comparison."""
+    folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+    file = folder / f"rank{rank}.json"
+    settings = read_settings((folder / "settings.json").read_text(encoding="utf-8"))
+    torch.set_num_threads(1)
+    watch = Watch(settings.timeout, file)
+    try:
+        found = _run(folder, rank, settings, watch)
+    except Exception as error:
+        text = error.render() if isinstance(error, CommccError) else f"{type(error).__name__}: {error}"
+        node = error.node if isinstance(error, StepError) else None
+        write_json(file, watch.words(error=" ".join(text.split())[:500], node=node))
+        sys.exit(EXIT_FAILED)
+    write_json(file, found)
+    watch.close()
+
+
+def _run(folder: Path, rank: int, settings: Settings, watch: Watch) -> dict[str, Json]:
+    """Both runs and the comparison."""
+    programs = [load(folder / f"{name}.fx.txt") for name in ("before", "after")]
+    pair = make_pair(programs[0], programs[1], settings)
+    made = pair.maker.of_rank(rank)
+    watch.stage("waiting for the other ranks")
+    dist.init_process_group("gloo", timeout=timedelta(seconds=settings.timeout))
+    bind_groups(pair.layout, rank, settings.timeout)
+    results = []
+    for name, prepared in (("BEFORE", pair.old), ("AFTER", pair.new)):
+        watch.program = name
+        run = RankRun(prepared, rank, settings.seed, watch.progress)
+        results.append(run(pair.inputs(of=prepared, made=made)))
+        watch.stage(f"waiting for the other ranks to end {name}")
+        dist.barrier()
+    gaps = compare_rank(results[0], results[1], rank)
+    dist.destroy_process_group()
+    return asdict(gaps)
+
+
+def settings_text(settings: Settings) -> str:
+    """Settings as the worker reads them."""
+    return json.dumps({**asdict(settings), "groups": dict(settings.groups), "hints": dict(settings.hints)})
+
+
+def read_settings(text: str) -> Settings:
+    data: dict[str, Any] = json.loads(text)
+    groups = {name: tuple(map(tuple, parts)) for name, parts in data.pop("groups").items()}
+    return Settings(**data, groups=groups)

@@ -1,0 +1,216 @@
+"""A program made ready to run on CPU ranks: steps with their operands, in order, and what each one frees.
+
+    prepared = prepare(program, wide=False)
+    for step in prepared.steps: ...          # step.call(*args, **kwargs)
+
+Devices become the CPU, memory is not pinned, ops held by ``control_deps`` and fused ops of tensor parallelism
+stand for the plain ones, and ops that have no CPU kernel get a stand-in (:mod:`commcc.replay.kernels`). In wide
+mode everything in floating point is float64, so that what is left of a difference is not rounding.
+
+Limits: an op that cannot run here is an :class:`InputError` that names all such ops of the graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.node import map_aggregate
+
+from commcc.errors import InputError
+from commcc.index import build_index
+from commcc.index.control import unwrapped
+from commcc.index.host import waits
+from commcc.ops import OpaqueOp, aliasing, collective_of, is_random, is_unknown_communication, is_wait, op_name
+from commcc.replay.kernels import stand_in
+from commcc.verify.fused import unfolded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from torch import fx
+
+    from commcc.collective_table import CollectiveOp
+    from commcc.index import GraphIndex
+    from commcc.program import Program
+
+#: Ops that read the bytes of a number, which are others in another precision.
+_BYTES = frozenset({"view.dtype"})
+
+
+@dataclass(frozen=True)
+class Step:
+    """One node to run. fact: of a launch. host_copy: None, or whether the host does not wait for the copy.
+
+    frees: nodes whose values nobody needs after this one. looks: it only looks at its operands in another way.
+    host_wait: the host waits for the device there.
+    """
+
+    node: fx.Node
+    call: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    fact: CollectiveOp | None
+    frees: tuple[fx.Node, ...]
+    waits: bool = False
+    random: bool = False
+    looks: bool = False
+    host_copy: bool | None = None
+    host_wait: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A program's steps. output: what it returns. written: names of the inputs that it writes."""
+
+    program: Program
+    index: GraphIndex
+    nodes: tuple[fx.Node, ...]
+    steps: tuple[Step, ...]
+    output: Any
+    written: frozenset[str]
+    wide: bool
+
+    @cached_property
+    def inputs(self) -> tuple[fx.Node, ...]:
+        return tuple(node for node in self.nodes if node.op == "placeholder")
+
+    @cached_property
+    def constants(self) -> tuple[fx.Node, ...]:
+        return tuple(node for node in self.nodes if node.op == "get_attr")
+
+    def constant(self, node: fx.Node) -> Any:
+        """What a ``get_attr`` node refers to, a tensor in the precision of this run."""
+        owner: Any = self.program.root
+        for part in str(node.target).split("."):
+            owner = getattr(owner, part)
+        return widened(owner.detach().cpu().clone(), self.wide) if isinstance(owner, torch.Tensor) else owner
+
+
+def prepare(program: Program, *, wide: bool = False, hints: Mapping[str, int] | None = None) -> Prepared:
+    """Make a program ready to run; raises :class:`InputError` for what cannot run on the CPU."""
+    plain = unfolded(program)
+    index = build_index(plain, hints=hints)
+    nodes = tuple(unwrapped(plain).nodes)
+    _refuse(program, nodes, wide=wide)
+    last = _last_uses(nodes)
+    steps = [
+        _step(node, number, last.get(node, ()), index, wide)
+        for number, node in enumerate(nodes)
+        if node.op == "call_function"
+    ]
+    output = next(node for node in nodes if node.op == "output").args[0]
+    return Prepared(plain, index, nodes, tuple(steps), output, _written(index), wide)
+
+
+def widened(tensor: torch.Tensor, wide: bool) -> torch.Tensor:
+    """A tensor in the precision of the run."""
+    return tensor.to(_retyped(tensor.dtype)) if wide else tensor
+
+
+def _retyped(dtype: torch.dtype) -> torch.dtype:
+    if dtype.is_complex:
+        return torch.complex128
+    return torch.float64 if dtype.is_floating_point else dtype
+
+
+def _step(node: fx.Node, number: int, frees: tuple[fx.Node, ...], index: GraphIndex, wide: bool) -> Step:
+    def moved(leaf: Any) -> Any:
+        if isinstance(leaf, torch.device):
+            return torch.device("cpu")
+        return _retyped(leaf) if wide and isinstance(leaf, torch.dtype) else leaf
+
+    kwargs = {key: map_aggregate(value, moved) for key, value in node.kwargs.items() if key != "pin_memory"}
+    target: Any = node.target
+    seen = aliasing(target)
+    copy = index.host_copies.get(number)
+    return Step(
+        node,
+        stand_in(target, wide=wide) or target,
+        tuple(map_aggregate(node.args, moved)),
+        kwargs,
+        collective_of(target),
+        frees,
+        waits=is_wait(target),
+        random=is_random(target),
+        looks=bool(seen.views) and seen.pure,
+        host_copy=copy if seen.pure else None,
+        host_wait=number in index.host_syncs and not copy and waits(index, number),
+    )
+
+
+def _last_uses(nodes: tuple[fx.Node, ...]) -> dict[fx.Node, tuple[fx.Node, ...]]:
+    """By node, what is used there for the last time; a result that nobody uses goes at once."""
+    found: dict[fx.Node, list[fx.Node]] = {}
+    seen: set[fx.Node] = set()
+    for node in reversed(nodes):
+        fresh = [each for each in (node, *node.all_input_nodes) if each not in seen]
+        seen.update(fresh)
+        if fresh and node.op == "call_function":
+            found[node] = fresh
+    return {node: tuple(dict.fromkeys(freed)) for node, freed in found.items()}
+
+
+def _written(index: GraphIndex) -> frozenset[str]:
+    storages = {storage for written in index.writes.values() for storage in written}
+    return frozenset(index.names[i] for i in index.placeholders if storages & set(index.storages[i]))
+
+
+def _refuse(program: Program, nodes: Iterable[fx.Node], *, wide: bool) -> None:
+    """Raise for everything that cannot run, all of it in one message."""
+    problems: dict[str, str] = {}
+    for node in nodes:
+        if node.op == "call_function":
+            problem = _problem(node, wide)
+        elif node.op == "get_attr":
+            problem = _constant_problem(program, node)
+        else:
+            problem = None if node.op in ("placeholder", "output") else f"a {node.op} node"
+        if problem is not None:
+            problems.setdefault(problem, node.name)
+    if not problems:
+        return
+    first, name = next(iter(problems.items()))
+    more = f", and {len(problems) - 1} more: {', '.join(list(problems)[1:6])}" if len(problems) > 1 else ""
+    raise InputError(
+        f"node '{name}' cannot be run on the CPU: {first}{more}",
+        where=str(program.source) if program.source else None,
+        hint="a graph captured on the CPU, or with its own ops imported, can",
+    )
+
+
+def _problem(node: fx.Node, wide: bool) -> str | None:
+    """Why a call cannot run here; None when it can."""
+    target: Any = node.target
+    name = op_name(target)
+    if isinstance(target, OpaqueOp):
+        return f"{name} is not registered with this PyTorch"
+    if is_unknown_communication(target):
+        return f"{name} communicates in a way that is not known"
+    if isinstance(target, HigherOrderOperator):
+        return f"{name} holds a graph of its own"
+    if wide and str(target).removeprefix("aten.") in _BYTES:
+        return f"{name} reads bytes, which are others in float64"
+    if stand_in(target, wide=wide) is not None or not isinstance(target, OpOverload):
+        return None
+    schema_name = target._schema.name + (f".{target._overloadname}" if target._overloadname != "default" else "")
+    # mypy: the dispatcher's functions have no annotations in every version.
+    runs: Any = torch._C._dispatch_has_computed_kernel_for_dispatch_key
+    return None if runs(schema_name, "CPU") else f"{name} has no CPU kernel"
+
+
+def _constant_problem(program: Program, node: fx.Node) -> str | None:
+    owner: Any = program.root
+    for part in str(node.target).split("."):
+        owner = getattr(owner, part, None)
+    if isinstance(owner, FakeTensor):
+        return "a constant whose value is not in the file"
+    return None if isinstance(owner, torch.Tensor) or hasattr(owner, "graph") else "a constant that is no tensor"

@@ -1,0 +1,87 @@
+"""Values of a run: leaves of nested results, bits, poison, and how the CPU is set up for all of it.
+
+leaves([(a, b), None])        # [a, b, None]
+bits_equal(a, b)              # to the bit, NaN included
+poison(buffer, real)          # nothing in buffer is what real holds
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True)
+class RankResults:
+    """What one rank has after a run: outputs in order, nested ones flattened, and the inputs that were written."""
+
+    outputs: list[Any]
+    written: dict[str, Any] = field(default_factory=dict)
+
+
+def leaves(value: Any) -> list[Any]:
+    """All that is in nested lists, tuples and dictionaries, in order."""
+    if isinstance(value, (list, tuple)):
+        return [leaf for each in value for leaf in leaves(each)]
+    if isinstance(value, dict):
+        return [leaf for key in value for leaf in leaves(value[key])]
+    return [value]
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def storage(tensor: torch.Tensor) -> int:
+    """Which storage a tensor lives in; views of one have the same."""
+    found: int = tensor.untyped_storage()._cdata
+    return found
+
+
+def is_freed(tensor: torch.Tensor) -> bool:
+    """Whether a program gave the tensor's memory back (``resize_storage_bytes_`` to 0)."""
+    return bool(tensor.numel()) and tensor.untyped_storage().nbytes() == 0
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor's elements in order, as one row."""
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return plain.reshape(-1).view(torch.uint8)
+
+
+def bits_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return (one.shape, one.dtype) == (other.shape, other.dtype) and torch.equal(bits(one), bits(other))
+
+
+def poison(buffer: torch.Tensor, real: torch.Tensor) -> None:
+    """Fill a buffer with what is not a number, or with the largest integer; never with ``real``."""
+    if buffer.dtype.is_floating_point or buffer.dtype.is_complex:
+        buffer.fill_(float("nan"))
+    elif buffer.dtype == torch.bool:
+        buffer.copy_(real.logical_not())
+    else:
+        largest = torch.iinfo(buffer.dtype).max
+        buffer.copy_(torch.where(real == largest, largest - 1, largest))
+
+
+@contextmanager
+def quiet_cpu() -> Iterator[None]:
+    """One thread and PyTorch's own kernels: results do not depend on the machine's cores, nor on what else runs.
+
+    oneDNN picks kernels by what the processor advertises, which some virtual machines do not keep.
+    """
+    threads, enabled = torch.get_num_threads(), torch._C._get_mkldnn_enabled()
+    torch.set_num_threads(1)
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
+        torch.set_num_threads(threads)

@@ -1,0 +1,252 @@
+"""Runs a program on virtual ranks: one process, all ranks node by node, every collective computed for all.
+
+::
+
+    run = VirtualRun(prepared, layout)
+    results = run(inputs)                # inputs by name, for each rank; results[rank].outputs
+
+What a collective launches is not there before its wait: its result holds poison until then (not-a-number, the
+largest integer), and so does a copy to the host that does not block, until the host next waits. A value that is
+used too early so shows as a difference, and the first such use is kept in ``early``. What is sent must stay
+unchanged until the wait; where it does not, the rank gets what is there at the wait, and ``early`` says so.
+Values are freed with their last use. Each rank has its own random numbers.
+
+Limits: ranks run one after the other, so nothing here is timed. A launch that is never waited for stays poison.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx.node import map_arg
+
+from commcc.errors import CommccError
+from commcc.ops import op_name
+from commcc.replay.collectives import DisagreementError, received
+from commcc.replay.values import RankResults, bits_equal, leaves, poison, quiet_cpu, storage, tensors_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import fx
+
+    from commcc.replay.layout import Layout
+    from commcc.replay.prepare import Prepared, Step
+
+#: Inputs of one rank by name.
+Inputs = dict[str, Any]
+#: Early uses that are kept; the first ones tell the story.
+_KEPT = 20
+
+
+class StepError(CommccError):
+    """A node that failed when it was run."""
+
+    def __init__(self, node: str, op: str, reason: str) -> None:
+        self.node = node
+        super().__init__(f"node '{node}' ({op}) fails: {reason}")
+
+    @staticmethod
+    def of(step: Step, error: Exception) -> StepError:
+        """What an op raised, in one line."""
+        reason = str(error).strip().split("\n")[0][:300] or type(error).__name__
+        return StepError(step.name, op_name(step.node.target), reason)
+
+
+def rank_generator(seed: int, rank: int) -> torch.Generator:
+    """The random numbers of one rank."""
+    return torch.Generator().manual_seed(seed * 4099 + rank)
+
+
+@dataclass
+class _Flight:
+    """One tensor of a launch that has not been waited for.
+
+    calls: each rank's arguments. which: the tensor, of a coalesced launch. held: buffers of each rank. real: what
+    they will hold. versions: how often what rank 0 sends had been written, None when it is the buffer itself.
+    """
+
+    step: Step
+    calls: list[dict[str, Any]]
+    which: int
+    held: list[torch.Tensor]
+    real: list[torch.Tensor]
+    versions: list[int] | None
+
+    def sent(self) -> list[torch.Tensor]:
+        """What rank 0 sends."""
+        fact = self.step.fact
+        return tensors_in(self.calls[0][fact.tensor]) if fact is not None else []
+
+
+@dataclass
+class VirtualRun:
+    """One run of one program; use it once.
+
+    blocking: copies to the host that are to be there at once, although they do not block.
+    early: what was read before it was there, one line each. unwaited: launches nobody waited for.
+    """
+
+    prepared: Prepared
+    layout: Layout
+    seed: int = 0
+    blocking: frozenset[str] = frozenset()
+    watch: Callable[[Step, list[Any]], None] | None = None
+    early: list[str] = field(default_factory=list)
+    unwaited: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._env: dict[fx.Node, list[Any]] = {}
+        self._flights: dict[int, _Flight] = {}
+        self._copies: list[tuple[Step, list[torch.Tensor], list[torch.Tensor]]] = []
+        self._random = [rank_generator(self.seed, rank).get_state() for rank in self._ranks]
+
+    @property
+    def _ranks(self) -> range:
+        return range(self.layout.world)
+
+    def __call__(self, inputs: Sequence[Inputs]) -> list[RankResults]:
+        """Run on these inputs, which are written where the program writes them. Raises :class:`StepError`."""
+        with quiet_cpu(), torch.random.fork_rng(devices=[]):
+            for node in self.prepared.inputs:
+                self._env[node] = [given[node.name] for given in inputs]
+            for node in self.prepared.constants:
+                self._env[node] = [self.prepared.constant(node) for _ in self._ranks]
+            for step in self.prepared.steps:
+                self._run(step)
+            self.unwaited = list(dict.fromkeys(flight.step.name for flight in self._flights.values()))
+            return [self._results(rank, inputs[rank]) for rank in self._ranks]
+
+    def _results(self, rank: int, given: Inputs) -> RankResults:
+        outputs = leaves(self._resolve(self.prepared.output, rank))
+        return RankResults(outputs, {name: given[name] for name in sorted(self.prepared.written)})
+
+    def _run(self, step: Step) -> None:
+        try:
+            results = self._evaluate(step)
+        except CommccError:
+            raise
+        except Exception as error:
+            raise StepError.of(step, error) from error
+        self._env[step.node] = results
+        if self.watch is not None:
+            self.watch(step, results)
+        for node in step.frees:
+            self._env.pop(node, None)
+
+    def _resolve(self, argument: Any, rank: int) -> Any:
+        return map_arg(argument, lambda node: self._env[node][rank])
+
+    def _evaluate(self, step: Step) -> list[Any]:
+        calls = [self._resolve((step.args, step.kwargs), rank) for rank in self._ranks]
+        if step.waits:
+            return self._wait(step, [(*args, *kwargs.values())[0] for args, kwargs in calls])
+        if not step.looks:
+            self._note_early(step, calls[0])
+        if step.fact is not None:
+            return self._launch(step, calls)
+        if step.host_wait:
+            self._land_copies()
+        results = [self._call(step, rank, *call) for rank, call in zip(self._ranks, calls, strict=True)]
+        if step.looks and not _same_storages(results[0], calls[0]):
+            self._note_early(step, calls[0])  # a reshape that had to copy
+        if step.host_copy and step.name not in self.blocking:
+            return self._copy(step, results)
+        return results
+
+    def _call(self, step: Step, rank: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not step.random:
+            return step.call(*args, **kwargs)
+        torch.set_rng_state(self._random[rank])
+        result = step.call(*args, **kwargs)
+        self._random[rank] = torch.get_rng_state()
+        return result
+
+    def _note_early(self, step: Step, call: Any) -> None:
+        """Keep the first uses of what is still on its way; those of rank 0 stand for all."""
+        if not self._flights and not self._copies:
+            return
+        coming = {storage(held[0]): copy.name for copy, held, _ in self._copies}
+        for key in dict.fromkeys(map(storage, tensors_in(call))):
+            flight = self._flights.get(key)
+            if flight is not None:
+                self._say(f"'{step.name}' uses what '{flight.step.name}' brings before a wait")
+            elif key in coming:
+                self._say(f"'{step.name}' uses the copy '{coming[key]}' before the host has waited for it")
+
+    def _say(self, text: str) -> None:
+        if len(self.early) < _KEPT:
+            self.early.append(text)
+
+    def _launch(self, step: Step, calls: list[Any]) -> list[Any]:
+        fact = step.fact
+        assert fact is not None
+        bound = [dict(zip(fact.arguments, args, strict=False)) | kwargs for args, kwargs in calls]
+        real = self._exchange(step, bound)
+        if not fact.asynchronous:
+            return [tensors[0] for tensors in real]
+        if fact.out is None:
+            held = [[torch.empty_like(tensor) for tensor in tensors] for tensors in real]
+        else:
+            held = [tensors_in(each[fact.out]) for each in bound]
+        versions = None if fact.out is not None else [t._version for t in tensors_in(bound[0][fact.tensor])]
+        for which in range(len(real[0])):
+            buffers, values = [each[which] for each in held], [each[which] for each in real]
+            flight = _Flight(step, bound, which, buffers, values, versions)
+            for buffer, value in zip(buffers, values, strict=True):
+                poison(buffer, value)
+                self._flights[storage(buffer)] = flight
+        return [tensors if fact.coalesced else tensors[0] for tensors in held]
+
+    def _exchange(self, step: Step, calls: list[dict[str, Any]]) -> list[list[torch.Tensor]]:
+        """What each rank receives, group by group."""
+        fact = step.fact
+        assert fact is not None
+        results: list[list[torch.Tensor]] = [[] for _ in self._ranks]
+        for part in self.layout.parts[calls[0]["group_name"]]:
+            try:
+                made = received(fact, [calls[rank] for rank in part])
+            except DisagreementError as error:
+                raise StepError(step.name, op_name(step.node.target), f"ranks {list(part)}: {error}") from error
+            for rank, tensors in zip(part, made, strict=True):
+                results[rank] = tensors
+        return results
+
+    def _wait(self, step: Step, held: list[Any]) -> list[Any]:
+        """Values arrive. Waiting for a view waits for its launch; for anything else it does nothing."""
+        flight = self._flights.get(storage(held[0])) if isinstance(held[0], torch.Tensor) else None
+        if flight is None:
+            return held
+        if flight.versions is not None and [tensor._version for tensor in flight.sent()] != flight.versions:
+            self._send_again(flight, step)
+        for buffer, value in zip(flight.held, flight.real, strict=True):
+            del self._flights[storage(buffer)]
+            buffer.copy_(value)
+        return held
+
+    def _send_again(self, flight: _Flight, wait: Step) -> None:
+        """What was sent has been written since, perhaps with the same values; a late sender sends those."""
+        fresh = [tensors[flight.which] for tensors in self._exchange(flight.step, flight.calls)]
+        if not all(map(bits_equal, fresh, flight.real)):
+            self._say(f"what '{flight.step.name}' sends is written before '{wait.name}' waits for it")
+            flight.real = fresh
+
+    def _copy(self, step: Step, real: list[Any]) -> list[Any]:
+        """A copy to the host that does not block: it is there once the host has waited for the device."""
+        held = [torch.empty_like(tensor) for tensor in real]
+        for buffer, value in zip(held, real, strict=True):
+            poison(buffer, value)
+        self._copies.append((step, held, real))
+        return held
+
+    def _land_copies(self) -> None:
+        for _, held, real in self._copies:
+            for buffer, value in zip(held, real, strict=True):
+                buffer.copy_(value)
+        self._copies.clear()
+
+
+def _same_storages(results: Any, operands: Any) -> bool:
+    return set(map(storage, tensors_in(results))) <= set(map(storage, tensors_in(operands)))
