@@ -28,7 +28,7 @@ LAYERS = (
     ("passes",),
     (
         *("pipeline", "pipelines", "planfile", "provenance", "config", "sweep"),
-        *("diff", "diffing", "agreement", "lint", "explain"),
+        *("diff", "diffing", "agreement", "lint", "explain", "replay"),
     ),
     ("report",),
     ("cli",),
