@@ -84,7 +84,10 @@ def _overrides(node: Node) -> list[Layer]:
     layers = []
     for each in node.items():
         found = each.mapping(("paths", "rules"))
-        layers.append(Layer(_rules(found["rules"]), _texts(found["paths"])))
+        paths = _texts(found["paths"])
+        if found["paths"].value == []:
+            found["paths"].fail("'paths' names nothing")
+        layers.append(Layer(_rules(found["rules"]), paths))
     return layers
 
 
