@@ -146,3 +146,24 @@ def test_chunks_are_kept_and_costs_left_out(document, tmp_path):
     text = _output(["ep-overlap", document["output"], "--keep-chunks", "--cost", "none", "-o", str(out)], 0)
     assert "token exchanges" in text and "hidden" not in text.split("all-to-alls after")[1].split("exchanges")[0]
     assert "proved to be the same program" in text and "NOT" not in text
+
+
+def test_reorder_behind_it_takes_no_more_memory(tmp_path, monkeypatch):
+    """``own``, unless the configuration says something else."""
+    out = str(tmp_path / "o.fx.txt.gz")
+    made = json.loads(_output(["ep-overlap", GRAPH, "--reorder", "--json", "-o", out], 0))
+    before, after = (step["metrics"] for step in made["passes"][-2:])
+    assert made["passes"][-1]["options"] == "reorder{memory_budget=own}"
+    assert after["peak_bytes"] <= before["peak_bytes"] and after["step_ms"] <= before["step_ms"]
+    assert made["passes"][-1]["report"]["memory_budget_bytes"] == before["peak_bytes"]
+    (tmp_path / "commcc.yaml").write_text("options:\n  reorder: {memory_budget: 1}\n")
+    monkeypatch.chdir(tmp_path)
+    made = json.loads(_output(["ep-overlap", GRAPH, "--reorder", "--json", "-o", out], 0))
+    assert made["passes"][-1]["report"]["memory_budget_bytes"] == 1 << 30
+
+
+def test_sizes_that_are_fixed_are_told(document):
+    assert document["overlap"]["fixed"] == {}
+    console = Console(file=io.StringIO(), width=120)
+    console.print(*overlapping.view({**document["overlap"], "fixed": {"s21": 2}}), sep="\n")
+    assert "for inputs with s21 = 2 only" in console.file.getvalue()

@@ -75,8 +75,10 @@ def _passes(session: Session, given: Mapping[str, Any]) -> Sequence[Pass]:
     from commcc import pipelines
     from commcc.passes.async_tp import AsyncTp
     from commcc.passes.ep_dense import EpDense
+    from commcc.passes.reorder import Reorder
 
-    made = pipelines.from_preset(PRESET, configured.defaults(session))
+    own = configured.defaults(session)
+    made = pipelines.from_preset(PRESET, own)
     wanted = {
         "ep-chunk": {name: given[name] for name in _CHUNK if given[name] is not None},
         "ep-schedule": {name: given[name] for name in _SCHEDULE if given[name] is not None},
@@ -88,7 +90,10 @@ def _passes(session: Session, given: Mapping[str, Any]) -> Sequence[Pass]:
         if wanted["ep-chunk"]:
             raise OptionError(f"--keep-chunks leaves no use for --{next(iter(wanted['ep-chunk']))}")
         passes = [each for each in passes if each.name != "ep-chunk"]
-    passes += [cls() for flag, cls in (("dense", EpDense), ("async_tp", AsyncTp)) if given[flag]]
+    behind: dict[str, type[Pass]] = {"reorder": Reorder, "dense": EpDense, "async_tp": AsyncTp}
+    usual: dict[str, Mapping[str, Any]] = {"reorder": {"memory_budget": "own"}}
+    for flag, cls in behind.items():
+        passes += [build(cls, {**usual.get(flag, {}), **own.get(cls.name, {})})] if given[flag] else []
     configured.remember(session, passes)
     return passes
 
@@ -143,6 +148,9 @@ command = click.Command(
         output_option(default=f"STEM.{PRESET}.EXT beside GRAPH"),
         *_options(),
         click.Option(["--keep-chunks"], is_flag=True, help="Schedule the chunks that the graph has; cut nothing."),
+        click.Option(
+            ["--reorder"], is_flag=True, help="Then order all nodes anew, with no more peak memory (reorder)."
+        ),
         click.Option(["--dense"], is_flag=True, help="Then launch FSDP collectives beside attention (ep-dense)."),
         click.Option(["--async-tp"], is_flag=True, help="Fuse the collectives of tensor parallelism last of all."),
         _path_option(["--trace"], "Write a trace of before and after for ui.perfetto.dev; .json or .json.gz."),

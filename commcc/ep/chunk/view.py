@@ -34,7 +34,7 @@ class View:
     """Facts of every node. data: it depends on an input that is no parameter and no buffer. constant: it depends on no
     input. alive: its result is used, or it does more than compute one. number: of each node. loose: nodes that belong
     to no module, or take one of several results. chosen: symbols in the shapes of inputs. recorded: the numbers that
-    these had when the graph was made.
+    these had when the graph was made. by_module: nodes by the path of their module.
     """
 
     index: GraphIndex
@@ -48,14 +48,14 @@ class View:
     loose: tuple[int, ...]
     chosen: frozenset[str]
     recorded: dict[str, int]
+    by_module: dict[str, list[int]]
 
     def within(self, node: int, root: str) -> bool:
-        module = self.notes[node].module
-        return module == root or module.startswith(root + ".")
+        return _is_in(self.notes[node].module, root)
 
     def near(self, root: str) -> list[int]:
         """Nodes that can be in a region of ``root``: those inside, and loose ones; in order."""
-        inside = (node for node in range(len(self.nodes)) if self.within(node, root))
+        inside = [node for module, own in self.by_module.items() if _is_in(module, root) for node in own]
         return sorted({*inside, *self.loose})
 
     def free_symbols(self, node: int) -> list[str]:
@@ -71,6 +71,10 @@ class View:
         """Whether the node launches an all-to-all."""
         launch = self.index.launches.get(node)
         return launch is not None and launch.kind is Kind.ALL_TO_ALL
+
+
+def _is_in(module: str, root: str) -> bool:
+    return module == root or module.startswith(root + ".")
 
 
 def _is_data(index: GraphIndex, node: int, numbers: bool) -> bool:
@@ -109,6 +113,9 @@ def view_of(program: Program, index: GraphIndex) -> View:
         kept = node in index.stays or index.ops[node] in ("output", "placeholder")
         alive[node] = kept or any(alive[user] for user in index.users[node])
     notes = annotations_of(program, index)
+    by_module: dict[str, list[int]] = {}
+    for node, note in enumerate(notes):
+        by_module.setdefault(note.module, []).append(node)
     return View(
         index=index,
         nodes=nodes,
@@ -121,4 +128,5 @@ def view_of(program: Program, index: GraphIndex) -> View:
         loose=tuple(i for i, note in enumerate(notes) if not note.module or ops.is_getitem(nodes[i].target)),
         chosen=_chosen(nodes, index),
         recorded=recorded_sizes(program),
+        by_module=by_module,
     )
