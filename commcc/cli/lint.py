@@ -84,11 +84,12 @@ def _settings(session: Session, given: dict[str, Any]) -> Settings:
         found = (session.config.lint if session.config is not None else None) or Settings()
         if found.file is not None:
             session.used["lint"] = "settings"
+    ranks = given["ranks"]
     return dataclasses.replace(
         found,
-        layers=(*found.layers, *layers_of(given["rule"])),
+        layers=(*found.layers, *layers_of((*given["rule"], *(("rank-agreement.ranks=all",) if ranks else ())))),
         only=check_ids(given["only"], "--only"),
-        ignore=check_ids(given["ignore"], "--ignore"),
+        ignore=check_ids((*given["ignore"], *(("rank-agreement",) if ranks is False else ())), "--ignore"),
     )
 
 
@@ -213,6 +214,12 @@ def _options() -> Sequence[click.Parameter]:
             default=5,
             show_default=True,
             help="Findings of one rule and graph to show; JSON and SARIF hold all.",
+        ),
+        click.Option(
+            ["--ranks/--no-ranks"],
+            default=None,
+            help="Compare all graphs as the ranks of one program, or none. [default: those named after their rank, "
+            "as rank0.fx.txt]",
         ),
         click.Option(["--rules", "list_rules"], is_flag=True, help="List the rules with their options."),
     ]

@@ -65,7 +65,7 @@ class Run:
         self.results: list[Result] = []
         self.measured: dict[str, Known] = {}
         self._together = [rule for rule in RULES if rule.across]
-        self._subjects: list[Subject] = []
+        self._kept: dict[str, list[Any]] = {rule.id: [] for rule in self._together}
 
     def add(self, item: Item) -> None:
         """Read and check one graph."""
@@ -94,8 +94,9 @@ class Run:
         outcomes = tuple(self._outcome(rule, subject, chosen) for rule in RULES if _wanted(rule, chosen))
         self.results.append(Result(graph, outcomes, seen.to_json()))
         self.measured[graph] = measured(seen)
-        if self._together:
-            self._subjects.append(subject)
+        for rule in self._together:
+            if rule.keep is not None and self.settings.of(None).severity[rule.id] is not Severity.OFF:
+                self._kept[rule.id].append(rule.keep(subject))
 
     def _outcome(self, rule: Rule, subject: Subject, chosen: Effective) -> Outcome:
         options, severity = chosen.options[rule.id], chosen.severity[rule.id]
@@ -120,8 +121,9 @@ class Run:
         across = []
         for rule in self._together:
             severity, options = chosen.severity[rule.id], chosen.options[rule.id]
-            if severity is not Severity.OFF and len(self._subjects) > 1 and not rule.idle(options):
-                across.append(Outcome(rule.id, severity, ordered(rule.check(tuple(self._subjects), options))))
+            kept = tuple(self._kept[rule.id])
+            if severity is not Severity.OFF and len(kept) > 1 and not rule.idle(options):
+                across.append(Outcome(rule.id, severity, ordered(rule.check(kept, options))))
         model = self.task.model
         return Report(tuple(self.results), tuple(across), None if model is None else (model.name, model.hash))
 

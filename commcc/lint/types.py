@@ -64,7 +64,8 @@ class Finding:
 
     text: what is wrong, in one sentence without a full stop. spots: the nodes it is about, the most telling
     first. measured, limit: both in ``unit``: ``count``, ``bytes``, ``ns`` or ``share``. remedy: what to do.
-    severity: where it is not the rule's own. weight: the heaviest findings of a rule are shown first.
+    severity: where it is not the rule's own. weight: the heaviest findings of a rule are shown first. details:
+    lines that show it.
     """
 
     text: str
@@ -75,6 +76,7 @@ class Finding:
     remedy: str = ""
     severity: Severity | None = None
     weight: float = 0
+    details: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -153,10 +155,11 @@ class Subject:
 class Rule:
     """One check.
 
-    check: of one graph, ``(Subject, options)``; of a rule that is ``across`` graphs, of all that were read:
-    ``(tuple[Subject, ...], options)``. options: a frozen dataclass of :func:`commcc.lint.options.setting`.
-    summary: what it finds, in a few words. about: a paragraph for people. needs: options of which one has to be
-    set, or there is nothing to check. costed: asks what a cost model predicts.
+    check: of one graph, ``(Subject, options)``; of a rule that is ``across`` graphs, of what it keeps of all that were
+    read: ``(tuple[Any, ...], options)``. keep: of such a rule, what it keeps of a graph. options: a frozen
+    dataclass of :func:`commcc.lint.options.setting`. summary: what it finds, in a few words. about: a paragraph for
+    people. needs: options of which one has to be set, or there is nothing to check. costed: asks what a cost model
+    predicts.
     """
 
     id: str
@@ -167,7 +170,12 @@ class Rule:
     about: str
     needs: tuple[str, ...] = ()
     costed: bool = False
-    across: bool = False
+    keep: Callable[[Subject], Any] | None = None
+
+    @property
+    def across(self) -> bool:
+        """Whether it looks at several graphs together."""
+        return self.keep is not None
 
     def idle(self, options: Any) -> bool:
         """Whether no limit is set that it could check."""

@@ -76,6 +76,7 @@ def _finding(outcome: Outcome, finding: Finding) -> dict[str, Json]:
         "unit": finding.unit,
         "remedy": finding.remedy,
         "nodes": [_spot(each) for each in finding.spots],
+        "details": list(finding.details),
     }
 
 
@@ -187,6 +188,7 @@ def _findings(found: Iterable[Document], remedies: set[str]) -> Iterator[Rendera
     for finding in found:
         yield Text(f"    {printable(finding['text'])}")
         yield from _places(finding)
+        yield from (Text(f"      {printable(line)}") for line in finding["details"])
         if finding["remedy"] and len(remedies) > 1:
             yield Text(f"      -> {printable(finding['remedy'])}")
 
