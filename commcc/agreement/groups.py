@@ -200,7 +200,7 @@ def _paired(found: _Found, key: Ranks) -> Iterable[tuple[tuple[int, str], ...]]:
         yield tuple((rank, name) for rank in sorted(names))
     rest = {rank: sorted((n for n in own if n not in common), key=_natural) for rank, own in names.items()}
     most = max(map(len, rest.values()))
-    if most > 1:
+    if max(map(len, names.values())) > 1 and sum(map(bool, rest.values())) > 1:
         text = f"groups of {ranks_text(key)} with other names on other ranks are the same in the order of their names"
         found.assumed.setdefault(text)
     for place in range(most):

@@ -75,9 +75,10 @@ def neighbourhood(
         lines.append((i in marked, "  ".join(padded).rstrip()))
     if not marked and missing_at == len(trace.launches):
         lines.append((True, "(nothing more)"))
-    first = marked[0] if marked else None
-    node = None if first is None else trace.launches[first].node
-    return Neighbourhood(rank, title, first, node, tuple(lines))
+    if not marked:
+        return Neighbourhood(rank, title, None, None, tuple(lines))
+    first = trace.launches[marked[0]]
+    return Neighbourhood(rank, title, marked[0], first.node, tuple(lines), first.module, first.source)
 
 
 def _row(trace: Trace, i: int) -> tuple[str, ...]:

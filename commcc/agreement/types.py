@@ -122,7 +122,8 @@ class Trace:
 class Neighbourhood:
     """Launches of one rank around where it differs. lines: ``(marked, text)``, in graph order.
 
-    launch: the number of the one that differs among all launches of the rank, None where the rank has none.
+    launch: the number of the one that differs among all launches of the rank, None where the rank has none; node,
+    module, source: of that launch.
     """
 
     rank: int
@@ -130,6 +131,8 @@ class Neighbourhood:
     launch: int | None
     node: str | None
     lines: tuple[tuple[bool, str], ...]
+    module: str | None = None
+    source: str | None = None
 
 
 @dataclass(frozen=True)
