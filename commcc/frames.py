@@ -2,7 +2,8 @@
 
     innermost('  File "model.py", line 98, in forward\\n ...')        # 'model.py:98'
 
-The innermost frame outside PyTorch and other installed packages counts.
+The innermost frame counts that was reached without going through PyTorch or other installed packages; calls of
+modules do not count as going through.
 """
 
 from __future__ import annotations
@@ -10,12 +11,17 @@ from __future__ import annotations
 import re
 
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
+_CALL = re.compile(r"(^|[/\\])torch[/\\]nn[/\\]modules[/\\]module\.py$")
 _FOREIGN = re.compile(r"(^|[/\\])(torch|site-packages|dist-packages)[/\\]")
 
 
 def innermost(trace: str) -> str | None:
-    """``layers/attention.py:98``; None when the text holds no frame."""
-    frames = _FRAME.findall(trace)
-    own = [frame for frame in frames if not _FOREIGN.search(frame[0])]
-    chosen = (own or frames)[-1:]
-    return f"{chosen[0][0]}:{chosen[0][1]}" if chosen else None
+    """``llama.py:98`` of a stack trace, None when it has no frames."""
+    chosen = None
+    for file, line in _FRAME.findall(trace):
+        if _CALL.search(file):
+            continue
+        if _FOREIGN.search(file) and chosen is not None:
+            break
+        chosen = f"{file}:{line}"
+    return chosen

@@ -10,10 +10,10 @@ own is where the node that feeds it comes from. Limits: ``.pt2`` files have no l
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from commcc.errors import CommccError
+from commcc.frames import innermost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from torch import fx
 
     from commcc.program import Program
-
-_FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
-_CALL = re.compile(r"(^|[/\\])torch[/\\]nn[/\\]modules[/\\]module\.py$")
-_FOREIGN = re.compile(r"(^|[/\\])(torch|site-packages|dist-packages)[/\\]")
 
 
 def places(program: Program, graph: str) -> Callable[[int], tuple[str | None, int | None]]:
@@ -49,15 +45,3 @@ def _source(node: fx.Node) -> str | None:
         if isinstance(trace, str) and (found := innermost(trace)) is not None:
             return found
     return None
-
-
-def innermost(trace: str) -> str | None:
-    """``llama.py:98`` of a stack trace, None when it has no frames."""
-    chosen = None
-    for file, line in _FRAME.findall(trace):
-        if _CALL.search(file):
-            continue
-        if _FOREIGN.search(file) and chosen is not None:
-            break
-        chosen = f"{file}:{line}"
-    return chosen
