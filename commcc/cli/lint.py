@@ -159,7 +159,7 @@ def _emit(session: Session, report: Report, task: Task, form: str, code: int, gi
             return
         from commcc.files import replace_file
 
-        replace_file(Path(output), lambda stream: stream.write(text.encode()))
+        replace_file(Path(output), lambda stream: stream.write(text.encode(errors="backslashreplace")))
         document["output"] = output
     session.emit(document, brief=linting.summary(document), view=lambda: linting.view(document, top))
 

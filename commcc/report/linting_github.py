@@ -36,7 +36,9 @@ def github(document: Document, top: int) -> str:
 def _unread(document: Document) -> Iterator[str]:
     for graph in document["graphs"]:
         if graph["error"] is not None:
-            yield _command("error", {"file": file_of(graph["graph"]), "title": "cannot be read"}, graph["error"])
+            yield _command(
+                "error", {"file": file_of(graph["graph"]), "title": "cannot be read"}, printable(graph["error"])
+            )
 
 
 def _graph(graph: Document, severity: str, top: int) -> Iterator[str]:
