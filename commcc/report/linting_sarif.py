@@ -114,7 +114,8 @@ def _result(graph: str, rule: str, finding: Document) -> dict[str, Json]:
 def _fingerprint(graph: str, rule: str, finding: Document) -> str:
     """The same from run to run as long as it is about the same nodes; figures in the text may change."""
     about = [spot["node"] for spot in finding["nodes"]] or [finding["text"].partition(" ")[0]]
-    return hashlib.sha256("\0".join([Path(graph).as_posix(), rule, *about]).encode()).hexdigest()[:32]
+    text = "\0".join([Path(graph).as_posix(), rule, *about])
+    return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()[:32]
 
 
 def _whole(graph: str) -> dict[str, Json]:
