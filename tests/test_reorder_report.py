@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -61,11 +61,13 @@ def test_the_report_is_what_comes_out(name, options):
         index = build_index(program)
         costs = model_of().price(index)
         timeline = Simulator(index, costs).run()
-        assert report["step_ms"][which] == round(timeline.step_ns / 1e6, 6)
-        assert report["exposed_ms"][which] == round(timeline.exposed_ns / 1e6, 6)
+        # In another order another node of a fused chain pays for its launch, and the rest for the bytes: a few ns.
+        near = partial(pytest.approx, rel=0, abs=5e-6 * which)
+        assert report["step_ms"][which] == near(round(timeline.step_ns / 1e6, 6))
+        assert report["exposed_ms"][which] == near(round(timeline.exposed_ns / 1e6, 6))
         assert report["peak_bytes"][which] == live_bytes(index).peak_bytes
         assert report["in_flight_bytes"][which] == timeline.in_flight_bytes
-        assert report["lower_bound_ms"] == round(lower_bound(index, costs).ns / 1e6, 6)
+        assert report["lower_bound_ms"] == near(round(lower_bound(index, costs).ns / 1e6, 6))
     assert report["step_ms"][1] < report["step_ms"][0]
     assert 0 < report["moved_nodes"] < len(result.first.index)
     assert result.verified == "proved"
