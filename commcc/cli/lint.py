@@ -41,7 +41,7 @@ _EXTENSIONS = {
 def _lint(session: Session, /, graphs: tuple[str, ...], **given: Any) -> int:
     if given["list_rules"]:
         return _rules(session)
-    form = _form(session, given["form"])
+    form = _form(session, given["form"], in_file=given["output"] is not None)
     settings = _settings(session, given)
     wanted = graphs or settings.graphs
     if not wanted:
@@ -64,10 +64,11 @@ def _rules(session: Session) -> int:
     return EXIT_OK
 
 
-def _form(session: Session, form: str | None) -> str:
+def _form(session: Session, form: str | None, *, in_file: bool) -> str:
+    """The form of the report; what is printed beside a file is text unless ``--json`` asks for more."""
     if session.json and form not in (None, "json"):
         raise OptionError(f"--json and --format {form} ask for two forms", hint="give one of them")
-    if form == "json":
+    if form == "json" and not in_file:
         session.json = True
     return form or ("json" if session.json else "text")
 
