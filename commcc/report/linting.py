@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING, Any
 
+from rich.padding import Padding
 from rich.text import Text
 
 from commcc.lint.quantities import show
@@ -151,13 +152,14 @@ def plain(document: Document, top: int) -> str:
 def _graph(graph: Document, top: int) -> list[RenderableType]:
     head = Text.assemble((printable(graph["graph"]), "bold"), (f"  {_facts(graph['metrics'])}", "dim"))
     if graph["error"] is not None:
-        return [head, Text.assemble("  ", ("cannot be read", "bold red"), f"  {printable(graph['error'])}"), ""]
+        text = Text.assemble(("cannot be read", "bold red"), f"  {printable(graph['error'])}")
+        return [head, Padding(text, (0, 0, 0, 2), expand=False), ""]
     body = _outcomes(graph["rules"], top)
     missed = [each["rule"] for each in graph["rules"] if each["skipped"] and each["skipped"] not in _QUIET]
     if missed:
         reason = next(each["skipped"] for each in graph["rules"] if each["rule"] == missed[0])
-        body.append(Text(f"  not checked, since {reason}: {', '.join(missed)}", style="yellow"))
-    return [head, *(body or [Text("  no findings", style="green")]), ""]
+        body.append(_line(2, f"not checked, since {reason}: {', '.join(missed)}", "yellow"))
+    return [head, *(body or [_line(2, "no findings", "green")]), ""]
 
 
 def _facts(metrics: Document) -> str:
@@ -177,20 +179,20 @@ def _outcomes(outcomes: Sequence[Document], top: int) -> list[RenderableType]:
         remedies = {each["remedy"] for each in found[:top]}
         shown += _findings(found[:top], remedies)
         if total > top:
-            shown.append(Text(f"    and {total - min(top, len(found)):,} more", style="dim"))
+            shown.append(_line(4, f"and {total - min(top, len(found)):,} more", "dim"))
         if len(remedies) == 1 and "" not in remedies:
-            shown.append(Text(f"    -> {printable(remedies.pop())}"))
+            shown.append(_line(4, f"-> {remedies.pop()}"))
     return shown
 
 
 def _findings(found: Iterable[Document], remedies: set[str]) -> Iterator[RenderableType]:
     """Findings with their nodes; a remedy that all of them share is said once."""
     for finding in found:
-        yield Text(f"    {printable(finding['text'])}")
+        yield _line(4, finding["text"])
         yield from _places(finding)
         yield from (Text(f"      {printable(line)}") for line in finding["details"])
         if finding["remedy"] and len(remedies) > 1:
-            yield Text(f"      -> {printable(finding['remedy'])}")
+            yield _line(6, f"-> {finding['remedy']}")
 
 
 def _places(finding: Document) -> Iterator[RenderableType]:
@@ -201,4 +203,9 @@ def _places(finding: Document) -> Iterator[RenderableType]:
     others = ", ".join(spot["node"] for spot in spots[1:] if f"'{spot['node']}'" not in finding["text"])
     text = f"{spots[0]['node']}: {where(spots[0])}" if where(spots[0]) else spots[0]["node"]
     also = f"; also {others}" if others else ""
-    yield Text(printable(f"      {text}{also}"), style="dim")
+    yield _line(6, f"{text}{also}", "dim")
+
+
+def _line(indent: int, text: str, style: str = "") -> RenderableType:
+    """A line that keeps its indent where the terminal wraps it."""
+    return Padding(Text(printable(text), style=style), (0, 0, 0, indent), expand=False)
