@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from commcc.pipeline import RunResult
     from commcc.pipelines import Preset
     from commcc.program import Note, Program
+    from commcc.replay import Numeric
     from commcc.serialization import GraphEntry
     from commcc.snapshot import Snapshot
     from commcc.terms import Json
@@ -155,10 +156,16 @@ def listing(graph: str, entries: Iterable[GraphEntry]) -> dict[str, Json]:
     return document("inspect", input=graph, graphs=graphs)
 
 
-def verification(before: str, after: str, verdict: Verdict) -> dict[str, Json]:
-    """``verify``."""
+def verification(before: str, after: str, verdict: Verdict, numeric: Numeric | None = None) -> dict[str, Json]:
+    """``verify``; ``numeric`` is null without ``--numeric``."""
     inputs: dict[str, Json] = {"before": before, "after": after}
-    return document("verify", inputs=inputs, verified=str(verdict.status), verdict=verdict.to_json())
+    return document(
+        "verify",
+        inputs=inputs,
+        verified=str(verdict.status),
+        verdict=verdict.to_json(),
+        numeric=None if numeric is None else numeric.to_json(),
+    )
 
 
 def difference(before: str, after: str, result: GraphDiff) -> dict[str, Json]:

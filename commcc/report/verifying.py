@@ -1,4 +1,4 @@
-"""What ``commcc verify`` says: the verdict, then every finding with its node."""
+"""What ``commcc verify`` says: the verdict, every finding with its node, and what ``--numeric`` found."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from commcc.report import numeric
 from commcc.report.console import make_table
 from commcc.report.units import count
 
@@ -45,4 +46,6 @@ def view(document: Document) -> list[RenderableType]:
         for each in found:
             table.add_text(each["rule"], each["node"], each["text"])
         shown += ["", table]
+    if document.get("numeric") is not None:
+        shown += numeric.view(document["numeric"], document["verified"])
     return shown

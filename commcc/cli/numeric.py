@@ -1,0 +1,127 @@
+"""Options of ``verify --numeric``, and the run that they ask for.
+
+    commcc verify BEFORE AFTER --numeric --virtual-ranks 4 --seed 1 --float64
+
+Limits: an option without ``--numeric`` is an error, as are ranks of both kinds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from commcc.errors import OptionError
+from commcc.hint_text import read_hints
+
+if TYPE_CHECKING:
+    from commcc.program import Program
+    from commcc.replay import Numeric
+
+MOST_RANKS = 4096
+#: Names of the options that only ``--numeric`` uses.
+_NEEDED_BY = ("nproc", "virtual_ranks", "seed", "float64", "tolerance", "timeout", "groups", "size_hints")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for; the fields are those of :class:`commcc.replay.Settings` as they were typed."""
+
+    nproc: int | None
+    virtual_ranks: int | None
+    seed: int
+    float64: bool
+    tolerance: float | None
+    timeout: float
+    groups: str
+    size_hints: dict[str, int]
+
+
+def read(ctx: click.Context, given: dict[str, Any]) -> Request | None:
+    """The request, None without ``--numeric``; takes its options out of ``given``."""
+    wanted = given.pop("numeric")
+    request = Request(**{name: given.pop(name) for name in _NEEDED_BY})
+    if wanted:
+        if request.nproc is not None and request.virtual_ranks is not None:
+            raise OptionError("--nproc and --virtual-ranks cannot go together", hint="real ranks, or virtual ones")
+        return request
+    typed = [name for name in _NEEDED_BY if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if typed:
+        flags = ", ".join("--hint" if name == "size_hints" else "--" + name.replace("_", "-") for name in typed)
+        raise OptionError(f"{flags} needs --numeric")
+    return None
+
+
+def run(request: Request, before: Program, after: Program) -> Numeric:
+    """Run both graphs; raises :class:`commcc.errors.CommccError` where they cannot be run."""
+    from commcc.replay import Settings, read_groups, verify_numeric
+
+    settings = Settings(
+        ranks=request.nproc or request.virtual_ranks,
+        real=request.nproc is not None,
+        seed=request.seed,
+        wide=request.float64,
+        tolerance=request.tolerance,
+        timeout=request.timeout,
+        groups=read_groups(request.groups) if request.groups else {},
+        hints=request.size_hints,
+    )
+    return verify_numeric(before, after, settings)
+
+
+def options() -> list[click.Option]:
+    """``--numeric`` and what goes with it."""
+    ranks, tolerance = click.IntRange(1, MOST_RANKS), click.FloatRange(0.0, 1e6)
+    return [
+        click.Option(
+            ["--numeric"], is_flag=True, help="Also run both graphs on the same inputs and compare what they give."
+        ),
+        click.Option(["--nproc"], type=ranks, metavar="N", help="Run on N processes with gloo."),
+        click.Option(
+            ["--virtual-ranks"],
+            type=ranks,
+            metavar="N",
+            help="Run N ranks in this process. [default: as many as the graphs are for, if these are 8 or fewer]",
+        ),
+        click.Option(
+            ["--seed"],
+            type=click.IntRange(0, 2**31),
+            default=0,
+            show_default=True,
+            metavar="S",
+            help="Of the made-up inputs.",
+        ),
+        click.Option(
+            ["--float64"], is_flag=True, help="Compute everything in float64: what still differs is not rounding."
+        ),
+        click.Option(
+            ["--tolerance"],
+            type=tolerance,
+            metavar="T",
+            help="Largest difference to accept, relative to the largest number of a value. "
+            "[default: none, but rounding where AFTER adds up other parts]",
+        ),
+        click.Option(
+            ["--timeout"],
+            type=click.FloatRange(1.0, 86400.0),
+            default=300.0,
+            show_default=True,
+            metavar="SECONDS",
+            help="When processes are ended that are not done.",
+        ),
+        click.Option(
+            ["--groups"],
+            default="",
+            metavar="TEXT",
+            help="Which ranks each group has, where the graph does not say: '33=0,2|1,3;35=0-1|2-3'.",
+        ),
+        click.Option(
+            ["--hint", "size_hints"],
+            multiple=True,
+            metavar="SYMBOL=NUMBER",
+            callback=lambda _ctx, _option, texts: read_hints(texts),
+            help="A number for an input's size that is known only at run time; SYMBOL may be a pattern.",
+        ),
+    ]

@@ -1,0 +1,256 @@
+"""Inputs worked out from graphs: always valid, seeded, shared among ranks as the program would."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from commcc.collectives import identify
+from commcc.errors import InputError
+from commcc.replay.demands import Demands
+from commcc.replay.inputs import InputMaker, integers
+from commcc.replay.layout import make_layout
+from commcc.replay.prepare import prepare
+from commcc.replay.virtual import VirtualRun
+from tests.step_graphs import sample
+from tests.verify_graphs import Graph
+
+aten = torch.ops.aten
+
+
+def maker_of(program, seed=0, hints=None):
+    prepared = prepare(program, hints=hints)
+    layout = make_layout([(program, prepared.index)])
+    return InputMaker(prepared, identify(prepared.index), layout, seed, hints), prepared, layout
+
+
+def run(program, seed=0):
+    """Run a program on its made-up inputs; indices out of bounds raise."""
+    maker, prepared, layout = maker_of(program, seed)
+    given = [maker.of_rank(rank) for rank in range(layout.world)]
+    return given, VirtualRun(prepared, layout)(given)
+
+
+# Ways to an index: each hands on the numbers, or numbers worked out from them.
+def add(g, x, n):
+    return g(aten.add.Tensor, x, n)
+
+
+STEPS = {
+    "view": lambda g, x, n: g(aten.view.default, x, [-1]),
+    "unsqueeze": lambda g, x, n: g(aten.squeeze.dim, g(aten.unsqueeze.default, x, 0), 0),
+    "cast": lambda g, x, n: g(aten._to_copy.default, x, dtype=torch.int64),
+    "clone": lambda g, x, n: g(aten.clone.default, x),
+    "add": add,
+    "sub": lambda g, x, n: g(aten.sub.Tensor, x, n),
+    "mul": lambda g, x, n: g(aten.mul.Tensor, x, n + 1),
+    "gathered": lambda g, x, n: g.gather(x, "0", 1),
+}  # fmt: skip
+
+
+def masked(g, x):
+    """0 wherever the number is not below 3."""
+    return g(aten.where.self, g(aten.lt.Scalar, x, 3), x, g(aten.zeros_like.default, x))
+
+
+def use(g, kind, rows, index):
+    table = g.input(f"table{len(g.graph.nodes)}", rows, 3)
+    flat = g(aten.view.default, index, [-1])
+    if kind == "embedding":
+        return g(aten.embedding.default, table, flat)
+    if kind == "index_select":
+        return g(aten.index_select.default, table, 0, flat)
+    if kind == "index":
+        return g(aten.index.Tensor, table, [flat])
+    if kind == "gather":
+        return g(aten.gather.default, g(aten.select.int, table, 1, 0), 0, flat)
+    if kind == "index_put":
+        count = flat.meta["val"].numel()
+        return g(aten.index_put.default, table, [flat], g.input(f"v{rows}", count, 3), False)
+    scores = g(
+        aten.transpose.int, g(aten.view.default, g.input(f"s{rows}", rows, flat.meta["val"].numel()), [rows, -1]), 0, 1
+    )
+    log = g(aten._log_softmax.default, scores, 1, False)
+    return g(aten.nll_loss_forward.default, log, flat, None, 1, -100)
+
+
+KINDS = ("embedding", "index_select", "index", "gather", "index_put", "nll_loss")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 4)), max_size=4),
+    st.lists(st.tuples(st.sampled_from(KINDS), st.integers(40, 60)), min_size=1, max_size=3),
+    st.booleans(),
+    st.integers(0, 100),
+)
+def test_indices_are_always_within_what_they_index(steps, uses, mask, seed):
+    g = Graph()
+    index = g.input("ids", 2, 3, dtype=torch.int64)
+    for step, number in steps:
+        if index.meta["val"].dim() == 1 or step != "unsqueeze":
+            index = STEPS[step](g, index, number)
+    index = masked(g, index) if mask else index
+    outputs = [use(g, kind, rows, index) for kind, rows in uses]
+    try:
+        given, _ = run(g.program(*outputs), seed)
+    except InputError as error:
+        # Only where no number satisfies all at once: 3 <= x * 5 ** 3 + 4 < 40, say.
+        assert "no number is what" in str(error)
+        assert any(step in ("mul", "add", "sub") for step, _ in steps)
+        return
+    assert len(given) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_bound_is_met_and_not_too_low(kind):
+    g = Graph()
+    ids = g.input("ids", 500, dtype=torch.int64)
+    maker, _, _ = maker_of(g.program(use(g, kind, 1000, ids)))
+    ids = maker.of_rank(0)["ids"]
+    assert ids.min() >= 0
+    assert 800 < ids.max() < 1000
+    assert maker.demands("ids").why
+
+
+def test_without_the_bound_the_run_fails():
+    """The check above can fail: an index one too large is refused by the ops themselves."""
+    g = Graph()
+    ids = g.input("ids", 5, dtype=torch.int64)
+    program = g.program(use(g, "embedding", 4, ids))
+    maker, prepared, layout = maker_of(program)
+    inputs = maker.of_rank(0)
+    inputs["ids"][0] = 4
+    with pytest.raises(Exception, match="embedding"):
+        VirtualRun(prepared, layout)([inputs])
+
+
+def test_offsets_by_masks_are_no_contradiction():
+    """A vocabulary cut in two: ids less 64, masked where that is outside, embedded in 64 rows."""
+    g = Graph()
+    ids = g.input("ids", 50, dtype=torch.int64)
+    less = g(aten.sub.Tensor, ids, 64)
+    inside = g(aten.bitwise_and.Tensor, g(aten.ge.Scalar, less, 0), g(aten.lt.Scalar, less, 64))
+    safe = g(aten.where.self, inside, less, g(aten.zeros_like.default, less))
+    whole = g.input("whole", 128, 3)
+    program = g.program(g(aten.embedding.default, g.input("w", 64, 3), safe), g(aten.embedding.default, whole, ids))
+    given, _ = run(program)
+    assert 64 <= given[0]["ids"].min() <= given[0]["ids"].max() < 128
+
+
+def test_an_op_that_writes_each_place_once_gets_no_index_twice():
+    g = Graph()
+    ids, columns = g.input("ids", 6, dtype=torch.int64), g.input("columns", 4, 3, dtype=torch.int64)
+    copied = g(aten.index_copy.default, g.input("x", 8, 2), 0, ids, g.input("y", 6, 2))
+    put = g(aten.scatter.src, g.input("z", 4, 5), 1, columns, g.input("s", 4, 3))
+    given, _ = run(g.program(copied, put))
+    assert len(set(given[0]["ids"].tolist())) == 6
+    assert all(len(set(row)) == 3 for row in given[0]["columns"].tolist())
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 9), st.integers(0, 40), st.integers(0, 5))
+def test_group_ends_rise_to_the_number_of_rows(groups, rows, seed):
+    made = integers([groups], Demands(ends=rows), torch.Generator().manual_seed(seed))
+    assert made.tolist() == sorted(made.tolist())
+    assert made.min() >= 0
+    assert made[-1] == rows
+    counts = integers([groups], Demands(counts=rows), torch.Generator().manual_seed(seed))
+    assert counts.min() >= 0
+    assert counts.sum() == rows
+
+
+def test_offsets_of_a_grouped_product():
+    g = Graph()
+    ends = g.input("ends", 4, dtype=torch.int32)
+    counts = g.input("counts", 4, dtype=torch.int32)
+    x, w = g.input("x", 24, 16, dtype=torch.bfloat16), g.input("w", 4, 16, 16, dtype=torch.bfloat16)
+    summed = g(aten.cumsum.default, counts, 0, dtype=torch.int32)
+    program = g.program(g(aten._grouped_mm.default, x, w, ends), g(aten._grouped_mm.default, x, w, summed))
+    maker, _, _ = maker_of(program)
+    made = maker.of_rank(0)
+    assert made["ends"].tolist() == sorted(made["ends"].tolist())
+    assert made["ends"][-1] == 24
+    assert made["counts"].sum() == 24
+    run(program)
+
+
+def test_values_depend_on_seed_name_and_rank_only():
+    program = sample("tiny_llama_fsdp4_fw")
+    one, other, third = (maker_of(program, seed)[0].of_rank(1) for seed in (0, 0, 1))
+    assert one.keys() == other.keys()
+    tensors = [name for name, value in one.items() if isinstance(value, torch.Tensor)]
+    assert all(torch.equal(one[name], other[name]) for name in tensors)
+    assert not any(torch.equal(one[n], third[n]) for n in tensors if one[n].is_floating_point() and one[n].numel() > 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "same", "differ"),
+    [
+        ("tiny_llama_fsdp4_bw", (0, 1), [], ["primals_3", "primals_44"]),  # shards and tokens
+        ("tiny_llama_ddp_bw", (0, 1), ["primals_17"], ["primals_44"]),  # copies; tokens
+        ("tiny_llama_hsdp_bw", (0, 2), ["primals_3"], ["primals_44"]),  # one shard in two copies
+        ("tiny_llama_hsdp_bw", (0, 1), [], ["primals_3", "primals_44"]),
+        ("tiny_llama_fsdp2_tp2_fw", (0, 1), ["primals_44"], ["primals_3"]),  # tokens of one data rank
+        ("tiny_llama_fsdp2_tp2_fw", (0, 2), [], ["primals_3", "primals_44"]),
+    ],
+)
+def test_ranks_share_what_the_program_shares(name, ranks, same, differ):
+    maker, _, _ = maker_of(sample(name))
+    one, other = (maker.of_rank(rank) for rank in ranks)
+    for input_name in same:
+        assert torch.equal(one[input_name], other[input_name]), input_name
+    for input_name in differ:
+        assert not torch.equal(one[input_name], other[input_name]), input_name
+
+
+def test_layout_of_memory_is_kept():
+    g = Graph()
+    g.input("a", 4, 6)
+    with g.mode:
+        g.graph.find_nodes(op="placeholder")[0].meta["val"] = torch.empty(4, 6).t()
+    spread = g.input("b", 4, 6)
+    with g.mode:
+        spread.meta["val"] = torch.empty(4, 1).expand(4, 6)
+    maker, _, _ = maker_of(g.program(spread))
+    made = maker.of_rank(0)
+    assert made["a"].stride() == (1, 6)
+    assert made["b"].stride() == (1, 0)
+    assert torch.equal(made["b"][:, 0], made["b"][:, 5])
+
+
+def test_what_is_divided_by_is_positive_and_masks_hide_no_whole_row():
+    g = Graph()
+    x, d, m = g.input("x", 8, 8), g.input("d", 8, 8), g.input("m", 50, 4, dtype=torch.bool)
+    program = g.program(g(aten.div.Tensor, x, d), g(aten.rsqrt.default, d), g(aten.logical_not.default, m))
+    made = maker_of(program)[0].of_rank(0)
+    assert made["d"].min() > 0.5
+    assert made["x"].min() < 0
+    assert made["m"].any(1).all()
+    assert not made["m"].all(1).any()
+
+
+def test_a_size_without_a_number_names_its_input_and_its_user():
+    g = Graph()
+    env = ShapeEnv()
+    size = env.create_unbacked_symint()
+    n = g.value("n", size)
+    program = g.program(g(aten.zeros.default, [n], val=0))
+    maker, _, _ = maker_of(program)
+    with pytest.raises(InputError) as caught:
+        maker.of_rank(0)
+    assert "'n'" in str(caught.value)
+    assert "aten.zeros" in str(caught.value)
+    assert "--hint u0=512" in str(caught.value)
+    assert maker_of(program, hints={"u0": 7})[0].of_rank(0)["n"] == 7
+
+
+def test_an_input_of_unknown_kind_names_its_user():
+    g = Graph()
+    mesh = g.value("mesh", None)
+    program = g.program(g(aten.neg.default, mesh, val=torch.empty(2)))
+    with pytest.raises(InputError, match=r"'mesh'.*does not say what it is; 'neg_default'"):
+        maker_of(program)[0].of_rank(0)
