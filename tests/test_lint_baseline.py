@@ -11,7 +11,7 @@ import yaml
 
 from commcc.errors import InputError, OutputError
 from commcc.lint.baseline import baseline_text, key_of, measured, read_baseline, write_baseline
-from commcc.lint.tolerance import COSTED, EXACT, Tolerance, flat, read_tolerance, tolerance_of
+from commcc.lint.tolerance import EXACT, TIMED, Tolerance, flat, read_tolerance, tolerance_of
 from commcc.lint.types import Known, Severity
 from tests.lint_graphs import findings, healthy, subject
 
@@ -107,23 +107,30 @@ def test_nothing_stored():
 
 @pytest.mark.parametrize("cost", ["a100", None])
 def test_another_cost_model_is_said_and_only_counts_are_compared(cost):
-    found = compared(known(collectives__all_gather=-1, step_ms=-1e-2), cost=cost)
+    found = compared(known(collectives__all_gather=-1, step_ms=-1e-2, hidden_share=0.5), cost=cost)
     assert [f.severity for f in found] == [Severity.WARNING, None]
     assert "not compared" in found[0].text and "h100-sxm" in found[0].text
     assert found[1].text.startswith("collectives.all_gather")
 
 
+def test_memory_does_not_depend_on_the_cost_model():
+    found = compared(known(peak_bytes=-400, in_flight_bytes=-400), cost="a100")
+    worse = {f.text.split()[0] for f in found if f.severity is None}
+    assert worse == {"in_flight_bytes", "peak_bytes"}
+
+
 def test_a_baseline_without_times():
-    stored = Known({k: v for k, v in known().metrics.items() if k not in COSTED})
+    stored = Known({k: v for k, v in known().metrics.items() if k not in TIMED})
     (found,) = compared(stored)
     assert found.severity is Severity.WARNING and "no simulated times" in found.text
     assert compared(stored, cost=None) == []
 
 
 def test_other_hints_are_another_graph():
-    found = compared(replace(known(step_ms=-1e-2), hints={"u0": 512}))
+    stored = replace(known(step_ms=-1e-2, bytes__all_gather=-1, peak_bytes=-99), hints={"u0": 512})
+    found = compared(stored)
     assert [f.severity for f in found] == [Severity.WARNING]
-    assert "the size u0 was 512 in the baseline and is none now" in found[0].text
+    assert "the size u0 was 512 in the baseline and is not known now" in found[0].text
 
 
 @pytest.mark.parametrize("name", ["b.yaml", "b.json"])
@@ -192,8 +199,11 @@ def test_graphs_go_by_their_path_from_the_baseline(tmp_path, monkeypatch):
 
 
 def test_flat_metrics():
-    nested = {"nodes": 3, "collectives": {"all_gather": 2}, "groups": {"0": 2}, "hidden_share": None, "step_ms": 1.5}
-    assert flat(nested) == {"nodes": 3, "collectives.all_gather": 2, "step_ms": 1.5}
+    runs = {"all_gather": 4, "all_to_all": 9}
+    nested = {"nodes": 3, "collectives": {"all_gather": 2, "all_to_all": 0}, "max_consecutive_compute": runs}
+    nested |= {"groups": {"0": 2}, "hidden_share": None, "step_ms": 1.5}
+    flattened = {"nodes": 3, "collectives.all_gather": 2, "collectives.all_to_all": 0, "step_ms": 1.5}
+    assert flat(nested) == flattened | {"max_consecutive_compute.all_gather": 4}
 
 
 def test_the_most_specific_tolerance_counts():

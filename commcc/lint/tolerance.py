@@ -5,8 +5,9 @@
     tolerance_of("collectives.all_gather", {"collectives": Tolerance(absolute=5)})
 
 Metrics go by dotted names; a tolerance for ``collectives`` is for all of its kinds, ``default`` for whatever has
-none. Shares are compared in points: 1 % of ``hidden_share`` is one point. Metrics that say nothing by themselves
-of better or worse (nodes, compute, the lower bound) are stored, and compared only where they have a tolerance.
+none. Shares are compared in points: 1 % of ``hidden_share`` is one point. Metrics that by themselves are neither
+better nor worse for being more (nodes, compute, the lower bound, runs of compute without a gather) are stored, and
+compared only where they have a tolerance.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
 DEFAULT = "default"
 #: Metrics of :class:`commcc.metrics.GraphMetrics` that are mappings by kind.
 FAMILIES = ("collectives", "bytes", "max_consecutive_compute")
-COSTED = (
-    *("step_ms", "exposed_ms", "communication_ms", "compute_ms", "lower_bound_ms"),
-    *("hidden_share", "peak_bytes", "in_flight_bytes"),
+#: What a cost model makes.
+TIMED = ("step_ms", "exposed_ms", "communication_ms", "compute_ms", "lower_bound_ms", "hidden_share")
+MEMORY = ("peak_bytes", "in_flight_bytes")
+#: Neither better nor worse for being more. Gathers that run ahead leave long runs of compute without a launch.
+NEUTRAL = (
+    *("nodes", "compute_nodes", "compute_ms", "lower_bound_ms"),
+    *("max_consecutive_compute.all_gather", "max_consecutive_compute.all_to_all"),
 )
-#: Neither better nor worse for being more.
-NEUTRAL = ("nodes", "compute_nodes", "compute_ms", "lower_bound_ms")
 _KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 #: What a tolerance may be given for.
 TOLERATED = (
@@ -36,7 +39,8 @@ TOLERATED = (
     *("nodes", "compute_nodes"),
     *FAMILIES,
     *(f"{family}.{kind}" for family in FAMILIES for kind in _KINDS),
-    *COSTED,
+    *TIMED,
+    *MEMORY,
 )
 
 
@@ -58,14 +62,22 @@ _POINT = Tolerance(absolute=0.01)
 
 
 def flat(metrics: Mapping[str, Json]) -> dict[str, float]:
-    """The metrics of a report by dotted name, those by process group and those without a value left out."""
+    """The metrics of a report by dotted name.
+
+    Left out: those by process group, those without a value, and runs between launches that there are none of.
+    """
     found: dict[str, float] = {}
     for key, value in metrics.items():
         if key in FAMILIES and isinstance(value, Mapping):
             found.update((f"{key}.{name}", each) for name, each in value.items() if isinstance(each, (int, float)))
         elif isinstance(value, (int, float)):
             found[key] = value
-    return found
+    return {name: value for name, value in found.items() if not _is_idle(name, found)}
+
+
+def _is_idle(metric: str, metrics: Mapping[str, float]) -> bool:
+    family, _, kind = metric.partition(".")
+    return family == "max_consecutive_compute" and not metrics.get(f"collectives.{kind}")
 
 
 def tolerance_of(metric: str, given: Mapping[str, Tolerance | None]) -> Tolerance | None:
@@ -78,7 +90,7 @@ def tolerance_of(metric: str, given: Mapping[str, Tolerance | None]) -> Toleranc
     usual = given.get(DEFAULT)
     if DEFAULT in given:
         return Tolerance(absolute=usual.relative) if usual and metric.endswith("_share") else usual
-    return _POINT if metric.endswith("_share") else _SIMULATED if metric in COSTED else EXACT
+    return _POINT if metric.endswith("_share") else _SIMULATED if metric in (*TIMED, *MEMORY) else EXACT
 
 
 def read_tolerance(metric: str, text: str) -> Tolerance:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commcc.lint.options import setting, tolerances
-from commcc.lint.tolerance import COSTED, Tolerance, flat, in_unit, quantity_of, tolerance_of
+from commcc.lint.tolerance import MEMORY, TIMED, Tolerance, flat, in_unit, quantity_of, tolerance_of
 from commcc.lint.types import Finding, Rule, Severity
 
 if TYPE_CHECKING:
@@ -34,13 +34,13 @@ def regression(subject: Subject, options: BaselineOptions) -> Iterator[Finding]:
         yield Finding(text, severity=Severity.WARNING, remedy=_UPDATE)
         return
     now = flat(subject.seen.to_json())
-    differs = _incomparable(subject, known)
+    differs, left_out = _incomparable(subject, known)
     if differs:
         yield Finding(differs, severity=Severity.WARNING, remedy=_UPDATE)
     better = []
     for metric, base in sorted(known.metrics.items()):
         tolerance = tolerance_of(metric, options.tolerance or {})
-        if metric not in now or tolerance is None or (differs and metric in COSTED):
+        if metric not in now or tolerance is None or metric.startswith(left_out):
             continue
         worse = base - now[metric] if metric == "hidden_share" else now[metric] - base
         allowed = tolerance.allowed(base)
@@ -53,30 +53,30 @@ def regression(subject: Subject, options: BaselineOptions) -> Iterator[Finding]:
         yield Finding(f"better than the baseline: {', '.join(better)}", severity=Severity.INFO, remedy=_UPDATE)
 
 
-def _incomparable(subject: Subject, known: Known) -> str:
-    """Why simulated metrics mean something else than they did; empty where they can be compared."""
-    prediction = subject.seen.prediction
-    if known.model is None:
-        return "" if prediction is None else "the baseline has no simulated times: they are not compared"
-    name, digest = known.model
-    if prediction is None:
-        return f"without a cost model, times are not compared with those of {name} ({digest})"
-    costs = prediction.costs
-    if costs.hash != digest:
-        return (
-            f"times and memory are not compared: the baseline's are of cost model {name} ({digest}), these are of "
-            f"{costs.model} ({costs.hash})"
-        )
+def _incomparable(subject: Subject, known: Known) -> tuple[str, tuple[str, ...]]:
+    """Why metrics mean something else than they did, and which: beginnings of their names. Empty where none do."""
     hints = {hint.symbol: hint.value for hint in subject.index.estimates.hints}
     changed = sorted(symbol for symbol in {*hints, *known.hints} if hints.get(symbol) != known.hints.get(symbol))
     if changed:
-        symbol = changed[0]
-        others = f" and {len(changed) - 1} others" if len(changed) > 1 else ""
-        return (
-            f"times and memory are not compared: the size {symbol} was {known.hints.get(symbol, 'none')} in the "
-            f"baseline and is {hints.get(symbol, 'none')} now{others}"
-        )
-    return ""
+        symbol, others = changed[0], f" and {len(changed) - 1} others" if len(changed) > 1 else ""
+        was, is_now = known.hints.get(symbol, "not known"), hints.get(symbol, "not known")
+        text = f"only launches are compared: the size {symbol} was {was} in the baseline and is {is_now} now{others}"
+        return text, (*TIMED, *MEMORY, "bytes.")
+    prediction = subject.seen.prediction
+    if known.model is None:
+        text = "" if prediction is None else "the baseline has no simulated times: they are not compared"
+        return text, TIMED
+    name, digest = known.model
+    if prediction is None:
+        return f"without a cost model, times are not compared with those of {name} ({digest})", TIMED
+    costs = prediction.costs
+    if costs.hash == digest:
+        return "", ()
+    text = (
+        f"times are not compared: the baseline's are of cost model {name} ({digest}), these are of {costs.model} "
+        f"({costs.hash})"
+    )
+    return text, TIMED
 
 
 def _worse(metric: str, base: float, now: float, tolerance: Tolerance) -> Finding:
@@ -107,7 +107,7 @@ REGRESSION = (
         "metrics that are worse than a stored baseline",
         "Launches and bytes by kind, max consecutive compute, step time, exposed time, communication, hidden share, "
         "peak memory and bytes in flight, against those in the baseline file. By default what is simulated may be 1 % "
-        "worse, and what is counted no worse at all. Under another cost model or other hints what is simulated is not "
-        "compared, which is said. Needs --baseline FILE, or baseline: in the configuration.",
+        "worse, and what is counted no worse at all. Under another cost model times are not compared, and with other "
+        "hints only launches are, which is said. Needs --baseline FILE, or baseline: in the configuration.",
     ),
 )
