@@ -24,7 +24,7 @@ PLANS = (
     ("tiny_llama_fsdp4_bw", "bucket{strategy=auto},reorder"),
     ("tiny_llama_hsdp_bw", "reorder,bucket{strategy=overlap}"),
     ("tiny_moe_fsdp4_ep2_bw", "tag,dedup,groups,cleanup,bucket{strategy=module},reorder"),
-    ("tiny_deepseek_ep2", "ep-chunk,groups"),
+    ("tiny_moe_fsdp4_ep2_fw", "bucket{groups=all},reorder,groups"),
 )
 
 
