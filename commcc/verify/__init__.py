@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from commcc.program import Program
     from commcc.verify.facts import Event
 
+#: How often AFTER is looked at again when contents turn out to be equal that have different normal forms.
+ROUNDS = 8
+
 __all__ = ["Finding", "Verdict", "verify"]
 
 
@@ -69,14 +72,25 @@ def _compare(before: Program, after: Program, report: Report) -> None:
     renamed = boundary.match_inputs(before.graph, after.graph, report)
     stands_for = compare_groups(before, after, report)
     fixed = fixed_sizes(before, after, report)
+    new_nodes = {node.name: node for node in after.graph.nodes}
+    compare_edges(held, holds, set(new_nodes), report)
     table = Terms()
     old = trace_program(table, before, first=True, fixed=fixed)
-    new = trace_program(table, after, first=False, inputs=renamed, groups=stands_for, fixed=fixed)
-    old_nodes = {node.name: node for node in before.graph.nodes}
-    new_nodes = {node.name: node for node in after.graph.nodes}
-    pair = Pair(table, old, new, report, old_nodes, new_nodes, renamed)
     live = work.live_nodes(before.graph)
-    compare_edges(held, holds, set(new_nodes), report)
+    old_nodes = {node.name: node for node in before.graph.nodes}
+    for _ in range(ROUNDS):
+        new = trace_program(table, after, first=False, inputs=renamed, groups=stands_for, fixed=fixed)
+        pair = Pair(table, old, new, Report(), old_nodes, new_nodes, renamed)
+        _compare_traces(pair, before, after, live)
+        if not pair.same:
+            break
+        table.same.update(pair.same)
+    else:
+        report.gap("value", "", f"elements in other orders of writing them down, one after another, {ROUNDS} deep")
+    report.absorb(pair.report)
+
+
+def _compare_traces(pair: Pair, before: Program, after: Program, live: set[str]) -> None:
     constants.compare_attributes(pair, before, after)
     boundary.compare_inputs(pair)
     boundary.compare_outputs(pair)
@@ -118,6 +132,6 @@ def _conclude(pair: Pair) -> None:
         "terms": len(pair.table.keys),
     }
     report.checked.update(checked)
-    if pair.changed and not report.findings and not report.unproved:
+    if pair.changed and not report.findings and not report.unproved and not pair.same:
         text = "; ".join(pair.consequences) or "the graphs differ"
         report.differs("value", "", f"{text}, for a reason that was not found")

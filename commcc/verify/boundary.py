@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from commcc.verify.memory import INITIAL
 from commcc.verify.sharing import compare_sharing
 from commcc.verify.sizes import Poly
 from commcc.verify.symbols import mismatch
@@ -92,7 +93,10 @@ def _compare_final(pair: Pair, name: str, was: Tensor, now: Tensor) -> None:
     if left == right:
         right = "by the same op, but with other values or in another order"
     node = writer[0] or writer[1] or ""
-    pair.report.differs("mutation", node, f"{name} is left with other contents: {left}, in BEFORE {right}")
+    text = f"{name} is left with other contents: {left}, in BEFORE {right}"
+    keys = [pair.table.keys[version] for version in (new, old)]
+    known = all(key[0] == INITIAL for key in keys)
+    pair.fail("mutation", node, text, (), (keys[0][1], keys[1][1]) if known else (None, None))
 
 
 def compare_outputs(pair: Pair) -> None:
@@ -160,7 +164,7 @@ def _explain(pair: Pair, was: Output, now: Output, places: dict[Any, str]) -> bo
     if not pair.known(new.content):
         return False
     text = f"{label} is {pair.words.content(new.content)}, in BEFORE ('{was.node}') {pair.words.content(old.content)}"
-    pair.fail("value", now.node, text, contents)
+    pair.fail("value", now.node, text, contents, contents)
     return True
 
 

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from commcc.verify.elements import BITS, BROADCAST, CAST, GATHER, REDUCE, SCATTER, is_widening
+from commcc.verify.elementwise import same_elements
 from commcc.verify.explain import Difference, Words, settings
 from commcc.verify.facts import CAST as CASTS
 from commcc.verify.facts import LAUNCH, OP, VIEW, Step, Trace
 from commcc.verify.memory import LOAD
-from commcc.verify.sizes import Poly
+from commcc.verify.sizes import Poly, Undecidable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -37,7 +38,8 @@ class Pair:
 
     old_nodes, new_nodes: nodes by name. changed: whether anything that can be seen from outside differs.
     explained: sources of BEFORE that a reported difference already accounts for. renamed: name in BEFORE
-    of each input of AFTER. consequences: what follows from differences reported elsewhere.
+    of each input of AFTER. consequences: what follows from differences reported elsewhere. same: contents of
+    AFTER that turned out to hold the elements of one of BEFORE.
     """
 
     table: Terms
@@ -50,6 +52,7 @@ class Pair:
     changed: bool = False
     explained: set[int] = field(default_factory=set)
     consequences: list[str] = field(default_factory=list)
+    same: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.words = Words(self.table, self.before, self.after)
@@ -86,6 +89,17 @@ class Pair:
                 return term
             term = key[2] if key[0] == "draw" else key[1]
 
+    def _told_apart(self, new: int | None, old: int | None) -> str:
+        """Why two contents cannot be told apart, empty when they can, or are the same."""
+        if new is None or old is None or new == old or self.table.layout_of(new) is None:
+            return ""
+        try:
+            if same_elements(self.table, new, old):
+                self.same[new] = old
+        except Undecidable as reason:
+            return str(reason)
+        return ""
+
     def undecided(self, content: int | None) -> str:
         """Why a content was not decided, empty when it was."""
         for source in () if content is None else self.table.sources_of(content):
@@ -94,9 +108,22 @@ class Pair:
                 return reason
         return ""
 
-    def fail(self, rule: str, node: str, text: str, contents: tuple[int | None, ...] = ()) -> None:
-        """A difference, or a gap when one of the contents was not decided."""
-        reason = next(filter(None, map(self.undecided, contents)), "")
+    def fail(
+        self,
+        rule: str,
+        node: str,
+        text: str,
+        contents: tuple[int | None, ...] = (),
+        twins: tuple[int | None, int | None] = (None, None),
+    ) -> None:
+        """A difference, or a gap when one of the contents was not decided.
+
+        twins: a content of AFTER and the one that BEFORE has in its place; if they hold the same elements,
+        there is no difference, and :attr:`same` says so.
+        """
+        reason = next(filter(None, map(self.undecided, contents)), "") or self._told_apart(*twins)
+        if self.same and twins[0] in self.same:
+            return
         if reason:
             self.report.gap(rule, node, f"{text}; not decided: {reason}")
         else:
@@ -184,7 +211,7 @@ def _report_op(pair: Pair, step: Step, missing: dict[str, list[Step]]) -> None:
     was = "" if partner.node == step.node else f" (was '{partner.node}')"
     for difference in found or [Difference(f"is another {step.path}")]:
         contents = (difference.new, difference.old)
-        pair.fail(_rule(pair, contents), step.node, f"{step.path}{was}: {difference.text}", contents)
+        pair.fail(_rule(pair, contents), step.node, f"{step.path}{was}: {difference.text}", contents, contents)
 
 
 def _rule(pair: Pair, contents: tuple[int | None, ...]) -> str:

@@ -64,7 +64,8 @@ def intern(table: Terms, items: Iterable[Item]) -> int:
         leaf = normal[0]
         if leaf.start == 0 and leaf.length == table.numel(leaf.source):
             return leaf.source
-    return table.intern((LAYOUT, normal))
+    content = table.intern((LAYOUT, normal))
+    return table.same.get(content, content)
 
 
 def length_of(item: Item) -> Size:

@@ -34,6 +34,7 @@ class Terms:
     undecided: terms made because something could not be decided; a difference that involves one is
     a gap in the proof, not a difference. metas: shapes, strides and dtypes that nodes with this term had.
     strides: how the operands of ops were laid out in the first graph, by the op's term.
+    same: contents found to hold the elements of another one, in another normal form.
     summaries: what sub-graphs do, by term. subgraphs: terms of sub-graphs already traced, by identity.
     """
 
@@ -46,6 +47,7 @@ class Terms:
         self.metas: dict[int, list[Meta]] = {}
         self.strides: dict[int, set[tuple[Shape | None, ...]]] = {}
         self.summaries: dict[int, Summary] = {}
+        self.same: dict[int, int] = {}
         self.subgraphs: dict[int, tuple[int, object]] = {}
         self._sources: dict[int, tuple[int, ...]] = {}
         self._foreign: dict[int, tuple[int, Any]] = {}

@@ -105,6 +105,11 @@ class Report:
     def note(self, rule: str, node: str, text: str) -> None:
         self.notes[Finding(rule, node, _one_line(text))] = None
 
+    def absorb(self, other: Report) -> None:
+        """Take over all that another report says."""
+        for name in ("findings", "unproved", "notes", "checked"):
+            getattr(self, name).update(getattr(other, name))
+
     def verdict(self) -> Verdict:
         """The bounded result; findings sorted by rule, then in the order they were made."""
         status = "different" if self.findings else "unproved" if self.unproved else "proved"

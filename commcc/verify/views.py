@@ -5,7 +5,8 @@
 ``val`` of its node. Raises :class:`Undecidable` when shapes are unknown or symbols are in the way; the
 caller then keeps the op as it is, unexplained.
 
-Limits: ops that permute, expand or skip elements are not here; they stay terms of their own.
+Limits: ops that skip elements are not here; they stay terms of their own, and so do permutations and
+expansions of what is no box (:mod:`commcc.verify.strided`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from commcc.verify import shapes
+from commcc.verify import shapes, strided
 from commcc.verify.cutting import cut, cut_all, explicit_rows, rows_of
 from commcc.verify.elements import cast
 from commcc.verify.layout import Items, Loop, intern, items_of, total
@@ -275,6 +276,10 @@ _OPS: dict[str, Callable[[Terms, Arguments], Formed | tuple[Formed, ...]]] = {
     "aten._to_copy.default": shapes.to_copy,
     "prims.convert_element_type.default": shapes.convert,
     "aten.view.dtype": shapes.view_dtype,
+    "aten.permute.default": strided.permute,
+    "aten.transpose.int": strided.transpose,
+    "aten.t.default": strided.swap,
+    "aten.expand.default": strided.expand,
     "aten.slice.Tensor": _slice,
     "aten.narrow.default": _narrow_op,
     "aten.select.int": _select,

@@ -1,0 +1,232 @@
+"""Permutations, expansions and writes to parts of a storage, against real tensors element by element."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from commcc.verify import verify
+from commcc.verify.elements import Over, cast, gather
+from commcc.verify.elementwise import same_elements
+from commcc.verify.layout import intern, items_of
+from commcc.verify.places import runs_of, spliced
+from commcc.verify.sizes import Impossible, Undecidable
+from commcc.verify.strides import contiguous_strides
+from commcc.verify.table import Terms
+from commcc.verify.values import Meta, Tensor
+from commcc.verify.views import regroup
+from tests.test_verify_layout import GROUP, RANKS, STEPS, Machine, regrouped
+from tests.verify_graphs import Graph, aten, proved
+
+
+def permuted(machine, x, real, _pool):
+    order = list(range(real[0].ndim))
+    machine.rng.shuffle(order)
+    return regrouped(machine, x, real, "aten.permute.default", lambda t: t.permute(order), dims=tuple(order))
+
+
+def transposed(machine, x, real, _pool):
+    first, second = (machine.rng.randrange(-real[0].ndim, real[0].ndim) for _ in range(2))
+    run = lambda t: t.transpose(first, second)  # noqa: E731
+    return regrouped(machine, x, real, "aten.transpose.int", run, dim0=first, dim1=second)
+
+
+def swapped(machine, x, real, _pool):
+    if real[0].ndim > 2:
+        return []
+    return regrouped(machine, x, real, "aten.t.default", lambda t: t.t())
+
+
+def expanded(machine, x, real, _pool):
+    if real[0].numel() > 100:
+        return []
+    rng = machine.rng
+    inner = [rng.choice([2, 3, -1]) if size == 1 else rng.choice([size, -1]) for size in real[0].shape]
+    size = [*(rng.choice([1, 2]) for _ in range(rng.randint(0, 2))), *inner]
+    return regrouped(machine, x, real, "aten.expand.default", lambda t: t.expand(size), size=tuple(size))
+
+
+def copied(machine, x, real, _pool):
+    return regrouped(
+        machine, x, real, "aten.clone.default", lambda t: t.clone(memory_format=torch.contiguous_format),
+        memory_format=torch.contiguous_format,
+    )  # fmt: skip
+
+
+WALKS = (permuted, transposed, swapped, expanded)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_contents_stand_for_real_elements(block):
+    decided = refused = 0
+    for seed in range(block * 60, block * 60 + 60):
+        machine = Machine(seed)
+        pool = [machine.fresh(shape) for shape in ((6,), (3, 4), (6, 2), (2, 3, 3), (1, 4))]
+        for _ in range(14):
+            x, real = machine.rng.choice([entry for entry in pool if entry[0].shape and entry[1][0].numel()])
+            kind = machine.rng.choice((*WALKS, *WALKS, copied, *STEPS))
+            try:
+                results = kind(machine, x, real, pool)
+            except Undecidable:
+                refused += 1
+                continue
+            decided += kind in WALKS
+            pool.extend((machine.wrap(content, values[0]), values) for content, values in results)
+        for tensor, real in pool:
+            for rank in range(RANKS):
+                assert machine.expand(tensor.content, rank) == real[rank].flatten().tolist(), f"seed {seed}"
+    assert decided > 3 * refused
+
+
+def tensor(table, name, *shape, dtype=torch.float32):
+    numel = int(torch.Size(shape).numel())
+    source = table.source(("input", name), numel, dtype)
+    return Tensor(source, Meta(shape, contiguous_strides(shape), dtype, "cpu"), 0)
+
+
+def again(formed):
+    return Tensor(formed.content, Meta(formed.shape, formed.strides, formed.dtype, "cpu"), 0)
+
+
+def test_the_way_to_a_permutation_does_not_matter():
+    table = Terms()
+    x = tensor(table, "x", 3, 4, 5)
+    direct = regroup(table, "aten.permute.default", {"self": x, "dims": (2, 0, 1)})
+    first = again(regroup(table, "aten.transpose.int", {"self": x, "dim0": 1, "dim1": 2}))
+    steps = regroup(table, "aten.transpose.int", {"self": first, "dim0": 0, "dim1": 1})
+    assert (direct.content, direct.shape, direct.strides) == (steps.content, steps.shape, steps.strides)
+    back = regroup(table, "aten.permute.default", {"self": again(direct), "dims": (1, 2, 0)})
+    assert back.content == x.content
+    dense = regroup(table, "aten.clone.default", {"self": again(direct), "memory_format": torch.contiguous_format})
+    assert dense.content == direct.content
+    assert dense.strides == (12, 4, 1)
+
+
+def test_a_gather_along_the_second_dimension():
+    """Chunks of a gather joined along another dimension, or a permutation of it: the same elements."""
+    table = Terms()
+    x = tensor(table, "x", 3, 4)
+    full = Tensor(gather(table, x.content, 2, Over(GROUP)), Meta((6, 4), (4, 1), x.dtype, "cpu"), 0)
+    halves = regroup(table, "aten.split.Tensor", {"self": full, "split_size": 3, "dim": 0})
+    joined = regroup(table, "aten.cat.default", {"tensors": tuple(map(again, halves)), "dim": 1})
+    rows = again(regroup(table, "aten.view.default", {"self": full, "size": (2, 3, 4)}))
+    turned = again(regroup(table, "aten.permute.default", {"self": rows, "dims": (1, 0, 2)}))
+    flat = regroup(table, "aten.reshape.default", {"self": turned, "shape": (3, 8)})
+    assert same_elements(table, flat.content, joined.content)
+    assert not same_elements(table, full.content, joined.content)
+
+
+def gathered_columns(how, chain=1):
+    """A gather over four ranks along the second dimension, as chunks joined or as a permutation, and arithmetic."""
+    g = Graph()
+    x = g.input("x", 3, 4)
+    for _ in range(chain):
+        full = g.gather(x, "0", 4)
+        if how == "joined":
+            x = g(aten.cat.default, g.parts(full, [3] * 4, 0), 1)
+        else:
+            order = [1, 0, 2] if how == "permuted" else [2, 1, 0]
+            turned = g(aten.permute.default, g(aten.view.default, full, [4, 3, 4]), order)
+            x = g(aten.reshape.default, turned, [3, 16])
+        x = g(aten.slice.Tensor, g(aten.sin.default, x), 1, 0, 4)
+    return g.program(x)
+
+
+@pytest.mark.parametrize("chain", [1, 3])
+def test_the_same_elements_in_another_normal_form(chain):
+    """What is written down in two ways is compared element by element, layer after layer."""
+    proved(gathered_columns("joined", chain), gathered_columns("permuted", chain))
+    proved(gathered_columns("permuted", chain), gathered_columns("joined", chain))
+    assert verify(gathered_columns("joined", chain), gathered_columns("turned", chain)).status == "different"
+
+
+def test_more_layers_than_are_looked_at_are_not_proved():
+    verdict = verify(gathered_columns("joined", 12), gathered_columns("permuted", 12))
+    assert verdict.status == "unproved"
+    assert "8 deep" in verdict.unproved[0].text
+
+
+def test_conversions_and_permutations_may_change_places():
+    table = Terms()
+    x = tensor(table, "x", 3, 4)
+    turned = again(regroup(table, "aten.t.default", {"self": x}))
+    narrow = Tensor(cast(table, x.content, torch.bfloat16, ()), x.meta._replace(dtype=torch.bfloat16), 0)
+    after = regroup(table, "aten.t.default", {"self": narrow})
+    assert cast(table, turned.content, torch.bfloat16, ()) == after.content
+
+
+@pytest.mark.parametrize(
+    ("path", "arguments"),
+    [
+        ("aten.permute.default", {"dims": (0, 0, 1)}),
+        ("aten.permute.default", {"dims": (0, 1)}),
+        ("aten.t.default", {}),
+        ("aten.expand.default", {"size": (2, 4)}),
+        ("aten.expand.default", {"size": (3, 4, 10)}),
+    ],
+)
+def test_calls_that_cannot_run(path, arguments):
+    table = Terms()
+    with pytest.raises(Impossible):
+        regroup(table, path, {"self": tensor(table, "x", 3, 4, 5), **arguments})
+
+
+# Writes
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_writes_to_views_of_a_storage(seed):
+    """A storage written through random views holds what a real one holds."""
+    rng, table = random.Random(seed), Terms()
+    numel = 24
+    slot = table.source(("slot",), numel, torch.float64)
+    numbered = torch.arange(numel)
+    held = tensor(table, "held", numel).content
+    real = torch.arange(numel, dtype=torch.float64)
+    values = {held: real.clone()}
+    content = held
+    for number in range(4):
+        shape = rng.choice([(4, 6), (2, 3, 4), (24,), (3, 8)])
+        place, part = Tensor(slot, Meta(shape, contiguous_strides(shape), None, None), 0), numbered.view(shape)
+        for dim in range(len(shape)):
+            start = rng.randrange(shape[dim])
+            length = rng.randint(1, shape[dim] - start)
+            formed = regroup(
+                table, "aten.narrow.default", {"self": place, "dim": dim, "start": start, "length": length}
+            )
+            place, part = again(formed), part.narrow(dim, start, length)
+        new = tensor(table, f"new{number}", part.numel()).content
+        values[new] = torch.arange(part.numel(), dtype=torch.float64) + 100 * (number + 1)
+        assert sum(run.length for run in runs_of(table, slot, place.content)) == part.numel()
+        content = spliced(table, slot, content, place.content, new)
+        real[part.flatten()] = values[new]
+    found = [values[leaf.source][leaf.start : leaf.start + leaf.length] for leaf in _unrolled(table, content)]
+    assert torch.cat(found).tolist() == real.tolist()
+
+
+def _unrolled(table, content):
+    """The runs of a content, loops written out."""
+    from commcc.verify.places import _expanded
+
+    return _expanded(items_of(table, content))
+
+
+def test_a_view_that_holds_an_element_twice_is_not_written():
+    table = Terms()
+    slot = table.source(("slot",), 4, torch.float32)
+    row = Tensor(slot, Meta((1, 4), (4, 1), torch.float32, None), 0)
+    twice = regroup(table, "aten.expand.default", {"self": row, "size": (2, 4)})
+    with pytest.raises(Undecidable, match="holds an element twice"):
+        spliced(table, slot, tensor(table, "old", 4).content, twice.content, tensor(table, "new", 8).content)
+
+
+def test_a_part_of_what_is_not_known():
+    table = Terms()
+    slot = table.source(("slot",), 4, torch.float32)
+    half = intern(table, [items_of(table, slot)[0]._replace(length=2)])
+    new = tensor(table, "new", 2).content
+    with pytest.raises(Undecidable, match="not known"):
+        spliced(table, slot, None, half, new)
+    assert spliced(table, slot, None, slot, new) == new
