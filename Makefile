@@ -35,13 +35,15 @@ check: $(READY) ## what CI checks: ruff, mypy, layers, generated docs
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_layers.py
 	$(BIN)/python tools/cli_docs.py --check docs/cli.md
+	$(BIN)/python tools/lint_docs.py --check docs/lint.md
 
 format: $(READY) ## rewrite the code as `make check` wants it
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(READY) ## write docs/cli.md again from --help
+docs: $(READY) ## write docs/cli.md and the rules in docs/lint.md again from the code
 	$(BIN)/python tools/cli_docs.py docs/cli.md
+	$(BIN)/python tools/lint_docs.py docs/lint.md
 
 samples: $(READY) ## make the sample graphs kept here; ARGS=--all makes every one
 	$(BIN)/python -m commcc.capture.samples $(ARGS)

@@ -42,13 +42,14 @@ class Sort:
     """What an option may be. keys: selectors of a mapping, empty for a plain value; a plain value
     for a mapping is about the first of them.
 
-    meaning: for manuals, as in ``a size such as 25 MiB``. several: a list of names.
+    meaning: for manuals, as in ``a size such as 25 MiB``. several: a list of names. shown: a value as text.
     """
 
     meaning: str
     one: Callable[[str, str], Any]
     keys: tuple[str, ...] = ()
     several: bool = False
+    shown: Callable[[Any], str] = str
 
 
 def setting(default: Any, sort: Sort | Quantity, help: str) -> Any:
@@ -62,7 +63,7 @@ def _sort(sort: Sort | Quantity) -> Sort:
 
 def figure(quantity: Quantity) -> Sort:
     """One figure."""
-    return Sort(quantity.meaning, lambda _key, text: quantity.parse(text))
+    return Sort(quantity.meaning, lambda _key, text: quantity.parse(text), shown=quantity.show)
 
 
 def by_role(quantity: Quantity) -> Sort:

@@ -50,7 +50,7 @@ class Quantity:
         known = {unit.lower(): factor for unit, factor in self.units.items()}
         factor = known.get(found[2].lower())
         if factor is None:
-            units = ", ".join(unit for unit in self.units if unit)
+            units = ", ".join(unit for unit in self.units if unit.isascii() and unit)
             said = f"unknown unit '{found[2]}'" if found[2] else "no unit"
             raise ValueError(f"must be {self.meaning}, not '{text}': {said}" + (f" (use {units})" if units else ""))
         value = number * factor

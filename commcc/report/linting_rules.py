@@ -16,6 +16,7 @@ from commcc.report.units import sentence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from dataclasses import Field
 
     from rich.console import RenderableType
 
@@ -40,7 +41,8 @@ def _rule(rule: Rule) -> dict[str, Json]:
         {
             "name": name,
             "takes": option.metadata["sort"].meaning,
-            "default": _default(option.default),
+            "default": _plain(option.default),
+            "default_text": _default(option),
             "help": option.metadata["help"],
         }
         for name, option in options_of(rule.options).items()
@@ -57,8 +59,13 @@ def _rule(rule: Rule) -> dict[str, Json]:
     }
 
 
-def _default(value: Any) -> float | None:
-    return value if isinstance(value, (int, float)) else None
+def _plain(value: Any) -> float | str | None:
+    return value if isinstance(value, (int, float, str)) else None
+
+
+def _default(option: Field[Any]) -> str:
+    """The default as people write it; nothing for a limit that is not set."""
+    return "" if option.default in (None, (), {}) else option.metadata["sort"].shown(option.default)
 
 
 def rules_view(document: Document) -> list[RenderableType]:
@@ -68,20 +75,22 @@ def rules_view(document: Document) -> list[RenderableType]:
         head = Text.assemble((rule["id"], "bold"), f"  {rule['summary']}", (f"  {_state(rule)}", "dim"))
         shown += [head, Padding(Text(rule["about"]), (0, 0, 0, 2))]
         for option in rule["options"]:
-            text = Text.assemble((option["name"], "cyan"), f"  {_takes(option)}  ", (sentence(option["help"]), "dim"))
+            text = Text.assemble(
+                (option["name"], "cyan"), f"  {option['takes']}{_usual(option)}  ", (sentence(option["help"]), "dim")
+            )
             shown.append(Padding(text, (0, 0, 0, 4)))
         shown.append("")
     return [*shown, "in a configuration: rules: {ID: {severity: error, OPTION: VALUE}}; here: --rule ID.OPTION=VALUE"]
 
 
 def _state(rule: Document) -> str:
-    set_by = "" if not rule["needs"] else f" once {' or '.join(rule['needs'])} is set"
+    needs = rule["needs"]
+    set_by = "" if not needs else f" once {needs[0] if len(needs) == 1 else 'a limit'} is set"
     return f"{rule['severity']}{set_by}{', simulated' if rule['costed'] else ''}"
 
 
-def _takes(option: Document) -> str:
-    default = "" if option["default"] is None else f" [{option['default']:,}]"
-    return f"{option['takes']}{default}"
+def _usual(option: Document) -> str:
+    return f" [{option['default_text']}]" if option["default_text"] else ""
 
 
 def rules_manual() -> str:
@@ -93,6 +102,9 @@ def rules_manual() -> str:
         lines += ["", f"### {rule['id']}", "", str(rule["about"])]
         options: Any = rule["options"]
         if options:
-            lines += ["", "| option | takes | |", "|---|---|---|"]
-            lines += [f"| `{each['name']}` | {_takes(each)} | {sentence(each['help'])} |" for each in options]
+            lines += ["", "| option | takes | default | |", "|---|---|---|---|"]
+            lines += [
+                f"| `{each['name']}` | {each['takes']} | {each['default_text']} | {sentence(each['help'])} |"
+                for each in options
+            ]
     return "\n".join(lines) + "\n"

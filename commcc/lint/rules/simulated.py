@@ -142,7 +142,7 @@ SIMULATED = (
         step_time,
         StepOptions,
         "long steps",
-        "The end of the simulated timeline.",
+        "The end of the simulated timeline: one compute stream, and a stream for each process group.",
         needs=("max",),
         costed=True,
     ),
@@ -163,8 +163,8 @@ SIMULATED = (
         bound_gap,
         GapOptions,
         "steps far above the lower bound",
-        "How much longer the simulated step is than the lower bound, below which no order of this graph gets. A limit "
-        "of 5 % says that there is nothing left to gain by reordering, whatever the costs are.",
+        "How much longer the simulated step is than the lower bound, below which no order of this graph gets. Where "
+        "the gap is small, reordering has nothing left to gain; merging, chunks or another model may.",
         needs=("max",),
         costed=True,
     ),
