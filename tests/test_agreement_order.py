@@ -151,3 +151,23 @@ def test_copies_of_a_world_are_one_colour(ranks, copies):
     assert sort_of(many) is sort_of(ranks)
     found = agree_on(many).first
     assert found is None or len({rank // size for rank in found.ranks}) == 1
+
+
+def as_dumped(ranks):
+    """Every rank numbers its own groups, so that a name says nothing to other ranks."""
+    made = {}
+    for rank, trace in ranks.items():
+        names = {name: str(place) for place, name in enumerate(sorted(trace.groups))}
+        launches = tuple(replace(launch, group=names[launch.group]) for launch in trace.launches)
+        groups = {names[name]: group for name, group in trace.groups.items()}
+        made[rank] = replace(trace, launches=launches, groups=groups)
+    return made
+
+
+@settings(max_examples=250, deadline=None)
+@given(worlds())
+def test_names_of_groups_do_not_matter(ranks):
+    told = [group.ranks for trace in ranks.values() for group in trace.groups.values()]
+    twins = {name: group.ranks for trace in ranks.values() for name, group in trace.groups.items()}
+    if len(set(told)) == len(twins):  # groups of the same ranks could only be paired by name
+        assert sort_of(as_dumped(ranks)) is sort_of(ranks)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from commcc.agreement import Status, agree
+from commcc.agreement.trace import trace_of
 from commcc.cost import load_model
 from commcc.passes.options import parse_pipeline
 from commcc.pipeline import run
@@ -97,3 +98,11 @@ def test_ranks_with_other_options_do_not_agree(tmp_path):
     assert found.status is Status.DISAGREE
     assert 2 in found.first.ranks
     assert "number of elements" in found.first.what
+
+
+@pytest.mark.parametrize("sample", ["tiny_llama_fsdp2_tp2_bw", "tiny_moe_fsdp4_ep2_fw"])
+def test_launches_mean_the_same_on_every_rank(sample, tmp_path):
+    traces = [trace_of(load(rank_file(tmp_path, sample, rank))) for rank in (0, 3)]
+    sent = [[(launch.sent, launch.meaning, launch.splits) for launch in trace.launches] for trace in traces]
+    assert sent[0] == sent[1]
+    assert len({launch.meaning for launch in traces[0].launches}) > len(sent[0]) / 2
