@@ -1,0 +1,58 @@
+"""Every kind of damage to results of passes is found, and no correct result is refused.
+
+``benchmarks/verify_mutations.py`` does the same over all samples, and prints the table.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from commcc.cost.model import load_model
+from commcc.passes.options import parse_pipeline
+from commcc.pipeline import run
+from commcc.verify import verify
+from tests.corruptions import copied
+from tests.step_graphs import sample
+from tests.verify_graphs import texts
+from tests.verify_mutants import KINDS
+
+RESULTS = [
+    ("tiny_llama_fsdp2_bw", "bucket"),
+    ("tiny_llama_fsdp2_tp2_fw", "bucket{groups=all},reorder"),
+    ("tiny_llama_ddp_bw", "bucket{groups=all}"),
+    ("tiny_llama_hsdp_fw", "bucket{strategy=module,modules=layers.*}"),
+    ("tiny_moe_ep2_fw", "bucket{strategy=auto},reorder"),
+    ("tiny_moe_ep2_fw", "groups,reorder,cleanup"),
+    ("tiny_llama_fsdp4_fw", "reorder,bucket{strategy=overlap}"),
+    ("tiny_moe_fsdp4_ep2_bw", "tag,dedup,bucket{groups=all},reorder"),
+]
+#: What no sample has on offer: a reduction of sizes that differ, a tensor that is written and read.
+ELSEWHERE = {"lost write", "late write"}
+made: Counter[str] = Counter()
+
+
+@pytest.mark.parametrize(("name", "passes"), RESULTS)
+def test_damage_is_found(name, passes):
+    before = sample(name)
+    after = run(before, parse_pipeline(passes), model=load_model("h100")).program
+    verdict = verify(before, after)
+    assert verdict.status == "proved", texts(verdict)
+    for kind, damage in KINDS.items():
+        for number in (1, 2):
+            graph = copied(after.graph)
+            if damage(graph, random.Random(f"{name} {passes} {kind} {number}")):
+                made[kind] += 1
+                status = verify(before, replace(after, graph=graph)).status
+                assert status == "different", f"{kind}, number {number}: {status}"
+
+
+def test_there_was_enough_damage():
+    """Runs after the others; alone, there is nothing to count."""
+    if not made:
+        pytest.skip("no damage was done in this process")
+    assert sum(made.values()) >= 300
+    assert set(KINDS) - set(made) <= ELSEWHERE, set(KINDS) - set(made)
