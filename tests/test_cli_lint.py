@@ -119,6 +119,21 @@ def test_folders_patterns_and_files_of_several_graphs(folder, capsys):
     assert "no graphs" in errors[0] and "no file fits" in errors[1] and "no such file" in errors[2]
 
 
+def test_folders_of_texts_and_of_pytorchs_own_tools(tmp_path):
+    (tmp_path / "README.txt").write_text("not a graph")
+    (tmp_path / "rank0.txt").write_text(WAITING)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "two.log").write_text(WAITING + RACING)
+    found = expand([str(tmp_path)])
+    assert [item.graph.removeprefix(f"{tmp_path}/").partition("::")[0] for item in found] == [
+        *("rank0.txt", "sub/two.log", "sub/two.log"),
+    ]
+    (tmp_path / "x.fx.txt").write_text(WAITING)
+    assert [item.graph for item in expand([str(tmp_path)])] == [str(tmp_path / "x.fx.txt")]
+    tlparse = [item.graph for item in expand(["tests/data/containers/tlparse"])]
+    assert "tests/data/containers/tlparse::0_0/aot_backward_graph" in tlparse
+
+
 CONFIG = """\
 graphs: [waits.fx.txt]
 rules: {wait-after-launch: error, collective-count: {max: {all_gather: 0}}}
@@ -264,3 +279,8 @@ def test_two_runs_give_the_same_bytes(folder, capsys):
     first = output(capsys)
     code("fine.fx.txt", "waits.fx.txt", "races.fx.txt", "--json")
     assert output(capsys) == first
+
+
+def test_hints_that_fit_nothing_are_said(folder, capsys):
+    ok("lint", "fine.fx.txt", "--hint", "u9=512", "-q")
+    assert capsys.readouterr().err == "warning: hint 'u9' fits no size that is known only at run time\n"

@@ -126,6 +126,7 @@ def test_small_collectives_that_could_share_a_launch():
     found = only("small-collective", healthy())
     assert found.text == "3 all_gather launches on group 0 (float32) are smaller than 1.0 MiB, 1.5 KiB together"
     assert nodes(found) == ["ag1", "ag2", "ag3"]
+    assert len(findings("small-collective", healthy(), least=3)) == 1
     assert findings("small-collective", healthy(), least=4) == []
     assert findings("small-collective", healthy(), below=512) == []
     assert len(findings("small-collective", healthy(), below=513)) == 1
@@ -274,3 +275,11 @@ def test_every_rule_is_described():
         assert set(rule.needs) <= names, rule.id
     assert len({rule.id for rule in RULES}) == len(RULES)
     assert all(rule.severity is not Severity.OFF for rule in RULES)
+
+
+@pytest.mark.parametrize("rule", ["use-before-wait", "never-waited"])
+def test_an_op_with_a_graph_of_its_own_may_wait_inside(rule):
+    program = load("tests/data/containers/dumps/controldeps.repro.txt")
+    under_test = Subject("g", program, take(program))
+    assert any(op == "higher_order.control_deps" for op in under_test.index.ops)
+    assert findings(rule, under_test) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import click
 
 from commcc.cli.outputs import check_output
 from commcc.cli.parameters import common_options, cost_option, hint_option, trust_option
-from commcc.errors import EXIT_FINDINGS, EXIT_OK, EXIT_USAGE, OptionError
+from commcc.errors import EXIT_FINDINGS, EXIT_OK, EXIT_USAGE, OptionError, closest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -51,6 +52,7 @@ def _lint(session: Session, /, graphs: tuple[str, ...], **given: Any) -> int:
     report = run.report()
     if given["update_baseline"]:
         _store(run)
+    _warn(session, run)
     code = EXIT_USAGE if report.unread else EXIT_FINDINGS if report.failed else EXIT_OK
     _emit(session, report, run.task, form, code, given)
     return code
@@ -136,6 +138,16 @@ def _baseline(settings: Settings, given: dict[str, Any]) -> tuple[dict[str, Any]
     if given["update_baseline"] and not Path(path).exists():
         return {}, path
     return read_baseline(path), path
+
+
+def _warn(session: Session, run: Run) -> None:
+    """Hints that fit no size of any graph, and what the cost model had to assume."""
+    symbols = [symbol for each in run.measured.values() for symbol in each.hints]
+    for pattern in run.task.hints:
+        if pattern not in session.used_hints and not any(fnmatchcase(symbol, pattern) for symbol in symbols):
+            session.warn(f"hint '{pattern}' fits no size that is known only at run time{closest(pattern, symbols)}")
+    for warning in () if session.quiet else run.assumed:
+        session.warn(f"cost model: {warning}")
 
 
 def _store(run: Run) -> None:

@@ -3,9 +3,10 @@
     expand(["dumps", "run.log", "more/**/*.pt2"])
     # [Item("dumps/bw.fx.txt.gz"), Item("run.log::0_0/aot_backward_graph"), ...]
 
-A folder stands for the graph files below it, or, where it was written by tlparse or TORCH_TRACE, for the graphs in
-it. A file with several graphs stands for each of them that can be loaded. Order is that of the arguments, inside a
-folder that of the names with numbers as numbers. What cannot be listed is an item with its error.
+A folder stands for the graph files below it (``.fx.txt``, ``.pt2``), or, where it was written by tlparse or
+TORCH_TRACE, for the graphs in it, or else for the texts and logs below it that hold graphs. A file with several
+graphs stands for each of them that can be loaded. Order is that of the arguments, inside a folder that of the
+names with numbers as numbers. What cannot be listed is an item with its error.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from commcc.errors import CommccError, InputError, closest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-#: What a folder is searched for.
+#: What a folder is searched for, and what it is searched for if that gives nothing.
 EXTENSIONS = (".fx.txt", ".fx.txt.gz", ".pt2")
+TEXTS = (".txt", ".txt.gz", ".log", ".log.gz", ".py", ".py.gz")
 _MOST = 10_000
 _WILD = re.compile(r"[*?\[]")
 
@@ -86,14 +88,24 @@ def _pattern(pattern: str) -> Iterator[Item]:
 
 
 def _folder(folder: Path) -> Iterator[Item]:
-    """Graph files below a folder; without any, the graphs that PyTorch's own tools left there."""
-    files = sorted((str(p) for p in folder.rglob("*") if p.name.endswith(EXTENSIONS) and p.is_file()), key=_natural)
-    if len(files) > _MOST:
-        raise InputError(f"holds more than {_MOST:,} graphs", where=str(folder), hint="name fewer of them")
-    if not files:
-        yield from _graphs(str(folder))
-    for each in files:
-        yield from _graphs(each)
+    """Graph files below a folder; without any, what PyTorch's own tools left there, else texts that hold graphs."""
+    files = _files(folder, EXTENSIONS)
+    yield from map(Item, files)
+    if files:
+        return
+    found = list(_graphs(str(folder)))
+    if found[0].error is None:
+        yield from found
+        return
+    inside = [item for each in _files(folder, TEXTS) for item in _graphs(each) if item.error is None]
+    yield from inside or found
+
+
+def _files(folder: Path, extensions: tuple[str, ...]) -> list[str]:
+    found = sorted((str(p) for p in folder.rglob("*") if p.name.endswith(extensions) and p.is_file()), key=_natural)
+    if len(found) > _MOST:
+        raise InputError(f"holds more than {_MOST:,} files", where=str(folder), hint="name fewer of them")
+    return found
 
 
 def _graphs(path: str) -> Iterator[Item]:

@@ -58,12 +58,16 @@ def lint(graphs: Iterable[str], settings: Settings, task: Task | None = None) ->
 
 
 class Run:
-    """Results so far. measured: what a baseline would store, by the graph as it was named."""
+    """Results so far. measured: what a baseline would store, by the graph as it was named.
+
+    assumed: what the cost model had to assume of any graph, each once.
+    """
 
     def __init__(self, settings: Settings, task: Task) -> None:
         self.settings, self.task = settings, task
         self.results: list[Result] = []
         self.measured: dict[str, Known] = {}
+        self.assumed: dict[str, None] = {}
         self._together = [rule for rule in RULES if rule.across]
         self._kept: dict[str, list[Any]] = {rule.id: [] for rule in self._together}
 
@@ -94,6 +98,7 @@ class Run:
         outcomes = tuple(self._outcome(rule, subject, chosen) for rule in RULES if _wanted(rule, chosen))
         self.results.append(Result(graph, outcomes, seen.to_json()))
         self.measured[graph] = measured(seen)
+        self.assumed.update(dict.fromkeys(snapshot.cost_warnings(seen)))
         for rule in self._together:
             if rule.keep is not None and self.settings.of(None).severity[rule.id] is not Severity.OFF:
                 self._kept[rule.id].append(rule.keep(subject))

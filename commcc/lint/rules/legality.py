@@ -55,20 +55,27 @@ def use_before_wait(subject: Subject, options: NoOptions) -> Iterator[Finding]:
 
 
 def _readers(index: GraphIndex, launch: int, waits: frozenset[int]) -> Iterator[int]:
-    """Nodes that read a launch's result, or a view of it, other than its waits and the output."""
+    """Nodes that read a launch's result, or a view of it, other than its waits and the output.
+
+    Not among them are ops that hold a graph of their own, for it may be that which waits.
+    """
     from commcc.kernels import Work
 
     stack, seen = [launch], {launch}
     while stack:
         node = stack.pop()
         for user in index.users[node]:
-            if user in waits or user in seen or index.ops[user] == "output":
+            if user in waits or user in seen or index.ops[user] == "output" or _holds_graph(index, user):
                 continue
             seen.add(user)
-            if index.estimates.work[user] is not Work.FREE or user in index.writes:
+            if index.estimates.work[user] is not Work.FREE:
                 yield user
             elif set(index.storages[user]) & set(index.storages[launch]):
                 stack.append(user)
+
+
+def _holds_graph(index: GraphIndex, node: int) -> bool:
+    return index.ops[node].startswith("higher_order.")
 
 
 def write_in_flight(subject: Subject, options: NoOptions) -> Iterator[Finding]:
@@ -110,7 +117,7 @@ def never_waited(subject: Subject, options: NoOptions) -> Iterator[Finding]:
     del options
     index = subject.index
     for launch, facts in index.launches.items():
-        if facts.waits or not facts.asynchronous:
+        if facts.waits or not facts.asynchronous or any(_holds_graph(index, u) for u in index.users[launch]):
             continue
         returned = any(index.ops[user] == "output" for user in index.users[launch])
         fate = "and is returned: whoever takes it has to wait" if returned else "and its buffers live to the end"
