@@ -44,8 +44,16 @@ def view(document: Document) -> list[RenderableType]:
         more = f" (first {len(found)})" if total > len(found) else ""
         table = make_table(f"{title}: {total:,}{more}", "rule", "node", "what")
         for each in found:
-            table.add_text(each["rule"], each["node"], each["text"])
+            table.add_text(each["rule"], each["node"], each["text"] + _way(each.get("way") or []))
         shown += ["", table]
     if document.get("numeric") is not None:
         shown += numeric.view(document["numeric"], document["verified"])
     return shown
+
+
+def _way(way: list[str]) -> str:
+    """How a difference shows from outside, on a line of its own."""
+    if len(way) < 2:
+        return ""
+    through = f" through {' > '.join(way[1:-1])}" if way[1:-1] else ""
+    return f"\nreaches {way[-1]}{through}"

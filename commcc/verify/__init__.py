@@ -6,7 +6,7 @@ members are the same terms; memory is versioned, random ops are numbered. What i
 
     verdict = verify(before, after)
     verdict.status        # 'proved', 'unproved', 'different'
-    verdict.findings      # Finding(rule='value', node='mm_3', text="argument 'mat2' is ...")
+    verdict.findings      # Finding(rule='value', node='mm_3', text="argument 'mat2' is ...", way=('mm_3', 'output 0'))
 
 Covered: the same ops on the same operands, none twice; merged collectives expand exactly to their
 members; order, waits, mutation, random numbers and effects; inputs, outputs and aliasing. Linear in the
@@ -33,6 +33,7 @@ from commcc.verify.fixed import fixed_sizes
 from commcc.verify.fused import unfolded
 from commcc.verify.groups import compare_groups
 from commcc.verify.order import check_order
+from commcc.verify.paths import Ways
 from commcc.verify.table import Terms
 from commcc.verify.trace import trace_program
 from commcc.verify.verdict import Finding, Report, Verdict
@@ -55,7 +56,7 @@ def verify(before: Program, after: Program) -> Verdict:
         _compare(before, after, report)
     except RecursionError:
         report.gap("value", "", "arguments are nested too deeply to compare")
-    return report.verdict()
+    return report.verdict(Ways(after.graph, before.graph))
 
 
 def _compare(before: Program, after: Program, report: Report) -> None:

@@ -12,13 +12,14 @@ Limits: at most :data:`LIMIT` findings and as many gaps are kept; ``checked`` ha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from commcc.terms import Json
+    from commcc.verify.paths import Ways
 
 #: Findings, gaps and notes kept of each sort.
 LIMIT = 50
@@ -45,18 +46,20 @@ class Finding:
     """One difference, gap or remark.
 
     rule: one of :data:`RULES`. node: name of the node in AFTER (in BEFORE for what AFTER lacks), empty
-    when it is not about one node. text: one line, what is there and what BEFORE has.
+    when it is not about one node. text: one line, what is there and what BEFORE has. way: names of nodes from
+    there to an output or an effect that depends on it, empty for remarks and where nothing does.
     """
 
     rule: str
     node: str
     text: str
+    way: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.rule}: {self.node}: {self.text}" if self.node else f"{self.rule}: {self.text}"
 
     def to_json(self) -> dict[str, Json]:
-        return {"rule": self.rule, "node": self.node, "text": self.text}
+        return {"rule": self.rule, "node": self.node, "text": self.text, "way": list(self.way)}
 
 
 @dataclass(frozen=True)
@@ -110,14 +113,14 @@ class Report:
         for name in ("findings", "unproved", "notes", "checked"):
             getattr(self, name).update(getattr(other, name))
 
-    def verdict(self) -> Verdict:
-        """The bounded result; findings sorted by rule, then in the order they were made."""
+    def verdict(self, ways: Ways | None = None) -> Verdict:
+        """The bounded result; findings sorted by rule, then in the order they were made, each with its way out."""
         status = "different" if self.findings else "unproved" if self.unproved else "proved"
         counts = {"findings": len(self.findings), "gaps": len(self.unproved), "notes": len(self.notes)}
         return Verdict(
             status,
-            _bounded(self.findings),
-            _bounded(self.unproved),
+            _with_ways(_bounded(self.findings), ways),
+            _with_ways(_bounded(self.unproved), ways),
             _bounded(self.notes),
             {**self.checked, **counts},
         )
@@ -126,6 +129,10 @@ class Report:
 def _bounded(found: dict[Finding, None]) -> tuple[Finding, ...]:
     rank = {rule: position for position, rule in enumerate(RULES)}
     return tuple(sorted(found, key=lambda f: rank.get(f.rule, len(RULES)))[:LIMIT])
+
+
+def _with_ways(found: tuple[Finding, ...], ways: Ways | None) -> tuple[Finding, ...]:
+    return found if ways is None else tuple(replace(each, way=ways.from_node(each.node)) for each in found)
 
 
 def _one_line(text: str) -> str:
