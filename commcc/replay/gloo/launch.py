@@ -28,7 +28,6 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 import commcc
 from commcc.errors import CommccError, InputError, OptionError
 from commcc.replay.compare import RankGaps, ValueGap
-from commcc.replay.gloo.watch import EXIT_ORPHAN, EXIT_TIMEOUT
 from commcc.replay.gloo.worker import settings_text
 from commcc.serialization import save
 
@@ -115,31 +114,26 @@ def _read(folder: Path, rank: int) -> dict[str, Any] | None:
 
 
 def _explained(folder: Path, ranks: int, error: ChildFailedError) -> str:
-    """Why ranks ended early, from their own words where there are any."""
+    """Why ranks ended early: the cause, not what it did to the others.
+
+    A rank whose process was killed comes first, then the deadline, then one that ended without a word, then errors.
+    The launcher ends all ranks with SIGTERM once one has failed, and those that talk to a rank that is gone fail too.
+    """
     said = {rank: words for rank in range(ranks) if (words := _read(folder, rank)) is not None}
-    late = {rank: words for rank, words in said.items() if "timeout" in words}
-    failed = {rank: words for rank, words in said.items() if "error" in words}
     codes = {rank: failure.exitcode for rank, failure in sorted(error.failures.items())}
-    died = {rank: code for rank, code in codes.items() if rank not in said and code not in (EXIT_ORPHAN, EXIT_TIMEOUT)}
-    if died and not late and _is_cause(error, died):
-        rank, code = next(iter(died.items()))
-        at = _last_words(said)
-        return f"rank {rank} {_ended(code)}{at}; the other ranks were ended{_last_output(folder, rank)}"
-    if failed:
-        rank, words = next(iter(failed.items()))
-        program = f"{words['program']}: " if words.get("program") else ""
-        return f"rank {rank}: {program}{words['error']}"
-    if late:
-        words = next(iter(late.values()))
-        return f"not done after {words['timeout']:g} s{_last_words(late)}"
+    silent = {rank: code for rank, code in codes.items() if rank not in said and code != -signal.SIGTERM}
+    late = {rank: words for rank, words in said.items() if "timeout" in words}
+    killed = next((rank for rank, code in silent.items() if code < 0), None)
+    if killed is None and late:
+        return f"not done after {next(iter(late.values()))['timeout']:g} s{_last_words(late)}"
+    ended = killed if killed is not None else next((rank for rank, code in silent.items() if code > 0), None)
+    if ended is not None:
+        return f"rank {ended} {_ended(codes[ended])}{_last_output(folder, ended)}; the other ranks were ended"
+    failed = {rank: words for rank, words in said.items() if "error" in words}
+    for rank, words in failed.items():
+        return f"rank {rank}: {words['program'] + ': ' if words.get('program') else ''}{words['error']}"
     rank, code = next(iter(codes.items()), (0, 0))
-    return f"rank {rank} {_ended(code)}{_last_output(folder, rank)}"
-
-
-def _is_cause(error: ChildFailedError, died: dict[int, int]) -> bool:
-    """Whether the first rank to fail is one that died; ranks that the launcher ends afterwards have SIGTERM."""
-    first, _ = error.get_first_failure()
-    return first in died
+    return f"rank {rank} {_ended(code)}"
 
 
 def _ended(code: int) -> str:
