@@ -16,6 +16,7 @@ Errors are one line on standard error; ``--debug`` adds the traceback.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -26,7 +27,7 @@ import click
 
 from commcc import __version__
 from commcc.cli.lazy import LazyGroup
-from commcc.cli.session import OutputClosedError, Session
+from commcc.cli.session import OutputClosedError, Session, abandon_stdout
 from commcc.errors import EXIT_BUG, EXIT_OK, EXIT_USAGE, CommccError
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 #: Set by the shell's completion script; click then answers and exits by itself.
 COMPLETION = "_COMMCC_COMPLETE"
 EXIT_INTERRUPTED = 130
+#: What writing to a full, broken or closed device fails with.
+_REFUSED = (errno.EBADF, errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT)
 EXIT_PIPE = 141
 
 COMMANDS = {
@@ -100,7 +103,7 @@ def _explain(session: Session, error: Exception) -> int:
     if isinstance(error, click.Abort):
         return EXIT_INTERRUPTED
     if isinstance(error, OutputClosedError):
-        _abandon_stdout()
+        abandon_stdout()
         return EXIT_PIPE
     if session.debug:
         traceback.print_exception(type(error), error, error.__traceback__, file=sys.stderr)
@@ -112,6 +115,10 @@ def _explain(session: Session, error: Exception) -> int:
         return EXIT_USAGE
     if isinstance(error, OSError) and error.filename is not None:
         session.error(f"{error.filename}: {error.strerror or error}")
+        return EXIT_USAGE
+    if isinstance(error, OSError) and error.errno in _REFUSED:  # files are written elsewhere, and say their names
+        abandon_stdout()
+        session.error(f"standard output: cannot be written: {error.strerror}")
         return EXIT_USAGE
     if isinstance(error, ModuleNotFoundError) and error.name == "torch":
         session.error("PyTorch is not installed; pip install 'torch>=2.11'")
@@ -129,15 +136,13 @@ def _usage_line(error: click.ClickException) -> tuple[str, str]:
     return f"{message}; see '{path} --help'", path
 
 
-def _abandon_stdout() -> None:
-    """Point standard output nowhere, so that the interpreter's own flush at exit stays silent."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
-
-
 def entry() -> None:
     """Console-script entry point."""
+    # Streams that were closed: errors go nowhere, and a result is refused when it is written.
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # file names may hold what the encoding cannot
             stream.reconfigure(errors="backslashreplace")

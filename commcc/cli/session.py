@@ -11,11 +11,13 @@ Limits: progress is shown on a terminal only, once work has taken longer than a 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from commcc.errors import OutputError
 from commcc.report.units import printable
 
 if TYPE_CHECKING:
@@ -155,18 +157,29 @@ class Session:
             sys.stdout.flush()
         except BrokenPipeError as error:
             raise OutputClosedError from error
+        except OSError as error:
+            abandon_stdout()
+            raise OutputError(f"cannot be written: {error.strerror}", where="standard output") from None
 
     def _say(self, label: str, style: str, text: str) -> None:
         if self._held is not None:
             self._held.append((label, style, text))
             return
         line = printable(" ".join(text.split()))
-        if not sys.stderr.isatty():
-            print(f"{label}: {line}", file=sys.stderr)
-            return
-        from rich.text import Text
+        with suppress(OSError):  # where nobody can be told, the exit code still says it
+            if not sys.stderr.isatty():
+                print(f"{label}: {line}", file=sys.stderr)
+                return
+            from rich.text import Text
 
-        _console(sys.stderr).print(Text.assemble((f"{label}: ", style), line))
+            _console(sys.stderr).print(Text.assemble((f"{label}: ", style), line))
+
+
+def abandon_stdout() -> None:
+    """Point standard output nowhere, so that the interpreter's own flush at exit stays silent."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _effect_text(effect: Json) -> str:
