@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from commcc.program import Program
 
@@ -59,7 +59,18 @@ def _peers(program: Program) -> Iterator[tuple[str, Program, Program]]:
     before = on_cpu(program)
     with groups_of(before):
         for name in PASSES:
-            yield f"torch: {name}", before, run_pass(before, name)
+            after = _tried(run_pass, before, name)
+            if after is not None:
+                yield f"torch: {name}", before, after
+
+
+def _tried(run: Callable[[Program, str], Program], program: Program, name: str) -> Program | None:
+    """What a pass of PyTorch makes of a program; it does not take every graph."""
+    try:
+        return run(program, name)
+    except Exception as error:  # what other people's code raises is not ours to name
+        print(f"  torch: {name}: {type(error).__name__}", file=sys.stderr)
+        return None
 
 
 def damaged(program: Program, kind: str, rng: random.Random) -> Program | None:

@@ -286,7 +286,7 @@ def test_verify(graph, capsys):
     assert output(capsys).startswith("different")
     assert run(["verify", str(graph), str(other), "--json"]) == 1
     doc = document(capsys)
-    assert set(doc) == {"schema", "command", "inputs", "verified", "verdict", "numeric"}
+    assert set(doc) == {"schema", "command", "inputs", "verified", "verdict", "numeric", "memory"}
     assert doc["verified"] == "different"
     assert doc["verdict"]["findings"][0]["rule"]
 

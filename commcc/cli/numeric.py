@@ -47,7 +47,9 @@ def read(ctx: click.Context, given: dict[str, Any]) -> Request | None:
         if request.nproc is not None and request.virtual_ranks is not None:
             raise OptionError("--nproc and --virtual-ranks cannot go together", hint="real ranks, or virtual ones")
         return request
-    typed = [name for name in _NEEDED_BY if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    shared = {"size_hints"} if ctx.params.get("memory_budget") is not None else set()
+    names = [name for name in _NEEDED_BY if name not in shared]
+    typed = [name for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if typed:
         flags = ", ".join("--hint" if name == "size_hints" else "--" + name.replace("_", "-") for name in typed)
         raise OptionError(f"{flags} needs --numeric")

@@ -12,6 +12,8 @@ from commcc.errors import EXIT_FINDINGS, EXIT_OK
 
 if TYPE_CHECKING:
     from commcc.cli.session import Session
+    from commcc.program import Program
+    from commcc.verify.peak import Peak
 
 HELP = """Is AFTER the same program as BEFORE, whoever rewrote it.
 
@@ -22,11 +24,15 @@ unproved).
 With --numeric both graphs are run as well, on inputs worked out from BEFORE, and everything they give
 back is compared to the bit. Exits with 0 when the structure shows no difference and the numbers are
 equal, or differ by no more than the rounding of sums that AFTER makes of other parts.
+
+With --memory-budget the peak memory of both graphs is worked out anew; exits with 1 when AFTER passes
+the budget.
 """
 
 
 @click.pass_obj
-def _verify(session: Session, /, before: str, after: str, **options: Any) -> int:
+def _verify(session: Session, /, before: str, after: str, memory_budget: str | float | None, **options: Any) -> int:
+    hints = dict(options["size_hints"])
     request = numeric.read(click.get_current_context(), options)
     with session.working("loading PyTorch") as say:
         from commcc.report import documents
@@ -41,12 +47,32 @@ def _verify(session: Session, /, before: str, after: str, **options: Any) -> int
         if request is not None:
             say("running both graphs")
         ran = numeric.run(request, old, new) if request is not None else None
+        peak = None if memory_budget is None else _peak(old, new, memory_budget, hints)
     session.report_notes(old.notes, f"{before}: ")
     session.report_notes(new.notes, f"{after}: ")
-    document = documents.verification(before, after, verdict, ran)
+    document = documents.verification(before, after, verdict, ran, peak)
     session.emit(document, brief=verdict.status + _brief(document), view=lambda: _view(document))
     fine = verdict.status == "proved" if ran is None else verdict.status != "different" and ran.fine
-    return EXIT_OK if fine else EXIT_FINDINGS
+    return EXIT_OK if fine and (peak is None or peak.within) else EXIT_FINDINGS
+
+
+def _peak(old: Program, new: Program, budget: str | float, hints: dict[str, int]) -> Peak:
+    from commcc.passes.budget import budget_bytes
+    from commcc.verify.peak import compare_peaks
+
+    return compare_peaks(old, new, lambda own: budget_bytes(budget, own) or 0, hints)
+
+
+def _budget(_ctx: click.Context, _option: click.Parameter, text: str | None) -> str | float | None:
+    if text is None or text in ("auto", "own"):
+        return text
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise click.BadParameter(f"'{text}' is neither auto nor own nor a number of GiB.")
+    return value
 
 
 def _brief(document: dict[str, Any]) -> str:
@@ -69,6 +95,13 @@ command = click.Command(
     params=[
         graph_argument("before"),
         graph_argument("after"),
+        click.Option(
+            ["--memory-budget"],
+            metavar="auto|own|GIB",
+            callback=_budget,
+            help="Also require that AFTER's peak memory stays within: BEFORE's own, auto (that and the larger of "
+            "1 GiB and 5 %), or a number of GiB.",
+        ),
         *numeric.options(),
         trust_option(),
         *common_options(),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from commcc.snapshot import Snapshot
     from commcc.terms import Json
     from commcc.verify import Verdict
+    from commcc.verify.peak import Peak
 
 SCHEMA = 1
 
@@ -156,8 +157,10 @@ def listing(graph: str, entries: Iterable[GraphEntry]) -> dict[str, Json]:
     return document("inspect", input=graph, graphs=graphs)
 
 
-def verification(before: str, after: str, verdict: Verdict, numeric: Numeric | None = None) -> dict[str, Json]:
-    """``verify``; ``numeric`` is null without ``--numeric``."""
+def verification(
+    before: str, after: str, verdict: Verdict, numeric: Numeric | None = None, peak: Peak | None = None
+) -> dict[str, Json]:
+    """``verify``; ``numeric`` is null without ``--numeric``, ``memory`` without ``--memory-budget``."""
     inputs: dict[str, Json] = {"before": before, "after": after}
     return document(
         "verify",
@@ -165,6 +168,7 @@ def verification(before: str, after: str, verdict: Verdict, numeric: Numeric | N
         verified=str(verdict.status),
         verdict=verdict.to_json(),
         numeric=None if numeric is None else numeric.to_json(),
+        memory=None if peak is None else peak.to_json(),
     )
 
 

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from commcc.report import numeric
 from commcc.report.console import make_table
-from commcc.report.units import count
+from commcc.report.units import count, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,9 +46,20 @@ def view(document: Document) -> list[RenderableType]:
         for each in found:
             table.add_text(each["rule"], each["node"], each["text"] + _way(each.get("way") or []))
         shown += ["", table]
+    if document.get("memory") is not None:
+        shown += ["", _memory(document["memory"])]
     if document.get("numeric") is not None:
         shown += numeric.view(document["numeric"], document["verified"])
     return shown
+
+
+def _memory(peak: Mapping[str, Any]) -> Text:
+    """The peak of AFTER beside the budget and the peak of BEFORE."""
+    within = "within" if peak["within"] else "over"
+    text = f"peak memory {size(peak['after_bytes'])}"
+    text += f" at '{peak['at']}'" if peak["at"] else ""
+    text += f": {within} the budget of {size(peak['budget_bytes'])}, in BEFORE {size(peak['before_bytes'])}"
+    return Text(text, style="green" if peak["within"] else "bold red")
 
 
 def _way(way: list[str]) -> str:
