@@ -66,6 +66,17 @@ def test_a_number_of_samples_that_is_a_symbol(tmp_path):
     assert again.steps[0].report["fixed"] == f"{symbol} = 2" and again.program.header["fixed"] == {symbol: 2}
 
 
+def test_modules_that_fold_samples_themselves():
+    """The sequence is cut in [batch, sequence, dim], before rows of all samples are folded into one dimension."""
+    before = captured(2, folding=True)
+    after = run(before, [EpChunk(chunks=4, dim="seq")]).program
+    piece = next(node for node in after.graph.nodes if "_chunk_split0" in node.name)
+    assert list(piece.meta["val"].shape) == [2, 7, 32]
+    inputs = rank_inputs(on_cpu(before, torch.float64), 5)
+    expected, found = (run_ranks(on_cpu(each, torch.float64), inputs=inputs) for each in (before, after))
+    assert worst(expected, found) < EXACT
+
+
 def test_cutting_says_how_to_fix_the_symbol():
     with pytest.raises(
         InputError, match=r"'view_\d+' .*\[30\*(s\d+), 32\].* not fixed: \1; .*{symbols=\1=2}, then cut"

@@ -11,7 +11,7 @@ from commcc.errors import InputError
 from commcc.passes.options import parse_pipeline
 from commcc.pipeline import run
 from commcc.serialization.fx_text import parse_text
-from tests.chunk_graphs import MOE, Layers, aten, chunked, error, ops_of, plan_of
+from tests.chunk_graphs import MOE, Layers, aten, chunked, error, named, ops_of, plan_of
 from tests.test_ep_chunk import EXACT, moved
 from tests.virtual_ranks import VirtualRanks
 
@@ -57,6 +57,63 @@ def test_attention_by_sample(chunks):
 def test_attention_by_sequence_is_refused_whatever_its_module_is_called():
     with pytest.raises(InputError, match=r"is in the attention of 'layers.0.mixer', over the sequence that is cut"):
         plan_of(attending(6), modules="layers.*", dim="seq")
+
+
+def folded(make, chunks=4, **options):
+    """Two samples of eight tokens; ``make`` returns what the module passes on, from ``[16, 4]`` folded inside."""
+    b = Layers()
+    x, z = b.tokens("x", 2, 8, 4), b.tokens("z", 16, 4)
+    with b.module(MOE):
+        y = moved(b, b.call(aten.view.default, x, [16, 4]))
+        out = make(b, x, y, z)
+    before = b.done([out])
+    return before, chunked(before, dim="seq", chunks=chunks, **options)
+
+
+@pytest.mark.parametrize("chunks", [2, 3, 4])
+def test_a_sequence_that_is_folded_with_its_samples_inside(chunks):
+    """Rows of the experts are the chunk's tokens of all samples; taken apart again they are slices of the sequence."""
+
+    def apart(b, x, y, z):
+        hidden = b.call(aten.mul.Tensor, y, b.call(aten.new_zeros.default, y, [16, 4]))
+        wide = b.call(aten.view.default, b.call(aten.add.Tensor, hidden, y), [32, 2])
+        return b.call(aten.add.Tensor, b.call(aten.reshape.default, wide, [2, 8, -1]), x)
+
+    before, after = folded(apart, chunks)
+    first = named(after)["view_chunk0"]
+    assert list(first.meta["val"].shape) == [2 * (8 // chunks), 4] and first.args[1] == [2 * (8 // chunks), 4]
+    (cat,) = ops_of(after, "aten.cat")
+    assert cat.args[1] == 1 and error(before, after) < EXACT
+
+
+def test_sums_over_folded_tokens():
+    before, after = folded(lambda b, x, y, z: b.call(aten.mm.default, b.call(aten.t.default, y), y))
+    assert len(ops_of(after, "aten.add")) == 3 and error(before, after) < EXACT
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda b, x, y, z: y,
+            r"has samples and sequence in dimension 0: slices .*; take them apart inside the module",
+        ),
+        (
+            lambda b, x, y, z: b.call(aten.add.Tensor, y, z),
+            r"'z' \(input, float64\[16, 4\]\) comes in with 2 samples and their sequences of 8 in",
+        ),
+        (
+            lambda b, x, y, z: b.call(
+                aten.add.Tensor, y, b.call(aten.reshape.default, b.call(aten.transpose.int, x, 0, 1), [16, 4])
+            ),
+            r"cannot be made whole from chunks: it depends on 'add' \(aten.add\), which mixes tokens",
+        ),
+    ],
+)
+def test_folded_tokens_that_cannot_be(make, message):
+    """They leave folded, come in folded, or meet tokens in another order: sample by sample, and token by token."""
+    with pytest.raises(InputError, match=message):
+        folded(make)
 
 
 SYMBOLIC = """\

@@ -11,7 +11,7 @@ This pass makes the chunks and leaves them where the whole stood; ``ep-schedule`
 as they are dumped: sizes may be plain numbers.
 
 1. Tokens are cut along dimension 0 (``batch``: samples, or rows where batch and sequence are folded together) or along
-   the sequence (``seq``). Parameters are shared.
+   the sequence (``seq``), also where the module itself folds it with the samples. Parameters are shared.
 2. Values that leave a module are concatenated where the chunks are slices, and added up where each has a part of a
    sum; gradients of parameters are added up once, before their one reduction. What is neither is refused.
 3. With ``chunks=auto`` two and four chunks are tried, each ordered as ``ep-schedule{order=auto}`` would, and the

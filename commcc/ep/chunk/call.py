@@ -9,9 +9,11 @@ from commcc import ops
 from commcc.ep.chunk.state import State
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from torch import fx
+
+    from commcc.ep.chunk.state import Kind
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,8 @@ class Call:
     """One node as a chunk runs it. states: of tensor operands that differ by chunk. dim: of the tokens in the result.
 
     shapes: of those operands, in the whole. shape: of the result. counted: ``dim`` is as long as tokens came in.
+    samples: that lie before the sequence which is cut, where it is the sequence. folds: ``dim`` is long enough for the
+    sequences of all of them.
     """
 
     node: fx.Node
@@ -28,6 +32,8 @@ class Call:
     shape: Sequence[Any]
     dim: int | None
     counted: bool = False
+    samples: int = 1
+    folds: bool = False
 
     def of(self, name: str) -> State | None:
         """The state of the argument ``name``; None when it is the same in every chunk."""
@@ -46,10 +52,16 @@ class Call:
         return State("own", None, why)
 
     def tokens(self) -> State:
-        """Rows when all operands are, else routed."""
-        if self.dim is None or self.kinds & {"own", "sum", "last"}:
+        """Rows, or folded, when all operands are, else routed; nothing known where rows meet rows in another order."""
+        if self.dim is None or self.kinds & {"own", "sum", "last"} or {"rows", "folded"} <= self.kinds:
             return self.unknown()
-        return State("rows" if self.kinds <= {"rows"} else "routed", self.dim)
+        return State(self.sliced(self.kinds) or "routed", self.dim)
+
+    def sliced(self, kinds: Collection[str]) -> Kind | None:
+        """``rows`` or ``folded`` when all of ``kinds`` are that."""
+        if set(kinds) <= {"rows"}:
+            return "rows"
+        return "folded" if set(kinds) == {"folded"} else None
 
 
 def mixed(call: Call) -> State:

@@ -7,7 +7,8 @@
 
 ``batch`` cuts dimension 0: samples of a tensor ``[batch, sequence, ...]``, or rows where both are folded into one.
 ``seq`` cuts dimension 1 of such a tensor, and rows where they are folded already. Limits: one extent for a region;
-a dimension may hold a whole multiple of it, token by token.
+a dimension may hold a whole multiple of it, token by token; rows of several samples that come in folded are not cut
+by ``seq``, those that are folded inside are.
 """
 
 from __future__ import annotations
@@ -44,7 +45,11 @@ class Grid:
 
     def made_for(self, shape: Shape) -> int | None:
         """As :meth:`dim_of`, for tensors that hold no data: one number for each sample tells nothing of tokens."""
-        return None if len(shape) == 1 and self.inner > 1 and shape[0] == self.extent else self.dim_of(shape)
+        if len(shape) == 1 and self.inner > 1 and shape[0] == self.extent:
+            return None
+        if self.axis and self.outer > 1 and shape and self.dim_of(shape) is None:
+            return 0 if self.multiple(shape[0], self.outer) else None  # samples and sequence, folded
+        return self.dim_of(shape)
 
     def multiple(self, size: object, of: int = 1) -> bool:
         """Whether a size is a whole number of units, ``of`` at a time."""

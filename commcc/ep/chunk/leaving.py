@@ -68,12 +68,16 @@ def leaving(view: View, trial: Trial, draft: Draft, inside: set[int]) -> tuple[J
 def _refuse(view: View, draft: Draft, node: fx.Node, users: list[int], state: object) -> NoReturn:
     if isinstance(state, State) and state.kind == "routed":
         what, hint = "holds the tokens of a chunk in an order of its own", "keep what uses it inside the module"
+    elif isinstance(state, State) and state.kind == "folded":
+        what = f"has samples and sequence in dimension {state.dim}: slices of a sequence do not lie side by side there"
+        hint = "take them apart inside the module, or use dim=batch"
     else:
         why = state.why if isinstance(state, State) and state.why else "an op that is not known"
         what = f"cannot be made whole from chunks: it depends on {why}, which mixes tokens"
         hint = "keep what uses it inside the module, or choose a smaller module"
-    alone = not any(view.exchanges(launch) and view.notes[launch].backward for launch in view.index.launches)
-    if alone and any(view.index.ops[user] == "output" for user in users):
+    folded = isinstance(state, State) and state.kind == "folded"
+    whole_step = any(view.exchanges(launch) and view.notes[launch].backward for launch in view.index.launches)
+    if not (folded or whole_step) and any(view.index.ops[user] == "output" for user in users):
         hint = "dump forward and backward as one graph: what is saved for a backward graph has to be whole"
     users_text = named(view.nodes[user] for user in users)
     refuse(draft.root, node, f"is used outside the region by {users_text}, but {what}", hint)

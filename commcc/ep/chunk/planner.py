@@ -59,6 +59,7 @@ def _regions(view: View, root: str, chunks: int, policy: str) -> list[ChunkedReg
     if not any(view.exchanges(node) for draft in drafts for node in draft.body) and not drafts:
         return []
     grid = _grid(view, root, drafts, policy)
+    _check_folded(view, root, drafts, grid)
     if grid.extent < chunks:
         raise InputError(
             f"{grid.extent} {'tokens' if grid.inner == 1 else 'samples'} cannot be cut in {chunks} chunks",
@@ -114,6 +115,16 @@ def _grid(view: View, root: str, drafts: list[Draft], policy: str) -> Grid:
             hint="name the module that the tokens go into as [tokens, features] or [batch, sequence, features]",
         )
     return grid
+
+
+def _check_folded(view: View, root: str, drafts: list[Draft], grid: Grid) -> None:
+    """Where a sequence is cut, rows of several samples must not come in folded: chunks would be no slices of them."""
+    entering = (node for draft in drafts for node in draft.enters if grid.axis and grid.outer > 1)
+    for node in entering:
+        shape = tuple(view.nodes[node].meta["val"].shape)
+        if len(shape) > 1 and grid.dim_of(shape) is None and grid.multiple(shape[0], grid.outer):
+            what = f"comes in with {grid.outer} samples and their sequences of {grid.extent} in dimension 0"
+            refuse(root, view.nodes[node], what, "fold them inside the module, or use dim=batch")
 
 
 def _settled(view: View, trial: Trial, drafts: list[Draft], sizes: tuple[int, ...]) -> list[ChunkedRegion]:

@@ -184,7 +184,9 @@ class Trial:
         if "attention" in op and dim not in (None, 0):
             refuse(self.root, node, f"is attention over dimension {dim}, which is cut", _NO_ATTENTION)
         shapes = {source: tuple(source.meta["val"].shape) for source in operands}
-        return state_of(Call(node, op, operands, shapes, tuple(recorded.shape), dim, counted))
+        samples = self.grid.outer if self.grid.axis else 1
+        folds = samples > 1 and dim is not None and self.grid.multiple(recorded.shape[dim], samples)
+        return state_of(Call(node, op, operands, shapes, tuple(recorded.shape), dim, counted, samples, folds))
 
     def _cut(self, node: fx.Node, whole: Sequence[Any], part: Sequence[Any]) -> tuple[list[int], bool]:
         """Dimensions that are smaller in a chunk, and whether the one found is a number of tokens that came in."""
@@ -233,5 +235,5 @@ def _is_tensor(node: fx.Node) -> bool:
 
 def _of_what(states: Sequence[States]) -> str:
     kinds = sorted({state.kind for state in states if isinstance(state, State)})
-    words = {"rows": "tokens of a chunk", "routed": "tokens of a chunk", "sum": "a part of a sum"}
+    words = {**dict.fromkeys(("rows", "folded", "routed"), "tokens of a chunk"), "sum": "a part of a sum"}
     return " and ".join(dict.fromkeys(words.get(kind, "values of a chunk") for kind in kinds)) or "shared values"

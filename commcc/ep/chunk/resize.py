@@ -67,6 +67,8 @@ def _view(sizes: Sizes) -> tuple[Resized, ...]:
     result = tuple(sizes.node.meta["val"].shape)
     place = view_dim(shape, state.dim, result, sizes.grid)
     if place is None:
+        place = _folded(shape, state.dim, result, sizes.grid)
+    if place is None:
         refuse(
             sizes.root,
             sizes.node,
@@ -87,6 +89,23 @@ def view_dim(shape: Sequence[Any], dim: int, result: Sequence[Any], grid: Grid) 
         if type(size) is not int:
             return None
         before *= size
+    return None
+
+
+def _folded(shape: Sequence[Any], dim: int, result: Sequence[Any], grid: Grid) -> int | None:
+    """Where the sequence is in a view that folds it with the samples before it, or takes them apart again."""
+    samples = grid.outer if grid.axis else 1
+    before = _product(shape[:dim])
+    if samples == 1 or before not in (1, samples):
+        return None
+    found = 1
+    for place, size in enumerate(result):
+        if type(size) is not int:
+            return None
+        whole = grid.multiple(size, samples) if before == samples else grid.multiple(size)
+        if found == (1 if before == samples else samples) and size != 1 and whole:
+            return place
+        found *= size
     return None
 
 

@@ -24,6 +24,8 @@ from commcc.ep.chunk.state import SUM, State
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from commcc.ep.chunk.state import Kind
+
 
 _VIEWS = frozenset({"aten.view", "aten.reshape", "aten._unsafe_view"})
 _LAYOUT = frozenset(
@@ -37,9 +39,6 @@ _LAYOUT = frozenset(
         ),
         *("prims.convert_element_type", "aten.lift_fresh_copy", "aten.squeeze_copy", "_c10d_functional.wait_tensor"),
     }
-)
-_TAKING = frozenset(
-    f"aten.{n}" for n in ("slice", "select", "narrow", "split", "split_with_sizes", "chunk", "unbind", "slice_backward")
 )
 _TAKING = frozenset(
     f"aten.{n}" for n in ("slice", "select", "narrow", "split", "split_with_sizes", "chunk", "unbind", "slice_backward")
@@ -104,7 +103,7 @@ def _layout(call: Call) -> State:
     if call.kinds == {"sum"}:
         return SUM
     cut = {state.dim for state in call.states.values()}
-    if call.op == "aten.cat" and call.kinds == {"rows"} and dims(call, 0) & cut:
+    if call.op == "aten.cat" and call.sliced(call.kinds) and dims(call, 0) & cut:
         return call.unknown()
     if call.op in _TAKING and dims(call, 0) & cut and not _whole(call):
         return mixed(call)  # the first rows of a chunk are not those of the whole
@@ -112,20 +111,25 @@ def _layout(call: Call) -> State:
 
 
 def _whole(call: Call) -> bool:
-    """Whether an op that takes a part of a tensor takes all of it."""
-    return list(map(str, call.shape)) == list(map(str, next(iter(call.shapes.values()))))
+    """Whether the result is as large as the operand."""
+    return str(list(call.shape)) == str(list(next(iter(call.shapes.values()))))
 
 
 def _view(call: Call) -> State:
-    """Slices stay slices when as many elements lie before them as did in the operand."""
+    """Slices stay slices when as many elements lie before them as did in the operand; with all samples before them or
+    none, the sequence is cut beside the samples or folded with them.
+    """
     if call.kinds == {"sum"}:
         return SUM
     (source, state), *_ = call.states.items()
-    if state.kind == "rows" and state.dim is not None and call.dim is not None:
-        before = product(call.shapes[source][: state.dim]), product(call.shape[: call.dim])
-        if before[0] != before[1]:
-            return call.unknown()
-    return call.tokens()
+    if state.kind not in ("rows", "folded") or state.dim is None or call.dim is None:
+        return call.tokens()
+    before = product(call.shapes[source][: state.dim]), product(call.shape[: call.dim])
+    if before[0] == before[1]:
+        return call.tokens()
+    if state.kind == "rows" and before == (call.samples, 1):
+        return State("folded", call.dim)
+    return State("rows", call.dim) if state.kind == "folded" and before == (1, call.samples) else call.unknown()
 
 
 def _elementwise(call: Call) -> State:
@@ -134,7 +138,7 @@ def _elementwise(call: Call) -> State:
     for source, state in call.states.items():
         # Operands are broadcast from the right; slices must lie in the same dimension of the result.
         place = None if state.dim is None else len(call.shape) - len(call.shapes[source]) + state.dim
-        if state.kind == "rows" and place != call.dim:
+        if state.kind in ("rows", "folded") and place != call.dim:
             return call.unknown()
     return call.tokens()
 
@@ -184,8 +188,10 @@ def _contraction(call: Call) -> State:
     operands = [source for source in call.states if source is not ops.argument(call.node, "offs")]
     if "convolution" in call.op and (call.dim != 0 or "backward" in call.op):
         return mixed(call)
+    if {"rows", "folded"} <= kinds:
+        return call.unknown()
     if call.dim is not None:
-        return call.unknown() if "sum" in kinds else State("rows" if kinds <= {"rows"} else "routed", call.dim)
+        return call.unknown() if "sum" in kinds else State(call.sliced(kinds) or "routed", call.dim)
     bias = call.op in ("aten.addmm", "aten.baddbmm", "aten.addmv") or ops.argument(call.node, "bias") is not None
     if bias or (len(operands) != 1 if "sum" in kinds else len(operands) < 2):
         return call.unknown()
@@ -200,7 +206,7 @@ def _picked(call: Call) -> State:
     if table is None:
         return call.tokens()
     indices = {state.kind for other, state in call.states.items() if other is not source}
-    if table.kind not in ("rows", "routed") or indices & {"own", "last"} or call.dim is None:
+    if table.kind not in ("rows", "folded", "routed") or indices & {"own", "last"} or call.dim is None:
         return call.unknown()
     by_token = call.op in ("aten.gather", "aten.take_along_dim") and table.dim not in dims(call, None)
     if by_token:
@@ -226,7 +232,9 @@ def _put(call: Call) -> State:
 
 def _constant(call: Call) -> State:
     if call.dim is not None:
-        return State("routed" if call.counted else "rows", call.dim)
+        like = [state.kind for state in call.states.values() if _whole(call)]
+        own: Kind = "folded" if call.folds and product(call.shape[: call.dim]) == 1 else "rows"
+        return State("routed" if call.counted else call.sliced(like or [own]) or own, call.dim)
     return SUM if call.op in _ZEROS else call.unknown()
 
 
@@ -251,7 +259,7 @@ def _repeated(call: Call) -> State:
         return call.unknown()
     return (
         call.tokens()
-        if source.kind == "rows" and ops.argument(call.node, "dim") is not None
+        if source.kind in ("rows", "folded") and ops.argument(call.node, "dim") is not None
         else State("routed", call.dim)
     )
 

@@ -2,6 +2,7 @@
 
 =========  ==========================================================================================
 ``rows``   chunk k's slice of the whole along ``dim``: side by side, the chunks are the whole
+``folded``  as rows, of samples and sequence in one dimension: of every sample, chunk k's slice of the sequence
 ``routed``  the chunk's tokens along ``dim`` in an order of their own, or as many as are sent to this rank
 ``sum``    a part of a sum: the parts of all chunks added up are the whole
 ``last``   the result of a chain of writes to one buffer: the last chunk's is the whole
@@ -16,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["rows", "routed", "sum", "last", "own"]
+Kind = Literal["rows", "folded", "routed", "sum", "last", "own"]
 
 
 @dataclass(frozen=True)
