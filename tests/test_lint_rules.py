@@ -122,6 +122,18 @@ def test_waits_directly_after_launches():
     assert findings("wait-after-launch", text, above=1 << 20) == []
 
 
+def test_waits_and_launches_of_others_are_no_work():
+    lines = ("g = gather(a)", "h = gather(b)", "wh = wait_wide(h)", "wg = wait_wide(g)", "s = wide(wg, wh)")
+    found = findings("wait-after-launch", graph("a b", *lines, returns="s"))
+    assert [nodes(each) for each in found] == [["g", "wg"], ["h", "wh"]]
+
+
+def test_the_first_wait_counts():
+    lines = ("g = gather(a)", "w = wait_wide(g)", "m = mm(a, a)", "v = wait_wide(g)", "s = wide(w, v)")
+    found = only("wait-after-launch", graph("a", *lines, returns="m, s"))
+    assert nodes(found) == ["g", "w"]
+
+
 def test_small_collectives_that_could_share_a_launch():
     found = only("small-collective", healthy())
     assert found.text == "3 all_gather launches on group 0 (float32) are smaller than 1.0 MiB, 1.5 KiB together"
@@ -170,6 +182,7 @@ def test_counts_by_kind_and_role():
     found = only("collective-count", healthy(), max={"all_gather/fsdp": 2, "reduce_scatter": 1})
     assert found.text == "3 all_gather launches for fsdp, more than 2"
     assert (found.measured, found.limit, found.unit) == (3, 2, "count")
+    assert findings("collective-count", healthy(), max={"all_gather/tp": 0, "all_reduce/fsdp": 0, "tp": 0}) == []
     assert only("collective-count", healthy(), max={"tp": 0, "fsdp": 0}).text == "4 launches for fsdp, more than 0"
 
 
