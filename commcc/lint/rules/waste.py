@@ -36,7 +36,11 @@ class DuplicateOptions:
     """Which repeated gathers count."""
 
     max_span: float | None = setting(None, COUNT, "nodes between a gather and one that repeats it; none: any number")
-    room: float = setting(0, BYTES, "by how much keeping the first result may raise the peak")
+    room: float | None = setting(
+        None,
+        BYTES,
+        "by how much keeping the first result may raise the peak; none: the larger of 1 GiB and 5 %, as commcc dedup",
+    )
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ def small_collectives(subject: Subject, options: SmallOptions) -> Iterator[Findi
 
 
 def duplicated_gathers(subject: Subject, options: DuplicateOptions) -> Iterator[Finding]:
-    """Gathers of one parameter that one launch could serve without raising the peak."""
+    """Gathers of one parameter that one launch could serve within the memory that there is room for."""
     from commcc.passes.budget import GIB
     from commcc.passes.dedup import Dedup
 
@@ -98,7 +102,7 @@ def duplicated_gathers(subject: Subject, options: DuplicateOptions) -> Iterator[
     index = subject.index
     if not any(launch in index.repeats for launch in index.launches):
         return
-    budget = (subject.memory.peak_bytes + options.room) / GIB
+    budget = "auto" if options.room is None else (subject.memory.peak_bytes + options.room) / GIB
     for each in Dedup(max_topo_span=span, memory_budget=budget).plan(index, subject.ident).duplicates:
         collective = subject.ident.by_launch[each.keep]
         parameter = "one value" if collective.anchor is None else f"'{index.names[collective.anchor]}'"
@@ -190,8 +194,8 @@ WASTE = (
         duplicated_gathers,
         DuplicateOptions,
         "parameters that are gathered more than once",
-        "Gathers that send the same value again, where keeping the first result neither conflicts with a write nor "
-        "raises the peak of live bytes. Gathers that are repeated to save memory are not reported.",
+        "Gathers that send the same value again, where keeping the first result does not conflict with a write and raises "
+        "the peak of live bytes by little. Gathers that are repeated to save memory are not reported.",
     ),
     Rule(
         "wait-after-launch",
