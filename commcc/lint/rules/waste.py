@@ -150,7 +150,7 @@ def _work_before(subject: Subject) -> list[int]:
 
     index = subject.index
     works = (
-        work is not Work.FREE and node not in index.launches and node not in index.wait_of and "." in index.ops[node]
+        work is not Work.FREE and node not in index.launches and "." in index.ops[node]
         for node, work in enumerate(index.estimates.work)
     )
     return list(accumulate(works, initial=0))
@@ -194,8 +194,8 @@ WASTE = (
         duplicated_gathers,
         DuplicateOptions,
         "parameters that are gathered more than once",
-        "Gathers that send the same value again, where keeping the first result does not conflict with a write and raises "
-        "the peak of live bytes by little. Gathers that are repeated to save memory are not reported.",
+        "Gathers that send the same value again, where keeping the first result does not conflict with a write and "
+        "raises the peak of live bytes by little. Gathers that are repeated to save memory are not reported.",
     ),
     Rule(
         "wait-after-launch",
