@@ -69,6 +69,20 @@ def test_what_mixes_tokens_cannot_leave(make, op):
     refused(one_op(make), message)
 
 
+@pytest.mark.parametrize("op", [aten.mul.Tensor, aten.mm.default])
+def test_tokens_that_meet_others(op):
+    """Products of tokens as they come in with the same tokens sorted: of a chunk they are other pairs."""
+
+    def pairs(b, x, y):
+        order = b.call(operator.getitem, b.call(aten.sort.default, x, 0), 0)
+        made = b.call(op, x if op is aten.mul.Tensor else b.call(aten.t.default, x), order)
+        return b.call(aten.sum.dim_IntList, made, [0])
+
+    refused(
+        one_op(pairs), r"'sum_\d+' .* it depends on '(mul|mm)' \(aten.(mul|mm) over the tokens\), which mixes tokens"
+    )
+
+
 def test_sums_over_tokens_can_leave():
     """The parts are added up, and what follows runs once on the whole."""
     plan = plan_of(one_op(lambda b, x, y: b.call(aten.relu.default, b.call(aten.sum.dim_IntList, x, [0]))))

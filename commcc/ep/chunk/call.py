@@ -64,6 +64,11 @@ class Call:
         return "folded" if set(kinds) == {"folded"} else None
 
 
+def in_other_orders(kinds: Collection[str]) -> bool:
+    """Whether tokens of one operand meet those of another in another order, so that they are not the same tokens."""
+    return len({"rows", "folded", "routed"} & set(kinds)) > 1
+
+
 def mixed(call: Call) -> State:
     """Nothing known, because the op works across tokens."""
     return State("own", None, f"'{call.node.name}' ({call.op} over the tokens)")

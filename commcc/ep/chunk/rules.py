@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from commcc import ops
-from commcc.ep.chunk.call import Call, dims, indexed, mixed, product
+from commcc.ep.chunk.call import Call, dims, in_other_orders, indexed, mixed, product
 from commcc.ep.chunk.state import SUM, State
 
 if TYPE_CHECKING:
@@ -140,6 +140,8 @@ def _elementwise(call: Call) -> State:
         place = None if state.dim is None else len(call.shape) - len(call.shapes[source]) + state.dim
         if state.kind in ("rows", "folded") and place != call.dim:
             return call.unknown()
+    if in_other_orders(call.kinds) and not call.kinds & {"own", "last"}:
+        return mixed(call)
     return call.tokens()
 
 
@@ -188,8 +190,8 @@ def _contraction(call: Call) -> State:
     operands = [source for source in call.states if source is not ops.argument(call.node, "offs")]
     if "convolution" in call.op and (call.dim != 0 or "backward" in call.op):
         return mixed(call)
-    if {"rows", "folded"} <= kinds:
-        return call.unknown()
+    if in_other_orders(kinds):
+        return mixed(call)
     if call.dim is not None:
         return call.unknown() if "sum" in kinds else State(call.sliced(kinds) or "routed", call.dim)
     bias = call.op in ("aten.addmm", "aten.baddbmm", "aten.addmv") or ops.argument(call.node, "bias") is not None
