@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from commcc.errors import CommccError
+from commcc.errors import CommccError, InputError
 from commcc.program import ProcessGroup
 from commcc.replay import Settings, verify_numeric
 from commcc.replay.gloo.launch import RanksError, run_ranks
@@ -124,10 +124,16 @@ def test_a_node_that_fails_on_all_ranks_is_one_line():
     bad = g.program(
         g.reduce(g(aten.bitwise_not.default, x, val=x.meta["val"]), "sum"), groups={"0": ProcessGroup("0", 2)}
     )
-    with pytest.raises(CommccError) as caught:
+    with pytest.raises(InputError) as caught:
         on_gloo(bad, bad, ranks=2)
-    assert "BEFORE: node 'bitwise_not_default' (aten.bitwise_not) fails" in str(caught.value)
+    assert "BEFORE cannot be run: node 'bitwise_not_default' (aten.bitwise_not) fails" in str(caught.value)
     assert "\n" not in str(caught.value)
+    g = Graph()
+    x = g.input("x", 4)
+    good = g.program(g.reduce(g(aten.neg.default, x), "sum"), groups={"0": ProcessGroup("0", 2)})
+    found = on_gloo(good, bad, ranks=2)
+    assert found.status == "different"
+    assert found.failure.startswith("AFTER: node 'bitwise_not_default' (aten.bitwise_not) fails")
 
 
 # The launcher, with ranks that only come to grief

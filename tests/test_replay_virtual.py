@@ -255,6 +255,8 @@ def test_every_rank_has_random_numbers_of_its_own():
     assert not torch.equal(found[0], found[1])
     assert not torch.equal(found[0], other[0])
     assert torch.equal(torch.get_rng_state(), before)
+    twice, _ = one(lambda g, x: g(aten.sub.Tensor, g(aten.rand_like.default, x), g(aten.rand_like.default, x)))
+    assert all(value.abs().max() > 0.01 for value in twice)
 
 
 def test_values_go_with_their_last_use():

@@ -48,9 +48,7 @@ def verify_numeric(before: Program, after: Program, settings: Settings) -> Numer
         )
     started = time.perf_counter()
     if settings.real:
-        from commcc.replay.gloo.launch import run_pair
-
-        ran = _Ran(run_pair(pair, before, after, settings))
+        ran = _on_real_ranks(pair, before, after, settings)
     else:
         _check_memory(pair)
         ran = _on_virtual_ranks(pair, settings)
@@ -97,7 +95,7 @@ def _on_virtual_ranks(pair: Pair, settings: Settings) -> _Ran:
     try:
         old = runs[0]([pair.inputs(of=pair.old, made=made[rank]) for rank in world])
     except StepError as error:
-        raise before_fails(pair, error) from error
+        raise before_fails(pair, error.node, error.what) from error
     try:
         new = runs[1]([pair.inputs(of=pair.new, made=made[rank]) for rank in world])
     except StepError as error:
@@ -109,21 +107,33 @@ def _on_virtual_ranks(pair: Pair, settings: Settings) -> _Ran:
     return _Ran([compare_rank(old[rank], new[rank], rank) for rank in world], notes)
 
 
-def before_fails(pair: Pair, error: StepError) -> CommccError:
+def _on_real_ranks(pair: Pair, before: Program, after: Program, settings: Settings) -> _Ran:
+    # Imported here: virtual ranks need no process groups.
+    from commcc.replay.gloo.launch import RanksError, run_pair
+
+    try:
+        return _Ran(run_pair(pair, before, after, settings))
+    except RanksError as error:
+        if error.failed is None:
+            raise
+        program, node, reason = error.failed
+        if program == "AFTER":
+            return _Ran([], failure=f"AFTER: {reason}")
+        raise before_fails(pair, node, reason) from error
+
+
+def before_fails(pair: Pair, node: str, reason: str) -> CommccError:
     """BEFORE cannot be run: the node, and the inputs behind it whose values are a guess."""
     index = pair.old.index
-    behind = (
-        {index.names[n] for n in upstream(index, (index.position[error.node],))}
-        if error.node in index.position
-        else set()
-    )
+    places = (index.position[node],) if node in index.position else ()
+    behind = {index.names[place] for place in upstream(index, places)}
     guessed = [name for name in pair.maker.guessed() if name in behind]
     hint = (
         f"made-up integers lead there: {', '.join(guessed[:5])}"
         if guessed
         else "the made-up inputs do not fit this graph"
     )
-    return InputError(f"BEFORE cannot be run: {error.what}", hint=hint)
+    return InputError(f"BEFORE cannot be run: {reason}", hint=hint)
 
 
 class _Explainer:

@@ -44,9 +44,16 @@ _WORKER = "commcc.replay.gloo.worker"
 
 
 class RanksError(CommccError):
-    """Ranks that ended without a result: one died, one failed, or the time was up."""
+    """Ranks that ended without a result: one died, one failed, or the time was up.
+
+    failed: ``(program, node, reason)`` where a node of BEFORE or AFTER raised, None for everything else.
+    """
 
     exit_code = 1
+
+    def __init__(self, what: str, *, hint: str | None = None, failed: tuple[str, str, str] | None = None) -> None:
+        self.failed = failed
+        super().__init__(what, hint=hint)
 
 
 def run_pair(pair: Pair, before: Program, after: Program, settings: Settings) -> list[RankGaps]:
@@ -89,7 +96,7 @@ def run_ranks(
         try:
             elastic_launch(config, sys.executable)("-c", start, str(folder))
         except ChildFailedError as error:
-            raise RanksError(_explained(folder, ranks, error), hint=_HINT) from None
+            raise _explained(folder, ranks, error) from None
     found = [_read(folder, rank) for rank in range(ranks)]
     missing = [rank for rank, each in enumerate(found) if each is None]
     if missing:
@@ -113,7 +120,7 @@ def _read(folder: Path, rank: int) -> dict[str, Any] | None:
     return found
 
 
-def _explained(folder: Path, ranks: int, error: ChildFailedError) -> str:
+def _explained(folder: Path, ranks: int, error: ChildFailedError) -> RanksError:
     """Why ranks ended early: the cause, not what it did to the others.
 
     A rank whose process was killed comes first, then the deadline, then one that ended without a word, then errors.
@@ -125,15 +132,19 @@ def _explained(folder: Path, ranks: int, error: ChildFailedError) -> str:
     late = {rank: words for rank, words in said.items() if "timeout" in words}
     killed = next((rank for rank, code in silent.items() if code < 0), None)
     if killed is None and late:
-        return f"not done after {next(iter(late.values()))['timeout']:g} s{_last_words(late)}"
+        return RanksError(f"not done after {next(iter(late.values()))['timeout']:g} s{_last_words(late)}", hint=_HINT)
     ended = killed if killed is not None else next((rank for rank, code in silent.items() if code > 0), None)
     if ended is not None:
-        return f"rank {ended} {_ended(codes[ended])}{_last_output(folder, ended)}; the other ranks were ended"
-    failed = {rank: words for rank, words in said.items() if "error" in words}
-    for rank, words in failed.items():
-        return f"rank {rank}: {words['program'] + ': ' if words.get('program') else ''}{words['error']}"
+        text = f"rank {ended} {_ended(codes[ended])}{_last_output(folder, ended)}"
+        return RanksError(f"{text}; the other ranks were ended", hint=_HINT)
+    for rank, words in ((rank, words) for rank, words in said.items() if "error" in words):
+        program, node = words.get("program"), words.get("node")
+        failed = (program, node, words["error"]) if program and node else None
+        return RanksError(
+            f"rank {rank}: {program + ': ' if program else ''}{words['error']}", hint=_HINT, failed=failed
+        )
     rank, code = next(iter(codes.items()), (0, 0))
-    return f"rank {rank} {_ended(code)}"
+    return RanksError(f"rank {rank} {_ended(code)}", hint=_HINT)
 
 
 def _ended(code: int) -> str:
