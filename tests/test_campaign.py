@@ -1,0 +1,63 @@
+"""A short, seeded piece of the campaign against the command line; ``tools/campaign.py`` runs as long as it is told."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.campaign import Campaign, make_seeds
+from tests.campaign_damage import damaged
+from tests.campaign_verdicts import verdicts
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory):
+    return make_seeds(tmp_path_factory.mktemp("seeds"))
+
+
+@pytest.mark.parametrize("seed", [11, 12])
+def test_no_command_line_crashes(seed, seeds, tmp_path):
+    campaign = Campaign(tmp_path, seed, seeds, limit=120)
+    for _ in range(80):
+        campaign.once()
+    assert not campaign.crashes, campaign.figures()
+    assert not campaign.hangs, campaign.figures()
+    codes = [code for counts in campaign.codes.values() for code in counts.elements()]
+    assert codes.count("0") >= 10 and codes.count("2") >= 20, campaign.figures()
+
+
+def test_a_crash_is_seen(seeds, tmp_path, monkeypatch):
+    """Or the campaign would prove nothing."""
+    from commcc.cli.session import Session
+
+    def broken(_session, _path):
+        raise IndexError("no such thing")
+
+    monkeypatch.setattr(Session, "load", broken)
+    campaign = Campaign(tmp_path / "work", 1, seeds, keep=tmp_path / "kept")
+    for _ in range(40):
+        campaign.once()
+    assert any("IndexError: no such thing" in problem for problem in campaign.crashes)
+    assert sorted((tmp_path / "kept").iterdir())
+
+
+def test_damage_comes_from_the_seed(seeds):
+    for name, content in seeds.items():
+        made = [damaged(random.Random(seed), name, content) for seed in (1, 1, *range(2, 8))]
+        assert made[0] == made[1]
+        assert len(set(made)) > 3, name
+        assert any(each != content for each in made)
+
+
+def test_no_wrong_verdict():
+    told = verdicts(seed=3, count=120)
+    assert told.wrong == []
+    assert told.counts["different and differs"] >= 10 and told.counts["proved and equal"] >= 3, told.figures()
+
+
+def test_a_wrong_verdict_is_seen(monkeypatch):
+    from commcc.verify.verdict import Verdict
+
+    monkeypatch.setattr("tests.campaign_verdicts.verify", lambda *_: Verdict("proved"))
+    assert verdicts(seed=3, count=30).wrong
