@@ -207,8 +207,8 @@ def test_infinities_and_zeros_are_said():
     found = numeric(build(), build())
     assert found.status == "equal"
     assert [note.split(":")[0] for note in found.notes] == [
-        "1 values hold infinities, as masks of attention do",
-        "1 values are zero on all ranks, which proves little",
+        "1 value with infinities, as masks of attention have",
+        "1 value of nothing but zeros on all ranks, which proves little",
     ]
 
 

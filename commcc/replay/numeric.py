@@ -25,7 +25,7 @@ from commcc.replay.verdict import DIFFERENT, EQUAL, INCONCLUSIVE, STATUSES, Abou
 from commcc.replay.virtual import StepError, VirtualRun
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from commcc.index import GraphIndex
     from commcc.program import Program
@@ -193,16 +193,19 @@ def _remarks(ranks: Sequence[RankGaps], status: str) -> tuple[str, ...]:
     zero = [name for name in (ranks[0].compared if ranks else ()) if all(name in rank.zero for rank in ranks)]
     if nan:
         names = ", ".join(list(nan)[:3])
-        remarks.append(f"{len(nan)} values of BEFORE hold what is no number ({names}): equality there proves nothing")
+        remarks.append(f"{_values(nan)} of BEFORE with what is no number ({names}): equality there proves nothing")
     if infinite:
-        remarks.append(
-            f"{len(infinite)} values hold infinities, as masks of attention do: {', '.join(list(infinite)[:3])}"
-        )
+        names = ", ".join(list(infinite)[:3])
+        remarks.append(f"{_values(infinite)} with infinities, as masks of attention have: {names}")
     if zero:
-        remarks.append(f"{len(zero)} values are zero on all ranks, which proves little: {', '.join(zero[:3])}")
+        remarks.append(f"{_values(zero)} of nothing but zeros on all ranks, which proves little: {', '.join(zero[:3])}")
     if status == INCONCLUSIVE:
         remarks.append("another --seed may give numbers everywhere")
     return tuple(remarks)
+
+
+def _values(named: Collection[str]) -> str:
+    return "1 value" if len(named) == 1 else f"{len(named)} values"
 
 
 def _check_memory(pair: Pair) -> None:
