@@ -6,7 +6,7 @@ import gzip
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -16,9 +16,6 @@ from commcc.lint.expand import expand
 from tests.lint_graphs import graph, healthy
 from tests.sarif_checker import problems
 from tests.test_cli_commands import document, ok, output, refused
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WAITING = graph("a", "g = gather(a)", "w = wait_wide(g)", "h = half(w)", "m = mm(h, h)", returns="m")
 RACING = graph("a", "g = gather(a)", "h = half(g)", "m = mm(h, a)", "w = wait_wide(g)", returns="m, w")
@@ -130,8 +127,15 @@ def test_folders_of_texts_and_of_pytorchs_own_tools(tmp_path):
     ]
     (tmp_path / "x.fx.txt").write_text(WAITING)
     assert [item.graph for item in expand([str(tmp_path)])] == [str(tmp_path / "x.fx.txt")]
-    tlparse = [item.graph for item in expand(["tests/data/containers/tlparse"])]
-    assert "tests/data/containers/tlparse::0_0/aot_backward_graph" in tlparse
+
+
+def test_nodes_in_folders_of_tlparse_have_the_file_that_they_are_in(capsys):
+    folder, name = "tests/data/containers/tlparse", "0_0/aot_backward_graph"
+    assert f"{folder}::{name}" in [item.graph for item in expand([folder])]
+    assert code(f"{folder}::{name}", "--rule", "peak-memory.max=0", "--only", "peak-memory", "--json") == 1
+    (node,) = document(capsys)["graphs"][0]["rules"][0]["findings"][0]["nodes"]
+    assert node["file"] == f"{folder}/-_0_0_0/aot_backward_graph_8.txt"
+    assert f" {node['node']}" in Path(node["file"]).read_text().splitlines()[node["line"] - 1]
 
 
 CONFIG = """\

@@ -66,6 +66,7 @@ def test_document(document):
         "node": "mm_3",
         "module": "layers.3.wq",
         "source": "llama.py:98",
+        "file": "dumps/a b.fx.txt",
         "line": 7,
     }
     assert linting.summary(document) == "4 graphs: 3 errors, 9 warnings, 1 info; 1 could not be read"

@@ -1,7 +1,7 @@
 """Where nodes are: the line of the model that made them, and their line in the graph's file.
 
     find = places(program, "bw.fx.txt.gz")
-    find(412)                               # ('model.py:98', 1203)
+    find(412)                               # Spot(node='mm_3', source='model.py:98', line=1203, ...)
 
 Of a stack trace the innermost frame counts that was reached without going through PyTorch (calls of modules do
 not count): the model's line, not that of the wrapper which shards its parameters. A node without a trace of its
@@ -10,10 +10,12 @@ own is where the node that feeds it comes from. Limits: ``.pt2`` files have no l
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from commcc.errors import CommccError
 from commcc.frames import innermost
+from commcc.lint.types import Spot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,18 +25,19 @@ if TYPE_CHECKING:
     from commcc.program import Program
 
 
-def places(program: Program, graph: str) -> Callable[[int], tuple[str | None, int | None]]:
-    """The source and the line of a node by its number in the index; ``graph`` is the path it was read from."""
-    from commcc.serialization import node_lines
+def places(program: Program, graph: str) -> Callable[[int], Spot]:
+    """Where a node is, by its number in the index; its module is left out. graph: the path it was read from."""
+    from commcc.serialization import file_and_lines
 
     nodes = list(program.graph.nodes)
-    try:
-        lines = node_lines(graph)
-    except CommccError:  # the file went away, or is another one by now
-        lines = {}
+    file: str | None = None
+    lines: dict[str, int] = {}
+    with suppress(CommccError):  # the file went away, or is another one by now
+        file, lines = file_and_lines(graph)
 
-    def find(node: int) -> tuple[str | None, int | None]:
-        return _source(nodes[node]), lines.get(nodes[node].name)
+    def find(node: int) -> Spot:
+        name = nodes[node].name
+        return Spot(graph, name, None, _source(nodes[node]), lines.get(name), file)
 
     return find
 

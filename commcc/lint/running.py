@@ -13,7 +13,7 @@ from commcc.errors import CommccError, GraphError
 from commcc.lint.baseline import key_of, measured
 from commcc.lint.expand import expand, reason
 from commcc.lint.registry import RULES
-from commcc.lint.types import Finding, Known, Outcome, Report, Result, Severity, Spot, Subject
+from commcc.lint.types import Finding, Known, Outcome, Report, Result, Severity, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -149,7 +149,7 @@ def _illegal(program: Program, graph: str, error: GraphError, chosen: Effective)
     number = {node.name: i for i, node in enumerate(program.graph.nodes)}
     find = places(program, graph)
     named = [name for name in _QUOTED.findall(error.what) if name in number]
-    spots = tuple(Spot(graph, name, None, *find(number[name])) for name in dict.fromkeys(named))
+    spots = tuple(find(number[name]) for name in dict.fromkeys(named))
     finding = Finding(error.what, spots, remedy=error.hint or "")
     return tuple(
         Outcome(rule.id, chosen.severity[rule.id], (finding,))

@@ -9,7 +9,7 @@ A rule says what it found and where; how severe that is, and what becomes of it,
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -47,8 +47,9 @@ SEVERITIES = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 class Spot:
     """A node of a graph, and where that is written.
 
-    graph: as the user named it. line: in the graph's file, counted from 1 in the decompressed text.
-    source: ``model.py:98``, the line of the model that made the node. None where nothing tells.
+    graph: as the user named it. line: in the graph's file, counted from 1 in the decompressed text. file: that
+    file, where ``graph`` is a folder. source: ``model.py:98``, the line of the model that made the node. None where
+    nothing tells.
     """
 
     graph: str
@@ -56,6 +57,7 @@ class Spot:
     module: str | None = None
     source: str | None = None
     line: int | None = None
+    file: str | None = None
 
 
 @dataclass(frozen=True)
@@ -132,15 +134,14 @@ class Subject:
         return live_bytes(self.index) if self.seen.prediction is None else self.seen.prediction.memory
 
     @cached_property
-    def _places(self) -> Callable[[int], tuple[str | None, int | None]]:
+    def _places(self) -> Callable[[int], Spot]:
         from commcc.lint.places import places
 
         return places(self.program, self.graph)
 
     def spot(self, node: int) -> Spot:
         """Where a node of the index is."""
-        source, line = self._places(node)
-        return Spot(self.graph, self.index.names[node], self._module(node), source, line)
+        return replace(self._places(node), module=self._module(node))
 
     def spots(self, *nodes: int) -> tuple[Spot, ...]:
         return tuple(map(self.spot, nodes))

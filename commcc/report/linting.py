@@ -7,6 +7,7 @@ each rule and graph are shown; the others are counted. In the document are all, 
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.padding import Padding
@@ -87,8 +88,20 @@ def _spot(spot: Spot) -> dict[str, Json]:
         "node": spot.node,
         "module": spot.module,
         "source": spot.source,
+        "file": file_of(spot.graph) if spot.file is None else relative(spot.file),
         "line": spot.line,
     }
+
+
+def file_of(graph: str) -> str:
+    """The file or folder that a graph is in, without the graph's name."""
+    return relative(graph.partition("::")[0])
+
+
+def relative(file: str) -> str:
+    """A path relative to the working folder, where it lies in it."""
+    path = Path(file)
+    return path.relative_to(Path.cwd()).as_posix() if path.is_absolute() and path.is_relative_to(Path.cwd()) else file
 
 
 def summary(document: Document) -> str:

@@ -10,10 +10,9 @@ show.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commcc.report.linting import by_severity, message, summary
+from commcc.report.linting import by_severity, file_of, message, summary
 from commcc.report.units import printable
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def _graph(graph: Document, severity: str, top: int) -> Iterator[str]:
 
 def _properties(graph: str, rule: str, finding: Document) -> dict[str, str]:
     spot = finding["nodes"][0] if finding["nodes"] else None
-    file = file_of(spot["graph"] if spot is not None else graph)
+    file = file_of(graph) if spot is None else spot["file"]
     found = {"file": file} if file else {}
     if spot is not None and spot["line"] is not None and not is_packed(file):
         found["line"] = str(spot["line"])
@@ -73,13 +72,6 @@ def _data(text: str) -> str:
 
 def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
-
-
-def file_of(graph: str) -> str:
-    """The file or folder that a graph is in, without the graph's name; relative to the working folder if it can be."""
-    file = graph.partition("::")[0]
-    path = Path(file)
-    return path.relative_to(Path.cwd()).as_posix() if path.is_absolute() and path.is_relative_to(Path.cwd()) else file
 
 
 def is_packed(file: str) -> bool:

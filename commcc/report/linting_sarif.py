@@ -18,8 +18,8 @@ from urllib.parse import quote
 from commcc import __version__
 from commcc.lint.options import options_of
 from commcc.lint.registry import RULES
-from commcc.report.linting import message
-from commcc.report.linting_github import file_of, is_packed
+from commcc.report.linting import file_of, message
+from commcc.report.linting_github import is_packed
 from commcc.report.units import printable
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _whole(graph: str) -> dict[str, Json]:
 
 
 def _location(spot: Document) -> dict[str, Json]:
-    file = file_of(spot["graph"])
+    file = spot["file"]
     physical: dict[str, Json] = {"artifactLocation": _artifact(file)}
     if spot["line"] is not None and not is_packed(file):
         physical["region"] = {"startLine": spot["line"]}

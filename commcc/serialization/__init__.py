@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from commcc.serialization.graph_text import GraphEntry
 from commcc.serialization.loading import list_graphs, load, split_spec
-from commcc.serialization.node_lines import node_lines
+from commcc.serialization.node_lines import file_and_lines, node_lines
 from commcc.serialization.propagate import propagate
 from commcc.serialization.saving import EXTENSIONS, default_output, save
 
@@ -17,6 +17,7 @@ __all__ = [
     "EXTENSIONS",
     "GraphEntry",
     "default_output",
+    "file_and_lines",
     "list_graphs",
     "load",
     "node_lines",

@@ -1,9 +1,10 @@
 """The line that each node of a graph stands on in its file, for messages and annotations.
 
     node_lines("bw.fx.txt.gz")["mm_3"]      # 412, counted from 1 in the decompressed text
+    file_and_lines("tlparse_out::0_0/aot_forward_graph")    # ('tlparse_out/-_0_0_0/aot_forward_graph_7.txt', {...})
 
 Limits: found by a look at the text, without parsing it: the first assignment to a name, or its place in the
-signature. Lines of a graph in a tlparse folder are those of the file that the graph is in.
+signature.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from commcc.serialization.loading import graph_text
+from commcc.serialization.loading import graph_text, split_spec
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,9 +24,14 @@ _RETURN = re.compile(r"^\s+return\b")
 
 def node_lines(path: str | Path) -> dict[str, int]:
     """Lines by node name; empty for a ``.pt2``. Raises :class:`commcc.errors.InputError` as reading does."""
+    return file_and_lines(path)[1]
+
+
+def file_and_lines(path: str | Path) -> tuple[str, dict[str, int]]:
+    """The file that a graph is in, in a folder too, and :func:`node_lines`."""
     found = graph_text(path)
     if found is None:
-        return {}
+        return str(split_spec(path)[0]), {}
     lines: dict[str, int] = {}
     inside = False
     for number, text in enumerate(found.source().split("\n"), 1):
@@ -40,4 +46,4 @@ def node_lines(path: str | Path) -> dict[str, int]:
             break
         elif inside and (match := _NAMED.match(text)) is not None:
             lines.setdefault(match[1], number)
-    return lines
+    return found.file, lines
