@@ -212,5 +212,7 @@ def test_the_most_specific_tolerance_counts():
     assert tolerance_of("step_ms", given) == Tolerance(relative=0.2)
     assert tolerance_of("nodes", given) is None
     assert tolerance_of("bytes.all_gather", {}) == EXACT
+    assert tolerance_of("step_ms", {}) == Tolerance(relative=0.01)
+    assert tolerance_of("hidden_share", {}) == Tolerance(absolute=0.01)
     assert read_tolerance("bytes", "1 MiB") == Tolerance(absolute=1 << 20)
     assert read_tolerance("step_ms", "1.5 ms") == Tolerance(absolute=1.5)
