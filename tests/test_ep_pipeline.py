@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -13,6 +15,8 @@ from commcc.pipeline import run
 from commcc.pipelines import from_preset
 from commcc.serialization import load, save
 from commcc.terms import Kind, Role
+from commcc.verify import verify
+from tests.corruptions import copied
 from tests.step_graphs import on_cpu, run_ranks, sample
 
 
@@ -71,3 +75,28 @@ def test_the_whole_pipeline_computes_the_same():
             if isinstance(a, torch.Tensor):
                 scale = float(a.abs().max()) if a.numel() else 1.0
                 assert float((a - b).abs().max() if a.numel() else 0.0) <= 1e-12 * max(scale, 1e-30), scale
+
+
+def test_the_whole_pipeline_is_judged_at_once():
+    """Against the graph as it came: groups split off, chunks out of order and host copies on their way included."""
+    before = sample("tiny_deepseek_ep2")
+    after = run(before, from_preset("ep-overlap"), model=load_model()).program
+    verdict = verify(before, after)
+    assert verdict.status == "unproved", verdict.findings
+    assert len(verdict.unproved) == 2
+    assert all("do not depend on each other" in gap.text for gap in verdict.unproved)
+
+
+def test_an_early_read_in_a_chunk_is_found():
+    """Folding replaces clones by their originals; what only AFTER does wrong is looked for first."""
+    before = sample("tiny_deepseek_ep2")
+    passes = "ep-chunk{modules=layers.*.moe,chunks=2},ep-schedule"
+    after = run(before, parse_pipeline(passes), model=load_model()).program
+    graph = copied(after.graph)
+    copies = [n for n in graph.nodes if n.kwargs.get("device") == torch.device("cpu") and "_chunk" in n.name]
+    assert any(n.kwargs.get("non_blocking") for n in copies)
+    for node in copies:
+        node.kwargs = {**node.kwargs, "non_blocking": True}
+    verdict = verify(before, replace(after, graph=graph))
+    assert verdict.status == "different"
+    assert any("before the host has waited" in finding.text for finding in verdict.findings)

@@ -22,6 +22,8 @@ _LINES = {
     "unproved": ("not proved: no difference found, but not everything could be decided", "bold yellow"),
     "different": ("different: not the same program", "bold red"),
 }
+#: Harmless things shown; --json has more.
+_MOST_NOTES = 10
 _SECTIONS = (("findings", "differences"), ("unproved", "not decided"), ("notes", "harmless"))
 #: What ``checked`` calls the full number of a section's entries.
 _TOTALS = {"findings": "findings", "unproved": "gaps", "notes": "notes"}
@@ -37,7 +39,7 @@ def view(document: Document) -> list[RenderableType]:
         counts = ", ".join(f"{count(number)} {name.replace('_', ' ')}" for name, number in checked.items())
         shown.append(Text(f"compared {counts}", style="dim"))
     for key, title in _SECTIONS:
-        found = verdict[key]
+        found = verdict[key] if key != "notes" else verdict[key][:_MOST_NOTES]
         if not found:
             continue
         total = verdict["checked"].get(_TOTALS[key], len(found))

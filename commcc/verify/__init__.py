@@ -63,15 +63,17 @@ def _compare(before: Program, after: Program, report: Report) -> None:
     fine = check_order(before.graph, report, " (in BEFORE)")
     if not check_order(after.graph, report, "") or not fine:
         return
-    whole = folded(before, after, report)
+    stands_for = compare_groups(before, after, report)
+    whole = folded(before, after, report, stands_for)
     if whole is None:
         return
+    if whole is not after:
+        _check_alone(before, after, report)
     after = whole
     before, after = unfolded(before), unfolded(after)
     before, held = without_edges(before)
     after, holds = without_edges(after)
     renamed = boundary.match_inputs(before.graph, after.graph, report)
-    stands_for = compare_groups(before, after, report)
     fixed = fixed_sizes(before, after, report)
     new_nodes = {node.name: node for node in after.graph.nodes}
     compare_edges(held, holds, set(new_nodes), report)
@@ -89,6 +91,13 @@ def _compare(before: Program, after: Program, report: Report) -> None:
     else:
         report.gap("value", "", f"elements in other orders of writing them down, one after another, {ROUNDS} deep")
     report.absorb(pair.report)
+
+
+def _check_alone(before: Program, after: Program, report: Report) -> None:
+    """Report what is illegal in AFTER and not in BEFORE, without comparing anything else."""
+    table = Terms()
+    old, new = trace_program(table, before, first=True), trace_program(table, after, first=False)
+    _compare_events(Pair(table, old, new, report, {}, {}, {}))
 
 
 def _compare_traces(pair: Pair, before: Program, after: Program, live: set[str]) -> None:

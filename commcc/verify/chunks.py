@@ -7,7 +7,8 @@
 AFTER's annotations claim which node each clone is of, and which chunk it belongs to. What is checked: every node has
 one clone in every chunk; a clone is the same op on the same operands, those of its own chunk where they are cut; its
 sizes are equal or scaled as the tokens are; splits, concatenations and sums take all chunks in order; a write to what
-the chunks share is made on what the chunk before has left.
+the chunks share is made on what the chunk before has left. What is illegal in AFTER as it stands (a read before a
+wait, or before a copy to the host is there) is looked for before folding.
 
 Limits: that a module does to every chunk what it does to the whole (that its tokens do not depend on each other) is
 not decided. A verdict on a graph that was cut is ``unproved`` for that reason alone, or ``different``.
@@ -24,8 +25,11 @@ from torch import fx
 from commcc import ops
 from commcc.ep.annotations import CHUNK, ORIGINAL, REGION, ROLE
 from commcc.program import copy_node
+from commcc.verify.shapes import to_host
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from commcc.program import Program
     from commcc.verify.verdict import Report
 
@@ -49,22 +53,25 @@ class _Unfaithful(Exception):
 
 @dataclass
 class _Module:
-    """shares: for each chunk, its size and the whole's, along what was split first. clones: how many of each node."""
+    """shares: for each chunk, its size and the whole's, along what was split first. clones: of each node, by chunk."""
 
     chunks: int
     shares: tuple[tuple[int, int], ...] = ()
-    clones: dict[str, list[fx.Node]] = field(default_factory=dict)
+    clones: dict[str, dict[int, fx.Node]] = field(default_factory=dict)
 
 
-def folded(before: Program, after: Program, report: Report) -> Program | None:
-    """AFTER with its chunks folded back, itself when it has none; None when a claim is wrong, which is reported."""
+def folded(before: Program, after: Program, report: Report, groups: Mapping[str, str] | None = None) -> Program | None:
+    """AFTER with its chunks folded back, itself when it has none; None when a claim is wrong, which is reported.
+
+    groups: which process groups of AFTER stand for another one of BEFORE.
+    """
     names = {node.name: node for node in before.graph.nodes}
     claims = {node: None for node in after.graph.nodes if node.name not in names and _key(node, REGION) is not None}
     clones = [node for node in claims if _key(node, ROLE) == "body"]
     if not clones:
         return after
     try:
-        fold = _Fold(names, claims, clones)
+        fold = _Fold(names, claims, clones, groups or {})
         graph = fold.run(after.graph)
     except _Unfaithful as found:
         report.differs("value", found.node.name, found.text)
@@ -84,8 +91,14 @@ def _key(node: fx.Node, key: str) -> Any:
 class _Fold:
     """One folding. parts: what nodes at and inside a module stand for. whole: folded nodes by their name in BEFORE."""
 
-    def __init__(self, before: dict[str, fx.Node], claims: dict[fx.Node, None], clones: list[fx.Node]) -> None:
-        self.before, self.claims = before, claims
+    def __init__(
+        self,
+        before: dict[str, fx.Node],
+        claims: dict[fx.Node, None],
+        clones: list[fx.Node],
+        groups: Mapping[str, str],
+    ) -> None:
+        self.before, self.claims, self.groups = before, claims, groups
         self.modules: dict[str, _Module] = {}
         for node in clones:
             module = self.modules.setdefault(str(_key(node, REGION)), _Module(0))
@@ -116,9 +129,9 @@ class _Fold:
             else:
                 self._boundary(node, module)
         for module in self.modules.values():
-            short = next((nodes[0] for nodes in module.clones.values() if len(nodes) != module.chunks), None)
+            short = next((found for found in module.clones.values() if len(found) != module.chunks), None)
             if short is not None:
-                raise _Unfaithful(short, f"has no clone in each of {module.chunks} chunks")
+                raise _Unfaithful(next(iter(short.values())), f"has no clone in each of {module.chunks} chunks")
         return graph
 
     def _check_operands(self, node: fx.Node) -> None:
@@ -137,12 +150,12 @@ class _Fold:
         chunk, original = _key(node, CHUNK), self.before.get(str(_key(node, ORIGINAL)))
         if original is None or original.op != "call_function" or node.target is not original.target:
             raise _Unfaithful(node, f"is no clone of '{_key(node, ORIGINAL)!s:.60}' in BEFORE")
-        seen = module.clones.setdefault(original.name, [])
-        if chunk != len(seen):
-            raise _Unfaithful(node, f"is clone {chunk} of '{original.name}' after {len(seen)} others")
-        seen.append(node)
+        seen = module.clones.setdefault(original.name, {})
+        if chunk in seen:
+            raise _Unfaithful(node, f"is clone {chunk} of '{original.name}', and so is '{seen[chunk].name}'")
+        seen[chunk] = node
         compared = _Operands(self, node, original, module, chunk)
-        compared.tree((node.args, dict(node.kwargs)), (original.args, dict(original.kwargs)))
+        compared.tree((node.args, _settings(node)), (original.args, _settings(original)))
         self.parts[node] = _Part(original.name, chunk)
         if len(seen) == module.chunks:
             missing = [used.name for used in original._input_nodes if used.name not in self.whole]
@@ -230,7 +243,7 @@ class _Operands:
                 self.tree(*pair)
         elif isinstance(old, dict) and isinstance(own, dict) and list(own) == list(old):
             self.tree(list(own.values()), list(old.values()))
-        elif own != old or type(own) is not type(old):
+        elif (own != old or type(own) is not type(old)) and not self._same_group(own, old):
             self._size(own, old)
 
     def _operand(self, own: Any, old: Any) -> None:
@@ -245,12 +258,24 @@ class _Operands:
                 return
         raise _Unfaithful(self.node, f"has operand {own!s:.60}, where '{self.original.name}' has {old!s:.60} in BEFORE")
 
+    def _same_group(self, own: Any, old: Any) -> bool:
+        launches = ops.collective_of(self.node.target) is not None
+        return launches and isinstance(own, str) and self.fold.groups.get(own) == old
+
     def _size(self, own: Any, old: Any) -> None:
         if type(own) is int and type(old) is int and self.module.shares:
             size, whole = self.module.shares[self.chunk]
             if own * whole == old * size:
                 return
         raise _Unfaithful(self.node, f"has {own!r:.40}, where '{self.original.name}' has {old!r:.40} in BEFORE")
+
+
+def _settings(node: fx.Node) -> dict[str, Any]:
+    """Keyword arguments; whether a copy to the host blocks is a matter of when it is read, not of what it is."""
+    settings = dict(node.kwargs)
+    if ops.op_name(node.target) == "aten._to_copy" and to_host(settings):
+        settings.pop("non_blocking", None)
+    return settings
 
 
 def _list(value: Any) -> list[Any]:
