@@ -267,6 +267,7 @@ class _Merge:
             writes={here[n]: self._new(targets) for n, targets in index.writes.items()},
             barriers=tuple(here[n] for n in index.barriers),
             host_syncs=frozenset(here[n] for n in index.host_syncs),
+            host_copies={here[n]: free for n, free in index.host_copies.items()},
             estimates=estimates,
         )
 
