@@ -197,6 +197,18 @@ def test_no_numbers_prove_nothing():
     assert "equality there proves nothing" in found.notes[0]
 
 
+def test_a_number_that_is_none_any_more_is_a_difference():
+    def build(damage):
+        g = Graph()
+        x = g.input("x", 8, 8)
+        hidden = g(aten.gt.Scalar, x, 0.05 if damage else 1e9)
+        return g.program(g(aten.masked_fill.Scalar, x, hidden, float("nan")))
+
+    found = numeric(build(False), build(True), tolerance=1.0)
+    assert found.status == "different"
+    assert found.values[0].gap.nan == found.values[0].gap.count > 0
+
+
 def test_infinities_and_zeros_are_said():
     def build():
         g = Graph()
@@ -237,6 +249,30 @@ def test_rounding_without_a_changed_sum_is_a_difference():
     assert 1 <= found.values[0].gap.ulps <= 2
     assert found.values[0].reasons == ()
     assert numeric(build(True), build(False), tolerance=1e-6).status == "within tolerance"
+
+
+def test_a_sum_under_another_name_is_no_excuse_and_one_of_other_parts_is():
+    def build(name, parts):
+        g = Graph()
+        x, y = g.input("x", 16, 16), g.input("y", 16, 16)
+        if parts == 1:
+            return g.program(g(aten.mul.Tensor, g(aten.mul.Tensor, g(aten.mm.default, x, y, name=name), 1.1), 1.3))
+        halves = [
+            g(aten.mm.default, g(aten.slice.Tensor, x, 1, at, at + 8), g(aten.slice.Tensor, y, 0, at, at + 8))
+            for at in (0, 8)
+        ]
+        return g.program(g(aten.mul.Tensor, g(aten.mul.Tensor, g(aten.add.Tensor, *halves), 1.3), 1.1))
+
+    def turned(name):
+        g = Graph()
+        product = g(aten.mm.default, g.input("x", 16, 16), g.input("y", 16, 16), name=name)
+        return g.program(g(aten.mul.Tensor, g(aten.mul.Tensor, product, 1.3), 1.1))
+
+    assert numeric(build("mm", 1), turned("mm_other")).status == "different"
+    found = numeric(build("mm", 1), build("mm", 2))
+    assert found.status == "within tolerance"
+    assert "mm_default_1 (mm of [16, 8] and [8, 16])" in found.values[0].reasons
+    assert found.values[0].tolerance == 1e-5
 
 
 def test_written_inputs_are_compared():

@@ -95,7 +95,9 @@ def _attention_backward(a: dict[str, Any]) -> tuple[Any, ...]:
     given: Tensor = a["grad_out"] if "grad_out" in a else a["grad_out_"]
     scores = _scores(a, query, key)
     wide = scores.dtype
-    weights = torch.exp(scores - a["logsumexp"].reshape(scores.shape[:3]).unsqueeze(-1).to(wide))
+    # cuDNN's log-sum-exp has one dimension more, the memory-efficient kernel's is padded to a multiple of 32.
+    sums = a["logsumexp"].reshape(*scores.shape[:2], -1)[..., : scores.shape[2], None]
+    weights = torch.exp(scores - sums.to(wide))
     grad, out = given.to(wide), a["out"].to(wide)
     by_weight = grad @ _spread(value, query).to(wide).transpose(-1, -2)
     by_score = weights * (by_weight - (grad * out).sum(-1, keepdim=True)) * _scale(a, query)
