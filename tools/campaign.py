@@ -4,7 +4,8 @@
 
 Random commands with random options, valid and not, on damaged graphs, archives, configurations, plans, tables and
 profiles. The exit code is 1 after a crash or a hang; the inputs of both are kept in FOLDER. With ``--verdicts N``
-it asks the verifier about N damaged graphs as well, and runs those that it calls proved on virtual ranks.
+it asks the verifier about N damaged graphs as well, and runs them on virtual ranks; with ``--kills N`` it kills N
+commands at random moments, and starts N pairs of commands that write one file.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.campaign import Campaign, limit_memory, make_seeds
+from tests.campaign_kills import kills, two_at_once
 from tests.campaign_verdicts import verdicts
 
 SAMPLES = (
@@ -38,6 +41,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--samples", action="store_true", help="sample graphs too, which take longer")
     parser.add_argument("--keep", type=Path, help="folder for inputs that crash")
     parser.add_argument("--verdicts", type=int, default=0, help="damaged graphs to verify")
+    parser.add_argument("--kills", type=int, default=0, help="commands to kill, and pairs to start at once")
     given = parser.parse_args(arguments)
     limit_memory(given.memory)
     with tempfile.TemporaryDirectory() as folder:
@@ -46,13 +50,19 @@ def main(arguments: list[str]) -> int:
         end = time.monotonic() + given.seconds
         while time.monotonic() < end:
             campaign.once()
-    print(campaign.figures())
-    wrong = 0
-    if given.verdicts:
-        told = verdicts(given.seed, given.verdicts)
-        print(told.figures())
-        wrong = len(told.wrong)
-    return 1 if campaign.crashes or wrong else 0
+        print(campaign.figures())
+        wrong = [*campaign.crashes, *campaign.hangs, *_others(Path(folder), given)]
+    return 1 if wrong else 0
+
+
+def _others(folder: Path, given: argparse.Namespace) -> list[str]:
+    """What is asked for besides; what went wrong."""
+    told: list[Any] = [verdicts(given.seed, given.verdicts)] if given.verdicts else []
+    if given.kills:
+        told += [kills(folder, given.seed, given.kills), two_at_once(folder, given.kills)]
+    for each in told:
+        print(each.figures())
+    return [problem for each in told for problem in each.wrong]
 
 
 if __name__ == "__main__":
