@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from commcc.agreement import Sort, Status, Trace, agree, agree_on
 from commcc.agreement.groups import resolve
 from commcc.agreement.naming import BY_HEADER, families, in_order, rank_in
+from commcc.agreement.trace import trace_of
 from commcc.agreement.types import Launch, Opaque, Splits
 from commcc.agreement.words import ranks_text
 from commcc.errors import OptionError
@@ -380,3 +381,28 @@ def test_the_whole_text():
     launches = list(wrong.launches)
     launches[2] = replace(launches[2], module="layers.0", source="model.py:7")
     assert agree_on({0: ranks[0], 1: replace(wrong, launches=tuple(launches))}, around=1).text() == TEXT
+
+
+MADE_ON = """class GraphModule(torch.nn.Module):
+    def forward(self, x: "f32[8]DEVICE"):
+        NAME: "f32[8]DEVICE" = torch.ops.aten.full.default([8], 1, device = device(type='cuda', index=NUMBER))
+        mul: "f32[8]DEVICE" = torch.ops.aten.mul.Tensor(x, NAME)
+        all_reduce: "f32[8]DEVICE" = torch.ops._c10d_functional.all_reduce.default(mul, 'sum', 'GROUP')
+        wait: "f32[8]DEVICE" = torch.ops._c10d_functional.wait_tensor.default(all_reduce)
+        all_reduce_1: "f32[8]DEVICE" = torch.ops._c10d_functional.all_reduce.default(wait, 'sum', 'GROUP')
+        return (all_reduce_1,)
+"""
+
+
+def meanings_on(number: int, name: str, group: str) -> list[str]:
+    words = {"DEVICE": f"[1]cuda:{number}", "NUMBER": str(number), "NAME": name, "GROUP": group}
+    text = MADE_ON
+    for word, by in words.items():
+        text = text.replace(word, by)
+    return [launch.meaning for launch in trace_of(propagate(parse_text(text, "test"))).launches]
+
+
+def test_what_is_sent_does_not_depend_on_the_device_or_on_names():
+    first, second = meanings_on(0, "full", "0")
+    assert first != second
+    assert meanings_on(7, "other", "12") == [first, second]
