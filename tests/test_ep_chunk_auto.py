@@ -8,10 +8,12 @@ import pytest
 
 from commcc.cost import load_model
 from commcc.cost.types import Price
-from commcc.errors import OptionError
+from commcc.errors import InputError, OptionError
 from commcc.passes.ep_chunk import EpChunk
+from commcc.passes.ep_schedule import EpSchedule
 from commcc.passes.options import parse_pipeline, to_text
 from commcc.pipeline import run
+from commcc.report.parallel import chunks, schedule
 from tests.step_graphs import sample
 
 AUTO = EpChunk(chunks="auto")
@@ -60,6 +62,17 @@ def test_latency_alone_is_not_cut():
     assert step.report["chunks"] == 1
     assert not step.changed
     assert min(tried.values()) == tried["1"]
+
+
+def test_where_nothing_is_cut_there_is_nothing_to_order():
+    """The rest of the pipeline goes on; without ep-chunk a graph that is not chunked stays an error."""
+    result = run(sample("tiny_deepseek_ep2"), [AUTO, EpSchedule()], model=model_of(0, 0, 100_000))
+    assert not result.changed
+    (remark,) = result.steps[1].report["remarks"]
+    assert "chunks do not pay" in remark and dict(schedule(result.steps[1].report)) == {"remark": remark}
+    assert any(label == "steps" and "taken: 1" in text for label, text in chunks(result.steps[0].report))
+    with pytest.raises(InputError, match="run ep-chunk first"):
+        run(sample("tiny_deepseek_ep2"), [EpChunk(chunks=1), EpSchedule()])
 
 
 def test_without_costs_there_is_nothing_to_choose_by():

@@ -85,6 +85,8 @@ class EpSchedule(ProgramPass):
             raise OptionError("order=auto needs a cost model", where="pass 'ep-schedule'", hint="as in --cost h100")
         notes = annotations_of(program, index)
         regions = regions_of(index, notes, self.modules or ())
+        if not regions and _left_whole(program):
+            return Plan(pass_text=to_text(self), fingerprint=index.fingerprint, report=_NOTHING)
         if not regions:
             raise InputError(
                 "no chunked region exchanges tokens", where="pass 'ep-schedule'", hint="run ep-chunk first"
@@ -114,6 +116,22 @@ class EpSchedule(ProgramPass):
             return chooser.best(), tuple(chooser.tried.values())
         depth = max(each.region.chunks for each in locals_) if self.order == "phase" else self.in_flight
         return planned(index, locals_, Depths(depth, depth)), ()
+
+
+#: The report where ep-chunk{chunks=auto} has found that no chunks are best.
+_NOTHING: dict[str, Json] = {
+    "chunks": 1,
+    "in_flight": {"forward": 1, "backward": 1},
+    "regions": [],
+    "remarks": ["nothing to order: ep-chunk has found that chunks do not pay"],
+}
+
+
+def _left_whole(program: Program) -> bool:
+    """Whether ``ep-chunk{chunks=auto}`` ran on this program, and cut nothing."""
+    seen = [each for each in program.provenance if str(each.get("pass", "")).startswith("ep-chunk")]
+    options = seen[-1].get("options") if seen else None
+    return isinstance(options, dict) and options.get("chunks") == "auto"
 
 
 def _copies(index: GraphIndex, flags: Mapping[int, bool]) -> tuple[HostCopy, ...]:

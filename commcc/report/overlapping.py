@@ -40,6 +40,8 @@ def view(document: Document) -> list[RenderableType]:
     if document["fixed"]:
         sizes = ", ".join(f"{name} = {number}" for name, number in document["fixed"].items())
         shown += ["", Text(printable(f"for inputs with {sizes} only: other sizes need a graph of their own"), "yellow")]
+    if not document["regions"]:
+        shown += ["", Text("no module is cut: the simulated step is shortest without chunks", "yellow")]
     if document["regions"]:
         shown += ["", Text(_LEGEND, style="dim")]
     return shown

@@ -43,6 +43,9 @@ def chunks(report: Document) -> Iterator[tuple[str, str]]:
         body = f"{plural(first['body'], 'node')} with {plural(first['exchanges'], 'exchange')}"
         yield label, f"{_named(alike, 'module')} {first['direction']}: {body}, cut {sizes}; {', '.join(made)}"
         label = ""
+    if report.get("tried_ms"):
+        steps = (f"{plural(int(n), 'chunk')} {milliseconds(ms)}" for n, ms in report["tried_ms"].items())
+        yield "steps", f"{', '.join(steps)}; taken: {count(report['chunks'])}"
     if report["skipped"]:
         yield "skipped", f"without exchanges: {', '.join(map(str, report['skipped']))}"
     if report["by_annotation"]:
@@ -51,6 +54,10 @@ def chunks(report: Document) -> Iterator[tuple[str, str]]:
 
 def schedule(report: Document) -> Iterator[tuple[str, str]]:
     """Lines about the report of the ep-schedule pass."""
+    for remark in report.get("remarks", ()):
+        yield "remark", remark
+    if not report["regions"]:
+        return
     flight = report["in_flight"]
     yield (
         "chunks",
