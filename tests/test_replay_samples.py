@@ -22,6 +22,12 @@ CASES = [(name, way) for name in TINY for way in ("whole", "moved")] + [
 ]
 
 
+def test_fused_ops_run_as_what_they_stand_for():
+    found = numeric(sample("tiny_llama_fsdp2_tp2_fw"), rewritten("tiny_llama_fsdp2_tp2_fw", "async-tp"))
+    assert found.status == "equal"
+    assert "fused ops of tensor parallelism are run as the plain ops they stand for" in found.notes
+
+
 @pytest.mark.parametrize(("name", "way"), CASES)
 def test_passes_change_no_bit(name, way):
     found = numeric(sample(name), rewritten(name, PIPELINES[way]))

@@ -182,7 +182,9 @@ def _assumed(pair: Pair) -> tuple[str, ...]:
     racing = [
         f"BEFORE reads '{name}' without waiting for the host: taken to be there" for name in sorted(pair.blocking)
     ]
-    return (*pair.layout.assumed, *pair.maker.assumed, *racing[:1])
+    fused = ["fused ops of tensor parallelism are run as the plain ops they stand for"]
+    unfolded = fused if pair.old.unfolded or pair.new.unfolded else []
+    return (*pair.layout.assumed, *pair.maker.assumed, *racing[:1], *unfolded)
 
 
 def _remarks(ranks: Sequence[RankGaps], status: str) -> tuple[str, ...]:

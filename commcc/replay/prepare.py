@@ -69,7 +69,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A program's steps. output: what it returns. written: names of the inputs that it writes."""
+    """A program's steps. output: what it returns. written: names of the inputs that it writes.
+
+    unfolded: whether fused ops were replaced by what they stand for.
+    """
 
     program: Program
     index: GraphIndex
@@ -78,6 +81,7 @@ class Prepared:
     output: Any
     written: frozenset[str]
     wide: bool
+    unfolded: bool = False
 
     @cached_property
     def inputs(self) -> tuple[fx.Node, ...]:
@@ -108,7 +112,7 @@ def prepare(program: Program, *, wide: bool = False, hints: Mapping[str, int] | 
         if node.op == "call_function"
     ]
     output = next(node for node in nodes if node.op == "output").args[0]
-    return Prepared(plain, index, nodes, tuple(steps), output, _written(index), wide)
+    return Prepared(plain, index, nodes, tuple(steps), output, _written(index), wide, plain is not program)
 
 
 def widened(tensor: torch.Tensor, wide: bool) -> torch.Tensor:
