@@ -66,7 +66,7 @@ def _launch(index: GraphIndex, node: fx.Node, at: int, known: dict[fx.Node, str]
     tensors = [index.tensors[i] for i in facts.inputs]
     by_rows = facts.kind is Kind.ALL_TO_ALL and _SPLITS[0] in op.arguments
     splits = _splits(node, tensors[0] if tensors else None) if by_rows else None
-    row = _row(tensors[0]) if splits is not None and not splits.known else None
+    row = _row(tensors[0]) if splits is not None and not splits.known and tensors else None
     sent = Sent(
         kind=facts.kind,
         reduction=facts.reduction,

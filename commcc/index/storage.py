@@ -8,14 +8,12 @@ may copy or not; it counts as a view here, which can only add order edges.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import fx
 
 from commcc import ops
-
-if TYPE_CHECKING:
-    from torch import fx
 
 
 def assign_storages(
@@ -60,7 +58,7 @@ def _shared(node: fx.Node, number: dict[fx.Node, int], storages: list[tuple[int,
     for name in views:
         argument = ops.argument(node, name)
         for source in argument if isinstance(argument, (list, tuple)) else (argument,):
-            if source in number:
+            if isinstance(source, fx.Node):  # a size known at run time can be no key
                 found.extend(storages[number[source]])
     if not found:
         return None
@@ -71,7 +69,7 @@ def _shared(node: fx.Node, number: dict[fx.Node, int], storages: list[tuple[int,
 
 def _element(node: fx.Node, number: dict[fx.Node, int], storages: list[tuple[int, ...]]) -> tuple[int, ...]:
     source, which = node.args[0], node.args[1]
-    held = storages[number[source]] if source in number else ()  # type: ignore[index]
+    held = storages[number[source]] if isinstance(source, fx.Node) else ()
     if isinstance(which, int) and -len(held) <= which < len(held):
         return (held[which],)
     return tuple(dict.fromkeys(held))
