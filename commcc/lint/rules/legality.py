@@ -159,7 +159,7 @@ def host_sync_in_flight(subject: Subject, options: NoOptions) -> Iterator[Findin
         more = f" and {len(launches) - 2} more" if len(launches) > 2 else ""
         yield Finding(
             f"'{index.names[sync]}' ({index.ops[sync]}) makes the host wait for the device while {names}{more} "
-            f"{'is' if len(launches) == 1 else 'are'} in flight: nothing that could hide it is queued meanwhile",
+            f"{'is' if len(launches) == 1 else 'are'} in flight: nothing more is queued until then",
             subject.spots(sync, *launches[:_NAMED]),
             measured=len(launches),
             weight=len(launches),
