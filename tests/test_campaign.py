@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 
+from commcc.agreement import agree
+from commcc.errors import CommccError
+from commcc.serialization import propagate
+from commcc.serialization.fx_text import parse_text
 from tests.campaign import Campaign, make_seeds
 from tests.campaign_damage import damaged
+from tests.campaign_files import TOKENS
 from tests.campaign_verdicts import verdicts
 
 
@@ -61,3 +67,30 @@ def test_a_wrong_verdict_is_seen(monkeypatch):
 
     monkeypatch.setattr("tests.campaign_verdicts.verify", lambda *_: Verdict("proved"))
     assert verdicts(seed=3, count=30).wrong
+
+
+def test_ranks_of_damaged_graphs():
+    """Rank agreement takes whatever can be read, and finds that a damaged rank launches something else."""
+    chance = random.Random(5)
+    whole = {rank: propagate(parse_text(TOKENS, "whole")) for rank in (0, 1)}
+    found = Counter()
+    for _ in range(300):
+        text = damaged(chance, "graph.fx.txt", TOKENS.encode()).decode("utf-8", "replace")
+        try:
+            found[str(agree({0: whole[0], 1: propagate(parse_text(text, "damaged"))}).status)] += 1
+        except CommccError:
+            found["not read"] += 1
+    assert found["disagree"] >= 3 and found["not decidable"] >= 10, found
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("default(rows, [n, n_1]", "default(torch.ops.aten.add_.Tensor, [n, n_1]"),  # an exchange of no tensor
+        ("select.int(host, 0, 1)", "select.int(u0, 0, 1)"),  # a size where a tensor belongs
+    ],
+)
+def test_graphs_that_once_crashed(old, new):
+    assert old in TOKENS
+    program = propagate(parse_text(TOKENS.replace(old, new), "damaged"))
+    assert agree({0: propagate(parse_text(TOKENS, "whole")), 1: program}).text()
