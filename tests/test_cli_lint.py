@@ -251,6 +251,8 @@ def test_a_report_in_a_file_and_text_on_the_screen(form, folder, capsys):
 
 
 def test_inputs_are_never_written_over(folder, capsys):
+    said = refused(capsys, "lint", "races.fx.txt", "--format", "text", "-o", "races.fx.txt")
+    assert "would overwrite the input" in said and (folder / "races.fx.txt").read_text() == RACING
     (folder / "a.json").write_text('{"rules": {}}')
     said = refused(capsys, "lint", "fine.fx.txt", "--config", "a.json", "--format", "json", "-o", "a.json")
     assert "would overwrite the input" in said

@@ -16,7 +16,7 @@ from commcc.report.linting_sarif import sarif
 from commcc.report.units import printable
 from tests.sarif_checker import problems
 
-NASTY = "100 % of\na::b, c\r\x1b[31m<&\"'>\u202e\ud800\u0000"
+NASTY = "100 % of\n50%0A %3A a::b, c\r\x1b[31m<&\"'>\u202e\ud800\u0000"
 
 
 def spot(graph="dumps/a b.fx.txt", node="mm_3", line=7) -> Spot:
@@ -139,7 +139,7 @@ def test_github_annotations(document):
     assert commands[0] == ("error", {"file": "broken, 5%.pt2", "title": "cannot be read"}, printable(NASTY))
     _, properties, message = commands[1]
     assert properties == {"file": "dumps/a b.fx.txt", "line": "7", "title": "use-before-wait"}
-    assert message.startswith("100 % of\na::b, c") and message.endswith("; wait % first")
+    assert message.startswith("100 % of\n50%0A %3A a::b, c") and message.endswith("; wait % first")
     packed = next(p for _, p, _ in commands if p["title"] == "never-waited")
     assert packed == {"file": "b.fx.txt.gz", "title": "never-waited"}
     assert "wait-after-launch: and 5 more in dumps/a b.fx.txt" in text.splitlines()
