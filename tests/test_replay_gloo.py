@@ -175,7 +175,8 @@ def test_a_deadline_says_what_every_rank_was_at(tmp_path):
     assert gone(tmp_path)
 
 
-def test_ranks_end_with_whoever_started_them(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_ranks_end_with_whoever_started_them(number, tmp_path):
     (tmp_path / "what.json").write_text(json.dumps({"1": "hang"}))
     command = [sys.executable, "-m", "tests.replay_victims", str(tmp_path)]
     launcher = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -183,10 +184,10 @@ def test_ranks_end_with_whoever_started_them(tmp_path):
         end = time.monotonic() + 60
         while len(list(tmp_path.glob("pid*"))) < 2 and time.monotonic() < end and launcher.poll() is None:
             time.sleep(0.05)
-        os.kill(launcher.pid, signal.SIGKILL)
+        os.kill(launcher.pid, number)
+        assert launcher.wait(60) == -number
     finally:
         launcher.kill()
-        launcher.wait()
     assert gone(tmp_path)
 
 

@@ -295,6 +295,14 @@ def test_ops_that_cannot_run_are_named_all_at_once():
     assert "communicates in a way that is not known" in str(caught.value)
 
 
+def test_a_group_that_is_an_object_is_refused():
+    g = Graph()
+    x, group = g.input("x", 2), g.value("group", None)
+    launch = g(c10d.all_reduce.default, x, "sum", group, val=x.meta["val"])
+    with pytest.raises(InputError, match="is given its process group as an object"):
+        prepare(g.program(g(c10d.wait_tensor.default, launch, val=x.meta["val"])))
+
+
 def made_inputs(program, *, wide=False):
     prepared = prepare(program, wide=wide)
     layout = make_layout([(program, prepared.index)])

@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
+
 from commcc.errors import CommccError, InputError
 from commcc.memory import live_bytes
 from commcc.replay.compare import compare_rank
@@ -108,6 +110,8 @@ def _on_virtual_ranks(pair: Pair, settings: Settings) -> _Ran:
 
 
 def _on_real_ranks(pair: Pair, before: Program, after: Program, settings: Settings) -> _Ran:
+    if not torch.distributed.is_available():
+        raise InputError("this PyTorch cannot start processes", hint="--virtual-ranks runs them all in this one")
     # Imported here: virtual ranks need no process groups.
     from commcc.replay.gloo.launch import RanksError, run_pair
 

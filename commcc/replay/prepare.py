@@ -25,7 +25,16 @@ from commcc.errors import InputError
 from commcc.index import build_index
 from commcc.index.control import unwrapped
 from commcc.index.host import waits
-from commcc.ops import OpaqueOp, aliasing, collective_of, is_random, is_unknown_communication, is_wait, op_name
+from commcc.ops import (
+    OpaqueOp,
+    aliasing,
+    argument,
+    collective_of,
+    is_random,
+    is_unknown_communication,
+    is_wait,
+    op_name,
+)
 from commcc.replay.kernels import stand_in
 from commcc.verify.fused import unfolded
 
@@ -199,6 +208,8 @@ def _problem(node: fx.Node, wide: bool) -> str | None:
         return f"{name} is not registered with this PyTorch"
     if is_unknown_communication(target):
         return f"{name} communicates in a way that is not known"
+    if collective_of(target) is not None and not isinstance(argument(node, "group_name"), str):
+        return f"{name} is given its process group as an object"
     if isinstance(target, HigherOrderOperator):
         return f"{name} holds a graph of its own"
     if wide and str(target).removeprefix("aten.") in _BYTES:

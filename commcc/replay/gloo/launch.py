@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -97,6 +98,9 @@ def run_ranks(
             elastic_launch(config, sys.executable)("-c", start, str(folder))
         except ChildFailedError as error:
             raise _explained(folder, ranks, error) from None
+        except SignalException as error:
+            # The launcher has ended the ranks; what is left is what the signal does without it.
+            raise KeyboardInterrupt if error.sigval == signal.SIGINT else SystemExit(128 + error.sigval) from None
     found = [_read(folder, rank) for rank in range(ranks)]
     missing = [rank for rank, each in enumerate(found) if each is None]
     if missing:
