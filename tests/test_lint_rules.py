@@ -231,19 +231,20 @@ def test_spots_know_module_line_and_source(sample):
     assert spot.source == "commcc/capture/models/llama.py:195"
 
 
-def test_spans_of_buckets_come_from_the_file_through_either_format(sample, tmp_path):
-    made = run(sample.program, parse_pipeline("bucket{bucket_cap_mb=0.01}"))
-    merged = {name: node for node, name in enumerate(made.last.index.names)}
-    planned = {each.members: max(each.members) - min(each.members) for each in made.steps[0].plan.buckets}
-    assert len(planned) > 1
+def test_spans_of_buckets_come_from_the_file_through_either_format(tmp_path):
+    program = load("sample_graphs/tiny_llama_fsdp4_bw.fx.txt.gz")
+    made = run(program, parse_pipeline("bucket{bucket_cap_mb=0.01,param_order=true}"))
+    buckets = made.steps[0].plan.buckets
+    assert any(list(each.members) != sorted(each.members) for each in buckets)
+    planned = sorted(max(each.members) - min(each.members) for each in buckets)
     for name in ("b.fx.txt", "b.pt2"):
         save(made.program, tmp_path / name)
-        program = load(tmp_path / name)
-        under_test = Subject("b", program, take(program))
+        read = load(tmp_path / name)
+        under_test = Subject("b", read, take(read))
         found = findings("topological-span", under_test, max=0)
-        assert sorted(each.measured for each in found) == sorted(planned.values())
-        assert all(each.spots[0].node in merged for each in found)
-        assert findings("topological-span", under_test, max=max(planned.values())) == []
+        assert sorted(each.measured for each in found) == planned
+        assert all(each.spots[0].node in under_test.index.position for each in found)
+        assert findings("topological-span", under_test, max=planned[-1]) == []
 
 
 def test_buckets_of_files_that_say_no_span_are_named(sample):
