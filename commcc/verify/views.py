@@ -155,6 +155,8 @@ def _equal(size: Size, step: Size) -> Shape:
     if not isinstance(size, int) or not isinstance(step, int) or step <= 0:
         if size == step:
             return (size,)
+        if isinstance(step, int) and step <= 0:
+            raise Undecidable("parts of no elements")
         count = size // step
         if not isinstance(count, int):
             raise Undecidable("a symbolic number of parts")
@@ -248,6 +250,8 @@ def _stack(table: Terms, a: Arguments) -> Formed:
 def _scatter_buffer(table: Terms, a: Arguments) -> Formed:
     """``bucketing._pre_bucket_reduce_scatter``: see :mod:`commcc.verify.prebucket`."""
     ranks, parts = size_in(a["group_size"]), []
+    if isinstance(ranks, int) and ranks < 1:
+        raise Impossible("a group of no ranks")
     for tensor in a["rs_ins"]:
         part, shape = known(tensor)
         row = product(shape) // ranks
