@@ -214,6 +214,9 @@ def test_baseline_from_first_run_to_regression(folder, capsys):
     assert code("fine.fx.txt", "--baseline", "b.yaml", "--cost", "a100", "--json") == 1
     assert "not compared" in output(capsys)
     assert (folder / "b.yaml").read_bytes() == stored
+    ok("lint", "fine.fx.txt", "--baseline", "b.yaml", "--update-baseline")
+    assert (folder / "b.yaml").read_bytes() != stored
+    ok("lint", "fine.fx.txt", "waits.fx.txt", "--baseline", "b.yaml")
 
 
 def test_a_baseline_keeps_graphs_that_could_not_be_read(folder, capsys):

@@ -66,6 +66,13 @@ def test_samples_have_no_errors(model):
     assert report.count(Severity.WARNING) > 50
 
 
+def test_the_heaviest_findings_come_first(model):
+    report = checked(load("sample_graphs/tiny_llama_fsdp4_bw.fx.txt.gz"), Settings(), model)
+    weights = [[finding.weight for finding in outcome.findings] for outcome in report.outcomes]
+    assert weights == [sorted(each, reverse=True) for each in weights]
+    assert max(len(set(each)) for each in weights) > 3
+
+
 def test_every_limit_fires_on_a_sharded_backward(model):
     graph = "sample_graphs/tiny_llama_fsdp4_bw.fx.txt.gz"
     counts = found(lint([graph], strict(), Task(model)))
