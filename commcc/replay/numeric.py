@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from commcc.errors import CommccError, InputError
+from commcc.errors import CommccError, GraphError, InputError
 from commcc.memory import live_bytes
 from commcc.replay.compare import compare_rank
 from commcc.replay.pair import Pair, Settings, make_pair, producers
+from commcc.replay.prepare import prepare
 from commcc.replay.reasons import TOLERANCES, Reasons, upstream
 from commcc.replay.tracing import first_difference
 from commcc.replay.verdict import DIFFERENT, EQUAL, INCONCLUSIVE, STATUSES, About, Judge, Numeric
@@ -41,7 +42,12 @@ MOST_BY_DEFAULT = 8
 
 def verify_numeric(before: Program, after: Program, settings: Settings) -> Numeric:
     """Run both and compare. Raises :class:`CommccError` where they cannot be run at all."""
-    pair = make_pair(before, after, settings)
+    try:
+        pair = make_pair(before, after, settings)
+    except GraphError as error:
+        prepare(before)  # what is wrong with BEFORE is an error, of AFTER a difference
+        failure = f"AFTER cannot be run: {error.what}"
+        return Numeric(DIFFERENT, settings.ranks or 0, settings.real, settings.seed, settings.wide, 0, failure=failure)
     world = pair.layout.world
     if settings.ranks is None and world > MOST_BY_DEFAULT:
         raise InputError(
@@ -188,7 +194,17 @@ def _assumed(pair: Pair) -> tuple[str, ...]:
     ]
     fused = ["fused ops of tensor parallelism are run as the plain ops they stand for"]
     unfolded = fused if pair.old.unfolded or pair.new.unfolded else []
-    return (*pair.layout.assumed, *pair.maker.assumed, *racing[:1], *unfolded)
+    return (*pair.layout.assumed, *_new_groups(pair), *pair.maker.assumed, *racing[:1], *unfolded)
+
+
+def _new_groups(pair: Pair) -> list[str]:
+    """Groups of AFTER alone, other than those that say which group they were split off from."""
+    told = {launch.group for launch in pair.old.index.launches.values()}
+    fresh = sorted({launch.group for launch in pair.new.index.launches.values()} - told)
+    unknown = [name for name in fresh if pair.new.index.groups[name].origin is None]
+    return [
+        f"AFTER uses group '{name}', which BEFORE does not use and which is split off from none" for name in unknown
+    ]
 
 
 def _remarks(ranks: Sequence[RankGaps], status: str) -> tuple[str, ...]:

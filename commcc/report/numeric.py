@@ -33,10 +33,11 @@ def view(numeric: Mapping[str, Any], verified: str) -> list[RenderableType]:
     """The numeric part of a ``verify`` document; verified: what the structure says."""
     text, style = _LINES[numeric["status"]]
     where = "gloo processes" if numeric["backend"] == "gloo" else "virtual ranks"
+    on = f" on {numeric['ranks']} {where}" if numeric["ranks"] else ""
     wide = ", all in float64" if numeric["precision"] == "float64" else ""
     shown: list[RenderableType] = [
         "",
-        Text(f"{text} on {numeric['ranks']} {where}{wide}", style=style),
+        Text(f"{text}{on}{wide}", style=style),
         Text(f"{_counts(numeric)}, seed {numeric['seed']}, {numeric['seconds']:.1f} s", style="dim"),
     ]
     if numeric["failure"]:
