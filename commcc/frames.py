@@ -9,6 +9,10 @@ modules do not count as going through.
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch.fx import Node
 
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
 _CALL = re.compile(r"(^|[/\\])torch[/\\]nn[/\\]modules[/\\]module\.py$")
@@ -25,3 +29,12 @@ def innermost(trace: str) -> str | None:
             break
         chosen = f"{file}:{line}"
     return chosen
+
+
+def source_of(node: Node) -> str | None:
+    """The line that a node comes from; that of what it reads first where it has none of its own."""
+    for each in (node, *node.all_input_nodes[:1]):
+        trace = each.meta.get("stack_trace")
+        if isinstance(trace, str) and (found := innermost(trace)) is not None:
+            return found
+    return None

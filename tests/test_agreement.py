@@ -21,6 +21,7 @@ from commcc.serialization import propagate
 from commcc.serialization.fx_text import parse_text
 from commcc.terms import Kind
 from tests.agreement_ranks import exchange, sent, traces
+from tests.campaign_files import BRANCH
 
 PAIR = {"g": (0, 1)}
 
@@ -255,25 +256,6 @@ UNKNOWN = """class GraphModule(torch.nn.Module):
         waited: "f32[16]" = torch.ops._c10d_functional.wait_tensor.default(gathered)
         sent: "f32[16]" = torch.ops.deep_ep.dispatch.default(waited)
         return (sent,)
-"""
-BRANCH = """class GraphModule(torch.nn.Module):
-    def forward(self, p: "b8[]", x: "f32[8]"):
-        true_graph_0 = self.true_graph_0
-        false_graph_0 = self.false_graph_0
-        cond = torch.ops.higher_order.cond(p, true_graph_0, false_graph_0, (x,))
-        getitem: "f32[8]" = cond[0]
-        return (getitem,)
-
-    class true_graph_0(torch.nn.Module):
-        def forward(self, y: "f32[8]"):
-            all_reduce: "f32[8]" = torch.ops._c10d_functional.all_reduce.default(y, 'sum', '0')
-            wait: "f32[8]" = torch.ops._c10d_functional.wait_tensor.default(all_reduce)
-            return (wait,)
-
-    class false_graph_0(torch.nn.Module):
-        def forward(self, y: "f32[8]"):
-            neg: "f32[8]" = torch.ops.aten.neg.default(y)
-            return (neg,)
 """
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from commcc import ops
 from commcc.agreement.meaning import meanings, sent_by
 from commcc.agreement.types import Launch, Opaque, Sent, Splits, Trace
-from commcc.frames import innermost
+from commcc.frames import source_of
 from commcc.index import build_index
 from commcc.index.control import unwrapped
 from commcc.terms import Kind
@@ -78,7 +78,7 @@ def _launch(index: GraphIndex, node: fx.Node, at: int, known: dict[fx.Node, str]
         others=_others(op, node),
     )
     meaning = sent_by(node, op.tensor, known)
-    return Launch(index.names[at], facts.group, sent, splits, meaning, _module(index, at), _source(node))
+    return Launch(index.names[at], facts.group, sent, splits, meaning, _module(index, at), source_of(node))
 
 
 def _count(tensor: Tensor | None) -> int | None:
@@ -121,11 +121,3 @@ def _numbers(sizes: Any, row: int | None) -> tuple[int, ...] | None:
 def _module(index: GraphIndex, at: int) -> str | None:
     near = (at, *index.launches[at].waits, *index.launches[at].inputs)
     return next((index.modules[n] for n in near if index.modules[n] is not None), None)
-
-
-def _source(node: fx.Node) -> str | None:
-    for each in (node, *node.all_input_nodes[:1]):
-        trace = each.meta.get("stack_trace")
-        if isinstance(trace, str) and (found := innermost(trace)) is not None:
-            return found
-    return None

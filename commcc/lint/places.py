@@ -14,13 +14,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from commcc.errors import CommccError
-from commcc.frames import innermost
+from commcc.frames import source_of
 from commcc.lint.types import Spot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from torch import fx
 
     from commcc.program import Program
 
@@ -37,14 +35,6 @@ def places(program: Program, graph: str) -> Callable[[int], Spot]:
 
     def find(node: int) -> Spot:
         name = nodes[node].name
-        return Spot(graph, name, None, _source(nodes[node]), lines.get(name), file)
+        return Spot(graph, name, None, source_of(nodes[node]), lines.get(name), file)
 
     return find
-
-
-def _source(node: fx.Node) -> str | None:
-    for each in (node, *node.all_input_nodes[:1]):
-        trace = each.meta.get("stack_trace")
-        if isinstance(trace, str) and (found := innermost(trace)) is not None:
-            return found
-    return None
