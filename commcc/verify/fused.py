@@ -4,9 +4,10 @@
     w = symm_mem.fused_matmul_reduce_scatter(a, b, r, d, g) ->   mm, (slices, cat), reduce_scatter, wait
 
 What the unfolded nodes return is laid out as the plain ops would; that the fused op really lays its results out as
-the graph says is taken on trust. A change of strides in front of a fused op is left out.
+the graph says is taken on trust. A change of strides in front of a fused op is left out, where the new strides
+are those of the same elements in some order.
 
-Limits: ops on scaled matmuls stay as they are.
+Limits: ops on scaled matmuls stay as they are, and so do calls whose arguments or results are not used as usual.
 """
 
 from __future__ import annotations
@@ -66,22 +67,42 @@ class _Unfolding:
             return False
         name = op_name(node.target)
         if name == _RESTRIDE and all(op_name(user.target) in (_GATHER, _SCATTER) for user in node.users):
-            self.env[node] = self.env[node.args[0]]  # type: ignore[index]
-            return True
+            return self._restrided(node)
         if name == _GATHER:
-            return self._gather(node)
+            return _taken_as_usual(node) and self._gather(node)
         if name == _SCATTER:
             return self._scatter(node)
         return node.target is operator.getitem and self._taken(node)
 
+    def _restrided(self, node: fx.Node) -> bool:
+        source, strides = node.args if len(node.args) == 2 else (None, None)
+        if not isinstance(source, fx.Node) or not self._is_tensor(source) or not isinstance(strides, (list, tuple)):
+            return False
+        if not _is_dense(self._shape(source), strides):
+            return False
+        self.env[node] = self.env[source]
+        return True
+
+    def _is_tensor(self, node: Any) -> bool:
+        """Whether the shape of a node, of the graph or of its replacement, is known."""
+        return isinstance(node, fx.Node) and (node in self.shapes or isinstance(node.meta.get("val"), torch.Tensor))
+
+    def _operands(self, nodes: list[Any]) -> list[fx.Node] | None:
+        """What stands for the operands of a fused op; None when one is no tensor."""
+        found = [self.env.get(node) if isinstance(node, fx.Node) else None for node in nodes]
+        tensors = [node for node in found if node is not None and self._is_tensor(node)]
+        return tensors if len(tensors) == len(found) else None
+
     def _taken(self, node: fx.Node) -> bool:
-        source, place = node.args
+        source, place = node.args[0], node.args[1]
+        if not isinstance(source, fx.Node):
+            return False
         if source in self.lists:
             self.env[node] = self.lists[source][place]  # type: ignore[index]
             return True
         if source not in self.parts:
             return False
-        whole, outs = self.parts[source]  # type: ignore[index]
+        whole, outs = self.parts[source]
         if place == 1:
             self.lists[node] = outs
         elif whole is not None:
@@ -106,23 +127,29 @@ class _Unfolding:
         return self.shapes[node] if node in self.shapes else list(node.meta["val"].shape)
 
     def _gather(self, node: fx.Node) -> bool:
+        if len(node.args) < 4 or not isinstance(node.args[1], (list, tuple)):
+            return False
         shard, others, dim, group = node.args[:4]
-        mine = self.env[shard]  # type: ignore[index]
-        shape, size = self._shape(mine), self._size(group)
-        if size is None or not isinstance(dim, int):
+        operands, size = self._operands([shard, *others]), self._size(group)  # type: ignore[misc]
+        if operands is None or size is None:
+            return False
+        mine, *right = operands
+        shape = self._shape(mine)
+        place = _dimension(dim, shape)
+        if place is None or any(len(self._shape(other)) != 2 for other in right):
             return False
         long = [shape[0] * size, *shape[1:]]
         launch = self._call(c10d.all_gather_into_tensor.default, (mine, size, group), long)
         whole = self._call(c10d.wait_tensor.default, (launch,), long)
-        if dim % len(shape):
-            whole = self._joined(whole, shape, dim % len(shape), size)
-        products = [self._product(whole, self.env[other]) for other in others]  # type: ignore[union-attr, index]
+        if place:
+            whole = self._joined(whole, shape, place, size)
+        products = [self._product(whole, other) for other in right]
         self.parts[node] = (whole, products)
         return True
 
     def _size(self, group: Any) -> int | None:
         entry = self.program.groups.get(str(group))
-        return None if entry is None else entry.size
+        return None if entry is None or entry.size is None or entry.size < 1 else entry.size
 
     def _joined(self, whole: fx.Node, shape: list[Any], dim: int, size: int) -> fx.Node:
         """What was gathered along the first dimension, along another one."""
@@ -143,23 +170,56 @@ class _Unfolding:
         return self._call(aten.reshape.default, (made, wanted), wanted)
 
     def _scatter(self, node: fx.Node) -> bool:
-        left, right, reduction, dim, group = node.args[:5]
-        size = self._size(group)
-        if size is None or not isinstance(dim, int):
+        if len(node.args) < 5:
             return False
-        product = self._product(self.env[left], self.env[right])  # type: ignore[index]
+        left, right, reduction, dim, group = node.args[:5]
+        operands, size = self._operands([left, right]), self._size(group)
+        if operands is None or size is None or len(self._shape(operands[1])) != 2:
+            return False
+        place = _dimension(dim, self._shape(operands[0]))
+        if place is None:
+            return False
+        product = self._product(*operands)
         shape = self._shape(product)
-        dim %= len(shape)
-        each = shape[dim] // size
-        part = [each if d == dim else n for d, n in enumerate(shape)]
-        if dim:
+        each = shape[place] // size
+        part = [each if d == place else n for d, n in enumerate(shape)]
+        if place:
             pieces = [
-                self._call(aten.slice.Tensor, (product, dim, i * each, (i + 1) * each), part) for i in range(size)
+                self._call(aten.slice.Tensor, (product, place, i * each, (i + 1) * each), part) for i in range(size)
             ]
             product = self._call(aten.cat.default, (pieces, 0), [part[0] * size, *part[1:]])
         launch = self._call(c10d.reduce_scatter_tensor.default, (product, reduction, size, group), part)
         self.env[node] = self._call(c10d.wait_tensor.default, (launch,), part)
         return True
+
+
+def _taken_as_usual(node: fx.Node) -> bool:
+    """Whether the results of a fused gather are taken one by one: the whole, and products out of the list."""
+    lists = [user for user in node.users if user.args[1:] == (1,)]
+    places = [(user, user.args[1:]) for user in node.users]
+    products = [user for each in lists for user in each.users]
+    count = len(node.args[1]) if len(node.args) > 1 and isinstance(node.args[1], (list, tuple)) else 0
+    return all(user.target is operator.getitem and place in ((0,), (1,)) for user, place in places) and all(
+        user.target is operator.getitem and user.args[1:] in [(i,) for i in range(count)] for user in products
+    )
+
+
+def _dimension(dim: Any, shape: list[Any]) -> int | None:
+    """A dimension counted from the front; None where there is none such, or not two."""
+    fits = isinstance(dim, int) and len(shape) > 1 and -len(shape) <= dim < len(shape)
+    return dim % len(shape) if fits else None
+
+
+def _is_dense(shape: list[Any], strides: Any) -> bool:
+    """Whether strides are those of a tensor without holes and overlaps, its dimensions in some order."""
+    if len(shape) != len(strides) or not all(isinstance(n, int) for n in (*shape, *strides)):
+        return False
+    step = 1
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size != 1 and stride != step:
+            return False
+        step *= size
+    return True
 
 
 def _steps(shape: list[Any]) -> list[Any]:
