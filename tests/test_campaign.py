@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import Counter
 
 import pytest
 
 from commcc.agreement import agree
-from commcc.errors import CommccError
+from commcc.errors import CommccError, GraphError
+from commcc.passes.options import parse_pipeline
+from commcc.pipeline import run
 from commcc.serialization import propagate
 from commcc.serialization.fx_text import parse_text
+from commcc.verify import verify
 from tests.campaign import Campaign, make_seeds
 from tests.campaign_damage import damaged
-from tests.campaign_files import TOKENS
-from tests.campaign_verdicts import verdicts
+from tests.campaign_files import FSDP, TOKENS
+from tests.campaign_verdicts import GRAPH, verdicts
 
 
 @pytest.fixture(scope="module")
@@ -94,3 +98,22 @@ def test_graphs_that_once_crashed(old, new):
     assert old in TOKENS
     program = propagate(parse_text(TOKENS.replace(old, new), "damaged"))
     assert agree({0: propagate(parse_text(TOKENS, "whole")), 1: program}).text()
+
+
+@pytest.mark.parametrize("size", ["u0 + ~u1", "u0 + (u0 & u1)", "-(u0 < u1)", "u0 + Not(u1)"])
+def test_sizes_that_are_truth_values(size):
+    with contextlib.suppress(CommccError):
+        parse_text(TOKENS.replace("bf16[u0 + u1, 8]", f"bf16[{size}, 8]"), "damaged")
+
+
+def test_shapes_that_contradict_one_another():
+    """A gather of two rows by two ranks that has eight: merging it cannot be written down."""
+    graph = propagate(parse_text(FSDP.replace('primals_1: "f32[4, 8]', 'primals_1: "f32[2, 8]'), "damaged"))
+    with pytest.raises(GraphError, match="shapes in the graph contradict one another"):
+        run(graph, parse_pipeline("bucket{groups=all}"))
+
+
+def test_splits_in_parts_of_nothing():
+    text = GRAPH.replace("split.Tensor(add, 4)", "split.Tensor(add, 0)")
+    verdict = verify(propagate(parse_text(GRAPH, "whole")), propagate(parse_text(text, "damaged")))
+    assert verdict.status != "proved"

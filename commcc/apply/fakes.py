@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from commcc.errors import GraphError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -42,7 +44,11 @@ def reshaped(val: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         return fake_like(val, shape)
     with torch._C._DisableTorchDispatch():
         meta = torch.empty_strided(tuple(val.shape), tuple(val.stride()), dtype=val.dtype, device="meta")
-        stride = meta.reshape(tuple(shape)).stride()
+        try:
+            stride = meta.reshape(tuple(shape)).stride()
+        except RuntimeError:
+            what = f"a value of shape {list(val.shape)} cannot have the shape {list(shape)}, as the graph has it"
+            raise GraphError(what, hint="shapes in the graph contradict one another") from None
     return fake_like(val, shape, stride=stride)
 
 

@@ -192,7 +192,8 @@ def parse_expression(text: str, symbol_of: SymbolOf) -> sympy.Basic:
             return expr
         exact = _Builder(symbol_of, evaluate=False).expression(node)
         return exact if expression_text(exact) == text.strip() else expr
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError, MemoryError):
+        # Expressions that mix numbers and truth values fail in sympy, and only when they are printed.
         raise InputError(f"cannot read the symbolic size {text[:60]!r}") from None
 
 
