@@ -10,6 +10,7 @@ import pytest
 
 from commcc.agreement import agree
 from commcc.errors import CommccError, GraphError
+from commcc.index import build_index
 from commcc.passes.options import parse_pipeline
 from commcc.pipeline import run
 from commcc.serialization import propagate
@@ -111,6 +112,18 @@ def test_shapes_that_contradict_one_another():
     graph = propagate(parse_text(FSDP.replace('primals_1: "f32[4, 8]', 'primals_1: "f32[2, 8]'), "damaged"))
     with pytest.raises(GraphError, match="shapes in the graph contradict one another"):
         run(graph, parse_pipeline("bucket{groups=all}"))
+
+
+def test_merging_an_op_that_nobody_has():
+    damaged_text = FSDP.replace("reduce_scatter_tensor.default(mm,", "reduce_scatter_tensor.defa5lt(mm,")
+    with pytest.raises(GraphError, match="which this PyTorch does not have"):
+        run(propagate(parse_text(damaged_text, "damaged")), parse_pipeline("bucket{groups=all}"))
+
+
+def test_a_reshape_to_no_elements():
+    text = GRAPH.replace('view: "f32[8, 4]"', 'view: "f32[0, 4]"')
+    assert text != GRAPH
+    build_index(propagate(parse_text(text, "damaged")))
 
 
 def test_splits_in_parts_of_nothing():

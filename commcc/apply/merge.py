@@ -19,6 +19,7 @@ import torch
 
 from commcc import ops
 from commcc.apply.fakes import contiguous_strides, fake_like, reshaped
+from commcc.errors import GraphError
 from commcc.program import META_KEY, NodeRecord, record_of
 from commcc.terms import Kind
 
@@ -81,13 +82,15 @@ class Merger:
 
     def launch(self) -> None:
         """Copy-in and the merged launch."""
+        target = self.first.target
+        if isinstance(target, ops.OpaqueOp):
+            what = f"'{self.first.name}' calls {target.qualified_name}, which this PyTorch does not have"
+            raise GraphError(what, hint="it cannot be merged")
         parts = [self._part(place) for place in range(len(self.members))]
         whole = self._concatenate(parts)
         if self.cast is not None:
             whole = self._cast(whole)
-        self.launched = self._call(
-            str(self.first.target), (whole, *self._launch_arguments()), "", self._fake(self._received())
-        )
+        self.launched = self._call(str(target), (whole, *self._launch_arguments()), "", self._fake(self._received()))
         self.launched.meta[META_KEY] = self._record()
 
     def wait(self) -> None:

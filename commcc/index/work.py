@@ -103,7 +103,7 @@ def viewable(shape: Shape, stride: Shape, target: Shape) -> bool:
     wanted = [size for size in reversed(target) if size != 1]
     for run in runs:
         rest = run
-        while rest > 1 and wanted and rest % wanted[0] == 0:
+        while rest > 1 and wanted and wanted[0] and rest % wanted[0] == 0:
             rest //= wanted.pop(0)
         if rest != 1:
             return False
