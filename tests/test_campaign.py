@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 from collections import Counter
 
 import pytest
 
 from commcc.agreement import agree
+from commcc.cli.main import run as command_line
 from commcc.errors import CommccError, GraphError
 from commcc.index import build_index
 from commcc.passes.options import parse_pipeline
@@ -130,3 +132,23 @@ def test_splits_in_parts_of_nothing():
     text = GRAPH.replace("split.Tensor(add, 4)", "split.Tensor(add, 0)")
     verdict = verify(propagate(parse_text(GRAPH, "whole")), propagate(parse_text(text, "damaged")))
     assert verdict.status != "proved"
+
+
+def test_limits_larger_than_any_memory(tmp_path, capsys):
+    source = tmp_path / "in.fx.txt"
+    source.write_text(FSDP)
+    huge = "9" * 21
+    for flag in ("--max-in-flight-gb", "--memory-budget", "--max-compute-prefetch"):
+        assert command_line(["reorder", str(source), flag, huge, "-o", str(tmp_path / "out.fx.txt"), "-q"]) == 0
+    assert "error" not in capsys.readouterr().err
+
+
+def test_reports_of_stored_plans_may_be_anything(seeds, tmp_path, capsys):
+    source, plan = tmp_path / "in.fx.txt", tmp_path / "plan.yaml"
+    source.write_bytes(seeds["graph_fsdp.fx.txt"])
+    text = seeds["plan.yaml"].decode()
+    assert re.search(r"^ *largest_span: ", text, re.MULTILINE)
+    for key in ("largest_span", "closed", "knobs", "copies"):
+        plan.write_text(re.sub(rf"^( *){key}: .*(\n\1 +.*)*", rf"\1{key}: nobody", text, count=1, flags=re.MULTILINE))
+        code = command_line(["run", str(source), "--plan", str(plan), "-o", str(tmp_path / "out.fx.txt")])
+        assert code == 0, (key, capsys.readouterr().err)

@@ -62,9 +62,14 @@ def _step(step: Document) -> list[RenderableType]:
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     report = step["report"]
-    for label, text in _lines(report):
+    try:
+        lines = list(_lines(report))
+        tables = [bucketing.modules(report["modules"])] if report.get("modules") and "by_kind" in report else []
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        # The report of a stored plan is what its file says, and may be anything.
+        lines, tables = list(_anything(report)), []
+    for label, text in lines:
         grid.add_row(Text(label, style="cyan"), Text(printable(text)))
-    tables = [bucketing.modules(report["modules"])] if report.get("modules") and "by_kind" in report else []
     return [head, *(Padding(each, (0, 0, 0, 2), expand=False) for each in (grid, *tables))]
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: A launch takes the nodes that only prepare its input along, if they are no more than this.
 MAX_PREPARATION = 32
+#: Limits above are none; kernels hold them in 64 bits.
+_MOST = 2**62
 
 
 Bounds = tuple[int, int, int]
@@ -81,7 +83,7 @@ class Problem:
         """Limits for kernels, -1 for none: budget, bytes in flight, prefetch."""
         in_flight = -1 if limits.in_flight is None else max(limits.in_flight, self.own_in_flight)
         budget, prefetch = (-1 if limit is None else limit for limit in (limits.budget, limits.prefetch))
-        return budget, in_flight, prefetch
+        return min(budget, _MOST), min(in_flight, _MOST), min(prefetch, _MOST)
 
     def _preparation(self, launch: int) -> tuple[int, ...] | None:
         found: set[int] = set()
