@@ -260,7 +260,7 @@ class _Run:
 
     def _apply(self, job: Job, index: GraphIndex, plan: Plan, clock: _Clock) -> tuple[Program, Verdict]:
         from commcc.apply import apply_plan
-        from commcc.verify import verify
+        from commcc.verify import contradictions, verify
 
         try:
             after = apply_plan(self.program, index, plan)
@@ -278,6 +278,12 @@ class _Run:
             what = f"the result is not the same program ({first.rule}: {first.text})"
             if job.stored_in is not None:
                 raise InputError(f"{job.name}: {what}", where=job.stored_in, hint="nothing was written")
+            for wrong in contradictions(self.program)[:1]:  # then no result can be right
+                raise InputError(
+                    f"the graph contradicts itself: '{wrong.node}': {wrong.text}",
+                    where=None if self.program.source is None else str(self.program.source),
+                    hint="nothing was written",
+                )
             raise InternalError(
                 what, where=plan.pass_text, hint="nothing was written; please report this with the graph"
             )

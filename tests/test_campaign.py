@@ -152,3 +152,14 @@ def test_reports_of_stored_plans_may_be_anything(seeds, tmp_path, capsys):
         plan.write_text(re.sub(rf"^( *){key}: .*(\n\1 +.*)*", rf"\1{key}: nobody", text, count=1, flags=re.MULTILINE))
         code = command_line(["run", str(source), "--plan", str(plan), "-o", str(tmp_path / "out.fx.txt")])
         assert code == 0, (key, capsys.readouterr().err)
+
+
+def test_a_graph_that_contradicts_itself_is_an_error_of_the_file(tmp_path, capsys):
+    """No result of a pass can be right then, which is not for commcc to report as its own mistake."""
+    path = tmp_path / "wrong.fx.txt"
+    right = 'w: "f32[8, 8][8, 1]cuda:0"'
+    assert right in FSDP
+    path.write_text(FSDP.replace(right, 'w: "f32[16, 4][4, 1]cuda:0"'))
+    assert command_line(["bucket", str(path), "-o", str(tmp_path / "out.fx.txt"), "--cost", "none"]) == 2
+    assert "the graph contradicts itself: 'w': its val says shape [16, 4]" in capsys.readouterr().err
+    assert not (tmp_path / "out.fx.txt").exists()

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 #: How often AFTER is looked at again when contents turn out to be equal that have different normal forms.
 ROUNDS = 8
 
-__all__ = ["Finding", "Verdict", "verify"]
+__all__ = ["Finding", "Verdict", "contradictions", "verify"]
 
 
 @no_collection()
@@ -57,6 +57,16 @@ def verify(before: Program, after: Program) -> Verdict:
     except RecursionError:
         report.gap("value", "", "arguments are nested too deeply to compare")
     return report.verdict(Ways(after.graph, before.graph))
+
+
+def contradictions(program: Program) -> tuple[Finding, ...]:
+    """What is wrong with a graph taken alone: results whose ``val`` is not what their op gives, reads before waits."""
+    report = Report()
+    if check_order(program.graph, report, ""):
+        trace = trace_program(Terms(), program, first=True)
+        for event in trace.events:
+            report.differs(event.rule, event.node, event.text)
+    return report.verdict().findings
 
 
 def _compare(before: Program, after: Program, report: Report) -> None:
