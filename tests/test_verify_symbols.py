@@ -6,6 +6,7 @@ import operator
 
 import torch
 
+from commcc.serialization import load, save
 from commcc.verify import verify
 from tests.verify_graphs import WORLD, Graph, aten, c10d, differs, proved, texts
 
@@ -170,3 +171,21 @@ def test_inputs_that_are_sizes():
 
     proved(make(None), make(None))
     differs(make(None), make(9), "input")
+
+
+def test_a_symbol_written_in_place_of_its_node(tmp_path):
+    """As some dumps have it; reading the file makes another symbol object of it."""
+
+    def make(which):
+        g = Graph()
+        counts, buffer = g.input("counts", 2, dtype=torch.int64), g.input("buffer", 8)
+        items = [
+            g(aten._local_scalar_dense.default, g(aten.select.int, counts, 0, i), name=f"item_{i}") for i in (0, 1)
+        ]
+        g(aten.add_.Tensor, buffer, items[which].meta["val"], val=buffer.meta["val"])
+        return g.program(*items)
+
+    save(make(0), tmp_path / "graph.fx.txt")
+    again = load(tmp_path / "graph.fx.txt")
+    proved(make(0), again)
+    assert verify(make(1), again).status == "different"

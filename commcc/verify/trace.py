@@ -99,7 +99,14 @@ class Tracer:
             return {name: self.resolve(part, reader) for name, part in argument.items()}
         if isinstance(argument, slice):
             return slice(*(self.resolve(part, reader) for part in (argument.start, argument.stop, argument.step)))
-        return argument
+        return self._symbol(argument) if isinstance(argument, torch.SymInt) else argument
+
+    def _symbol(self, argument: torch.SymInt) -> Any:
+        """A size that is written in place of the node that computes it."""
+        try:
+            return self.symbols.size(argument)
+        except Undecidable:
+            return argument
 
     def arguments(self, node: fx.Node, *, read: bool = True) -> dict[str, Any]:
         """All arguments of a node by name, resolved, and read unless told otherwise."""
