@@ -112,7 +112,7 @@ def test_every_kind_on_groups_that_have_the_names_of_pytorchs_own():
 
 def test_float64_and_other_settings_reach_the_ranks():
     settings = Settings(4, True, 3, True, 0.5, 7.0, {"3": ((0, 2), (1, 3))}, {"u*": 9})
-    assert read_settings(settings_text(settings)) == settings
+    assert read_settings(settings_text(settings), Settings) == settings
     found = on_gloo(sample("tiny_moe_ep2_fw"), rewritten("tiny_moe_ep2_fw", MERGED), wide=True, seed=3)
     assert (found.status, found.wide, found.seed) == ("equal", True, 3)
 

@@ -28,7 +28,7 @@ standard error.
 | exit code | meaning |
 |---|---|
 | 0 | done; for `verify`: proved to be the same program, or with `--numeric` no difference found either way |
-| 1 | findings: not the same program, or not proved to be; for `lint`: errors |
+| 1 | findings: not the same program, or not proved to be; for `lint`: errors; for `bench`: other results |
 | 2 | wrong use, or input that cannot be read; nothing was written |
 | 3 | a bug in commcc, among them a rewrite that did not pass its own verification; nothing was written |
 | 130 | interrupted |

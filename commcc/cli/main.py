@@ -4,7 +4,7 @@
 code  meaning
 ====  ==========================================================================
 0     done; for ``verify``: the same program
-1     findings: not the same program, or not proved to be; for ``lint``: errors
+1     findings: not the same program, or not proved to be; for ``lint``: errors; for ``bench``: other results
 2     wrong use, or input that cannot be read; nothing was written
 3     a bug in commcc, among them a rewrite that did not pass its own verification
 130   interrupted
@@ -60,6 +60,7 @@ COMMANDS = {
     "explain": "commcc.cli.explain:command",
     "lint": "commcc.cli.lint:command",
     "verify": "commcc.cli.verify:command",
+    "bench": "commcc.cli.bench:command",
     "diff": "commcc.cli.diff:command",
     "convert": "commcc.cli.convert:command",
     "passes": "commcc.cli.passes:command",

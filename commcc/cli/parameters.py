@@ -43,6 +43,18 @@ def graph_argument(name: str = "graph", *, required: bool = True) -> click.Argum
     return click.Argument([name], type=kind, metavar=metavar, callback=_existing, required=required)
 
 
+def graphs_argument() -> click.Argument:
+    """Any number of graphs to read, also none."""
+
+    def existing(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+        for value in values:
+            _existing(ctx, parameter, value)
+        return values
+
+    kind = click.Path(path_type=str)
+    return click.Argument(["graphs"], type=kind, nargs=-1, required=False, metavar="[GRAPH]...", callback=existing)
+
+
 def _existing(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
     if value is None:
         return None

@@ -13,6 +13,8 @@
 - :mod:`commcc.replay.virtual`: all ranks in one process, in lock step
 - :mod:`commcc.replay.gloo`: real ranks, started by PyTorch's elastic launcher
 - :mod:`commcc.replay.compare`: what is different, where, and which changed sum explains it
+- :mod:`commcc.replay.bench`: graphs timed beside each other on real ranks
+- :mod:`commcc.replay.timing`: statistics of such times
 """
 
 from commcc.replay.layout import Layout, make_layout, read_groups

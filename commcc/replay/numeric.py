@@ -63,6 +63,11 @@ def verify_numeric(before: Program, after: Program, settings: Settings) -> Numer
     return _numeric(pair, settings, ran, time.perf_counter() - started)
 
 
+def judge_real(pair: Pair, settings: Settings, gaps: list[RankGaps]) -> Numeric:
+    """The verdict on what real ranks found that ran both programs for another purpose."""
+    return _numeric(pair, settings, _Ran(gaps), 0.0)
+
+
 class _Ran(NamedTuple):
     """What came of both runs. gaps: of each rank. failure: why AFTER could not be run, or None."""
 
@@ -116,8 +121,7 @@ def _on_virtual_ranks(pair: Pair, settings: Settings) -> _Ran:
 
 
 def _on_real_ranks(pair: Pair, before: Program, after: Program, settings: Settings) -> _Ran:
-    if not torch.distributed.is_available():
-        raise InputError("this PyTorch cannot start processes", hint="--virtual-ranks runs them all in this one")
+    require_processes("--virtual-ranks runs them all in this one")
     # Imported here: virtual ranks need no process groups.
     from commcc.replay.gloo.launch import RanksError, run_pair
 
@@ -130,6 +134,12 @@ def _on_real_ranks(pair: Pair, before: Program, after: Program, settings: Settin
         if program == "AFTER":
             return _Ran([], failure=f"AFTER: {reason}")
         raise before_fails(pair, node, reason) from error
+
+
+def require_processes(hint: str | None = None) -> None:
+    """Refuse where PyTorch has been built without process groups."""
+    if not torch.distributed.is_available():
+        raise InputError("this PyTorch cannot start processes", hint=hint)
 
 
 def before_fails(pair: Pair, node: str, reason: str) -> CommccError:
@@ -233,7 +243,7 @@ def _values(named: Collection[str]) -> str:
 def _check_memory(pair: Pair) -> None:
     """Refuse what cannot fit before anything is made."""
     peak = max(live_bytes(each.index).peak_bytes for each in (pair.old, pair.new))
-    needed, free = pair.layout.world * peak * (3 if pair.old.wide else 1), _free_bytes()
+    needed, free = pair.layout.world * peak * (3 if pair.old.wide else 1), free_bytes()
     if free is not None and needed > free:
         raise InputError(
             f"{pair.layout.world} virtual ranks need about {needed / 2**30:,.1f} GiB of memory, "
@@ -242,7 +252,7 @@ def _check_memory(pair: Pair) -> None:
         )
 
 
-def _free_bytes() -> int | None:
+def free_bytes() -> int | None:
     """Memory that can be had without swapping; None where the system does not say."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()

@@ -60,32 +60,42 @@ class Pair:
 
     def inputs(self, *, of: Prepared, made: Mapping[str, Any]) -> dict[str, Any]:
         """What a program is given, from what was ``made`` for the rank: what it writes is a copy of its own."""
-        return {
-            node.name: made[node.name].clone(memory_format=torch.preserve_format)
-            if node.name in of.written and isinstance(made[node.name], torch.Tensor)
-            else made[node.name]
-            for node in of.inputs
-        }
+        return own_inputs(of, made)
+
+
+def own_inputs(of: Prepared, made: Mapping[str, Any]) -> dict[str, Any]:
+    """A program's inputs out of all that were made, to be used once: those that it writes are copies."""
+    return {
+        node.name: made[node.name].clone(memory_format=torch.preserve_format)
+        if node.name in of.written and isinstance(made[node.name], torch.Tensor)
+        else made[node.name]
+        for node in of.inputs
+    }
 
 
 def make_pair(before: Program, after: Program, settings: Settings) -> Pair:
     """Prepare both programs; raises :class:`CommccError` for what cannot be run."""
     old = prepare(before, wide=settings.wide, hints=settings.hints)
     new = prepare(after, wide=settings.wide, hints=settings.hints)
-    _match(old, new)
+    match_inputs(old, new, ("BEFORE", "AFTER"))
     layout = make_layout([(each.program, each.index) for each in (old, new)], settings.ranks, settings.groups)
     maker = InputMaker(old, identify(old.index), layout, settings.seed, settings.hints)
+    return pair_of(old, new, layout, maker)
+
+
+def pair_of(old: Prepared, new: Prepared, layout: Layout, maker: InputMaker) -> Pair:
+    """Two programs that are prepared already, with a layout that fits both."""
     racing = early_reads(old.index, range(len(old.index)))
     return Pair(old, new, layout, maker, frozenset(old.index.names[copy] for _, copy in racing))
 
 
-def _match(old: Prepared, new: Prepared) -> None:
-    """Every input of AFTER must be one of BEFORE."""
+def match_inputs(old: Prepared, new: Prepared, names: tuple[str, str]) -> None:
+    """Every input of the new program must be one of the old one; names: what to call the two."""
     known = [node.name for node in old.inputs]
     unknown = [node.name for node in new.inputs if node.name not in set(known)]
     if unknown:
         raise InputError(
-            f"AFTER has an input '{unknown[0]}' that BEFORE has not{closest(unknown[0], known)}",
+            f"{names[1]} has an input '{unknown[0]}' that {names[0]} has not{closest(unknown[0], known)}",
             hint="inputs are matched by name; a rewrite keeps them",
         )
 

@@ -67,7 +67,7 @@ def run_pair(pair: Pair, before: Program, after: Program, settings: Settings) ->
         save(before, folder / "before.fx.txt")
         save(after, folder / "after.fx.txt")
         (folder / "settings.json").write_text(settings_text(settings), encoding="utf-8")
-        return [_gaps(each) for each in run_ranks(pair.layout.world, folder, settings.timeout)]
+        return [read_gaps(each) for each in run_ranks(pair.layout.world, folder, settings.timeout)]
 
 
 def run_ranks(
@@ -111,7 +111,8 @@ def run_ranks(
 _HINT = "the same run with --virtual-ranks needs no processes and shows values that are used too early"
 
 
-def _gaps(data: dict[str, Any]) -> RankGaps:
+def read_gaps(data: dict[str, Any]) -> RankGaps:
+    """A rank's comparison, as it wrote it."""
     gaps = tuple(ValueGap(**{**gap, "element": tuple(gap["element"])}) for gap in data["gaps"])
     return RankGaps(gaps, tuple(data["compared"]), data["nan"], tuple(data["infinite"]), tuple(data["zero"]))
 

@@ -14,7 +14,7 @@ import sys
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -29,20 +29,30 @@ from commcc.replay.virtual import StepError
 from commcc.serialization import load
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from commcc.replay.layout import Layout
     from commcc.terms import Json
+
+S = TypeVar("S", bound=Settings)
 
 EXIT_FAILED = 3
 
 
 def main() -> None:
     """Run the rank that the environment names, and exit with 0 when there is a comparison."""
+    serve(_run, Settings)
+
+
+def serve(work: Callable[[Path, int, S, Watch], dict[str, Json]], kind: type[S]) -> None:
+    """Do one rank's work and write down what it found or why it failed; kind: of the settings in the folder."""
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     file = folder / f"rank{rank}.json"
-    settings = read_settings((folder / "settings.json").read_text(encoding="utf-8"))
+    settings = read_settings((folder / "settings.json").read_text(encoding="utf-8"), kind)
     torch.set_num_threads(1)
     watch = Watch(settings.timeout, file)
     try:
-        found = _run(folder, rank, settings, watch)
+        found = work(folder, rank, settings, watch)
     except Exception as error:
         text = error.render() if isinstance(error, CommccError) else f"{type(error).__name__}: {error}"
         node = error.node if isinstance(error, StepError) else None
@@ -57,9 +67,7 @@ def _run(folder: Path, rank: int, settings: Settings, watch: Watch) -> dict[str,
     programs = [load(folder / f"{name}.fx.txt") for name in ("before", "after")]
     pair = make_pair(programs[0], programs[1], settings)
     made = pair.maker.of_rank(rank)
-    watch.stage("waiting for the other ranks")
-    dist.init_process_group("gloo", timeout=timedelta(seconds=settings.timeout))
-    bind_groups(pair.layout, rank, settings.timeout)
+    join(pair.layout, rank, settings.timeout, watch)
     results = []
     for name, prepared in (("BEFORE", pair.old), ("AFTER", pair.new)):
         watch.program = name
@@ -72,12 +80,20 @@ def _run(folder: Path, rank: int, settings: Settings, watch: Watch) -> dict[str,
     return asdict(gaps)
 
 
+def join(layout: Layout, rank: int, timeout: float, watch: Watch) -> None:
+    """Wait for the other ranks, and make the graphs' groups."""
+    watch.stage("waiting for the other ranks")
+    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+    bind_groups(layout, rank, timeout)
+
+
 def settings_text(settings: Settings) -> str:
     """Settings as the worker reads them."""
     return json.dumps({**asdict(settings), "groups": dict(settings.groups), "hints": dict(settings.hints)})
 
 
-def read_settings(text: str) -> Settings:
+def read_settings(text: str, kind: type[S]) -> S:
+    """What :func:`settings_text` wrote, of settings of this kind."""
     data: dict[str, Any] = json.loads(text)
     groups = {name: tuple(map(tuple, parts)) for name, parts in data.pop("groups").items()}
-    return Settings(**data, groups=groups)
+    return kind(**data, groups=groups)

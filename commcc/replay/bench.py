@@ -1,0 +1,203 @@
+"""Graphs timed beside each other on real ranks: the same inputs, repetitions in turns, the same results.
+
+    found = bench([("before", old), ("after", new)], BenchSettings(ranks=2, repeat=20))
+    found.graphs[0].wall.median           # nanoseconds of the slowest rank
+    found.others[0].times.verdict         # 'faster', 'slower' or 'not distinguishable' from the first
+    found.others[0].numeric.status        # 'equal': what it gives back is the same to the bit
+
+Everything that can be refused is refused before a rank is started.
+
+Limits: CPU ranks with gloo, on one machine, whose times say little about another device. Nodes are called one by one
+from Python.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commcc.replay.bench_set import BenchSettings, check, graph_file, make_set
+from commcc.replay.numeric import judge_real
+from commcc.replay.pair import pair_of
+from commcc.replay.timing import Comparison, Spread, compare_times, slowest, spread
+from commcc.serialization import save
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from commcc.program import Program
+    from commcc.replay.bench_set import GraphSet
+    from commcc.replay.verdict import Numeric
+    from commcc.terms import Json
+
+_WORKER = "commcc.replay.gloo.bench_worker"
+_HINT = "--timeout allows more seconds; commcc verify BEFORE AFTER --numeric runs graphs without processes"
+
+
+@dataclass(frozen=True)
+class RankTimes:
+    """One graph on one rank, nanoseconds by repetition. exposed_ns: in waits. peak_bytes: None where unknown."""
+
+    wall_ns: tuple[int, ...]
+    exposed_ns: tuple[int, ...]
+    peak_bytes: int | None
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "wall_ms": _milliseconds(spread(self.wall_ns)),
+            "exposed_ms": _milliseconds(spread(self.exposed_ns)),
+            "peak_bytes": self.peak_bytes,
+        }
+
+
+@dataclass(frozen=True)
+class GraphTimes:
+    """One graph on all ranks; of each repetition the rank counts that takes longest, or waits longest."""
+
+    name: str
+    ranks: tuple[RankTimes, ...]
+
+    @cached_property
+    def samples(self) -> list[float]:
+        """Nanoseconds of the slowest rank, by repetition."""
+        return slowest([rank.wall_ns for rank in self.ranks])
+
+    @property
+    def wall(self) -> Spread:
+        return spread(self.samples)
+
+    @property
+    def exposed(self) -> Spread:
+        return spread(slowest([rank.exposed_ns for rank in self.ranks]))
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The largest of all ranks."""
+        return max((rank.peak_bytes for rank in self.ranks if rank.peak_bytes is not None), default=None)
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "name": self.name,
+            "wall_ms": _milliseconds(self.wall),
+            "exposed_ms": _milliseconds(self.exposed),
+            "peak_bytes": self.peak_bytes,
+            "samples_ms": [_ms(sample) for sample in self.samples],
+            "ranks": [rank.to_json() for rank in self.ranks],
+        }
+
+
+@dataclass(frozen=True)
+class Other:
+    """One graph against the first: its times, and what it gives back."""
+
+    number: int
+    times: Comparison
+    numeric: Numeric
+
+    def to_json(self) -> dict[str, Json]:
+        results = self.numeric.to_json()
+        del results["seconds"]  # these runs were not timed
+        return {"graph": self.number, "against": 1, **self.times.to_json(), "results": results}
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What was measured. seconds: of all of it, with the start of the ranks."""
+
+    graphs: tuple[GraphTimes, ...]
+    others: tuple[Other, ...]
+    settings: BenchSettings
+    notes: tuple[str, ...]
+    seconds: float
+
+    @property
+    def fine(self) -> bool:
+        """Whether all graphs give back the same, as far as can be asked."""
+        return all(other.numeric.fine for other in self.others)
+
+    def to_json(self) -> dict[str, Json]:
+        settings = self.settings
+        return {
+            "ranks": len(self.graphs[0].ranks),
+            "backend": "gloo",
+            "device": "cpu",
+            "seed": settings.seed,
+            "warmup": settings.warmup,
+            "repeat": settings.repeat,
+            "graphs": [each.to_json() for each in self.graphs],
+            "comparisons": [other.to_json() for other in self.others],
+            "notes": list(self.notes),
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def bench(named: Sequence[tuple[str, Program]], settings: BenchSettings) -> Benchmark:
+    """Time the graphs, each given with the name to show. Raises :class:`CommccError` where they cannot be run."""
+    started = time.perf_counter()
+    settings = replace(settings, graphs=len(named))
+    programs = [program for _, program in named]
+    graphs = make_set(programs, settings)
+    check(graphs, settings)
+    found = _on_ranks(graphs, programs, settings)
+    times = tuple(_times(name, [rank["graphs"][n] for rank in found]) for n, (name, _) in enumerate(named))
+    others = tuple(_other(n, graphs, times, found, settings) for n in range(1, len(named)))
+    fused = ("fused ops of tensor parallelism are run as the plain ops they stand for",)
+    unfolded = fused if any(each.unfolded for each in graphs.prepared) else ()
+    notes = (*graphs.layout.assumed, *graphs.maker.assumed, *unfolded, *_crowded(graphs.layout.world))
+    return Benchmark(times, others, settings, notes, time.perf_counter() - started)
+
+
+def _crowded(world: int) -> tuple[str, ...]:
+    """A remark where ranks have to take turns on the cores that this process may use."""
+    # Not every system has it; what there is then is the number of all cores.
+    usable = getattr(os, "sched_getaffinity", None)
+    cores = len(usable(0)) if usable is not None else os.cpu_count() or world
+    told = f"{world} ranks share {cores} {'core' if cores == 1 else 'cores'}: times are more of turns than of work"
+    return (told,) if world > cores else ()
+
+
+def _on_ranks(graphs: GraphSet, programs: Sequence[Program], settings: BenchSettings) -> list[dict[str, Any]]:
+    """What each rank wrote down."""
+    # Imported here: what a graph can be refused for needs no process groups.
+    from commcc.replay.gloo.launch import RanksError, run_ranks
+    from commcc.replay.gloo.worker import settings_text
+
+    with tempfile.TemporaryDirectory(prefix="commcc-bench-") as name:
+        folder = Path(name)
+        for number, program in enumerate(programs, 1):
+            save(program, folder / graph_file(number))
+        (folder / "settings.json").write_text(settings_text(settings), encoding="utf-8")
+        try:
+            return run_ranks(graphs.layout.world, folder, settings.timeout, worker=_WORKER)
+        except RanksError as error:
+            raise RanksError(error.what, hint=_HINT, failed=error.failed) from error
+
+
+def _times(name: str, ranks: Sequence[dict[str, Any]]) -> GraphTimes:
+    return GraphTimes(
+        name,
+        tuple(RankTimes(tuple(r["wall_ns"]), tuple(r["exposed_ns"]), r["peak_bytes"]) for r in ranks),
+    )
+
+
+def _other(
+    number: int, graphs: GraphSet, times: Sequence[GraphTimes], found: list[dict[str, Any]], settings: BenchSettings
+) -> Other:
+    from commcc.replay.gloo.launch import read_gaps
+
+    pair = pair_of(graphs.prepared[0], graphs.prepared[number], graphs.layout, graphs.maker)
+    numeric = judge_real(pair, settings, [read_gaps(rank["gaps"][number - 1]) for rank in found])
+    return Other(number + 1, compare_times(times[0].samples, times[number].samples), numeric)
+
+
+def _milliseconds(found: Spread) -> dict[str, Json]:
+    return {key: _ms(ns) for key, ns in (("median", found.median), ("p10", found.p10), ("p90", found.p90))}
+
+
+def _ms(ns: float) -> float:
+    return round(ns / 1e6, 6)

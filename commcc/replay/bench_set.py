@@ -1,0 +1,104 @@
+"""Graphs made ready to be timed beside each other: one layout, and the first one's inputs for all, by name.
+
+    graphs = make_set(programs, BenchSettings(ranks=2))
+    check(graphs, BenchSettings(ranks=2))       # raises for what would fail only once ranks run
+
+Every rank makes the same set from the same files and settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commcc.collectives import identify
+from commcc.errors import InputError
+from commcc.memory import live_bytes
+from commcc.replay.inputs import InputMaker
+from commcc.replay.layout import make_layout
+from commcc.replay.numeric import MOST_BY_DEFAULT, free_bytes, require_processes
+from commcc.replay.pair import Settings, match_inputs
+from commcc.replay.prepare import prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from commcc.program import Program
+    from commcc.replay.layout import Layout
+    from commcc.replay.prepare import Prepared
+
+#: What a rank needs before it has any tensor: PyTorch (measured, 2.13 for CPUs: 0.33 GB).
+_RANK_BYTES = 330_000_000
+
+
+@dataclass(frozen=True)
+class BenchSettings(Settings):
+    """How to time. repeat: repetitions that count, of each graph. warmup: those before. graphs: how many there are."""
+
+    real: bool = True
+    repeat: int = 20
+    warmup: int = 3
+    graphs: int = 1
+
+
+@dataclass(frozen=True)
+class GraphSet:
+    """Prepared graphs, the ranks, and what makes their inputs."""
+
+    prepared: tuple[Prepared, ...]
+    layout: Layout
+    maker: InputMaker
+
+
+def graph_file(number: int) -> str:
+    """Where a rank finds a graph; the first has number 1."""
+    return f"graph{number}.fx.txt"
+
+
+def make_set(programs: Sequence[Program], settings: BenchSettings) -> GraphSet:
+    """Prepare all graphs; raises :class:`CommccError` for what cannot be run."""
+    prepared = tuple(prepare(program, hints=settings.hints) for program in programs)
+    first = prepared[0]
+    for number, each in enumerate(prepared[1:], 2):
+        match_inputs(first, each, ("graph 1", f"graph {number}"))
+    layout = make_layout([(each.program, each.index) for each in prepared], settings.ranks, settings.groups)
+    maker = InputMaker(first, identify(first.index), layout, settings.seed, settings.hints)
+    return GraphSet(prepared, layout, maker)
+
+
+def check(graphs: GraphSet, settings: BenchSettings) -> None:
+    """Refuse, before any rank is started, what would fail on the ranks. Raises :class:`InputError`."""
+    require_processes()
+    world = graphs.layout.world
+    if settings.ranks is None and world > MOST_BY_DEFAULT:
+        raise InputError(
+            f"the graph is for {world} ranks; at most {MOST_BY_DEFAULT} are started when nobody says how many",
+            hint=f"--nproc {world} starts all of them on this machine",
+        )
+    for number, each in enumerate(graphs.prepared, 1):
+        _check_collectives(number, each)
+    _check_memory(graphs)
+    graphs.maker.of_rank(0)
+
+
+def _check_collectives(number: int, prepared: Prepared) -> None:
+    """What gloo refuses when it runs."""
+    for each in identify(prepared.index).collectives:
+        average = each.reduction == "avg" and each.dtype.startswith(("int", "uint"))
+        if each.dtype.startswith("float8") or average:
+            what = f"an average of {each.dtype}" if average else each.dtype
+            raise InputError(
+                f"graph {number}: node '{prepared.index.names[each.launch]}' sends {what}, which gloo cannot",
+                hint="commcc verify --numeric runs it on virtual ranks, without times",
+            )
+
+
+def _check_memory(graphs: GraphSet) -> None:
+    """All ranks are on this machine: each has PyTorch and what the largest graph keeps."""
+    world, free = graphs.layout.world, free_bytes()
+    needed = world * (_RANK_BYTES + max(live_bytes(each.index).peak_bytes for each in graphs.prepared))
+    if free is not None and needed > free:
+        raise InputError(
+            f"{world} ranks need about {needed / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are free",
+            hint="capture a smaller model, with fewer ranks or shorter inputs; its graph has the same structure",
+        )

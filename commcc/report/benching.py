@@ -1,0 +1,111 @@
+"""What ``commcc bench`` says: a row for each graph, a verdict for each but the first, ranks on demand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from commcc.report.console import make_table
+from commcc.report.documents import document
+from commcc.report.units import milliseconds, plural, printable, share, size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import RenderableType
+
+    from commcc.replay.bench import Benchmark
+    from commcc.report.console import Section
+    from commcc.terms import Json
+
+_STYLES = {"faster": "bold green", "slower": "bold red", "not distinguishable": "bold yellow"}
+_RESULTS = {
+    "equal": "the results are the same to the bit",
+    "within tolerance": "the results are the same within rounding",
+    "inconclusive": "the results of graph 1 are partly no numbers, so that equality proves nothing",
+    "different": "the results are different",
+}
+_COLUMNS = ("median", "p10", "p90", "exposed", "of it", "peak memory")
+
+
+def benchmark(graphs: list[str], found: Benchmark) -> dict[str, Json]:
+    """The JSON of a bench; ``inputs`` is empty for the small graph."""
+    return document("bench", inputs=list(graphs), **found.to_json())
+
+
+def brief(data: Mapping[str, Any]) -> str:
+    """On one line: verdicts, or the one graph's time."""
+    if not data["comparisons"]:
+        return f"{milliseconds(data['graphs'][0]['wall_ms']['median'])}"
+    return "; ".join(
+        f"graph {each['graph']} {each['verdict']} ({each['ratio']:.3f}), results {each['results']['status']}"
+        for each in data["comparisons"]
+    )
+
+
+def view(data: Mapping[str, Any], *, ranks: bool = False) -> list[RenderableType]:
+    """Graphs, verdicts, remarks; with ``ranks`` every rank as well."""
+    where = f"{plural(data['ranks'], 'rank')} on {data['device']} with {data['backend']}"
+    heading = f"{where}, {plural(data['repeat'], 'repetition')} in turns, seed {data['seed']}"
+    table = make_table(heading, "", "graph", *_COLUMNS, numbers=_COLUMNS)
+    for number, graph in enumerate(data["graphs"], 1):
+        _row(table, (str(number), graph["name"]), graph)
+    shown: list[RenderableType] = [table]
+    if ranks:
+        shown += ["", _ranks(data)]
+    shown.append("")
+    for each in data["comparisons"]:
+        shown += _comparison(each)
+    shown.append(Text(_explanation(data), style="dim"))
+    return shown + [Text(f"- {printable(note)}", style="dim") for note in data["notes"]]
+
+
+def _row(table: Section, names: tuple[str, ...], times: Mapping[str, Any]) -> None:
+    wall, exposed = times["wall_ms"], times["exposed_ms"]["median"]
+    table.add_text(
+        *names,
+        milliseconds(wall["median"]),
+        milliseconds(wall["p10"]),
+        milliseconds(wall["p90"]),
+        milliseconds(exposed),
+        share(exposed / wall["median"]),
+        size(times["peak_bytes"]),
+    )
+
+
+def _ranks(data: Mapping[str, Any]) -> Section:
+    table = make_table("every rank", "graph", "rank", *_COLUMNS, numbers=("rank", *_COLUMNS))
+    for number, graph in enumerate(data["graphs"], 1):
+        for rank, times in enumerate(graph["ranks"]):
+            _row(table, (str(number), str(rank)), times)
+    return table
+
+
+def _comparison(each: Mapping[str, Any]) -> list[RenderableType]:
+    against = f"graph {each['graph']} against graph {each['against']}"
+    results, status = each["results"], each["results"]["status"]
+    lines = [
+        Text(f"{against}: {each['verdict']}, {each['ratio']:.3f} times its time", style=_STYLES[each["verdict"]]),
+        Text(f"  {_interval(each)}"),
+        Text(
+            f"  {_RESULTS[status]} ({plural(results['compared'], 'value')} of each rank)",
+            style="" if status in ("equal", "within tolerance") else "bold red",
+        ),
+    ]
+    if status == "different":
+        worst = results["values"][0]["name"] if results["values"] else "everything"
+        lines.append(Text(printable(f"  {worst} is; commcc verify --numeric says where it comes from")))
+    return [*lines]
+
+
+def _interval(each: Mapping[str, Any]) -> str:
+    if each["low"] is None:
+        return f"{plural(each['pairs'], 'pair')} of runs are too few for an interval; 6 are enough"
+    interval = f"{each['low']:.3f} to {each['high']:.3f}"
+    return f"median ratio {interval} with {share(each['confidence'])} confidence, from {each['pairs']} pairs of runs"
+
+
+def _explanation(data: Mapping[str, Any]) -> str:
+    slowest = "times are those of the slowest rank of each repetition; " if data["ranks"] > 1 else ""
+    return f"{slowest}exposed: time in waits for communication; {data['seconds']:.1f} s in all"
