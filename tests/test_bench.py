@@ -15,10 +15,10 @@ from commcc.cli.main import run
 from commcc.errors import CommccError, InputError
 from commcc.program import ProcessGroup
 from commcc.replay import Settings, bench_set, verify_numeric
-from commcc.replay.bench import Benchmark, GraphTimes, RankTimes
+from commcc.replay.bench import Benchmark, GraphTimes, RankTimes, bench
 from commcc.replay.bench_set import BenchSettings, check, make_set
 from commcc.replay.demo import PASSES, demo_pair, demo_text
-from commcc.replay.gloo import bench_worker
+from commcc.replay.gloo import bench_worker, launch
 from commcc.replay.gloo.worker import read_settings, settings_text
 from commcc.report import benching
 from commcc.report.console import make_console
@@ -197,6 +197,20 @@ def test_without_a_graph_the_small_one_is_run(capsys, monkeypatch):
     names = ["a small graph", f"after {PASSES}"]
     assert asked == [(names, 2, 20), (names, 3, 7)]
     assert capsys.readouterr().out == "2.000 ms\n" * 2
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_more_time_is_suggested_to_those_who_ran_out_of_it(monkeypatch, late):
+    def ended(*_arguments, **_options):
+        error = launch.RanksError("it ended", hint="something about virtual ranks")
+        error.late = late
+        raise error
+
+    monkeypatch.setattr(launch, "run_ranks", ended)
+    with pytest.raises(launch.RanksError) as caught:
+        bench([("g", reduced())], BenchSettings(ranks=2))
+    assert ("--timeout allows more seconds" in str(caught.value)) is late
+    assert "virtual" not in str(caught.value)
 
 
 # The report

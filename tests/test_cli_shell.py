@@ -141,7 +141,7 @@ def completions(words: str, at: int) -> list[str]:
 
 
 def test_shell_completion():
-    assert completions("commcc b", 1) == ["bucket"]
+    assert completions("commcc b", 1) == ["bucket", "bench"]
     assert completions("commcc bucket --max-t", 2) == ["--max-topo-span"]
     assert completions("commcc bucket --groups p", 3) == ["primary"]
 

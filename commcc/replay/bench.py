@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from commcc.terms import Json
 
 _WORKER = "commcc.replay.gloo.bench_worker"
-_HINT = "--timeout allows more seconds; commcc verify BEFORE AFTER --numeric runs graphs without processes"
+_HINT = "commcc verify BEFORE AFTER --numeric runs graphs without processes"
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,8 @@ def _on_ranks(graphs: GraphSet, programs: Sequence[Program], settings: BenchSett
         try:
             return run_ranks(graphs.layout.world, folder, settings.timeout, worker=_WORKER)
         except RanksError as error:
-            raise RanksError(error.what, hint=_HINT, failed=error.failed) from error
+            more = "--timeout allows more seconds; " if error.late else ""
+            raise RanksError(error.what, hint=more + _HINT, failed=error.failed) from error
 
 
 def _times(name: str, ranks: Sequence[dict[str, Any]]) -> GraphTimes:

@@ -48,12 +48,14 @@ class RanksError(CommccError):
     """Ranks that ended without a result: one died, one failed, or the time was up.
 
     failed: ``(program, node, reason)`` where a node of BEFORE or AFTER raised, None for everything else.
+    late: whether the time was up.
     """
 
     exit_code = 1
 
     def __init__(self, what: str, *, hint: str | None = None, failed: tuple[str, str, str] | None = None) -> None:
         self.failed = failed
+        self.late = False
         super().__init__(what, hint=hint)
 
 
@@ -137,7 +139,9 @@ def _explained(folder: Path, ranks: int, error: ChildFailedError) -> RanksError:
     late = {rank: words for rank, words in said.items() if "timeout" in words}
     killed = next((rank for rank, code in silent.items() if code < 0), None)
     if killed is None and late:
-        return RanksError(f"not done after {next(iter(late.values()))['timeout']:g} s{_last_words(late)}", hint=_HINT)
+        found = RanksError(f"not done after {next(iter(late.values()))['timeout']:g} s{_last_words(late)}", hint=_HINT)
+        found.late = True
+        return found
     ended = killed if killed is not None else next((rank for rank, code in silent.items() if code > 0), None)
     if ended is not None:
         text = f"rank {ended} {_ended(codes[ended])}{_last_output(folder, ended)}"
