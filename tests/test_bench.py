@@ -7,11 +7,13 @@ import re
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from commcc.cli.main import run
+from commcc.cost import load_model
 from commcc.errors import CommccError, InputError
 from commcc.program import ProcessGroup
 from commcc.replay import Settings, bench_set, verify_numeric
@@ -23,12 +25,14 @@ from commcc.replay.gloo.worker import read_settings, settings_text
 from commcc.report import benching
 from commcc.report.console import make_console
 from commcc.serialization import save
+from commcc.snapshot import take
 from tests.test_replay_numeric import copied, sample
 from tests.verify_graphs import Graph
 
 aten, c10d = torch.ops.aten, torch.ops._c10d_functional
 SAMPLES = Path(__file__).parents[1] / "sample_graphs"
 BEFORE = SAMPLES / "tiny_llama_fsdp2_bw.fx.txt.gz"
+PREDICTED = SimpleNamespace(step_ns=500_000, exposed_ns=200_000)  # of a Timeline, what the report needs
 TWO = {"0": ProcessGroup("0", 2, (0, 1))}
 
 
@@ -62,6 +66,14 @@ def preflight(*programs, **settings):
 
 def test_what_can_run_is_not_refused():
     preflight(reduced(), reduced(), ranks=2)
+    preflight(reduced(torch.int64), reduced(torch.bfloat16, "avg"), ranks=2)
+
+
+def test_refused_for_an_input_without_a_value():
+    g = Graph()
+    g.value("odd", (1, 2))
+    with pytest.raises(InputError, match="no value for input 'odd' can be worked out: a tuple cannot be made up"):
+        preflight(g.program(g.reduce(g.input("x", 8), "sum"), groups=TWO), ranks=2)
 
 
 @pytest.mark.parametrize(
@@ -126,6 +138,21 @@ def test_inputs_are_as_they_were_before_every_run(monkeypatch):
     assert (len(found["wall_ns"]), found["exposed_ns"]) == (2, [0, 0])
 
 
+def test_graphs_take_turns_and_warm_ups_do_not_count():
+    done = []
+
+    class Counted:
+        def __init__(self, name):
+            self.name, self.watch = name, Watch()
+
+        def sample(self, made, *, keep):
+            done.append((self.name, self.watch.program, keep))
+
+    bench_worker._in_turns([Counted("A"), Counted("B")], {}, BenchSettings(repeat=2, warmup=1))
+    turn = [("A", "graph 1"), ("B", "graph 2")]
+    assert done == [(*each, keep) for keep in (False, True, True) for each in turn]
+
+
 class Watch:
     program = None
 
@@ -180,7 +207,7 @@ def test_the_small_graph_is_as_wide_as_all_shards(ranks):
     text = demo_text(ranks)
     rows, width = map(int, re.search(r"primals_1: .f32\[(\d+), (\d+)\]", text).groups())
     assert rows * ranks == width
-    assert width >= 128
+    assert 128 <= width < 128 + ranks
     assert text.count(f", {ranks}, '0')") == 17
 
 
@@ -188,14 +215,31 @@ def test_without_a_graph_the_small_one_is_run(capsys, monkeypatch):
     asked = []
 
     def measured(named, settings):
-        asked.append(([name for name, _ in named], settings.ranks, settings.repeat))
+        asked.append(([name for name, _ in named], settings))
         return benchmark([2_000_000] * 3)
 
     monkeypatch.setattr("commcc.replay.bench.bench", measured)
     assert run(["bench", "-q"]) == 0
-    assert run(["bench", "-q", "--nproc", "3", "--repeat", "7"]) == 0
+    more = [
+        "--nproc",
+        "3",
+        "--repeat",
+        "7",
+        "--warmup",
+        "1",
+        "--seed",
+        "5",
+        "--timeout",
+        "9",
+        "--groups",
+        "0=0-2",
+        "--hint",
+        "u*=4",
+    ]
+    assert run(["bench", "-q", *more]) == 0
     names = ["a small graph", f"after {PASSES}"]
-    assert asked == [(names, 2, 20), (names, 3, 7)]
+    told = BenchSettings(3, seed=5, timeout=9, groups={"0": ((0, 1, 2),)}, hints={"u*": 4}, repeat=7, warmup=1)
+    assert asked == [(names, BenchSettings(2)), (names, told)]
     assert capsys.readouterr().out == "2.000 ms\n" * 2
 
 
@@ -218,7 +262,7 @@ def test_more_time_is_suggested_to_those_who_ran_out_of_it(monkeypatch, late):
 
 def benchmark(*walls):
     graphs = tuple(
-        GraphTimes(name, (RankTimes(tuple(wall), (1_000_000,) * len(wall), 2 << 20),) * 2)
+        GraphTimes(name, (RankTimes(tuple(wall), (1_000_000,) * len(wall), 2 << 20),) * 2, PREDICTED)
         for name, wall in zip("abc", walls, strict=False)
     )
     return Benchmark(graphs, (), BenchSettings(repeat=len(walls[0])), ("a remark",), 1.5)
@@ -232,7 +276,7 @@ def printed(capsys, data, **options):
 
 
 def test_the_slowest_rank_of_each_repetition_counts():
-    times = GraphTimes("g", (RankTimes((1, 9, 3), (1, 1, 1), 7), RankTimes((4, 2, 3), (2, 0, 0), None)))
+    times = GraphTimes("g", (RankTimes((1, 9, 3), (1, 1, 1), 7), RankTimes((4, 2, 3), (2, 0, 0), None)), PREDICTED)
     assert times.samples == [4, 9, 3]
     assert (times.wall.median, times.exposed.median, times.peak_bytes) == (4, 1, 7)
 
@@ -241,9 +285,10 @@ def test_one_graph_has_times_and_no_verdict(capsys):
     data = benching.benchmark(["a"], benchmark([2_000_000] * 3))
     out = printed(capsys, data)
     assert "2 ranks on cpu with gloo, 3 repetitions in turns, seed 0" in out
-    assert "1  a      2.000 ms  2.000 ms  2.000 ms  1.000 ms  50.0 %      2.0 MiB" in out
+    assert "1  a      2.000 ms  2.000 ms  2.000 ms  1.000 ms  50.0 %      2.0 MiB   0.500 ms" in out
     assert "against" not in out
     assert "- a remark" in out
+    assert data["graphs"][0]["predicted"] == {"cost": "laptop-cpu", "step_ms": 0.5, "exposed_ms": 0.2}
     assert benching.brief(data) == "2.000 ms"
     assert printed(capsys, data, ranks=True).count("50.0 %") == 3
 
@@ -273,6 +318,8 @@ def test_three_graphs_in_turns(capsys, tmp_path):
     ratio = [b / a for a, b in zip(*(found["graphs"][n]["samples_ms"] for n in (0, 1)), strict=True)]
     assert found["comparisons"][0]["low"] == pytest.approx(min(ratio), rel=1e-3)
     assert found["comparisons"][0]["pairs"] == 6
+    predicted = [take(program, load_model("laptop-cpu")).prediction.to_json() for program in (before, merged)]
+    assert [each["predicted"]["step_ms"] for each in found["graphs"][:2]] == [each["step_ms"] for each in predicted]
     out = printed(capsys, found)
     assert "  the results are the same to the bit (7 values of each rank)" in out
     assert "commcc verify --numeric says where it comes from" in out
@@ -282,13 +329,15 @@ def test_three_graphs_in_turns(capsys, tmp_path):
 @on_ranks
 def test_a_node_that_fails_on_the_ranks_is_one_line(capsys, tmp_path):
     """bitwise_not has no float kernel, which shows when it runs."""
-    g = Graph()
-    x = g.input("x", 8)
-    bad = g.program(g.reduce(g(aten.bitwise_not.default, x, val=x.meta["val"]), "sum"), groups=TWO)
+    programs = []
+    for op in (aten.neg.default, aten.bitwise_not.default):
+        g = Graph()
+        x = g.input("x", 8)
+        programs.append(g.program(g(op, x, val=x.meta["val"])))
     files = [tmp_path / "good.fx.txt", tmp_path / "bad.fx.txt"]
-    for program, file in zip((reduced(), bad), files, strict=True):
+    for program, file in zip(programs, files, strict=True):
         save(program, file)
-    code = run(["bench", *map(str, files), "--timeout", "100"])
+    code = run(["bench", *map(str, files), "--nproc", "1", "--timeout", "100"])
     out, err = capsys.readouterr()
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert "graph 2: node 'bitwise_not_default' (aten.bitwise_not) fails" in err

@@ -21,6 +21,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commcc.cost import load_model
+from commcc.predict import predict
 from commcc.replay.bench_set import BenchSettings, check, graph_file, make_set
 from commcc.replay.numeric import judge_real
 from commcc.replay.pair import pair_of
@@ -32,9 +34,13 @@ if TYPE_CHECKING:
 
     from commcc.program import Program
     from commcc.replay.bench_set import GraphSet
+    from commcc.replay.prepare import Prepared
     from commcc.replay.verdict import Numeric
+    from commcc.simulate import Timeline
     from commcc.terms import Json
 
+#: The cost model of processes on one machine's CPU that talk through gloo.
+MODEL = "laptop-cpu"
 _WORKER = "commcc.replay.gloo.bench_worker"
 _HINT = "commcc verify BEFORE AFTER --numeric runs graphs without processes"
 
@@ -57,10 +63,14 @@ class RankTimes:
 
 @dataclass(frozen=True)
 class GraphTimes:
-    """One graph on all ranks; of each repetition the rank counts that takes longest, or waits longest."""
+    """One graph on all ranks; of each repetition the rank counts that takes longest, or waits longest.
+
+    predicted: what the simulator says under the cost model :data:`MODEL`.
+    """
 
     name: str
     ranks: tuple[RankTimes, ...]
+    predicted: Timeline
 
     @cached_property
     def samples(self) -> list[float]:
@@ -87,6 +97,11 @@ class GraphTimes:
             "exposed_ms": _milliseconds(self.exposed),
             "peak_bytes": self.peak_bytes,
             "samples_ms": [_ms(sample) for sample in self.samples],
+            "predicted": {
+                "cost": MODEL,
+                "step_ms": _ms(self.predicted.step_ns),
+                "exposed_ms": _ms(self.predicted.exposed_ns),
+            },
             "ranks": [rank.to_json() for rank in self.ranks],
         }
 
@@ -144,7 +159,9 @@ def bench(named: Sequence[tuple[str, Program]], settings: BenchSettings) -> Benc
     graphs = make_set(programs, settings)
     check(graphs, settings)
     found = _on_ranks(graphs, programs, settings)
-    times = tuple(_times(name, [rank["graphs"][n] for rank in found]) for n, (name, _) in enumerate(named))
+    times = tuple(
+        _times(name, graphs.prepared[n], [r["graphs"][n] for r in found]) for n, (name, _) in enumerate(named)
+    )
     others = tuple(_other(n, graphs, times, found, settings) for n in range(1, len(named)))
     fused = ("fused ops of tensor parallelism are run as the plain ops they stand for",)
     unfolded = fused if any(each.unfolded for each in graphs.prepared) else ()
@@ -179,11 +196,9 @@ def _on_ranks(graphs: GraphSet, programs: Sequence[Program], settings: BenchSett
             raise RanksError(error.what, hint=more + _HINT, failed=error.failed) from error
 
 
-def _times(name: str, ranks: Sequence[dict[str, Any]]) -> GraphTimes:
-    return GraphTimes(
-        name,
-        tuple(RankTimes(tuple(r["wall_ns"]), tuple(r["exposed_ns"]), r["peak_bytes"]) for r in ranks),
-    )
+def _times(name: str, prepared: Prepared, ranks: Sequence[dict[str, Any]]) -> GraphTimes:
+    found = tuple(RankTimes(tuple(r["wall_ns"]), tuple(r["exposed_ns"]), r["peak_bytes"]) for r in ranks)
+    return GraphTimes(name, found, predict(prepared.index, load_model(MODEL)).timeline)
 
 
 def _other(

@@ -48,23 +48,23 @@ def view(data: Mapping[str, Any], *, ranks: bool = False) -> list[RenderableType
     """Graphs, verdicts, remarks; with ``ranks`` every rank as well."""
     where = f"{plural(data['ranks'], 'rank')} on {data['device']} with {data['backend']}"
     heading = f"{where}, {plural(data['repeat'], 'repetition')} in turns, seed {data['seed']}"
-    table = make_table(heading, "", "graph", *_COLUMNS, numbers=_COLUMNS)
+    table = make_table(heading, "", "graph", *_COLUMNS, "predicted", numbers=(*_COLUMNS, "predicted"))
     for number, graph in enumerate(data["graphs"], 1):
-        _row(table, (str(number), graph["name"]), graph)
+        table.add_text(str(number), graph["name"], *_cells(graph), milliseconds(graph["predicted"]["step_ms"]))
     shown: list[RenderableType] = [table]
     if ranks:
         shown += ["", _ranks(data)]
     shown.append("")
     for each in data["comparisons"]:
         shown += _comparison(each)
-    shown.append(Text(_explanation(data), style="dim"))
+    shown += [Text(line, style="dim") for line in _explanations(data)]
+    shown.append(Text(f"{data['seconds']:.1f} s in all", style="dim"))
     return shown + [Text(f"- {printable(note)}", style="dim") for note in data["notes"]]
 
 
-def _row(table: Section, names: tuple[str, ...], times: Mapping[str, Any]) -> None:
+def _cells(times: Mapping[str, Any]) -> tuple[str, ...]:
     wall, exposed = times["wall_ms"], times["exposed_ms"]["median"]
-    table.add_text(
-        *names,
+    return (
         milliseconds(wall["median"]),
         milliseconds(wall["p10"]),
         milliseconds(wall["p90"]),
@@ -78,7 +78,7 @@ def _ranks(data: Mapping[str, Any]) -> Section:
     table = make_table("every rank", "graph", "rank", *_COLUMNS, numbers=("rank", *_COLUMNS))
     for number, graph in enumerate(data["graphs"], 1):
         for rank, times in enumerate(graph["ranks"]):
-            _row(table, (str(number), str(rank)), times)
+            table.add_text(str(number), str(rank), *_cells(times))
     return table
 
 
@@ -106,6 +106,12 @@ def _interval(each: Mapping[str, Any]) -> str:
     return f"median ratio {interval} with {share(each['confidence'])} confidence, from {each['pairs']} pairs of runs"
 
 
-def _explanation(data: Mapping[str, Any]) -> str:
-    slowest = "times are those of the slowest rank of each repetition; " if data["ranks"] > 1 else ""
-    return f"{slowest}exposed: time in waits for communication; {data['seconds']:.1f} s in all"
+def _explanations(data: Mapping[str, Any]) -> list[str]:
+    """What the columns mean."""
+    slowest = ["times are those of the slowest rank of each repetition"] if data["ranks"] > 1 else []
+    model = data["graphs"][0]["predicted"]["cost"]
+    return [
+        *slowest,
+        "exposed: time in waits for communication",
+        f"predicted: simulated for {model}, not for this machine",
+    ]

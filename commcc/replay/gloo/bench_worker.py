@@ -26,7 +26,7 @@ from commcc.replay.serial import RankRun
 from commcc.serialization import load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from commcc.replay.gloo.watch import Watch
     from commcc.replay.prepare import Prepared, Step
@@ -47,15 +47,20 @@ def _run(folder: Path, rank: int, settings: BenchSettings, watch: Watch) -> dict
     join(graphs.layout, rank, settings.timeout, watch)
     benches = [_Bench(each, rank, settings.seed, watch) for each in graphs.prepared]
     gaps = _compared(benches, made, rank)
-    with no_collection():
-        for repetition in range(-settings.warmup, settings.repeat):
-            for number, bench in enumerate(benches, 1):
-                watch.program = f"graph {number}"
-                bench.sample(made, keep=repetition >= 0)
+    _in_turns(benches, made, settings)
     watch.stage("waiting for the other ranks to end")
     dist.barrier()
     dist.destroy_process_group()
     return {"graphs": [bench.to_json() for bench in benches], "gaps": gaps}
+
+
+@no_collection()
+def _in_turns(benches: Sequence[_Bench], made: dict[str, Any], settings: BenchSettings) -> None:
+    """Warm-ups, then what counts: A B A B, so that what changes with time changes for all."""
+    for repetition in range(-settings.warmup, settings.repeat):
+        for number, bench in enumerate(benches, 1):
+            bench.watch.program = f"graph {number}"
+            bench.sample(made, keep=repetition >= 0)
 
 
 def _compared(benches: list[_Bench], made: dict[str, Any], rank: int) -> list[Json]:
