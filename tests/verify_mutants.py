@@ -409,9 +409,10 @@ def other_splits(graph: fx.Graph, rng: random.Random) -> bool:
 
 
 def _waits(graph: fx.Graph) -> list[fx.Node]:
-    """Waits for a launch; a second wait changes nothing."""
+    """Waits for a launch that nothing else waits for; a second wait changes nothing."""
     launches = set(_launches(graph))
-    return [n for n in _calls(graph) if is_wait(n.target) and n.args[0] in launches]
+    waits = [n for n in _calls(graph) if is_wait(n.target) and n.args[0] in launches]
+    return [n for n in waits if not any(is_wait(user.target) for user in (*n.users, *n.args[0].users) if user is not n)]
 
 
 def no_wait(graph: fx.Graph, rng: random.Random) -> bool:
