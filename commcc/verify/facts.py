@@ -95,7 +95,7 @@ class Trace:
     structure: str = ""
     writers: dict[int, str] = field(default_factory=dict)
     written: dict[int, str] = field(default_factory=dict)
-    rows: dict[str, tuple[Size, str]] = field(default_factory=dict)
+    rows: dict[str, tuple[int, str]] = field(default_factory=dict)
     constants: dict[str, Value] = field(default_factory=dict)
     copies: int = 0
     launches: int = 0

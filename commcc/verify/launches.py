@@ -17,7 +17,6 @@ from commcc.verify.elements import BROADCAST, REDUCE, Over, counts, gather, poin
 from commcc.verify.facts import LAUNCH, OP, Step
 from commcc.verify.memory import Flight
 from commcc.verify.opfacts import facts_of
-from commcc.verify.places import Run, runs_of
 from commcc.verify.sizes import Undecidable, product
 from commcc.verify.strides import contiguous_strides, is_contiguous
 from commcc.verify.values import Meta, Shape, Tensor, Value, tensors_in
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from commcc.collective_table import CollectiveOp
+    from commcc.verify.places import Run
     from commcc.verify.trace import Tracer
 
 
@@ -151,12 +151,8 @@ def _in_place(tracer: Tracer, node: fx.Node, ends: tuple[Tensor, Tensor], group:
 
 def _run(tracer: Tracer, tensor: Tensor) -> Run:
     """The run of elements that a tensor is in its storage."""
-    owner = tracer.memory.storages[tensor.root].owner
-    if owner is None:
-        raise Undecidable("a storage that nobody owns")
-    places = [tracer.memory.where(each).content for each in (owner, tensor)]
-    runs = runs_of(tracer.table, *places)
-    if len(runs) != 1 or not all(isinstance(n, int) for n in runs[0][:2]) or runs[0].length == 0:
+    runs = tracer.memory.runs(tensor)
+    if len(runs) != 1 or runs[0].length == 0:
         raise Undecidable("it is not one run of elements")
     return runs[0]
 

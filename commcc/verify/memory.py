@@ -25,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from commcc.verify.places import spliced
+from commcc.verify.places import Run, runs_of, spliced
 from commcc.verify.sizes import Size, Undecidable, product
 from commcc.verify.values import Meta, Tensor
 
@@ -99,14 +99,11 @@ class Memory:
         if storage.writes == tensor.stamp:
             return tensor
         place = self.where(tensor)
-        seen = self._seen(tensor, storage)
-        if seen is not None:
-            return Tensor(
-                seen, tensor.meta, tensor.root, storage.writes, tensor.base, tensor.via, tensor.may_copy, place
-            )
-        numel: Size | None = None if tensor.shape is None else product(tensor.shape)
-        key = (LOAD, place.content, place.shape, tensor.dtype, self.version(tensor.root))
-        content = self._table.source(key, numel, tensor.dtype)
+        content = self._seen(tensor, storage)
+        if content is None:
+            numel: Size | None = None if tensor.shape is None else product(tensor.shape)
+            key = (LOAD, place.content, place.shape, tensor.dtype, self.version(tensor.root))
+            content = self._table.source(key, numel, tensor.dtype)
         return Tensor(
             content, tensor.meta, tensor.root, storage.writes, tensor.base, tensor.via, tensor.may_copy, place
         )
@@ -166,6 +163,13 @@ class Memory:
             return spliced(self._table, self._slot(owner).content, known, at.content, content)
         except Undecidable:
             return None
+
+    def runs(self, tensor: Tensor) -> list[Run]:
+        """The runs of elements that a tensor is in its storage; :class:`Undecidable` when that cannot be told."""
+        owner = self.storages[tensor.root].owner
+        if owner is None:
+            raise Undecidable("a storage that nobody owns")
+        return runs_of(self._table, self.where(owner).content, self.where(tensor).content)
 
     def where(self, tensor: Tensor) -> Tensor:
         """The tensor as a view of a storage whose elements are numbered: which of them it holds."""

@@ -26,9 +26,9 @@ MAX_RUNS = 1 << 12
 class Run(NamedTuple):
     """``length`` neighbouring elements of a storage from ``start``; ``taken``: how many of the view come before."""
 
-    start: Size
-    length: Size
-    taken: Size
+    start: int
+    length: int
+    taken: int
 
 
 def spliced(table: Terms, slot: int, old: int | None, at: int, new: int) -> int:

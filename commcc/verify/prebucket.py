@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING
 import torch
 
 from commcc.verify.elements import cast, reinterpret
+from commcc.verify.joins import cat
 from commcc.verify.layout import Leaf, intern, items_of
-from commcc.verify.shapes import COPY, Formed, known
+from commcc.verify.shapes import COPY, Formed, known, size_in
 from commcc.verify.sizes import Impossible, Size, Undecidable, product
+from commcc.verify.strides import contiguous_strides
+from commcc.verify.values import Tensor
 
 if TYPE_CHECKING:
     from commcc.verify.layout import Item
     from commcc.verify.shapes import Arguments
     from commcc.verify.table import Terms
-    from commcc.verify.values import Tensor
 
 UNDEFINED = "undefined"
 
@@ -66,3 +68,19 @@ def _elements(tensor: Tensor, out: torch.dtype, dtype: torch.dtype) -> Size:
 def _covers(groups: object, count: int) -> bool:
     """Whether groups of positions, divided by -1, name every input once; None is one group of all."""
     return groups is None or (isinstance(groups, tuple) and sorted(g for g in groups if g != -1) == list(range(count)))
+
+
+def scatter_buffer(table: Terms, a: Arguments) -> Formed:
+    """``_pre_bucket_reduce_scatter``: what a merged reduce-scatter sends, row by row."""
+    ranks, parts = size_in(a["group_size"]), []
+    if isinstance(ranks, int) and ranks < 1:
+        raise Impossible("a group of no ranks")
+    for tensor in a["rs_ins"]:
+        part, shape = known(tensor)
+        row = product(shape) // ranks
+        if row * ranks != product(shape):
+            raise Impossible("an input that does not divide by the group size")
+        strides = contiguous_strides((ranks, row))
+        parts.append(Tensor(part.content, part.meta._replace(shape=(ranks, row), strides=strides), part.root))
+    formed = cat(table, {"tensors": tuple(parts), "dim": 1})
+    return formed._replace(shape=(product(formed.shape),), strides=(1,))

@@ -12,15 +12,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from commcc.verify.places import Run, runs_of
-from commcc.verify.sizes import Size, Undecidable
+from commcc.verify.sizes import Undecidable
 from commcc.verify.values import Tensor
 
 if TYPE_CHECKING:
     from commcc.verify.causes import Pair
     from commcc.verify.facts import Output, Trace
     from commcc.verify.memory import Memory
-    from commcc.verify.table import Terms
+    from commcc.verify.places import Run
 
 #: ``input``, ``constant`` or ``output``, and its name or path; empty for what is not a tensor.
 Owner: TypeAlias = "tuple[str, str]"
@@ -101,23 +100,22 @@ def _apart(pair: Pair, owners: list[Owner], *, after: bool = False) -> list[Owne
             sharing.setdefault(output.value.root, []).append(output)
     first: dict[str, Owner] = {}
     for outputs in sharing.values():
-        for cluster in _clusters(pair.table, trace.memory, outputs):
+        for cluster in _clusters(trace.memory, outputs):
             first.update(dict.fromkeys(cluster, ("output", cluster[0])))
     return [first.get(o.path, owner) for o, owner in zip(trace.outputs, owners, strict=True)]
 
 
-def _clusters(table: Terms, memory: Memory, outputs: list[Output]) -> list[list[str]]:
+def _clusters(memory: Memory, outputs: list[Output]) -> list[list[str]]:
     """Paths of outputs in one storage, together where they overlap, directly or through others; in their order."""
     paths = [output.path for output in outputs]
     if len(paths) < 2:
         return [paths]
     try:
-        spans = [(run, i) for i, output in enumerate(outputs) for run in _runs(table, memory, output)]
+        spans = [(run, i) for i, output in enumerate(outputs) for run in _runs(memory, output)]
     except Undecidable:
         return [paths]
     leader = list(range(len(paths)))
-    end: Size = 0
-    last = 0
+    end, last = 0, 0
     for run, i in sorted(spans):
         if run.start < end:
             leader = _joined(leader, last, i)
@@ -134,14 +132,11 @@ def _joined(leader: list[int], first: int, second: int) -> list[int]:
     return leader if a == b else [min(a, b) if each in (a, b) else each for each in leader]
 
 
-def _runs(table: Terms, memory: Memory, output: Output) -> list[Run]:
+def _runs(memory: Memory, output: Output) -> list[Run]:
     value = output.value
     if not isinstance(value, Tensor) or value.may_copy:
         raise Undecidable("a view that may be a copy")
-    owner = memory.storages[value.root].owner
-    if owner is None:
-        raise Undecidable("a storage that nobody owns")
-    return runs_of(table, memory.where(owner).content, memory.where(value).content)
+    return memory.runs(value)
 
 
 def _compare_place(pair: Pair, old: Output, new: Output, owner: Owner) -> None:

@@ -67,15 +67,20 @@ class Symbols:
             return value
         return from_expression(getattr(value.node, "expr", None), self._lookup, self._table.function)
 
+    def size_or(self, value: int | torch.SymInt, other: Any) -> Any:
+        """A size, or ``other`` for what is not integer arithmetic."""
+        try:
+            return self.size(value)
+        except Undecidable:
+            return other
+
     def _dimension(self, value: int | torch.SymInt, source: int, at: int) -> Size:
         if isinstance(value, int):
             return value
         own = variable(self._table.intern(("size", source, at)))
         self.define(value, own)
-        try:
-            return self.size(value)
-        except Undecidable:
-            return own
+        size: Size = self.size_or(value, own)
+        return size
 
     def _lookup(self, name: str) -> Size:
         found = self._bound.get(name)

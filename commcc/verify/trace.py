@@ -99,14 +99,8 @@ class Tracer:
             return {name: self.resolve(part, reader) for name, part in argument.items()}
         if isinstance(argument, slice):
             return slice(*(self.resolve(part, reader) for part in (argument.start, argument.stop, argument.step)))
-        return self._symbol(argument) if isinstance(argument, torch.SymInt) else argument
-
-    def _symbol(self, argument: torch.SymInt) -> Any:
-        """A size that is written in place of the node that computes it."""
-        try:
-            return self.symbols.size(argument)
-        except Undecidable:
-            return argument
+        # A size may be written in place of the node that computes it.
+        return self.symbols.size_or(argument, argument) if isinstance(argument, torch.SymInt) else argument
 
     def arguments(self, node: fx.Node, *, read: bool = True) -> dict[str, Any]:
         """All arguments of a node by name, resolved, and read unless told otherwise."""
@@ -178,10 +172,7 @@ class Tracer:
     def _size(self, val: torch.SymInt, term: int) -> Size:
         size: Size = variable(term)
         self.symbols.define(val, size)
-        try:
-            known = self.symbols.size(val) if self.fixed else size
-        except Undecidable:
-            return size
+        known = self.symbols.size_or(val, size) if self.fixed else size
         return known if isinstance(known, int) else size
 
     def _settle(self, node: fx.Node, source: int, meta: Meta) -> Meta:

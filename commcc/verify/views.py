@@ -12,26 +12,21 @@ expansions of what is no box (:mod:`commcc.verify.strided`).
 from __future__ import annotations
 
 import itertools
-from functools import reduce
 from typing import TYPE_CHECKING
 
-import torch
-
-from commcc.verify import shapes, strided
+from commcc.verify import joins, shapes, strided
 from commcc.verify.cutting import cut, cut_all, explicit_rows, rows_of
-from commcc.verify.elements import cast
-from commcc.verify.layout import Items, Loop, intern, items_of, total
-from commcc.verify.prebucket import gather_buffer
-from commcc.verify.shapes import COPY, VIEW, Formed, dimension, known, size_in, sizes_in
+from commcc.verify.layout import Loop, intern, items_of
+from commcc.verify.prebucket import gather_buffer, scatter_buffer
+from commcc.verify.shapes import VIEW, Formed, dimension, known, size_in, sizes_in
 from commcc.verify.sizes import Impossible, Size, Undecidable, product
-from commcc.verify.strides import contiguous_strides, is_contiguous
-from commcc.verify.values import Shape, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from commcc.verify.shapes import Arguments
     from commcc.verify.table import Terms
+    from commcc.verify.values import Shape, Tensor
 
 #: Slice bounds from here on mean "to the end".
 _FAR = 2**31
@@ -187,82 +182,6 @@ def _unbind(table: Terms, a: Arguments) -> tuple[Formed, ...]:
     return tuple(_without(_narrow(table, tensor, dim, i, 1), dim) for i in range(count))
 
 
-# Joins
-
-
-def _of_one_dtype(table: Terms, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Tensors of several dtypes are joined in the dtype that all of them can be promoted to."""
-    dtypes = {tensor.dtype for tensor in tensors}
-    if len(dtypes) == 1 or None in dtypes:
-        return tensors
-    common = reduce(torch.promote_types, (tensor.dtype for tensor in tensors if tensor.dtype is not None))
-    return tuple(
-        Tensor(cast(table, tensor.content, common, ()), tensor.meta._replace(dtype=common), tensor.root)
-        for tensor in tensors
-    )
-
-
-def _cat(table: Terms, a: Arguments) -> Formed:
-    parts = [known(tensor) for tensor in _of_one_dtype(table, a["tensors"])]
-    real = [(tensor, shape) for tensor, shape in parts if len(shape) != 1 or shape[0] != 0] or parts[:1]
-    dtypes = {tensor.dtype for tensor, _ in parts}
-    if not real or len(dtypes) != 1 or len({len(shape) for _, shape in real}) != 1:
-        raise Undecidable("tensors that do not join")
-    first = real[0][1]
-    dim = dimension(a["dim"], len(first))
-    length: Size = 0
-    for _, shape in real:
-        if shape[:dim] != first[:dim] or shape[dim + 1 :] != first[dim + 1 :]:
-            raise Undecidable("tensors that do not join")
-        length = length + shape[dim]
-    new = (*first[:dim], length, *first[dim + 1 :])
-    content = _joined(table, real, product(first[:dim]), product(first[dim + 1 :]), dim)
-    plain = all(t.meta.strides is not None and is_contiguous(shape, t.meta.strides) for t, shape in real)
-    return Formed(content, new, real[0][0].dtype, contiguous_strides(new) if plain else None, COPY)
-
-
-def _joined(table: Terms, parts: list[tuple[Tensor, Shape]], outer: Size, inner: Size, dim: int) -> int:
-    contents = [(items_of(table, tensor.content), shape[dim] * inner) for tensor, shape in parts]
-    if outer == 1:
-        return intern(table, [item for items, _ in contents for item in items])
-    bodies = [rows_of(items, outer, row) for items, row in contents]
-    if all(body is not None for body in bodies):
-        body = tuple(item for each in bodies if each is not None for item in each)
-        return intern(table, [Loop(outer, body, total(body))])
-    rows = [explicit_rows(items, outer, row) for items, row in contents]
-    return intern(table, _interleaved(rows))
-
-
-def _interleaved(rows: list[list[Items]]) -> Items:
-    return tuple(item for row in zip(*rows, strict=True) for each in row for item in each)
-
-
-def _stack(table: Terms, a: Arguments) -> Formed:
-    parts = []
-    for tensor in a["tensors"]:
-        part, shape = known(tensor)
-        formed = shapes.unsqueeze(table, {"self": part, "dim": dimension(a["dim"], len(shape) + 1)})
-        meta = part.meta._replace(shape=formed.shape, strides=formed.strides)
-        parts.append(Tensor(part.content, meta, part.root))
-    return _cat(table, {"tensors": tuple(parts), "dim": a["dim"]})
-
-
-def _scatter_buffer(table: Terms, a: Arguments) -> Formed:
-    """``bucketing._pre_bucket_reduce_scatter``: see :mod:`commcc.verify.prebucket`."""
-    ranks, parts = size_in(a["group_size"]), []
-    if isinstance(ranks, int) and ranks < 1:
-        raise Impossible("a group of no ranks")
-    for tensor in a["rs_ins"]:
-        part, shape = known(tensor)
-        row = product(shape) // ranks
-        if row * ranks != product(shape):
-            raise Impossible("an input that does not divide by the group size")
-        strides = contiguous_strides((ranks, row))
-        parts.append(Tensor(part.content, part.meta._replace(shape=(ranks, row), strides=strides), part.root))
-    formed = _cat(table, {"tensors": tuple(parts), "dim": 1})
-    return formed._replace(shape=(product(formed.shape),), strides=(1,))
-
-
 _OPS: dict[str, Callable[[Terms, Arguments], Formed | tuple[Formed, ...]]] = {
     "aten.view.default": shapes.view,
     "aten._unsafe_view.default": shapes.view,
@@ -292,10 +211,10 @@ _OPS: dict[str, Callable[[Terms, Arguments], Formed | tuple[Formed, ...]]] = {
     "aten.split_with_sizes.default": _split_with_sizes,
     "aten.chunk.default": _chunk,
     "aten.unbind.int": _unbind,
-    "aten.cat.default": _cat,
-    "aten.stack.default": _stack,
+    "aten.cat.default": joins.cat,
+    "aten.stack.default": joins.stack,
     "bucketing._pre_bucket_all_gather.default": gather_buffer,
-    "bucketing._pre_bucket_reduce_scatter.default": _scatter_buffer,
+    "bucketing._pre_bucket_reduce_scatter.default": scatter_buffer,
 }
 
 
