@@ -197,7 +197,7 @@ def is_host_sync(target: Any) -> bool:
 @lru_cache(maxsize=4096)
 def is_effect(target: Any) -> bool:
     """Whether the op does something besides computing its result (asserts, prints, effect tokens)."""
-    return op_name(target) in _ASSERTS or op_name(target) in _EFFECT_WRAPPERS
+    return is_assertion(target) or op_name(target) in _EFFECT_WRAPPERS
 
 
 @lru_cache(maxsize=4096)

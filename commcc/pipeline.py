@@ -278,9 +278,10 @@ class _Run:
             what = f"the result is not the same program ({first.rule}: {first.text})"
             if job.stored_in is not None:
                 raise InputError(f"{job.name}: {what}", where=job.stored_in, hint="nothing was written")
-            for wrong in contradictions(self.program)[:1]:  # then no result can be right
+            wrong = contradictions(self.program)
+            if wrong:  # then no result can be right
                 raise InputError(
-                    f"the graph contradicts itself: '{wrong.node}': {wrong.text}",
+                    f"the graph contradicts itself: '{wrong[0].node}': {wrong[0].text}",
                     where=None if self.program.source is None else str(self.program.source),
                     hint="nothing was written",
                 )

@@ -11,7 +11,7 @@ from commcc.verify import verify
 from commcc.verify.elements import Over, cast, gather
 from commcc.verify.elementwise import same_elements
 from commcc.verify.layout import intern, items_of
-from commcc.verify.places import runs_of, spliced
+from commcc.verify.places import runs_of, spliced, unrolled
 from commcc.verify.sizes import Impossible, Undecidable
 from commcc.verify.strides import contiguous_strides
 from commcc.verify.table import Terms
@@ -202,15 +202,8 @@ def test_writes_to_views_of_a_storage(seed):
         assert sum(run.length for run in runs_of(table, slot, place.content)) == part.numel()
         content = spliced(table, slot, content, place.content, new)
         real[part.flatten()] = values[new]
-    found = [values[leaf.source][leaf.start : leaf.start + leaf.length] for leaf in _unrolled(table, content)]
+    found = [values[leaf.source][leaf.start : leaf.start + leaf.length] for leaf in unrolled(items_of(table, content))]
     assert torch.cat(found).tolist() == real.tolist()
-
-
-def _unrolled(table, content):
-    """The runs of a content, loops written out."""
-    from commcc.verify.places import _expanded
-
-    return _expanded(items_of(table, content))
 
 
 def test_a_view_that_holds_an_element_twice_is_not_written():

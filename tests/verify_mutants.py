@@ -308,28 +308,25 @@ def _joins(graph: fx.Graph) -> list[tuple[fx.Node, int, int]]:
     return found
 
 
-def exchanged_members(graph: fx.Graph, rng: random.Random) -> bool:
-    """Two operands of a join change places."""
+def _rejoined(graph: fx.Graph, rng: random.Random, *, exchange: bool) -> bool:
     site = _pick(rng, _joins(graph))
     if site is None:
         return False
     node, i, j = site
     parts = list(node.args[0])
-    parts[i], parts[j] = parts[j], parts[i]
+    parts[i], parts[j] = parts[j], parts[i] if exchange else parts[j]
     node.args = (parts, *node.args[1:])
     return True
+
+
+def exchanged_members(graph: fx.Graph, rng: random.Random) -> bool:
+    """Two operands of a join change places."""
+    return _rejoined(graph, rng, exchange=True)
 
 
 def lost_member(graph: fx.Graph, rng: random.Random) -> bool:
     """A join takes one operand twice and another not at all."""
-    site = _pick(rng, _joins(graph))
-    if site is None:
-        return False
-    node, i, j = site
-    parts = list(node.args[0])
-    parts[i] = parts[j]
-    node.args = (parts, *node.args[1:])
-    return True
+    return _rejoined(graph, rng, exchange=False)
 
 
 # Collectives

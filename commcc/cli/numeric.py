@@ -75,7 +75,11 @@ def run(request: Request, before: Program, after: Program) -> Numeric:
 
 def options() -> list[click.Option]:
     """``--numeric`` and what goes with it."""
-    ranks, tolerance = click.IntRange(1, MOST_RANKS), click.FloatRange(0.0, 1e6)
+    return [*_ranks(), *_numbers(), *_surroundings()]
+
+
+def _ranks() -> list[click.Option]:
+    ranks = click.IntRange(1, MOST_RANKS)
     return [
         click.Option(
             ["--numeric"], is_flag=True, help="Also run both graphs on the same inputs and compare what they give."
@@ -87,6 +91,11 @@ def options() -> list[click.Option]:
             metavar="N",
             help="Run N ranks in this process. [default: as many as the graphs are for, if these are 8 or fewer]",
         ),
+    ]
+
+
+def _numbers() -> list[click.Option]:
+    return [
         click.Option(
             ["--seed"],
             type=click.IntRange(0, 2**31),
@@ -100,11 +109,16 @@ def options() -> list[click.Option]:
         ),
         click.Option(
             ["--tolerance"],
-            type=tolerance,
+            type=click.FloatRange(0.0, 1e6),
             metavar="T",
             help="Largest difference to accept, relative to the largest number of a value. "
             "[default: none, but rounding where AFTER adds up other parts]",
         ),
+    ]
+
+
+def _surroundings() -> list[click.Option]:
+    return [
         click.Option(
             ["--timeout"],
             type=click.FloatRange(1.0, 86400.0),

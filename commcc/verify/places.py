@@ -54,7 +54,7 @@ def runs_of(table: Terms, slot: int, at: int) -> list[Run]:
     """The runs of neighbouring elements that a view holds, in its own order."""
     found: list[Run] = []
     taken = 0
-    for leaf in _expanded(items_of(table, at)):
+    for leaf in unrolled(items_of(table, at)):
         if leaf.source != slot or not isinstance(leaf.start, int) or not isinstance(leaf.length, int):
             raise Undecidable("a view whose place in memory is not known")
         found.append(Run(leaf.start, leaf.length, taken))
@@ -62,7 +62,7 @@ def runs_of(table: Terms, slot: int, at: int) -> list[Run]:
     return found
 
 
-def _expanded(items: Items) -> list[Leaf]:
+def unrolled(items: Items) -> list[Leaf]:
     """All runs with loops unrolled, in order."""
     found: list[Leaf] = []
     for item in items:
@@ -72,7 +72,7 @@ def _expanded(items: Items) -> list[Leaf]:
             raise Undecidable("a view in too many pieces")
         else:
             for row in range(item.times):
-                found.extend(_expanded(instance(item.body, row, 0)))
+                found.extend(unrolled(instance(item.body, row, 0)))
         if len(found) > MAX_RUNS:
             raise Undecidable("a view in too many pieces")
     return found
