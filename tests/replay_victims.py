@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from commcc.replay.gloo.watch import Watch, write_json
+from commcc.replay.ranks.watch import Watch, write_json
 
 
 def main() -> None:
@@ -51,6 +51,6 @@ def meet(rank: int, fate: str, watch: Watch) -> None:
 
 if __name__ == "__main__":
     # A launcher of its own, to be killed: python -m tests.replay_victims FOLDER
-    from commcc.replay.gloo.launch import run_ranks
+    from commcc.replay.ranks.launch import run_ranks
 
     run_ranks(2, Path(sys.argv[1]), 60, worker="tests.replay_victims")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import sys
@@ -20,8 +21,11 @@ from commcc.replay import Settings, bench_set, verify_numeric
 from commcc.replay.bench import Benchmark, GraphTimes, RankTimes, bench
 from commcc.replay.bench_set import BenchSettings, check, make_set
 from commcc.replay.demo import PASSES, demo_pair, demo_text
-from commcc.replay.gloo import bench_worker, launch
-from commcc.replay.gloo.worker import read_settings, settings_text
+from commcc.replay.place import CpuPlace
+from commcc.replay.ranks import bench_worker, launch
+from commcc.replay.ranks.team import Alone
+from commcc.replay.ranks.worker import read_settings, settings_text
+from commcc.replay.waiting import WaitTimes
 from commcc.report import benching
 from commcc.report.console import make_console
 from commcc.serialization import save
@@ -120,13 +124,12 @@ def test_the_ranks_get_all_settings():
 # One rank, here
 
 
-def test_inputs_are_as_they_were_before_every_run(monkeypatch):
+def test_inputs_are_as_they_were_before_every_run():
     """Warm-ups do not count, and no run sees what another one wrote."""
-    monkeypatch.setattr(bench_worker.dist, "barrier", lambda: None)
     graphs = make_set([counting()], BenchSettings(ranks=1))
     made = graphs.maker.of_rank(0)
     kept = made["x"].clone()
-    timed = bench_worker._Bench(graphs.prepared[0], 0, 0, Watch())
+    timed = bench_worker.Bench(graphs.prepared[0], seat())
     seen = []
     inner = timed.run
     timed.run = lambda inputs: seen.append(inner(inputs).outputs[0])
@@ -143,10 +146,10 @@ def test_graphs_take_turns_and_warm_ups_do_not_count():
 
     class Counted:
         def __init__(self, name):
-            self.name, self.watch = name, Watch()
+            self.name, self.seat = name, seat()
 
         def sample(self, made, *, keep):
-            done.append((self.name, self.watch.program, keep))
+            done.append((self.name, self.seat.watch.program, keep))
 
     bench_worker._in_turns([Counted("A"), Counted("B")], {}, BenchSettings(repeat=2, warmup=1))
     turn = [("A", "graph 1"), ("B", "graph 2")]
@@ -163,8 +166,12 @@ class Watch:
         pass
 
 
+def seat():
+    return bench_worker.Seat(0, CpuPlace(), Alone(), Watch(), 0)
+
+
 def test_only_waits_are_exposed():
-    waited = bench_worker._Waited()
+    waited = WaitTimes(CpuPlace())
     steps = make_set([reduced()], BenchSettings()).prepared[0].steps
     changed = [step.name for step in steps if waited.step(step).call is not step.call]
     assert changed == [step.name for step in steps if step.waits]
@@ -177,17 +184,20 @@ def test_only_waits_are_exposed():
         raise RuntimeError("gone")
 
     with pytest.raises(RuntimeError, match="gone"):
-        waited.timing(fails)()
-    assert waited.ns >= 1000
+        waited.step(dataclasses.replace(next(step for step in steps if step.waits), call=fails)).call()
+    assert waited.taken()[changed[0]] >= 1000
+    waited.forget()
+    assert not waited.taken()
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="counts peaks on Linux only")
 def test_peak_memory_is_counted_anew():
     big = bytearray(64 << 20)
-    held = bench_worker._peak_bytes()
+    place = CpuPlace()
+    held = place.peak_bytes()
     del big
-    assert bench_worker._forget_peak()
-    assert bench_worker._peak_bytes() < held - (32 << 20)
+    assert place.forget_peak()
+    assert place.peak_bytes() < held - (32 << 20)
 
 
 # The small graph

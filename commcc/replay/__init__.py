@@ -11,7 +11,8 @@
 - :mod:`commcc.replay.inputs`: inputs that a graph can be run with
 - :mod:`commcc.replay.prepare`: a program as steps to run
 - :mod:`commcc.replay.virtual`: all ranks in one process, in lock step
-- :mod:`commcc.replay.gloo`: real ranks, started by PyTorch's elastic launcher
+- :mod:`commcc.replay.place`: the device that a rank runs on, its clock and memory
+- :mod:`commcc.replay.ranks`: real ranks, started by PyTorch's elastic launcher
 - :mod:`commcc.replay.compare`: what is different, where, and which changed sum explains it
 - :mod:`commcc.replay.bench`: graphs timed beside each other on real ranks
 - :mod:`commcc.replay.timing`: statistics of such times

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 #: The cost model of processes on one machine's CPU that talk through gloo.
 MODEL = "laptop-cpu"
-_WORKER = "commcc.replay.gloo.bench_worker"
+_WORKER = "commcc.replay.ranks.bench_worker"
 _HINT = "commcc verify BEFORE AFTER --numeric runs graphs without processes"
 
 
@@ -181,8 +181,8 @@ def _crowded(world: int) -> tuple[str, ...]:
 def _on_ranks(graphs: GraphSet, programs: Sequence[Program], settings: BenchSettings) -> list[dict[str, Any]]:
     """What each rank wrote down."""
     # Imported here: what a graph can be refused for needs no process groups.
-    from commcc.replay.gloo.launch import RanksError, run_ranks
-    from commcc.replay.gloo.worker import settings_text
+    from commcc.replay.ranks.launch import RanksError, run_ranks
+    from commcc.replay.ranks.worker import settings_text
 
     with tempfile.TemporaryDirectory(prefix="commcc-bench-") as name:
         folder = Path(name)
@@ -204,7 +204,7 @@ def _times(name: str, prepared: Prepared, ranks: Sequence[dict[str, Any]]) -> Gr
 def _other(
     number: int, graphs: GraphSet, times: Sequence[GraphTimes], found: list[dict[str, Any]], settings: BenchSettings
 ) -> Other:
-    from commcc.replay.gloo.launch import read_gaps
+    from commcc.replay.ranks.launch import read_gaps
 
     pair = pair_of(graphs.prepared[0], graphs.prepared[number], graphs.layout, graphs.maker)
     numeric = judge_real(pair, settings, [read_gaps(rank["gaps"][number - 1]) for rank in found])

@@ -33,9 +33,12 @@ _RANK_BYTES = 330_000_000
 
 @dataclass(frozen=True)
 class BenchSettings(Settings):
-    """How to time. repeat: repetitions that count, of each graph. warmup: those before. graphs: how many there are."""
+    """How to time. device: ``cpu`` or ``cuda``. repeat: repetitions that count, of each graph. warmup: those before.
+    graphs: how many there are.
+    """
 
     real: bool = True
+    device: str = "cpu"
     repeat: int = 20
     warmup: int = 3
     graphs: int = 1
@@ -57,7 +60,7 @@ def graph_file(number: int) -> str:
 
 def make_set(programs: Sequence[Program], settings: BenchSettings) -> GraphSet:
     """Prepare all graphs; raises :class:`CommccError` for what cannot be run."""
-    prepared = tuple(prepare(program, hints=settings.hints) for program in programs)
+    prepared = tuple(prepare(program, hints=settings.hints, device=settings.device) for program in programs)
     first = prepared[0]
     for number, each in enumerate(prepared[1:], 2):
         match_inputs(first, each, ("graph 1", f"graph {number}"))

@@ -110,7 +110,7 @@ class InputMaker:
             made = _floats(node.name, shape, asked, generator)
         else:
             made = integers(shape, asked, generator)
-        return _laid_out(made.to(val.dtype), strides)
+        return _laid_out(made.to(val.dtype), strides, self._prepared.home(node))
 
 
 def _sizes(prepared: Prepared, hints: Mapping[str, int]) -> SizeHints:
@@ -186,11 +186,11 @@ def _distinct(shape: list[int], dim: int | None, choices: int, generator: torch.
     return order.narrow(dim or 0, 0, count).reshape(shape)
 
 
-def _laid_out(value: torch.Tensor, strides: list[int]) -> torch.Tensor:
-    """``value`` with these strides; along a stride of 0 the first element stands for all."""
+def _laid_out(value: torch.Tensor, strides: list[int], home: torch.device) -> torch.Tensor:
+    """``value`` on a device with these strides; along a stride of 0 the first element stands for all."""
     repeated = [dim for dim, stride in enumerate(strides) if stride == 0 and value.shape[dim] > 1]
     single = value
     for dim in repeated:
         single = single.narrow(dim, 0, 1)
-    out = torch.empty_strided(single.shape, strides, dtype=value.dtype).copy_(single)
+    out = torch.empty_strided(single.shape, strides, dtype=value.dtype, device=home).copy_(single)
     return out.expand(value.shape) if repeated else out

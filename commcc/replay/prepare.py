@@ -1,18 +1,20 @@
-"""A program made ready to run on CPU ranks: steps with their operands, in order, and what each one frees.
+"""A program made ready to run: steps with their operands, in order, and what each one frees.
 
-    prepared = prepare(program, wide=False)
+    prepared = prepare(program)                    # on the CPU; device="cuda" for the current CUDA device
     for step in prepared.steps: ...          # step.call(*args, **kwargs)
 
-Devices become the CPU, memory is not pinned, ops held by ``control_deps`` and fused ops of tensor parallelism
-stand for the plain ones, and ops that have no CPU kernel get a stand-in (:mod:`commcc.replay.kernels`). In wide
-mode everything in floating point is float64, so that what is left of a difference is not rounding.
+Ops held by ``control_deps`` and fused ops of tensor parallelism stand for the plain ones. On the CPU all devices
+become the CPU, memory is not pinned, and ops that have no CPU kernel get a stand-in (:mod:`commcc.replay.kernels`).
+On a CUDA device accelerators become that one, and what the graph has on the CPU stays there, unless it has
+everything there. In wide mode everything in floating point is float64, so that what is left of a difference is not
+rounding.
 
 Limits: an op that cannot run here is an :class:`InputError` that names all such ops of the graph.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +38,7 @@ from commcc.ops import (
     op_name,
 )
 from commcc.replay.kernels import stand_in
+from commcc.replay.values import leaves
 from commcc.verify.fused import unfolded
 
 if TYPE_CHECKING:
@@ -49,6 +52,26 @@ if TYPE_CHECKING:
 
 #: Ops that read the bytes of a number, which are others in another precision.
 _BYTES = frozenset({"view.dtype"})
+_SHOWN = {"cpu": "the CPU", "cuda": "a CUDA device"}
+_HINTS = {
+    "cpu": "a graph captured on the CPU, or with its own ops imported, can",
+    "cuda": "a graph captured for CUDA, or with its own ops imported, can",
+}
+
+
+@dataclass(frozen=True)
+class Homes:
+    """Where things are in a run on ``device``. accelerated: whether the graph has any elsewhere than on
+    the CPU.
+    """
+
+    device: str
+    accelerated: bool
+
+    def of(self, device: torch.device) -> torch.device:
+        """Where a run has what the graph has on this device."""
+        stays = self.accelerated and device.type == "cpu"
+        return torch.device("cpu" if stays else self.device)
 
 
 @dataclass(frozen=True)
@@ -80,7 +103,7 @@ class Step:
 class Prepared:
     """A program's steps. output: what it returns. written: names of the inputs that it writes.
 
-    unfolded: whether fused ops were replaced by what they stand for.
+    unfolded: whether fused ops were replaced by what they stand for. homes: where things of the graph's devices are.
     """
 
     program: Program
@@ -91,6 +114,7 @@ class Prepared:
     written: frozenset[str]
     wide: bool
     unfolded: bool = False
+    homes: Homes = field(default_factory=lambda: Homes("cpu", accelerated=True))
 
     @cached_property
     def inputs(self) -> tuple[fx.Node, ...]:
@@ -105,23 +129,33 @@ class Prepared:
         owner: Any = self.program.root
         for part in str(node.target).split("."):
             owner = getattr(owner, part)
-        return widened(owner.detach().cpu().clone(), self.wide) if isinstance(owner, torch.Tensor) else owner
+        if not isinstance(owner, torch.Tensor):
+            return owner
+        return widened(owner.detach().to(self.homes.of(owner.device), copy=True), self.wide)
+
+    def home(self, node: fx.Node) -> torch.device:
+        """Where an input is given to the program."""
+        val = node.meta.get("val")
+        return self.homes.of(val.device) if isinstance(val, torch.Tensor) else torch.device("cpu")
 
 
-def prepare(program: Program, *, wide: bool = False, hints: Mapping[str, int] | None = None) -> Prepared:
-    """Make a program ready to run; raises :class:`InputError` for what cannot run on the CPU."""
+def prepare(
+    program: Program, *, wide: bool = False, hints: Mapping[str, int] | None = None, device: str = "cpu"
+) -> Prepared:
+    """Make a program ready to run on ``cpu`` or ``cuda``; raises :class:`InputError` for what cannot run there."""
     plain = unfolded(program)
     index = build_index(plain, hints=hints)
     nodes = tuple(unwrapped(plain).nodes)
-    _refuse(program, nodes, wide=wide)
+    homes = Homes(device, accelerated=_accelerated(nodes))
+    _refuse(program, nodes, wide=wide, device=device)
     last = _last_uses(nodes)
     steps = [
-        _step(node, number, last.get(node, ()), index, wide)
+        _step(node, number, last.get(node, ()), index, homes, wide=wide)
         for number, node in enumerate(nodes)
         if node.op == "call_function"
     ]
     output = next(node for node in nodes if node.op == "output").args[0]
-    return Prepared(plain, index, nodes, tuple(steps), output, _written(index), wide, plain is not program)
+    return Prepared(plain, index, nodes, tuple(steps), output, _written(index), wide, plain is not program, homes)
 
 
 def widened(tensor: torch.Tensor, wide: bool) -> torch.Tensor:
@@ -135,19 +169,28 @@ def _retyped(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype.is_floating_point else dtype
 
 
-def _step(node: fx.Node, number: int, frees: tuple[fx.Node, ...], index: GraphIndex, wide: bool) -> Step:
+def _accelerated(nodes: Iterable[fx.Node]) -> bool:
+    """Whether anything in the graph is on another device than the CPU."""
+    vals = (leaf for node in nodes for leaf in leaves(node.meta.get("val")))
+    return any(isinstance(val, torch.Tensor) and val.device.type != "cpu" for val in vals)
+
+
+def _step(
+    node: fx.Node, number: int, frees: tuple[fx.Node, ...], index: GraphIndex, homes: Homes, *, wide: bool
+) -> Step:
     def moved(leaf: Any) -> Any:
         if isinstance(leaf, torch.device):
-            return torch.device("cpu")
+            return homes.of(leaf)
         return _retyped(leaf) if wide and isinstance(leaf, torch.dtype) else leaf
 
-    kwargs = {key: map_aggregate(value, moved) for key, value in node.kwargs.items() if key != "pin_memory"}
+    left_out = "pin_memory" if homes.device == "cpu" else None
+    kwargs = {key: map_aggregate(value, moved) for key, value in node.kwargs.items() if key != left_out}
     target: Any = node.target
     seen = aliasing(target)
     copy = index.host_copies.get(number)
     return Step(
         node,
-        stand_in(target, wide=wide) or target,
+        (stand_in(target, wide=wide) if homes.device == "cpu" else None) or target,
         tuple(map_aggregate(node.args, moved)),
         kwargs,
         collective_of(target),
@@ -177,12 +220,12 @@ def _written(index: GraphIndex) -> frozenset[str]:
     return frozenset(index.names[i] for i in index.placeholders if storages & set(index.storages[i]))
 
 
-def _refuse(program: Program, nodes: Iterable[fx.Node], *, wide: bool) -> None:
+def _refuse(program: Program, nodes: Iterable[fx.Node], *, wide: bool, device: str) -> None:
     """Raise for everything that cannot run, all of it in one message."""
     problems: dict[str, str] = {}
     for node in nodes:
         if node.op == "call_function":
-            problem = _problem(node, wide)
+            problem = _problem(node, device, wide=wide)
         elif node.op == "get_attr":
             problem = _constant_problem(program, node)
         else:
@@ -194,13 +237,13 @@ def _refuse(program: Program, nodes: Iterable[fx.Node], *, wide: bool) -> None:
     first, name = next(iter(problems.items()))
     more = f", and {len(problems) - 1} more: {', '.join(list(problems)[1:6])}" if len(problems) > 1 else ""
     raise InputError(
-        f"node '{name}' cannot be run on the CPU: {first}{more}",
+        f"node '{name}' cannot be run on {_SHOWN[device]}: {first}{more}",
         where=str(program.source) if program.source else None,
-        hint="a graph captured on the CPU, or with its own ops imported, can",
+        hint=_HINTS[device],
     )
 
 
-def _problem(node: fx.Node, wide: bool) -> str | None:
+def _problem(node: fx.Node, device: str, *, wide: bool) -> str | None:
     """Why a call cannot run here; None when it can."""
     target: Any = node.target
     name = op_name(target)
@@ -214,12 +257,13 @@ def _problem(node: fx.Node, wide: bool) -> str | None:
         return f"{name} holds a graph of its own"
     if wide and str(target).removeprefix("aten.") in _BYTES:
         return f"{name} reads bytes, which are others in float64"
-    if stand_in(target, wide=wide) is not None or not isinstance(target, OpOverload):
+    stood_for = device == "cpu" and stand_in(target, wide=wide) is not None
+    if stood_for or not isinstance(target, OpOverload):
         return None
     schema_name = target._schema.name + (f".{target._overloadname}" if target._overloadname != "default" else "")
     # mypy: the dispatcher's functions have no annotations in every version.
     runs: Any = torch._C._dispatch_has_computed_kernel_for_dispatch_key
-    return None if runs(schema_name, "CPU") else f"{name} has no CPU kernel"
+    return None if runs(schema_name, device.upper()) else f"{name} has no {device.upper()} kernel"
 
 
 def _constant_problem(program: Program, node: fx.Node) -> str | None:

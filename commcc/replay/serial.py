@@ -2,21 +2,22 @@
 
     RankRun(prepared, rank=0, seed=0, progress=told)(inputs)      # told("launches", "all_gather_3")
 
-Groups must be registered under the names in the graph (:mod:`commcc.replay.gloo.groups`).
+Groups must be registered under the names in the graph (:mod:`commcc.replay.ranks.groups`).
 
-Limits: on the CPU a copy to the host is there at once, so a copy that is read too early goes unnoticed.
+Limits: on the CPU a copy to the host is there at once, so a copy that is read too early goes unnoticed. On a CUDA
+device results may not be there yet when this returns.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch.fx.node import map_arg
 
-from commcc.replay.values import RankResults, leaves, quiet_cpu
-from commcc.replay.virtual import StepError, rank_generator
+from commcc.replay.place import CpuPlace, Place
+from commcc.replay.values import RankResults, leaves
+from commcc.replay.virtual import StepError, rank_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,13 +35,13 @@ class RankRun:
     rank: int
     seed: int
     progress: Callable[[str, str], None]
+    place: Place = field(default_factory=CpuPlace)
 
     def __call__(self, inputs: dict[str, Any]) -> RankResults:
         """Run on these inputs, which are written where the program writes them. Raises :class:`StepError`."""
         env: dict[fx.Node, Any] = {node: inputs[node.name] for node in self.prepared.inputs}
         env.update((node, self.prepared.constant(node)) for node in self.prepared.constants)
-        with quiet_cpu(), torch.random.fork_rng(devices=[]):
-            torch.set_rng_state(rank_generator(self.seed, self.rank).get_state())
+        with self.place.running(rank_seed(self.seed, self.rank)):
             for step in self.prepared.steps:
                 env[step.node] = self._call(step, env)
                 for node in step.frees:

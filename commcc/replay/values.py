@@ -24,6 +24,17 @@ class RankResults:
     outputs: list[Any]
     written: dict[str, Any] = field(default_factory=dict)
 
+    def on_cpu(self) -> RankResults:
+        """The same where every rank can read it, once it is there."""
+        return RankResults(
+            [_on_cpu(value) for value in self.outputs], {name: _on_cpu(value) for name, value in self.written.items()}
+        )
+
+
+def _on_cpu(value: Any) -> Any:
+    # What has given its memory back has nothing to copy.
+    return value.cpu() if isinstance(value, torch.Tensor) and not is_freed(value) else value
+
 
 def leaves(value: Any) -> list[Any]:
     """All that is in nested lists, tuples and dictionaries, in order."""

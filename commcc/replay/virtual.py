@@ -55,9 +55,9 @@ class StepError(CommccError):
         return StepError(step.name, op_name(step.node.target), reason)
 
 
-def rank_generator(seed: int, rank: int) -> torch.Generator:
-    """The random numbers of one rank."""
-    return torch.Generator().manual_seed(seed * 4099 + rank)
+def rank_seed(seed: int, rank: int) -> int:
+    """What the random numbers of one rank begin with."""
+    return seed * 4099 + rank
 
 
 @dataclass
@@ -101,7 +101,7 @@ class VirtualRun:
         self._env: dict[fx.Node, list[Any]] = {}
         self._flights: dict[int, _Flight] = {}
         self._copies: list[tuple[Step, list[torch.Tensor], list[torch.Tensor]]] = []
-        self._random = [rank_generator(self.seed, rank).get_state() for rank in self._ranks]
+        self._random = [torch.Generator().manual_seed(rank_seed(self.seed, rank)).get_state() for rank in self._ranks]
 
     @property
     def _ranks(self) -> range:

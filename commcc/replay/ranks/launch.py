@@ -4,7 +4,7 @@
 
 The ranks are told everything through files in a folder of their own, which goes away with them. A rank that dies
 takes the others with it: the launcher ends them. At the deadline every rank ends itself and says what it was at
-(:mod:`commcc.replay.gloo.watch`).
+(:mod:`commcc.replay.ranks.watch`).
 
 Limits: one machine. Starting a rank takes the seconds that importing PyTorch takes.
 """
@@ -29,7 +29,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 import commcc
 from commcc.errors import CommccError, InputError, OptionError
 from commcc.replay.compare import RankGaps, ValueGap
-from commcc.replay.gloo.worker import settings_text
+from commcc.replay.ranks.worker import settings_text
 from commcc.serialization import save
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 #: The store of the ranks listens on a free port of this machine.
 _ENDPOINT = "localhost:0"
 _START = "import sys; sys.path.insert(0, {root!r}); from {module} import main; main()"
-_WORKER = "commcc.replay.gloo.worker"
+_WORKER = "commcc.replay.ranks.worker"
 
 
 class RanksError(CommccError):

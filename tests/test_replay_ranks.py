@@ -18,8 +18,8 @@ import torch
 from commcc.errors import CommccError, InputError
 from commcc.program import ProcessGroup
 from commcc.replay import Settings, verify_numeric
-from commcc.replay.gloo.launch import RanksError, run_ranks
-from commcc.replay.gloo.worker import read_settings, settings_text
+from commcc.replay.ranks.launch import RanksError, run_ranks
+from commcc.replay.ranks.worker import read_settings, settings_text
 from tests.test_replay_numeric import (
     MERGED,
     SMALL,

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from commcc.replay.layout import Layout
 
 
-def bind_groups(layout: Layout, rank: int, timeout: float) -> None:
+def bind_groups(layout: Layout, rank: int, timeout: float, backend: str = "gloo") -> None:
     """Make and register all groups of a layout; timeout: seconds that a collective may take."""
     # new_group does not take over the timeout of init_process_group: without one it waits half an hour.
     limit = timedelta(seconds=timeout)
     made: dict[str, Any] = {}
     for name, parts in sorted(layout.parts.items()):
         for part in parts:
-            group = dist.new_group(list(part), timeout=limit, backend="gloo")
+            group = dist.new_group(list(part), timeout=limit, backend=backend)
             if rank in part:
                 made[name] = group
     registry: Any = torch._C._distributed_c10d

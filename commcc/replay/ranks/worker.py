@@ -1,6 +1,6 @@
-"""One rank of a replay on gloo: runs both programs and compares them; started by :mod:`commcc.replay.gloo.launch`.
+"""One rank of a replay on gloo: runs both programs and compares them; started by :mod:`commcc.replay.ranks.launch`.
 
-    python -c 'from commcc.replay.gloo.worker import main; main()' FOLDER
+    python -c 'from commcc.replay.ranks.worker import main; main()' FOLDER
 
 FOLDER holds ``before.fx.txt``, ``after.fx.txt`` and ``settings.json``; the rank writes ``rankN.json``: its
 comparison, or one line that says what went wrong.
@@ -12,18 +12,17 @@ import json
 import os
 import sys
 from dataclasses import asdict
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-import torch.distributed as dist
 
 from commcc.errors import CommccError
 from commcc.replay.compare import compare_rank
-from commcc.replay.gloo.groups import bind_groups
-from commcc.replay.gloo.watch import Watch, write_json
 from commcc.replay.pair import Settings, make_pair
+from commcc.replay.place import CpuPlace
+from commcc.replay.ranks.team import join
+from commcc.replay.ranks.watch import Watch, write_json
 from commcc.replay.serial import RankRun
 from commcc.replay.virtual import StepError
 from commcc.serialization import load
@@ -31,7 +30,6 @@ from commcc.serialization import load
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from commcc.replay.layout import Layout
     from commcc.terms import Json
 
 S = TypeVar("S", bound=Settings)
@@ -67,24 +65,17 @@ def _run(folder: Path, rank: int, settings: Settings, watch: Watch) -> dict[str,
     programs = [load(folder / f"{name}.fx.txt") for name in ("before", "after")]
     pair = make_pair(programs[0], programs[1], settings)
     made = pair.maker.of_rank(rank)
-    join(pair.layout, rank, settings.timeout, watch)
+    team = join(pair.layout, rank, CpuPlace(), settings.timeout, watch)
     results = []
     for name, prepared in (("BEFORE", pair.old), ("AFTER", pair.new)):
         watch.program = name
         run = RankRun(prepared, rank, settings.seed, watch.progress)
         results.append(run(pair.inputs(of=prepared, made=made)))
         watch.stage(f"waiting for the other ranks to end {name}")
-        dist.barrier()
+        team.barrier()
     gaps = compare_rank(results[0], results[1], rank)
-    dist.destroy_process_group()
+    team.leave()
     return asdict(gaps)
-
-
-def join(layout: Layout, rank: int, timeout: float, watch: Watch) -> None:
-    """Wait for the other ranks, and make the graphs' groups."""
-    watch.stage("waiting for the other ranks")
-    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
-    bind_groups(layout, rank, timeout)
 
 
 def settings_text(settings: Settings) -> str:

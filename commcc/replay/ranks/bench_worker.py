@@ -1,0 +1,133 @@
+"""One rank of a bench: runs all graphs in turns and times them; started by :mod:`commcc.replay.bench`.
+
+    python -c 'from commcc.replay.ranks.bench_worker import main; main()' FOLDER
+
+FOLDER holds ``graph1.fx.txt``, ``graph2.fx.txt``, ... and ``settings.json``; the rank writes ``rankN.json``: its
+times, its peak memory, and how what the other graphs give back differs from what the first one gives.
+
+Limits: nodes are called one by one from Python, which is part of the time.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from commcc.collection import no_collection
+from commcc.replay.bench_set import BenchSettings, graph_file, make_set
+from commcc.replay.compare import compare_rank
+from commcc.replay.pair import own_inputs
+from commcc.replay.place import make_place
+from commcc.replay.ranks.team import join
+from commcc.replay.ranks.worker import serve
+from commcc.replay.serial import RankRun
+from commcc.replay.waiting import WaitTimes
+from commcc.serialization import load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from commcc.replay.place import Place
+    from commcc.replay.prepare import Prepared
+    from commcc.replay.ranks.team import Team
+    from commcc.replay.ranks.watch import Watch
+    from commcc.replay.values import RankResults
+    from commcc.terms import Json
+
+
+def main() -> None:
+    """Run the rank that the environment names, and exit with 0 when it has its times."""
+    serve(_run, BenchSettings)
+
+
+def _run(folder: Path, rank: int, settings: BenchSettings, watch: Watch) -> dict[str, Json]:
+    """All repetitions of all graphs."""
+    files = [folder / graph_file(number) for number in range(1, settings.graphs + 1)]
+    place = make_place(settings.device, int(os.environ.get("LOCAL_RANK", "0")))
+    graphs = make_set([load(file) for file in files], settings)
+    made = graphs.maker.of_rank(rank)
+    seat = Seat(rank, place, join(graphs.layout, rank, place, settings.timeout, watch), watch, settings.seed)
+    benches = [Bench(each, seat) for each in graphs.prepared]
+    gaps = _compared(benches, made, rank)
+    _in_turns(benches, made, settings)
+    watch.stage("waiting for the other ranks to end")
+    seat.team.leave()
+    return {"graphs": [bench.to_json() for bench in benches], "gaps": gaps}
+
+
+@no_collection()
+def _in_turns(benches: Sequence[Bench], made: dict[str, Any], settings: BenchSettings) -> None:
+    """Warm-ups, then what counts: A B A B, so that what changes with time changes for all."""
+    for repetition in range(-settings.warmup, settings.repeat):
+        for number, bench in enumerate(benches, 1):
+            bench.seat.watch.program = f"graph {number}"
+            bench.sample(made, keep=repetition >= 0)
+
+
+def _compared(benches: list[Bench], made: dict[str, Any], rank: int) -> list[Json]:
+    """What every other graph gives back against the first; these runs are not timed."""
+    first: RankResults | None = None
+    gaps: list[Json] = []
+    for number, bench in enumerate(benches, 1):
+        bench.seat.watch.program = f"graph {number}"
+        results = bench.run(own_inputs(bench.prepared, made)).on_cpu()
+        if first is None:
+            first = results
+        else:
+            gaps.append(asdict(compare_rank(first, results, rank)))
+    return gaps
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One rank among the others, and what it runs on."""
+
+    rank: int
+    place: Place
+    team: Team
+    watch: Watch
+    seed: int
+
+
+@dataclass
+class Bench:
+    """One graph with the samples that were kept, in nanoseconds and bytes."""
+
+    prepared: Prepared
+    seat: Seat
+    wall_ns: list[int] = field(default_factory=list)
+    exposed_ns: list[int] = field(default_factory=list)
+    peaks: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        seat = self.seat
+        self._waits = WaitTimes(seat.place)
+        steps = tuple(map(self._waits.step, self.prepared.steps))
+        prepared = replace(self.prepared, steps=steps)
+        self.run: Callable[[dict[str, Any]], RankResults] = RankRun(
+            prepared, seat.rank, seat.seed, seat.watch.progress, seat.place
+        )
+
+    def sample(self, made: dict[str, Any], *, keep: bool) -> None:
+        """One run on inputs of its own, begun by all ranks together."""
+        place = self.seat.place
+        inputs = own_inputs(self.prepared, made)
+        counted = place.forget_peak()
+        self._waits.forget()
+        place.synchronize()
+        self.seat.watch.stage("waiting for the other ranks to begin a repetition")
+        self.seat.team.barrier()
+        start = place.stamp()
+        self.run(inputs)
+        end = place.stamp()
+        place.synchronize()
+        if keep:
+            self.wall_ns.append(place.elapsed_ns(start, end))
+            self.exposed_ns.append(sum(self._waits.taken().values()))
+            self.peaks += [peak] if counted and (peak := place.peak_bytes()) is not None else []
+
+    def to_json(self) -> dict[str, Json]:
+        peak: Json = max(self.peaks, default=None)
+        return {"wall_ns": list(self.wall_ns), "exposed_ns": list(self.exposed_ns), "peak_bytes": peak}

@@ -1,0 +1,62 @@
+"""How long a rank stands still for communication, wait by wait.
+
+::
+
+    times = WaitTimes(place)
+    steps = tuple(map(times.step, prepared.steps))     # the same steps, timed where they wait
+    ...                                                # run them
+    times.taken()                                      # {'wait_tensor_3': 120_000, ...} nanoseconds, of this run
+
+On the CPU that is the time in calls that wait; on a CUDA device the time between what was queued before the wait and
+what is queued after it, which is what the stream of the rank stood still.
+
+Limits: a host that is late with its launches lets a device stand still as well, which no wait shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from commcc.replay.place import Place
+    from commcc.replay.prepare import Step
+
+
+def holds_up(step: Step) -> bool:
+    """Whether a rank stands still at this step until a collective has ended."""
+    return step.waits or (step.fact is not None and not step.fact.asynchronous)
+
+
+@dataclass
+class WaitTimes:
+    """Stamps around every wait of one run after the other."""
+
+    place: Place
+    _stamps: list[tuple[str, Any, Any]] = field(default_factory=list)
+
+    def step(self, step: Step) -> Step:
+        """A step as it is, or timed if the rank waits there."""
+        return replace(step, call=self._timed(step)) if holds_up(step) else step
+
+    def forget(self) -> None:
+        """A new run begins."""
+        self._stamps.clear()
+
+    def taken(self) -> dict[str, int]:
+        """Nanoseconds of each wait since :meth:`forget`, by node; the place must have been synchronized."""
+        return {name: self.place.elapsed_ns(start, end) for name, start, end in self._stamps}
+
+    def _timed(self, step: Step) -> Callable[..., Any]:
+        call, name, place, stamps = step.call, step.name, self.place, self._stamps
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = place.stamp()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                stamps.append((name, start, place.stamp()))
+
+        return timed
