@@ -25,7 +25,7 @@ from commcc.replay.place import CpuPlace
 from commcc.replay.ranks import bench_worker, launch
 from commcc.replay.ranks.team import Alone
 from commcc.replay.ranks.worker import read_settings, settings_text
-from commcc.replay.waiting import WaitTimes
+from commcc.replay.waiting import StepTimes
 from commcc.report import benching
 from commcc.report.console import make_console
 from commcc.serialization import save
@@ -171,7 +171,7 @@ def seat():
 
 
 def test_only_waits_are_exposed():
-    waited = WaitTimes(CpuPlace())
+    waited = StepTimes(CpuPlace())
     steps = make_set([reduced()], BenchSettings()).prepared[0].steps
     changed = [step.name for step in steps if waited.step(step).call is not step.call]
     assert changed == [step.name for step in steps if step.waits]

@@ -10,19 +10,17 @@ device results may not be there yet when this returns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from torch.fx.node import map_arg
-
 from commcc.replay.place import CpuPlace, Place
+from commcc.replay.straight import StraightLine
 from commcc.replay.values import RankResults, leaves
-from commcc.replay.virtual import StepError, rank_seed
+from commcc.replay.virtual import rank_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from torch import fx
 
     from commcc.replay.prepare import Prepared, Step
 
@@ -39,20 +37,23 @@ class RankRun:
 
     def __call__(self, inputs: dict[str, Any]) -> RankResults:
         """Run on these inputs, which are written where the program writes them. Raises :class:`StepError`."""
-        env: dict[fx.Node, Any] = {node: inputs[node.name] for node in self.prepared.inputs}
-        env.update((node, self.prepared.constant(node)) for node in self.prepared.constants)
         with self.place.running(rank_seed(self.seed, self.rank)):
-            for step in self.prepared.steps:
-                env[step.node] = self._call(step, env)
-                for node in step.frees:
-                    env.pop(node, None)
-        outputs = leaves(map_arg(self.prepared.output, env.__getitem__))
+            outputs = leaves(self._run(inputs))
         return RankResults(outputs, {name: inputs[name] for name in sorted(self.prepared.written)})
 
-    def _call(self, step: Step, env: dict[fx.Node, Any]) -> Any:
-        if step.fact is not None or step.waits:
-            self.progress("waits for" if step.waits else "launches", step.name)
-        try:
-            return step.call(*map_arg(step.args, env.__getitem__), **map_arg(step.kwargs, env.__getitem__))
-        except Exception as error:
-            raise StepError.of(step, error) from error
+    @cached_property
+    def _run(self) -> StraightLine:
+        steps = tuple(map(self._told, self.prepared.steps))
+        return StraightLine(replace(self.prepared, steps=steps))
+
+    def _told(self, step: Step) -> Step:
+        """A step as it is, or one that says first what it is about to do."""
+        if step.fact is None and not step.waits:
+            return step
+        tell, doing, name, call = self.progress, "waits for" if step.waits else "launches", step.name, step.call
+
+        def told(*args: Any, **kwargs: Any) -> Any:
+            tell(doing, name)
+            return call(*args, **kwargs)
+
+        return replace(step, call=told)

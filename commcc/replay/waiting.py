@@ -1,14 +1,14 @@
-"""How long a rank stands still for communication, wait by wait.
+"""How long steps take, one by one: those at which a rank stands still for communication, or all of them.
 
 ::
 
-    times = WaitTimes(place)
-    steps = tuple(map(times.step, prepared.steps))     # the same steps, timed where they wait
+    times = StepTimes(place)                           # waits; StepTimes(place, which=every) takes all steps
+    steps = tuple(map(times.step, prepared.steps))     # the same steps, timed
     ...                                                # run them
     times.taken()                                      # {'wait_tensor_3': 120_000, ...} nanoseconds, of this run
 
-On the CPU that is the time in calls that wait; on a CUDA device the time between what was queued before the wait and
-what is queued after it, which is what the stream of the rank stood still.
+On the CPU that is the time in the calls; on a CUDA device the time between what was queued before the call and
+what is queued after it: for a wait what the stream of the rank stood still.
 
 Limits: a host that is late with its launches lets a device stand still as well, which no wait shows.
 """
@@ -30,23 +30,29 @@ def holds_up(step: Step) -> bool:
     return step.waits or (step.fact is not None and not step.fact.asynchronous)
 
 
+def every(_step: Step) -> bool:
+    """All steps."""
+    return True
+
+
 @dataclass
-class WaitTimes:
-    """Stamps around every wait of one run after the other."""
+class StepTimes:
+    """Stamps around steps of one run after the other; which: the steps to time."""
 
     place: Place
+    which: Callable[[Step], bool] = holds_up
     _stamps: list[tuple[str, Any, Any]] = field(default_factory=list)
 
     def step(self, step: Step) -> Step:
-        """A step as it is, or timed if the rank waits there."""
-        return replace(step, call=self._timed(step)) if holds_up(step) else step
+        """A step as it is, or timed if it is to be."""
+        return replace(step, call=self._timed(step)) if self.which(step) else step
 
     def forget(self) -> None:
         """A new run begins."""
         self._stamps.clear()
 
     def taken(self) -> dict[str, int]:
-        """Nanoseconds of each wait since :meth:`forget`, by node; the place must have been synchronized."""
+        """Nanoseconds of each step since :meth:`forget`, by node; the place must have been synchronized."""
         return {name: self.place.elapsed_ns(start, end) for name, start, end in self._stamps}
 
     def _timed(self, step: Step) -> Callable[..., Any]:

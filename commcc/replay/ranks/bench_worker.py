@@ -22,7 +22,7 @@ from commcc.replay.place import make_place
 from commcc.replay.ranks.team import join
 from commcc.replay.ranks.worker import serve
 from commcc.replay.serial import RankRun
-from commcc.replay.waiting import WaitTimes
+from commcc.replay.waiting import StepTimes
 from commcc.serialization import load
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         seat = self.seat
-        self._waits = WaitTimes(seat.place)
+        self._waits = StepTimes(seat.place)
         steps = tuple(map(self._waits.step, self.prepared.steps))
         prepared = replace(self.prepared, steps=steps)
         self.run: Callable[[dict[str, Any]], RankResults] = RankRun(
