@@ -275,7 +275,7 @@ def benchmark(*walls):
         GraphTimes(name, (RankTimes(tuple(wall), (1_000_000,) * len(wall), 2 << 20),) * 2, PREDICTED)
         for name, wall in zip("abc", walls, strict=False)
     )
-    return Benchmark(graphs, (), BenchSettings(repeat=len(walls[0])), ("a remark",), 1.5)
+    return Benchmark(graphs, (), BenchSettings(repeat=len(walls[0])), ("a remark",), "laptop-cpu", 1.5)
 
 
 def printed(capsys, data, **options):
@@ -298,7 +298,8 @@ def test_one_graph_has_times_and_no_verdict(capsys):
     assert "1  a      2.000 ms  2.000 ms  2.000 ms  1.000 ms  50.0 %      2.0 MiB   0.500 ms" in out
     assert "against" not in out
     assert "- a remark" in out
-    assert data["graphs"][0]["predicted"] == {"cost": "laptop-cpu", "step_ms": 0.5, "exposed_ms": 0.2}
+    assert data["graphs"][0]["predicted"] == {"step_ms": 0.5, "exposed_ms": 0.2}
+    assert "predicted: simulated for laptop-cpu" in out
     assert benching.brief(data) == "2.000 ms"
     assert printed(capsys, data, ranks=True).count("50.0 %") == 3
 
@@ -328,7 +329,7 @@ def test_three_graphs_in_turns(capsys, tmp_path):
     ratio = [b / a for a, b in zip(*(found["graphs"][n]["samples_ms"] for n in (0, 1)), strict=True)]
     assert found["comparisons"][0]["low"] == pytest.approx(min(ratio), rel=1e-3)
     assert found["comparisons"][0]["pairs"] == 6
-    predicted = [take(program, load_model("laptop-cpu")).prediction.to_json() for program in (before, merged)]
+    predicted = [take(program, load_model("laptop-cpu,fused=no")).prediction.to_json() for program in (before, merged)]
     assert [each["predicted"]["step_ms"] for each in found["graphs"][:2]] == [each["step_ms"] for each in predicted]
     out = printed(capsys, found)
     assert "  the results are the same to the bit (7 values of each rank)" in out

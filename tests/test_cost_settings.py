@@ -90,7 +90,9 @@ def test_numbers(text, value):
 
 # What is said of bad ones
 
-KNOWN = "known: algorithm, device, fused, launch_us, profile, ranks_per_node, share_link, skew, slowdown, table"
+KNOWN = (
+    "known: algorithm, device, free_us, fused, launch_us, profile, ranks_per_node, share_link, skew, slowdown, table"
+)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +211,7 @@ def test_the_hash_is_the_same_in_every_process():
 
 
 def test_every_setting_changes_the_hash():
-    texts = ("fused=no", "skew=1.1", "slowdown=1.1", "launch_us=7", "ranks_per_node=4", "algorithm=ring")
+    texts = ("fused=no", "skew=1.1", "slowdown=1.1", "launch_us=7", "ranks_per_node=4", "algorithm=ring", "free_us=2")
     links = ("share_link=topology", "share_link=all")
     hashes = [load_model(f"h100,{text}").hash for text in (*texts, *links)]
     assert {text.split("=")[0] for text in (*texts, *links)} == {f.name for f in dataclasses.fields(Settings)}

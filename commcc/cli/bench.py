@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 HELP = f"""Run graphs on real ranks, in turns and on the same inputs, and say which is faster.
 
 {GRAPH_HELP} The first one is what the others are compared with. The ranks are processes on this
-machine's CPU with gloo; times say little about another device. Without GRAPH, a small graph is run
-before and after two passes: that checks an installation.
+machine, each with a CUDA device of its own and NCCL, or on its CPU with gloo. Without GRAPH, a small
+graph is run before and after two passes: that checks an installation.
 
 Exits with 0 when all graphs give back the same, to the bit or but for the rounding of sums that one of
 them makes of other parts; whichever is faster.
 """
 MOST_REPETITIONS = 10_000
+DEVICES = ("auto", "cpu", "cuda")
 #: Ranks of the small graph when nobody says how many.
 _DEMO_RANKS = 2
 #: Options that mean the same as those of ``verify --numeric``.
@@ -57,10 +58,21 @@ def _run(session: Session, graphs: tuple[str, ...], options: dict[str, Any], say
         hints=options["size_hints"],
         repeat=options["repeat"],
         warmup=options["warmup"],
+        device=_device(options["device"]),
+        cost=options["cost"],
     )
     named = _named(session, graphs, settings.ranks or _DEMO_RANKS, say)
     say("running the graphs")
     return bench(named, settings)
+
+
+def _device(asked: str) -> str:
+    """The device that was asked for; ``auto`` is a CUDA device where there is one."""
+    if asked != "auto":
+        return asked
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _named(
@@ -85,6 +97,19 @@ def _options() -> list[click.Option]:
     shared = {option.name: option for option in numeric.options()}
     return [
         *(shared[name] for name in _SHARED),
+        click.Option(
+            ["--device"],
+            type=click.Choice(DEVICES),
+            default="auto",
+            show_default=True,
+            help="Where ranks run; auto is cuda where there is such a device.",
+        ),
+        click.Option(
+            ["--cost"],
+            default="",
+            metavar="TEXT",
+            help="Cost model that predicts, as for commcc simulate. [default: the device; laptop-cpu on the CPU]",
+        ),
         click.Option(
             ["--repeat"],
             type=click.IntRange(1, MOST_REPETITIONS),

@@ -109,13 +109,16 @@ class CostModel:
 
     def price(self, index: GraphIndex) -> Costs:
         """Prices of every node of a graph."""
-        from commcc.cost.operations import operations
+        from commcc.cost.operations import free_calls, operations
         from commcc.cost.topology import lanes
 
         count = len(index)
         ns, priced_by = [0] * count, [-1] * count
         notes: Counter[str] = Counter()
         seen: dict[Operation | Transfer, tuple[int, Price]] = {}
+        free_ns = round(1000 * self.settings.free_us)
+        for node in free_calls(index) if free_ns else ():
+            priced_by[node], ns[node] = len(self.sources) - 1, free_ns
         how: dict[int, str] = {}
         latency: dict[int, int] = {}
         for node, operation in operations(index, fused=self.settings.fused).items():
@@ -214,6 +217,6 @@ def load_model(text: str = DEFAULT_MODEL) -> CostModel:
 def _name(sources: tuple[Source, ...], settings: Settings) -> str:
     """Sources from the general to the specific, then the settings that are not as usual."""
     usual = Settings().to_json()
-    changed = [f"{key}={value}" for key, value in settings.to_json().items() if value != usual[key]]
+    changed = [f"{key}={value}" for key, value in settings.to_json().items() if value != usual.get(key)]
     names = " + ".join(source.name for source in reversed(sources))
     return f"{names} ({', '.join(changed)})" if changed else names

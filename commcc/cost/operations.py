@@ -33,6 +33,18 @@ def operations(index: GraphIndex, *, fused: bool) -> dict[int, Operation]:
     }
 
 
+_NO_CALLS = ("placeholder", "get_attr", "output")
+
+
+def free_calls(index: GraphIndex) -> list[int]:
+    """Calls that move no data and wait for nothing: views, and what takes tuples apart."""
+    return [
+        i
+        for i, work in enumerate(index.estimates.work)
+        if work is Work.FREE and index.ops[i] not in _NO_CALLS and i not in index.launches and i not in index.wait_of
+    ]
+
+
 def _operation(index: GraphIndex, traffic: Traffic, node: int, fused: tuple[int, int, int] | None) -> Operation:
     hosted = traffic.hosted(node)
     read, written, kernels = fused or ((0, 0, 0) if hosted else _alone(index, traffic, node))

@@ -114,6 +114,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "slowdown": _number(1.0),
     "share_link": _word(SHARES),
     "launch_us": _number(0.0),
+    "free_us": _number(0.0),
     "ranks_per_node": _count,
     "algorithm": _word(ALGORITHMS),
 }

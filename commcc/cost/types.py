@@ -110,6 +110,7 @@ class Settings:
     others share the links inside a node; ``all``: one link. A shared link carries one collective at a
     time, in order of launch. launch_us: time on the compute stream that a launch takes, None for the
     device's own figure. ranks_per_node: None for the device's. algorithm: ``auto`` takes the fastest.
+    free_us: time on the compute stream of a call that moves no data, as views do, where the host calls ops one by one.
     """
 
     fused: bool = True
@@ -119,6 +120,7 @@ class Settings:
     launch_us: float | None = None
     ranks_per_node: int | None = None
     algorithm: str = "auto"
+    free_us: float = 0.0
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -129,6 +131,8 @@ class Settings:
             "launch_us": self.launch_us,
             "ranks_per_node": self.ranks_per_node,
             "algorithm": self.algorithm,
+            # Left out where it is not set: models without it keep their hash, which baselines and plans name.
+            **({"free_us": self.free_us} if self.free_us else {}),
         }
 
 

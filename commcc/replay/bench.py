@@ -7,8 +7,7 @@
 
 Everything that can be refused is refused before a rank is started.
 
-Limits: CPU ranks with gloo, on one machine, whose times say little about another device. Nodes are called one by one
-from Python.
+Limits: ops are called one by one from Python. Times of one device say little about another.
 """
 
 from __future__ import annotations
@@ -21,17 +20,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commcc.cost import load_model
 from commcc.predict import predict
 from commcc.replay.bench_set import BenchSettings, check, graph_file, make_set
+from commcc.replay.costing import replay_model
 from commcc.replay.numeric import judge_real
 from commcc.replay.pair import pair_of
+from commcc.replay.place import CUDA
 from commcc.replay.timing import Comparison, Spread, compare_times, slowest, spread
 from commcc.serialization import save
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from commcc.cost import CostModel
     from commcc.program import Program
     from commcc.replay.bench_set import GraphSet
     from commcc.replay.prepare import Prepared
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from commcc.simulate import Timeline
     from commcc.terms import Json
 
-#: The cost model of processes on one machine's CPU that talk through gloo.
-MODEL = "laptop-cpu"
 _WORKER = "commcc.replay.ranks.bench_worker"
 _HINT = "commcc verify BEFORE AFTER --numeric runs graphs without processes"
 
@@ -65,7 +64,7 @@ class RankTimes:
 class GraphTimes:
     """One graph on all ranks; of each repetition the rank counts that takes longest, or waits longest.
 
-    predicted: what the simulator says under the cost model :data:`MODEL`.
+    predicted: what the simulator says under the cost model of the benchmark.
     """
 
     name: str
@@ -98,7 +97,6 @@ class GraphTimes:
             "peak_bytes": self.peak_bytes,
             "samples_ms": [_ms(sample) for sample in self.samples],
             "predicted": {
-                "cost": MODEL,
                 "step_ms": _ms(self.predicted.step_ns),
                 "exposed_ms": _ms(self.predicted.exposed_ns),
             },
@@ -122,12 +120,15 @@ class Other:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What was measured. seconds: of all of it, with the start of the ranks."""
+    """What was measured. model: name of the cost model that predicted. seconds: of all of it, with the start of the
+    ranks.
+    """
 
     graphs: tuple[GraphTimes, ...]
     others: tuple[Other, ...]
     settings: BenchSettings
     notes: tuple[str, ...]
+    model: str
     seconds: float
 
     @property
@@ -139,8 +140,9 @@ class Benchmark:
         settings = self.settings
         return {
             "ranks": len(self.graphs[0].ranks),
-            "backend": "gloo",
-            "device": "cpu",
+            "backend": "nccl" if settings.device == CUDA else "gloo",
+            "device": settings.device,
+            "cost": self.model,
             "seed": settings.seed,
             "warmup": settings.warmup,
             "repeat": settings.repeat,
@@ -156,17 +158,18 @@ def bench(named: Sequence[tuple[str, Program]], settings: BenchSettings) -> Benc
     started = time.perf_counter()
     settings = replace(settings, graphs=len(named))
     programs = [program for _, program in named]
+    model = replay_model(settings.cost, device=settings.device)
     graphs = make_set(programs, settings)
     check(graphs, settings)
     found = _on_ranks(graphs, programs, settings)
     times = tuple(
-        _times(name, graphs.prepared[n], [r["graphs"][n] for r in found]) for n, (name, _) in enumerate(named)
+        _times(name, graphs.prepared[n], [r["graphs"][n] for r in found], model) for n, (name, _) in enumerate(named)
     )
     others = tuple(_other(n, graphs, times, found, settings) for n in range(1, len(named)))
     fused = ("fused ops of tensor parallelism are run as the plain ops they stand for",)
     unfolded = fused if any(each.unfolded for each in graphs.prepared) else ()
     notes = (*graphs.layout.assumed, *graphs.maker.assumed, *unfolded, *_crowded(graphs.layout.world))
-    return Benchmark(times, others, settings, notes, time.perf_counter() - started)
+    return Benchmark(times, others, settings, notes, model.name, time.perf_counter() - started)
 
 
 def _crowded(world: int) -> tuple[str, ...]:
@@ -196,9 +199,9 @@ def _on_ranks(graphs: GraphSet, programs: Sequence[Program], settings: BenchSett
             raise RanksError(error.what, hint=more + _HINT, failed=error.failed) from error
 
 
-def _times(name: str, prepared: Prepared, ranks: Sequence[dict[str, Any]]) -> GraphTimes:
+def _times(name: str, prepared: Prepared, ranks: Sequence[dict[str, Any]], model: CostModel) -> GraphTimes:
     found = tuple(RankTimes(tuple(r["wall_ns"]), tuple(r["exposed_ns"]), r["peak_bytes"]) for r in ranks)
-    return GraphTimes(name, found, predict(prepared.index, load_model(MODEL)).timeline)
+    return GraphTimes(name, found, predict(prepared.index, model).timeline)
 
 
 def _other(

@@ -33,12 +33,15 @@ _RANK_BYTES = 330_000_000
 
 @dataclass(frozen=True)
 class BenchSettings(Settings):
-    """How to time. device: ``cpu`` or ``cuda``. repeat: repetitions that count, of each graph. warmup: those before.
-    graphs: how many there are.
+    """How to time.
+
+    device: ``cpu`` or ``cuda``. cost: the cost text that predicts, empty for the usual one. repeat: repetitions that
+    count, of each graph. warmup: those before. graphs: how many there are.
     """
 
     real: bool = True
     device: str = "cpu"
+    cost: str = ""
     repeat: int = 20
     warmup: int = 3
     graphs: int = 1

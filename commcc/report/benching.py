@@ -109,9 +109,8 @@ def _interval(each: Mapping[str, Any]) -> str:
 def _explanations(data: Mapping[str, Any]) -> list[str]:
     """What the columns mean."""
     slowest = ["times are those of the slowest rank of each repetition"] if data["ranks"] > 1 else []
-    model = data["graphs"][0]["predicted"]["cost"]
     return [
         *slowest,
         "exposed: time in waits for communication",
-        f"predicted: simulated for {model}, not for this machine",
+        f"predicted: simulated for {data['cost']}",
     ]
