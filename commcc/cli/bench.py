@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from commcc.cli import numeric
 from commcc.cli.parameters import GRAPH_HELP, common_options, graphs_argument, trust_option
-from commcc.errors import EXIT_FINDINGS, EXIT_OK
+from commcc.errors import EXIT_FINDINGS, EXIT_OK, OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from commcc.cli.session import Session
     from commcc.program import Program
     from commcc.replay.bench import Benchmark
+    from commcc.replay.bench_set import BenchSettings
 
 HELP = f"""Run graphs on real ranks, in turns and on the same inputs, and say which is faster.
 
@@ -28,6 +30,8 @@ them makes of other parts; whichever is faster.
 """
 MOST_REPETITIONS = 10_000
 DEVICES = ("auto", "cpu", "cuda")
+#: Repetitions that are recorded for a trace: enough for a median, few enough for a file that opens.
+RECORDED = 5
 #: Ranks of the small graph when nobody says how many.
 _DEMO_RANKS = 2
 #: Options that mean the same as those of ``verify --numeric``.
@@ -35,22 +39,37 @@ _SHARED = ("nproc", "seed", "timeout", "groups", "size_hints")
 
 
 @click.pass_obj
-def _bench(session: Session, /, graphs: tuple[str, ...], per_rank: bool, **options: Any) -> int:
+def _bench(session: Session, /, graphs: tuple[str, ...], per_rank: bool, collectives: int, **options: Any) -> int:
     with session.working("loading PyTorch") as say:
         found = _run(session, graphs, options, say)
     from commcc.report import benching
 
     document = benching.benchmark(list(graphs), found)
-    session.emit(document, brief=benching.brief(document), view=lambda: benching.view(document, ranks=per_rank))
+    session.emit(
+        document,
+        brief=benching.brief(document),
+        view=lambda: benching.view(document, ranks=per_rank, collectives=collectives),
+    )
     return EXIT_OK if found.fine else EXIT_FINDINGS
 
 
 def _run(session: Session, graphs: tuple[str, ...], options: dict[str, Any], say: Callable[[str], None]) -> Benchmark:
-    from commcc.replay import read_groups
     from commcc.replay.bench import bench
+
+    trace = options.pop("trace")
+    folder = "" if trace is None else str(_folder(trace))
+    chosen = settings(graphs, options, recorded=RECORDED if folder else 0, trace=folder)
+    programs = named(session, graphs, chosen.ranks, say)
+    say("running the graphs")
+    return bench(programs, chosen)
+
+
+def settings(graphs: tuple[str, ...], options: dict[str, Any], **more: Any) -> BenchSettings:
+    """What was asked for; more: settings that are no options of every command."""
+    from commcc.replay import read_groups
     from commcc.replay.bench_set import BenchSettings
 
-    settings = BenchSettings(
+    return BenchSettings(
         ranks=options["nproc"] or (None if graphs else _DEMO_RANKS),
         seed=options["seed"],
         timeout=options["timeout"],
@@ -60,10 +79,8 @@ def _run(session: Session, graphs: tuple[str, ...], options: dict[str, Any], say
         warmup=options["warmup"],
         device=_device(options["device"]),
         cost=options["cost"],
+        **more,
     )
-    named = _named(session, graphs, settings.ranks or _DEMO_RANKS, say)
-    say("running the graphs")
-    return bench(named, settings)
 
 
 def _device(asked: str) -> str:
@@ -75,25 +92,38 @@ def _device(asked: str) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _named(
-    session: Session, graphs: tuple[str, ...], ranks: int, say: Callable[[str], None]
+def _folder(path: str) -> Path:
+    """A folder for traces, made if it is not there."""
+    folder = Path(path).absolute()
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        what = "is a file" if folder.exists() else f"cannot be made: {error.strerror or error}"
+        raise OutputError(what, where=path, hint="name a folder with --trace") from None
+    return folder
+
+
+def named(
+    session: Session, graphs: tuple[str, ...], ranks: int | None, say: Callable[[str], None]
 ) -> list[tuple[str, Program]]:
+    """The graphs with the names to show; the small one, before and after two passes, if none is given."""
     if not graphs:
         from commcc.replay.demo import PASSES, demo_pair
 
         say("making a graph")
-        before, after = demo_pair(ranks)
+        before, after = demo_pair(ranks or _DEMO_RANKS)
         return [("a small graph", before), (f"after {PASSES}", after)]
-    named = []
+    found = []
     for graph in graphs:
         say(f"reading {graph}")
         program = session.load(graph)
         session.report_notes(program.notes, f"{graph}: ")
-        named.append((graph, program))
-    return named
+        found.append((graph, program))
+    return found
 
 
-def _options() -> list[click.Option]:
+def where_options() -> list[click.Parameter]:
+    """Ranks, their device, their inputs and the cost model."""
     shared = {option.name: option for option in numeric.options()}
     return [
         *(shared[name] for name in _SHARED),
@@ -110,10 +140,16 @@ def _options() -> list[click.Option]:
             metavar="TEXT",
             help="Cost model that predicts, as for commcc simulate. [default: the device; laptop-cpu on the CPU]",
         ),
+    ]
+
+
+def repeat_options(*, repeat: int) -> list[click.Parameter]:
+    """How often graphs are run; repeat: by default."""
+    return [
         click.Option(
             ["--repeat"],
             type=click.IntRange(1, MOST_REPETITIONS),
-            default=20,
+            default=repeat,
             show_default=True,
             metavar="R",
             help="Repetitions of each graph that count; fewer than 6 decide nothing.",
@@ -125,6 +161,28 @@ def _options() -> list[click.Option]:
             show_default=True,
             metavar="W",
             help="Repetitions before those.",
+        ),
+    ]
+
+
+def _options() -> list[click.Parameter]:
+    return [
+        *where_options(),
+        *repeat_options(repeat=20),
+        click.Option(
+            ["--trace"],
+            type=click.Path(path_type=str),
+            metavar="DIR",
+            help=f"Record {RECORDED} more repetitions: traces of every rank for Perfetto in DIR, and what was "
+            "measured of every collective beside what was predicted.",
+        ),
+        click.Option(
+            ["--collectives"],
+            type=click.IntRange(0),
+            default=5,
+            show_default=True,
+            metavar="N",
+            help="With --trace: list the N collectives whose time is most off.",
         ),
         click.Option(["--ranks", "per_rank"], is_flag=True, help="Show every rank."),
     ]

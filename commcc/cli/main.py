@@ -61,6 +61,7 @@ COMMANDS = {
     "lint": "commcc.cli.lint:command",
     "verify": "commcc.cli.verify:command",
     "bench": "commcc.cli.bench:command",
+    "profile": "commcc.cli.profile:command",
     "diff": "commcc.cli.diff:command",
     "convert": "commcc.cli.convert:command",
     "passes": "commcc.cli.passes:command",

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any
 from commcc.predict import predict
 from commcc.replay.bench_set import BenchSettings, check, graph_file, make_set
 from commcc.replay.costing import replay_model
+from commcc.replay.forecast import forecast
+from commcc.replay.node_times import RankNodes, gather_times
 from commcc.replay.numeric import judge_real
 from commcc.replay.pair import pair_of
 from commcc.replay.place import CUDA
@@ -33,11 +35,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from commcc.cost import CostModel
+    from commcc.index import GraphIndex
+    from commcc.predict import Prediction
     from commcc.program import Program
     from commcc.replay.bench_set import GraphSet
-    from commcc.replay.prepare import Prepared
+    from commcc.replay.forecast import Forecast
+    from commcc.replay.node_times import NodeTimes
     from commcc.replay.verdict import Numeric
-    from commcc.simulate import Timeline
     from commcc.terms import Json
 
 _WORKER = "commcc.replay.ranks.bench_worker"
@@ -64,12 +68,15 @@ class RankTimes:
 class GraphTimes:
     """One graph on all ranks; of each repetition the rank counts that takes longest, or waits longest.
 
-    predicted: what the simulator says under the cost model of the benchmark.
+    prediction: what the simulator says under the cost model of the benchmark. nodes: what each node took, where runs
+    were recorded.
     """
 
     name: str
     ranks: tuple[RankTimes, ...]
-    predicted: Timeline
+    index: GraphIndex
+    prediction: Prediction
+    nodes: NodeTimes | None = None
 
     @cached_property
     def samples(self) -> list[float]:
@@ -89,7 +96,15 @@ class GraphTimes:
         """The largest of all ranks."""
         return max((rank.peak_bytes for rank in self.ranks if rank.peak_bytes is not None), default=None)
 
+    def forecast(self, prediction: Prediction | None = None) -> Forecast | None:
+        """A prediction, its own if none is given, beside what was measured; None where nothing was recorded."""
+        if self.nodes is None:
+            return None
+        median, exposed = self.wall.median, self.exposed.median
+        return forecast(self.index, prediction or self.prediction, self.nodes, step_ns=median, exposed_ns=exposed)
+
     def to_json(self) -> dict[str, Json]:
+        found, timeline = self.forecast(), self.prediction.timeline
         return {
             "name": self.name,
             "wall_ms": _milliseconds(self.wall),
@@ -97,9 +112,10 @@ class GraphTimes:
             "peak_bytes": self.peak_bytes,
             "samples_ms": [_ms(sample) for sample in self.samples],
             "predicted": {
-                "step_ms": _ms(self.predicted.step_ns),
-                "exposed_ms": _ms(self.predicted.exposed_ns),
+                "step_ms": _ms(timeline.step_ns),
+                "exposed_ms": _ms(timeline.exposed_ns),
             },
+            "forecast": None if found is None else found.to_json(),
             "ranks": [rank.to_json() for rank in self.ranks],
         }
 
@@ -162,9 +178,7 @@ def bench(named: Sequence[tuple[str, Program]], settings: BenchSettings) -> Benc
     graphs = make_set(programs, settings)
     check(graphs, settings)
     found = _on_ranks(graphs, programs, settings)
-    times = tuple(
-        _times(name, graphs.prepared[n], [r["graphs"][n] for r in found], model) for n, (name, _) in enumerate(named)
-    )
+    times = tuple(_times(n, name, graphs, found, model) for n, (name, _) in enumerate(named))
     others = tuple(_other(n, graphs, times, found, settings) for n in range(1, len(named)))
     fused = ("fused ops of tensor parallelism are run as the plain ops they stand for",)
     unfolded = fused if any(each.unfolded for each in graphs.prepared) else ()
@@ -199,9 +213,14 @@ def _on_ranks(graphs: GraphSet, programs: Sequence[Program], settings: BenchSett
             raise RanksError(error.what, hint=more + _HINT, failed=error.failed) from error
 
 
-def _times(name: str, prepared: Prepared, ranks: Sequence[dict[str, Any]], model: CostModel) -> GraphTimes:
-    found = tuple(RankTimes(tuple(r["wall_ns"]), tuple(r["exposed_ns"]), r["peak_bytes"]) for r in ranks)
-    return GraphTimes(name, found, predict(prepared.index, model).timeline)
+def _times(number: int, name: str, graphs: GraphSet, found: Sequence[dict[str, Any]], model: CostModel) -> GraphTimes:
+    """What all ranks found about one graph; number: from 0."""
+    index = graphs.prepared[number].index
+    walls = [rank["graphs"][number] for rank in found]
+    ranks = tuple(RankTimes(tuple(r["wall_ns"]), tuple(r["exposed_ns"]), r["peak_bytes"]) for r in walls)
+    nodes = [RankNodes.of(rank["nodes"][number]) for rank in found if rank["nodes"]]
+    times = gather_times(index, graphs.layout, nodes) if nodes else None
+    return GraphTimes(name, ranks, index, predict(index, model), times)
 
 
 def _other(

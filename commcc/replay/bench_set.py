@@ -36,7 +36,8 @@ class BenchSettings(Settings):
     """How to time.
 
     device: ``cpu`` or ``cuda``. cost: the cost text that predicts, empty for the usual one. repeat: repetitions that
-    count, of each graph. warmup: those before. graphs: how many there are.
+    count, of each graph. warmup: those before. recorded: repetitions after those, recorded node by node. trace: the
+    folder for their traces; empty for none. graphs: how many there are.
     """
 
     real: bool = True
@@ -44,6 +45,8 @@ class BenchSettings(Settings):
     cost: str = ""
     repeat: int = 20
     warmup: int = 3
+    recorded: int = 0
+    trace: str = ""
     graphs: int = 1
 
 
@@ -59,6 +62,11 @@ class GraphSet:
 def graph_file(number: int) -> str:
     """Where a rank finds a graph; the first has number 1."""
     return f"graph{number}.fx.txt"
+
+
+def trace_file(number: int, rank: int) -> str:
+    """What a graph's trace is called; ``--cost profile=FOLDER`` finds it by the end of the name."""
+    return f"graph{number}.rank{rank}.pt.trace.json.gz"
 
 
 def make_set(programs: Sequence[Program], settings: BenchSettings) -> GraphSet:

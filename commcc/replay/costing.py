@@ -19,6 +19,8 @@ from commcc.cost.devices import device_names
 from commcc.replay.place import CUDA
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from commcc.cost import CostModel
 
 #: Processes on one machine's CPU that talk through gloo.
@@ -29,8 +31,13 @@ _CUDA_MODEL = "h100-sxm"
 def model_text(text: str, *, device: str, compiled: bool = False) -> str:
     """The cost text that counts for a replay; text: what was asked for, may be empty."""
     chosen = text or (_cuda_model() if device == CUDA else _CPU_MODEL)
-    parts = [part.partition("=")[0].strip() for part in chosen.split(",")]
-    return chosen if compiled or "fused" in parts else f"{chosen},fused=no"
+    return chosen if compiled else with_settings(chosen, {"fused": "no"})
+
+
+def with_settings(text: str, settings: Mapping[str, str]) -> str:
+    """A cost text with these settings, unless it has them already."""
+    keys = {part.partition("=")[0].strip() for part in text.split(",")}
+    return ",".join([text, *(f"{key}={value}" for key, value in settings.items() if key not in keys)])
 
 
 def replay_model(text: str, *, device: str, compiled: bool = False) -> CostModel:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from commcc.report import forecasting
 from commcc.report.console import make_table
 from commcc.report.documents import document
 from commcc.report.units import milliseconds, plural, printable, share, size
@@ -44,8 +45,11 @@ def brief(data: Mapping[str, Any]) -> str:
     )
 
 
-def view(data: Mapping[str, Any], *, ranks: bool = False) -> list[RenderableType]:
-    """Graphs, verdicts, remarks; with ``ranks`` every rank as well."""
+def view(data: Mapping[str, Any], *, ranks: bool = False, collectives: int = 5) -> list[RenderableType]:
+    """Graphs, verdicts, remarks; with ``ranks`` every rank as well; of recorded runs what was predicted of them.
+
+    collectives: how many to list of each graph.
+    """
     where = f"{plural(data['ranks'], 'rank')} on {data['device']} with {data['backend']}"
     heading = f"{where}, {plural(data['repeat'], 'repetition')} in turns, seed {data['seed']}"
     table = make_table(heading, "", "graph", *_COLUMNS, "predicted", numbers=(*_COLUMNS, "predicted"))
@@ -55,6 +59,10 @@ def view(data: Mapping[str, Any], *, ranks: bool = False) -> list[RenderableType
     if ranks:
         shown += ["", _ranks(data)]
     shown.append("")
+    for number, graph in enumerate(data["graphs"], 1):
+        if graph["forecast"] is not None:
+            named = f"graph {number}: measured, and predicted with {data['cost']}"
+            shown += forecasting.tables(graph, named, most=collectives)
     for each in data["comparisons"]:
         shown += _comparison(each)
     shown += [Text(line, style="dim") for line in _explanations(data)]

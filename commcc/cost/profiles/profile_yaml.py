@@ -111,9 +111,10 @@ def _count(fields: dict[str, Node]) -> int:
     return fields["count"].integer(least=1, most=_MOST_COUNT) if "count" in fields else 1
 
 
-def profile_text(profile: Profile) -> str:
-    """A profile as such a file, the same text for the same times."""
+def profile_text(profile: Profile, *, device: str = "", note: str = "") -> str:
+    """A profile as such a file, the same text for the same times. device, note: for the reader only."""
     lines = [f"profile: {VERSION}"]
+    lines += [f"{key}: {json.dumps(text)}" for key, text in (("device", device), ("note", note)) if text]
     lines += ["ops:"] if profile.ops else []
     for key, time in profile.ops.items():
         inputs = json.dumps([f"{dtype}{list(shape)}" for dtype, shape in key.inputs])

@@ -66,16 +66,8 @@ class ProfileSource:
 
     def operation(self, operation: Operation) -> Price | None:
         """The median of the calls of this op on these inputs."""
-        if operation.op in SIZED_BY_NUMBERS or _fused(operation):
-            return None
-        inputs: list[tuple[str, tuple[int, ...]]] = []
-        for tensor in operation.inputs:
-            shape = tuple(size for size in tensor.shape if isinstance(size, int))
-            if len(shape) < len(tensor.shape):
-                return None
-            if shape:
-                inputs.append((tensor.dtype, shape))
-        time = self.profile.ops.get(OpKey(operation.op, tuple(inputs)))
+        key = op_key(operation)
+        time = self.profile.ops.get(key) if key is not None else None
         if time is None:
             return None
         return Price(time.ns, f"profile, median of {time.count}", note=_VARIED if time.varied else None)
@@ -104,6 +96,20 @@ class ProfileSource:
         for key, time in self.profile.collectives.items():
             points[key.kind, key.size].append((key.input_bytes, time.ns))
         return {which: Curve.of(found) for which, found in points.items()}
+
+
+def op_key(operation: Operation) -> OpKey | None:
+    """Under what a profile has the time of an operation; None for one that it can have no time of."""
+    if operation.op in SIZED_BY_NUMBERS or _fused(operation):
+        return None
+    inputs: list[tuple[str, tuple[int, ...]]] = []
+    for tensor in operation.inputs:
+        shape = tuple(size for size in tensor.shape if isinstance(size, int))
+        if len(shape) < len(tensor.shape):
+            return None
+        if shape:
+            inputs.append((tensor.dtype, shape))
+    return OpKey(operation.op, tuple(inputs))
 
 
 def _fused(operation: Operation) -> bool:

@@ -11,26 +11,30 @@ Limits: nodes are called one by one from Python, which is part of the time.
 from __future__ import annotations
 
 import os
+import tempfile
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commcc.collection import no_collection
-from commcc.replay.bench_set import BenchSettings, graph_file, make_set
+from commcc.replay.bench_set import BenchSettings, graph_file, make_set, trace_file
 from commcc.replay.compare import compare_rank
+from commcc.replay.node_times import RankNodes, medians
 from commcc.replay.pair import own_inputs
-from commcc.replay.place import make_place
+from commcc.replay.place import CPU, make_place
 from commcc.replay.ranks.team import join
 from commcc.replay.ranks.worker import serve
+from commcc.replay.recording import marked, read_runs, record
 from commcc.replay.serial import RankRun
-from commcc.replay.waiting import StepTimes
+from commcc.replay.waiting import StepTimes, every, holds_up
 from commcc.serialization import load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Sequence
 
     from commcc.replay.place import Place
-    from commcc.replay.prepare import Prepared
+    from commcc.replay.prepare import Prepared, Step
     from commcc.replay.ranks.team import Team
     from commcc.replay.ranks.watch import Watch
     from commcc.replay.values import RankResults
@@ -52,9 +56,12 @@ def _run(folder: Path, rank: int, settings: BenchSettings, watch: Watch) -> dict
     benches = [Bench(each, seat) for each in graphs.prepared]
     gaps = _compared(benches, made, rank)
     _in_turns(benches, made, settings)
+    nodes: list[Json] = [
+        _nodes(number, bench, made, settings).to_json() for number, bench in enumerate(benches, 1) if settings.recorded
+    ]
     watch.stage("waiting for the other ranks to end")
     seat.team.leave()
-    return {"graphs": [bench.to_json() for bench in benches], "gaps": gaps}
+    return {"graphs": [bench.to_json() for bench in benches], "gaps": gaps, "nodes": nodes}
 
 
 @no_collection()
@@ -80,6 +87,31 @@ def _compared(benches: list[Bench], made: dict[str, Any], rank: int) -> list[Jso
     return gaps
 
 
+def _nodes(number: int, bench: Bench, made: dict[str, Any], settings: BenchSettings) -> RankNodes:
+    """Runs that are recorded node by node, and kept as a trace if there is a folder for it."""
+    seat = bench.seat
+    seat.watch.program = f"graph {number}"
+    found = RankNodes(waits=medians(bench.waits))
+    if seat.place.name == CPU:
+        times = StepTimes(seat.place, which=every)
+        timed = bench.runner(times.step)
+        runs = []
+        for inputs in bench.beginnings(made, settings.recorded):
+            times.forget()
+            timed(inputs)
+            runs.append(times.taken())
+        waits = {step.name for step in bench.prepared.steps if holds_up(step)}
+        found.ops = {node: ns for node, ns in medians(runs).items() if node not in waits}
+    index = bench.prepared.index
+    launches = {index.names[node]: launch.kind for node, launch in index.launches.items()}
+    with tempfile.TemporaryDirectory(prefix="commcc-trace-") as folder:
+        file = Path(settings.trace or folder) / trace_file(number, seat.rank)
+        run = bench.runner(marked)
+        record(seat.place, (partial(run, inputs) for inputs in bench.beginnings(made, settings.recorded)), file)
+        found.add_runs(read_runs(file, launches))
+    return found
+
+
 @dataclass(frozen=True)
 class Seat:
     """One rank among the others, and what it runs on."""
@@ -100,32 +132,41 @@ class Bench:
     wall_ns: list[int] = field(default_factory=list)
     exposed_ns: list[int] = field(default_factory=list)
     peaks: list[int] = field(default_factory=list)
+    waits: list[dict[str, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self._waits = StepTimes(self.seat.place)
+        self.run: Callable[[dict[str, Any]], RankResults] = self.runner(self._waits.step)
+
+    def runner(self, wrap: Callable[[Step], Step]) -> RankRun:
+        """Runs the graph with steps that are wrapped in something."""
         seat = self.seat
-        self._waits = StepTimes(seat.place)
-        steps = tuple(map(self._waits.step, self.prepared.steps))
-        prepared = replace(self.prepared, steps=steps)
-        self.run: Callable[[dict[str, Any]], RankResults] = RankRun(
-            prepared, seat.rank, seat.seed, seat.watch.progress, seat.place
-        )
+        prepared = replace(self.prepared, steps=tuple(map(wrap, self.prepared.steps)))
+        return RankRun(prepared, seat.rank, seat.seed, seat.watch.progress, seat.place)
+
+    def beginnings(self, made: dict[str, Any], count: int) -> Iterator[dict[str, Any]]:
+        """Inputs for so many runs, each given when all ranks are there to begin."""
+        for _ in range(count):
+            inputs = own_inputs(self.prepared, made)
+            self.seat.place.synchronize()
+            self.seat.watch.stage("waiting for the other ranks to begin a repetition")
+            self.seat.team.barrier()
+            yield inputs
 
     def sample(self, made: dict[str, Any], *, keep: bool) -> None:
         """One run on inputs of its own, begun by all ranks together."""
         place = self.seat.place
-        inputs = own_inputs(self.prepared, made)
         counted = place.forget_peak()
         self._waits.forget()
-        place.synchronize()
-        self.seat.watch.stage("waiting for the other ranks to begin a repetition")
-        self.seat.team.barrier()
+        (inputs,) = self.beginnings(made, 1)
         start = place.stamp()
         self.run(inputs)
         end = place.stamp()
         place.synchronize()
         if keep:
             self.wall_ns.append(place.elapsed_ns(start, end))
-            self.exposed_ns.append(sum(self._waits.taken().values()))
+            self.waits.append(self._waits.taken())
+            self.exposed_ns.append(sum(self.waits[-1].values()))
             self.peaks += [peak] if counted and (peak := place.peak_bytes()) is not None else []
 
     def to_json(self) -> dict[str, Json]:

@@ -1,0 +1,74 @@
+"""``commcc profile``: times of ops and collectives on this machine, as a cost file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from commcc.cli import bench
+from commcc.cli.outputs import check_output
+from commcc.cli.parameters import GRAPH_HELP, common_options, graphs_argument, trust_option
+from commcc.errors import EXIT_OK
+
+if TYPE_CHECKING:
+    from commcc.cli.session import Session
+
+HELP = f"""Run graphs on real ranks and write what their ops and collectives take, for --cost profile=OUT.
+
+{GRAPH_HELP} They run as commcc bench runs them. The report says how well the simulator predicts the
+step without the file and with it. Without GRAPH, a small graph is run before and after two passes.
+"""
+DEFAULT_OUTPUT = "costs.yaml"
+
+
+@click.pass_obj
+def _profile(session: Session, /, graphs: tuple[str, ...], output: str, recorded: int, **options: Any) -> int:
+    with session.working("loading PyTorch") as say:
+        from commcc.files import replace_file
+        from commcc.replay.profiling import profile
+
+        settings = bench.settings(graphs, options, recorded=recorded)
+        named = bench.named(session, graphs, settings.ranks, say)
+        target = check_output(session, output, (".yaml", ".yml"))
+        say("running the graphs")
+        found = profile(named, settings)
+        say(f"writing {target}")
+        replace_file(target, lambda stream: stream.write(found.text.encode()))
+    from commcc.report import profiling
+
+    document = profiling.profiled(graphs, str(target), found)
+    session.emit(document, brief=str(target), view=lambda: profiling.view(document))
+    return EXIT_OK
+
+
+def _options() -> list[click.Parameter]:
+    return [
+        click.Option(
+            ["-o", "--output"],
+            type=click.Path(path_type=str),
+            metavar="OUT",
+            default=DEFAULT_OUTPUT,
+            show_default=True,
+            help="Where to write, .yaml.",
+        ),
+        *bench.where_options(),
+        *bench.repeat_options(repeat=10),
+        click.Option(
+            ["--recorded"],
+            type=click.IntRange(1, 1000),
+            default=5,
+            show_default=True,
+            metavar="R",
+            help="Further repetitions, recorded node by node, whose medians are written.",
+        ),
+    ]
+
+
+command = click.Command(
+    "profile",
+    callback=_profile,
+    help=HELP,
+    short_help="Measure op and collective times for the cost model",
+    params=[graphs_argument(), *_options(), trust_option(), *common_options()],
+)
