@@ -36,7 +36,8 @@ from tests.verify_graphs import Graph
 aten, c10d = torch.ops.aten, torch.ops._c10d_functional
 SAMPLES = Path(__file__).parents[1] / "sample_graphs"
 BEFORE = SAMPLES / "tiny_llama_fsdp2_bw.fx.txt.gz"
-PREDICTED = SimpleNamespace(step_ns=500_000, exposed_ns=200_000)  # of a Timeline, what the report needs
+# What the report needs of a prediction.
+PREDICTED = SimpleNamespace(timeline=SimpleNamespace(step_ns=500_000, exposed_ns=200_000))
 TWO = {"0": ProcessGroup("0", 2, (0, 1))}
 
 
@@ -272,7 +273,7 @@ def test_more_time_is_suggested_to_those_who_ran_out_of_it(monkeypatch, late):
 
 def benchmark(*walls):
     graphs = tuple(
-        GraphTimes(name, (RankTimes(tuple(wall), (1_000_000,) * len(wall), 2 << 20),) * 2, PREDICTED)
+        GraphTimes(name, (RankTimes(tuple(wall), (1_000_000,) * len(wall), 2 << 20),) * 2, None, PREDICTED)
         for name, wall in zip("abc", walls, strict=False)
     )
     return Benchmark(graphs, (), BenchSettings(repeat=len(walls[0])), ("a remark",), "laptop-cpu", 1.5)
@@ -286,7 +287,9 @@ def printed(capsys, data, **options):
 
 
 def test_the_slowest_rank_of_each_repetition_counts():
-    times = GraphTimes("g", (RankTimes((1, 9, 3), (1, 1, 1), 7), RankTimes((4, 2, 3), (2, 0, 0), None)), PREDICTED)
+    times = GraphTimes(
+        "g", (RankTimes((1, 9, 3), (1, 1, 1), 7), RankTimes((4, 2, 3), (2, 0, 0), None)), None, PREDICTED
+    )
     assert times.samples == [4, 9, 3]
     assert (times.wall.median, times.exposed.median, times.peak_bytes) == (4, 1, 7)
 

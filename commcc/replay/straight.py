@@ -8,7 +8,7 @@
 The function has a line for each step, and drops a value behind its last use, as the program itself would. Looking up
 every operand in a table instead takes longer than many an op.
 
-The text of the function is made of numbers only: ``v7 = f7(v3, (v4, 2), dim=k1)``. Nothing from a graph file is in
+The text of the function is made of numbers only: ``v7 = fv7(v3, (v4, 2), **{k1: k2})``. Nothing from a graph file is in
 it; ops, strings, dtypes and whatever else is not a small literal are handed in as objects.
 """
 
@@ -66,7 +66,8 @@ class StraightLine:
         function = f"f{result}"
         self._scope[function] = step.call
         operands = [self._text(arg) for arg in step.args]
-        operands += [f"{key}={self._text(value)}" for key, value in step.kwargs.items() if key.isidentifier()]
+        if step.kwargs:
+            operands.append(f"**{self._text(step.kwargs)}")
         freed = f"; del {', '.join(self._values[node] for node in step.frees)}" if step.frees else ""
         return f" {result} = {function}({', '.join(operands)}){freed}"
 
