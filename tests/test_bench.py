@@ -37,7 +37,9 @@ aten, c10d = torch.ops.aten, torch.ops._c10d_functional
 SAMPLES = Path(__file__).parents[1] / "sample_graphs"
 BEFORE = SAMPLES / "tiny_llama_fsdp2_bw.fx.txt.gz"
 # What the report needs of a prediction.
-PREDICTED = SimpleNamespace(timeline=SimpleNamespace(step_ns=500_000, exposed_ns=200_000))
+PREDICTED = SimpleNamespace(
+    timeline=SimpleNamespace(step_ns=500_000, exposed_ns=200_000), memory=SimpleNamespace(peak_bytes=7)
+)
 TWO = {"0": ProcessGroup("0", 2, (0, 1))}
 
 
@@ -301,7 +303,7 @@ def test_one_graph_has_times_and_no_verdict(capsys):
     assert "1  a      2.000 ms  2.000 ms  2.000 ms  1.000 ms  50.0 %      2.0 MiB   0.500 ms" in out
     assert "against" not in out
     assert "- a remark" in out
-    assert data["graphs"][0]["predicted"] == {"step_ms": 0.5, "exposed_ms": 0.2}
+    assert data["graphs"][0]["predicted"] == {"step_ms": 0.5, "exposed_ms": 0.2, "peak_bytes": 7}
     assert "predicted: simulated for laptop-cpu" in out
     assert benching.brief(data) == "2.000 ms"
     assert printed(capsys, data, ranks=True).count("50.0 %") == 3

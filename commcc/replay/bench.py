@@ -114,6 +114,7 @@ class GraphTimes:
             "predicted": {
                 "step_ms": _ms(timeline.step_ns),
                 "exposed_ms": _ms(timeline.exposed_ns),
+                "peak_bytes": self.prediction.memory.peak_bytes,
             },
             "forecast": None if found is None else found.to_json(),
             "ranks": [rank.to_json() for rank in self.ranks],

@@ -22,6 +22,8 @@ from statistics import fmean, median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+import torch
+
 from commcc.cost import load_model
 from commcc.cost.operations import free_calls, operations
 from commcc.cost.profiles.measured import CollectiveKey, Pool
@@ -31,7 +33,7 @@ from commcc.errors import InputError
 from commcc.predict import predict
 from commcc.replay.bench import bench
 from commcc.replay.costing import model_text, replay_model, with_settings
-from commcc.replay.place import CPU
+from commcc.replay.place import CPU, CUDA
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,10 +112,15 @@ def profile(named: Sequence[tuple[str, Program]], settings: BenchSettings) -> Pr
     if not found.ops and not found.collectives:
         raise InputError("the graphs hold no op and no collective that a profile can have a time of")
     note = f"commcc profile on {len(measured.graphs[0].ranks)} ranks"
-    text = profile_text(found, device=settings.device, note=note)
+    text = profile_text(found, device=_device(settings.device), note=note)
     plain = f"{model_text(settings.cost, device=settings.device)},profile={{}}"
     cost = with_settings(plain, _host_times(measured.graphs) if settings.device == CPU else {})
     return Profiled(found, text, cost, _calibrated(measured, text, cost), measured)
+
+
+def _device(device: str) -> str:
+    """What the file says it was measured on."""
+    return torch.cuda.get_device_name() if device == CUDA else device
 
 
 def _add(pool: Pool, index: GraphIndex, times: NodeTimes, model: CostModel, count: int) -> None:
