@@ -22,14 +22,16 @@ if TYPE_CHECKING:
 HELP = f"""Run graphs on real ranks, in turns and on the same inputs, and say which is faster.
 
 {GRAPH_HELP} The first one is what the others are compared with. The ranks are processes on this
-machine, each with a CUDA device of its own and NCCL, or on its CPU with gloo. Without GRAPH, a small
-graph is run before and after two passes: that checks an installation.
+machine, each with a CUDA device of its own and NCCL, or on its CPU with gloo; with --device emulated
+one process stands for all of them, and communication takes the time that --cost models. Without
+GRAPH, a small graph is run before and after two passes: that checks an installation.
 
 Exits with 0 when all graphs give back the same, to the bit or but for the rounding of sums that one of
 them makes of other parts; whichever is faster.
 """
 MOST_REPETITIONS = 10_000
-DEVICES = ("auto", "cpu", "cuda")
+_EMULATED = "emulated"
+DEVICES = ("auto", "cpu", "cuda", _EMULATED, f"{_EMULATED}-cpu", f"{_EMULATED}-cuda")
 #: Repetitions that are recorded for a trace: enough for a median, few enough for a file that opens.
 RECORDED = 5
 #: Ranks of the small graph when nobody says how many.
@@ -77,7 +79,8 @@ def settings(graphs: tuple[str, ...], options: dict[str, Any], **more: Any) -> B
         hints=options["size_hints"],
         repeat=options["repeat"],
         warmup=options["warmup"],
-        device=_device(options["device"]),
+        device=_device(options["device"].removeprefix(_EMULATED).removeprefix("-") or "auto"),
+        emulated=options["device"].startswith(_EMULATED),
         cost=options["cost"],
         **more,
     )
@@ -132,13 +135,14 @@ def where_options() -> list[click.Parameter]:
             type=click.Choice(DEVICES),
             default="auto",
             show_default=True,
-            help="Where ranks run; auto is cuda where there is such a device.",
+            help="Where ranks run; auto is cuda where there is one. emulated: one process there stands for all.",
         ),
         click.Option(
             ["--cost"],
             default="",
             metavar="TEXT",
-            help="Cost model that predicts, as for commcc simulate. [default: the device; laptop-cpu on the CPU]",
+            help="Cost model that predicts, as for commcc simulate; emulated communication takes its times."
+            " [default: the device; laptop-cpu on the CPU]",
         ),
     ]
 

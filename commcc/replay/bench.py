@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from commcc.predict import predict
 from commcc.replay.bench_set import BenchSettings, check, graph_file, make_set
 from commcc.replay.costing import replay_model
+from commcc.replay.emulate.crossing import Crossing, crossings_json, remarks
 from commcc.replay.forecast import forecast
 from commcc.replay.node_times import RankNodes, gather_times
 from commcc.replay.numeric import judge_real
@@ -32,7 +33,7 @@ from commcc.replay.timing import Comparison, Spread, compare_times, slowest, spr
 from commcc.serialization import save
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from commcc.cost import CostModel
     from commcc.index import GraphIndex
@@ -50,11 +51,21 @@ _HINT = "commcc verify BEFORE AFTER --numeric runs graphs without processes"
 
 @dataclass(frozen=True)
 class RankTimes:
-    """One graph on one rank, nanoseconds by repetition. exposed_ns: in waits. peak_bytes: None where unknown."""
+    """One graph on one rank, nanoseconds by repetition. exposed_ns: in waits. peak_bytes: None where unknown.
+
+    crossings: of emulated communication, by repetition.
+    """
 
     wall_ns: tuple[int, ...]
     exposed_ns: tuple[int, ...]
     peak_bytes: int | None
+    crossings: tuple[Crossing, ...] = ()
+
+    @staticmethod
+    def of(data: Mapping[str, Any]) -> RankTimes:
+        """What a rank wrote down."""
+        crossings = tuple(Crossing(**each) for each in data["crossings"])
+        return RankTimes(tuple(data["wall_ns"]), tuple(data["exposed_ns"]), data["peak_bytes"], crossings)
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -117,6 +128,7 @@ class GraphTimes:
                 "peak_bytes": self.prediction.memory.peak_bytes,
             },
             "forecast": None if found is None else found.to_json(),
+            "emulated": crossings_json(self.ranks[0].crossings),
             "ranks": [rank.to_json() for rank in self.ranks],
         }
 
@@ -156,8 +168,9 @@ class Benchmark:
     def to_json(self) -> dict[str, Json]:
         settings = self.settings
         return {
-            "ranks": len(self.graphs[0].ranks),
-            "backend": "nccl" if settings.device == CUDA else "gloo",
+            "ranks": settings.ranks if settings.emulated else len(self.graphs[0].ranks),
+            "backend": None if settings.emulated else "nccl" if settings.device == CUDA else "gloo",
+            "emulated": settings.emulated,
             "device": settings.device,
             "cost": self.model,
             "seed": settings.seed,
@@ -178,12 +191,15 @@ def bench(named: Sequence[tuple[str, Program]], settings: BenchSettings) -> Benc
     model = replay_model(settings.cost, device=settings.device)
     graphs = make_set(programs, settings)
     check(graphs, settings)
+    settings = replace(settings, ranks=graphs.layout.world)
     found = _on_ranks(graphs, programs, settings)
     times = tuple(_times(n, name, graphs, found, model) for n, (name, _) in enumerate(named))
     others = tuple(_other(n, graphs, times, found, settings) for n in range(1, len(named)))
     fused = ("fused ops of tensor parallelism are run as the plain ops they stand for",)
     unfolded = fused if any(each.unfolded for each in graphs.prepared) else ()
-    notes = (*graphs.layout.assumed, *graphs.maker.assumed, *unfolded, *_crowded(graphs.layout.world))
+    world, crossings = graphs.layout.world, [each.ranks[0].crossings for each in times]
+    about = remarks(world, model.name, crossings) if settings.emulated else _crowded(world)
+    notes = (*graphs.layout.assumed, *graphs.maker.assumed, *unfolded, *about)
     return Benchmark(times, others, settings, notes, model.name, time.perf_counter() - started)
 
 
@@ -208,7 +224,7 @@ def _on_ranks(graphs: GraphSet, programs: Sequence[Program], settings: BenchSett
             save(program, folder / graph_file(number))
         (folder / "settings.json").write_text(settings_text(settings), encoding="utf-8")
         try:
-            return run_ranks(graphs.layout.world, folder, settings.timeout, worker=_WORKER)
+            return run_ranks(1 if settings.emulated else graphs.layout.world, folder, settings.timeout, worker=_WORKER)
         except RanksError as error:
             more = "--timeout allows more seconds; " if error.late else ""
             raise RanksError(error.what, hint=more + _HINT, failed=error.failed) from error
@@ -217,8 +233,7 @@ def _on_ranks(graphs: GraphSet, programs: Sequence[Program], settings: BenchSett
 def _times(number: int, name: str, graphs: GraphSet, found: Sequence[dict[str, Any]], model: CostModel) -> GraphTimes:
     """What all ranks found about one graph; number: from 0."""
     index = graphs.prepared[number].index
-    walls = [rank["graphs"][number] for rank in found]
-    ranks = tuple(RankTimes(tuple(r["wall_ns"]), tuple(r["exposed_ns"]), r["peak_bytes"]) for r in walls)
+    ranks = tuple(RankTimes.of(rank["graphs"][number]) for rank in found)
     nodes = [RankNodes.of(rank["nodes"][number]) for rank in found if rank["nodes"]]
     times = gather_times(index, graphs.layout, nodes) if nodes else None
     return GraphTimes(name, ranks, index, predict(index, model), times)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from commcc.collectives import identify
 from commcc.errors import InputError
 from commcc.memory import live_bytes
+from commcc.replay.emulate.preflight import check_emulated
 from commcc.replay.inputs import InputMaker
 from commcc.replay.layout import make_layout
 from commcc.replay.numeric import MOST_BY_DEFAULT, free_bytes, require_processes
@@ -35,13 +36,15 @@ _RANK_BYTES = 330_000_000
 class BenchSettings(Settings):
     """How to time.
 
-    device: ``cpu`` or ``cuda``. cost: the cost text that predicts, empty for the usual one. repeat: repetitions that
-    count, of each graph. warmup: those before. recorded: repetitions after those, recorded node by node. trace: the
+    device: ``cpu`` or ``cuda``. emulated: one process stands for all ranks. cost: the cost text that predicts, and
+    that emulated communication takes its times from; empty for the usual one. repeat: repetitions that count, of each
+    graph. warmup: those before. recorded: repetitions after those, recorded node by node. trace: the
     folder for their traces; empty for none. graphs: how many there are.
     """
 
     real: bool = True
     device: str = "cpu"
+    emulated: bool = False
     cost: str = ""
     repeat: int = 20
     warmup: int = 3
@@ -83,11 +86,14 @@ def make_set(programs: Sequence[Program], settings: BenchSettings) -> GraphSet:
 def check(graphs: GraphSet, settings: BenchSettings) -> None:
     """Refuse, before any rank is started, what would fail on the ranks. Raises :class:`InputError`."""
     require_processes()
+    if settings.emulated:
+        check_emulated(graphs, settings)
+        return
     world = graphs.layout.world
     if settings.ranks is None and world > MOST_BY_DEFAULT:
         raise InputError(
             f"the graph is for {world} ranks; at most {MOST_BY_DEFAULT} are started when nobody says how many",
-            hint=f"--nproc {world} starts all of them on this machine",
+            hint=f"--nproc {world} starts all of them on this machine; --device emulated starts one for all",
         )
     for number, each in enumerate(graphs.prepared, 1):
         _check_collectives(number, each)

@@ -45,7 +45,7 @@ class StepTimes:
 
     def step(self, step: Step) -> Step:
         """A step as it is, or timed if it is to be."""
-        return replace(step, call=self._timed(step)) if self.which(step) else step
+        return replace(step, call=self.timed(step.name, step.call)) if self.which(step) else step
 
     def forget(self) -> None:
         """A new run begins."""
@@ -55,8 +55,9 @@ class StepTimes:
         """Nanoseconds of each step since :meth:`forget`, by node; the place must have been synchronized."""
         return {name: self.place.elapsed_ns(start, end) for name, start, end in self._stamps}
 
-    def _timed(self, step: Step) -> Callable[..., Any]:
-        call, name, place, stamps = step.call, step.name, self.place, self._stamps
+    def timed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """A call that counts under this name."""
+        place, stamps = self.place, self._stamps
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             start = place.stamp()

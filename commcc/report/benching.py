@@ -50,7 +50,7 @@ def view(data: Mapping[str, Any], *, ranks: bool = False, collectives: int = 5) 
 
     collectives: how many to list of each graph.
     """
-    where = f"{plural(data['ranks'], 'rank')} on {data['device']} with {data['backend']}"
+    where = _where(data)
     heading = f"{where}, {plural(data['repeat'], 'repetition')} in turns, seed {data['seed']}"
     table = make_table(heading, "", "graph", *_COLUMNS, "predicted", numbers=(*_COLUMNS, "predicted"))
     for number, graph in enumerate(data["graphs"], 1):
@@ -68,6 +68,13 @@ def view(data: Mapping[str, Any], *, ranks: bool = False, collectives: int = 5) 
     shown += [Text(line, style="dim") for line in _explanations(data)]
     shown.append(Text(f"{data['seconds']:.1f} s in all", style="dim"))
     return shown + [Text(f"- {printable(note)}", style="dim") for note in data["notes"]]
+
+
+def _where(data: Mapping[str, Any]) -> str:
+    ranks = plural(data["ranks"], "rank")
+    if data["emulated"]:
+        return f"one process on {data['device']} for {ranks}, communication modelled ({data['cost']})"
+    return f"{ranks} on {data['device']} with {data['backend']}"
 
 
 def _cells(times: Mapping[str, Any]) -> tuple[str, ...]:
@@ -116,9 +123,17 @@ def _interval(each: Mapping[str, Any]) -> str:
 
 def _explanations(data: Mapping[str, Any]) -> list[str]:
     """What the columns mean."""
-    slowest = ["times are those of the slowest rank of each repetition"] if data["ranks"] > 1 else []
+    many = data["ranks"] > 1 and not data["emulated"]
+    slowest = ["times are those of the slowest rank of each repetition"] if many else []
     return [
         *slowest,
         "exposed: time in waits for communication",
         f"predicted: simulated for {data['cost']}",
+        *(_emulated(number, graph["emulated"]) for number, graph in enumerate(data["graphs"], 1) if graph["emulated"]),
     ]
+
+
+def _emulated(number: int, found: Mapping[str, Any]) -> str:
+    """How well communication kept to its model."""
+    times = f"{milliseconds(found['modelled_ms'])} modelled, {milliseconds(found['took_ms'])} taken"
+    return f"graph {number}: {plural(found['launches'], 'collective')}, {times}"

@@ -20,12 +20,15 @@ from typing import TYPE_CHECKING, Any
 from commcc.collection import no_collection
 from commcc.replay.bench_set import BenchSettings, graph_file, make_set, trace_file
 from commcc.replay.compare import compare_rank
+from commcc.replay.costing import replay_model
+from commcc.replay.emulate.crossing import Crossing
+from commcc.replay.emulate.transport import make_transports
 from commcc.replay.node_times import RankNodes, medians
 from commcc.replay.pair import own_inputs
 from commcc.replay.place import CPU, make_place
-from commcc.replay.ranks.team import join
+from commcc.replay.ranks.team import Alone, join
 from commcc.replay.ranks.worker import serve
-from commcc.replay.recording import marked, read_runs, record
+from commcc.replay.recording import NodeRun, marked, read_runs, record
 from commcc.replay.serial import RankRun
 from commcc.replay.waiting import StepTimes, every, holds_up
 from commcc.serialization import load
@@ -33,6 +36,9 @@ from commcc.serialization import load
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from commcc.replay.bench_set import GraphSet
+    from commcc.replay.emulate.crossing import Took
+    from commcc.replay.emulate.transport import Transport
     from commcc.replay.place import Place
     from commcc.replay.prepare import Prepared, Step
     from commcc.replay.ranks.team import Team
@@ -52,16 +58,25 @@ def _run(folder: Path, rank: int, settings: BenchSettings, watch: Watch) -> dict
     place = make_place(settings.device, int(os.environ.get("LOCAL_RANK", "0")))
     graphs = make_set([load(file) for file in files], settings)
     made = graphs.maker.of_rank(rank)
-    seat = Seat(rank, place, join(graphs.layout, rank, place, settings.timeout, watch), watch, settings.seed)
-    benches = [Bench(each, seat) for each in graphs.prepared]
+    benches = _benches(graphs, rank, place, settings, watch)
     gaps = _compared(benches, made, rank)
     _in_turns(benches, made, settings)
     nodes: list[Json] = [
         _nodes(number, bench, made, settings).to_json() for number, bench in enumerate(benches, 1) if settings.recorded
     ]
     watch.stage("waiting for the other ranks to end")
-    seat.team.leave()
+    benches[0].seat.team.leave()
     return {"graphs": [bench.to_json() for bench in benches], "gaps": gaps, "nodes": nodes}
+
+
+def _benches(graphs: GraphSet, rank: int, place: Place, settings: BenchSettings, watch: Watch) -> list[Bench]:
+    """All graphs, on process groups or beside lanes."""
+    if settings.emulated:
+        seat = Seat(rank, place, Alone(), watch, settings.seed)
+        model = replay_model(settings.cost, device=settings.device)
+        return [Bench(each.prepared, seat, each) for each in make_transports(graphs, place, model)]
+    team = join(graphs.layout, rank, place, settings.timeout, watch)
+    return [Bench(each, Seat(rank, place, team, watch, settings.seed)) for each in graphs.prepared]
 
 
 @no_collection()
@@ -102,14 +117,35 @@ def _nodes(number: int, bench: Bench, made: dict[str, Any], settings: BenchSetti
             runs.append(times.taken())
         waits = {step.name for step in bench.prepared.steps if holds_up(step)}
         found.ops = {node: ns for node, ns in medians(runs).items() if node not in waits}
-    index = bench.prepared.index
-    launches = {index.names[node]: launch.kind for node, launch in index.launches.items()}
     with tempfile.TemporaryDirectory(prefix="commcc-trace-") as folder:
         file = Path(settings.trace or folder) / trace_file(number, seat.rank)
-        run = bench.runner(marked)
-        record(seat.place, (partial(run, inputs) for inputs in bench.beginnings(made, settings.recorded)), file)
-        found.add_runs(read_runs(file, launches))
+        found.add_runs(_recorded(bench, made, settings.recorded, file))
     return found
+
+
+def _recorded(bench: Bench, made: dict[str, Any], count: int, file: Path) -> list[NodeRun]:
+    """What a trace tells of so many runs."""
+    marking = bench.runner(marked)
+    crossed: list[dict[str, Took]] = []
+
+    def run(inputs: dict[str, Any]) -> None:
+        marking(inputs)
+        bench.seat.place.synchronize()
+        crossed.append(bench.settle())
+
+    record(bench.seat.place, (partial(run, inputs) for inputs in bench.beginnings(made, count)), file)
+    index = bench.prepared.index
+    runs = read_runs(file, {index.names[node]: launch.kind for node, launch in index.launches.items()})
+    if bench.transport is None:
+        return runs
+    # The trace knows what an emulated collective copies and idles as work of the node that launches it.
+    return [
+        NodeRun(
+            {node: ns for node, ns in each.ops.items() if node not in took},
+            {node: of.took_ns for node, of in took.items()},
+        )
+        for each, took in zip(runs, crossed, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -125,14 +161,16 @@ class Seat:
 
 @dataclass
 class Bench:
-    """One graph with the samples that were kept, in nanoseconds and bytes."""
+    """One graph with the samples that were kept, in nanoseconds and bytes. transport: of emulated communication."""
 
     prepared: Prepared
     seat: Seat
+    transport: Transport | None = None
     wall_ns: list[int] = field(default_factory=list)
     exposed_ns: list[int] = field(default_factory=list)
     peaks: list[int] = field(default_factory=list)
     waits: list[dict[str, int]] = field(default_factory=list)
+    crossings: list[Crossing] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._waits = StepTimes(self.seat.place)
@@ -149,6 +187,7 @@ class Bench:
         for _ in range(count):
             inputs = own_inputs(self.prepared, made)
             self.seat.place.synchronize()
+            self.settle()
             self.seat.watch.stage("waiting for the other ranks to begin a repetition")
             self.seat.team.barrier()
             yield inputs
@@ -163,12 +202,19 @@ class Bench:
         self.run(inputs)
         end = place.stamp()
         place.synchronize()
+        took = self.settle()
         if keep:
+            self.crossings += [Crossing.of(took)] if self.transport is not None else []
             self.wall_ns.append(place.elapsed_ns(start, end))
             self.waits.append(self._waits.taken())
             self.exposed_ns.append(sum(self.waits[-1].values()))
             self.peaks += [peak] if counted and (peak := place.peak_bytes()) is not None else []
 
+    def settle(self) -> dict[str, Took]:
+        """What each emulated collective has taken, by node; the place must have been synchronized."""
+        return {} if self.transport is None else self.transport.settle()
+
     def to_json(self) -> dict[str, Json]:
         peak: Json = max(self.peaks, default=None)
-        return {"wall_ns": list(self.wall_ns), "exposed_ns": list(self.exposed_ns), "peak_bytes": peak}
+        times: dict[str, Json] = {"wall_ns": list(self.wall_ns), "exposed_ns": list(self.exposed_ns)}
+        return {**times, "peak_bytes": peak, "crossings": [asdict(each) for each in self.crossings]}
