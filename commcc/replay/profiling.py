@@ -16,7 +16,7 @@ Limits: ops run beside the communication of the same graph, and are slowed by it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 from tempfile import TemporaryDirectory
@@ -107,7 +107,9 @@ def profile(named: Sequence[tuple[str, Program]], settings: BenchSettings) -> Pr
     pool = Pool()
     for graph in measured.graphs:
         assert graph.nodes is not None, "a profile is made of recorded runs"
-        _add(pool, graph.index, graph.nodes, model, settings.recorded * len(graph.ranks))
+        # What emulated collectives take was modelled, not measured.
+        nodes = replace(graph.nodes, transfers={}) if settings.emulated else graph.nodes
+        _add(pool, graph.index, nodes, model, settings.recorded * len(graph.ranks))
     found = pool.profile()
     if not found.ops and not found.collectives:
         raise InputError("the graphs hold no op and no collective that a profile can have a time of")
