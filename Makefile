@@ -1,6 +1,7 @@
 # `make help` lists the targets. PYTHON=python3.12 make demo chooses the interpreter (3.10 to 3.13).
 PYTHON ?= python3
 VENV   ?= .venv
+WORKERS ?= auto
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 SAMPLE := sample_graphs/llama3_8b_fsdp64_bw.fx.txt.gz
@@ -26,8 +27,8 @@ demo: $(READY) ## bucket a production-size graph and print before and after
 	@mkdir -p $(dir $(RESULT))
 	$(BIN)/commcc bucket $(SAMPLE) -o $(RESULT)
 
-test: $(READY) ## run all tests
-	$(BIN)/python -m pytest $(ARGS)
+test: $(READY) ## run all tests, on up to four cores; WORKERS=0 on one
+	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal $(ARGS)
 
 check: $(READY) ## what CI checks: ruff, mypy, layers, generated docs
 	$(BIN)/ruff check .

@@ -1,8 +1,16 @@
-"""Fixtures of the tests that open pages in a browser."""
+"""Fixtures of the tests that open pages in a browser, and what all tests have around them."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+
+def pytest_configure():
+    """Reports are as wide as they need to be, in processes that a worker starts too: readline sets these in workers."""
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
 
 
 @pytest.fixture(scope="module")

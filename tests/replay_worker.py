@@ -26,7 +26,7 @@ from torch.fx.node import map_aggregate
 from commcc.ops import argument_names, collective_of
 from commcc.serialization import load
 
-TIMEOUT = timedelta(seconds=60)
+TIMEOUT = timedelta(seconds=240)
 SEED = 11
 
 

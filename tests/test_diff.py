@@ -403,9 +403,9 @@ def test_ten_thousand_nodes_in_seconds():
     for _ in range(500):
         order.insert(rng.randrange(len(order)), order.pop(rng.randrange(len(order))))
     before, after = chain_fast(names, names), chain_fast(names, order)
-    start = time.perf_counter()
+    start = time.process_time()
     d = diff(before, after)
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
     assert 300 < len(d.moved) <= 500
 
 

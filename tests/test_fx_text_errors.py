@@ -21,10 +21,10 @@ def graph(*statements: str, result: str = "(x,)", head: str = HEAD) -> str:
 
 
 def refused(text: str, *, line: int | None = None, seconds: float = 5) -> str:
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(InputError) as caught:
         parse_text(text, "some.txt")
-    assert time.monotonic() - start < seconds
+    assert time.process_time() - start < seconds
     message = str(caught.value)
     assert "\n" not in message
     assert message.startswith("some.txt:" if line is None else f"some.txt:{line}: "), message
@@ -173,10 +173,10 @@ LARGE = {
 @pytest.mark.parametrize("what", LARGE)
 def test_large_nonsense_is_refused_quickly(what):
     text = LARGE[what]()
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(InputError):
         parse_text(text, "some.txt")
-    assert time.monotonic() - start < 10
+    assert time.process_time() - start < 10
 
 
 def test_nothing_runs(tmp_path):

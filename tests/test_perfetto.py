@@ -238,9 +238,9 @@ def test_microseconds_are_exact():
 
 def test_a_production_graph_is_written_in_a_moment():
     seen = take(load(SAMPLES / "llama3_8b_fsdp64_bw.fx.txt.gz"), load_model("h100"))
-    start = time.perf_counter()
+    start = time.process_time()
     data = written(Track("graph", seen))
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 3
     compare(read_trace(data), 1, seen)
     assert len(gzip.compress(data)) < 400_000
 

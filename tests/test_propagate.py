@@ -330,9 +330,9 @@ def test_hostile_sizes_take_no_time(target, args):
     build = Builder()
     x = build.input("x", "f32[1000000000000][1]cpu")
     args = tuple(x if arg == "x" else arg for arg in args)
-    start = time.monotonic()
+    start = time.process_time()
     program = build.program(build.call(target, *args))
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
     assert len(program.notes) == 1
 
 
@@ -411,7 +411,7 @@ def test_a_long_graph_without_annotations_is_bearable():
     node = build.input("a", "bf16[64, 64][64, 1]cuda:0")
     for _ in range(1000):
         node = build.call(aten.mm.default, node, node)
-    start = time.monotonic()
+    start = time.process_time()
     build.program(node)
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
     assert shown(node) == "bf16[64, 64][64, 1]cuda:0"

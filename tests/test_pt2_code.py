@@ -49,13 +49,13 @@ def test_code_in_a_symbolic_size(tmp_path, expression):
     marker = tmp_path / "marker"
     values = data["graph_module"]["graph"]["tensor_values"]
     values["x"]["sizes"][0]["as_expr"]["expr_str"] = expression.format(marker=marker)
-    started = time.perf_counter()
+    started = time.process_time()
     if expression.startswith("Symbol('s17', integer"):
         read_pt2(with_document(tmp_path, data))
     else:
         refused(with_document(tmp_path, data), MODEL, marker=marker)
     assert not marker.exists()
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
 
 
 NO_NAMES = ["x=open('m','w')", "a b", "x)", "lambda", "self", "", "é", "x\n", "1x", "__import__('os')"]

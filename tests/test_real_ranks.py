@@ -69,7 +69,7 @@ def replay(ranks: int, jobs: list[dict[str, str]], folder: Path) -> tuple[int, l
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS.parent), "PYTHONHASHSEED": "0"}
     done = subprocess.run(
         [*command, str(WORKER), str(todo), str(folder)],
-        env=environment, capture_output=True, text=True, timeout=150, check=False,
+        env=environment, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     files = [folder / f"rank{rank}.json" for rank in range(ranks)]
     assert all(file.exists() for file in files), done.stdout + done.stderr

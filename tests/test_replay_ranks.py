@@ -42,7 +42,7 @@ pytestmark = [
 
 
 def on_gloo(before, after, **settings):
-    return verify_numeric(before, after, Settings(real=True, timeout=100, **settings))
+    return verify_numeric(before, after, Settings(real=True, timeout=300, **settings))
 
 
 def alive(pid: int) -> bool:

@@ -48,7 +48,7 @@ def test_dumped_page_has_no_errors(files):
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         flags = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", "--dump-dom")
         command = [find_browser(), *flags, f"--user-data-dir={profile}", files.both.as_uri()]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, env=dict(os.environ))
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, env=dict(os.environ))
     head = done.stdout[: done.stdout.index("<head")]
     assert 'data-ready="yes"' in head
     assert "data-errors" not in head

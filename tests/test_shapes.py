@@ -170,10 +170,10 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:30])
 def test_hostile_annotations_are_refused_at_once(text):
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(InputError):
         parse_val(text, ShapeContext())
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_bad_symbols_are_refused():

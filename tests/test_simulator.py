@@ -305,6 +305,6 @@ def test_a_long_queue_waited_for_in_order_of_launch():
     for launch in launches:
         make.op(1, make.wait(launch))
     simulator = Simulator(make.index(), make.costs())
-    start = time.perf_counter()
+    start = time.process_time()
     assert simulator.run().step_ns == 200_001
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
