@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
+import threading
 import weakref
 from dataclasses import replace
 from functools import cache
@@ -27,6 +28,7 @@ from commcc.replay.emulate.lanes import CpuLanes
 from commcc.replay.emulate.transport import Transport
 from commcc.replay.pair import own_inputs
 from commcc.replay.ranks import bench_worker
+from commcc.replay.ranks.worker import read_settings
 from commcc.replay.serial import RankRun
 from commcc.replay.virtual import StepError, VirtualRun
 from tests.test_bench import Watch, on_ranks, reduced, seat
@@ -361,6 +363,7 @@ def test_the_worker_makes_no_process_group(monkeypatch, tmp_path):
     from commcc.serialization import save
 
     monkeypatch.setattr(bench_worker, "join", None)
+    before = set(threading.enumerate())
     for number in (1, 2):
         save(reduced(), tmp_path / f"graph{number}.fx.txt")
     settings = BenchSettings(emulated=True, ranks=2, graphs=2, repeat=2, warmup=0, cost="laptop-cpu")
@@ -370,6 +373,7 @@ def test_the_worker_makes_no_process_group(monkeypatch, tmp_path):
     assert first["crossings"][0]["modelled_ns"] == second["crossings"][0]["modelled_ns"] == crossing["modelled_ns"] > 0
     assert crossing["launches"] == 1
     assert found["gaps"][0]["gaps"] == ()
+    assert set(threading.enumerate()) <= before
 
 
 def test_what_is_said_about_it():
@@ -410,6 +414,41 @@ def test_through_the_command_line(capsys):
     assert "faster" in benching.brief(found)
 
 
+@pytest.fixture
+def at_home(monkeypatch):
+    """The one process is this one."""
+
+    def run_ranks(ranks, folder, timeout, *, worker):
+        assert ranks == 1
+        settings = read_settings((folder / "settings.json").read_text(), BenchSettings)
+        return [json.loads(json.dumps(bench_worker._run(folder, 0, settings, Watch())))]
+
+    monkeypatch.setattr("commcc.replay.ranks.launch.run_ranks", run_ranks)
+
+
+def test_a_profile_has_no_collectives_that_were_only_modelled(at_home, capsys, tmp_path):
+    out = tmp_path / "costs.yaml"
+    arguments = ["--nproc", "3", "--repeat", "2", "--warmup", "1", "--timeout", "100", "-o", str(out)]
+    assert run(["profile", "--device", "emulated-cpu", *arguments]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "0 collectives on one process on cpu for 3 ranks, communication modelled" in shown
+    text = out.read_text()
+    assert "one process for 3 ranks" in text
+    assert "aten.mm" in text
+    assert "all_gather" not in text
+
+
+def test_recorded_runs_take_the_times_of_collectives_from_their_lanes(at_home, capsys, tmp_path):
+    arguments = ["--nproc", "5", "--repeat", "2", "--warmup", "0", "--trace", str(tmp_path / "traces"), "--json"]
+    assert run(["bench", "--device", "emulated-cpu", *arguments]) == 0
+    graph = json.loads(capsys.readouterr().out)["graphs"][0]
+    assert graph["emulated"]["launches"] == len(graph["forecast"]["collectives"]) == 17
+    for each in graph["forecast"]["collectives"]:
+        assert each["transfer_ms"]["measured"] >= each["transfer_ms"]["predicted"] > 0
+    assert graph["forecast"]["launches_ms"]["measured"] > 0
+    assert len(list((tmp_path / "traces").iterdir())) == 2
+
+
 # What is refused, and what is not
 
 
@@ -443,6 +482,18 @@ def test_refused_for_the_memory_of_one_rank(monkeypatch):
         checked(reduced())
     monkeypatch.setattr(preflight, "free_bytes", lambda: None)
     checked(reduced())
+
+
+def test_inputs_are_checked_without_being_made(monkeypatch):
+    """Those of a rank can fill the device's memory, which the process that runs it needs."""
+    programs = [sample("tiny_llama_fsdp4_bw"), sample("tiny_moe_ep2_fw")]
+    monkeypatch.setattr(torch, "randn", None)
+    for program in programs:
+        checked(program)
+    g = Graph()
+    g.value("odd", (1, 2))
+    with pytest.raises(InputError, match="no value for input 'odd' can be worked out"):
+        checked(g.program(g.reduce(g.input("x", 8), "sum"), groups=FOUR))
 
 
 def test_refused_without_a_device(monkeypatch):

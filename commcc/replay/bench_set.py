@@ -98,7 +98,7 @@ def check(graphs: GraphSet, settings: BenchSettings) -> None:
     for number, each in enumerate(graphs.prepared, 1):
         _check_collectives(number, each)
     _check_memory(graphs)
-    graphs.maker.of_rank(0)
+    graphs.maker.check()
 
 
 def _check_collectives(number: int, prepared: Prepared) -> None:

@@ -62,6 +62,16 @@ class InputMaker:
         """The inputs of one rank, by name."""
         return {node.name: self._value(node, rank) for node in self._prepared.inputs}
 
+    def check(self) -> None:
+        """Raise what :meth:`of_rank` would, without making what takes memory or time: numbers of which any will do."""
+        for node, val in self._vals.items():
+            if isinstance(val, torch.Tensor) and (val.dtype.is_floating_point or val.dtype.is_complex):
+                self._layout(node, val)
+            elif isinstance(val, torch.Tensor):
+                self._numbers(node, val, torch.Generator())
+            else:
+                self._value(node, 0)
+
     def guessed(self) -> list[str]:
         """Inputs of whole numbers about which no op says what they may be."""
         whole = (n for n, v in self._vals.items() if isinstance(v, torch.Tensor) and not v.dtype.is_floating_point)
@@ -98,19 +108,24 @@ class InputMaker:
             raise _impossible(node, f"its size {val} has no number", hint=f"give one: --hint {val}=512")
         return number
 
+    def _layout(self, node: fx.Node, val: torch.Tensor) -> tuple[list[int], list[int]]:
+        """Shape and strides."""
+        return [self._number(node, extent) for extent in val.shape], [self._number(node, each) for each in val.stride()]
+
     def _tensor(self, node: fx.Node, val: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        shape = [self._number(node, extent) for extent in val.shape]
-        strides = [self._number(node, stride) for stride in val.stride()]
+        _, strides = self._layout(node, val)
+        return _laid_out(self._numbers(node, val, generator).to(val.dtype), strides, self._prepared.home(node))
+
+    def _numbers(self, node: fx.Node, val: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        shape, _ = self._layout(node, val)
         asked = self._demands[node]
         if val.dtype == torch.bool:
-            made = _mask(shape, generator)
-        elif val.dtype.is_complex:
-            made = torch.polar(torch.ones(shape), torch.rand(shape, generator=generator) * 2 * math.pi)
-        elif val.dtype.is_floating_point:
-            made = _floats(node.name, shape, asked, generator)
-        else:
-            made = integers(shape, asked, generator)
-        return _laid_out(made.to(val.dtype), strides, self._prepared.home(node))
+            return _mask(shape, generator)
+        if val.dtype.is_complex:
+            return torch.polar(torch.ones(shape), torch.rand(shape, generator=generator) * 2 * math.pi)
+        if val.dtype.is_floating_point:
+            return _floats(node.name, shape, asked, generator)
+        return integers(shape, asked, generator)
 
 
 def _sizes(prepared: Prepared, hints: Mapping[str, int]) -> SizeHints:

@@ -80,7 +80,7 @@ class Profiled:
     def to_json(self) -> dict[str, Json]:
         ranks = self.benchmark.to_json()
         return {
-            **{key: ranks[key] for key in ("ranks", "backend", "device", "seed", "notes", "seconds")},
+            **{key: ranks[key] for key in ("ranks", "backend", "device", "emulated", "seed", "notes", "seconds")},
             "cost": self.cost,
             "ops": [
                 {"op": key.op, "inputs": [f"{d}{list(s)}" for d, s in key.inputs], "us": t.ns / 1000, "count": t.count}
@@ -113,7 +113,8 @@ def profile(named: Sequence[tuple[str, Program]], settings: BenchSettings) -> Pr
     found = pool.profile()
     if not found.ops and not found.collectives:
         raise InputError("the graphs hold no op and no collective that a profile can have a time of")
-    note = f"commcc profile on {len(measured.graphs[0].ranks)} ranks"
+    alone = "one process for " if settings.emulated else ""
+    note = f"commcc profile on {alone}{measured.settings.ranks} ranks"
     text = profile_text(found, device=_device(settings.device), note=note)
     plain = f"{model_text(settings.cost, device=settings.device)},profile={{}}"
     cost = with_settings(plain, _host_times(measured.graphs) if settings.device == CPU else {})

@@ -50,7 +50,7 @@ def view(data: Mapping[str, Any], *, ranks: bool = False, collectives: int = 5) 
 
     collectives: how many to list of each graph.
     """
-    where = _where(data)
+    where = place(data, data["cost"])
     heading = f"{where}, {plural(data['repeat'], 'repetition')} in turns, seed {data['seed']}"
     table = make_table(heading, "", "graph", *_COLUMNS, "predicted", numbers=(*_COLUMNS, "predicted"))
     for number, graph in enumerate(data["graphs"], 1):
@@ -70,10 +70,11 @@ def view(data: Mapping[str, Any], *, ranks: bool = False, collectives: int = 5) 
     return shown + [Text(f"- {printable(note)}", style="dim") for note in data["notes"]]
 
 
-def _where(data: Mapping[str, Any]) -> str:
+def place(data: Mapping[str, Any], cost: str = "") -> str:
+    """Who ran on what; cost: the model that emulated communication follows."""
     ranks = plural(data["ranks"], "rank")
     if data["emulated"]:
-        return f"one process on {data['device']} for {ranks}, communication modelled ({data['cost']})"
+        return f"one process on {data['device']} for {ranks}, communication modelled" + (f" ({cost})" if cost else "")
     return f"{ranks} on {data['device']} with {data['backend']}"
 
 

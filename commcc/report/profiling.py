@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from commcc.report.benching import place
 from commcc.report.console import make_table
 from commcc.report.documents import document
 from commcc.report.forecasting import error, times
@@ -32,7 +33,7 @@ def profiled(graphs: Sequence[str], output: str, found: Profiled) -> dict[str, J
 
 def view(data: Mapping[str, Any]) -> list[RenderableType]:
     """Ops and collectives that take longest, the predictions, and how to use the file."""
-    where = f"{plural(data['ranks'], 'rank')} on {data['device']} with {data['backend']}"
+    where = place(data)
     heading = f"{plural(len(data['ops']), 'op')} and {plural(len(data['collectives']), 'collective')} on {where}"
     shown: list[RenderableType] = [Text(heading, style="bold"), ""]
     shown += [_ops(data["ops"]), ""] if data["ops"] else []

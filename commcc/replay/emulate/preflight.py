@@ -32,7 +32,7 @@ def check_emulated(graphs: GraphSet, settings: BenchSettings) -> None:
     for number, each in enumerate(graphs.prepared, 1):
         _check_reductions(number, each)
     _check_memory(graphs, settings)
-    graphs.maker.of_rank(0)
+    graphs.maker.check()
 
 
 def _check_reductions(number: int, prepared: Prepared) -> None:

@@ -65,7 +65,7 @@ def _run(folder: Path, rank: int, settings: BenchSettings, watch: Watch) -> dict
         _nodes(number, bench, made, settings).to_json() for number, bench in enumerate(benches, 1) if settings.recorded
     ]
     watch.stage("waiting for the other ranks to end")
-    benches[0].seat.team.leave()
+    benches[0].leave()
     return {"graphs": [bench.to_json() for bench in benches], "gaps": gaps, "nodes": nodes}
 
 
@@ -213,6 +213,12 @@ class Bench:
     def settle(self) -> dict[str, Took]:
         """What each emulated collective has taken, by node; the place must have been synchronized."""
         return {} if self.transport is None else self.transport.settle()
+
+    def leave(self) -> None:
+        """The end, for all graphs of the rank."""
+        self.seat.team.leave()
+        if self.transport is not None:
+            self.transport.lanes.close()
 
     def to_json(self) -> dict[str, Json]:
         peak: Json = max(self.peaks, default=None)
