@@ -227,7 +227,7 @@ def test_the_small_graph_is_as_wide_as_all_shards(ranks):
 def test_without_a_graph_the_small_one_is_run(capsys, monkeypatch):
     asked = []
 
-    def measured(named, settings):
+    def measured(named, settings, runner):
         asked.append(([name for name, _ in named], settings))
         return benchmark([2_000_000] * 3)
 

@@ -367,7 +367,7 @@ def test_the_worker_makes_no_process_group(monkeypatch, tmp_path):
     for number in (1, 2):
         save(reduced(), tmp_path / f"graph{number}.fx.txt")
     settings = BenchSettings(emulated=True, ranks=2, graphs=2, repeat=2, warmup=0, cost="laptop-cpu")
-    found = bench_worker._run(tmp_path, 0, settings, Watch())
+    (found,) = bench_worker._run(tmp_path, 0, settings, Watch())["ranks"]
     assert [len(graph["wall_ns"]) for graph in found["graphs"]] == [2, 2]
     (first, second), (crossing, _) = found["graphs"], found["graphs"][0]["crossings"]
     assert first["crossings"][0]["modelled_ns"] == second["crossings"][0]["modelled_ns"] == crossing["modelled_ns"] > 0
@@ -418,7 +418,7 @@ def test_through_the_command_line(capsys):
 def at_home(monkeypatch):
     """The one process is this one."""
 
-    def run_ranks(ranks, folder, timeout, *, worker):
+    def run_ranks(ranks, folder, timeout, *, worker, machines):
         assert ranks == 1
         settings = read_settings((folder / "settings.json").read_text(), BenchSettings)
         return [json.loads(json.dumps(bench_worker._run(folder, 0, settings, Watch())))]
@@ -504,7 +504,7 @@ def test_refused_without_a_device(monkeypatch):
 
 def test_which_device_stands_for_all(monkeypatch):
     asked = []
-    monkeypatch.setattr("commcc.replay.bench.bench", lambda named, settings: asked.append(settings) or 1 / 0)
+    monkeypatch.setattr("commcc.replay.bench.bench", lambda named, settings, runner: asked.append(settings) or 1 / 0)
     for there in (False, True):
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
         for device in ("emulated", "emulated-cpu", "emulated-cuda", "cpu"):

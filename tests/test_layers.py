@@ -19,7 +19,7 @@ PACKAGE = ROOT / "commcc"
 LAYERS = (
     (
         *("errors", "terms", "collective_table", "ops", "kernels", "collection", "files", "yaml_text"),
-        *("hint_text", "modules", "blocks", "repeats", "compiled", "frames", "_version"),
+        *("hint_text", "joined", "modules", "blocks", "repeats", "compiled", "frames", "_version"),
     ),
     ("program", "index", "reach"),
     ("serialization", "memory", "collectives", "metrics", "capture", "cost"),
@@ -31,7 +31,7 @@ LAYERS = (
         *("diff", "diffing", "agreement", "lint", "explain", "replay"),
     ),
     ("report",),
-    ("cli",),
+    ("cli", "__main__"),
 )
 RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 

@@ -32,7 +32,7 @@ aten = torch.ops.aten
 def as_predicted(model):
     """A bench of the small graph whose every node took what a model says, launches 40 us and views 3 us."""
 
-    def measured(named, settings):
+    def measured(named, settings, runner=None):
         graphs = []
         for name, program in named:
             index = make_set([program], settings).prepared[0].index

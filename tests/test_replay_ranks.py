@@ -19,6 +19,7 @@ from commcc.errors import CommccError, InputError
 from commcc.program import ProcessGroup
 from commcc.replay import Settings, verify_numeric
 from commcc.replay.ranks.launch import RanksError, run_ranks
+from commcc.replay.ranks.machines import Machines
 from commcc.replay.ranks.worker import read_settings, settings_text
 from tests.test_replay_numeric import (
     MERGED,
@@ -201,8 +202,8 @@ def test_a_port_that_somebody_has(tmp_path):
     with socket.create_server(("localhost", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(CommccError, match=f"port {port} of localhost cannot be used") as caught:
-            run_ranks(2, tmp_path, 30, endpoint=f"localhost:{port}")
+            run_ranks(2, tmp_path, 30, machines=Machines(endpoint=f"localhost:{port}"))
     assert "port 0 takes a free one" in str(caught.value)
     for endpoint in ("localhost", ":1", "localhost:x", "localhost:99999"):
         with pytest.raises(CommccError, match="is not HOST:PORT"):
-            run_ranks(2, tmp_path, 30, endpoint=endpoint)
+            run_ranks(2, tmp_path, 30, machines=Machines(endpoint=endpoint))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commcc.cli import numeric
+from commcc.cli import numeric, starting
 from commcc.cli.parameters import GRAPH_HELP, common_options, graphs_argument, trust_option
 from commcc.errors import EXIT_FINDINGS, EXIT_OK, OutputError
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from commcc.cli.session import Session
     from commcc.program import Program
     from commcc.replay.bench import Benchmark
+    from commcc.replay.bench_run import Elsewhere, Runner
     from commcc.replay.bench_set import BenchSettings
 
 HELP = f"""Run graphs on real ranks, in turns and on the same inputs, and say which is faster.
@@ -25,6 +26,9 @@ HELP = f"""Run graphs on real ranks, in turns and on the same inputs, and say wh
 machine, each with a CUDA device of its own and NCCL, or on its CPU with gloo; with --device emulated
 one process stands for all of them, and communication takes the time that --cost models. Without
 GRAPH, a small graph is run before and after two passes: that checks an installation.
+
+For several machines run the same on each, with --nnodes and --rdzv-endpoint. Under torchrun or srun
+each process is one of the ranks.
 
 Exits with 0 when all graphs give back the same, to the bit or but for the rounding of sums that one of
 them makes of other parts; whichever is faster.
@@ -42,10 +46,14 @@ _SHARED = ("nproc", "seed", "timeout", "groups", "size_hints")
 
 @click.pass_obj
 def _bench(session: Session, /, graphs: tuple[str, ...], per_rank: bool, collectives: int, **options: Any) -> int:
-    with session.working("loading PyTorch") as say:
-        found = _run(session, graphs, options, say)
+    me = starting.place(options)
+    with session.working("loading PyTorch") as say, starting.runner(me, options) as runner:
+        found = _run(session, graphs, {**options, "nproc": starting.ranks(me, options)}, runner, say)
+    from commcc.replay.bench_run import Elsewhere
     from commcc.report import benching
 
+    if isinstance(found, Elsewhere):
+        return starting.say_where(session, found)
     document = benching.benchmark(list(graphs), found)
     session.emit(
         document,
@@ -55,7 +63,9 @@ def _bench(session: Session, /, graphs: tuple[str, ...], per_rank: bool, collect
     return EXIT_OK if found.fine else EXIT_FINDINGS
 
 
-def _run(session: Session, graphs: tuple[str, ...], options: dict[str, Any], say: Callable[[str], None]) -> Benchmark:
+def _run(
+    session: Session, graphs: tuple[str, ...], options: dict[str, Any], runner: Runner, say: Callable[[str], None]
+) -> Benchmark | Elsewhere:
     from commcc.replay.bench import bench
 
     trace = options.pop("trace")
@@ -63,7 +73,7 @@ def _run(session: Session, graphs: tuple[str, ...], options: dict[str, Any], say
     chosen = settings(graphs, options, recorded=RECORDED if folder else 0, trace=folder)
     programs = named(session, graphs, chosen.ranks, say)
     say("running the graphs")
-    return bench(programs, chosen)
+    return bench(programs, chosen, runner)
 
 
 def settings(graphs: tuple[str, ...], options: dict[str, Any], **more: Any) -> BenchSettings:
@@ -130,6 +140,7 @@ def where_options() -> list[click.Parameter]:
     shared = {option.name: option for option in numeric.options()}
     return [
         *(shared[name] for name in _SHARED),
+        *starting.options(),
         click.Option(
             ["--device"],
             type=click.Choice(DEVICES),
@@ -192,7 +203,7 @@ def _options() -> list[click.Parameter]:
     ]
 
 
-command = click.Command(
+command = starting.RankCommand(
     "bench",
     callback=_bench,
     help=HELP,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commcc.cli import bench
+from commcc.cli import bench, starting
 from commcc.cli.outputs import check_output
 from commcc.cli.parameters import GRAPH_HELP, common_options, graphs_argument, trust_option
 from commcc.errors import EXIT_OK
@@ -24,15 +24,20 @@ DEFAULT_OUTPUT = "costs.yaml"
 
 @click.pass_obj
 def _profile(session: Session, /, graphs: tuple[str, ...], output: str, recorded: int, **options: Any) -> int:
-    with session.working("loading PyTorch") as say:
+    me = starting.place(options)
+    options["nproc"] = starting.ranks(me, options)
+    with session.working("loading PyTorch") as say, starting.runner(me, options) as runner:
         from commcc.files import replace_file
+        from commcc.replay.bench_run import Elsewhere
         from commcc.replay.profiling import profile
 
         settings = bench.settings(graphs, options, recorded=recorded)
         named = bench.named(session, graphs, settings.ranks, say)
         target = check_output(session, output, (".yaml", ".yml"))
         say("running the graphs")
-        found = profile(named, settings)
+        found = profile(named, settings, runner)
+        if isinstance(found, Elsewhere):
+            return starting.say_where(session, found)
         say(f"writing {target}")
         replace_file(target, lambda stream: stream.write(found.text.encode()))
     from commcc.report import profiling
@@ -65,7 +70,7 @@ def _options() -> list[click.Parameter]:
     ]
 
 
-command = click.Command(
+command = starting.RankCommand(
     "profile",
     callback=_profile,
     help=HELP,

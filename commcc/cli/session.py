@@ -47,6 +47,8 @@ class Session:
         self.debug = False
         self.trust = False
         self.no_config = False
+        #: Nothing is said at all: another process says it.
+        self.silent = False
         self.inputs: list[Path] = []
         #: Defaults from the configuration that took effect, by key.
         self.used: dict[str, Json] = {}
@@ -152,6 +154,8 @@ class Session:
                 self._say(label, style, said)
 
     def _write(self, text: str) -> None:
+        if self.silent:
+            return
         try:
             sys.stdout.write(text)
             sys.stdout.flush()
@@ -162,6 +166,8 @@ class Session:
             raise OutputError(f"cannot be written: {error.strerror}", where="standard output") from None
 
     def _say(self, label: str, style: str, text: str) -> None:
+        if self.silent:
+            return
         if self._held is not None:
             self._held.append((label, style, text))
             return

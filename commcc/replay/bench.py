@@ -13,15 +13,14 @@ Limits: ops are called one by one from Python. Times of one device say little ab
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commcc.predict import predict
-from commcc.replay.bench_set import BenchSettings, check, graph_file, make_set
+from commcc.replay.bench_run import Elsewhere, Launched
+from commcc.replay.bench_set import BenchSettings, check, make_set
 from commcc.replay.costing import replay_model
 from commcc.replay.emulate.crossing import Crossing, crossings_json, remarks
 from commcc.replay.forecast import forecast
@@ -30,7 +29,6 @@ from commcc.replay.numeric import judge_real
 from commcc.replay.pair import pair_of
 from commcc.replay.place import CUDA
 from commcc.replay.timing import Comparison, Spread, compare_times, slowest, spread
-from commcc.serialization import save
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,14 +37,12 @@ if TYPE_CHECKING:
     from commcc.index import GraphIndex
     from commcc.predict import Prediction
     from commcc.program import Program
+    from commcc.replay.bench_run import Runner
     from commcc.replay.bench_set import GraphSet
     from commcc.replay.forecast import Forecast
     from commcc.replay.node_times import NodeTimes
     from commcc.replay.verdict import Numeric
     from commcc.terms import Json
-
-_WORKER = "commcc.replay.ranks.bench_worker"
-_HINT = "commcc verify BEFORE AFTER --numeric runs graphs without processes"
 
 
 @dataclass(frozen=True)
@@ -183,22 +179,30 @@ class Benchmark:
         }
 
 
-def bench(named: Sequence[tuple[str, Program]], settings: BenchSettings) -> Benchmark:
-    """Time the graphs, each given with the name to show. Raises :class:`CommccError` where they cannot be run."""
-    started = time.perf_counter()
+def bench(
+    named: Sequence[tuple[str, Program]], settings: BenchSettings, runner: Runner | None = None
+) -> Benchmark | Elsewhere:
+    """Time the graphs, each given with the name to show. runner: None for ranks that are started on this machine.
+
+    Raises :class:`CommccError` where they cannot be run.
+    """
+    started, runner = time.perf_counter(), runner or Launched()
     settings = replace(settings, graphs=len(named))
     programs = [program for _, program in named]
     model = replay_model(settings.cost, device=settings.device)
     graphs = make_set(programs, settings)
-    check(graphs, settings)
+    here = runner.here(graphs.layout.world)
+    check(graphs, settings, here)
     settings = replace(settings, ranks=graphs.layout.world)
-    found = _on_ranks(graphs, programs, settings)
+    found = runner(graphs, programs, settings)
+    if isinstance(found, Elsewhere):
+        return found
     times = tuple(_times(n, name, graphs, found, model) for n, (name, _) in enumerate(named))
     others = tuple(_other(n, graphs, times, found, settings) for n in range(1, len(named)))
     fused = ("fused ops of tensor parallelism are run as the plain ops they stand for",)
     unfolded = fused if any(each.unfolded for each in graphs.prepared) else ()
-    world, crossings = graphs.layout.world, [each.ranks[0].crossings for each in times]
-    about = remarks(world, model.name, crossings) if settings.emulated else _crowded(world)
+    crossings = [each.ranks[0].crossings for each in times]
+    about = remarks(graphs.layout.world, model.name, crossings) if settings.emulated else _crowded(here)
     notes = (*graphs.layout.assumed, *graphs.maker.assumed, *unfolded, *about)
     return Benchmark(times, others, settings, notes, model.name, time.perf_counter() - started)
 
@@ -210,24 +214,6 @@ def _crowded(world: int) -> tuple[str, ...]:
     cores = len(usable(0)) if usable is not None else os.cpu_count() or world
     told = f"{world} ranks share {cores} {'core' if cores == 1 else 'cores'}: times are more of turns than of work"
     return (told,) if world > cores else ()
-
-
-def _on_ranks(graphs: GraphSet, programs: Sequence[Program], settings: BenchSettings) -> list[dict[str, Any]]:
-    """What each rank wrote down."""
-    # Imported here: what a graph can be refused for needs no process groups.
-    from commcc.replay.ranks.launch import RanksError, run_ranks
-    from commcc.replay.ranks.worker import settings_text
-
-    with tempfile.TemporaryDirectory(prefix="commcc-bench-") as name:
-        folder = Path(name)
-        for number, program in enumerate(programs, 1):
-            save(program, folder / graph_file(number))
-        (folder / "settings.json").write_text(settings_text(settings), encoding="utf-8")
-        try:
-            return run_ranks(1 if settings.emulated else graphs.layout.world, folder, settings.timeout, worker=_WORKER)
-        except RanksError as error:
-            more = "--timeout allows more seconds; " if error.late else ""
-            raise RanksError(error.what, hint=more + _HINT, failed=error.failed) from error
 
 
 def _times(number: int, name: str, graphs: GraphSet, found: Sequence[dict[str, Any]], model: CostModel) -> GraphTimes:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from commcc.collectives import identify
 from commcc.errors import InputError
 from commcc.memory import live_bytes
@@ -19,17 +21,21 @@ from commcc.replay.inputs import InputMaker
 from commcc.replay.layout import make_layout
 from commcc.replay.numeric import MOST_BY_DEFAULT, free_bytes, require_processes
 from commcc.replay.pair import Settings, match_inputs
+from commcc.replay.place import CUDA, DeviceError
 from commcc.replay.prepare import prepare
+from commcc.terms import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from commcc.collectives import Collective
     from commcc.program import Program
     from commcc.replay.layout import Layout
     from commcc.replay.prepare import Prepared
 
 #: What a rank needs before it has any tensor: PyTorch (measured, 2.13 for CPUs: 0.33 GB).
 _RANK_BYTES = 330_000_000
+_SMALLER = "capture a smaller model, with fewer ranks or shorter inputs; its graph has the same structure"
 
 
 @dataclass(frozen=True)
@@ -83,8 +89,10 @@ def make_set(programs: Sequence[Program], settings: BenchSettings) -> GraphSet:
     return GraphSet(prepared, layout, maker)
 
 
-def check(graphs: GraphSet, settings: BenchSettings) -> None:
-    """Refuse, before any rank is started, what would fail on the ranks. Raises :class:`InputError`."""
+def check(graphs: GraphSet, settings: BenchSettings, here: int | None = None) -> None:
+    """Refuse, before any rank is started, what would fail on the ranks. here: how many of them are on this machine,
+    None for all. Raises :class:`InputError`.
+    """
     require_processes()
     if settings.emulated:
         check_emulated(graphs, settings)
@@ -95,30 +103,69 @@ def check(graphs: GraphSet, settings: BenchSettings) -> None:
             f"the graph is for {world} ranks; at most {MOST_BY_DEFAULT} are started when nobody says how many",
             hint=f"--nproc {world} starts all of them on this machine; --device emulated starts one for all",
         )
-    for number, each in enumerate(graphs.prepared, 1):
-        _check_collectives(number, each)
-    _check_memory(graphs)
+    if settings.device == CUDA:
+        check_devices(world if here is None else here)
+    else:
+        for number, each in enumerate(graphs.prepared, 1):
+            _check_collectives(number, each)
+        _check_memory(graphs, world if here is None else here)
     graphs.maker.check()
+
+
+def check_devices(ranks: int) -> None:
+    """Refuse more ranks than this machine has CUDA devices; asks nothing that would take memory on one."""
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if there < ranks:
+        raise DeviceError(
+            f"{ranks} {'rank needs a device' if ranks == 1 else 'ranks need a device each'}, "
+            f"and this machine has {there or 'no'} CUDA {'device' if there == 1 else 'devices'}",
+            hint="--device emulated lets one process stand for all ranks; --device cpu runs them on the CPU",
+        )
+
+
+def check_room(graphs: GraphSet, free: int | None) -> None:
+    """Refuse, on a rank, what does not fit on its device. free: bytes that can be had, None where that is not known."""
+    needed = largest_bytes(graphs)
+    if free is not None and needed > free:
+        raise DeviceError(
+            f"its device needs about {needed / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are free",
+            hint=_SMALLER,
+        )
+
+
+def largest_bytes(graphs: GraphSet) -> int:
+    """What a rank keeps at once, at the most, of the graph that keeps most."""
+    return max(live_bytes(each.index).peak_bytes for each in graphs.prepared)
 
 
 def _check_collectives(number: int, prepared: Prepared) -> None:
     """What gloo refuses when it runs."""
     for each in identify(prepared.index).collectives:
-        average = each.reduction == "avg" and each.dtype.startswith(("int", "uint"))
-        if each.dtype.startswith("float8") or average:
-            what = f"an average of {each.dtype}" if average else each.dtype
+        what = _not_on_gloo(each)
+        if what is not None:
             raise InputError(
                 f"graph {number}: node '{prepared.index.names[each.launch]}' sends {what}, which gloo cannot",
                 hint="commcc verify --numeric runs it on virtual ranks, without times",
             )
 
 
-def _check_memory(graphs: GraphSet) -> None:
-    """All ranks are on this machine: each has PyTorch and what the largest graph keeps."""
-    world, free = graphs.layout.world, free_bytes()
-    needed = world * (_RANK_BYTES + max(live_bytes(each.index).peak_bytes for each in graphs.prepared))
+def _not_on_gloo(each: Collective) -> str | None:
+    """Measured with PyTorch 2.13: everything else that functional collectives can send, gloo can."""
+    if each.dtype.startswith("float8"):
+        return each.dtype
+    if each.kind is Kind.ALL_TO_ALL and each.dtype.startswith("complex"):
+        return f"{each.dtype} from all to all"
+    if each.reduction == "avg" and each.dtype.startswith(("int", "uint")):
+        return f"an average of {each.dtype}"
+    scaled = each.reduction is not None and each.reduction.startswith("premul_sum")
+    return f"a {each.reduction}" if scaled else None
+
+
+def _check_memory(graphs: GraphSet, here: int) -> None:
+    """Ranks on this machine: each has PyTorch and what the largest graph keeps."""
+    free, needed = free_bytes(), here * (_RANK_BYTES + largest_bytes(graphs))
     if free is not None and needed > free:
         raise InputError(
-            f"{world} ranks need about {needed / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are free",
-            hint="capture a smaller model, with fewer ranks or shorter inputs; its graph has the same structure",
+            f"{here} ranks need about {needed / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are free",
+            hint=_SMALLER,
         )

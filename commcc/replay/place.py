@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from commcc.errors import InputError
 from commcc.replay.values import quiet_cpu
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 CPU, CUDA = "cpu", "cuda"
+
+
+class DeviceError(InputError):
+    """A device that is not there, or is too small."""
 
 
 class Place(Protocol):
@@ -54,8 +59,14 @@ class Place(Protocol):
     def elapsed_ns(self, start: Any, end: Any) -> int:
         """Between two stamps; both must have been reached."""
 
+    def reached(self, stamp: Any) -> bool:
+        """Whether the work before a stamp is done; any thread may ask."""
+
     def synchronize(self) -> None:
         """Wait until the rank's work is done."""
+
+    def free_bytes(self) -> int | None:
+        """Memory of the device itself that is free; None where the ranks share that of their machine."""
 
     def forget_peak(self) -> bool:
         """Let the peak of memory count from now on; False where it is not counted."""
@@ -81,8 +92,14 @@ class CpuPlace:
     def elapsed_ns(self, start: int, end: int) -> int:
         return end - start
 
+    def reached(self, stamp: int) -> bool:
+        return True
+
     def synchronize(self) -> None:
         pass
+
+    def free_bytes(self) -> None:
+        return None
 
     def forget_peak(self) -> bool:
         try:
@@ -127,8 +144,16 @@ class CudaPlace:
         # PyTorch gives milliseconds with a resolution of about half a microsecond.
         return round(1e6 * float(start.elapsed_time(end)))
 
+    def reached(self, stamp: Any) -> bool:
+        return bool(stamp.query())
+
     def synchronize(self) -> None:
         torch.cuda.synchronize(self._device)
+
+    def free_bytes(self) -> int:
+        # What PyTorch's allocator holds and does not use can be had as well.
+        free, _ = torch.cuda.mem_get_info(self._device)
+        return int(free + torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device))
 
     def forget_peak(self) -> bool:
         torch.cuda.reset_peak_memory_stats(self._device)

@@ -32,6 +32,7 @@ from commcc.cost.profiles.source import op_key
 from commcc.errors import InputError
 from commcc.predict import predict
 from commcc.replay.bench import bench
+from commcc.replay.bench_run import Elsewhere
 from commcc.replay.costing import model_text, replay_model, with_settings
 from commcc.replay.place import CPU, CUDA
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from commcc.index import GraphIndex
     from commcc.program import Program
     from commcc.replay.bench import Benchmark, GraphTimes
+    from commcc.replay.bench_run import Runner
     from commcc.replay.bench_set import BenchSettings
     from commcc.replay.forecast import Forecast
     from commcc.replay.node_times import NodeTimes
@@ -100,9 +102,16 @@ class Profiled:
         }
 
 
-def profile(named: Sequence[tuple[str, Program]], settings: BenchSettings) -> Profiled:
-    """Run the graphs and take the times of their nodes. Raises :class:`CommccError` where they cannot be run."""
-    measured = bench(named, settings)
+def profile(
+    named: Sequence[tuple[str, Program]], settings: BenchSettings, runner: Runner | None = None
+) -> Profiled | Elsewhere:
+    """Run the graphs and take the times of their nodes; runner: as for :func:`bench`.
+
+    Raises :class:`CommccError` where they cannot be run.
+    """
+    measured = bench(named, settings, runner)
+    if isinstance(measured, Elsewhere):
+        return measured
     model = replay_model(settings.cost, device=settings.device)
     pool = Pool()
     for graph in measured.graphs:

@@ -55,6 +55,10 @@ class StepTimes:
         """Nanoseconds of each step since :meth:`forget`, by node; the place must have been synchronized."""
         return {name: self.place.elapsed_ns(start, end) for name, start, end in self._stamps}
 
+    def newest(self) -> str | None:
+        """The newest wait of this run that the rank's device has ended; any thread may ask."""
+        return next((name for name, _, end in reversed(tuple(self._stamps)) if self.place.reached(end)), None)
+
     def timed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         """A call that counts under this name."""
         place, stamps = self.place, self._stamps

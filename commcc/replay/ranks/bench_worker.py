@@ -2,8 +2,9 @@
 
     python -c 'from commcc.replay.ranks.bench_worker import main; main()' FOLDER
 
-FOLDER holds ``graph1.fx.txt``, ``graph2.fx.txt``, ... and ``settings.json``; the rank writes ``rankN.json``: its
-times, its peak memory, and how what the other graphs give back differs from what the first one gives.
+FOLDER holds ``graph1.fx.txt``, ``graph2.fx.txt``, ... and ``settings.json``. A rank finds its times, its peak memory,
+and how what the other graphs give back differs from what the first one gives; rank 0 writes those of all ranks to
+``rank0.json``, the others write where that is.
 
 Limits: nodes are called one by one from Python, which is part of the time.
 """
@@ -18,14 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commcc.collection import no_collection
-from commcc.replay.bench_set import BenchSettings, graph_file, make_set, trace_file
+from commcc.replay.bench_set import BenchSettings, check_room, graph_file, make_set, trace_file
 from commcc.replay.compare import compare_rank
 from commcc.replay.costing import replay_model
 from commcc.replay.emulate.crossing import Crossing
 from commcc.replay.emulate.transport import make_transports
 from commcc.replay.node_times import RankNodes, medians
 from commcc.replay.pair import own_inputs
-from commcc.replay.place import CPU, make_place
+from commcc.replay.place import CPU, CUDA, make_place
 from commcc.replay.ranks.team import Alone, join
 from commcc.replay.ranks.worker import serve
 from commcc.replay.recording import NodeRun, marked, read_runs, record
@@ -53,10 +54,18 @@ def main() -> None:
 
 
 def _run(folder: Path, rank: int, settings: BenchSettings, watch: Watch) -> dict[str, Json]:
-    """All repetitions of all graphs."""
+    """What all ranks have found, or where that is."""
     files = [folder / graph_file(number) for number in range(1, settings.graphs + 1)]
+    watch.stage("reading the graphs")
+    found = measure(make_set([load(file) for file in files], settings), rank, settings, watch)
+    return {"elsewhere": os.environ["MASTER_ADDR"]} if found is None else {"ranks": [*found]}
+
+
+def measure(graphs: GraphSet, rank: int, settings: BenchSettings, watch: Watch) -> list[dict[str, Json]] | None:
+    """All repetitions of all graphs, as rank ``rank``; what every rank has found on rank 0, None on the others."""
     place = make_place(settings.device, int(os.environ.get("LOCAL_RANK", "0")))
-    graphs = make_set([load(file) for file in files], settings)
+    check_room(graphs, place.free_bytes())
+    watch.stage("making its inputs")
     made = graphs.maker.of_rank(rank)
     benches = _benches(graphs, rank, place, settings, watch)
     gaps = _compared(benches, made, rank)
@@ -65,8 +74,11 @@ def _run(folder: Path, rank: int, settings: BenchSettings, watch: Watch) -> dict
         _nodes(number, bench, made, settings).to_json() for number, bench in enumerate(benches, 1) if settings.recorded
     ]
     watch.stage("waiting for the other ranks to end")
+    found = benches[0].seat.team.gather(
+        {"graphs": [bench.to_json() for bench in benches], "gaps": gaps, "nodes": nodes}
+    )
     benches[0].leave()
-    return {"graphs": [bench.to_json() for bench in benches], "gaps": gaps, "nodes": nodes}
+    return found
 
 
 def _benches(graphs: GraphSet, rank: int, place: Place, settings: BenchSettings, watch: Watch) -> list[Bench]:
@@ -198,10 +210,12 @@ class Bench:
         counted = place.forget_peak()
         self._waits.forget()
         (inputs,) = self.beginnings(made, 1)
+        self.seat.watch.device = self._waits.newest if place.name == CUDA else None
         start = place.stamp()
         self.run(inputs)
         end = place.stamp()
         place.synchronize()
+        self.seat.watch.device = None
         took = self.settle()
         if keep:
             self.crossings += [Crossing.of(took)] if self.transport is not None else []

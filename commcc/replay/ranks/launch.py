@@ -6,7 +6,9 @@ The ranks are told everything through files in a folder of their own, which goes
 takes the others with it: the launcher ends them. At the deadline every rank ends itself and says what it was at
 (:mod:`commcc.replay.ranks.watch`).
 
-Limits: one machine. Starting a rank takes the seconds that importing PyTorch takes.
+With several machines each has a launcher of its own, which knows of its own ranks only.
+
+Limits: starting a rank takes the seconds that importing PyTorch takes.
 """
 
 from __future__ import annotations
@@ -14,21 +16,26 @@ from __future__ import annotations
 import json
 import logging
 import signal
-import socket
 import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch.distributed import DistError
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous.api import RendezvousError, RendezvousTimeoutError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import commcc
-from commcc.errors import CommccError, InputError, OptionError
+from commcc.errors import CommccError, OptionError
 from commcc.replay.compare import RankGaps, ValueGap
+from commcc.replay.ranks.failing import Evidence, RanksError, explained, kernel_kills
+from commcc.replay.ranks.guard import Guard
+from commcc.replay.ranks.machines import Machines
+from commcc.replay.ranks.watch import Board
 from commcc.replay.ranks.worker import settings_text
 from commcc.serialization import save
 
@@ -38,25 +45,9 @@ if TYPE_CHECKING:
     from commcc.program import Program
     from commcc.replay.pair import Pair, Settings
 
-#: The store of the ranks listens on a free port of this machine.
-_ENDPOINT = "localhost:0"
 _START = "import sys; sys.path.insert(0, {root!r}); from {module} import main; main()"
 _WORKER = "commcc.replay.ranks.worker"
-
-
-class RanksError(CommccError):
-    """Ranks that ended without a result: one died, one failed, or the time was up.
-
-    failed: ``(program, node, reason)`` where a node of BEFORE or AFTER raised, None for everything else.
-    late: whether the time was up.
-    """
-
-    exit_code = 1
-
-    def __init__(self, what: str, *, hint: str | None = None, failed: tuple[str, str, str] | None = None) -> None:
-        self.failed = failed
-        self.late = False
-        super().__init__(what, hint=hint)
+_LAUNCHER = "torch.distributed.elastic."
 
 
 def run_pair(pair: Pair, before: Program, after: Program, settings: Settings) -> list[RankGaps]:
@@ -73,44 +64,64 @@ def run_pair(pair: Pair, before: Program, after: Program, settings: Settings) ->
 
 
 def run_ranks(
-    ranks: int, folder: Path, timeout: float, *, worker: str = _WORKER, endpoint: str = _ENDPOINT
+    ranks: int, folder: Path, timeout: float, *, worker: str = _WORKER, machines: Machines | None = None
 ) -> list[dict[str, Any]]:
-    """Start a worker module's ``main`` on each rank with ``folder`` as its argument; what each wrote to ``rankN.json``.
+    """Start a worker module's ``main`` on each of this machine's ranks with ``folder`` as its argument.
 
-    endpoint: host and port of the ranks' store; port 0 takes a free one. Raises :class:`RanksError`.
+    Gives what each of them wrote to ``rankN.json``, in order. Raises :class:`RanksError`, and
+    :class:`InputError` or :class:`OptionError` for machines that cannot meet.
     """
-    _check_port(endpoint)
+    machines = machines or Machines()
+    machines.check()
     root = str(Path(commcc.__file__).parents[1])
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=ranks,
-        run_id=folder.name,
-        rdzv_backend="c10d",
-        rdzv_endpoint=endpoint,
-        rdzv_configs={"timeout": max(1, int(timeout))},
-        max_restarts=0,
-        monitor_interval=0.1,
-        local_addr="localhost",
-        logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs"), redirects=Std.ALL),
-    )
-    start = _START.format(root=root, module=worker)
-    with _silent_launcher():
+    start, starved = _START.format(root=root, module=worker), kernel_kills()
+    with _silent_launcher(), Guard(folder, timeout):
         try:
-            elastic_launch(config, sys.executable)("-c", start, str(folder))
+            elastic_launch(_config(ranks, folder, timeout, machines), sys.executable)("-c", start, str(folder))
         except ChildFailedError as error:
-            raise _explained(folder, ranks, error) from None
+            raise explained(_evidence(folder, error, kernel_kills() > starved)) from None
         except SignalException as error:
             # The launcher has ended the ranks; what is left is what the signal does without it.
             raise KeyboardInterrupt if error.sigval == signal.SIGINT else SystemExit(128 + error.sigval) from None
-    found = [_read(folder, rank) for rank in range(ranks)]
-    missing = [rank for rank, each in enumerate(found) if each is None]
-    if missing:
-        raise RanksError(f"rank {missing[0]} ended without a result")
-    return [each for each in found if each is not None]
+        except (RendezvousError, DistError, TimeoutError, ValueError, ImportError) as error:
+            raise _apart(machines, timeout, error) from None
+    found = _results(folder)
+    if len(found) < ranks:
+        raise RanksError(f"{ranks - len(found)} of {ranks} ranks ended without a result")
+    return [each for _, each in sorted(found.items())]
 
 
-_HINT = "the same run with --virtual-ranks needs no processes and shows values that are used too early"
+def _config(ranks: int, folder: Path, timeout: float, machines: Machines) -> LaunchConfig:
+    limit = max(1, int(timeout))
+    meeting = {"timeout": limit, "join_timeout": limit, "read_timeout": min(60, limit)}
+    if machines.means == "static":
+        meeting["rank"] = machines.node_rank or 0
+    return LaunchConfig(
+        min_nodes=machines.nnodes,
+        max_nodes=machines.nnodes,
+        nproc_per_node=ranks,
+        run_id=machines.run_id or (folder.name if machines.nnodes == 1 else "commcc"),
+        rdzv_backend=machines.means,
+        rdzv_endpoint=machines.store,
+        rdzv_configs=meeting,
+        max_restarts=0,
+        monitor_interval=0.1,
+        local_addr="localhost" if machines.local else None,
+        logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs"), redirects=Std.ALL),
+    )
+
+
+def _apart(machines: Machines, timeout: float, error: Exception) -> CommccError:
+    """Why the machines did not meet."""
+    text = " ".join(str(error.__cause__ or error).split())[:200]
+    if isinstance(error, (ValueError, ImportError)):
+        return OptionError(f"--rdzv-backend {machines.means}: {text}")
+    if isinstance(error, (RendezvousTimeoutError, TimeoutError)) or "imed out" in text or "timeout" in text:
+        others = f"the {machines.nnodes} machines did not meet at {machines.store} within {timeout:g} s"
+        found = RanksError(others, hint="every machine runs the same command, and can reach that port")
+        found.late = True
+        return found
+    return RanksError(f"the machines cannot meet at {machines.store}: {text}")
 
 
 def read_gaps(data: dict[str, Any]) -> RankGaps:
@@ -119,86 +130,37 @@ def read_gaps(data: dict[str, Any]) -> RankGaps:
     return RankGaps(gaps, tuple(data["compared"]), data["nan"], tuple(data["infinite"]), tuple(data["zero"]))
 
 
-def _read(folder: Path, rank: int) -> dict[str, Any] | None:
+def _results(folder: Path) -> dict[int, dict[str, Any]]:
+    """What each rank of this machine has written, by rank."""
+    files = [(int(file.stem[len("rank") :]), file) for file in folder.glob("rank*.json")]
+    return {rank: words for rank, file in files if (words := _read(file)) is not None}
+
+
+def _read(file: Path) -> dict[str, Any] | None:
     try:
-        found: dict[str, Any] = json.loads((folder / f"rank{rank}.json").read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return found
 
 
-def _explained(folder: Path, ranks: int, error: ChildFailedError) -> RanksError:
-    """Why ranks ended early: the cause, not what it did to the others.
-
-    A rank whose process was killed comes first, then the deadline, then one that ended without a word, then errors.
-    The launcher ends all ranks with SIGTERM once one has failed, and those that talk to a rank that is gone fail too.
-    """
-    said = {rank: words for rank in range(ranks) if (words := _read(folder, rank)) is not None}
+def _evidence(folder: Path, error: ChildFailedError, starved: bool) -> Evidence:
+    """What the ranks of this machine have left."""
+    boards = {rank: Board.read(folder / f"rank{rank}.board") for rank in error.failures}
+    output = {rank: _last_output(folder, failure.local_rank) for rank, failure in error.failures.items()}
     codes = {rank: failure.exitcode for rank, failure in sorted(error.failures.items())}
-    silent = {rank: code for rank, code in codes.items() if rank not in said and code != -signal.SIGTERM}
-    late = {rank: words for rank, words in said.items() if "timeout" in words}
-    killed = next((rank for rank, code in silent.items() if code < 0), None)
-    if killed is None and late:
-        found = RanksError(f"not done after {next(iter(late.values()))['timeout']:g} s{_last_words(late)}", hint=_HINT)
-        found.late = True
-        return found
-    ended = killed if killed is not None else next((rank for rank, code in silent.items() if code > 0), None)
-    if ended is not None:
-        text = f"rank {ended} {_ended(codes[ended])}{_last_output(folder, ended)}"
-        return RanksError(f"{text}; the other ranks were ended", hint=_HINT)
-    for rank, words in ((rank, words) for rank, words in said.items() if "error" in words):
-        program, node = words.get("program"), words.get("node")
-        failed = (program, node, words["error"]) if program and node else None
-        return RanksError(
-            f"rank {rank}: {program + ': ' if program else ''}{words['error']}", hint=_HINT, failed=failed
-        )
-    rank, code = next(iter(codes.items()), (0, 0))
-    return RanksError(f"rank {rank} {_ended(code)}", hint=_HINT)
+    return Evidence(_results(folder), codes, boards, output, starved=starved)
 
 
-def _ended(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
-
-
-def _last_words(said: dict[int, dict[str, Any]]) -> str:
-    """What each rank was at: ``: rank 0 waits for 'wait_3', last launch 'all_gather_2'; rank 1 ...``."""
-    told = [
-        f"rank {rank} {words['at']}" + (f", last launch '{words['launched']}'" if words.get("launched") else "")
-        for rank, words in sorted(said.items())
-        if words.get("at")
-    ]
-    more = f"; and {len(told) - 4} more" if len(told) > 4 else ""
-    return f": {'; '.join(told[:4])}{more}" if told else ""
-
-
-def _last_output(folder: Path, rank: int) -> str:
+def _last_output(folder: Path, local_rank: int) -> str:
     """The last line that a rank wrote before it ended."""
-    for file in sorted((folder / "logs").rglob(f"{rank}/stderr.log")):
+    for file in sorted((folder / "logs").rglob(f"{local_rank}/stderr.log")):
         lines = [
             line.strip() for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()
         ]
         if lines:
-            return f" ({lines[-1][:200]})"
+            return lines[-1][:200]
     return ""
-
-
-def _check_port(endpoint: str) -> None:
-    """Refuse a port that somebody has: the launcher would take it for its own store and wait."""
-    host, _, port = endpoint.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise OptionError(f"'{endpoint}' is not HOST:PORT", hint="as in localhost:29500; port 0 takes a free one")
-    try:
-        with socket.create_server((host, int(port)), reuse_port=False):
-            return
-    except OSError as error:
-        raise InputError(
-            f"port {port} of {host} cannot be used: {error.strerror}", hint="port 0 takes a free one"
-        ) from None
 
 
 @contextmanager
@@ -207,14 +169,17 @@ def _silent_launcher() -> Iterator[None]:
 
     It also leaves handlers of signals behind, which are put back.
     """
-    logger = logging.getLogger("torch.distributed.elastic")
-    level, names = logger.level, ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
-    handlers = _handlers(names)
-    logger.setLevel(logging.CRITICAL + 1)
+    handlers = _handlers(("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"))
+    # Each of its modules has a logger with a level of its own.
+    names = [name for name in logging.root.manager.loggerDict if f"{name}.".startswith(_LAUNCHER)]
+    levels = [(logger, logger.level) for logger in map(logging.getLogger, {*names, _LAUNCHER.rstrip(".")})]
+    for logger, _ in levels:
+        logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        for logger, level in levels:
+            logger.setLevel(level)
         for number, handler in handlers:
             signal.signal(number, handler)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +21,8 @@ import torch
 from commcc.errors import CommccError
 from commcc.replay.compare import compare_rank
 from commcc.replay.pair import Settings, make_pair
-from commcc.replay.place import CpuPlace
+from commcc.replay.place import CpuPlace, DeviceError
+from commcc.replay.ranks.failing import out_of_memory
 from commcc.replay.ranks.team import join
 from commcc.replay.ranks.watch import Watch, write_json
 from commcc.replay.serial import RankRun
@@ -48,16 +50,25 @@ def serve(work: Callable[[Path, int, S, Watch], dict[str, Json]], kind: type[S])
     file = folder / f"rank{rank}.json"
     settings = read_settings((folder / "settings.json").read_text(encoding="utf-8"), kind)
     torch.set_num_threads(1)
+    # The main thread may be inside a collective, where Python's own handler would not be heard.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     watch = Watch(settings.timeout, file)
     try:
         found = work(folder, rank, settings, watch)
     except Exception as error:
-        text = error.render() if isinstance(error, CommccError) else f"{type(error).__name__}: {error}"
-        node = error.node if isinstance(error, StepError) else None
-        write_json(file, watch.words(error=" ".join(text.split())[:500], node=node))
+        write_json(file, watch.words(**error_words(error)))
         sys.exit(EXIT_FAILED)
     write_json(file, found)
     watch.close()
+
+
+def error_words(error: Exception) -> dict[str, Json]:
+    """What there is to say about an error that ended a rank's work."""
+    if isinstance(error, DeviceError):
+        return {"refused": error.what, "hint": error.hint}
+    text = error.render() if isinstance(error, CommccError) else f"{type(error).__name__}: {error}"
+    node = error.node if isinstance(error, StepError) else None
+    return {"error": " ".join(text.split())[:500], "node": node, "memory": out_of_memory(error)}
 
 
 def _run(folder: Path, rank: int, settings: Settings, watch: Watch) -> dict[str, Json]:
