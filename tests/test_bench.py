@@ -154,7 +154,7 @@ def test_graphs_take_turns_and_warm_ups_do_not_count():
         def sample(self, made, *, keep):
             done.append((self.name, self.seat.watch.program, keep))
 
-    bench_worker._in_turns([Counted("A"), Counted("B")], {}, BenchSettings(repeat=2, warmup=1))
+    bench_worker._in_turns([Counted("A"), Counted("B")], {}, BenchSettings(repeat=2, warmup=1, graphs=2))
     turn = [("A", "graph 1"), ("B", "graph 2")]
     assert done == [(*each, keep) for keep in (False, True, True) for each in turn]
 

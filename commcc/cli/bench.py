@@ -9,7 +9,7 @@ import click
 
 from commcc.cli import numeric, starting
 from commcc.cli.parameters import GRAPH_HELP, common_options, graphs_argument, trust_option
-from commcc.errors import EXIT_FINDINGS, EXIT_OK, OutputError
+from commcc.errors import EXIT_FINDINGS, EXIT_OK, OptionError, OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,8 +69,13 @@ def _run(
     from commcc.replay.bench import bench
 
     trace = options.pop("trace")
+    ways = {name: options.pop(name) for name in ("compiled", "captured")}
+    if trace is not None and ways["captured"]:
+        raise OptionError(
+            "--trace and --cuda-graphs cannot go together", hint="a trace is of launches, which a replay has none of"
+        )
     folder = "" if trace is None else str(_folder(trace))
-    chosen = settings(graphs, options, recorded=RECORDED if folder else 0, trace=folder)
+    chosen = settings(graphs, options, recorded=RECORDED if folder else 0, trace=folder, **ways)
     programs = named(session, graphs, chosen.ranks, say)
     say("running the graphs")
     return bench(programs, chosen, runner)
@@ -180,10 +185,27 @@ def repeat_options(*, repeat: int) -> list[click.Parameter]:
     ]
 
 
+def how_options() -> list[click.Parameter]:
+    """What runs beside ops that are called one by one, or instead."""
+    return [
+        click.Option(
+            ["--compile", "compiled"],
+            is_flag=True,
+            help="Run each graph through Inductor as well, which keeps its order, and compare those with each other.",
+        ),
+        click.Option(
+            ["--cuda-graphs", "captured"],
+            is_flag=True,
+            help="Record each graph once as a CUDA graph and replay that; for graphs without host syncs.",
+        ),
+    ]
+
+
 def _options() -> list[click.Parameter]:
     return [
         *where_options(),
         *repeat_options(repeat=20),
+        *how_options(),
         click.Option(
             ["--trace"],
             type=click.Path(path_type=str),

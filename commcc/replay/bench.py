@@ -28,10 +28,12 @@ from commcc.replay.node_times import RankNodes, gather_times
 from commcc.replay.numeric import judge_real
 from commcc.replay.pair import pair_of
 from commcc.replay.place import CUDA
+from commcc.replay.places import Places
 from commcc.replay.timing import Comparison, Spread, compare_times, slowest, spread
+from commcc.replay.ways import ways_of, within_rounding
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from commcc.cost import CostModel
     from commcc.index import GraphIndex
@@ -47,7 +49,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RankTimes:
-    """One graph on one rank, nanoseconds by repetition. exposed_ns: in waits. peak_bytes: None where unknown.
+    """One graph on one rank, nanoseconds by repetition. exposed_ns: in waits, empty where unknown. peak_bytes: None
+    where unknown.
 
     crossings: of emulated communication, by repetition.
     """
@@ -66,7 +69,7 @@ class RankTimes:
     def to_json(self) -> dict[str, Json]:
         return {
             "wall_ms": _milliseconds(spread(self.wall_ns)),
-            "exposed_ms": _milliseconds(spread(self.exposed_ns)),
+            "exposed_ms": _milliseconds(spread(self.exposed_ns)) if self.exposed_ns else None,
             "peak_bytes": self.peak_bytes,
         }
 
@@ -76,7 +79,7 @@ class GraphTimes:
     """One graph on all ranks; of each repetition the rank counts that takes longest, or waits longest.
 
     prediction: what the simulator says under the cost model of the benchmark. nodes: what each node took, where runs
-    were recorded.
+    were recorded. order: of a compiled graph, what stands elsewhere in the code.
     """
 
     name: str
@@ -84,6 +87,7 @@ class GraphTimes:
     index: GraphIndex
     prediction: Prediction
     nodes: NodeTimes | None = None
+    order: Places | None = None
 
     @cached_property
     def samples(self) -> list[float]:
@@ -95,8 +99,9 @@ class GraphTimes:
         return spread(self.samples)
 
     @property
-    def exposed(self) -> Spread:
-        return spread(slowest([rank.exposed_ns for rank in self.ranks]))
+    def exposed(self) -> Spread | None:
+        waited = slowest([rank.exposed_ns for rank in self.ranks])
+        return spread(waited) if waited else None
 
     @property
     def peak_bytes(self) -> int | None:
@@ -105,17 +110,17 @@ class GraphTimes:
 
     def forecast(self, prediction: Prediction | None = None) -> Forecast | None:
         """A prediction, its own if none is given, beside what was measured; None where nothing was recorded."""
-        if self.nodes is None:
+        if self.nodes is None or self.exposed is None:
             return None
-        median, exposed = self.wall.median, self.exposed.median
-        return forecast(self.index, prediction or self.prediction, self.nodes, step_ns=median, exposed_ns=exposed)
+        step, exposed = self.wall.median, self.exposed.median
+        return forecast(self.index, prediction or self.prediction, self.nodes, step_ns=step, exposed_ns=exposed)
 
     def to_json(self) -> dict[str, Json]:
         found, timeline = self.forecast(), self.prediction.timeline
         return {
             "name": self.name,
             "wall_ms": _milliseconds(self.wall),
-            "exposed_ms": _milliseconds(self.exposed),
+            "exposed_ms": None if self.exposed is None else _milliseconds(self.exposed),
             "peak_bytes": self.peak_bytes,
             "samples_ms": [_ms(sample) for sample in self.samples],
             "predicted": {
@@ -123,6 +128,7 @@ class GraphTimes:
                 "exposed_ms": _ms(timeline.exposed_ns),
                 "peak_bytes": self.prediction.memory.peak_bytes,
             },
+            "order": None if self.order is None else self.order.to_json(),
             "forecast": None if found is None else found.to_json(),
             "emulated": crossings_json(self.ranks[0].crossings),
             "ranks": [rank.to_json() for rank in self.ranks],
@@ -131,16 +137,17 @@ class GraphTimes:
 
 @dataclass(frozen=True)
 class Other:
-    """One graph against the first: its times, and what it gives back."""
+    """One graph against another one: its times, and what it gives back. Numbers are from 1."""
 
     number: int
+    against: int
     times: Comparison
     numeric: Numeric
 
     def to_json(self) -> dict[str, Json]:
         results = self.numeric.to_json()
         del results["seconds"]  # these runs were not timed
-        return {"graph": self.number, "against": 1, **self.times.to_json(), "results": results}
+        return {"graph": self.number, "against": self.against, **self.times.to_json(), "results": results}
 
 
 @dataclass(frozen=True)
@@ -197,13 +204,18 @@ def bench(
     found = runner(graphs, programs, settings)
     if isinstance(found, Elsewhere):
         return found
-    times = tuple(_times(n, name, graphs, found, model) for n, (name, _) in enumerate(named))
-    others = tuple(_other(n, graphs, times, found, settings) for n in range(1, len(named)))
+    order = ways_of(settings)
+    fusing = replay_model(settings.cost, device=settings.device, compiled=True) if settings.compiled else model
+    times = tuple(
+        _times(n, way.named(named[way.graph][0]), graphs, found, fusing if way.compiled else model)
+        for n, way in enumerate(order)
+    )
+    others = tuple(_other(n, graphs, times, found, settings) for n in range(1, len(order)))
     fused = ("fused ops of tensor parallelism are run as the plain ops they stand for",)
     unfolded = fused if any(each.unfolded for each in graphs.prepared) else ()
     crossings = [each.ranks[0].crossings for each in times]
     about = remarks(graphs.layout.world, model.name, crossings) if settings.emulated else _crowded(here)
-    notes = (*graphs.layout.assumed, *graphs.maker.assumed, *unfolded, *about)
+    notes = (*graphs.layout.assumed, *graphs.maker.assumed, *unfolded, *about, *_moved(times))
     return Benchmark(times, others, settings, notes, model.name, time.perf_counter() - started)
 
 
@@ -216,13 +228,22 @@ def _crowded(world: int) -> tuple[str, ...]:
     return (told,) if world > cores else ()
 
 
+def _moved(times: Sequence[GraphTimes]) -> Iterator[str]:
+    """A remark on each compiled graph whose order Inductor has changed."""
+    for number, each in enumerate(times, 1):
+        if each.order is not None and (each.order.moved or each.order.missing):
+            yield f"graph {number}: {each.order.text}"
+
+
 def _times(number: int, name: str, graphs: GraphSet, found: Sequence[dict[str, Any]], model: CostModel) -> GraphTimes:
-    """What all ranks found about one graph; number: from 0."""
-    index = graphs.prepared[number].index
+    """What all ranks found about one graph in one way; number: of the way, from 0."""
+    index = graphs.prepared[number % len(graphs.prepared)].index
     ranks = tuple(RankTimes.of(rank["graphs"][number]) for rank in found)
-    nodes = [RankNodes.of(rank["nodes"][number]) for rank in found if rank["nodes"]]
+    nodes = [RankNodes.of(each) for rank in found for each in rank["nodes"][number : number + 1]]
     times = gather_times(index, graphs.layout, nodes) if nodes else None
-    return GraphTimes(name, ranks, index, predict(index, model), times)
+    placed = found[0]["graphs"][number]["order"]
+    order = None if placed is None else Places.of(placed)
+    return GraphTimes(name, ranks, index, predict(index, model), times, order)
 
 
 def _other(
@@ -230,9 +251,12 @@ def _other(
 ) -> Other:
     from commcc.replay.ranks.launch import read_gaps
 
-    pair = pair_of(graphs.prepared[0], graphs.prepared[number], graphs.layout, graphs.maker)
-    numeric = judge_real(pair, settings, [read_gaps(rank["gaps"][number - 1]) for rank in found])
-    return Other(number + 1, compare_times(times[0].samples, times[number].samples), numeric)
+    way, against = ways_of(settings)[number], ways_of(settings)[number].against or 0
+    old, new = (graphs.prepared[each.graph] for each in (ways_of(settings)[against], way))
+    pair = pair_of(old, new, graphs.layout, graphs.maker)
+    judged = within_rounding(settings, (old.index, new.index)) if way.compiled else settings
+    numeric = judge_real(pair, judged, [read_gaps(rank["gaps"][number - 1]) for rank in found])
+    return Other(number + 1, against + 1, compare_times(times[against].samples, times[number].samples), numeric)
 
 
 def _milliseconds(found: Spread) -> dict[str, Json]:

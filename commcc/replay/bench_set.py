@@ -23,6 +23,7 @@ from commcc.replay.numeric import MOST_BY_DEFAULT, free_bytes, require_processes
 from commcc.replay.pair import Settings, match_inputs
 from commcc.replay.place import CUDA, DeviceError
 from commcc.replay.prepare import prepare
+from commcc.replay.ways import require_ways
 from commcc.terms import Kind
 
 if TYPE_CHECKING:
@@ -44,8 +45,9 @@ class BenchSettings(Settings):
 
     device: ``cpu`` or ``cuda``. emulated: one process stands for all ranks. cost: the cost text that predicts, and
     that emulated communication takes its times from; empty for the usual one. repeat: repetitions that count, of each
-    graph. warmup: those before. recorded: repetitions after those, recorded node by node. trace: the
-    folder for their traces; empty for none. graphs: how many there are.
+    graph. warmup: those before. recorded: repetitions after those, recorded node by node. trace: the folder for their
+    traces; empty for none. compiled: also through Inductor. captured: as recorded CUDA graphs. graphs: how many there
+    are.
     """
 
     real: bool = True
@@ -56,6 +58,8 @@ class BenchSettings(Settings):
     warmup: int = 3
     recorded: int = 0
     trace: str = ""
+    compiled: bool = False
+    captured: bool = False
     graphs: int = 1
 
 
@@ -94,6 +98,7 @@ def check(graphs: GraphSet, settings: BenchSettings, here: int | None = None) ->
     None for all. Raises :class:`InputError`.
     """
     require_processes()
+    require_ways(graphs, settings)
     if settings.emulated:
         check_emulated(graphs, settings)
         return

@@ -21,6 +21,7 @@ from commcc.replay.virtual import rank_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from commcc.replay.prepare import Prepared, Step
 
@@ -37,23 +38,36 @@ class RankRun:
 
     def __call__(self, inputs: dict[str, Any]) -> RankResults:
         """Run on these inputs, which are written where the program writes them. Raises :class:`StepError`."""
-        with self.place.running(rank_seed(self.seed, self.rank)):
-            outputs = leaves(self._run(inputs))
+        with self.running():
+            outputs = self.outputs(inputs)
+        return self.results(outputs, inputs)
+
+    def running(self) -> AbstractContextManager[None]:
+        """How everything is set up while the program runs."""
+        return self.place.running(rank_seed(self.seed, self.rank))
+
+    def outputs(self, inputs: dict[str, Any]) -> list[Any]:
+        """What the program gives back, with everything set up."""
+        return leaves(self._run(inputs))
+
+    def results(self, outputs: list[Any], inputs: dict[str, Any]) -> RankResults:
+        """With the inputs that it writes."""
         return RankResults(outputs, {name: inputs[name] for name in sorted(self.prepared.written)})
 
     @cached_property
     def _run(self) -> StraightLine:
-        steps = tuple(map(self._told, self.prepared.steps))
+        steps = tuple(told(step, self.progress) for step in self.prepared.steps)
         return StraightLine(replace(self.prepared, steps=steps))
 
-    def _told(self, step: Step) -> Step:
-        """A step as it is, or one that says first what it is about to do."""
-        if step.fact is None and not step.waits:
-            return step
-        tell, doing, name, call = self.progress, "waits for" if step.waits else "launches", step.name, step.call
 
-        def told(*args: Any, **kwargs: Any) -> Any:
-            tell(doing, name)
-            return call(*args, **kwargs)
+def told(step: Step, tell: Callable[[str, str], None]) -> Step:
+    """A step as it is, or a launch or a wait that says first what it is about to do."""
+    if step.fact is None and not step.waits:
+        return step
+    doing, name, call = "waits for" if step.waits else "launches", step.name, step.call
 
-        return replace(step, call=told)
+    def telling(*args: Any, **kwargs: Any) -> Any:
+        tell(doing, name)
+        return call(*args, **kwargs)
+
+    return replace(step, call=telling)

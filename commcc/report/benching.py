@@ -79,13 +79,14 @@ def place(data: Mapping[str, Any], cost: str = "") -> str:
 
 
 def _cells(times: Mapping[str, Any]) -> tuple[str, ...]:
-    wall, exposed = times["wall_ms"], times["exposed_ms"]["median"]
+    wall = times["wall_ms"]
+    exposed = None if times["exposed_ms"] is None else times["exposed_ms"]["median"]
     return (
         milliseconds(wall["median"]),
         milliseconds(wall["p10"]),
         milliseconds(wall["p90"]),
-        milliseconds(exposed),
-        share(exposed / wall["median"]),
+        "-" if exposed is None else milliseconds(exposed),
+        "-" if exposed is None else share(exposed / wall["median"]),
         size(times["peak_bytes"]),
     )
 

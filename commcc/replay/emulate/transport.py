@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import fx
 
+from commcc.ops import collective_of
 from commcc.replay.emulate.crossing import Took
 from commcc.replay.emulate.cuda_lanes import CudaLanes
 from commcc.replay.emulate.fares import Fares
@@ -80,8 +81,8 @@ class Transport:
     def __post_init__(self) -> None:
         self.fares = Fares(self.real.index, self.model)
         node = fx.Graph().create_node("call_function", self._join, name=_END)
-        end = Step(node, self._join, (), {}, None, (node,), waits=True)
-        steps = (*map(self._step, self.real.steps), end)
+        self.end = Step(node, self._join, (), {}, None, (node,), waits=True)
+        steps = (*map(self.step, self.real.steps), self.end)
         self.prepared = replace(self.real, steps=steps, nodes=(*self.real.nodes, node))
 
     def settle(self) -> dict[str, Took]:
@@ -90,11 +91,21 @@ class Transport:
         self._run.clear()
         return found
 
-    def _step(self, step: Step) -> Step:
+    def step(self, step: Step) -> Step:
         """A step as it is, or on a lane if it communicates."""
         if step.fact is not None:
             return replace(step, call=self._launching(step))
         return replace(step, call=self._wait) if step.waits else step
+
+    def at_once(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+        """What a launch or a wait gives back, with everything there at once and no lane."""
+        fact = collective_of(op)
+        if fact is None:
+            return args[0]
+        call = dict(zip(fact.arguments, args, strict=False)) | kwargs
+        landing = arriving(fact, call, self._peers(call["group_name"]))
+        landing.fill()
+        return landing.results if fact.coalesced else landing.results[0]
 
     def _join(self) -> None:
         """Wait for what is still on its way."""

@@ -24,14 +24,17 @@ from commcc.replay.compare import compare_rank
 from commcc.replay.costing import replay_model
 from commcc.replay.emulate.crossing import Crossing
 from commcc.replay.emulate.transport import make_transports
+from commcc.replay.inductor import CACHE_VARIABLE
 from commcc.replay.node_times import RankNodes, medians
 from commcc.replay.pair import own_inputs
 from commcc.replay.place import CPU, CUDA, make_place
+from commcc.replay.ranks.groups import stand_in_groups
 from commcc.replay.ranks.team import Alone, join
 from commcc.replay.ranks.worker import serve
 from commcc.replay.recording import NodeRun, marked, read_runs, record
 from commcc.replay.serial import RankRun
 from commcc.replay.waiting import StepTimes, every, holds_up
+from commcc.replay.ways import ways_of
 from commcc.serialization import load
 
 if TYPE_CHECKING:
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     from commcc.replay.ranks.team import Team
     from commcc.replay.ranks.watch import Watch
     from commcc.replay.values import RankResults
+    from commcc.replay.ways import Way
     from commcc.terms import Json
 
 
@@ -56,6 +60,7 @@ def main() -> None:
 def _run(folder: Path, rank: int, settings: BenchSettings, watch: Watch) -> dict[str, Json]:
     """What all ranks have found, or where that is."""
     files = [folder / graph_file(number) for number in range(1, settings.graphs + 1)]
+    os.environ.setdefault(CACHE_VARIABLE, str(folder / "inductor"))
     watch.stage("reading the graphs")
     found = measure(make_set([load(file) for file in files], settings), rank, settings, watch)
     return {"elsewhere": os.environ["MASTER_ADDR"]} if found is None else {"ranks": [*found]}
@@ -68,11 +73,10 @@ def measure(graphs: GraphSet, rank: int, settings: BenchSettings, watch: Watch) 
     watch.stage("making its inputs")
     made = graphs.maker.of_rank(rank)
     benches = _benches(graphs, rank, place, settings, watch)
-    gaps = _compared(benches, made, rank)
+    gaps = _compared(benches, ways_of(settings), made, rank)
     _in_turns(benches, made, settings)
-    nodes: list[Json] = [
-        _nodes(number, bench, made, settings).to_json() for number, bench in enumerate(benches, 1) if settings.recorded
-    ]
+    eager = enumerate(benches[: settings.graphs], 1)
+    nodes: list[Json] = [_nodes(n, bench, made, settings).to_json() for n, bench in eager if settings.recorded]
     watch.stage("waiting for the other ranks to end")
     found = benches[0].seat.team.gather(
         {"graphs": [bench.to_json() for bench in benches], "gaps": gaps, "nodes": nodes}
@@ -82,35 +86,41 @@ def measure(graphs: GraphSet, rank: int, settings: BenchSettings, watch: Watch) 
 
 
 def _benches(graphs: GraphSet, rank: int, place: Place, settings: BenchSettings, watch: Watch) -> list[Bench]:
-    """All graphs, on process groups or beside lanes."""
+    """All graphs in all ways, on process groups or beside lanes."""
+    # Imported here: it builds on what is in this module.
+    from commcc.replay.ranks.variants import make_bench
+
+    order = ways_of(settings)
     if settings.emulated:
+        if settings.compiled:
+            stand_in_groups(graphs.layout)
         seat = Seat(rank, place, Alone(), watch, settings.seed)
-        model = replay_model(settings.cost, device=settings.device)
-        return [Bench(each.prepared, seat, each) for each in make_transports(graphs, place, model)]
-    team = join(graphs.layout, rank, place, settings.timeout, watch)
-    return [Bench(each, Seat(rank, place, team, watch, settings.seed)) for each in graphs.prepared]
+        transports = make_transports(graphs, place, replay_model(settings.cost, device=settings.device))
+        return [make_bench(way, transports[way.graph].prepared, seat, transports[way.graph]) for way in order]
+    seat = Seat(rank, place, join(graphs.layout, rank, place, settings.timeout, watch), watch, settings.seed)
+    return [make_bench(way, graphs.prepared[way.graph], seat) for way in order]
 
 
 @no_collection()
 def _in_turns(benches: Sequence[Bench], made: dict[str, Any], settings: BenchSettings) -> None:
     """Warm-ups, then what counts: A B A B, so that what changes with time changes for all."""
     for repetition in range(-settings.warmup, settings.repeat):
-        for number, bench in enumerate(benches, 1):
-            bench.seat.watch.program = f"graph {number}"
+        for bench, way in zip(benches, ways_of(settings), strict=True):
+            bench.seat.watch.program = way.called
             bench.sample(made, keep=repetition >= 0)
 
 
-def _compared(benches: list[Bench], made: dict[str, Any], rank: int) -> list[Json]:
-    """What every other graph gives back against the first; these runs are not timed."""
-    first: RankResults | None = None
+def _compared(benches: Sequence[Bench], order: Sequence[Way], made: dict[str, Any], rank: int) -> list[Json]:
+    """What each but the first gives back against another one; these runs are not timed."""
+    kept: dict[int, RankResults] = {}
     gaps: list[Json] = []
-    for number, bench in enumerate(benches, 1):
-        bench.seat.watch.program = f"graph {number}"
-        results = bench.run(own_inputs(bench.prepared, made)).on_cpu()
-        if first is None:
-            first = results
-        else:
-            gaps.append(asdict(compare_rank(first, results, rank)))
+    for number, (bench, way) in enumerate(zip(benches, order, strict=True)):
+        bench.seat.watch.program = way.called
+        results = bench.run(bench.ready(own_inputs(bench.prepared, made))).on_cpu()
+        if way.against is not None:
+            gaps.append(asdict(compare_rank(kept[way.against], results, rank)))
+        if any(other.against == number for other in order):
+            kept[number] = results
     return gaps
 
 
@@ -194,10 +204,14 @@ class Bench:
         prepared = replace(self.prepared, steps=tuple(map(wrap, self.prepared.steps)))
         return RankRun(prepared, seat.rank, seat.seed, seat.watch.progress, seat.place)
 
+    def ready(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """What is done with inputs before a run that is timed."""
+        return inputs
+
     def beginnings(self, made: dict[str, Any], count: int) -> Iterator[dict[str, Any]]:
         """Inputs for so many runs, each given when all ranks are there to begin."""
         for _ in range(count):
-            inputs = own_inputs(self.prepared, made)
+            inputs = self.ready(own_inputs(self.prepared, made))
             self.seat.place.synchronize()
             self.settle()
             self.seat.watch.stage("waiting for the other ranks to begin a repetition")
@@ -237,4 +251,5 @@ class Bench:
     def to_json(self) -> dict[str, Json]:
         peak: Json = max(self.peaks, default=None)
         times: dict[str, Json] = {"wall_ns": list(self.wall_ns), "exposed_ns": list(self.exposed_ns)}
-        return {**times, "peak_bytes": peak, "crossings": [asdict(each) for each in self.crossings]}
+        crossings: list[Json] = [asdict(each) for each in self.crossings]
+        return {**times, "peak_bytes": peak, "crossings": crossings, "order": None}

@@ -20,6 +20,17 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from commcc.replay.layout import Layout
 
+_SILENT = "fake"
+
+
+def stand_in_groups(layout: Layout) -> None:
+    """Groups of rank 0 that send nothing: Inductor looks up sizes and backends of those that a graph names."""
+    # Imported here: it is needed by one process that stands for all ranks, and by no other.
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group(_SILENT, store=FakeStore(), rank=0, world_size=layout.world)
+    bind_groups(layout, 0, 1.0, _SILENT)
+
 
 def bind_groups(layout: Layout, rank: int, timeout: float, backend: str = "gloo") -> None:
     """Make and register all groups of a layout; timeout: seconds that a collective may take."""
