@@ -22,7 +22,7 @@ from commcc.replay.bench import Benchmark, GraphTimes, RankTimes, bench
 from commcc.replay.bench_set import BenchSettings, check, make_set
 from commcc.replay.demo import PASSES, demo_pair, demo_text
 from commcc.replay.place import CpuPlace
-from commcc.replay.ranks import bench_worker, launch
+from commcc.replay.ranks import bench_worker, launch, turns
 from commcc.replay.ranks.team import Alone
 from commcc.replay.ranks.worker import read_settings, settings_text
 from commcc.replay.waiting import StepTimes
@@ -127,15 +127,15 @@ def test_the_ranks_get_all_settings():
 # One rank, here
 
 
-def test_inputs_are_as_they_were_before_every_run():
+def test_inputs_are_as_they_were_before_every_run(monkeypatch):
     """Warm-ups do not count, and no run sees what another one wrote."""
     graphs = make_set([counting()], BenchSettings(ranks=1))
     made = graphs.maker.of_rank(0)
     kept = made["x"].clone()
-    timed = bench_worker.Bench(graphs.prepared[0], seat())
+    timed = turns.Bench(graphs.prepared[0], seat())
     seen = []
-    inner = timed.run
-    timed.run = lambda inputs: seen.append(inner(inputs).outputs[0])
+    inner = timed.program.outputs
+    monkeypatch.setattr(type(timed.program), "outputs", lambda _self, inputs: seen.append(inner(inputs)[0]))
     for keep in (False, True, True):
         timed.sample(made, keep=keep)
     assert torch.equal(made["x"], kept)
@@ -170,7 +170,7 @@ class Watch:
 
 
 def seat():
-    return bench_worker.Seat(0, CpuPlace(), Alone(), Watch(), 0)
+    return turns.Seat(0, CpuPlace(), Alone(), Watch(), 0)
 
 
 def test_only_waits_are_exposed():

@@ -23,7 +23,7 @@ from commcc.replay.inductor import CACHE_VARIABLE, Compiled, CompileError, requi
 from commcc.replay.pair import own_inputs
 from commcc.replay.place import CpuPlace
 from commcc.replay.places import Places
-from commcc.replay.ranks import bench_worker, variants
+from commcc.replay.ranks import turns, variants
 from commcc.replay.ranks.groups import stand_in_groups
 from commcc.replay.ranks.team import Alone
 from commcc.replay.serial import RankRun
@@ -220,10 +220,10 @@ def test_the_same_numbers_and_calls_by_node(cache, silent):
     made, watch = graphs.maker.of_rank(0), Noted()
     silent(graphs.layout)
     transport = Transport(graphs.prepared[0], graphs.layout, load_model("laptop-cpu"), Recorded())
-    seat = bench_worker.Seat(0, CpuPlace(), Alone(), watch, 0)
+    seat = turns.Seat(0, CpuPlace(), Alone(), watch, 0)
     eager = variants.make_bench(Way(0), transport.prepared, seat, transport)
     bench = variants.make_bench(Way(0, compiled=True), transport.prepared, seat, transport)
-    assert type(eager) is bench_worker.Bench
+    assert type(eager) is turns.Bench
     expected = eager.run(own_inputs(eager.prepared, made)).outputs
     for first in (True, False):
         watch.told.clear()

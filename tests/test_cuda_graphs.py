@@ -15,7 +15,7 @@ from commcc.replay.bench_set import BenchSettings, make_set
 from commcc.replay.cuda_graphs import WARM_UPS, CapturedRun, require_capturable
 from commcc.replay.place import CpuPlace
 from commcc.replay.prepare import Homes, prepare
-from commcc.replay.ranks import bench_worker, variants
+from commcc.replay.ranks import turns, variants
 from commcc.replay.ranks.team import Alone
 from commcc.replay.values import RankResults
 from commcc.replay.ways import Way, require_ways
@@ -210,7 +210,7 @@ def test_samples_of_a_recorded_graph_have_no_exposed_time(device):
     graphs = make_set([counting()], BenchSettings())
     made = graphs.maker.of_rank(0)
     bench = variants.make_bench(
-        Way(0, captured=True), graphs.prepared[0], bench_worker.Seat(0, CpuPlace(), Alone(), Watch(), 0)
+        Way(0, captured=True), graphs.prepared[0], turns.Seat(0, CpuPlace(), Alone(), Watch(), 0)
     )
     bench._captured.program = Replayable(bench._captured.program, device)
     for keep in (False, True, True):

@@ -27,7 +27,7 @@ from commcc.replay.emulate.fares import Fares
 from commcc.replay.emulate.lanes import CpuLanes
 from commcc.replay.emulate.transport import Transport
 from commcc.replay.pair import own_inputs
-from commcc.replay.ranks import bench_worker
+from commcc.replay.ranks import bench_worker, turns
 from commcc.replay.ranks.worker import read_settings
 from commcc.replay.serial import RankRun
 from commcc.replay.virtual import StepError, VirtualRun
@@ -82,7 +82,7 @@ def ran(transport, inputs):
 
 def bench_of(prepared, layout, cost, lanes):
     transport = Transport(prepared, layout, cost, lanes)
-    return bench_worker.Bench(transport.prepared, seat(), transport)
+    return turns.Bench(transport.prepared, seat(), transport)
 
 
 # Launches and waits

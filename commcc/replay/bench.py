@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from commcc.predict import predict
 from commcc.replay.bench_run import Elsewhere, Launched
-from commcc.replay.bench_set import BenchSettings, check, make_set
+from commcc.replay.bench_set import BenchSettings, check, check_devices, make_set
 from commcc.replay.costing import replay_model
 from commcc.replay.emulate.crossing import Crossing, crossings_json, remarks
 from commcc.replay.forecast import forecast
@@ -196,6 +196,8 @@ def bench(
     started, runner = time.perf_counter(), runner or Launched()
     settings = replace(settings, graphs=len(named))
     programs = [program for _, program in named]
+    if settings.device == CUDA:
+        check_devices(1)
     model = replay_model(settings.cost, device=settings.device)
     graphs = make_set(programs, settings)
     here = runner.here(graphs.layout.world)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from commcc.replay.calls import Listener, Order, Recorder, match
 from commcc.replay.inductor import Compiled
+from commcc.replay.runnable import run
 from commcc.replay.serial import told
 
 if TYPE_CHECKING:
@@ -73,9 +74,7 @@ class CompiledRun:
     def __call__(self, inputs: dict[str, Any]) -> RankResults:
         """Run on these inputs, which are written where the program writes them. Raises :class:`CompileError`."""
         self.compile(inputs)
-        with self.running():
-            outputs = self.outputs(inputs)
-        return self.results(outputs, inputs)
+        return run(self, inputs)
 
     def running(self) -> AbstractContextManager[None]:
         """How everything is set up while the program runs."""

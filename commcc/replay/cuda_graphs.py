@@ -16,12 +16,13 @@ Limits: nothing can be timed or told within a replay, launches and waits least o
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from commcc.errors import InputError
 from commcc.replay.place import CUDA
+from commcc.replay.runnable import run
 from commcc.replay.values import RankResults, leaves
 
 if TYPE_CHECKING:
@@ -31,22 +32,10 @@ if TYPE_CHECKING:
     from torch import fx
 
     from commcc.replay.prepare import Prepared, Step
+    from commcc.replay.runnable import Runnable
 
 #: Runs before the recording: communicators, workspaces and libraries are set up in the first ones.
 WARM_UPS = 3
-
-
-class Runnable(Protocol):
-    """A program that can be run within :meth:`running`, as an eager or a compiled one."""
-
-    def running(self) -> AbstractContextManager[None]:
-        """How everything is set up while it runs."""
-
-    def outputs(self, inputs: dict[str, Any]) -> list[Any]:
-        """Run it."""
-
-    def results(self, outputs: list[Any], inputs: dict[str, Any]) -> RankResults:
-        """Outputs with the inputs that it writes."""
 
 
 @dataclass
@@ -69,12 +58,20 @@ class CapturedRun:
 
     def __call__(self, inputs: dict[str, Any]) -> RankResults:
         """Run once on inputs that :meth:`ready` gave, or on others, which are copied first."""
-        if inputs is not self._inputs:
-            self.ready(inputs)
+        return run(self, self._inputs if inputs is self._inputs else self.ready(inputs))
+
+    def running(self) -> AbstractContextManager[None]:
+        return self.program.running()
+
+    def outputs(self, inputs: dict[str, Any]) -> list[Any]:
+        """Replay; ``inputs`` are those that :meth:`ready` gave."""
+        assert inputs is self._inputs, "the graph reads its own inputs"
         self.told("replays a CUDA graph")
-        with self.program.running():
-            self._graph.replay()
-        return self.program.results(self._outputs, self._inputs)
+        self._graph.replay()
+        return self._outputs
+
+    def results(self, outputs: list[Any], inputs: dict[str, Any]) -> RankResults:
+        return self.program.results(outputs, inputs)
 
     def _record(self, inputs: dict[str, Any]) -> None:
         # Each run begins with what was given, since a program may write its inputs.

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from commcc.replay.place import CpuPlace, Place
+from commcc.replay.runnable import run
 from commcc.replay.straight import StraightLine
 from commcc.replay.values import RankResults, leaves
 from commcc.replay.virtual import rank_seed
@@ -38,9 +39,7 @@ class RankRun:
 
     def __call__(self, inputs: dict[str, Any]) -> RankResults:
         """Run on these inputs, which are written where the program writes them. Raises :class:`StepError`."""
-        with self.running():
-            outputs = self.outputs(inputs)
-        return self.results(outputs, inputs)
+        return run(self, inputs)
 
     def running(self) -> AbstractContextManager[None]:
         """How everything is set up while the program runs."""

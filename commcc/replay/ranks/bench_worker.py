@@ -12,40 +12,33 @@ Limits: nodes are called one by one from Python, which is part of the time.
 from __future__ import annotations
 
 import os
-import tempfile
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
-from pathlib import Path
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from commcc.collection import no_collection
-from commcc.replay.bench_set import BenchSettings, check_room, graph_file, make_set, trace_file
+from commcc.replay.bench_set import BenchSettings, check_room, graph_file, make_set
 from commcc.replay.compare import compare_rank
 from commcc.replay.costing import replay_model
-from commcc.replay.emulate.crossing import Crossing
 from commcc.replay.emulate.transport import make_transports
 from commcc.replay.inductor import CACHE_VARIABLE
-from commcc.replay.node_times import RankNodes, medians
 from commcc.replay.pair import own_inputs
-from commcc.replay.place import CPU, CUDA, make_place
+from commcc.replay.place import make_place
 from commcc.replay.ranks.groups import stand_in_groups
+from commcc.replay.ranks.node_runs import record_nodes
 from commcc.replay.ranks.team import Alone, join
+from commcc.replay.ranks.turns import Seat
+from commcc.replay.ranks.variants import make_bench
 from commcc.replay.ranks.worker import serve
-from commcc.replay.recording import NodeRun, marked, read_runs, record
-from commcc.replay.serial import RankRun
-from commcc.replay.waiting import StepTimes, every, holds_up
 from commcc.replay.ways import ways_of
 from commcc.serialization import load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
+    from pathlib import Path
 
     from commcc.replay.bench_set import GraphSet
-    from commcc.replay.emulate.crossing import Took
-    from commcc.replay.emulate.transport import Transport
     from commcc.replay.place import Place
-    from commcc.replay.prepare import Prepared, Step
-    from commcc.replay.ranks.team import Team
+    from commcc.replay.ranks.turns import Bench
     from commcc.replay.ranks.watch import Watch
     from commcc.replay.values import RankResults
     from commcc.replay.ways import Way
@@ -76,7 +69,7 @@ def measure(graphs: GraphSet, rank: int, settings: BenchSettings, watch: Watch) 
     gaps = _compared(benches, ways_of(settings), made, rank)
     _in_turns(benches, made, settings)
     eager = enumerate(benches[: settings.graphs], 1)
-    nodes: list[Json] = [_nodes(n, bench, made, settings).to_json() for n, bench in eager if settings.recorded]
+    nodes: list[Json] = [record_nodes(n, bench, made, settings).to_json() for n, bench in eager if settings.recorded]
     watch.stage("waiting for the other ranks to end")
     found = benches[0].seat.team.gather(
         {"graphs": [bench.to_json() for bench in benches], "gaps": gaps, "nodes": nodes}
@@ -87,9 +80,6 @@ def measure(graphs: GraphSet, rank: int, settings: BenchSettings, watch: Watch) 
 
 def _benches(graphs: GraphSet, rank: int, place: Place, settings: BenchSettings, watch: Watch) -> list[Bench]:
     """All graphs in all ways, on process groups or beside lanes."""
-    # Imported here: it builds on what is in this module.
-    from commcc.replay.ranks.variants import make_bench
-
     order = ways_of(settings)
     if settings.emulated:
         if settings.compiled:
@@ -122,134 +112,3 @@ def _compared(benches: Sequence[Bench], order: Sequence[Way], made: dict[str, An
         if any(other.against == number for other in order):
             kept[number] = results
     return gaps
-
-
-def _nodes(number: int, bench: Bench, made: dict[str, Any], settings: BenchSettings) -> RankNodes:
-    """Runs that are recorded node by node, and kept as a trace if there is a folder for it."""
-    seat = bench.seat
-    seat.watch.program = f"graph {number}"
-    found = RankNodes(waits=medians(bench.waits))
-    if seat.place.name == CPU:
-        times = StepTimes(seat.place, which=every)
-        timed = bench.runner(times.step)
-        runs = []
-        for inputs in bench.beginnings(made, settings.recorded):
-            times.forget()
-            timed(inputs)
-            runs.append(times.taken())
-        waits = {step.name for step in bench.prepared.steps if holds_up(step)}
-        found.ops = {node: ns for node, ns in medians(runs).items() if node not in waits}
-    with tempfile.TemporaryDirectory(prefix="commcc-trace-") as folder:
-        file = Path(settings.trace or folder) / trace_file(number, seat.rank)
-        found.add_runs(_recorded(bench, made, settings.recorded, file))
-    return found
-
-
-def _recorded(bench: Bench, made: dict[str, Any], count: int, file: Path) -> list[NodeRun]:
-    """What a trace tells of so many runs."""
-    marking = bench.runner(marked)
-    crossed: list[dict[str, Took]] = []
-
-    def run(inputs: dict[str, Any]) -> None:
-        marking(inputs)
-        bench.seat.place.synchronize()
-        crossed.append(bench.settle())
-
-    record(bench.seat.place, (partial(run, inputs) for inputs in bench.beginnings(made, count)), file)
-    index = bench.prepared.index
-    runs = read_runs(file, {index.names[node]: launch.kind for node, launch in index.launches.items()})
-    if bench.transport is None:
-        return runs
-    # The trace knows what an emulated collective copies and idles as work of the node that launches it.
-    return [
-        NodeRun(
-            {node: ns for node, ns in each.ops.items() if node not in took},
-            {node: of.took_ns for node, of in took.items()},
-        )
-        for each, took in zip(runs, crossed, strict=True)
-    ]
-
-
-@dataclass(frozen=True)
-class Seat:
-    """One rank among the others, and what it runs on."""
-
-    rank: int
-    place: Place
-    team: Team
-    watch: Watch
-    seed: int
-
-
-@dataclass
-class Bench:
-    """One graph with the samples that were kept, in nanoseconds and bytes. transport: of emulated communication."""
-
-    prepared: Prepared
-    seat: Seat
-    transport: Transport | None = None
-    wall_ns: list[int] = field(default_factory=list)
-    exposed_ns: list[int] = field(default_factory=list)
-    peaks: list[int] = field(default_factory=list)
-    waits: list[dict[str, int]] = field(default_factory=list)
-    crossings: list[Crossing] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._waits = StepTimes(self.seat.place)
-        self.run: Callable[[dict[str, Any]], RankResults] = self.runner(self._waits.step)
-
-    def runner(self, wrap: Callable[[Step], Step]) -> RankRun:
-        """Runs the graph with steps that are wrapped in something."""
-        seat = self.seat
-        prepared = replace(self.prepared, steps=tuple(map(wrap, self.prepared.steps)))
-        return RankRun(prepared, seat.rank, seat.seed, seat.watch.progress, seat.place)
-
-    def ready(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """What is done with inputs before a run that is timed."""
-        return inputs
-
-    def beginnings(self, made: dict[str, Any], count: int) -> Iterator[dict[str, Any]]:
-        """Inputs for so many runs, each given when all ranks are there to begin."""
-        for _ in range(count):
-            inputs = self.ready(own_inputs(self.prepared, made))
-            self.seat.place.synchronize()
-            self.settle()
-            self.seat.watch.stage("waiting for the other ranks to begin a repetition")
-            self.seat.team.barrier()
-            yield inputs
-
-    def sample(self, made: dict[str, Any], *, keep: bool) -> None:
-        """One run on inputs of its own, begun by all ranks together."""
-        place = self.seat.place
-        counted = place.forget_peak()
-        self._waits.forget()
-        (inputs,) = self.beginnings(made, 1)
-        self.seat.watch.device = self._waits.newest if place.name == CUDA else None
-        start = place.stamp()
-        self.run(inputs)
-        end = place.stamp()
-        place.synchronize()
-        self.seat.watch.device = None
-        took = self.settle()
-        if keep:
-            self.crossings += [Crossing.of(took)] if self.transport is not None else []
-            self.wall_ns.append(place.elapsed_ns(start, end))
-            self.waits.append(self._waits.taken())
-            self.exposed_ns.append(sum(self.waits[-1].values()))
-            self.peaks += [peak] if counted and (peak := place.peak_bytes()) is not None else []
-
-    def settle(self) -> dict[str, Took]:
-        """What each emulated collective has taken, by node; the place must have been synchronized."""
-        return {} if self.transport is None else self.transport.settle()
-
-    def leave(self) -> None:
-        """The end, for all graphs of the rank."""
-        self.seat.team.leave()
-        if self.transport is not None:
-            self.transport.lanes.close()
-
-    def to_json(self) -> dict[str, Json]:
-        peak: Json = max(self.peaks, default=None)
-        times: dict[str, Json] = {"wall_ns": list(self.wall_ns), "exposed_ns": list(self.exposed_ns)}
-        crossings: list[Json] = [asdict(each) for each in self.crossings]
-        return {**times, "peak_bytes": peak, "crossings": crossings, "order": None}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from commcc.replay.compiled import CompiledRun, Direct
 from commcc.replay.cuda_graphs import CapturedRun
-from commcc.replay.ranks.bench_worker import Bench
+from commcc.replay.ranks.turns import Bench
 from commcc.replay.serial import RankRun
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from commcc.replay.emulate.transport import Transport
     from commcc.replay.prepare import Prepared, Step
-    from commcc.replay.ranks.bench_worker import Seat
+    from commcc.replay.ranks.turns import Seat
     from commcc.replay.ways import Way
     from commcc.terms import Json
 
@@ -46,7 +46,7 @@ class Variant(Bench):
         self._code = self._compiled() if self.compiled else None
         program = self._code or self.runner(_plain)
         self._captured = CapturedRun(program, self.seat.watch.stage) if self.captured else None
-        self.run = self._captured or program
+        self.program = self._captured or program
 
     def _compiled(self) -> CompiledRun:
         seat, network = self.seat, self.transport or Direct()
