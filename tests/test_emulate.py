@@ -498,7 +498,7 @@ def test_inputs_are_checked_without_being_made(monkeypatch):
 
 def test_refused_without_a_device(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(InputError, match="there is no CUDA device"):
+    with pytest.raises(InputError, match="this machine has no CUDA device"):
         preflight.check_emulated(None, BenchSettings(emulated=True, device="cuda"))
 
 

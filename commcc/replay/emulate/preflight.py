@@ -2,7 +2,7 @@
 
     check_emulated(graphs, settings)       # raises InputError
 
-Limits: on a CUDA device the memory of libraries and of fragmentation is not in the estimate.
+Limits: whether a CUDA device has room is asked by the process that runs on it, since asking takes memory there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from commcc.errors import InputError
 from commcc.memory import live_bytes
 from commcc.replay.emulate.fills import REDUCTIONS
 from commcc.replay.numeric import free_bytes
-from commcc.replay.place import CUDA
+from commcc.replay.place import CUDA, DeviceError
 
 if TYPE_CHECKING:
     from commcc.replay.bench_set import BenchSettings, GraphSet
@@ -28,10 +28,11 @@ _SMALLER = "capture a smaller model, or shorter inputs; its graph has the same s
 def check_emulated(graphs: GraphSet, settings: BenchSettings) -> None:
     """Refuse what would fail once it runs. Raises :class:`InputError`."""
     if settings.device == CUDA and not torch.cuda.is_available():
-        raise InputError("there is no CUDA device", hint="--device emulated-cpu runs on the CPU")
+        raise DeviceError("this machine has no CUDA device", hint="--device emulated-cpu runs on the CPU")
     for number, each in enumerate(graphs.prepared, 1):
         _check_reductions(number, each)
-    _check_memory(graphs, settings)
+    if settings.device != CUDA:
+        _check_memory(graphs)
     graphs.maker.check()
 
 
@@ -46,9 +47,9 @@ def _check_reductions(number: int, prepared: Prepared) -> None:
             )
 
 
-def _check_memory(graphs: GraphSet, settings: BenchSettings) -> None:
-    """One rank's; the device's, or this machine's."""
-    free = torch.cuda.mem_get_info()[0] if settings.device == CUDA else free_bytes()
+def _check_memory(graphs: GraphSet) -> None:
+    """Of this machine, for one rank."""
+    free = free_bytes()
     needed = max(live_bytes(each.index).peak_bytes for each in graphs.prepared)
     if free is not None and needed > free:
         raise InputError(
