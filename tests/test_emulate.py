@@ -29,6 +29,7 @@ from commcc.replay.emulate.transport import Transport
 from commcc.replay.pair import own_inputs
 from commcc.replay.ranks import bench_worker, turns
 from commcc.replay.ranks.worker import read_settings
+from commcc.replay.recording import NodeRun
 from commcc.replay.serial import RankRun
 from commcc.replay.virtual import StepError, VirtualRun
 from tests.test_bench import Watch, on_ranks, reduced, seat
@@ -123,11 +124,12 @@ def test_of_several_results_each_can_be_waited_for():
     g = Graph()
     x, y = g.input("x", 2), g.input("y", 3)
     launch = g(c10d.all_reduce_coalesced.default, [x, y], "sum", "0")
-    parts = [g.wait(g(operator.getitem, launch, n)) for n in (1, 0)]
-    transport, made = transport_of(g.program(*parts, groups=FOUR))
+    second, first = (g(operator.getitem, launch, n) for n in (1, 0))
+    transport, made = transport_of(g.program(g.wait(second), first, g(aten.neg.default, second), groups=FOUR))
     found = ran(transport, made)
     assert torch.equal(found[0], made["y"] * 4)
     assert torch.equal(found[1], made["x"] * 4)
+    assert transport.lanes.log == ["launch on 0", "wait on 0", "wait on 0"]  # the other's is at the end
 
 
 def test_a_collective_that_does_not_return_before_it_is_done():
@@ -233,7 +235,10 @@ def test_a_price_is_of_the_bytes():
     (node,) = fares.index.launches
     assert fares.ns(node, 4 << 20, 16 << 20) == fares.costs.ns[node]
     assert fares.ns(node, 1 << 20, 4 << 20) < fares.costs.ns[node] / 3
-    assert fares.ns(node, 1 << 20, 4 << 20) == fares.ns(node, 1 << 20, 4 << 20)
+    asked = []
+    told = Fares(fares.index, replace(MODEL, sources=(_Fixed(7, asked),)))
+    assert [told.ns(node, 1 << 20, 4 << 20) for _ in range(2)] == [7, 7]
+    assert [(each.input_bytes, each.output_bytes) for each in asked] == [(1 << 20, 4 << 20)]
 
 
 @pytest.mark.parametrize(("share", "lanes"), [("none", {"1", "3"}), ("all", {"link"})])
@@ -324,8 +329,8 @@ class _Fixed:
 
     name, warnings = "fixed", ()
 
-    def __init__(self, ns):
-        self.ns = ns
+    def __init__(self, ns, asked=None):
+        self.ns, self.asked = ns, asked if asked is not None else []
 
     def facts(self):
         return {"ns": self.ns}
@@ -334,6 +339,7 @@ class _Fixed:
         return _price(0)
 
     def transfer(self, transfer):
+        self.asked.append(transfer)
         return _price(self.ns)
 
 
@@ -447,6 +453,18 @@ def test_recorded_runs_take_the_times_of_collectives_from_their_lanes(at_home, c
         assert each["transfer_ms"]["measured"] >= each["transfer_ms"]["predicted"] > 0
     assert graph["forecast"]["launches_ms"]["measured"] > 0
     assert len(list((tmp_path / "traces").iterdir())) == 2
+
+
+def test_what_a_device_does_for_a_collective_is_no_compute(at_home, monkeypatch, tmp_path):
+    """Copies and idle kernels are queued by the launch's node."""
+    gathers = NodeRun({"gather_full_1": 5_000_000, "mm_1": 3_000})
+    monkeypatch.setattr(bench_worker, "read_runs", lambda file, launches: [gathers] * 5)
+    kept = []
+    monkeypatch.setattr(bench_worker.RankNodes, "add_runs", lambda self, runs: kept.append(runs))
+    arguments = ["--repeat", "1", "--warmup", "0", "--trace", str(tmp_path)]
+    assert run(["bench", "-q", "--device", "emulated-cpu", *arguments]) == 0
+    assert [each.ops for each in kept[0]] == [{"mm_1": 3_000}] * 5
+    assert all(each.transfers["gather_full_1"] > 0 for each in kept[0])
 
 
 # What is refused, and what is not

@@ -44,6 +44,13 @@ def test_one_after_the_other_in_a_lane(lanes):
     assert tickets[0].start == tickets[0].launched
 
 
+def test_a_result_is_written_when_it_is_its_turn(lanes):
+    seen = []
+    first = lanes["0"].launch(nothing, 10 * MS, Pace())
+    lanes["0"].wait(lanes["0"].launch(lambda: seen.append(time.perf_counter_ns()), 0, Pace()))
+    assert seen[0] >= first.end
+
+
 def test_two_lanes_at_once(lanes):
     a, b = (lanes[name].launch(nothing, 50 * MS, Pace()) for name in "ab")
     lanes["b"].wait(b)
