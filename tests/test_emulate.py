@@ -27,7 +27,7 @@ from commcc.replay.emulate.fares import Fares
 from commcc.replay.emulate.lanes import CpuLanes
 from commcc.replay.emulate.transport import Transport
 from commcc.replay.pair import own_inputs
-from commcc.replay.ranks import bench_worker, turns
+from commcc.replay.ranks import bench_worker, node_runs, turns
 from commcc.replay.ranks.worker import read_settings
 from commcc.replay.recording import NodeRun
 from commcc.replay.serial import RankRun
@@ -458,9 +458,9 @@ def test_recorded_runs_take_the_times_of_collectives_from_their_lanes(at_home, c
 def test_what_a_device_does_for_a_collective_is_no_compute(at_home, monkeypatch, tmp_path):
     """Copies and idle kernels are queued by the launch's node."""
     gathers = NodeRun({"gather_full_1": 5_000_000, "mm_1": 3_000})
-    monkeypatch.setattr(bench_worker, "read_runs", lambda file, launches: [gathers] * 5)
+    monkeypatch.setattr(node_runs, "read_runs", lambda file, launches: [gathers] * 5)
     kept = []
-    monkeypatch.setattr(bench_worker.RankNodes, "add_runs", lambda self, runs: kept.append(runs))
+    monkeypatch.setattr(node_runs.RankNodes, "add_runs", lambda self, runs: kept.append(runs))
     arguments = ["--repeat", "1", "--warmup", "0", "--trace", str(tmp_path)]
     assert run(["bench", "-q", "--device", "emulated-cpu", *arguments]) == 0
     assert [each.ops for each in kept[0]] == [{"mm_1": 3_000}] * 5
