@@ -6,15 +6,23 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
 
+from commcc.cost import load_model
+from commcc.passes.options import parse_pipeline
+from commcc.pipeline import run
+from commcc.replay.bench_set import BenchSettings, make_set
 from commcc.replay.emulate.cuda_lanes import CudaLanes, cycles_per_ns
 from commcc.replay.emulate.lanes import CpuLanes, Pace
-from commcc.replay.emulate.transport import make_lanes
+from commcc.replay.emulate.transport import Transport, make_lanes
 from commcc.replay.place import CpuPlace
+from commcc.replay.serial import RankRun
+from commcc.simulate import Simulator
+from tests.test_replay_numeric import sample
 
 MS = 1_000_000
 
@@ -135,6 +143,7 @@ class Device:
     """A CUDA device whose streams only know what time it is on them. log: what was queued, in order."""
 
     per_ns = 1.7  # cycles
+    launch_ns = 2000  # of an idle kernel
 
     def __init__(self):
         self.log, self.main, self.now = [], Stream(self, priority=0, name="main"), None
@@ -189,7 +198,7 @@ def device(monkeypatch):
         "Event": lambda enable_timing: Event(made),
         "stream": made.on,
         "current_stream": lambda: made.now,
-        "_sleep": lambda cycles: made.works(cycles / made.per_ns + 2000, "idle"),  # a launch takes 2 us
+        "_sleep": lambda cycles: made.works(cycles / made.per_ns + made.launch_ns, "idle"),
     }
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
@@ -269,6 +278,35 @@ def test_compute_goes_on_beside_lanes(device):
             lanes[name].took_ns(ticket)
     assert free == pytest.approx(170_000, abs=2)  # compute hid it
     assert device.main.at - start == pytest.approx(250_000, abs=2)
+
+
+@pytest.mark.parametrize("share", ["none", "topology", "all"])
+@pytest.mark.parametrize("passes", ["", "reorder", "bucket{bucket_cap_mb=0.01},reorder"])
+def test_a_step_takes_as_long_as_it_is_simulated_to(device, share, passes):
+    """Where compute takes what the model says, on the device that is played: launches, waits, links, the tail."""
+    device.launch_ns = 0
+    model = load_model(f"laptop-cpu,ranks_per_node=2,share_link={share}")
+    program = sample("tiny_llama_hsdp_bw")
+    if passes:
+        program = run(program, parse_pipeline(passes), model=model).program
+    graphs = make_set([program], BenchSettings(emulated=True))
+    (prepared,) = graphs.prepared
+    costs, index = model.price(prepared.index), prepared.index
+    transport = Transport(prepared, graphs.layout, model, CudaLanes())
+
+    def played(step):
+        node = index.position.get(step.name)
+        if node is None or step.waits:
+            return step
+        ns, call = costs.launch_ns if node in index.launches else costs.ns[node], step.call
+        return replace(step, call=lambda *args, **kwargs: device.works(ns) or call(*args, **kwargs))
+
+    steps = tuple(map(played, transport.prepared.steps))
+    start = device.main.at
+    RankRun(replace(transport.prepared, steps=steps), 0, 0, lambda *_: None)(graphs.maker.of_rank(0))
+    timeline = Simulator(index, costs).run()
+    assert device.main.at - start == pytest.approx(timeline.step_ns, abs=2 * len(index.launches))
+    assert 0 < timeline.exposed_ns < timeline.communication_ns or not passes
 
 
 # A real one
