@@ -169,9 +169,9 @@ def together(me: Joined, timeout: float, say: Callable[[str], None]) -> Iterator
     try:
         meeting = Meeting(me, timeout)
     except UnheardError as error:
-        if me.rank:
-            say(error.render())
-        raise
+        say(error.render())
+        # Not an exception: a thread that still waits for an answer must not see the interpreter go.
+        os._exit(error.exit_code)
     watch = JoinedWatch(timeout, meeting, say)
     runner = JoinedRun(meeting, watch)
     try:

@@ -26,7 +26,7 @@ import torch
 
 from commcc.errors import EXIT_BUG, CommccError, InputError
 from commcc.replay.ranks.failing import Evidence, RanksError, explained
-from commcc.replay.ranks.machines import port_problem
+from commcc.replay.ranks.machines import port_problem, within
 
 if TYPE_CHECKING:
     from commcc.joined import Joined
@@ -79,7 +79,10 @@ class Meeting:
     def _connect(self, timeout: float, *, host: bool = False) -> Any:
         me, limit = self.me, timedelta(seconds=timeout)
         try:
-            store = _c10d.TCPStore(me.address, me.port, is_master=host, timeout=limit, multi_tenant=True)
+            store = within(
+                timeout,
+                lambda: _c10d.TCPStore(me.address, me.port, is_master=host, timeout=limit, multi_tenant=True),
+            )
         except (RuntimeError, TimeoutError) as error:
             reason = " ".join(str(error).split())[:120]
             raise UnheardError(
@@ -129,12 +132,11 @@ class Meeting:
 
     def told(self, words: dict[str, Json]) -> CommccError | None:
         """Tell the others how this rank ends; the error of all, to be raised or shown. None: rank 0 says it."""
-        found: list[CommccError | None] = []
-        # A store whose process is stopped does not answer, and nothing ends the wait for it.
-        teller = threading.Thread(target=lambda: found.append(self._tell(words)), daemon=True)
-        teller.start()
-        teller.join(_COLLECT + _HEARD)
-        return found[0] if found else self._alone(words)
+        try:
+            # A store whose process is stopped does not answer.
+            return within(_COLLECT + _HEARD, lambda: self._tell(words))
+        except TimeoutError:
+            return self._alone(words)
 
     def _alone(self, words: dict[str, Json]) -> CommccError:
         return explained(Evidence({self.me.rank: words}, missing=(0,) if self.me.rank else self._others()))

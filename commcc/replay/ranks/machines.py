@@ -14,15 +14,23 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import threading
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from commcc.errors import InputError, OptionError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
 _LOCAL = ("localhost", "127.0.0.1", "::1")
+#: Name of threads that wait for an answer.
+WITHIN = "commcc-within"
 #: Seconds that a store on this machine has to answer.
 _ANSWER = 5.0
 
@@ -119,15 +127,40 @@ def port_problem(host: str, port: int) -> PortProblem | None:
 def is_store(host: str, port: int) -> bool:
     """Whether who listens there is a store of PyTorch."""
 
-    try:
+    def asked() -> None:
         # mypy: it is not among what PyTorch exports by name.
         stores: Any = torch._C._distributed_c10d
-        store = stores.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_ANSWER))
-        store.set_timeout(timedelta(seconds=_ANSWER))
-        store.add("commcc", 0)
-    except RuntimeError:
+        stores.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_ANSWER))
+
+    try:
+        within(_ANSWER, asked)
+    except (RuntimeError, TimeoutError):
         return False
     return True
+
+
+def within(seconds: float, work: Callable[[], T]) -> T:
+    """What ``work`` gives or raises; :class:`TimeoutError` if it is not done in time.
+
+    A connection to somebody who listens and does not answer is waited for without end, whatever timeout it is given.
+    """
+    done: list[T] = []
+    failed: list[Exception] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name=WITHIN, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if failed:
+        raise failed[0]
+    if not done:
+        raise TimeoutError(f"no answer after {seconds:g} s")
+    return done[0]
 
 
 def _free_port(nnodes: int) -> str:
