@@ -32,7 +32,7 @@ _MOST_RANKS = 1 << 20
 @dataclass(frozen=True)
 class Joined:
     """One rank among ``world``. local_rank: its number on its machine, local_world: of how many there, None where that
-    is not known. address, port: where rank 0 is to be found.
+    is not known; both count those that share what this one sees of the machine. address, port: where rank 0 is to be found.
     """
 
     starter: str
@@ -92,8 +92,11 @@ def _of_slurm(environment: Mapping[str, str]) -> Joined:
     if not address:
         raise OptionError(f"SLURM_STEP_NODELIST is '{nodes}', which names no machine", hint="set MASTER_ADDR")
     port = _number(environment, "MASTER_PORT") if environment.get("MASTER_PORT") else _port(environment)
-    world = _number(environment, _tasks(environment))
-    return _checked(Joined(SLURM, rank, world, local, _tasks_here(environment), address, port))
+    world, here = _number(environment, _tasks(environment)), _tasks_here(environment)
+    devices = environment.get("CUDA_VISIBLE_DEVICES", "")
+    if devices and "," not in devices:
+        local, here = 0, 1  # with --gpus-per-task a task sees its own device alone
+    return _checked(Joined(SLURM, rank, world, local, here, address, port))
 
 
 def _port(environment: Mapping[str, str]) -> int:

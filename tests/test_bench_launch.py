@@ -78,6 +78,9 @@ def test_a_task_of_slurm_is_a_rank():
     assert joined({**STEP, "SLURM_JOB_ID": "4712"}).port != me.port
     assert joined({**STEP, "MASTER_ADDR": "login", "MASTER_PORT": "77"}).address == "login"
     assert joined({**STEP, "MASTER_PORT": "77"}).port == 77
+    own = joined({**STEP, "CUDA_VISIBLE_DEVICES": "3"})
+    assert (own.rank, own.local_rank, own.local_world) == (5, 0, 1)
+    assert joined({**STEP, "CUDA_VISIBLE_DEVICES": "0,1,2,3"}).local_rank == 1
     # The job has more tasks than the step.
     assert joined({**STEP, "SLURM_STEP_NUM_TASKS": "6"}).world == 6
     assert joined({**STEP, "SLURM_STEP_TASKS_PER_NODE": "4,3"}).local_world is None
