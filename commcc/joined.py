@@ -31,8 +31,10 @@ _MOST_RANKS = 1 << 20
 
 @dataclass(frozen=True)
 class Joined:
-    """One rank among ``world``. local_rank: its number on its machine, local_world: of how many there, None where that
-    is not known; both count those that share what this one sees of the machine. address, port: where rank 0 is to be found.
+    """One rank among ``world``.
+
+    local_rank: its number on its machine, local_world: of how many there, None where that is not known; both count
+    those that share what this one sees of the machine. address, port: where rank 0 is to be found.
     """
 
     starter: str
