@@ -351,4 +351,5 @@ def test_two_graphs_on_two_ranks(capsys, tmp_path):
     assert f"4  {names[3]}" in shown
     assert next(line for line in shown.splitlines() if line.startswith("3 ")).split()[-6:-4] == ["-", "-"]
     assert "graph 4 against graph 3" in shown
+    assert "compiled: by Inductor" in shown
     assert benching.brief(found).count(";") == 2

@@ -129,6 +129,9 @@ class Device:
                 device.log.append("replay")
                 self.program()
 
+            def reset(self):
+                device.log.append("reset")
+
         return Recording()
 
     @contextmanager
@@ -220,6 +223,10 @@ def test_samples_of_a_recorded_graph_have_no_exposed_time(device):
     assert device.log.count("record") == 1
     assert device.log.count("replay") == 3
     assert torch.equal(bench._captured._outputs[0], made["x"] + 1)
+    for _ in range(2):
+        bench.release()
+    assert device.log.count("reset") == 1
+    assert not bench._captured._outputs
 
 
 def counting():

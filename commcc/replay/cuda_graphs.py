@@ -73,6 +73,12 @@ class CapturedRun:
     def results(self, outputs: list[Any], inputs: dict[str, Any]) -> RankResults:
         return self.program.results(outputs, inputs)
 
+    def release(self) -> None:
+        """Destroy the graph: NCCL waits for all graphs that hold its collectives before a communicator can go."""
+        if self._graph is not None:
+            self._graph.reset()
+        self._graph, self._outputs = None, []
+
     def _record(self, inputs: dict[str, Any]) -> None:
         # Each run begins with what was given, since a program may write its inputs.
         # mypy: it has no annotations.

@@ -143,7 +143,7 @@ def _options(prepared: Prepared) -> dict[str, Any]:
     """Inductor's settings, those that this release knows."""
     import torch._inductor.config as config
 
-    # Processes of a pool would outlive a rank that is killed; on the CPU it has few kernels to compile.
+    # On the CPU ranks share the cores, and there are few kernels to compile.
     threads = {"compile_threads": 1} if prepared.homes.device == CPU else {}
     known: Mapping[str, Any] = config.get_config_copy()
     return {key: value for key, value in {**_OPTIONS, **threads}.items() if key in known}

@@ -131,8 +131,15 @@ def _explanations(data: Mapping[str, Any]) -> list[str]:
         *slowest,
         "exposed: time in waits for communication",
         f"predicted: simulated for {data['cost']}",
+        *_compiled(data["graphs"]),
         *(_emulated(number, graph["emulated"]) for number, graph in enumerate(data["graphs"], 1) if graph["emulated"]),
     ]
+
+
+def _compiled(graphs: list[Mapping[str, Any]]) -> list[str]:
+    """How graphs through Inductor are predicted."""
+    told = "compiled: by Inductor; chains of pointwise ops are predicted as one kernel, unless --cost says fused=no"
+    return [told] if any(graph["order"] is not None for graph in graphs) else []
 
 
 def _emulated(number: int, found: Mapping[str, Any]) -> str:

@@ -74,6 +74,8 @@ def measure(graphs: GraphSet, rank: int, settings: BenchSettings, watch: Watch) 
     found = benches[0].seat.team.gather(
         {"graphs": [bench.to_json() for bench in benches], "gaps": gaps, "nodes": nodes}
     )
+    for bench in benches:
+        bench.release()
     benches[0].leave()
     return found
 

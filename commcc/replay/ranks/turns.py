@@ -110,6 +110,9 @@ class Bench:
         """What each emulated collective has taken, by node; the place must have been synchronized."""
         return {} if self.transport is None else self.transport.settle()
 
+    def release(self) -> None:
+        """Give back what has to be gone before the process groups are."""
+
     def leave(self) -> None:
         """The end, for all graphs of the rank."""
         self.seat.team.leave()

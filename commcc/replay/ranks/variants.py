@@ -61,6 +61,10 @@ class Variant(Bench):
             self._code.compile(inputs)
         return inputs if self._captured is None else self._captured.ready(inputs)
 
+    def release(self) -> None:
+        if self._captured is not None:
+            self._captured.release()
+
     def to_json(self) -> dict[str, Json]:
         order = self._code.order if self._code is not None else None
         found = {**super().to_json(), "order": None if order is None else order.places.to_json()}
