@@ -309,7 +309,7 @@ def test_every_graph_in_every_way():
 
 def test_compiled_results_are_compared_within_rounding():
     index = prepared_of(layer()).index
-    assert within_rounding(BenchSettings(), [index]).tolerance == 1e-5
+    assert within_rounding(BenchSettings(), [index]).tolerance == pytest.approx(5e-5)
     assert within_rounding(BenchSettings(tolerance=0.5), [index]).tolerance == 0.5
     assert within_rounding(BenchSettings(), []).tolerance == 0.0
 

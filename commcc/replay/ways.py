@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from commcc.replay.bench_set import BenchSettings, GraphSet
 
 
+#: Rounding adds up along a whole step, not at one sum only. A compiled training step in bfloat16 was seen to differ by
+#: 0.044 of a value's largest number, and by 0.019 when Inductor rounds in between as eager ops do.
+_ALONG = 5
+
+
 @dataclass(frozen=True)
 class Way:
     """graph: its number, from 0. captured: as a recorded CUDA graph. against: the number of the way that it is compared
@@ -76,5 +81,5 @@ def require_ways(graphs: GraphSet, settings: BenchSettings) -> None:
 def within_rounding(settings: BenchSettings, indices: Iterable[GraphIndex]) -> BenchSettings:
     """Settings to compare compiled results with: a tolerance, unless one was asked for."""
     dtypes = {tensor.dtype for index in indices for tensor in index.tensors if tensor is not None}
-    tolerance = max((TOLERANCES[dtype] for dtype in dtypes if dtype in TOLERANCES), default=0.0)
+    tolerance = _ALONG * max((TOLERANCES[dtype] for dtype in dtypes if dtype in TOLERANCES), default=0.0)
     return settings if settings.tolerance is not None else replace(settings, tolerance=tolerance)
