@@ -20,9 +20,9 @@ from commcc.replay.calls import Call, Listener, Recorder, _longest_rising, match
 from commcc.replay.compiled import CompiledRun, Direct
 from commcc.replay.emulate.transport import Transport
 from commcc.replay.inductor import CACHE_VARIABLE, Compiled, CompileError, require_compiler
+from commcc.replay.order_kept import OrderKept
 from commcc.replay.pair import own_inputs
 from commcc.replay.place import CpuPlace
-from commcc.replay.places import Places
 from commcc.replay.ranks import turns, variants
 from commcc.replay.ranks.groups import stand_in_groups
 from commcc.replay.ranks.team import Alone
@@ -79,38 +79,38 @@ def test_calls_stand_for_nodes():
     added = Call(aten.addmm.out)
     order = match(prepared_of(layer()), [LAUNCH_W, wait(0), MM, added, LAUNCH_Y, wait(4), LAUNCH_PART, wait(6)])
     assert named(order) == ["launch_w", "full_w", "launch_y", "total", "launch_part", "part"]
-    assert order.places == Places(6, 2)
-    assert order.places.text == "Inductor keeps the order"
+    assert order.kept == OrderKept(6, 2)
+    assert order.kept.text == "Inductor keeps the order"
     assert [op is each.op for op, each in zip(order.ops, (LAUNCH_W, wait(0), LAUNCH_Y), strict=False)] == [True] * 3
 
 
 def test_what_stands_elsewhere_is_found():
     """A wait behind a product, a product ahead of a launch, launches in another order, a wait that is left out."""
     prepared = prepared_of(layer())
-    late = match(prepared, [LAUNCH_W, MM, wait(0), MM, LAUNCH_Y, wait(4), LAUNCH_PART, wait(6)]).places
-    assert late == Places(6, 2, ("full_w",))
+    late = match(prepared, [LAUNCH_W, MM, wait(0), MM, LAUNCH_Y, wait(4), LAUNCH_PART, wait(6)]).kept
+    assert late == OrderKept(6, 2, ("full_w",))
     assert late.text.endswith(
         "puts 1 of 6 launches and waits elsewhere among them and the 2 ops that it leaves whole: full_w"
     )
-    early = match(prepared, [MM, LAUNCH_W, wait(1), MM, LAUNCH_Y, wait(4), LAUNCH_PART, wait(6)]).places
+    early = match(prepared, [MM, LAUNCH_W, wait(1), MM, LAUNCH_Y, wait(4), LAUNCH_PART, wait(6)]).kept
     assert early.moved == ("launch_w", "full_w")
     order = match(prepared, [LAUNCH_W, wait(0), MM, MM, LAUNCH_PART, LAUNCH_Y, wait(5), wait(4)])
     assert named(order)[2:] == ["launch_part", "launch_y", "total", "part"]
-    assert order.places.moved == ("launch_part",)
-    gone = match(prepared, [LAUNCH_W, MM, MM, LAUNCH_Y, wait(3), LAUNCH_PART, wait(5)]).places
+    assert order.kept.moved == ("launch_part",)
+    gone = match(prepared, [LAUNCH_W, MM, MM, LAUNCH_Y, wait(3), LAUNCH_PART, wait(5)]).kept
     assert (gone.moved, gone.missing, gone.compared) == ((), ("full_w",), 5)
     assert gone.text == "Inductor leaves out full_w"
-    assert Places.of(json.loads(json.dumps(gone.to_json()))) == gone
+    assert OrderKept.of(json.loads(json.dumps(gone.to_json()))) == gone
 
 
 def test_ops_that_are_not_left_whole_are_no_landmarks():
     prepared = prepared_of(layer())
-    fused = match(prepared, [LAUNCH_W, MM, wait(0), LAUNCH_Y, wait(3), LAUNCH_PART, wait(5)]).places
-    assert fused == Places(6, 0)
+    fused = match(prepared, [LAUNCH_W, MM, wait(0), LAUNCH_Y, wait(3), LAUNCH_PART, wait(5)]).kept
+    assert fused == OrderKept(6, 0)
     more = Call(c10d.broadcast.default, group="0")
     extra = match(prepared, [LAUNCH_W, wait(0), MM, MM, more, LAUNCH_Y, wait(5), LAUNCH_PART, wait(7)])
     assert named(extra)[2] is None
-    assert extra.places == Places(6, 2)
+    assert extra.kept == OrderKept(6, 2)
 
 
 def test_members_of_a_coalesced_launch_are_waited_for_one_by_one():
@@ -121,7 +121,7 @@ def test_members_of_a_coalesced_launch_are_waited_for_one_by_one():
     prepared = prepared_of(g.program(*parts, groups=TWO))
     order = match(prepared, [Call(c10d.all_reduce_coalesced_.default, group="0"), wait(0), wait(0)])
     assert named(order) == [step.name for step in prepared.steps if step.waits or step.fact is not None]
-    assert order.places == Places(3, 0)
+    assert order.kept == OrderKept(3, 0)
 
 
 def test_rising():

@@ -26,9 +26,9 @@ from commcc.replay.emulate.crossing import Crossing, crossings_json, remarks
 from commcc.replay.forecast import forecast
 from commcc.replay.node_times import RankNodes, gather_times
 from commcc.replay.numeric import judge_real
+from commcc.replay.order_kept import OrderKept
 from commcc.replay.pair import pair_of
 from commcc.replay.place import CUDA
-from commcc.replay.places import Places
 from commcc.replay.timing import Comparison, Spread, compare_times, slowest, spread
 from commcc.replay.ways import ways_of, within_rounding
 
@@ -87,7 +87,7 @@ class GraphTimes:
     index: GraphIndex
     prediction: Prediction
     nodes: NodeTimes | None = None
-    order: Places | None = None
+    order: OrderKept | None = None
 
     @cached_property
     def samples(self) -> list[float]:
@@ -244,7 +244,7 @@ def _times(number: int, name: str, graphs: GraphSet, found: Sequence[dict[str, A
     nodes = [RankNodes.of(each) for rank in found for each in rank["nodes"][number : number + 1]]
     times = gather_times(index, graphs.layout, nodes) if nodes else None
     placed = found[0]["graphs"][number]["order"]
-    order = None if placed is None else Places.of(placed)
+    order = None if placed is None else OrderKept.of(placed)
     return GraphTimes(name, ranks, index, predict(index, model), times, order)
 
 

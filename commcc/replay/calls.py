@@ -5,7 +5,7 @@
     with Recorder(carry, told) as seen:            # of one run
         compiled(inputs)
     order = match(prepared, seen.calls)
-    order.places.moved                             # ('wait_tensor_3',): before or behind another launch, wait or mm
+    order.kept.moved                             # ('wait_tensor_3',): before or behind another launch, wait or mm
     with Listener(order, wrap):                    # every call goes through wrap(step).call
         compiled(inputs)
 
@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from commcc.collective_table import COLLECTIVES
 from commcc.ops import WAIT, argument_names, collective_of, is_wait, op_name
-from commcc.replay.places import Places
+from commcc.replay.order_kept import OrderKept
 from commcc.replay.values import storage, tensors_in
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Order:
 
     steps: tuple[Step | None, ...]
     ops: tuple[Any, ...]
-    places: Places
+    kept: OrderKept
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -117,7 +117,7 @@ def match(prepared: Prepared, calls: Sequence[Call]) -> Order:
     return Order(
         tuple(graph.get(mark) for mark in there),
         tuple(call.op for call in calls if call.communicates),
-        Places(len(both), sum(mark[1] in whole for mark in graph if mark[0] == _OP), tuple(moved), tuple(missing)),
+        OrderKept(len(both), sum(mark[1] in whole for mark in graph if mark[0] == _OP), tuple(moved), tuple(missing)),
     )
 
 

@@ -4,7 +4,7 @@
 
     run = CompiledRun(RankRun(prepared, rank=0, seed=0, progress=told), times.step, nullcontext, Direct())
     results = run(inputs)          # the first call compiles
-    run.order.places.moved         # what Inductor has put elsewhere; () when the order is that of the graph
+    run.order.kept.moved         # what Inductor has put elsewhere; () when the order is that of the graph
 
 What is told of progress and timed is as in an eager run: launches and waits, by their nodes.
 

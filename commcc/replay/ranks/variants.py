@@ -67,7 +67,7 @@ class Variant(Bench):
 
     def to_json(self) -> dict[str, Json]:
         order = self._code.order if self._code is not None else None
-        found = {**super().to_json(), "order": None if order is None else order.places.to_json()}
+        found = {**super().to_json(), "order": None if order is None else order.kept.to_json()}
         return {**found, "exposed_ns": []} if self.captured else found
 
     @contextmanager

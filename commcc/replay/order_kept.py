@@ -1,6 +1,6 @@
 """Whether compiled code has launches and waits where the graph has them: data only.
 
-Places.of(rank["graphs"][1]["order"]).text     # 'Inductor puts 1 of 40 launches and waits elsewhere ...: wait_3'
+OrderKept.of(rank["graphs"][1]["order"]).text     # 'Inductor puts 1 of 40 launches and waits elsewhere ...: wait_3'
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LISTED = 3
 
 
 @dataclass(frozen=True)
-class Places:
+class OrderKept:
     """compared: launches and waits. whole: ops that are left whole, which they are before or behind. moved: names of
     launches and waits that stand elsewhere. missing: names of those that are not called.
     """
@@ -29,9 +29,9 @@ class Places:
     missing: tuple[str, ...] = ()
 
     @staticmethod
-    def of(data: Mapping[str, Any]) -> Places:
+    def of(data: Mapping[str, Any]) -> OrderKept:
         """What :meth:`to_json` made."""
-        return Places(data["compared"], data["whole"], tuple(data["moved"]), tuple(data["missing"]))
+        return OrderKept(data["compared"], data["whole"], tuple(data["moved"]), tuple(data["missing"]))
 
     @property
     def text(self) -> str:
