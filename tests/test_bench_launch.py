@@ -266,6 +266,14 @@ CASES = {
         f"rank 1 was killed by SIGKILL ({AT}); the other ranks were ended; the kernel does that when memory runs out",
     ),
     "killed by the kernel": (Evidence({}, {1: -9}, starved=True), "the kernel did, for memory had run out"),
+    "killed, and words that are not known": (
+        Evidence({0: {"error": "NCCL is upset"}}, {0: 3, 1: -9}),
+        "rank 1 was killed by SIGKILL; the other ranks were ended",
+    ),
+    "memory, and words that are not known": (
+        Evidence({0: {"error": "NCCL is upset"}, 1: {"error": "no room", "memory": True}}),
+        "rank 1 ran out of memory: no room",
+    ),
     "its own error": (
         Evidence({0: {"error": LOST}, 1: {"error": "node 'mm' fails: bad", "node": "mm", "program": "graph 2"}}),
         "rank 1: graph 2: node 'mm' fails: bad",
@@ -409,12 +417,15 @@ def test_a_device_says_how_far_it_has_come():
 
 def test_a_stopped_rank_is_killed_after_its_deadline(tmp_path):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    # Its parent ends at once, so that it is nobody's child here.
+    shell = subprocess.run(["sh", "-c", "sleep 600 > /dev/null 2>&1 & echo $!"], stdout=subprocess.PIPE, check=True)
+    stranger = int(shell.stdout)
     try:
         os.kill(child.pid, signal.SIGSTOP)
         pid_file(tmp_path / "rank3.json").write_text(str(child.pid))
         Board(board_file(tmp_path / "rank3.json")).write(("waits for 'w'", "g", None, None))
         # Neither finished ones nor processes of others are touched.
-        pid_file(tmp_path / "rank4.json").write_text(str(os.getppid()))
+        pid_file(tmp_path / "rank4.json").write_text(str(stranger))
         started = time.monotonic()
         with Guard(tmp_path, 0.5):
             assert child.wait(60) == -signal.SIGKILL
@@ -429,7 +440,8 @@ def test_a_stopped_rank_is_killed_after_its_deadline(tmp_path):
             "stuck": True,
         }
         assert not (tmp_path / "rank4.json").exists()
-        assert not is_child(os.getppid())
+        assert not is_child(stranger)
+        os.kill(stranger, signal.SIGKILL)
     finally:
         child.kill()
 
