@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from commcc.terms import Json
 
 _EXIT_INTERRUPTED = 130
+#: Seconds that a thread has to leave the store.
+_LEAVE = 3.0
 #: Seconds after which a thread ends the process though another one was about to.
 _PATIENCE = 20.0
 
@@ -52,6 +54,7 @@ class JoinedWatch(Watch):
         self._say = say
         self._ending = threading.Lock()
         self._signals = _Signals()
+        self._listener: threading.Thread | None = None
         super().__init__(seconds, None)
         if meeting.me.starter != TORCHRUN:
             self._parent = None  # a shell may go, and its processes stay
@@ -68,10 +71,13 @@ class JoinedWatch(Watch):
 
     def listen(self) -> None:
         """The others may begin to run, and to end."""
-        self._meeting.listen(self._done)
+        self._listener = self._meeting.listen(self._done)
 
     def close(self) -> None:
         super().close()
+        if self._listener is not None:
+            # It must not be inside the store when the interpreter goes.
+            self._listener.join(_LEAVE)
         self._signals.close()
 
     def _check(self) -> None:

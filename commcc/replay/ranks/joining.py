@@ -119,16 +119,21 @@ class Meeting:
 
     # After it
 
-    def listen(self, done: threading.Event) -> None:
+    def listen(self, done: threading.Event) -> threading.Thread:
         """Begin to look, in a thread of its own, whether some rank has told that it ends, until ``done``."""
 
         def listening() -> None:
-            with suppress(CommccError, RuntimeError, TimeoutError):
+            try:
                 store = self._connect(self._timeout)
                 while not done.wait(_LISTEN) and not self.ending:
                     self.ending = bool(store.check(["ending"]))
+            except (CommccError, RuntimeError, TimeoutError):
+                # Rank 0 has gone: at the end of the run, which all are about to see, or before it.
+                self.ending = not done.wait(_COLLECT)
 
-        threading.Thread(target=listening, name="commcc-listen", daemon=True).start()
+        thread = threading.Thread(target=listening, name="commcc-listen", daemon=True)
+        thread.start()
+        return thread
 
     def told(self, words: dict[str, Json]) -> CommccError | None:
         """Tell the others how this rank ends; the error of all, to be raised or shown. None: rank 0 says it."""

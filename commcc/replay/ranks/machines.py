@@ -155,7 +155,8 @@ def within(seconds: float, work: Callable[[], T]) -> T:
 
     thread = threading.Thread(target=run, name=WITHIN, daemon=True)
     thread.start()
-    thread.join(seconds)
+    # A little more, so that work with the same limit says itself what was in the way.
+    thread.join(seconds + 1)
     if failed:
         raise failed[0]
     if not done:
