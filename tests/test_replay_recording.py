@@ -167,6 +167,7 @@ def test_a_collective_takes_what_the_last_rank_to_come_saw():
     ranks = [RankNodes({"mm": 10.0 * n}, {"w": 1.0}, {name: list(times)}) for n, times in enumerate(seen)]
     found = gather_times(index, graphs.layout, [RankNodes.of(json.loads(json.dumps(r.to_json()))) for r in ranks])
     assert found.transfers == {name: 55.0}  # of 10, 70 in one group and 40, 100 in the other
+    assert found.late == {name: 207.5 - 55.0}  # the mean of all
     assert found.ops == {"mm": 15.0}
     assert found.waits == {"w": 1.0}
     ranks[0].transfers[name].append(5)

@@ -7,7 +7,8 @@
     found.collectives[0].transfer        # Beside(measured=540_000, predicted=71_000)
 
 An error is (predicted - measured) / measured. The step is the sum of four parts: compute, launches, time that the rank
-stands still for communication, and the rest, which is what the host needs between ops.
+stands still for communication, and the rest, which is what the host needs between ops. What late ranks
+and outliers cost within collectives makes them exposed for longer; the simulator knows one rank only, and no late ones.
 
 Limits: parts are measured in runs of their own, so they do not add up to the step exactly.
 """
@@ -100,6 +101,7 @@ class Forecast:
     exposed: Beside
     rest: Beside
     communication: Beside
+    late: Beside
     hidden_share: Beside
     kinds: tuple[KindBeside, ...]
     collectives: tuple[CollectiveBeside, ...]
@@ -118,6 +120,7 @@ class Forecast:
             "exposed_ms": self.exposed.to_json(),
             "rest_ms": self.rest.to_json(),
             "communication_ms": self.communication.to_json(),
+            "late_ranks_ms": self.late.to_json(),
             "hidden_share": self.hidden_share.to_json(scale=1.0),
             "typical_error": _scaled(self.typical_error, 1.0, 4),
             "kinds": [kind.to_json() for kind in self.kinds],
@@ -144,6 +147,7 @@ def forecast(
         exposed=Beside(exposed_ns, timeline.exposed_ns),
         rest=Beside(max(0.0, step_ns - compute - launches - exposed_ns), 0),
         communication=Beside(moved, timeline.communication_ns),
+        late=Beside(sum(times.late.values()) if times.late else None, 0),
         hidden_share=Beside(hidden, timeline.hidden_share),
         kinds=tuple(_kinds(collectives)),
         collectives=collectives,

@@ -5,7 +5,8 @@
 
 An op's time is the mean over ranks of each rank's median. A collective ends on all ranks of its group together, but a
 rank that comes early has waited, so one run of it takes the shortest time that any rank of the group saw; the time is
-the median over runs and groups.
+the median over runs and groups. How much longer it was on average, over runs and ranks, is what late ranks and
+outliers cost: means add up to what ranks stand still, medians do not.
 """
 
 from __future__ import annotations
@@ -53,11 +54,12 @@ class RankNodes:
 
 @dataclass(frozen=True)
 class NodeTimes:
-    """One graph on all ranks, nanoseconds by node."""
+    """One graph on all ranks, nanoseconds by node. late: how much longer transfers were on average."""
 
     ops: Mapping[str, float]
     waits: Mapping[str, float]
     transfers: Mapping[str, float]
+    late: Mapping[str, float] = field(default_factory=dict)
 
 
 def medians(runs: Iterable[Mapping[str, int]]) -> dict[str, float]:
@@ -72,18 +74,19 @@ def medians(runs: Iterable[Mapping[str, int]]) -> dict[str, float]:
 def gather_times(index: GraphIndex, layout: Layout, ranks: Sequence[RankNodes]) -> NodeTimes:
     """One time for each node out of every rank's. ranks: in order; one alone stands for all."""
     groups = {index.names[node]: launch.group for node, launch in index.launches.items()}
-    transfers = {}
+    transfers, late = {}, {}
     for node in {node: None for rank in ranks for node in rank.transfers}:
         parts = layout.parts[groups[node]] if len(ranks) == layout.world else ((0,),)
-        together = [ns for part in parts for ns in _shortest([ranks[rank].transfers.get(node, []) for rank in part])]
-        if together:
-            transfers[node] = float(median(together))
-    return NodeTimes(_means(rank.ops for rank in ranks), _means(rank.waits for rank in ranks), transfers)
+        runs = [times for part in parts for times in _runs([ranks[rank].transfers.get(node, []) for rank in part])]
+        if runs:
+            transfers[node] = float(median(map(min, runs)))
+            late[node] = max(0.0, fmean(map(fmean, runs)) - transfers[node])
+    return NodeTimes(_means(rank.ops for rank in ranks), _means(rank.waits for rank in ranks), transfers, late)
 
 
-def _shortest(ranks: Sequence[Sequence[int]]) -> list[int]:
-    """Of each run the shortest time; nothing unless all have seen it equally often."""
-    return [min(times) for times in zip(*ranks, strict=True)] if len({len(each) for each in ranks}) == 1 else []
+def _runs(ranks: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    """The times of all ranks, run by run; nothing unless all have seen it equally often."""
+    return list(zip(*ranks, strict=True)) if len({len(each) for each in ranks}) == 1 else []
 
 
 def _means(ranks: Iterable[Mapping[str, float]]) -> dict[str, float]:

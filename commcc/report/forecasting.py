@@ -34,6 +34,8 @@ def tables(graph: Mapping[str, Any], heading: str, *, most: int) -> list[Rendera
     for kind in found["kinds"]:
         of = f"{kind['count']}" if kind["count"] == kind["of"] else f"{kind['count']} of {kind['of']}"
         table.add_text(f"  {of} x {kind['kind']}", *times(kind["transfer_ms"]))
+    if found["late_ranks_ms"]["measured"] is not None:
+        table.add_text("  late ranks, outliers", milliseconds(found["late_ranks_ms"]["measured"]), "", "")
     hidden = found["hidden_share"]
     table.add_text("hidden share", share(hidden["measured"]), share(hidden["predicted"]), "")
     shown: list[RenderableType] = [table, ""]
