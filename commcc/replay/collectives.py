@@ -90,9 +90,10 @@ def _exchanged(tensors: list[Tensor], calls: Sequence[Call]) -> list[Tensor]:
     """All-to-all along the first dimension; empty split sizes stand for equal shares."""
     ranks = range(len(tensors))
     leaving = [
-        _splits(call["input_split_sizes"], tensor, len(tensors)) for call, tensor in zip(calls, tensors, strict=True)
+        splits(call["input_split_sizes"], tensor.shape[0], len(tensors))
+        for call, tensor in zip(calls, tensors, strict=True)
     ]
-    pieces = [torch.split(tensor, splits) for tensor, splits in zip(tensors, leaving, strict=True)]
+    pieces = [torch.split(tensor, sizes) for tensor, sizes in zip(tensors, leaving, strict=True)]
     results = []
     for rank in ranks:
         wanted = list(calls[rank]["output_split_sizes"])
@@ -106,8 +107,8 @@ def _exchanged(tensors: list[Tensor], calls: Sequence[Call]) -> list[Tensor]:
     return results
 
 
-def _splits(given: Sequence[int], tensor: Tensor, ranks: int) -> list[int]:
-    rows = tensor.shape[0]
+def splits(given: Sequence[int], rows: int, ranks: int) -> list[int]:
+    """Rows for each rank of an all-to-all: as given, or in equal shares. Raises :class:`DisagreementError`."""
     if not given:
         if rows % ranks:
             raise DisagreementError(f"{rows} rows cannot be split among {ranks} ranks")

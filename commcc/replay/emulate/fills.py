@@ -28,12 +28,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from commcc.replay.collectives import DisagreementError
+from commcc.replay.collectives import DisagreementError, splits
 from commcc.replay.values import storage
 from commcc.terms import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from commcc.collective_table import CollectiveOp
 
@@ -145,7 +145,7 @@ def _nothing() -> None:
 
 
 def _exchanged(tensor: Tensor, call: dict[str, Any], peers: Peers) -> tuple[Tensor, Callable[[], object]]:
-    leaving = _splits(call["input_split_sizes"], tensor.shape[0], peers.size)
+    leaving = splits(call["input_split_sizes"], tensor.shape[0], peers.size)
     coming = list(call["output_split_sizes"]) or [leaving[peers.place]] * peers.size
     if len(coming) != peers.size or min(coming) < 0:
         raise DisagreementError(f"split sizes {coming} are not those of {peers.size} ranks")
@@ -159,16 +159,6 @@ def _exchanged(tensor: Tensor, call: dict[str, Any], peers: Peers) -> tuple[Tens
     which = _repeated(rows, tuple(coming), tensor.device)
     source, target = (each.view(torch.uint8) if _is_opaque(each.dtype) else each for each in (chunk, result))
     return result, partial(torch.index_select, source, 0, which, out=target)
-
-
-def _splits(given: Sequence[int], rows: int, ranks: int) -> list[int]:
-    if not given:
-        if rows % ranks:
-            raise DisagreementError(f"{rows} rows cannot be split among {ranks} ranks")
-        return [rows // ranks] * ranks
-    if sum(given) != rows or len(given) != ranks or min(given) < 0:
-        raise DisagreementError(f"split sizes {list(given)} are not those of {rows} rows for {ranks} ranks")
-    return list(given)
 
 
 # Cached, so that repetitions do not pay for what a real exchange does not do.
