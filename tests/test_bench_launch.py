@@ -612,3 +612,15 @@ def test_the_port_of_rank_0_is_taken(monkeypatch):
         Meeting(joined(here), 1)
     assert isinstance(caught.value, CommccError)
     assert caught.value.exit_code == 2
+
+
+def test_a_rank_that_is_ended_before_its_own_deadline_is_told_about_from_its_board():
+    found = explained(
+        Evidence(
+            {0: {"timeout": 8.0, "at": "waits for 'w'", "launched": "g"}},
+            {0: 124, 1: -15},
+            {0: {"at": "old"}, 1: {"at": "waits for 'v'", "launched": "h", "waited": None}},
+        )
+    )
+    assert "rank 0 waits for 'w', last launch 'g'; rank 1 waits for 'v', last launch 'h'" in str(found)
+    assert found.late

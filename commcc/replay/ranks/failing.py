@@ -62,9 +62,9 @@ class RanksError(CommccError):
 class Evidence:
     """What is left of ranks, by rank.
 
-    said: last words, or results. codes: how processes ended, as far as that is known. boards: what those were at
-    that said nothing. output: the last line that they wrote. missing: ranks of which nothing is known but that they
-    say nothing. starved: whether the kernel has killed processes for memory meanwhile.
+    said: last words, or results. codes: how processes ended, as far as that is known. boards: what ranks were at,
+    also those that said nothing. output: the last line that they wrote. missing: ranks of which nothing is known but
+    that they say nothing. starved: whether the kernel has killed processes for memory meanwhile.
     """
 
     said: Mapping[int, Words]
@@ -123,7 +123,9 @@ def _failed(rank: int, words: Words) -> RanksError:
 
 def _late(late: Mapping[int, Words], found: Evidence) -> RanksError:
     gone = f"; nothing from {_numbers(found.missing)}" if found.missing else ""
-    error = RanksError(f"not done after {next(iter(late.values()))['timeout']:g} s{last_words(late)}{gone}", hint=HINT)
+    # A rank whose time is up a moment later is ended before it can say anything; its board says it.
+    told = {rank: board for rank, board in found.boards.items() if rank not in found.said} | dict(late)
+    error = RanksError(f"not done after {next(iter(late.values()))['timeout']:g} s{last_words(told)}{gone}", hint=HINT)
     error.late = True
     return error
 

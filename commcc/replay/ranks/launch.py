@@ -146,7 +146,7 @@ def _read(file: Path) -> dict[str, Any] | None:
 
 def _evidence(folder: Path, error: ChildFailedError, starved: bool) -> Evidence:
     """What the ranks of this machine have left."""
-    boards = {rank: Board.read(folder / f"rank{rank}.board") for rank in error.failures}
+    boards = {int(file.stem[len("rank") :]): Board.read(file) for file in folder.glob("rank*.board")}
     output = {rank: _last_output(folder, failure.local_rank) for rank, failure in error.failures.items()}
     codes = {rank: failure.exitcode for rank, failure in sorted(error.failures.items())}
     return Evidence(_results(folder), codes, boards, output, starved=starved)
