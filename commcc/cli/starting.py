@@ -1,6 +1,6 @@
 """How ``commcc bench`` comes to its ranks: options of torch's launcher, or a place among ranks that are there already.
 
-    with runner(session, machines(options), options) as run:
+    with runner(place(options), options) as run:
         bench(named, settings, run)
 
 Limits: what is said while the arguments themselves are read is said by every rank of other starters than these.

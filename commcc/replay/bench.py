@@ -168,7 +168,8 @@ class Benchmark:
         """Whether all graphs give back the same, as far as can be asked."""
         return all(other.numeric.fine for other in self.others)
 
-    def to_json(self) -> dict[str, Json]:
+    def how_json(self) -> dict[str, Json]:
+        """How it was measured, without what was."""
         settings = self.settings
         return {
             "ranks": settings.ranks if settings.emulated else len(self.graphs[0].ranks),
@@ -179,6 +180,11 @@ class Benchmark:
             "seed": settings.seed,
             "warmup": settings.warmup,
             "repeat": settings.repeat,
+        }
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            **self.how_json(),
             "graphs": [each.to_json() for each in self.graphs],
             "comparisons": [other.to_json() for other in self.others],
             "notes": list(self.notes),

@@ -80,9 +80,11 @@ class Profiled:
     benchmark: Benchmark
 
     def to_json(self) -> dict[str, Json]:
-        ranks = self.benchmark.to_json()
+        how = self.benchmark.how_json()
         return {
-            **{key: ranks[key] for key in ("ranks", "backend", "device", "emulated", "seed", "notes", "seconds")},
+            **{key: how[key] for key in ("ranks", "backend", "device", "emulated", "seed")},
+            "notes": list(self.benchmark.notes),
+            "seconds": round(self.benchmark.seconds, 3),
             "cost": self.cost,
             "ops": [
                 {"op": key.op, "inputs": [f"{d}{list(s)}" for d, s in key.inputs], "us": t.ns / 1000, "count": t.count}
