@@ -75,10 +75,10 @@ class Side:
 def commcc_side(program: Any, model: Any, text: str, *, check: bool) -> Side:
     """The graph through a pipeline; CPU seconds of indexing, planning and applying."""
     from commcc.apply import apply_plan
-    from commcc.collection import no_collection
-    from commcc.collectives import identify
-    from commcc.errors import CommccError
-    from commcc.index import build_index
+    from commcc.base.errors import CommccError
+    from commcc.base.gc_pause import no_collection
+    from commcc.graph.collectives import identify
+    from commcc.graph.index import build_index
     from commcc.passes.options import parse_pipeline
     from commcc.verify import verify
 
@@ -112,7 +112,7 @@ class Judge:
     """Prices and simulates the results for one graph under one model."""
 
     def __init__(self, path: Path, program: Any, cost: str) -> None:
-        from commcc.cost import load_model
+        from commcc.timing.cost import load_model
 
         self.file, self.cost, self.model = path.name.split(".")[0], cost, load_model(cost)
         self.rows: list[Row] = []
@@ -127,11 +127,11 @@ class Judge:
         self.rows.append(row)
         if side.program is None:
             return row
-        from commcc.index import build_index
-        from commcc.memory import live_bytes
-        from commcc.metrics import longest_run
-        from commcc.simulate import Simulator
-        from commcc.terms import Kind
+        from commcc.base.terms import Kind
+        from commcc.graph.index import build_index
+        from commcc.graph.memory import live_bytes
+        from commcc.graph.metrics import longest_run
+        from commcc.timing.simulate import Simulator
 
         index = build_index(side.program)
         costs = self.model.price(index)
@@ -247,8 +247,8 @@ def warm_up(modes: list[str]) -> None:
     """Both sides once on a small graph, so that nobody's seconds hold imports."""
     from against_torch import load_on_cpu, register_groups
 
-    from commcc.cost import load_model
     from commcc.serialization import load
+    from commcc.timing.cost import load_model
 
     path, model = SAMPLES / "tiny_llama_fsdp2_bw.fx.txt.gz", load_model()
     program, on_cpu = load(path), load_on_cpu(path)

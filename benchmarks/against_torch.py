@@ -48,8 +48,8 @@ def register_groups(program: Any) -> None:
 
 def ours(program: Any) -> Any:
     from commcc.apply import apply_plan
-    from commcc.collectives import identify
-    from commcc.index import build_index
+    from commcc.graph.collectives import identify
+    from commcc.graph.index import build_index
     from commcc.passes.bucket import Bucket
 
     index = build_index(program)
@@ -71,7 +71,7 @@ def peer_pre_bucket(module: Any) -> Any:
 
 
 def launches(graph: Any) -> dict[str, int]:
-    from commcc import ops
+    from commcc.graph import ops
 
     counts: dict[str, int] = {}
     for node in graph.nodes:

@@ -28,9 +28,9 @@ STAGES = ("read", "index", "plan", "apply", "verify", "write")
 def measure_file(path: Path, repeat: int, passes: str) -> dict[str, Any]:
     """Run every stage ``repeat`` times in this process."""
     from commcc.apply import apply_plan
-    from commcc.collectives import identify
-    from commcc.index import build_index
-    from commcc.metrics import measure
+    from commcc.graph.collectives import identify
+    from commcc.graph.index import build_index
+    from commcc.graph.metrics import measure
     from commcc.passes.options import parse_pipeline
     from commcc.serialization import load, save
     from commcc.verify import verify

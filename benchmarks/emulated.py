@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from commcc.cost import Costs
-    from commcc.program import Program
-    from commcc.replay.bench import Benchmark, GraphTimes
-    from commcc.simulate import Timeline
+    from commcc.graph.program import Program
+    from commcc.replay.bench.benchmark import Benchmark, GraphTimes
+    from commcc.timing.cost import Costs
+    from commcc.timing.simulate import Timeline
 
 SAMPLES = Path(__file__).parent.parent / "sample_graphs"
 GRAPHS = ("tiny_llama_fsdp4_bw", "tiny_llama_hsdp_bw", "tiny_moe_fsdp4_ep2_fw", "tiny_deepseek_fsdp4_ep2")
@@ -58,11 +58,11 @@ def narrow() -> list[tuple[str, Program]]:
 
 def measured(name: str, program: Program, options: argparse.Namespace) -> tuple[Benchmark, list[dict[str, Any]]]:
     """One graph and what passes make of it."""
-    from commcc.cost import load_model
     from commcc.passes.options import parse_pipeline
-    from commcc.pipeline import run
-    from commcc.replay.bench import bench
-    from commcc.replay.bench_set import BenchSettings
+    from commcc.replay.bench.benchmark import bench
+    from commcc.replay.bench.graph_set import BenchSettings
+    from commcc.run.pipeline import run
+    from commcc.timing.cost import load_model
 
     device = options.device.removeprefix("emulated-")
     cost = options.cost or (CPU_COST if device == "cpu" else "")
@@ -100,7 +100,7 @@ def own_costs(graph: GraphTimes, besides: float) -> Costs:
 def row(graph: GraphTimes, first: GraphTimes, besides: float) -> dict[str, Any]:
     """All figures of one graph, milliseconds."""
     from commcc.replay.emulate.crossing import crossings_json
-    from commcc.simulate import Simulator
+    from commcc.timing.simulate import Simulator
 
     own = Simulator(graph.index, own_costs(graph, besides)).run()
     communication: Any = crossings_json(graph.ranks[0].crossings)

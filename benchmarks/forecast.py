@@ -13,15 +13,15 @@ import argparse
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from commcc import pipeline
-from commcc.cost import load_model
 from commcc.passes.options import parse_pipeline
-from commcc.predict import predict
-from commcc.replay.bench import bench
-from commcc.replay.bench_set import BenchSettings
-from commcc.replay.demo import demo_pair
-from commcc.replay.profiling import profile
+from commcc.replay.bench.benchmark import bench
+from commcc.replay.bench.demo import demo_pair
+from commcc.replay.bench.graph_set import BenchSettings
+from commcc.replay.bench.profiling import profile
+from commcc.run import pipeline
 from commcc.serialization import load
+from commcc.timing.cost import load_model
+from commcc.timing.predict import predict
 
 SAMPLES = Path(__file__).parents[1] / "sample_graphs"
 DEFAULT = ("demo", "tiny_llama_fsdp2_bw", "tiny_llama_fsdp2_fw", "tiny_llama_ddp_bw", "tiny_moe_ep2_fw")

@@ -2,7 +2,7 @@
 
     bound = merge_bound(index, costs, model, results)
 
-``commcc.simulate.lower_bound`` counts every collective with its latency, which merging saves. Here every
+``commcc.timing.simulate.lower_bound`` counts every collective with its latency, which merging saves. Here every
 collective that a pass may merge (gathers, reduce-scatters, all-reduces) counts with less, so that the
 bound holds for every order of every graph that merges any of them:
 
@@ -35,16 +35,16 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from commcc.simulate import lower_bound
-from commcc.terms import Kind
+from commcc.base.terms import Kind
+from commcc.timing.simulate import lower_bound
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from commcc.cost import CostModel, Costs
-    from commcc.cost.types import Transfer
-    from commcc.index import GraphIndex
-    from commcc.simulate import Bound
+    from commcc.graph.index import GraphIndex
+    from commcc.timing.cost import CostModel, Costs
+    from commcc.timing.cost.types import Transfer
+    from commcc.timing.simulate import Bound
 
 MERGEABLE = frozenset({Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE})
 

@@ -26,12 +26,12 @@ STAGES = ("index", "price", "simulate", "memory", "bound")
 
 def predict_file(path: Path, cost: str, passes: str, repeat: int) -> list[dict[str, Any]]:
     """One row for the graph and one for what the passes make of it."""
-    from commcc import pipeline
-    from commcc.cost import load_model
-    from commcc.index import build_index
+    from commcc.graph.index import build_index
     from commcc.passes.options import parse_pipeline
-    from commcc.predict import predict
+    from commcc.run import pipeline
     from commcc.serialization import load
+    from commcc.timing.cost import load_model
+    from commcc.timing.predict import predict
 
     model = load_model(cost)
     program = load(path)
@@ -58,9 +58,9 @@ def predict_file(path: Path, cost: str, passes: str, repeat: int) -> list[dict[s
 
 def stage_seconds(program: Any, model: Any, repeat: int) -> dict[str, float]:
     """Medians of the parts of a prediction."""
-    from commcc.index import build_index
-    from commcc.memory import live_bytes
-    from commcc.simulate import Simulator, lower_bound
+    from commcc.graph.index import build_index
+    from commcc.graph.memory import live_bytes
+    from commcc.timing.simulate import Simulator, lower_bound
 
     index = build_index(program)
     costs = model.price(index)

@@ -46,12 +46,12 @@ def measure(path: Path, count: int, options: argparse.Namespace) -> dict[str, An
     from simulate_speed import repeated
 
     from commcc.apply import apply_plan
-    from commcc.collection import no_collection
-    from commcc.collectives import identify
-    from commcc.cost import load_model
-    from commcc.index import build_index
+    from commcc.base.gc_pause import no_collection
+    from commcc.graph.collectives import identify
+    from commcc.graph.index import build_index
     from commcc.passes.options import parse_pipeline
     from commcc.serialization import load
+    from commcc.timing.cost import load_model
 
     warm_up(options.passes)
     model, program = load_model(options.cost), repeated(load(path), count)
@@ -84,11 +84,11 @@ def measure(path: Path, count: int, options: argparse.Namespace) -> dict[str, An
 
 def warm_up(passes: str) -> None:
     """The passes once on a small graph, so that no size pays for imports and for loading kernels."""
-    from commcc.collectives import identify
-    from commcc.cost import load_model
-    from commcc.index import build_index
+    from commcc.graph.collectives import identify
+    from commcc.graph.index import build_index
     from commcc.passes.options import parse_pipeline
     from commcc.serialization import load
+    from commcc.timing.cost import load_model
 
     index = build_index(load(SMALL))
     for made in parse_pipeline(passes):
@@ -101,7 +101,7 @@ def measure_peer(path: Path, count: int, options: argparse.Namespace) -> dict[st
     from simulate_speed import repeated
     from torch_overlap import Peer
 
-    from commcc.cost import load_model
+    from commcc.timing.cost import load_model
 
     program = repeated(load_on_cpu(path), count)
     for node in program.graph.find_nodes(op="placeholder"):

@@ -89,8 +89,8 @@ class Case:
     """One size: its program, and the stages that can be timed."""
 
     def __init__(self, program: Any, count: int, model: Any) -> None:
-        from commcc.index import build_index
-        from commcc.simulate import Simulator
+        from commcc.graph.index import build_index
+        from commcc.timing.simulate import Simulator
 
         self.program, self.model = repeated(program, count), model
         self.index = build_index(self.program)
@@ -99,9 +99,9 @@ class Case:
         self.seconds: dict[str, list[float]] = {stage: [] for stage in STAGES}
 
     def stages(self) -> dict[str, Callable[[], object]]:
-        from commcc.index import build_index
-        from commcc.memory import live_bytes
-        from commcc.simulate import Simulator, lower_bound
+        from commcc.graph.index import build_index
+        from commcc.graph.memory import live_bytes
+        from commcc.timing.simulate import Simulator, lower_bound
 
         return {
             "index": lambda: build_index(self.program),
@@ -158,8 +158,8 @@ def table(name: str, rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    from commcc.cost import load_model
     from commcc.serialization import load
+    from commcc.timing.cost import load_model
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", nargs="?", type=Path, default=SAMPLE)

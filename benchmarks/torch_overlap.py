@@ -64,7 +64,7 @@ class Given:
 
     @staticmethod
     def of(program: Any, model: Any) -> Given:
-        from commcc.index import build_index
+        from commcc.graph.index import build_index
 
         index = build_index(program)
         costs = model.price(index)

@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from commcc.program import Program
+    from commcc.graph.program import Program
 
 #: What is made of every sample.
 PIPELINES = (
@@ -41,9 +41,9 @@ EXPERTS = ("ep-chunk{modules=layers.*.moe,chunks=2}", "ep-chunk{modules=layers.*
 
 def results(program: Program, name: str, *, with_torch: bool) -> Iterator[tuple[str, Program, Program]]:
     """Name of the result, what it was made from, and the result."""
-    from commcc.cost.model import load_model
     from commcc.passes.options import parse_pipeline
-    from commcc.pipeline import run
+    from commcc.run.pipeline import run
+    from commcc.timing.cost.model import load_model
 
     model = load_model("h100")
     for text in (*PIPELINES, *(EXPERTS if "deepseek" in name else ())):

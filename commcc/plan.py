@@ -7,7 +7,7 @@ A plan is made of index numbers and carries the fingerprint of the index it was 
     plan.buckets[0].reason       # '3 of 3 members fit in 200 MiB and 1500 nodes'
     plan.left_out[0].reason      # "size depends on 's0'"
 
-Plans are stored by :mod:`commcc.planfile`, which reads from the annotations here what a number stands for:
+Plans are stored by :mod:`commcc.run.planfile`, which reads from the annotations here what a number stands for:
 ``Node`` and ``Order`` for nodes, ``Count`` for plain numbers. A bare ``int`` is refused there.
 """
 
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from commcc.terms import Json, Kind, Role
+    from commcc.base.terms import Json, Kind, Role
 
 #: A node of the index, or the position at which it stands.
 Node: TypeAlias = Annotated[int, "node"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from commcc import ops
+from commcc.graph import ops
 
 if TYPE_CHECKING:
     import random

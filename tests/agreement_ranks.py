@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from commcc.agreement.types import Launch, Sent, Splits, Trace
-from commcc.program import ProcessGroup, Program
-from commcc.terms import Kind
+from commcc.base.terms import Kind
+from commcc.graph.program import ProcessGroup, Program
+from commcc.lint.ranks.types import Launch, Sent, Splits, Trace
 from tests.mesh_groups import parts_by_name
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The least step time of a small graph, over all legal orders. Shares nothing with :mod:`commcc.simulate`.
+"""The least step time of a small graph, over all legal orders. Shares nothing with :mod:`commcc.timing.simulate`.
 
     for order in all_orders(index): ...
     optimum(index, costs)       # without slow-down of compute

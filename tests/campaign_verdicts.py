@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from commcc.errors import CommccError
+from commcc.base.errors import CommccError
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import run
+from commcc.run.pipeline import run
 from commcc.serialization import propagate
-from commcc.serialization.fx_text import parse_text, write_text
+from commcc.serialization.fx.text import parse_text, write_text
 from commcc.verify import verify
 from tests.virtual_ranks import VirtualRanks, random_inputs, same
 
 if TYPE_CHECKING:
-    from commcc.program import Program
+    from commcc.graph.program import Program
 
 GRAPH = """class GraphModule(torch.nn.Module):
     def forward(self, a: "f32[4, 6]", b: "f32[6, 4]", c: "f32[4, 4]"):

@@ -83,8 +83,8 @@ def _case(file: str, entry: dict[str, Any]) -> Case:
 
 def load_case(case: Case) -> Any:
     """The case's graph as a Program."""
-    from commcc.program import ProcessGroup
-    from commcc.serialization.fx_text import parse_text
+    from commcc.graph.program import ProcessGroup
+    from commcc.serialization.fx.text import parse_text
     from commcc.serialization.propagate import propagate
 
     body = case.text if case.text.startswith("class") else "class GraphModule(torch.nn.Module):\n" + _indent(case.text)
@@ -106,7 +106,7 @@ def _indent(text: str) -> str:
 
 def actual(case: Case) -> str:
     """Run the case and print everything that came out of it."""
-    from commcc.errors import CommccError
+    from commcc.base.errors import CommccError
 
     try:
         return _run(case)
@@ -115,10 +115,10 @@ def actual(case: Case) -> str:
 
 
 def _run(case: Case) -> str:
-    from commcc.collectives import identify
-    from commcc.index import build_index
+    from commcc.graph.collectives import identify
+    from commcc.graph.index import build_index
     from commcc.passes.options import parse_pipeline
-    from commcc.pipeline import run
+    from commcc.run.pipeline import run
 
     program = load_case(case)
     if case.run == "identify":
@@ -131,7 +131,7 @@ def _run(case: Case) -> str:
 
 
 def _model(text: str) -> Any:
-    from commcc.cost import load_model
+    from commcc.timing.cost import load_model
 
     if not text:
         return None
@@ -237,8 +237,8 @@ def _gone(names: Sequence[str], duplicate: Any) -> str:
 
 def graph_lines(graph: fx.Graph) -> list[str]:
     """One line for each node: name, op, operands, value; and what commcc recorded."""
-    from commcc.ops import op_name
-    from commcc.program import record_of
+    from commcc.graph.ops import op_name
+    from commcc.graph.program import record_of
     from commcc.serialization.shapes import format_val
 
     lines = []

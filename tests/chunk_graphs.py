@@ -25,8 +25,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from commcc.apply import apply_plan
-from commcc.collectives import identify
-from commcc.index import build_index
+from commcc.graph.collectives import identify
+from commcc.graph.index import build_index
 from commcc.passes.ep_chunk import EpChunk
 from commcc.verify import verify
 from tests.random_graphs import GraphBuilder
@@ -35,8 +35,8 @@ from tests.virtual_ranks import VirtualRanks
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from commcc.graph.program import Program
     from commcc.plan import Plan
-    from commcc.program import Program
 
 aten = torch.ops.aten
 c10d = torch.ops._c10d_functional

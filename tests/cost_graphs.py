@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from commcc.cost.operations import operations
-from commcc.index import build_index
+from commcc.graph.index import build_index
+from commcc.timing.cost.operations import operations
 from tests.random_graphs import GraphBuilder
 
 N = 8

@@ -195,8 +195,8 @@ def parse(text: str) -> Any:
     """The program of a text; all groups have two ranks."""
     from dataclasses import replace
 
-    from commcc.program import ProcessGroup
-    from commcc.serialization.fx_text import parse_text
+    from commcc.graph.program import ProcessGroup
+    from commcc.serialization.fx.text import parse_text
 
     inner = "\n".join(f"    {line}" for line in text.splitlines())
     program = parse_text(f"class GraphModule(torch.nn.Module):\n{inner}\n", "hand made")

@@ -12,14 +12,14 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from commcc.collectives import Collective, Identification
-from commcc.collectives.facts import GroupFacts
-from commcc.cost.types import Price, Transfer
+from commcc.base.terms import Kind, Role
 from commcc.explain import Limits, explain, explain_worst
-from commcc.memory import live_bytes
-from commcc.predict import Prediction
-from commcc.simulate import Simulator, lower_bound
-from commcc.terms import Kind, Role
+from commcc.graph.collectives import Collective, Identification
+from commcc.graph.collectives.facts import GroupFacts
+from commcc.graph.memory import live_bytes
+from commcc.timing.cost.types import Price, Transfer
+from commcc.timing.predict import Prediction
+from commcc.timing.simulate import Simulator, lower_bound
 from tests.index_maker import IndexMaker
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
-from commcc.program import NodeRecord, Program
+from commcc.graph.program import NodeRecord, Program
 from commcc.serialization.metadata import encode_meta
 from commcc.serialization.shapes import ShapeContext, format_val, parse_val
 from commcc.serialization.targets import resolve

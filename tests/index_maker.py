@@ -11,11 +11,11 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from commcc.cost.types import Costs
-from commcc.index import GraphIndex, Launch, Tensor
-from commcc.index.graph import Estimates
-from commcc.kernels import Work
-from commcc.terms import Kind
+from commcc.base.terms import Kind
+from commcc.graph.index import GraphIndex, Launch, Tensor
+from commcc.graph.index.graph import Estimates
+from commcc.graph.ops.kernels import Work
+from commcc.timing.cost.types import Costs
 
 
 @dataclass

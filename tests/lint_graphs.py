@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import re
 
-from commcc.cost import load_model
 from commcc.lint.registry import BY_ID
 from commcc.lint.types import Subject
-from commcc.serialization.fx_text import parse_text
+from commcc.serialization.fx.text import parse_text
 from commcc.serialization.propagate import propagate
-from commcc.snapshot import take
+from commcc.timing.cost import load_model
+from commcc.timing.snapshot import take
 
 SMALL, LARGE = '"f32[8, 8][8, 1]cuda:0"', '"f32[16, 8][8, 1]cuda:0"'
 _C10D = "torch.ops._c10d_functional."

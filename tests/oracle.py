@@ -3,8 +3,8 @@
     best = solve(index, costs, budget=40 << 30)     # budget: live bytes; in_flight: bytes, as the timeline counts them
     best.step_ns, best.order, best.bound_ns         # proved where step and bound are equal; order None: none found
 
-Shares nothing with :mod:`commcc.simulate`, :mod:`commcc.memory` and :mod:`commcc.schedule`; reads the index's
-edges and buffers. Every node is an interval on the compute stream, every transfer one on its lane, in order
+Shares nothing with :mod:`commcc.timing.simulate`, :mod:`commcc.graph.memory` and :mod:`commcc.schedule`; reads
+the index's edges and buffers. Every node is an interval on the compute stream, every transfer one on its lane, in order
 of launch; a wait begins when its transfer has ended. Nodes that take no time still have places in the order,
 and memory depends on places: so one ns is ``scale`` units, every node takes one unit more than it does, and
 the step is the makespan divided by ``scale``, rounded down: all units together are less than one ns. A buffer

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field, replace
 
-from commcc.kernels import Work
+from commcc.graph.ops.kernels import Work
 from tests.index_maker import IndexMaker
 
 DP, TP, EP = "dp", "tp", "ep"

@@ -14,7 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from commcc.memory import MemoryModel
+    from commcc.graph.memory import MemoryModel
     from commcc.schedule.problem import Problem
 
 Change = tuple[int, int, int]  # first position, position after the last, bytes

@@ -9,7 +9,7 @@ import heapq
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from commcc.terms import Kind
+from commcc.base.terms import Kind
 from tests.plain_live import LiveCurve, due, windows
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from functools import lru_cache
 import pytest
 import torch
 
-from commcc.errors import InputError
-from commcc.serialization.pt2 import read_pt2
+from commcc.base.errors import InputError
+from commcc.serialization.pt2.program import read_pt2
 from tests.pt2_models import make
 
 MODEL = "models/model.json"

@@ -7,10 +7,10 @@ import io
 import torch
 from torch import fx
 
-from commcc.program import Program
+from commcc.graph.program import Program
 from commcc.serialization import propagate
-from commcc.serialization.fx_text import parse_text
-from commcc.serialization.pt2 import read_pt2, write_pt2
+from commcc.serialization.fx.text import parse_text
+from commcc.serialization.pt2.program import read_pt2, write_pt2
 from commcc.serialization.shapes import ShapeContext
 
 HEAD = "class GraphModule(torch.nn.Module):\n    def forward(self, "

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from commcc.program import ProcessGroup, Program
+from commcc.graph.program import ProcessGroup, Program
 
 aten = torch.ops.aten
 c10d = torch.ops._c10d_functional
@@ -140,7 +140,7 @@ def shuffled(program: Program, rng: random.Random) -> Program:
     """The same program in another legal order, by the index's dependences."""
     from dataclasses import replace
 
-    from commcc.index import build_index
+    from commcc.graph.index import build_index
 
     index = build_index(program)
     nodes = list(program.graph.nodes)

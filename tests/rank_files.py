@@ -22,8 +22,8 @@ from tests.mesh_groups import parts_along
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from commcc.program import Program
-    from commcc.snapshot import Snapshot
+    from commcc.graph.program import Program
+    from commcc.timing.snapshot import Snapshot
 
 _CODE = re.compile(r"^ {8}(\w+)(?=[ :=;]).* = (?:torch\.ops\.|\w+\[)")
 _HEADER = "# commcc: "
@@ -81,7 +81,7 @@ def _in_code(line: str, word: re.Pattern[str], nodes: dict[str, str]) -> str:
 
 def look(program: Program) -> str:
     """A digest of a whole program, without names of nodes and groups, device numbers and metadata."""
-    from commcc.index import build_index
+    from commcc.graph.index import build_index
 
     index = build_index(program)
     axes = {name: group.description for name, group in program.groups.items()}
@@ -96,10 +96,10 @@ def look(program: Program) -> str:
 
 def planned(passes: str, path: str | Path) -> list[str]:
     """What a pipeline decides on a file: plans with reasons, the verdict, and the look of the result."""
-    from commcc.cost import load_model
     from commcc.passes.options import parse_pipeline
-    from commcc.pipeline import run
+    from commcc.run.pipeline import run
     from commcc.serialization import load
+    from commcc.timing.cost import load_model
 
     result = run(load(path), parse_pipeline(passes), model=load_model("h100"))
     # The report is told to people, in words that name groups.

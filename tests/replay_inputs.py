@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from commcc.ops import op_name
+from commcc.graph.ops import op_name
 
 if TYPE_CHECKING:
     from torch import fx

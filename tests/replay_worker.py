@@ -23,7 +23,7 @@ from replay_inputs import copied, first_difference, has_nan, largest_difference,
 from torch import fx
 from torch.fx.node import map_aggregate
 
-from commcc.ops import argument_names, collective_of
+from commcc.graph.ops import argument_names, collective_of
 from commcc.serialization import load
 
 TIMEOUT = timedelta(seconds=240)

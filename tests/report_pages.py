@@ -8,16 +8,16 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from commcc.collectives import identify
-from commcc.cost import load_model
-from commcc.index import build_index
+from commcc.graph.collectives import identify
+from commcc.graph.index import build_index
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import run
-from commcc.predict import Prediction, predict
 from commcc.report.simulation_data import side
 from commcc.report.simulation_html import write_html
+from commcc.run.pipeline import run
 from commcc.serialization import load
-from commcc.simulate import Simulator
+from commcc.timing.cost import load_model
+from commcc.timing.predict import Prediction, predict
+from commcc.timing.simulate import Simulator
 
 SAMPLES = Path(__file__).parents[1] / "sample_graphs"
 HARMFUL = (

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import random
 
-from commcc.cost.types import Costs
-from commcc.index import build_index
+from commcc.graph.index import build_index
+from commcc.timing.cost.types import Costs
 from tests.index_maker import Shape, random_maker
 from tests.memory_graphs import random_memory_program
 from tests.oracle_graphs import training_graph

@@ -1,6 +1,6 @@
 """Live bytes, told anew at every position by asking each buffer whether anybody still needs it.
 
-Quadratic, and without anything that :mod:`commcc.memory` has; reads the index's buffers and edges.
+Quadratic, and without anything that :mod:`commcc.graph.memory` has; reads the index's buffers and edges.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A second simulator, nanosecond by nanosecond, that shares nothing with :mod:`commcc.simulate`.
+"""A second simulator, nanosecond by nanosecond, that shares nothing with :mod:`commcc.timing.simulate`.
 
 The compute stream and the lanes are little machines that are asked at every nanosecond what they do.
 Progress of compute is counted in parts of a nanosecond: with a slow-down of s permille a nanosecond

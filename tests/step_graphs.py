@@ -20,14 +20,14 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.node import map_aggregate
 from torch.utils._pytree import tree_map
 
-from commcc.program import copy_node
+from commcc.graph.program import copy_node
 from commcc.serialization import load
 from tests.mesh_groups import parts_by_name
 from tests.replay_inputs import make_input
 from tests.virtual_ranks import VirtualRanks
 
 if TYPE_CHECKING:
-    from commcc.program import Program
+    from commcc.graph.program import Program
 
 SAMPLES = Path(__file__).parents[1] / "sample_graphs"
 _WIDE = {torch.float64: torch.complex128}

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commcc.agreement import Sort, Status, Trace, agree, agree_on
-from commcc.agreement.groups import resolve
-from commcc.agreement.naming import BY_HEADER, families, in_order, rank_in
-from commcc.agreement.trace import trace_of
-from commcc.agreement.types import Launch, Opaque, Splits
-from commcc.agreement.words import ranks_text
-from commcc.errors import OptionError
-from commcc.program import ProcessGroup, Program
+from commcc.base.errors import OptionError
+from commcc.base.terms import Kind
+from commcc.graph.program import ProcessGroup, Program
+from commcc.lint.ranks import Sort, Status, Trace, agree, agree_on
+from commcc.lint.ranks.groups import resolve
+from commcc.lint.ranks.naming import BY_HEADER, families, in_order, rank_in
+from commcc.lint.ranks.trace import trace_of
+from commcc.lint.ranks.types import Launch, Opaque, Splits
+from commcc.lint.ranks.words import ranks_text
 from commcc.serialization import propagate
-from commcc.serialization.fx_text import parse_text
-from commcc.terms import Kind
+from commcc.serialization.fx.text import parse_text
 from tests.agreement_ranks import exchange, sent, traces
 from tests.campaign_files import BRANCH
 

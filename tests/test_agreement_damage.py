@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from commcc.agreement import Sort, Status, agree
-from commcc.agreement.words import ranks_text
+from commcc.lint.ranks import Sort, Status, agree
+from commcc.lint.ranks.words import ranks_text
 from commcc.serialization import load
 from tests.agreement_damage import DAMAGES, Place
 from tests.agreement_ranks import copied, programs

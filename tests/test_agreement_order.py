@@ -7,11 +7,11 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commcc.agreement import Sort, Status, agree_on
-from commcc.agreement.colours import colour
-from commcc.agreement.groups import resolve
-from commcc.agreement.order import circle
-from commcc.agreement.sequences import Sequences
+from commcc.lint.ranks import Sort, Status, agree_on
+from commcc.lint.ranks.colours import colour
+from commcc.lint.ranks.groups import resolve
+from commcc.lint.ranks.order import circle
+from commcc.lint.ranks.sequences import Sequences
 from tests.agreement_ranks import instance, stands_still, traces
 
 BOTH = {"a": (0, 1), "b": (0, 1)}

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from commcc.agreement import Status, agree
-from commcc.agreement.trace import trace_of
-from commcc.cost import load_model
+from commcc.lint.ranks import Status, agree
+from commcc.lint.ranks.trace import trace_of
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import run
+from commcc.run.pipeline import run
 from commcc.serialization import load
+from commcc.timing.cost import load_model
 from tests.rank_files import other_rank, planned
 
 ROOT = Path(__file__).parents[1]

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commcc.cost.alphabeta import known_algorithms, saturation_bytes, transfer_price
-from commcc.cost.device import Algorithm, Link, Network, Protocol
-from commcc.cost.devices import ALGORITHMS, device_names, load_device
-from commcc.cost.types import Settings, Transfer
-from commcc.terms import Kind
+from commcc.base.terms import Kind
+from commcc.timing.cost.alphabeta import known_algorithms, saturation_bytes, transfer_price
+from commcc.timing.cost.device import Algorithm, Link, Network, Protocol
+from commcc.timing.cost.devices import ALGORITHMS, device_names, load_device
+from commcc.timing.cost.types import Settings, Transfer
 
 ALL = tuple(str(kind) for kind in Kind)
 #: 100 bytes a nanosecond in a node, 10 on each port; hops of 1 us and 10 us.

@@ -11,13 +11,13 @@ import torch
 from torch import fx
 
 from commcc.apply.microtp import micro_pipeline
-from commcc.errors import InputError, OptionError
-from commcc.index import build_index
-from commcc.ops import op_name
+from commcc.base.errors import InputError, OptionError
+from commcc.graph.index import build_index
+from commcc.graph.ops import op_name
+from commcc.graph.program import ProcessGroup, Program
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import run
-from commcc.planfile import plan_text, read_plans
-from commcc.program import ProcessGroup, Program
+from commcc.run.pipeline import run
+from commcc.run.planfile import plan_text, read_plans
 from commcc.serialization import load, save
 from commcc.verify import verify
 from tests.mesh_groups import parts_by_name

@@ -13,23 +13,24 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from commcc.base.errors import CommccError, InputError
 from commcc.cli.main import run
-from commcc.cost import load_model
-from commcc.errors import CommccError, InputError
-from commcc.program import ProcessGroup
-from commcc.replay import Settings, bench_set, verify_numeric
-from commcc.replay.bench import Benchmark, GraphTimes, RankTimes, bench
-from commcc.replay.bench_set import BenchSettings, check, make_set
-from commcc.replay.demo import PASSES, demo_pair, demo_text
+from commcc.graph.program import ProcessGroup
+from commcc.replay.bench import graph_set as bench_set
+from commcc.replay.bench.benchmark import Benchmark, GraphTimes, RankTimes, bench
+from commcc.replay.bench.demo import PASSES, demo_pair, demo_text
+from commcc.replay.bench.graph_set import BenchSettings, check, make_set
+from commcc.replay.bench.waiting import StepTimes
+from commcc.replay.numeric import Settings, verify_numeric
 from commcc.replay.place import CpuPlace
 from commcc.replay.ranks import bench_worker, launch, turns
 from commcc.replay.ranks.team import Alone
 from commcc.replay.ranks.worker import read_settings, settings_text
-from commcc.replay.waiting import StepTimes
 from commcc.report import benching
 from commcc.report.console import make_console
 from commcc.serialization import save
-from commcc.snapshot import take
+from commcc.timing.cost import load_model
+from commcc.timing.snapshot import take
 from tests.test_replay_numeric import copied, sample
 from tests.verify_graphs import Graph
 
@@ -231,7 +232,7 @@ def test_without_a_graph_the_small_one_is_run(capsys, monkeypatch):
         asked.append(([name for name, _ in named], settings))
         return benchmark([2_000_000] * 3)
 
-    monkeypatch.setattr("commcc.replay.bench.bench", measured)
+    monkeypatch.setattr("commcc.replay.bench.benchmark.bench", measured)
     assert run(["bench", "-q"]) == 0
     more = [
         "--nproc",

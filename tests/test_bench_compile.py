@@ -10,26 +10,26 @@ from contextlib import nullcontext
 import pytest
 import torch
 
+from commcc.base.errors import InputError
 from commcc.cli.main import run
-from commcc.cost import load_model
-from commcc.errors import InputError
-from commcc.program import ProcessGroup
-from commcc.replay import inductor
-from commcc.replay.bench_set import BenchSettings, make_set
-from commcc.replay.calls import Call, Listener, Recorder, _longest_rising, match
-from commcc.replay.compiled import CompiledRun, Direct
+from commcc.graph.program import ProcessGroup
+from commcc.replay.bench.graph_set import BenchSettings, make_set
+from commcc.replay.bench.ways import Way, require_ways, ways, ways_of, within_rounding
+from commcc.replay.compiled import inductor
+from commcc.replay.compiled.calls import Call, Listener, Recorder, _longest_rising, match
+from commcc.replay.compiled.inductor import CACHE_VARIABLE, Compiled, CompileError, require_compiler
+from commcc.replay.compiled.order_kept import OrderKept
+from commcc.replay.compiled.rank_run import CompiledRun, Direct
 from commcc.replay.emulate.transport import Transport
-from commcc.replay.inductor import CACHE_VARIABLE, Compiled, CompileError, require_compiler
-from commcc.replay.order_kept import OrderKept
-from commcc.replay.pair import own_inputs
+from commcc.replay.numeric.pair import own_inputs
 from commcc.replay.place import CpuPlace
 from commcc.replay.ranks import turns, variants
 from commcc.replay.ranks.groups import stand_in_groups
 from commcc.replay.ranks.team import Alone
 from commcc.replay.serial import RankRun
-from commcc.replay.ways import Way, require_ways, ways, ways_of, within_rounding
 from commcc.report import benching
 from commcc.serialization import save
+from commcc.timing.cost import load_model
 from tests.test_bench import on_ranks, printed
 from tests.test_emulate import Recorded
 from tests.verify_graphs import Graph
@@ -316,7 +316,7 @@ def test_compiled_results_are_compared_within_rounding():
 
 def test_a_compiler_is_asked_for_only_where_it_is_needed(monkeypatch):
     asked = []
-    monkeypatch.setattr("commcc.replay.ways.require_compiler", asked.append)
+    monkeypatch.setattr("commcc.replay.bench.ways.require_compiler", asked.append)
     graphs = make_set([layer()], BenchSettings(ranks=2))
     require_ways(graphs, BenchSettings(ranks=2))
     assert not asked

@@ -15,22 +15,22 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from commcc.base.errors import CommccError, InputError, OptionError
 from commcc.cli.main import run
-from commcc.errors import CommccError, InputError, OptionError
-from commcc.joined import first_host, joined
-from commcc.program import ProcessGroup
-from commcc.replay import bench_run
-from commcc.replay.bench_set import BenchSettings, check, check_room, make_set
+from commcc.graph.program import ProcessGroup
+from commcc.replay.bench import starting as bench_run
+from commcc.replay.bench.graph_set import BenchSettings, check, check_room, make_set
+from commcc.replay.bench.waiting import StepTimes
 from commcc.replay.place import CpuPlace, CudaPlace
 from commcc.replay.ranks import failing, joining, launch
 from commcc.replay.ranks.failing import Evidence, RanksError, explained, out_of_memory
 from commcc.replay.ranks.guard import Guard, is_child
 from commcc.replay.ranks.joining import Meeting, SharedError, UnheardError
+from commcc.replay.ranks.launcher_env import first_host, joined
 from commcc.replay.ranks.machines import WITHIN, Machines, is_store, port_problem
 from commcc.replay.ranks.watch import Board, Watch, board_file, pid_file, write_json
 from commcc.replay.ranks.worker import error_words
 from commcc.replay.virtual import StepError
-from commcc.replay.waiting import StepTimes
 from tests.verify_graphs import Graph
 
 aten, c10d = torch.ops.aten, torch.ops._c10d_functional

@@ -11,15 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from commcc.apply import apply_plan
-from commcc.collectives import identify
-from commcc.cost import load_model
-from commcc.index import build_index
+from commcc.graph.collectives import identify
+from commcc.graph.index import build_index
 from commcc.passes.bucket import Bucket
-from commcc.simulate import Simulator, lower_bound
-from commcc.simulate import heads as heads_module
-from commcc.simulate.bound import Jobs, jackson, longest_paths
-from commcc.simulate.events import Events
-from commcc.simulate.heads import heads
+from commcc.timing.cost import load_model
+from commcc.timing.simulate import Simulator, lower_bound
+from commcc.timing.simulate import heads as heads_module
+from commcc.timing.simulate.bound import Jobs, jackson, longest_paths
+from commcc.timing.simulate.events import Events
+from commcc.timing.simulate.heads import heads
 from tests.brute_force import all_orders, optimum
 from tests.index_maker import IndexMaker, Shape, layered_maker, random_costs, random_maker, random_order
 from tests.random_graphs import random_program

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from commcc import pipeline
-from commcc.cost import load_model
-from commcc.index import build_index
+from commcc.graph.index import build_index
 from commcc.passes import registry
 from commcc.passes.options import parse_pipeline
+from commcc.run import pipeline
 from commcc.serialization import load
-from commcc.simulate import Simulator, lower_bound
+from commcc.timing.cost import load_model
+from commcc.timing.simulate import Simulator, lower_bound
 from tests.brute_force import all_orders, optimum
 from tests.index_maker import random_order
 from tests.random_graphs import random_program

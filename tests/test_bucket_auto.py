@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from commcc.collectives import identify
-from commcc.cost import load_model
-from commcc.cost.types import Price
-from commcc.errors import OptionError
-from commcc.index import build_index
-from commcc.memory import live_bytes
+from commcc.base.errors import OptionError
+from commcc.base.terms import Kind
+from commcc.graph.collectives import identify
+from commcc.graph.index import build_index
+from commcc.graph.memory import live_bytes
 from commcc.passes.bucket import Bucket
 from commcc.passes.options import build, parse_pipeline
-from commcc.pipeline import run
+from commcc.run.pipeline import run
 from commcc.serialization import load
-from commcc.terms import Kind
+from commcc.timing.cost import load_model
+from commcc.timing.cost.types import Price
 from tests.random_graphs import GraphBuilder, aten, random_program
 from tests.virtual_ranks import VirtualRanks, random_inputs, same
 

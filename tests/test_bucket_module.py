@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from torch import fx
 
 from commcc.apply import apply_plan
-from commcc.collectives import identify
-from commcc.errors import InputError, OptionError
-from commcc.index import build_index
+from commcc.base.errors import InputError, OptionError
+from commcc.base.terms import Kind
+from commcc.graph.collectives import identify
+from commcc.graph.index import build_index
 from commcc.passes.bucket import Bucket
 from commcc.passes.options import build, parse_pipeline, to_text
 from commcc.passes.strategies import entries
 from commcc.passes.strategies.pairs import depth_of
-from commcc.pipeline import run
-from commcc.planfile import plan_text, read_plans
+from commcc.run.pipeline import run
+from commcc.run.planfile import plan_text, read_plans
 from commcc.serialization import load
-from commcc.terms import Kind
 from commcc.verify import verify
 from tests.random_graphs import GraphBuilder, aten, c10d, random_program
 from tests.virtual_ranks import VirtualRanks, random_inputs, same

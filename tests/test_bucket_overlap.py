@@ -10,18 +10,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from commcc.apply import apply_plan
-from commcc.collectives import identify
-from commcc.cost import load_model
-from commcc.errors import InputError, OptionError
-from commcc.index import build_index
-from commcc.memory import live_bytes
+from commcc.base.errors import InputError, OptionError
+from commcc.graph.collectives import identify
+from commcc.graph.index import build_index
+from commcc.graph.memory import live_bytes
 from commcc.passes.bucket import Bucket
-from commcc.passes.greedy import MIB
-from commcc.passes.hiding import hidden_by_order, read_hiding
 from commcc.passes.options import parse_pipeline, to_text
-from commcc.pipeline import run
+from commcc.planning.greedy import MIB
+from commcc.planning.hiding import hidden_by_order, read_hiding
+from commcc.run.pipeline import run
 from commcc.serialization import load
-from commcc.simulate import Simulator
+from commcc.timing.cost import load_model
+from commcc.timing.simulate import Simulator
 from commcc.verify import verify
 from tests.random_graphs import random_program
 from tests.virtual_ranks import VirtualRanks, random_inputs, same

@@ -12,23 +12,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from commcc.apply import apply_plan
-from commcc.collectives import identify
-from commcc.cost import load_model
-from commcc.index import build_index
-from commcc.memory import live_bytes
+from commcc.graph.collectives import identify
+from commcc.graph.index import build_index
+from commcc.graph.memory import live_bytes
 from commcc.passes.bucket import Bucket
-from commcc.passes.eligibility import eligible, select_groups
-from commcc.passes.greedy import key_of
 from commcc.passes.options import parse_pipeline
-from commcc.passes.room import Room
 from commcc.passes.strategies import trial
 from commcc.passes.strategies.formed import bucket_of
-from commcc.passes.worth import Relief, Worth
-from commcc.pipeline import run
 from commcc.plan import Plan
+from commcc.planning.eligibility import eligible, select_groups
+from commcc.planning.greedy import key_of
+from commcc.planning.headroom import Room
+from commcc.planning.merge_cost import Relief, Worth
+from commcc.run.pipeline import run
 from commcc.schedule.merged import merge
 from commcc.serialization import load
-from commcc.simulate import Simulator, Span, Timeline
+from commcc.timing.cost import load_model
+from commcc.timing.simulate import Simulator, Span, Timeline
 from tests.random_graphs import random_program
 
 RELAXED = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

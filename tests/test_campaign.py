@@ -9,14 +9,14 @@ from collections import Counter
 
 import pytest
 
-from commcc.agreement import agree
+from commcc.base.errors import CommccError, GraphError
 from commcc.cli.main import run as command_line
-from commcc.errors import CommccError, GraphError
-from commcc.index import build_index
+from commcc.graph.index import build_index
+from commcc.lint.ranks import agree
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import run
+from commcc.run.pipeline import run
 from commcc.serialization import propagate
-from commcc.serialization.fx_text import parse_text
+from commcc.serialization.fx.text import parse_text
 from commcc.verify import verify
 from tests.campaign import Campaign, make_seeds
 from tests.campaign_damage import damaged

@@ -13,12 +13,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from commcc.base.errors import OptionError
 from commcc.capture import CaptureOptions, Layout, Placing, Precision, Step, TraceOptions, capture, fake_world
 from commcc.capture.capturing import portable_trace
 from commcc.capture.models.llama import TINY_LLAMA, Llama
 from commcc.capture.recipes import RECIPES
-from commcc.errors import OptionError
-from commcc.ops import collective_of
+from commcc.graph.ops import collective_of
 from commcc.serialization.metadata import encode_meta
 from tests.virtual_ranks import VirtualRanks
 

@@ -10,11 +10,11 @@ import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from commcc.base.errors import InputError, OutputError
 from commcc.capture import from_exported_program, from_graph_module
 from commcc.capture.devices import relabel
 from commcc.capture.tracing import parameter_gathers
-from commcc.errors import InputError, OutputError
-from commcc.program import ProcessGroup
+from commcc.graph.program import ProcessGroup
 from commcc.serialization import load, save
 
 C10D = torch.ops._c10d_functional

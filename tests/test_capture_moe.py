@@ -16,7 +16,7 @@ from commcc.capture import CaptureOptions, Layout, TraceOptions, capture
 from commcc.capture.models.deepseek import DEEPSEEK_16B, TINY_DEEPSEEK, DeepSeek
 from commcc.capture.models.routed import ExpertGroup
 from commcc.capture.recipes import STEP, deepseek_step
-from commcc.ops import collective_of, is_wait, op_name
+from commcc.graph.ops import collective_of, is_wait, op_name
 from tests.step_graphs import described, on_cpu, rank_inputs, run_ranks, sample, world_size
 
 NAMES = ("tiny_deepseek_ep2", "tiny_deepseek_fsdp4_ep2")

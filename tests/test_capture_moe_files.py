@@ -7,7 +7,7 @@ import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
 from commcc.passes.bucket import Bucket
-from commcc.pipeline import run
+from commcc.run.pipeline import run
 from commcc.serialization import load, save
 from tests.step_graphs import on_cpu, sample
 from tests.test_real_ranks import replay

@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from torch import fx
 
 from commcc.apply import apply_plan
+from commcc.base.errors import InternalError
 from commcc.cli.main import run as command
-from commcc.collectives import identify
-from commcc.errors import InternalError
-from commcc.index import build_index
-from commcc.ops import OpaqueOp, only_computes
+from commcc.graph.collectives import identify
+from commcc.graph.index import build_index
+from commcc.graph.ops import OpaqueOp, only_computes
+from commcc.graph.program import META_KEY, NodeRecord, copy_node
 from commcc.passes.cleanup import NEEDED, TRACING, Cleanup
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import run
 from commcc.plan import Dead, Plan
-from commcc.program import META_KEY, NodeRecord, copy_node
+from commcc.run.pipeline import run
 from commcc.serialization import load, save
 from commcc.verify import verify
 from tests.corruptions import copied

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import run
-from commcc.planfile import plan_text, read_plans
+from commcc.run.pipeline import run
+from commcc.run.planfile import plan_text, read_plans
 from tests.random_graphs import GraphBuilder, aten, c10d
 from tests.step_graphs import on_cpu, run_ranks, sample
 from tests.virtual_ranks import same

@@ -326,7 +326,7 @@ def test_convert(graph, capsys):
 
 def test_convert_says_what_is_lost(graph, capsys, monkeypatch):
     from commcc import serialization
-    from commcc.program import Note
+    from commcc.graph.program import Note
 
     monkeypatch.setattr(serialization, "save", lambda _program, _path: (Note("has no place for flavour", "mm"),))
     ok("convert", graph, "-o", graph.with_name("x.pt2"))

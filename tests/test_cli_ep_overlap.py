@@ -10,9 +10,9 @@ from rich.console import Console
 
 from commcc.cli.main import run
 from commcc.passes.options import to_text
-from commcc.pipelines import from_preset
 from commcc.report import overlapping
 from commcc.report.overlapping import Lanes
+from commcc.run.forms import from_preset
 from tests.step_graphs import SAMPLES
 
 GRAPH = str(SAMPLES / "tiny_deepseek_ep2.fx.txt.gz")

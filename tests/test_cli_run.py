@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from commcc.cost import load_model
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import Job, Rules, run
-from commcc.pipelines import preset_names
 from commcc.plan import Plan
+from commcc.run.forms import preset_names
+from commcc.run.pipeline import Job, Rules, run
 from commcc.serialization import load
+from commcc.timing.cost import load_model
 from tests.random_graphs import random_program
 from tests.test_cli_commands import FSDP, UNPROVED, answering, document, files, ok, output, refused
 from tests.test_cli_shell import completions

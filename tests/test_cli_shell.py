@@ -14,10 +14,10 @@ from pathlib import Path
 import click
 import pytest
 
+from commcc.base.errors import InputError
 from commcc.cli import lazy, main, parameters
 from commcc.cli.main import COMMANDS, run
 from commcc.cli.session import OutputClosedError, Session
-from commcc.errors import InputError
 from commcc.passes import registry
 
 ROOT = Path(__file__).parents[1]

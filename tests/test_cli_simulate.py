@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from commcc import verify as verifier
+from commcc.base.errors import OptionError
 from commcc.cli.main import run
-from commcc.errors import OptionError
 from tests.test_cli_commands import COSTED, FSDP, UNPROVED, document, files, ok, output, refused
 from tests.test_cli_shell import completions
 from tests.trace_checker import read_trace
@@ -153,14 +153,14 @@ def test_outputs_that_cannot_be_written_are_refused_first(flag, target, words, g
     Path("run.json").write_text('{"traceEvents": []}')
     Path("link.json").symlink_to("run.json")
     before = files(graph.parent)
-    monkeypatch.setattr("commcc.cost.load_model", lambda _text: None)  # only what is read matters here
+    monkeypatch.setattr("commcc.timing.cost.load_model", lambda _text: None)  # only what is read matters here
     err = refused(capsys, "simulate", "g.fx.txt", "--cost", "h100,profile=run.json", flag, target)
     assert words in err and target in err
     assert files(graph.parent) == before and "traceEvents" in Path("run.json").read_text()
 
 
 def test_a_table_is_not_written_over_by_a_graph(graph, capsys, monkeypatch):
-    monkeypatch.setattr("commcc.cost.load_model", lambda _text: None)
+    monkeypatch.setattr("commcc.timing.cost.load_model", lambda _text: None)
     table = graph.with_name("nccl.txt")
     table.write_text("#")
     assert "overwrite the input" in refused(capsys, "bucket", graph, "--cost", f"h100,table={table}", "-o", table)

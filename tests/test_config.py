@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commcc.config import Named, find_config
-from commcc.errors import CommccError, InputError
+from commcc.base.errors import CommccError, InputError
+from commcc.cli.config import Named, find_config
 
 YAML = """\
 cost: a100,fused=no

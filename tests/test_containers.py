@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from commcc.errors import InputError
-from commcc.serialization import list_graphs, logs, tlparse, trace_log
-from commcc.serialization.graph_text import GraphEntry, count_nodes, with_names
+from commcc.base.errors import InputError
+from commcc.serialization import list_graphs
+from commcc.serialization.logs import tlparse, trace_log
+from commcc.serialization.logs import torch_logs as logs
+from commcc.serialization.logs.graph_text import GraphEntry, count_nodes, with_names
 from commcc.serialization.sources import read_text
 
 DATA = Path(__file__).parent / "data" / "containers"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from commcc.errors import InputError
+from commcc.base.errors import InputError
 from commcc.serialization import list_graphs, load
 from commcc.serialization.sources import read_text
 

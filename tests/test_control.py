@@ -14,20 +14,20 @@ from torch import fx
 
 from commcc.apply import apply_plan
 from commcc.cli.main import run as command
-from commcc.collectives import identify
-from commcc.cost import load_model
-from commcc.cost.fusion import Chains
-from commcc.cost.traffic import Traffic
 from commcc.diff import diff
-from commcc.index import build_index
-from commcc.memory import live_bytes
-from commcc.ops import op_name
-from commcc.passes.hold import control_edges
+from commcc.graph.collectives import identify
+from commcc.graph.index import build_index
+from commcc.graph.memory import live_bytes
+from commcc.graph.ops import op_name
+from commcc.passes.control_edges import control_edges
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import run
 from commcc.plan import Plan
+from commcc.run.pipeline import run
 from commcc.serialization import load, save
-from commcc.simulate import Simulator
+from commcc.timing.cost import load_model
+from commcc.timing.cost.fusion import Chains
+from commcc.timing.cost.traffic import Traffic
+from commcc.timing.simulate import Simulator
 from commcc.verify import verify
 from tests.case_files import graph_lines
 from tests.random_graphs import GraphBuilder, random_program, shuffled

@@ -10,12 +10,12 @@ import torch
 from torch import fx
 
 from commcc.apply import apply_plan
-from commcc.errors import GraphError, InternalError
-from commcc.index import build_index
-from commcc.passes.hold import control_edges
+from commcc.base.errors import GraphError, InternalError
+from commcc.graph.index import build_index
+from commcc.passes.control_edges import control_edges
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import run
 from commcc.plan import ControlEdge, Plan
+from commcc.run.pipeline import run
 from commcc.verify import verify
 from tests.corruptions import copied
 from tests.random_graphs import GraphBuilder

@@ -14,13 +14,13 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commcc.cost import devices, load_model
-from commcc.cost.devices import device_names, load_device
-from commcc.cost.settings import CostText, parse
-from commcc.cost.types import Operation, Price, Settings, Transfer
-from commcc.errors import InputError, OptionError
-from commcc.index import Tensor
-from commcc.terms import Kind
+from commcc.base.errors import InputError, OptionError
+from commcc.base.terms import Kind
+from commcc.graph.index import Tensor
+from commcc.timing.cost import devices, load_model
+from commcc.timing.cost.devices import device_names, load_device
+from commcc.timing.cost.settings import CostText, parse
+from commcc.timing.cost.types import Operation, Price, Settings, Transfer
 
 H100 = (Path(devices.__file__).parent / "h100-sxm.yaml").read_text()
 TABLE = """\
@@ -203,7 +203,7 @@ def test_the_hash_is_of_contents_only(tmp_path):
 
 def test_the_hash_is_the_same_in_every_process():
     def run(seed):
-        code = "from commcc.cost import load_model; print(load_model('h100,fused=no,skew=1.5').hash)"
+        code = "from commcc.timing.cost import load_model; print(load_model('h100,fused=no,skew=1.5').hash)"
         env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parents[1])}
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env).stdout
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from commcc.cost.tables import Row, TableSource, load_table
-from commcc.cost.tables.sizes import read_kind, read_size
-from commcc.cost.types import Operation, Price, Transfer
-from commcc.errors import InputError
-from commcc.terms import Kind
+from commcc.base.errors import InputError
+from commcc.base.terms import Kind
+from commcc.timing.cost.tables import Row, TableSource, load_table
+from commcc.timing.cost.tables.sizes import read_kind, read_size
+from commcc.timing.cost.types import Operation, Price, Transfer
 
 MIB = 1 << 20
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from commcc.cost.tables import Row, TableSource, load_table
-from commcc.cost.tables.nccl_row import Line
-from commcc.errors import InputError
-from commcc.terms import Kind
+from commcc.base.errors import InputError
+from commcc.base.terms import Kind
+from commcc.timing.cost.tables import Row, TableSource, load_table
+from commcc.timing.cost.tables.nccl_row import Line
 
 if TYPE_CHECKING:
     from pathlib import Path

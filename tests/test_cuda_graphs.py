@@ -8,17 +8,17 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from commcc.base.errors import InputError
 from commcc.cli.main import run
-from commcc.errors import InputError
-from commcc.program import ProcessGroup
-from commcc.replay.bench_set import BenchSettings, make_set
-from commcc.replay.cuda_graphs import WARM_UPS, CapturedRun, require_capturable
+from commcc.graph.program import ProcessGroup
+from commcc.replay.bench.graph_set import BenchSettings, make_set
+from commcc.replay.bench.ways import Way, require_ways
+from commcc.replay.compiled.cuda_graphs import WARM_UPS, CapturedRun, require_capturable
 from commcc.replay.place import CpuPlace
 from commcc.replay.prepare import Homes, prepare
 from commcc.replay.ranks import turns, variants
 from commcc.replay.ranks.team import Alone
 from commcc.replay.values import RankResults
-from commcc.replay.ways import Way, require_ways
 from tests.test_bench import Watch
 from tests.test_replay_numeric import sample
 from tests.verify_graphs import Graph

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from torch import fx
 
 from commcc.apply import apply_plan
+from commcc.base.errors import InternalError
 from commcc.cli.main import run as command
-from commcc.collectives import identify
-from commcc.errors import InternalError
-from commcc.index import build_index
-from commcc.memory import live_bytes
+from commcc.graph.collectives import identify
+from commcc.graph.index import build_index
+from commcc.graph.memory import live_bytes
+from commcc.graph.program import copy_node
 from commcc.passes.dedup import GIB, Dedup
 from commcc.plan import Dead, Duplicate, Plan
-from commcc.program import copy_node
 from commcc.serialization import load, save
 from commcc.verify import verify
 from tests.random_graphs import GraphBuilder, random_program

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commcc.cost import yaml_file
-from commcc.cost.devices import device_names, load_device
-from commcc.cost.yaml_file import parse_yaml, read_yaml
-from commcc.errors import InputError, OptionError
+from commcc.base import yaml_file
+from commcc.base.errors import InputError, OptionError
+from commcc.base.yaml_file import parse_yaml, read_yaml
+from commcc.timing.cost import devices
+from commcc.timing.cost.devices import device_names, load_device
 
-FILES = Path(yaml_file.__file__).parent / "devices"
+FILES = Path(devices.__file__).parent
 H100 = (FILES / "h100-sxm.yaml").read_text()
 
 

@@ -15,15 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import fx
 
-import commcc.ops  # noqa: F401  registers the functional collectives
+import commcc.graph.ops  # noqa: F401  registers the functional collectives
 from commcc.diff import GraphDiff, diff
-from commcc.diffing.moves import longest_increasing
+from commcc.diff.moves import longest_increasing
+from commcc.graph.program import META_KEY, NodeRecord, ProcessGroup, Program
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import run
-from commcc.program import META_KEY, NodeRecord, ProcessGroup, Program
 from commcc.report import differing
 from commcc.report.console import make_console
 from commcc.report.documents import difference, difference_brief
+from commcc.run.pipeline import run
 from commcc.serialization import load
 
 aten = torch.ops.aten

@@ -12,26 +12,26 @@ from functools import cache
 import pytest
 import torch
 
+from commcc.base.errors import InputError
 from commcc.cli.main import run
-from commcc.cost import load_model
-from commcc.errors import InputError
-from commcc.index.host import early_reads
+from commcc.graph.index.host import early_reads
+from commcc.graph.program import ProcessGroup
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import run as run_passes
-from commcc.program import ProcessGroup
-from commcc.replay.bench_set import BenchSettings, check, make_set
-from commcc.replay.compare import compare_rank
+from commcc.replay.bench.graph_set import BenchSettings, check, make_set
+from commcc.replay.bench.recording import NodeRun
 from commcc.replay.emulate import preflight
 from commcc.replay.emulate.crossing import Crossing, crossings_json, remarks
-from commcc.replay.emulate.fares import Fares
+from commcc.replay.emulate.durations import Fares
 from commcc.replay.emulate.lanes import CpuLanes
 from commcc.replay.emulate.transport import Transport
-from commcc.replay.pair import own_inputs
+from commcc.replay.numeric.compare import compare_rank
+from commcc.replay.numeric.pair import own_inputs
 from commcc.replay.ranks import bench_worker, node_runs, turns
 from commcc.replay.ranks.worker import read_settings
-from commcc.replay.recording import NodeRun
 from commcc.replay.serial import RankRun
 from commcc.replay.virtual import StepError, VirtualRun
+from commcc.run.pipeline import run as run_passes
+from commcc.timing.cost import load_model
 from tests.test_bench import Watch, on_ranks, reduced, seat
 from tests.test_replay_numeric import sample
 from tests.verify_graphs import Graph
@@ -344,7 +344,7 @@ class _Fixed:
 
 
 def _price(ns):
-    from commcc.cost import Price
+    from commcc.timing.cost import Price
 
     return Price(ns, "fixed")
 
@@ -522,7 +522,9 @@ def test_refused_without_a_device(monkeypatch):
 
 def test_which_device_stands_for_all(monkeypatch):
     asked = []
-    monkeypatch.setattr("commcc.replay.bench.bench", lambda named, settings, runner: asked.append(settings) or 1 / 0)
+    monkeypatch.setattr(
+        "commcc.replay.bench.benchmark.bench", lambda named, settings, runner: asked.append(settings) or 1 / 0
+    )
     for there in (False, True):
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
         for device in ("emulated", "emulated-cpu", "emulated-cuda", "cpu"):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from commcc.collective_table import COLLECTIVES
+from commcc.base.terms import Kind
+from commcc.graph.ops.collective_table import COLLECTIVES
 from commcc.replay.collectives import DisagreementError, received
 from commcc.replay.emulate.fills import REDUCTIONS, Peers, arriving
-from commcc.terms import Kind
 
 WHOLE = ("band", "bor", "bxor")
 

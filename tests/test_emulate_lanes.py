@@ -12,16 +12,16 @@ from itertools import pairwise
 import pytest
 import torch
 
-from commcc.cost import load_model
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import run
-from commcc.replay.bench_set import BenchSettings, make_set
+from commcc.replay.bench.graph_set import BenchSettings, make_set
 from commcc.replay.emulate.cuda_lanes import CudaLanes, cycles_per_ns
 from commcc.replay.emulate.lanes import CpuLanes, Pace
 from commcc.replay.emulate.transport import Transport, make_lanes
 from commcc.replay.place import CpuPlace
 from commcc.replay.serial import RankRun
-from commcc.simulate import Simulator
+from commcc.run.pipeline import run
+from commcc.timing.cost import load_model
+from commcc.timing.simulate import Simulator
 from tests.test_replay_numeric import sample
 
 MS = 1_000_000

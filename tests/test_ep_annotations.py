@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from commcc.ep.annotations import Mark, annotations_of, backward_nodes, marked
-from commcc.errors import InputError
-from commcc.index import build_index
+from commcc.base.errors import InputError
+from commcc.graph.annotations import Mark, annotations_of, backward_nodes, marked
+from commcc.graph.index import build_index
 from tests.step_graphs import sample
 
 

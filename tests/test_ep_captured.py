@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from commcc.cost import load_model
+from commcc.base.errors import InputError
+from commcc.base.terms import Kind
 from commcc.ep.concrete import symbols_of
-from commcc.errors import InputError
 from commcc.passes.ep_chunk import EpChunk
-from commcc.pipeline import run
-from commcc.pipelines import from_preset
+from commcc.run.forms import from_preset
+from commcc.run.pipeline import run
 from commcc.serialization import load, save
-from commcc.terms import Kind
+from commcc.timing.cost import load_model
 from tests.captured_steps import captured
 from tests.chunk_graphs import plan_of
 from tests.step_graphs import on_cpu, rank_inputs, run_ranks

@@ -7,10 +7,10 @@ import operator
 import pytest
 import torch
 
-from commcc.ep.annotations import annotations_of
-from commcc.index import build_index
+from commcc.graph.annotations import annotations_of
+from commcc.graph.index import build_index
 from commcc.passes.ep_chunk import EpChunk
-from commcc.pipeline import run
+from commcc.run.pipeline import run
 from tests.chunk_graphs import MOE, Layers, aten, c10d, chunked, error, named, ops_of, plan_of
 
 EXACT = 1e-12

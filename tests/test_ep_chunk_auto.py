@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from commcc.cost import load_model
-from commcc.cost.types import Price
-from commcc.errors import InputError, OptionError
+from commcc.base.errors import InputError, OptionError
 from commcc.passes.ep_chunk import EpChunk
 from commcc.passes.ep_schedule import EpSchedule
 from commcc.passes.options import parse_pipeline, to_text
-from commcc.pipeline import run
 from commcc.report.parallel import chunks, schedule
+from commcc.run.pipeline import run
+from commcc.timing.cost import load_model
+from commcc.timing.cost.types import Price
 from tests.step_graphs import sample
 
 AUTO = EpChunk(chunks="auto")

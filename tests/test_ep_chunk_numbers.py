@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from commcc.apply import apply_plan
-from commcc.ep.annotations import annotations_of
-from commcc.index import build_index
+from commcc.graph.annotations import annotations_of
+from commcc.graph.index import build_index
 from commcc.serialization import load, save
 from commcc.verify import verify
 from tests.chunk_graphs import ops_of, plan_of

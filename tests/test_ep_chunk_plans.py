@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from commcc.errors import InputError
+from commcc.base.errors import InputError
 from commcc.passes.ep_chunk import EpChunk
-from commcc.pipeline import run
-from commcc.planfile import plan_text, read_plans
+from commcc.run.pipeline import run
+from commcc.run.planfile import plan_text, read_plans
 from tests.test_ep_chunk import backward, reduced
 
 

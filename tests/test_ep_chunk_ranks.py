@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from commcc.pipeline import run
-from commcc.pipelines import from_preset
+from commcc.run.forms import from_preset
+from commcc.run.pipeline import run
 from commcc.serialization import save
 from tests.captured_steps import captured
 from tests.step_graphs import on_cpu, sample

@@ -7,10 +7,10 @@ import operator
 import pytest
 
 from commcc.apply import apply_plan
+from commcc.base.errors import InputError, OptionError
 from commcc.ep.chunk.lab import Lab
-from commcc.errors import InputError, OptionError
-from commcc.index import build_index
-from commcc.ops import OpaqueOp
+from commcc.graph.index import build_index
+from commcc.graph.ops import OpaqueOp
 from commcc.passes.ep_chunk import EpChunk
 from commcc.passes.options import build, to_text
 from commcc.plan import ControlEdge, Plan

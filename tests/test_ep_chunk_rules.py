@@ -7,7 +7,7 @@ import operator
 import pytest
 import torch
 
-from commcc.errors import InputError
+from commcc.base.errors import InputError
 from tests.chunk_graphs import MOE, Layers, aten, chunked, error, plan_of
 from tests.test_ep_chunk import moved
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from commcc.errors import InputError
+from commcc.base.errors import InputError
 from tests.chunk_graphs import MOE, Layers, aten, chunked, error, named, ops_of, plan_of
 from tests.test_ep_chunk import EXACT, moved
 

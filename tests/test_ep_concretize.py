@@ -9,13 +9,13 @@ import sympy
 import torch
 from torch import fx
 
-from commcc.errors import CommccError, InputError
+from commcc.base.errors import CommccError, InputError
 from commcc.passes.ep_concretize import EpConcretize
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import run
-from commcc.planfile import plan_text, read_plans
+from commcc.run.pipeline import run
+from commcc.run.planfile import plan_text, read_plans
 from commcc.serialization import load, save
-from commcc.serialization.fx_text import parse_text
+from commcc.serialization.fx.text import parse_text
 from commcc.serialization.propagate import propagate
 from commcc.verify import verify
 
@@ -145,7 +145,7 @@ class GraphModule(torch.nn.Module):
         return (mul,)
 """
     from commcc.apply import apply_plan
-    from commcc.index import build_index
+    from commcc.graph.index import build_index
     from commcc.plan import ControlEdge, Plan
 
     made = program(text, u0=4)

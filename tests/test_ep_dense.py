@@ -7,16 +7,16 @@ import functools
 import pytest
 import torch
 
-from commcc.cost import load_model
-from commcc.ep.annotations import annotations_of
+from commcc.base.errors import FindingError, InputError, InternalError, OptionError
+from commcc.base.terms import Kind
 from commcc.ep.dense import Dense, layers_of
-from commcc.errors import FindingError, InputError, InternalError, OptionError
-from commcc.index import build_index
+from commcc.graph.annotations import annotations_of
+from commcc.graph.index import build_index
 from commcc.passes.ep_chunk import EpChunk
 from commcc.passes.ep_dense import EpDense
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import run
-from commcc.terms import Kind
+from commcc.run.pipeline import run
+from commcc.timing.cost import load_model
 from tests.ep_graphs import ATEN, C10D, Chunked, parse
 from tests.step_graphs import on_cpu, run_ranks, sample
 from tests.virtual_ranks import same

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from commcc.cost import load_model
-from commcc.ep.annotations import annotations_of
+from commcc.base.terms import Kind, Role
 from commcc.ep.regions import regions_of
+from commcc.graph.annotations import annotations_of
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import run
-from commcc.pipelines import from_preset
+from commcc.run.forms import from_preset
+from commcc.run.pipeline import run
 from commcc.serialization import load, save
-from commcc.terms import Kind, Role
+from commcc.timing.cost import load_model
 from commcc.verify import verify
 from tests.corruptions import copied
 from tests.step_graphs import on_cpu, run_ranks, sample
@@ -26,7 +26,7 @@ def chunked():
 
 
 def regions(program):
-    from commcc.index import build_index
+    from commcc.graph.index import build_index
 
     index = build_index(program)
     return regions_of(index, annotations_of(program, index))

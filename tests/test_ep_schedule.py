@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from commcc.cost import load_model
-from commcc.ep.annotations import annotations_of
+from commcc.base.errors import InputError, InternalError, OptionError
 from commcc.ep.regions import regions_of
 from commcc.ep.schedule import Local, in_waves, strip_of
-from commcc.errors import InputError, InternalError, OptionError
-from commcc.index import build_index
+from commcc.graph.annotations import annotations_of
+from commcc.graph.index import build_index
 from commcc.passes.ep_schedule import EpSchedule
-from commcc.pipeline import run
+from commcc.run.pipeline import run
+from commcc.timing.cost import load_model
 from tests.ep_graphs import ATEN, BACKWARD, C10D, FORWARD, Chunked, parse
 
 COUNTS = {"one", "two", "out", "back", "tokens"}
@@ -230,7 +230,7 @@ def test_the_report_names_the_soft_order():
 def test_a_plan_for_the_index_alone_is_a_bug():
     program = parse(Chunked(2).forward().text())
     index = build_index(program)
-    from commcc.collectives import identify
+    from commcc.graph.collectives import identify
 
     with pytest.raises(InternalError, match="plans on a program"):
         EpSchedule().plan(index, identify(index))

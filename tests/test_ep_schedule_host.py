@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING
 import pytest
 
 from commcc.apply import apply_plan
-from commcc.cost.model import load_model
-from commcc.errors import InputError, InternalError
-from commcc.index import build_index
-from commcc.index.host import early_reads
+from commcc.base.errors import InputError, InternalError
+from commcc.graph.index import build_index
+from commcc.graph.index.host import early_reads
 from commcc.passes.ep_schedule import EpSchedule
-from commcc.pipeline import run
 from commcc.plan import HostCopy, Plan
-from commcc.planfile import plan_text, read_plans
-from commcc.predict import milliseconds
+from commcc.run.pipeline import run
+from commcc.run.planfile import plan_text, read_plans
+from commcc.timing.cost.model import load_model
+from commcc.timing.predict import milliseconds
 from commcc.verify import verify
 from tests.ep_graphs import Chunked, parse
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from commcc.program import Program
+    from commcc.graph.program import Program
 
 TEXT = """def forward(self, a: "i64[2][1]cuda:0", b: "i64[2][1]cuda:0"):
     ha: "i64[2][1]cpu" = torch.ops.aten._to_copy.default(a, device = device(type='cpu'), non_blocking = True)
@@ -117,7 +117,7 @@ def unchecked(program: Program, names: list[str], **flags: bool) -> Program:
     """The same edits, without apply."""
     from torch import fx
 
-    from commcc.program import copy_node
+    from commcc.graph.program import copy_node
 
     nodes = {node.name: node for node in program.graph.nodes}
     graph, env = fx.Graph(), {}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from commcc.ep.annotations import annotations_of
+from commcc.base.errors import GraphError, InputError, OptionError
 from commcc.ep.regions import Region, regions_of
-from commcc.errors import GraphError, InputError, OptionError
-from commcc.index import build_index
+from commcc.graph.annotations import annotations_of
+from commcc.graph.index import build_index
 from commcc.passes.ep_schedule import EpSchedule
-from commcc.pipeline import run
+from commcc.run.pipeline import run
 from tests.ep_graphs import ATEN, C10D, FORWARD, Chunked, parse
 
 

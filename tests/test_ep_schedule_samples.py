@@ -7,13 +7,13 @@ import functools
 import pytest
 import torch
 
-from commcc.cost import load_model
+from commcc.base.terms import Kind
 from commcc.passes.ep_chunk import EpChunk
 from commcc.passes.ep_dense import EpDense
 from commcc.passes.ep_schedule import EpSchedule
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import run
-from commcc.terms import Kind
+from commcc.run.pipeline import run
+from commcc.timing.cost import load_model
 from tests.step_graphs import on_cpu, run_ranks, sample
 from tests.virtual_ranks import same
 

@@ -7,14 +7,14 @@ import random
 import pytest
 
 from commcc.apply import apply_plan
-from commcc.ep.annotations import annotations_of
+from commcc.base.errors import InputError
 from commcc.ep.regions import regions_of
 from commcc.ep.schedule import Local, arranged, in_waves
-from commcc.errors import InputError
-from commcc.index import build_index
+from commcc.graph.annotations import annotations_of
+from commcc.graph.index import build_index
 from commcc.passes.ep_schedule import EpSchedule
-from commcc.pipeline import run
 from commcc.plan import Plan
+from commcc.run.pipeline import run
 from tests.ep_graphs import ATEN, BACKWARD, C10D, FORWARD, Chunked, parse
 
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from commcc.errors import OptionError
+from commcc.base.errors import OptionError
+from commcc.base.terms import Kind
 from commcc.passes import registry
-from commcc.terms import Kind
 from tests.explain_graphs import Graph, kinds, reason
 
 FOR_THAT = "'commcc reorder' schedules for that"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from commcc.base.terms import Kind, Role
 from commcc.cli.explain import command
 from commcc.explain import Limits
 from commcc.passes.budget import budget_bytes
 from commcc.passes.reorder import Reorder
-from commcc.terms import Kind, Role
 from tests.explain_graphs import Graph, kinds, reason
 
 GIB = 1 << 30

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from commcc.collectives import identify
-from commcc.cost import load_model
 from commcc.explain import Limits, explain, explain_worst
 from commcc.explain.context import Context, scene_of
 from commcc.explain.moves import Move, Search
 from commcc.explain.orders import moved
 from commcc.explain.trials import Trial
-from commcc.index import build_index
-from commcc.memory import live_bytes
-from commcc.predict import Prediction, predict
-from commcc.simulate import Simulator, lower_bound
+from commcc.graph.collectives import identify
+from commcc.graph.index import build_index
+from commcc.graph.memory import live_bytes
+from commcc.timing.cost import load_model
+from commcc.timing.predict import Prediction, predict
+from commcc.timing.simulate import Simulator, lower_bound
 from tests.explain_graphs import FlatModel, Graph, ancestors, is_legal, is_path
 from tests.index_maker import Shape, random_costs, random_maker, random_order
 from tests.random_graphs import random_program

@@ -10,10 +10,10 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from commcc import ops
-from commcc.index.hints import SizeHints
-from commcc.index.work import flops
-from commcc.ops import OpaqueOp
+from commcc.graph import ops
+from commcc.graph.index.hints import SizeHints
+from commcc.graph.index.work import flops
+from commcc.graph.ops import OpaqueOp
 from tests.random_graphs import aten
 
 HINTS = SizeHints({}, {})

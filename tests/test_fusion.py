@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from commcc.cost.fusion import Chains
-from commcc.cost.operations import operations
-from commcc.cost.traffic import Traffic
-from commcc.index import build_index
-from commcc.kernels import Work
+from commcc.graph.index import build_index
+from commcc.graph.ops.kernels import Work
 from commcc.serialization import load
+from commcc.timing.cost.fusion import Chains
+from commcc.timing.cost.operations import operations
+from commcc.timing.cost.traffic import Traffic
 from tests.cost_graphs import Graph, N, T
 from tests.random_graphs import aten, getitem, random_program
 

@@ -12,12 +12,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from commcc.errors import CommccError, InputError
-from commcc.program import NodeRecord
-from commcc.serialization.fx_comments import read_comment
-from commcc.serialization.fx_source import expression_tree
-from commcc.serialization.fx_text import parse_text, write_text
-from commcc.serialization.fx_values import Values, argument_text
+from commcc.base.errors import CommccError, InputError
+from commcc.graph.program import NodeRecord
+from commcc.serialization.fx.comments import read_comment
+from commcc.serialization.fx.source import expression_tree
+from commcc.serialization.fx.text import parse_text, write_text
+from commcc.serialization.fx.values import Values, argument_text
 from commcc.serialization.metadata import decode_json, encode_json
 from tests.fx_text_corpus import CORPUS, PRINTABLE, Builder, T, aten, described, plain
 

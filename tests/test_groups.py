@@ -13,20 +13,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from commcc.apply import apply_plan
+from commcc.base.errors import InputError, InternalError
+from commcc.base.terms import Kind
 from commcc.cli.main import run as command
-from commcc.collectives import identify
-from commcc.cost import load_model
-from commcc.errors import InputError, InternalError
-from commcc.index import build_index
+from commcc.graph.collectives import identify
+from commcc.graph.index import build_index
+from commcc.graph.program import ProcessGroup
 from commcc.passes.groups import Groups
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import run
 from commcc.plan import ControlEdge, NewGroup, Plan, Regroup
-from commcc.predict import predict
-from commcc.program import ProcessGroup
+from commcc.run.pipeline import run
 from commcc.serialization import load, save
-from commcc.serialization.fx_text import parse_text
-from commcc.terms import Kind
+from commcc.serialization.fx.text import parse_text
+from commcc.timing.cost import load_model
+from commcc.timing.predict import predict
 from commcc.verify import verify
 from tests.corruptions import copied
 from tests.random_graphs import GraphBuilder, shuffled

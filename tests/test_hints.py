@@ -8,12 +8,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from commcc.cli.costing import report_costs
-from commcc.cost import load_model
-from commcc.index import build_index
-from commcc.index.hints import Hint, SizeHints
-from commcc.memory import live_bytes
-from commcc.simulate import Simulator, lower_bound
-from commcc.snapshot import take
+from commcc.graph.index import build_index
+from commcc.graph.index.hints import Hint, SizeHints
+from commcc.graph.memory import live_bytes
+from commcc.timing.cost import load_model
+from commcc.timing.simulate import Simulator, lower_bound
+from commcc.timing.snapshot import take
 from tests.random_graphs import GraphBuilder, c10d
 
 

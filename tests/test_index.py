@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from commcc.errors import GraphError
-from commcc.index import build_index
-from commcc.index.modules import clean_path, module_path
-from commcc.ops import OpaqueOp
-from commcc.program import ProcessGroup
+from commcc.base.errors import GraphError
+from commcc.graph.index import build_index
+from commcc.graph.index.modules import clean_path, module_path
+from commcc.graph.ops import OpaqueOp
+from commcc.graph.program import ProcessGroup
 from tests.random_graphs import GraphBuilder, aten, c10d, getitem, random_program
 
 

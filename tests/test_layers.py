@@ -15,23 +15,20 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "commcc"
 
-#: Lowest first; a module may import its own row and the rows above it here.
+#: Lowest first; a package may import those of the rows above its own here, and none of its own row.
 LAYERS = (
-    (
-        *("errors", "terms", "collective_table", "ops", "kernels", "collection", "files", "yaml_text"),
-        *("hint_text", "joined", "modules", "blocks", "repeats", "compiled", "frames", "_version"),
-    ),
-    ("program", "index", "reach"),
-    ("serialization", "memory", "collectives", "metrics", "capture", "cost"),
-    ("plan",),
-    ("apply", "verify", "simulate", "predict", "snapshot", "schedule", "ep"),
+    ("base",),
+    ("graph", "plan"),
+    ("serialization", "timing"),
+    ("planning", "capture", "ep", "diff", "verify"),
+    ("apply",),
+    ("schedule",),
     ("passes",),
-    (
-        *("pipeline", "pipelines", "planfile", "provenance", "config", "sweep"),
-        *("diff", "diffing", "agreement", "lint", "explain", "replay"),
-    ),
+    ("run", "explain", "lint"),
+    ("replay",),
     ("report",),
-    ("cli", "__main__"),
+    ("cli",),
+    ("__main__",),
 )
 RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 
@@ -46,9 +43,9 @@ REGISTERS = "commcc.serialization.targets"
 #: What needs a process group; not even that module may name these.
 PROCESS_GROUPS = ("torch.distributed.distributed_c10d", "torch.distributed.rendezvous", "torch.distributed.launcher")
 
-NO_TORCH = ("commcc.errors", "commcc.terms", "commcc.plan", "commcc.passes", "commcc.cli", "commcc.report")
+NO_TORCH = ("commcc.base", "commcc.plan", "commcc.passes", "commcc.cli", "commcc.report")
 
-FILE_LINES = 400
+FILE_LINES = 500
 FUNCTION_LINES = 60
 
 
@@ -121,7 +118,8 @@ def wrong_way(imports: list[Import]) -> list[str]:
         if within(each.target, "commcc")
         and part(each.module)
         and part(each.target) in RANK
-        and RANK[part(each.target)] > RANK[part(each.module)]
+        and part(each.target) != part(each.module)
+        and RANK[part(each.target)] >= RANK[part(each.module)]
     ]
 
 
@@ -137,9 +135,9 @@ def forbidden(imports: list[Import]) -> list[str]:
     return found
 
 
-def test_every_module_has_a_layer():
-    unknown = {part(module_name(path)) for path in sources()} - set(RANK) - {""}
-    assert not unknown, f"give these a row in LAYERS: {sorted(unknown)}"
+def test_every_package_has_a_layer():
+    there = {part(module_name(path)) for path in sources()} - {""}
+    assert there == set(RANK), f"LAYERS and commcc/ differ in {sorted(there ^ set(RANK))}"
 
 
 def test_imports_point_one_way():
@@ -151,7 +149,7 @@ def test_heavy_packages_stay_where_they_belong():
 
 
 def test_the_checks_fire():
-    bad = imports_in("commcc.index.build", "def f():\n    import rich.table\n    from commcc import cli\n")
+    bad = imports_in("commcc.graph.index.build", "def f():\n    import rich.table\n    from commcc import cli\n")
     assert len(wrong_way(bad)) == 1
     assert len(forbidden(bad)) == 1
     group = imports_in("commcc.serialization.targets", "import torch.distributed.distributed_c10d")
@@ -190,10 +188,10 @@ def test_sizes(path: Path):
 
 
 TOO_COMPLEX = (
-    "def f(x: int) -> int:\n" + "".join(f"    if x == {i}:\n        return {i}\n" for i in range(11)) + "    return x\n"
+    "def f(x: int) -> int:\n" + "".join(f"    if x == {i}:\n        return {i}\n" for i in range(13)) + "    return x\n"
 )
 TOO_MANY_ARGUMENTS = "def f(a: int, b: int, c: int, d: int, e: int, g: int, h: int) -> int:\n    return a\n"
-TOO_LONG = "def f() -> None:\n" + "".join(f"    print({i})\n" for i in range(41))
+TOO_LONG = "def f() -> None:\n" + "".join(f"    print({i})\n" for i in range(51))
 TOO_DEEP = (
     "def f(xs: list[int]) -> None:\n"
     "    for x in xs:\n        if x:\n            for y in xs:\n                if y:\n                    print(x)\n"

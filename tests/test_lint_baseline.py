@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from commcc.errors import InputError, OutputError
+from commcc.base.errors import InputError, OutputError
 from commcc.lint.baseline import baseline_text, key_of, measured, read_baseline, write_baseline
 from commcc.lint.tolerance import EXACT, TIMED, Tolerance, flat, read_tolerance, tolerance_of
 from commcc.lint.types import Known, Severity

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 import yaml
 
+from commcc.cli.config import find_config
+from commcc.cli.config.reading import read_lint_settings
 from commcc.cli.lint import command
-from commcc.config import find_config
-from commcc.lint.reading import read_settings
 from commcc.lint.registry import rule_ids
 from commcc.lint.types import Severity
 from tools.lint_docs import wanted
@@ -38,7 +38,7 @@ def test_a_manual_that_is_out_of_date_is_seen():
 def test_the_settings_in_the_manual_are_valid(tmp_path):
     path = tmp_path / "lint.yaml"
     path.write_text(block("yaml"))
-    chosen = read_settings(str(path)).of("a_moe_b.pt2")
+    chosen = read_lint_settings(str(path)).of("a_moe_b.pt2")
     assert chosen.severity["wait-after-launch"] is Severity.OFF
     assert chosen.options["peak-memory"].max == 70 << 30
 

@@ -10,9 +10,9 @@ import pytest
 from commcc.lint.registry import BY_ID, RULES
 from commcc.lint.types import Severity, Subject
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import run
+from commcc.run.pipeline import run
 from commcc.serialization import load, save
-from commcc.snapshot import take
+from commcc.timing.snapshot import take
 from tests.lint_graphs import findings, graph, healthy, subject
 
 SAMPLE = "sample_graphs/tiny_llama_fsdp2_fw.fx.txt"

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from commcc.cost import load_model
 from commcc.lint import RULES, Settings, Severity, Task, lint
 from commcc.lint.expand import Item
 from commcc.lint.reading import layers_of
 from commcc.lint.running import Run
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import run
 from commcc.report import linting
+from commcc.run.pipeline import run
 from commcc.serialization import load
+from commcc.timing.cost import load_model
 from tests.random_graphs import random_program
 
 if TYPE_CHECKING:
-    from commcc.cost import CostModel
+    from commcc.graph.program import Program
     from commcc.lint import Report
-    from commcc.program import Program
+    from commcc.timing.cost import CostModel
 
 SAMPLES = [
     f"sample_graphs/tiny_{name}"

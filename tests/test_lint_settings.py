@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from commcc.config import find_config
-from commcc.errors import CommccError, InputError, OptionError
+from commcc.base.errors import CommccError, InputError, OptionError
+from commcc.cli.config import find_config
+from commcc.cli.config.reading import read_lint_settings
 from commcc.lint.quantities import BYTES, COUNT, SHARE, TIME
-from commcc.lint.reading import check_ids, layers_of, read_settings
+from commcc.lint.reading import check_ids, layers_of
 from commcc.lint.registry import BY_ID, RULES
 from commcc.lint.settings import Chosen, Layer, Settings
 from commcc.lint.tolerance import Tolerance
@@ -52,7 +53,7 @@ def folder(tmp_path: Path, monkeypatch) -> Path:
 
 def written(folder: Path, text: str, name: str = "lint.yaml") -> Settings:
     (folder / name).write_text(text)
-    return read_settings(str(folder / name))
+    return read_lint_settings(str(folder / name))
 
 
 def test_a_file_says_severities_limits_and_paths(folder):
@@ -174,7 +175,7 @@ def test_the_projects_configuration(folder, monkeypatch):
     assert config is not None and config.lint is not None
     assert config.lint.of("x").options["step-time"].max == 3_000_000
     assert Path(config.lint.baseline or "") == folder / "sub" / "b.yaml"
-    assert read_settings("../commcc.yaml").of("x").options["step-time"].max == 3_000_000
+    assert read_lint_settings("../commcc.yaml").of("x").options["step-time"].max == 3_000_000
 
 
 def test_toml_says_the_same(folder):
@@ -276,4 +277,4 @@ def test_no_text_makes_anything_but_settings_or_an_input_error(text):
         path = Path(folder) / "l.yaml"
         path.write_text(text)
         with suppress(CommccError):
-            read_settings(str(path)).of("x")
+            read_lint_settings(str(path)).of("x")

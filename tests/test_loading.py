@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from commcc.errors import InputError, OutputError
+from commcc.base.errors import InputError, OutputError
 from commcc.serialization import default_output, list_graphs, load, save, saving, sources, split_spec
 
 if TYPE_CHECKING:
     import io
 
-    from commcc.program import Program
+    from commcc.graph.program import Program
 
 DATA = Path(__file__).parent / "data" / "containers"
 LOG = DATA / "torch_logs_rank0.txt.gz"

@@ -10,9 +10,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from commcc.index import build_index
-from commcc.memory import live_bytes
-from commcc.program import ProcessGroup
+from commcc.graph.index import build_index
+from commcc.graph.memory import live_bytes
+from commcc.graph.program import ProcessGroup
 from tests.index_maker import Shape, random_maker, random_order
 from tests.memory_graphs import RESIZE, random_memory_program, real_live_bytes
 from tests.random_graphs import GraphBuilder, aten, c10d, getitem, random_program

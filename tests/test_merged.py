@@ -12,17 +12,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from commcc.apply import apply_plan
-from commcc.collectives import identify
-from commcc.cost import load_model
-from commcc.cost.model import DeviceSource
-from commcc.index import build_index
-from commcc.memory import live_bytes
+from commcc.graph.collectives import identify
+from commcc.graph.index import build_index
+from commcc.graph.memory import live_bytes
 from commcc.passes.bucket import Bucket
 from commcc.passes.options import parse_pipeline
 from commcc.schedule import Limits, Problem, search
 from commcc.schedule.merged import merge
 from commcc.serialization import load
-from commcc.simulate import Simulator
+from commcc.timing.cost import load_model
+from commcc.timing.cost.model import DeviceSource
+from commcc.timing.simulate import Simulator
 from tests.random_graphs import GraphBuilder, aten, random_program
 
 RELAXED = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from commcc.errors import OptionError
-from commcc.index import build_index
-from commcc.passes.mergeorder import MergeOrder
+from commcc.base.errors import OptionError
+from commcc.graph.index import build_index
+from commcc.planning.mergeorder import MergeOrder
 from tests.index_maker import IndexMaker, Shape, random_maker
 from tests.random_graphs import random_program
 

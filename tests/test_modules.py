@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commcc.blocks import Item, find_blocks, find_rest
-from commcc.collectives import identify
-from commcc.index import build_index
-from commcc.modules import Entry, Matcher, entries_of, parents, syntax_problems
-from commcc.passes.contraction import cycles
+from commcc.graph.blocks import Item, find_blocks, find_rest
+from commcc.graph.collectives import identify
+from commcc.graph.index import build_index
+from commcc.graph.modules import Entry, Matcher, entries_of, parents, syntax_problems
+from commcc.graph.repeats import labels
 from commcc.plan import Before
-from commcc.repeats import labels
+from commcc.planning.contraction import cycles
 from tests.index_maker import IndexMaker
 from tests.random_graphs import GraphBuilder, aten
 

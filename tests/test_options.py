@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commcc.errors import OptionError
+from commcc.base.errors import OptionError
 from commcc.passes import registry
 from commcc.passes.bucket import Bucket
 from commcc.passes.options import build, parse_pipeline, to_text

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commcc.cost import load_model
-from commcc.index.graph import GroupEntry
-from commcc.memory import live_bytes
-from commcc.predict import Prediction
+from commcc.graph.index.graph import GroupEntry
+from commcc.graph.memory import live_bytes
 from commcc.report.perfetto import Track, microseconds, write_trace
 from commcc.report.perfetto_slices import TAIL
 from commcc.serialization import load
-from commcc.simulate import Simulator, lower_bound
-from commcc.snapshot import Snapshot, take
+from commcc.timing.cost import load_model
+from commcc.timing.predict import Prediction
+from commcc.timing.simulate import Simulator, lower_bound
+from commcc.timing.snapshot import Snapshot, take
 from tests.index_maker import IndexMaker, Shape, random_costs, random_maker, random_order
 from tests.trace_checker import Trace, inside, read_trace
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commcc.errors import CommccError, InputError, OptionError
+from commcc.base.errors import CommccError, InputError, OptionError
 from commcc.passes import registry
 from commcc.passes.bucket import Bucket
 from commcc.passes.options import parse_pipeline
 from commcc.passes.reorder import Reorder
 from commcc.passes.tag import Tag
-from commcc.pipelines import PRESETS, from_preset, pipeline_text, pipeline_yaml, preset_names, read_pipeline
+from commcc.run.forms import PRESETS, from_preset, pipeline_text, pipeline_yaml, preset_names, read_pipeline
 
 if TYPE_CHECKING:
     from pathlib import Path

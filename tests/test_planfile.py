@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commcc.cost import load_model
-from commcc.errors import InputError, InternalError
-from commcc.index import build_index
+from commcc.base.errors import InputError, InternalError
+from commcc.base.terms import Kind, Role
+from commcc.graph.index import build_index
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import Rules, run
 from commcc.plan import Bucket, ControlEdge, Node, Plan, TagEntry
-from commcc.planfile import moves, plan_text, read_plans
-from commcc.planfile.fields import encode_fields, hints_of, mark_of
-from commcc.terms import Kind, Role
+from commcc.run.pipeline import Rules, run
+from commcc.run.planfile import moves, plan_text, read_plans
+from commcc.run.planfile.fields import encode_fields, hints_of, mark_of
+from commcc.timing.cost import load_model
 from tests.random_graphs import random_program
 from tests.test_cli_run import improved
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from commcc.cost import load_model
-from commcc.index import build_index
-from commcc.kernels import Work
-from commcc.memory import live_bytes
-from commcc.predict import Prediction, milliseconds, predict
+from commcc.graph.index import build_index
+from commcc.graph.memory import live_bytes
+from commcc.graph.ops.kernels import Work
 from commcc.serialization import load
-from commcc.simulate import Simulator, lower_bound
-from commcc.simulate.breakdown import COMPUTE, Family, Stream, families, family_of, streams
+from commcc.timing.cost import load_model
+from commcc.timing.predict import Prediction, milliseconds, predict
+from commcc.timing.simulate import Simulator, lower_bound
+from commcc.timing.simulate.breakdown import COMPUTE, Family, Stream, families, family_of, streams
 from tests.index_maker import IndexMaker, Shape, random_costs, random_maker
 
 SAMPLES = Path(__file__).parents[1] / "sample_graphs"

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from commcc.cost import load_model
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import run
-from commcc.pipelines import PRESETS
-from commcc.planfile import plan_text, read_plans
+from commcc.run.forms import PRESETS
+from commcc.run.pipeline import run
+from commcc.run.planfile import plan_text, read_plans
 from commcc.serialization import load, save
+from commcc.timing.cost import load_model
 from tests.test_real_ranks import sample
 
 #: Presets, and a pipeline of the passes that are in none of them.

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commcc.cost import load_model
-from commcc.cost.interpolate import Curve, size_text
-from commcc.cost.profiles import ProfileSource, load_profile
-from commcc.cost.profiles.measured import CollectiveKey, Occurrence, OpKey, Pool, median
-from commcc.cost.profiles.profile_yaml import profile_text
-from commcc.cost.types import Operation, Price, Transfer
-from commcc.errors import InputError
-from commcc.index import Tensor, build_index
+from commcc.base.errors import InputError
+from commcc.base.terms import Kind
+from commcc.graph.index import Tensor, build_index
 from commcc.serialization import load
-from commcc.terms import Kind
+from commcc.timing.cost import load_model
+from commcc.timing.cost.interpolate import Curve, size_text
+from commcc.timing.cost.profiles import ProfileSource, load_profile
+from commcc.timing.cost.profiles.measured import CollectiveKey, Occurrence, OpKey, Pool, median
+from commcc.timing.cost.profiles.profile_yaml import profile_text
+from commcc.timing.cost.types import Operation, Price, Transfer
 from tests.trace_files import TraceFile, gpu_trace
 
 SAMPLES = Path(__file__).parents[1] / "sample_graphs"

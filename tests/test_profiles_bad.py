@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commcc.cost.profiles import json_stream, load_profile
-from commcc.cost.profiles.attribution import op_times
-from commcc.cost.profiles.trace import read_trace
-from commcc.errors import InputError
+from commcc.base.errors import InputError
+from commcc.timing.cost.profiles import json_stream, load_profile
+from commcc.timing.cost.profiles.attribution import op_times
+from commcc.timing.cost.profiles.trace import read_trace
 from tests.trace_files import F32, gpu_trace
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule, tensorboard_trace_handler
 
-from commcc.cost.profiles import ProfileSource, load_profile
-from commcc.cost.profiles.measured import CollectiveKey, OpKey
-from commcc.cost.profiles.trace import read_trace
-from commcc.cost.types import Operation
-from commcc.index import Tensor
-from commcc.terms import Kind
+from commcc.base.terms import Kind
+from commcc.graph.index import Tensor
+from commcc.timing.cost.profiles import ProfileSource, load_profile
+from commcc.timing.cost.profiles.measured import CollectiveKey, OpKey
+from commcc.timing.cost.profiles.trace import read_trace
+from commcc.timing.cost.types import Operation
 from tests.trace_files import BF16, F32, TraceFile, gpu_trace, record_rank
 
 GLOO = Path(__file__).parent / "data" / "profiles" / "gloo"

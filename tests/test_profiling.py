@@ -9,20 +9,20 @@ import sys
 import pytest
 import torch
 
+from commcc.base.errors import InputError
 from commcc.cli.main import run
-from commcc.cost import load_model
-from commcc.cost.operations import free_calls, operations
-from commcc.errors import InputError
-from commcc.predict import predict
-from commcc.replay import profiling
-from commcc.replay.bench import Benchmark, GraphTimes, RankTimes
-from commcc.replay.bench_set import BenchSettings, make_set
-from commcc.replay.costing import model_text, with_settings
-from commcc.replay.demo import demo_pair
-from commcc.replay.node_times import NodeTimes
+from commcc.replay.bench import profiling
+from commcc.replay.bench.benchmark import Benchmark, GraphTimes, RankTimes
+from commcc.replay.bench.cost_choice import model_text, with_settings
+from commcc.replay.bench.demo import demo_pair
+from commcc.replay.bench.graph_set import BenchSettings, make_set
+from commcc.replay.bench.node_times import NodeTimes
 from commcc.report import benching
 from commcc.report import profiling as profile_report
 from commcc.report.console import make_console
+from commcc.timing.cost import load_model
+from commcc.timing.cost.operations import free_calls, operations
+from commcc.timing.predict import predict
 from tests.test_bench import on_ranks
 from tests.verify_graphs import Graph
 

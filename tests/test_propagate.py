@@ -13,8 +13,8 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from commcc.ops import OpaqueOp
-from commcc.program import Program
+from commcc.graph.ops import OpaqueOp
+from commcc.graph.program import Program
 from commcc.serialization import load, propagate
 from commcc.serialization.fake_ops import Evaluator
 from commcc.serialization.shapes import ShapeContext, format_val, parse_val

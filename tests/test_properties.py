@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from commcc.apply import apply_plan
-from commcc.collectives import identify
-from commcc.errors import InternalError
-from commcc.index import build_index
+from commcc.base.errors import InternalError
+from commcc.graph.collectives import identify
+from commcc.graph.index import build_index
 from commcc.passes.bucket import Bucket
 from commcc.verify import verify
 from tests.corruptions import CORRUPTIONS

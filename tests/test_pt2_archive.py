@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from commcc.serialization.pt2 import read_pt2, write_pt2
+from commcc.serialization.pt2.program import read_pt2, write_pt2
 from tests.pt2_files import MODEL, WEIGHTS, changed, document, refused
 
 CLIMBING = ["../x", "archive/../../x", "/etc/x", "everything\\x", "C:/x", "archive//x", "a/\x01"]

@@ -9,9 +9,9 @@ import zipfile
 import pytest
 import torch
 
-from commcc.errors import InputError
-from commcc.serialization.pt2 import read_pt2
-from commcc.serialization.pt2_code import check_guard, check_tree_spec
+from commcc.base.errors import InputError
+from commcc.serialization.pt2.code import check_guard, check_tree_spec
+from commcc.serialization.pt2.program import read_pt2
 from tests.pt2_files import MODEL, document, refused, with_document
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from commcc.errors import CommccError
-from commcc.serialization.pt2 import read_pt2, write_pt2
+from commcc.base.errors import CommccError
+from commcc.serialization.pt2.program import read_pt2, write_pt2
 from tests.pt2_files import MODEL, changed, document, saved
 from tests.pt2_graphs import GRAPHS, write
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import fx
 
-from commcc.errors import OutputError
-from commcc.ops import is_getitem
-from commcc.serialization.pt2 import read_pt2, write_pt2
+from commcc.base.errors import OutputError
+from commcc.graph.ops import is_getitem
+from commcc.serialization.pt2.program import read_pt2, write_pt2
 from tests.pt2_compare import assert_bitwise, described, differences
 from tests.pt2_models import MAKERS, make
 

@@ -13,8 +13,8 @@ import zlib
 import pytest
 import torch
 
-from commcc.serialization.pt2 import read_pt2, write_pt2
-from commcc.serialization.pt2_pickle import check_tensor_file
+from commcc.serialization.pt2.pickles import check_tensor_file
+from commcc.serialization.pt2.program import read_pt2, write_pt2
 from tests.pt2_files import CONSTANTS, SAMPLES, WEIGHTS, Payload, changed, refused, saved, saved_tensors
 
 

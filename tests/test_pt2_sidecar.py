@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import fx
 
-from commcc.errors import OutputError
-from commcc.program import NodeRecord, Note, ProcessGroup
-from commcc.serialization.fx_text import parse_text, write_text
-from commcc.serialization.pt2 import write_pt2
+from commcc.base.errors import OutputError
+from commcc.graph.program import NodeRecord, Note, ProcessGroup
+from commcc.serialization.fx.text import parse_text, write_text
+from commcc.serialization.pt2.program import write_pt2
 from tests.pt2_compare import assert_bitwise, differences
 from tests.pt2_graphs import GRAPHS, HEAD, RUNNABLE, X, build, read, write
 

@@ -9,7 +9,7 @@ import zipfile
 import pytest
 import torch
 
-from commcc.serialization.pt2 import read_pt2
+from commcc.serialization.pt2.program import read_pt2
 from tests.pt2_graphs import GRAPHS, read, write
 
 

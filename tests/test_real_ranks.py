@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from commcc.ops import collective_of, op_name
+from commcc.graph.ops import collective_of, op_name
 from commcc.passes.bucket import Bucket
 from commcc.passes.tag import Tag
-from commcc.pipeline import run
+from commcc.run.pipeline import run
 from commcc.serialization import load, save
 
 TESTS = Path(__file__).parent

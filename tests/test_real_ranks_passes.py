@@ -7,11 +7,11 @@ import random
 import pytest
 import torch
 
-from commcc.cost import load_model
-from commcc.ops import op_name
+from commcc.graph.ops import op_name
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import run
+from commcc.run.pipeline import run
 from commcc.serialization import load, save
+from commcc.timing.cost import load_model
 from tests.test_dedup import regathered
 from tests.test_real_ranks import job, replay, sample
 

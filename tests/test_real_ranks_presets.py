@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from commcc.cost import load_model
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import run
-from commcc.pipelines import PRESETS
+from commcc.run.forms import PRESETS
+from commcc.run.pipeline import run
 from commcc.serialization import load, save
+from commcc.timing.cost import load_model
 
 from .test_real_ranks import SAMPLES_FOR, job, replay, sample
 

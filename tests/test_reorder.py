@@ -10,16 +10,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from commcc.apply import apply_plan
-from commcc.collectives import identify
-from commcc.cost import load_model
-from commcc.errors import OptionError
-from commcc.index import build_index
-from commcc.memory import live_bytes
+from commcc.base.errors import OptionError
+from commcc.graph.collectives import identify
+from commcc.graph.index import build_index
+from commcc.graph.memory import live_bytes
 from commcc.passes.options import parse_pipeline
 from commcc.passes.reorder import GIB, Reorder
-from commcc.pipeline import run
+from commcc.run.pipeline import run
 from commcc.serialization import load
-from commcc.simulate import Simulator, lower_bound
+from commcc.timing.cost import load_model
+from commcc.timing.simulate import Simulator, lower_bound
 from commcc.verify import verify
 from tests.random_graphs import random_program
 from tests.schedule_graphs import check_order, made_up_costs

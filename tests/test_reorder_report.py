@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from commcc.collectives import identify
-from commcc.cost import load_model
-from commcc.errors import OptionError
-from commcc.index import build_index
-from commcc.memory import live_bytes
+from commcc.base.errors import OptionError
+from commcc.graph.collectives import identify
+from commcc.graph.index import build_index
+from commcc.graph.memory import live_bytes
 from commcc.passes.options import parse_pipeline, to_text
 from commcc.passes.reorder import GIB, Reorder
-from commcc.pipeline import run
+from commcc.run.pipeline import run
 from commcc.serialization import load, save
-from commcc.simulate import Simulator, lower_bound
+from commcc.timing.cost import load_model
+from commcc.timing.simulate import Simulator, lower_bound
 from tests.random_graphs import random_program
 from tests.virtual_ranks import VirtualRanks, random_inputs, same
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from commcc.collectives import identify
-from commcc.errors import InputError
-from commcc.replay.demands import Demands
+from commcc.base.errors import InputError
+from commcc.graph.collectives import identify
+from commcc.replay.input_constraints import Demands
 from commcc.replay.inputs import InputMaker, integers
 from commcc.replay.layout import make_layout
 from commcc.replay.prepare import prepare

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from commcc.collectives import identify
-from commcc.errors import InputError
-from commcc.replay import Settings, verify_numeric
+from commcc.base.errors import InputError
+from commcc.graph.collectives import identify
 from commcc.replay.inputs import InputMaker
 from commcc.replay.kernels import stand_in
 from commcc.replay.layout import Layout
+from commcc.replay.numeric import Settings, verify_numeric
 from commcc.replay.prepare import prepare
 from commcc.replay.virtual import StepError, VirtualRun
 from tests.verify_graphs import Graph

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from commcc.errors import CommccError, OptionError
-from commcc.index import build_index
-from commcc.program import ProcessGroup
-from commcc.replay import make_layout, read_groups
+from commcc.base.errors import CommccError, OptionError
+from commcc.graph.index import build_index
+from commcc.graph.program import ProcessGroup
+from commcc.replay.layout import make_layout, read_groups
 from tests.mesh_groups import parts_by_name
 from tests.step_graphs import sample
 from tests.verify_graphs import Graph

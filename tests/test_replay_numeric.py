@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from commcc.cost import load_model
-from commcc.errors import InputError
-from commcc.ops import op_name
+from commcc.base.errors import InputError
+from commcc.graph.ops import op_name
+from commcc.graph.program import ProcessGroup
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import run
-from commcc.program import ProcessGroup
-from commcc.replay import Settings, verify_numeric
+from commcc.replay.numeric import Settings, verify_numeric
+from commcc.run.pipeline import run
 from commcc.serialization import load
+from commcc.timing.cost import load_model
 from commcc.verify import verify
 from tests import corruptions
 from tests.test_ep_chunk_numbers import cut
@@ -302,8 +302,8 @@ def test_shapes_and_kinds_that_differ():
 
 
 def test_merged_reductions_excuse_rounding_on_real_ranks_only():
-    from commcc.index import build_index
-    from commcc.replay.reasons import Reasons
+    from commcc.graph.index import build_index
+    from commcc.replay.numeric.rounding import Reasons
 
     before, after = (build_index(gradients(merge)) for merge in (None, Graph.merged_scatter))
     outputs = tuple(node for node in after.outputs if node is not None)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from commcc.base.errors import InputError
 from commcc.cli.main import run
-from commcc.errors import InputError
 from commcc.replay import prepare as preparing
-from commcc.replay.bench_set import BenchSettings, make_set
+from commcc.replay.bench.graph_set import BenchSettings, make_set
 from commcc.replay.place import CpuPlace, CudaPlace, make_place
 from commcc.replay.prepare import Homes, prepare
 from commcc.replay.serial import RankRun

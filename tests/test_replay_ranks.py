@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from commcc.errors import CommccError, InputError
-from commcc.program import ProcessGroup
-from commcc.replay import Settings, verify_numeric
+from commcc.base.errors import CommccError, InputError
+from commcc.graph.program import ProcessGroup
+from commcc.replay.numeric import Settings, verify_numeric
 from commcc.replay.ranks.launch import RanksError, run_ranks
 from commcc.replay.ranks.machines import Machines
 from commcc.replay.ranks.worker import read_settings, settings_text

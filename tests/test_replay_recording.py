@@ -9,16 +9,16 @@ import json
 import pytest
 import torch
 
-from commcc.cost import load_model
-from commcc.predict import predict
-from commcc.replay.bench_set import BenchSettings, make_set
-from commcc.replay.demo import demo_pair
-from commcc.replay.forecast import Beside, forecast
-from commcc.replay.node_times import NodeTimes, RankNodes, gather_times, medians
+from commcc.base.terms import Kind
+from commcc.replay.bench.demo import demo_pair
+from commcc.replay.bench.forecast import Beside, forecast
+from commcc.replay.bench.graph_set import BenchSettings, make_set
+from commcc.replay.bench.node_times import NodeTimes, RankNodes, gather_times, medians
+from commcc.replay.bench.recording import NodeRun, marked, read_runs, record
 from commcc.replay.place import CpuPlace
-from commcc.replay.recording import NodeRun, marked, read_runs, record
 from commcc.replay.serial import RankRun
-from commcc.terms import Kind
+from commcc.timing.cost import load_model
+from commcc.timing.predict import predict
 from tests.verify_graphs import Graph
 
 aten = torch.ops.aten

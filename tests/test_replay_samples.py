@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from commcc.cost import load_model
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import run
-from commcc.pipelines import PRESETS
+from commcc.run.forms import PRESETS
+from commcc.run.pipeline import run
+from commcc.timing.cost import load_model
 from tests.corruptions import CORRUPTIONS
 from tests.random_graphs import random_program
 from tests.test_replay_numeric import MERGED, SAMPLES, SMALL, numeric, rewritten, sample

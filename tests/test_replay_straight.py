@@ -9,8 +9,8 @@ import weakref
 import pytest
 import torch
 
+from commcc.replay.codegen import StraightLine
 from commcc.replay.prepare import prepare
-from commcc.replay.straight import StraightLine
 from commcc.replay.values import leaves
 from commcc.replay.virtual import StepError
 from tests.test_replay_numeric import sample

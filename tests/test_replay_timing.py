@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commcc.replay.timing import FASTER, SAME, SLOWER, compare_times, slowest, spread
+from commcc.replay.bench.statistics import FASTER, SAME, SLOWER, compare_times, slowest, spread
 
 TIMES = st.lists(st.tuples(st.integers(1, 10**6), st.integers(1, 10**6)), min_size=1, max_size=40)
 

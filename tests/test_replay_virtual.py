@@ -8,17 +8,17 @@ import weakref
 import pytest
 import torch
 
-from commcc.collectives import identify
-from commcc.cost import load_model
-from commcc.errors import InputError
-from commcc.ops import is_wait
+from commcc.base.errors import InputError
+from commcc.graph.collectives import identify
+from commcc.graph.ops import is_wait
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import run as rewrite
 from commcc.replay.inputs import InputMaker
 from commcc.replay.layout import Layout, make_layout
 from commcc.replay.prepare import prepare
 from commcc.replay.values import bits_equal, poison
 from commcc.replay.virtual import StepError, VirtualRun
+from commcc.run.pipeline import run as rewrite
+from commcc.timing.cost import load_model
 from tests.mesh_groups import parts_by_name
 from tests.step_graphs import on_cpu, sample
 from tests.verify_graphs import Graph

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from commcc.memory import live_bytes
-from commcc.predict import Prediction
+from commcc.graph.memory import live_bytes
 from commcc.report import simulation_html
 from commcc.report.simulation_data import FAMILIES, side
 from commcc.report.simulation_html import write_html
 from commcc.report.simulation_slack import slack
-from commcc.simulate import Simulator, lower_bound
+from commcc.timing.predict import Prediction
+from commcc.timing.simulate import Simulator, lower_bound
 from tests.index_maker import IndexMaker, Shape, random_maker
 from tests.report_pages import HARMFUL, data_of, data_text, harmful_side, page, predicted, sides
 
@@ -216,7 +216,7 @@ def test_a_graph_without_collectives():
     make = IndexMaker()
     make.op(3, make.input(8), size=4)
     index, prediction = of_maker(make)
-    from commcc.collectives import Identification
+    from commcc.graph.collectives import Identification
 
     made = side(index, Identification((), (), None), prediction, "graph")
     assert data_of(page([made]))["sides"][0]["metrics"]["hidden_share"] is None

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from commcc.collectives import Identification
-from commcc.memory import live_bytes
-from commcc.predict import Prediction
+from commcc.graph.collectives import Identification
+from commcc.graph.memory import live_bytes
 from commcc.report.simulation_data import FAMILIES, side
-from commcc.simulate import Simulator, lower_bound
+from commcc.timing.predict import Prediction
+from commcc.timing.simulate import Simulator, lower_bound
 from tests.index_maker import IndexMaker
 from tests.page_driver import (
     LARGE,

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from commcc.collectives import identify
-from commcc.cost import load_model
-from commcc.index import build_index
+from commcc.graph.collectives import identify
+from commcc.graph.index import build_index
+from commcc.graph.program import META_KEY, NodeRecord
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import run
-from commcc.program import META_KEY, NodeRecord
+from commcc.run.pipeline import run
 from commcc.serialization import load
+from commcc.timing.cost import load_model
 from tests.random_graphs import GraphBuilder, getitem
 
 aten = torch.ops.aten

@@ -7,10 +7,10 @@ from math import prod
 
 import pytest
 
-from commcc.cost.devices import load_device
-from commcc.cost.roofline import family, operation_price
-from commcc.cost.types import Operation, Price
-from commcc.index import Tensor
+from commcc.graph.index import Tensor
+from commcc.timing.cost.devices import load_device
+from commcc.timing.cost.roofline import family, operation_price
+from commcc.timing.cost.types import Operation, Price
 
 H100 = load_device("h100")
 SIZES = {"bfloat16": 2, "float32": 4, "float64": 8, "int64": 8, "float8_e4m3fn": 1, "complex64": 8}

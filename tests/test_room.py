@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from commcc.base.terms import Kind
 from commcc.passes.budget import GIB, budget_bytes
-from commcc.passes.room import Room
-from commcc.terms import Kind
+from commcc.planning.headroom import Room
 from tests.index_maker import IndexMaker
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from commcc.program import META_KEY
+from commcc.graph.program import META_KEY
 from commcc.serialization import load, save
 
 FOLDER = Path(__file__).parent.parent / "sample_graphs"

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from commcc.base.errors import OptionError
 from commcc.capture.recipes import RECIPES
 from commcc.capture.samples import KEPT, choose, main
-from commcc.errors import OptionError
-from commcc.ops import collective_of, is_wait, op_name
+from commcc.graph.ops import collective_of, is_wait, op_name
 from commcc.serialization import load
 
 FOLDER = Path(__file__).parents[1] / "sample_graphs"

@@ -15,16 +15,16 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from commcc.cost import load_model
-from commcc.index import build_index
-from commcc.memory import MemoryModel, live_bytes
-from commcc.metrics import longest_run
+from commcc.base.terms import Kind
+from commcc.graph.index import build_index
+from commcc.graph.memory import MemoryModel, live_bytes
+from commcc.graph.metrics import longest_run
 from commcc.schedule import Limits, Problem, search
 from commcc.schedule.judge import judge, late
 from commcc.schedule.scheduler import Policy, schedule
 from commcc.serialization import load
-from commcc.simulate import Simulator
-from commcc.terms import Kind
+from commcc.timing.cost import load_model
+from commcc.timing.simulate import Simulator
 from tests import plain_scheduler
 from tests.index_maker import IndexMaker, random_order
 from tests.plain_live import LiveCurve

@@ -10,10 +10,10 @@ from statistics import mean
 
 import pytest
 
-from commcc.memory import MemoryModel, live_bytes
+from commcc.graph.memory import MemoryModel, live_bytes
 from commcc.passes.reorder import Reorder
 from commcc.schedule import Limits, Problem, search
-from commcc.simulate import Simulator
+from commcc.timing.simulate import Simulator
 from tests.brute_force import all_orders, optimum
 from tests.index_maker import Shape, layered_maker, random_maker
 from tests.oracle import solve

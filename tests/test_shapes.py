@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commcc.errors import InputError
-from commcc.serialization.fx_symbols import parse_expression, stable_text, type_of
+from commcc.base.errors import InputError
+from commcc.serialization.fx.symbols import parse_expression, stable_text, type_of
 from commcc.serialization.shapes import (
     ShapeContext,
     SymbolInfo,

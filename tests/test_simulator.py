@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from commcc.simulate import Simulator, Span
-from commcc.simulate.simulator import in_flight_bytes
+from commcc.timing.simulate import Simulator, Span
+from commcc.timing.simulate.simulator import in_flight_bytes
 from tests.index_maker import IndexMaker, Shape, random_costs, random_maker, random_order
 from tests.slow_simulator import SlowSimulator
 

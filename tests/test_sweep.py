@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commcc.cost import load_model
-from commcc.errors import OptionError
+from commcc.base.errors import OptionError
 from commcc.passes.options import parse_pipeline
 from commcc.passes.reorder import Reorder
-from commcc.pipelines import pipeline_text, read_pipeline
 from commcc.report.sweep_html import write_html
-from commcc.sweep import Task, make_grid, running, sweep
-from commcc.sweep.outcome import pareto
+from commcc.run.forms import pipeline_text, read_pipeline
+from commcc.run.sweep import Task, make_grid, running, sweep
+from commcc.run.sweep.outcome import pareto
+from commcc.timing.cost import load_model
 from tests.page_driver import needs_browser, text_of
 from tests.test_cli_commands import FSDP, document, files, ok, output, refused
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commcc.cost.topology import Placement, lanes, placement
-from commcc.index.graph import GroupEntry
+from commcc.graph.index.graph import GroupEntry
+from commcc.timing.cost.topology import Placement, lanes, placement
 
 
 @pytest.mark.parametrize(

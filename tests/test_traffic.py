@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from commcc.cost.operations import operations
-from commcc.index import build_index
+from commcc.graph.index import build_index
 from commcc.serialization import load
+from commcc.timing.cost.operations import operations
 from tests.cost_graphs import Graph, N, T
 from tests.random_graphs import aten
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from commcc.ops import OpaqueOp
-from commcc.program import ProcessGroup
+from commcc.graph.ops import OpaqueOp
+from commcc.graph.program import ProcessGroup
 from commcc.verify import verify
 from tests.verify_graphs import (
     WORLD,

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import fx
 
-from commcc.program import Program
+from commcc.graph.program import Program
 from commcc.verify import verify
 from tests.verify_graphs import Graph, aten, c10d, texts
 from tests.virtual_ranks import VirtualRanks, random_inputs, same

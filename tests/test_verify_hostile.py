@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import fx
 
-from commcc.collective_table import COLLECTIVES
-from commcc.ops import OpaqueOp
-from commcc.program import Program
+from commcc.graph.ops import OpaqueOp
+from commcc.graph.ops.collective_table import COLLECTIVES
+from commcc.graph.program import Program
 from commcc.verify import verify
 from commcc.verify.views import _OPS
 from tests.verify_graphs import Graph, aten, c10d

@@ -7,7 +7,7 @@ import random
 import torch
 from torch import fx
 
-from commcc.program import Program
+from commcc.graph.program import Program
 from commcc.verify import verify
 from tests.verify_graphs import Graph, aten
 

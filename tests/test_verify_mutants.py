@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import pytest
 
-from commcc.cost.model import load_model
 from commcc.passes.options import parse_pipeline
-from commcc.pipeline import run
+from commcc.run.pipeline import run
+from commcc.timing.cost.model import load_model
 from commcc.verify import verify
 from tests.corruptions import copied
 from tests.step_graphs import sample

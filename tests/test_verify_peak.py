@@ -67,9 +67,9 @@ def test_what_is_no_budget(files, capsys, text):
 
 
 def test_reordering_keeps_its_budget():
-    from commcc.cost.model import load_model
     from commcc.passes.options import parse_pipeline
-    from commcc.pipeline import run
+    from commcc.run.pipeline import run
+    from commcc.timing.cost.model import load_model
 
     before = sample("tiny_llama_fsdp2_bw")
     after = run(before, parse_pipeline("bucket,reorder{memory_budget=own}"), model=load_model("h100")).program

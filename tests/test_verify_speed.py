@@ -10,7 +10,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from commcc.program import Program
+from commcc.graph.program import Program
 from commcc.verify import verify
 from tests.verify_graphs import Graph, aten, c10d
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import fx
 
-from commcc.ops import OpaqueOp
+from commcc.graph.ops import OpaqueOp
 from commcc.verify import verify
 from tests.verify_graphs import WORLD, Graph, aten, c10d, differs, proved, rules
 

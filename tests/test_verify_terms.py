@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import fx
 
-from commcc.ops import OpaqueOp
+from commcc.graph.ops import OpaqueOp
 from commcc.verify import verify
 from commcc.verify.arguments import bind, key_of, path_of
 from commcc.verify.sizes import Undecidable, apply_function, from_expression, variable
@@ -222,7 +222,7 @@ def nested(depth):
 
 
 def test_subgraphs_that_are_too_deep_are_a_gap():
-    from commcc.program import Program
+    from commcc.graph.program import Program
 
     first, second = (nested(20) for _ in range(2))
     shallow = [nested(3) for _ in range(2)]

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 import torch
 
-from commcc.ops import collective_of, op_name
+from commcc.graph.ops import collective_of, op_name
 from commcc.serialization import load, save
 from commcc.verify import verify
 from commcc.verify.elements import widens

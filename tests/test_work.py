@@ -11,10 +11,10 @@ import torch
 from torch._inductor import inductor_prims  # noqa: F401  registers resize_storage_bytes_
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from commcc.index import build_index
-from commcc.index.work import copies, viewable
-from commcc.kernels import Work, may_copy, resized_to, work_of
-from commcc.ops import OpaqueOp
+from commcc.graph.index import build_index
+from commcc.graph.index.work import copies, viewable
+from commcc.graph.ops import OpaqueOp
+from commcc.graph.ops.kernels import Work, may_copy, resized_to, work_of
 from tests.random_graphs import GraphBuilder, aten, c10d, getitem
 
 # How an op runs

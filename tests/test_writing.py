@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from commcc.errors import OutputError
-from commcc.files import replace_file, same_file
+from commcc.base.errors import OutputError
+from commcc.base.files import replace_file, same_file
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 OLD, NEW = b"old" * 1000, b"new" * 5000

@@ -7,9 +7,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commcc.cost.yaml_file import parse_yaml
-from commcc.planfile.decoding import to_json
-from commcc.yaml_text import WIDTH, dump, scalar
+from commcc.base.yaml_file import parse_yaml
+from commcc.base.yaml_text import WIDTH, dump, scalar
+from commcc.run.planfile.decoding import to_json
 
 TEXTS = st.one_of(
     st.text(max_size=30),

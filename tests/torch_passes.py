@@ -23,7 +23,7 @@ from commcc.capture.importing import from_graph_module
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from commcc.program import Program
+    from commcc.graph.program import Program
 
 MANY = 1000.0
 

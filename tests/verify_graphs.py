@@ -13,7 +13,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from commcc.program import Program
+from commcc.graph.program import Program
 from commcc.verify import Verdict, verify
 
 aten = torch.ops.aten

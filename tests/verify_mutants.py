@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx.node import map_arg
 
-from commcc.ops import aliasing, collective_of, is_assertion, is_wait, op_name
+from commcc.graph.ops import aliasing, collective_of, is_assertion, is_wait, op_name
 from commcc.verify.work import live_nodes
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ with atheris.instrument_imports(include=["commcc.serialization"]):
     # Readers are imported when they are needed; too late to be instrumented.
     for _module in pkgutil.iter_modules(commcc.serialization.__path__, "commcc.serialization."):
         importlib.import_module(_module.name)
-    from commcc.errors import CommccError
+    from commcc.base.errors import CommccError
     from commcc.serialization import load, save
 
 SMALL = """\

@@ -22,16 +22,16 @@ from commcc.apply.labels import label_waits
 from commcc.apply.order import arrange, check_host_copies, in_order
 from commcc.apply.regroup import new_table, rename_groups
 from commcc.apply.remove import drop_metadata, removed, without
-from commcc.collection import no_collection
-from commcc.errors import InternalError
-from commcc.program import META_KEY, NodeRecord, record_of
+from commcc.base.errors import InternalError
+from commcc.base.gc_pause import no_collection
+from commcc.graph.program import META_KEY, NodeRecord, record_of
 
 if TYPE_CHECKING:
     from torch import fx
 
-    from commcc.index import GraphIndex
+    from commcc.graph.index import GraphIndex
+    from commcc.graph.program import Program
     from commcc.plan import Plan
-    from commcc.program import Program
 
 __all__ = ["apply_plan"]
 

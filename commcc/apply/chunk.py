@@ -21,21 +21,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from commcc import ops
 from commcc.apply.chunk_values import ChunkValues
 from commcc.apply.fakes import contiguous_strides
-from commcc.ep.annotations import Mark, marked
+from commcc.base.errors import InternalError
 from commcc.ep.chunk.lab import resized_arguments
 from commcc.ep.chunk.resize import Resized
-from commcc.errors import InternalError
-from commcc.program import copy_node
+from commcc.graph import ops
+from commcc.graph.annotations import Mark, marked
+from commcc.graph.program import copy_node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from commcc.index import GraphIndex
+    from commcc.graph.index import GraphIndex
+    from commcc.graph.program import Program
     from commcc.plan import ChunkedRegion, Join, Plan
-    from commcc.program import Program
 
 _BOUNDARY_KEYS = ("stack_trace", "seq_nr", "nn_module_stack", "fwd_nn_module_stack")
 

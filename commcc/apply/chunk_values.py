@@ -12,10 +12,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from commcc import ops
 from commcc.apply.fakes import contiguous_strides
 from commcc.ep.chunk.grid import Grid
 from commcc.ep.chunk.lab import Lab, scaled_up, symbol_ranges
+from commcc.graph import ops
 from commcc.serialization.shapes import ShapeContext
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     import sympy
     from torch import fx
 
+    from commcc.base.terms import Json
     from commcc.ep.chunk.resize import Resized
+    from commcc.graph.program import Program
     from commcc.plan import ChunkedRegion
-    from commcc.program import Program
-    from commcc.terms import Json
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 

@@ -17,15 +17,15 @@ import torch
 from torch import fx
 
 from commcc.apply.control import with_modules
+from commcc.base.errors import InternalError
 from commcc.ep.concrete import HINTS, Sizes, holds, is_guard, only_sizes, symbols_of, told
-from commcc.errors import InternalError
-from commcc.program import copy_node
+from commcc.graph.program import copy_node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from commcc.base.terms import Json
     from commcc.plan import FixedSize
-    from commcc.terms import Json
 
 #: Key of the header: what was fixed, by symbol.
 FIXED = "fixed"

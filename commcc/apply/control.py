@@ -18,14 +18,14 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from commcc.errors import InternalError
-from commcc.program import META_KEY
+from commcc.base.errors import InternalError
+from commcc.graph.program import META_KEY
 from commcc.serialization.targets import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from commcc.index import GraphIndex
+    from commcc.graph.index import GraphIndex
     from commcc.plan import Plan
 
 

@@ -8,13 +8,13 @@ from torch import fx
 
 from commcc.apply.merge import MERGERS, Builder
 from commcc.apply.order import LAUNCH, NODE, WAIT, Unit
-from commcc.program import copy_node
+from commcc.graph.program import copy_node
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from commcc.apply.merge import Merger
-    from commcc.index import GraphIndex
+    from commcc.graph.index import GraphIndex
     from commcc.plan import Bucket
 
 

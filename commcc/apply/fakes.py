@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from commcc.errors import GraphError
+from commcc.base.errors import GraphError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commcc.errors import InternalError
+from commcc.base.errors import InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import fx
 
-    from commcc.index import GraphIndex
+    from commcc.graph.index import GraphIndex
     from commcc.plan import Plan
 
 

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commcc.ep.annotations import EXCHANGE, EXCHANGE_WAIT, EXCHANGES
-from commcc.errors import InternalError
+from commcc.base.errors import InternalError
+from commcc.graph.annotations import EXCHANGE, EXCHANGE_WAIT, EXCHANGES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import fx
 
-    from commcc.index import GraphIndex
+    from commcc.graph.index import GraphIndex
     from commcc.plan import Plan
 
 

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from commcc import ops
 from commcc.apply.fakes import contiguous_strides, fake_like, reshaped
-from commcc.errors import GraphError
-from commcc.program import META_KEY, NodeRecord, record_of
-from commcc.terms import Kind
+from commcc.base.errors import GraphError
+from commcc.base.terms import Kind
+from commcc.graph import ops
+from commcc.graph.program import META_KEY, NodeRecord, record_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,15 +24,15 @@ from torch import fx
 from torch.utils._pytree import tree_map_only
 
 from commcc.apply.fakes import contiguous_strides, fake_like
-from commcc.errors import InternalError, OptionError
-from commcc.program import META_KEY, copy_node
+from commcc.base.errors import InternalError, OptionError
+from commcc.graph.program import META_KEY, copy_node
 from commcc.serialization.propagate import context_of
 from commcc.serialization.targets import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from commcc.program import Program
+    from commcc.graph.program import Program
 
 GATHER = "torch.ops.symm_mem.fused_all_gather_matmul.default"
 SCATTER = "torch.ops.symm_mem.fused_matmul_reduce_scatter.default"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from commcc import ops
+from commcc.graph import ops
 
 if TYPE_CHECKING:
     from torch import fx

@@ -13,13 +13,13 @@ import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from commcc.errors import InternalError
-from commcc.index.host import early_reads
+from commcc.base.errors import InternalError
+from commcc.graph.index.host import early_reads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from commcc.index import GraphIndex
+    from commcc.graph.index import GraphIndex
     from commcc.plan import Bucket, Plan
 
 NODE, LAUNCH, WAIT, RESULT = range(4)

@@ -8,16 +8,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from commcc import ops
-from commcc.errors import InternalError
-from commcc.program import ProcessGroup
+from commcc.base.errors import InternalError
+from commcc.graph import ops
+from commcc.graph.program import ProcessGroup
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import fx
 
-    from commcc.index import GraphIndex
+    from commcc.graph.index import GraphIndex
     from commcc.plan import Plan
 
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from torch import fx
 
-from commcc.errors import InternalError
-from commcc.program import META_KEY, copy_node
+from commcc.base.errors import InternalError
+from commcc.graph.program import META_KEY, copy_node
 
 if TYPE_CHECKING:
-    from commcc.index import GraphIndex
+    from commcc.graph.index import GraphIndex
     from commcc.plan import Plan
 
 

@@ -29,17 +29,17 @@ from commcc.capture.sharding import Placing, Sharding, shard_parameters
 from commcc.capture.tracing import TraceOptions, trace
 from commcc.capture.unsharding import Precision
 from commcc.capture.world import Layout, World, fake_world
-from commcc.index.hints import SizeHints
-from commcc.index.modules import module_path
-from commcc.serialization.fx_context import symbols_in
+from commcc.graph.index.hints import SizeHints
+from commcc.graph.index.modules import module_path
+from commcc.serialization.fx.context import symbols_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from torch import Tensor, fx, nn
 
-    from commcc.program import Program
-    from commcc.terms import Json
+    from commcc.base.terms import Json
+    from commcc.graph.program import Program
 
 
 def _unsharded(_path: str) -> Placing:
@@ -135,7 +135,7 @@ def _annotate_modules(graph: fx.Graph) -> None:
 
 
 def _used(graph_module: fx.GraphModule, groups: dict[str, Any]) -> dict[str, Any]:
-    from commcc.serialization.fx_groups import with_used_groups
+    from commcc.serialization.fx.groups import with_used_groups
 
     names = with_used_groups(graph_module.graph, {})
     return {name: group for name, group in groups.items() if name in names}

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.node import map_aggregate
 from torch.utils._pytree import tree_any, tree_map
 
-from commcc.ops import op_name
+from commcc.graph.ops import op_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

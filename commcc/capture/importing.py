@@ -21,9 +21,9 @@ from torch import fx
 from torch._ops import OperatorBase, OpOverloadPacket
 from torch.utils._pytree import tree_map
 
-from commcc.errors import InputError, OutputError
-from commcc.program import META_KEY, NodeRecord, Note, ProcessGroup, Program
-from commcc.serialization.fx_groups import with_used_groups
+from commcc.base.errors import InputError, OutputError
+from commcc.graph.program import META_KEY, NodeRecord, Note, ProcessGroup, Program
+from commcc.serialization.fx.groups import with_used_groups
 from commcc.serialization.metadata import DERIVED_KEYS, TRACER_KEYS, decode_json, encode_json, is_lost
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from torch.export import ExportedProgram
 
-    from commcc.terms import Json
+    from commcc.base.terms import Json
 
 _MODULE_STACKS = ("nn_module_stack", "fwd_nn_module_stack")
 _SCALARS = (bool, int, float, str, type(None))
@@ -71,7 +71,7 @@ def from_exported_program(exported: ExportedProgram, archive: Path | None = None
         torch.export.save(exported, archive)
     except refusals as error:
         raise OutputError(f"torch.export.save refuses the program: {error}", where=str(archive)) from error
-    from commcc.serialization.pt2 import read_pt2
+    from commcc.serialization.pt2.program import read_pt2
 
     return read_pt2(archive)
 
@@ -122,7 +122,7 @@ def _translated(node: fx.Node, mapping: dict[fx.Node, fx.Node]) -> tuple[Any, An
 
 
 def plain_metadata(node: fx.Node, dropped: dict[str, str]) -> dict[str, Any]:
-    """Metadata of ``node`` as :mod:`commcc.program` promises it; lost keys go to ``dropped`` with the node's name."""
+    """Metadata of ``node`` as :mod:`commcc.graph.program` promises it; lost keys go to ``dropped``, with its name."""
     plain: dict[str, Any] = {}
     for key, value in node.meta.items():
         if key in DERIVED_KEYS | TRACER_KEYS or (value is None and key != "val"):

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from torch.utils.checkpoint import CheckpointPolicy
 
 from commcc.capture.tracing import parameter_gathers
-from commcc.index.modules import module_path
-from commcc.ops import aliasing, op_name
+from commcc.graph.index.modules import module_path
+from commcc.graph.ops import aliasing, op_name
 
 if TYPE_CHECKING:
     from torch import fx

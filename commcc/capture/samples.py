@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commcc.errors import CommccError, OptionError
+from commcc.base.errors import CommccError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

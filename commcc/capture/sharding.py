@@ -22,8 +22,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.nn.utils import parametrize
 
+from commcc.base.errors import OptionError
 from commcc.capture.unsharding import Cast, PlainPlacing, PlainUnshard, Precision, Unshard
-from commcc.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from commcc.ops import is_wait, op_name
+from commcc.graph.ops import is_wait, op_name
 
 if TYPE_CHECKING:
     from torch import fx

@@ -20,8 +20,8 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.checkpoint import CheckpointPolicy
 
-from commcc.ops import aliasing, collective_of
-from commcc.terms import Kind
+from commcc.base.terms import Kind
+from commcc.graph.ops import aliasing, collective_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

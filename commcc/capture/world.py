@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from commcc.errors import OptionError
-from commcc.program import ProcessGroup
+from commcc.base.errors import OptionError
+from commcc.graph.program import ProcessGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from commcc.terms import Json
+    from commcc.base.terms import Json
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from commcc.base.errors import EXIT_FINDINGS, EXIT_OK, OptionError, OutputError
 from commcc.cli import numeric, starting
 from commcc.cli.parameters import GRAPH_HELP, common_options, graphs_argument, trust_option
-from commcc.errors import EXIT_FINDINGS, EXIT_OK, OptionError, OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from commcc.cli.session import Session
-    from commcc.program import Program
-    from commcc.replay.bench import Benchmark
-    from commcc.replay.bench_run import Elsewhere, Runner
-    from commcc.replay.bench_set import BenchSettings
+    from commcc.graph.program import Program
+    from commcc.replay.bench.benchmark import Benchmark
+    from commcc.replay.bench.graph_set import BenchSettings
+    from commcc.replay.bench.starting import Elsewhere, Runner
 
 HELP = f"""Run graphs on real ranks, in turns and on the same inputs, and say which is faster.
 
@@ -49,7 +49,7 @@ def _bench(session: Session, /, graphs: tuple[str, ...], per_rank: bool, collect
     me = starting.place(options)
     with session.working("loading PyTorch") as say, starting.runner(me, options) as runner:
         found = _run(session, graphs, {**options, "nproc": starting.ranks(me, options)}, runner, say)
-    from commcc.replay.bench_run import Elsewhere
+    from commcc.replay.bench.starting import Elsewhere
     from commcc.report import benching
 
     if isinstance(found, Elsewhere):
@@ -66,7 +66,7 @@ def _bench(session: Session, /, graphs: tuple[str, ...], per_rank: bool, collect
 def _run(
     session: Session, graphs: tuple[str, ...], options: dict[str, Any], runner: Runner, say: Callable[[str], None]
 ) -> Benchmark | Elsewhere:
-    from commcc.replay.bench import bench
+    from commcc.replay.bench.benchmark import bench
 
     trace = options.pop("trace")
     ways = {name: options.pop(name) for name in ("compiled", "captured")}
@@ -83,8 +83,8 @@ def _run(
 
 def settings(graphs: tuple[str, ...], options: dict[str, Any], **more: Any) -> BenchSettings:
     """What was asked for; more: settings that are no options of every command."""
-    from commcc.replay import read_groups
-    from commcc.replay.bench_set import BenchSettings
+    from commcc.replay.bench.graph_set import BenchSettings
+    from commcc.replay.layout import read_groups
 
     return BenchSettings(
         ranks=options["nproc"] or (None if graphs else _DEMO_RANKS),
@@ -126,7 +126,7 @@ def named(
 ) -> list[tuple[str, Program]]:
     """The graphs with the names to show; the small one, before and after two passes, if none is given."""
     if not graphs:
-        from commcc.replay.demo import PASSES, demo_pair
+        from commcc.replay.bench.demo import PASSES, demo_pair
 
         say("making a graph")
         before, after = demo_pair(ranks or _DEMO_RANKS)

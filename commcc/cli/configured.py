@@ -15,15 +15,15 @@ from commcc.passes.options import applicable, build, parse_value
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from commcc.base.terms import Json
+    from commcc.cli.config import Config
     from commcc.cli.session import Session
-    from commcc.config import Config
     from commcc.passes.base import Pass
-    from commcc.terms import Json
 
 
 def find(session: Session) -> Config | None:
     """The configuration of the working folder; its file counts as one that the command reads."""
-    from commcc.config import find_config
+    from commcc.cli.config import find_config
 
     try:
         folder = Path.cwd()

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from commcc.base.errors import EXIT_OK
 from commcc.cli.outputs import check_output
 from commcc.cli.parameters import GRAPH_HELP, common_options, graph_argument, output_option, trust_option
-from commcc.errors import EXIT_OK
 
 if TYPE_CHECKING:
     from commcc.cli.session import Session

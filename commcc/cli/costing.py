@@ -5,13 +5,13 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from commcc.errors import closest
+from commcc.base.errors import closest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from commcc.cli.session import Session
-    from commcc.snapshot import Snapshot
+    from commcc.timing.snapshot import Snapshot
 
 
 def report_costs(
@@ -22,7 +22,7 @@ def report_costs(
     What the model assumed is not said with ``--quiet``, unless the one line that it prints has times.
     """
     from commcc.report import costs
-    from commcc.snapshot import cost_warnings, hints_used
+    from commcc.timing.snapshot import cost_warnings, hints_used
 
     used = hints_used(*snapshots)
     note = costs.hints_note({"source": hint.source} for hint in used)

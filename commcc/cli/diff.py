@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from commcc.base.errors import EXIT_OK
 from commcc.cli.costing import report_costs
 from commcc.cli.parameters import common_options, cost_option, graph_argument, hint_option, trust_option
-from commcc.errors import EXIT_OK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from commcc.cli.session import Session
-    from commcc.cost import CostModel
+    from commcc.timing.cost import CostModel
 
 HELP = """What changed from BEFORE to AFTER: collectives merged and split, nodes moved, added and removed.
 

@@ -12,15 +12,15 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from commcc.base.errors import OutputError
 from commcc.cli.outputs import check_output
-from commcc.errors import OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from commcc.cli.session import Session
-    from commcc.pipeline import StepResult
-    from commcc.program import Program
+    from commcc.graph.program import Program
+    from commcc.run.pipeline import StepResult
 
 FLAG = "--dump-after-each"
 _EXTENSIONS = (".fx.txt.gz", ".fx.txt", ".txt.gz", ".txt", ".pt2")

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from commcc.base.errors import OptionError
 from commcc.cli import configured
+from commcc.cli.config.types import Named
 from commcc.cli.outputs import check_output
 from commcc.cli.parameters import (
     GRAPH_HELP,
@@ -23,8 +25,6 @@ from commcc.cli.parameters import (
 from commcc.cli.rewriting import Extras, Request, require_proof_option, rewrite
 from commcc.cli.run import said
 from commcc.cli.simulate import PAGES, TRACES, write_page, write_trace_file
-from commcc.config.types import Named
-from commcc.errors import OptionError
 from commcc.passes.ep_chunk import EpChunk
 from commcc.passes.ep_schedule import EpSchedule
 from commcc.passes.options import build, value_text
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from commcc.base.terms import Json
     from commcc.cli.session import Session
     from commcc.passes.base import Pass
-    from commcc.pipeline import RunResult
-    from commcc.terms import Json
+    from commcc.run.pipeline import RunResult
 
 PRESET = "ep-overlap"
 HELP = f"""Cut the tokens of expert-parallel modules in chunks, and run exchanges while other chunks compute.
@@ -72,10 +72,10 @@ def _overlap(session: Session, /, **given: Any) -> int:
 
 def _passes(session: Session, given: Mapping[str, Any]) -> Sequence[Pass]:
     """The preset with the options that were given."""
-    from commcc import pipelines
     from commcc.passes.async_tp import AsyncTp
     from commcc.passes.ep_dense import EpDense
     from commcc.passes.reorder import Reorder
+    from commcc.run import forms as pipelines
 
     own = configured.defaults(session)
     made = pipelines.from_preset(PRESET, own)

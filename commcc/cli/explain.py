@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from commcc.base.errors import EXIT_OK, OptionError
 from commcc.cli.costing import report_costs
 from commcc.cli.parameters import GRAPH_HELP, common_options, cost_option, graph_argument, hint_option, trust_option
-from commcc.errors import EXIT_OK, OptionError
 from commcc.passes.budget import GIB
 from commcc.passes.reorder import Reorder
 
 if TYPE_CHECKING:
     from commcc.cli.session import Session
-    from commcc.cost import CostModel
     from commcc.explain import Explanation, Limits
-    from commcc.snapshot import Snapshot
+    from commcc.timing.cost import CostModel
+    from commcc.timing.snapshot import Snapshot
 
 HELP = f"""Why COLLECTIVE is exposed: what could hide it, what stops that, what it costs, what would change it.
 
@@ -33,9 +33,9 @@ def _explain(session: Session, /, graph: str, cost: CostModel, hints: dict[str, 
     if chosen["collective"] is not None and chosen["worst"] is not None:
         raise OptionError("COLLECTIVE and --worst exclude each other", hint="leave one of them out")
     with session.working("loading PyTorch") as say:
-        from commcc import snapshot
         from commcc.explain import Limits
         from commcc.report import explaining_data
+        from commcc.timing import snapshot
 
         say(f"reading {graph}")
         program = session.load(graph)

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from commcc.base.errors import EXIT_OK
 from commcc.cli.costing import report_costs
 from commcc.cli.parameters import GRAPH_HELP, common_options, cost_option, graph_argument, hint_option, trust_option
-from commcc.errors import EXIT_OK
 
 if TYPE_CHECKING:
     from commcc.cli.session import Session
-    from commcc.cost import CostModel
+    from commcc.timing.cost import CostModel
 
 HELP = f"""What is in a graph: process groups and their roles, collectives and bytes, metrics.
 
@@ -23,8 +23,9 @@ HELP = f"""What is in a graph: process groups and their roles, collectives and b
 @click.pass_obj
 def _inspect(session: Session, /, graph: str, cost: CostModel | None, hints: dict[str, int], **shown: Any) -> int:
     with session.working("loading PyTorch") as say:
-        from commcc import serialization, snapshot
+        from commcc import serialization
         from commcc.report import documents
+        from commcc.timing import snapshot
 
         say(f"reading {graph}")
         entries = () if serialization.split_spec(graph)[1] else serialization.list_graphs(graph)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from commcc.errors import closest
+from commcc.base.errors import closest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from commcc.base.errors import EXIT_FINDINGS, EXIT_OK, EXIT_USAGE, OptionError, closest
 from commcc.cli.outputs import check_output
 from commcc.cli.parameters import common_options, cost_option, hint_option, trust_option
-from commcc.errors import EXIT_FINDINGS, EXIT_OK, EXIT_USAGE, OptionError, closest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from commcc.base.terms import Json
     from commcc.cli.session import Session
     from commcc.lint import Report, Settings, Task
     from commcc.lint.running import Run
-    from commcc.terms import Json
 
 HELP = """Check graphs against rules and limits: a gate for CI.
 
@@ -77,11 +77,12 @@ def _form(session: Session, form: str | None, *, in_file: bool) -> str:
 
 def _settings(session: Session, given: dict[str, Any]) -> Settings:
     """The settings of a file, with what the command line says on top."""
+    from commcc.cli.config.reading import read_lint_settings
     from commcc.lint import Settings
-    from commcc.lint.reading import check_ids, layers_of, read_settings
+    from commcc.lint.reading import check_ids, layers_of
 
     if given["config"] is not None:
-        found = read_settings(given["config"])
+        found = read_lint_settings(given["config"])
         session.inputs.append(Path(given["config"]))
     else:
         found = (session.config.lint if session.config is not None else None) or Settings()
@@ -170,7 +171,7 @@ def _emit(session: Session, report: Report, task: Task, form: str, code: int, gi
         if output is None:
             session.write(text)
             return
-        from commcc.files import replace_file
+        from commcc.base.files import replace_file
 
         replace_file(Path(output), lambda stream: stream.write(text.encode(errors="backslashreplace")))
         document["output"] = output

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING
 import click
 
 from commcc import __version__
+from commcc.base.errors import EXIT_BUG, EXIT_OK, EXIT_USAGE, CommccError
 from commcc.cli.lazy import LazyGroup
 from commcc.cli.session import OutputClosedError, Session, abandon_stdout
-from commcc.errors import EXIT_BUG, EXIT_OK, EXIT_USAGE, CommccError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

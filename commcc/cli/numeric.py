@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from commcc.errors import OptionError
-from commcc.hint_text import read_hints
+from commcc.base.errors import OptionError
+from commcc.graph.hint_text import read_hints
 
 if TYPE_CHECKING:
-    from commcc.program import Program
-    from commcc.replay import Numeric
+    from commcc.graph.program import Program
+    from commcc.replay.numeric import Numeric
 
 MOST_RANKS = 4096
 #: Names of the options that only ``--numeric`` uses.
@@ -57,8 +57,9 @@ def read(ctx: click.Context, given: dict[str, Any]) -> Request | None:
 
 
 def run(request: Request, before: Program, after: Program) -> Numeric:
-    """Run both graphs; raises :class:`commcc.errors.CommccError` where they cannot be run."""
-    from commcc.replay import Settings, read_groups, verify_numeric
+    """Run both graphs; raises :class:`commcc.base.errors.CommccError` where they cannot be run."""
+    from commcc.replay.layout import read_groups
+    from commcc.replay.numeric import Settings, verify_numeric
 
     settings = Settings(
         ranks=request.nproc or request.virtual_ranks,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commcc.errors import OutputError
-from commcc.files import same_file
+from commcc.base.errors import OutputError
+from commcc.base.files import same_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from commcc.base.errors import InputError, OptionError, closest
 from commcc.cli import configured
 from commcc.cli.session import Session
-from commcc.cost import DEFAULT_MODEL
-from commcc.errors import InputError, OptionError, closest
-from commcc.hint_text import read_hints
+from commcc.graph.hint_text import read_hints
 from commcc.passes.options import value_text
 from commcc.report.units import sentence
+from commcc.timing.cost import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from commcc.cost import CostModel
     from commcc.passes.base import Pass
+    from commcc.timing.cost import CostModel
 
 GRAPH_HELP = "GRAPH is a file, or FILE::NAME for one graph of a file or folder that holds several."
 
@@ -95,8 +95,8 @@ def cost_option(*, required: bool = False) -> click.Option:
             return None
         if value == NO_COSTS:
             raise OptionError("this command simulates, and needs costs", hint="name a device, as in --cost h100")
-        from commcc.cost import load_model
-        from commcc.cost.settings import parse
+        from commcc.timing.cost import load_model
+        from commcc.timing.cost.settings import parse
 
         chosen = parse(value)
         device = (chosen.device,) if chosen.device.endswith((".yaml", ".yml")) else ()
@@ -116,8 +116,8 @@ def cost_option(*, required: bool = False) -> click.Option:
 
 def _costs(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Devices for the first part of a cost text, keys for the others."""
-    from commcc.cost import Settings
-    from commcc.cost.devices import device_names
+    from commcc.timing.cost import Settings
+    from commcc.timing.cost.devices import device_names
 
     done, comma, _ = incomplete.rpartition(",")
     keys = ("table", "profile", *(field.name for field in dataclasses.fields(Settings)))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from commcc.base.errors import EXIT_OK
 from commcc.cli.parameters import common_options
-from commcc.errors import EXIT_OK
 from commcc.passes import registry
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ command it is --option value.
 
 @click.pass_obj
 def _passes(session: Session, name: str | None) -> int:
-    from commcc.pipelines import PRESETS
     from commcc.report import documents
+    from commcc.run.forms import PRESETS
 
     presets = [preset for preset in PRESETS if name in (None, preset.name)]
     chosen = registry.names() if name is None else () if presets else (name,)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from commcc.base.errors import EXIT_OK
 from commcc.cli import bench, starting
 from commcc.cli.outputs import check_output
 from commcc.cli.parameters import GRAPH_HELP, common_options, graphs_argument, trust_option
-from commcc.errors import EXIT_OK
 
 if TYPE_CHECKING:
     from commcc.cli.session import Session
@@ -27,9 +27,9 @@ def _profile(session: Session, /, graphs: tuple[str, ...], output: str, recorded
     me = starting.place(options)
     options["nproc"] = starting.ranks(me, options)
     with session.working("loading PyTorch") as say, starting.runner(me, options) as runner:
-        from commcc.files import replace_file
-        from commcc.replay.bench_run import Elsewhere
-        from commcc.replay.profiling import profile
+        from commcc.base.files import replace_file
+        from commcc.replay.bench.profiling import profile
+        from commcc.replay.bench.starting import Elsewhere
 
         settings = bench.settings(graphs, options, recorded=recorded)
         named = bench.named(session, graphs, settings.ranks, say)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from commcc.base.errors import EXIT_OK, VerifyError
 from commcc.cli import configured
 from commcc.cli.costing import report_costs
 from commcc.cli.dumping import Dumps
@@ -26,7 +27,6 @@ from commcc.cli.parameters import (
     pass_options,
     trust_option,
 )
-from commcc.errors import EXIT_OK, VerifyError
 from commcc.passes import registry
 from commcc.report.units import plural, sentence
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from commcc.base.terms import Json
     from commcc.cli.session import Session
-    from commcc.cost import CostModel
     from commcc.passes.base import Pass
-    from commcc.pipeline import Job, RunResult
-    from commcc.terms import Json
+    from commcc.run.pipeline import Job, RunResult
+    from commcc.timing.cost import CostModel
 
 PLANS = (".yaml", ".yml")
 
@@ -109,8 +109,9 @@ def require_proof_option() -> click.Option:
 def rewrite(session: Session, request: Request) -> int:
     """Run the passes on the graph, verify, write and report; the exit code."""
     with session.working("loading PyTorch") as say:
-        from commcc import pipeline, serialization
+        from commcc import serialization
         from commcc.report import documents
+        from commcc.run import pipeline
 
         target, extras = choose_output(session, request), request.extras
         plan_target = None if extras.plan_out is None else check_output(session, extras.plan_out, PLANS, "--plan-out")
@@ -140,8 +141,8 @@ def rewrite(session: Session, request: Request) -> int:
 
 def write_plan(target: Path, result: RunResult) -> None:
     """The plans of a run as a file, whole or not at all."""
-    from commcc.files import replace_file
-    from commcc.planfile import plan_text
+    from commcc.base.files import replace_file
+    from commcc.run.planfile import plan_text
 
     data = plan_text(result).encode()
     replace_file(target, lambda stream: stream.write(data))

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from commcc.base.errors import OptionError
 from commcc.cli import configured
+from commcc.cli.config.types import Named
 from commcc.cli.parameters import (
     GRAPH_HELP,
     common_options,
@@ -18,16 +20,14 @@ from commcc.cli.parameters import (
     trust_option,
 )
 from commcc.cli.rewriting import Extras, Request, require_proof_option, rewrite
-from commcc.config.types import Named
-from commcc.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from commcc.base.terms import Json
     from commcc.cli.session import Session
     from commcc.passes.base import Pass
-    from commcc.pipeline import Job
-    from commcc.terms import Json
+    from commcc.run.pipeline import Job
 
 HELP = f"""Run passes on a graph, one after the other; each result is verified before the next.
 
@@ -73,7 +73,7 @@ def made_of(session: Session, named: Named) -> Sequence[Pass | Job]:
     if named.kind in ("pipeline", "plan"):
         session.inputs.append(Path(named.value))
     if named.kind == "plan":
-        from commcc.planfile import read_plans
+        from commcc.run.planfile import read_plans
 
         return read_plans(named.value)
     passes = _passes(named, configured.defaults(session))
@@ -82,8 +82,8 @@ def made_of(session: Session, named: Named) -> Sequence[Pass | Job]:
 
 
 def _passes(named: Named, defaults: Mapping[str, Mapping[str, Any]]) -> list[Pass]:
-    from commcc import pipelines
     from commcc.passes.options import parse_pipeline
+    from commcc.run import forms as pipelines
 
     if named.kind == "pipeline":
         return pipelines.read_pipeline(named.value, defaults)
@@ -95,21 +95,21 @@ def _passes(named: Named, defaults: Mapping[str, Mapping[str, Any]]) -> list[Pas
 def said(named: Named, passes: Sequence[Pass | Job]) -> dict[str, Json]:
     """Keys of the document: the pipeline as text, and how it was named."""
     from commcc.passes.options import to_text
-    from commcc.pipeline import Job
+    from commcc.run.pipeline import Job
 
     text = ",".join(each.text if isinstance(each, Job) else to_text(each) for each in passes)
     return {"pipeline": text, "from": {named.kind: named.value}}
 
 
 def _presets(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    from commcc.pipelines import preset_names
+    from commcc.run.forms import preset_names
 
     return [name for name in preset_names() if name.startswith(incomplete)]
 
 
 def pipeline_options(*, plan: bool = True) -> list[click.Option]:
     """``--passes``, ``--pipeline``, ``--preset``, and ``--plan`` for commands that can apply one."""
-    from commcc.pipelines import preset_names
+    from commcc.run.forms import preset_names
 
     file = click.Path(path_type=str)
     options = [

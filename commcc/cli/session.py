@@ -17,7 +17,7 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from commcc.errors import OutputError
+from commcc.base.errors import OutputError
 from commcc.report.units import printable
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.status import Status
 
-    from commcc.config import Config
-    from commcc.program import Note, Program
-    from commcc.terms import Json
+    from commcc.base.terms import Json
+    from commcc.cli.config import Config
+    from commcc.graph.program import Note, Program
 
 PATIENCE_SECONDS = 1.0
 
@@ -67,7 +67,7 @@ class Session:
     def config(self) -> Config | None:
         """The project's configuration, read when it is first asked for; None without one or with ``--no-config``.
 
-        Raises :class:`commcc.errors.InputError` for a file that is wrong.
+        Raises :class:`commcc.base.errors.InputError` for a file that is wrong.
         """
         if not self._looked and not self.no_config:
             from commcc.cli.configured import find

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from commcc.base.errors import EXIT_OK, OptionError
 from commcc.cli import configured
 from commcc.cli.costing import report_costs
 from commcc.cli.outputs import check_output
@@ -21,17 +22,16 @@ from commcc.cli.parameters import (
     trust_option,
 )
 from commcc.cli.rewriting import judge
-from commcc.errors import EXIT_OK, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from commcc.base.terms import Json
     from commcc.cli.session import Session
-    from commcc.cost import CostModel
+    from commcc.graph.program import Program
     from commcc.passes.base import Pass
-    from commcc.program import Program
     from commcc.report.perfetto import Track
-    from commcc.terms import Json
+    from commcc.timing.cost import CostModel
 
 HELP = f"""The predicted timeline of a graph: step time, exposed communication, memory, lower bounds.
 
@@ -122,8 +122,9 @@ def _tracks(
     session: Session, request: Request, program: Program, say: Callable[[str], None]
 ) -> tuple[list[Track], str | None]:
     """The graphs with their predictions, and the verdict on a rewrite that was made here."""
-    from commcc import pipeline, snapshot
     from commcc.report.perfetto import Track
+    from commcc.run import pipeline
+    from commcc.timing import snapshot
 
     if request.passes:
         result = pipeline.run(program, request.passes, progress=say, model=request.cost, hints=request.hints)
@@ -142,7 +143,7 @@ def _tracks(
 
 def write_trace_file(target: Path, tracks: Sequence[Track]) -> None:
     """A trace of the graphs, packed where the name says so."""
-    from commcc.files import replace_file
+    from commcc.base.files import replace_file
     from commcc.report.perfetto import write_trace
 
     def write(stream: BinaryIO) -> None:
@@ -159,8 +160,8 @@ def write_page(
     target: Path, tracks: Sequence[Track], sources: Mapping[str, Json], cost: CostModel, hints: Mapping[str, int]
 ) -> None:
     """The graphs as one page, with the worst collectives of the last one explained."""
+    from commcc.base.files import replace_file
     from commcc.explain import explain_worst
-    from commcc.files import replace_file
     from commcc.report.simulation_data import side
     from commcc.report.simulation_html import write_html
 

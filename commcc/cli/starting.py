@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from commcc.base.errors import EXIT_OK, CommccError, OptionError
 from commcc.cli.numeric import MOST_RANKS
-from commcc.errors import EXIT_OK, CommccError, OptionError
-from commcc.joined import SLURM, Joined, joined
+from commcc.replay.ranks.launcher_env import SLURM, Joined, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from commcc.cli.session import Session
-    from commcc.replay.bench_run import Elsewhere, Runner
+    from commcc.replay.bench.starting import Elsewhere, Runner
 
 #: Options that are about machines, by parameter.
 _MACHINES = ("nnodes", "node_rank", "rdzv_endpoint", "rdzv_backend", "rdzv_id")
@@ -107,7 +107,7 @@ def runner(me: Joined | None, given: dict[str, Any]) -> Iterator[Runner]:
         with together(me, given["timeout"], _say) as run:
             yield run
         return
-    from commcc.replay.bench_run import Launched
+    from commcc.replay.bench.starting import Launched
     from commcc.replay.ranks.machines import Machines
 
     machines = Machines(

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from commcc.base.errors import EXIT_FINDINGS, EXIT_OK, OptionError
 from commcc.cli.costing import report_costs
 from commcc.cli.outputs import check_output
 from commcc.cli.parameters import GRAPH_HELP, common_options, cost_option, graph_argument, hint_option, trust_option
 from commcc.cli.run import choose, made_of, pipeline_options, said
-from commcc.errors import EXIT_FINDINGS, EXIT_OK, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from commcc.cli.session import Session
-    from commcc.cost import CostModel
     from commcc.passes.base import Pass
+    from commcc.timing.cost import CostModel
 
 HELP = f"""Run a pipeline with every combination of settings, and show which are worth having.
 
@@ -34,7 +34,7 @@ _PAGES = (".html",)
 
 @click.pass_obj
 def _sweep(session: Session, /, graph: str, cost: CostModel, hints: dict[str, int], **given: Any) -> int:
-    from commcc.sweep import make_grid
+    from commcc.run.sweep import make_grid
 
     named = choose(session, {kind: given[kind] for kind in ("passes", "pipeline", "preset")})
     if named.kind == "plan":
@@ -44,7 +44,7 @@ def _sweep(session: Session, /, graph: str, cost: CostModel, hints: dict[str, in
     best_out = _target(session, given["output"], _YAML, "-o")
     page = _target(session, given["page"], _PAGES, "--html")
     with session.working("loading PyTorch") as say:
-        from commcc import sweep as sweeping
+        from commcc.run import sweep as sweeping
 
         say(f"reading {graph}")
         program = session.load(graph)
@@ -75,7 +75,7 @@ def _target(session: Session, path: str | None, extensions: tuple[str, ...], fla
 
 
 def _write(target: Path, text: str) -> None:
-    from commcc.files import replace_file
+    from commcc.base.files import replace_file
 
     replace_file(target, lambda stream: stream.write(text.encode()))
 

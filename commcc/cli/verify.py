@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from commcc.base.errors import EXIT_FINDINGS, EXIT_OK
 from commcc.cli import numeric
 from commcc.cli.parameters import common_options, graph_argument, trust_option
-from commcc.errors import EXIT_FINDINGS, EXIT_OK
 
 if TYPE_CHECKING:
     from commcc.cli.session import Session
-    from commcc.program import Program
+    from commcc.graph.program import Program
     from commcc.verify.peak import Peak
 
 HELP = """Is AFTER the same program as BEFORE, whoever rewrote it.

@@ -17,9 +17,9 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_map
 
-from commcc import ops
-from commcc.errors import InputError
-from commcc.index.hints import SizeHints
+from commcc.base.errors import InputError
+from commcc.graph import ops
+from commcc.graph.index.hints import SizeHints
 from commcc.serialization.propagate import context_of
 from commcc.serialization.shapes import requires_grad_of
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from torch._subclasses.fake_tensor import FakeTensor
 
-    from commcc.program import Program
+    from commcc.graph.program import Program
 
 #: Metadata of an input: numbers for the symbols in its shape that stand for tokens.
 HINTS = "torchtitan_chunk_symbol_hints"

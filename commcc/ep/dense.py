@@ -22,16 +22,16 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from commcc.blocks import Item, find_blocks
-from commcc.modules import Entry, Matcher, parents
-from commcc.terms import Kind, Role
+from commcc.base.terms import Kind, Role
+from commcc.graph.blocks import Item, find_blocks
+from commcc.graph.modules import Entry, Matcher, parents
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from commcc.collectives import Collective, Identification
-    from commcc.ep.annotations import Annotation
-    from commcc.index import GraphIndex
+    from commcc.graph.annotations import Annotation
+    from commcc.graph.collectives import Collective, Identification
+    from commcc.graph.index import GraphIndex
 
 #: What stands first of those that want one place: what is moved there, then the node itself.
 _MOVED, _STAYS = 0, 1

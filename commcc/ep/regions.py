@@ -19,15 +19,15 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from commcc.errors import InputError, OptionError
-from commcc.modules import Matcher, entries_of
-from commcc.terms import Kind
+from commcc.base.errors import InputError, OptionError
+from commcc.base.terms import Kind
+from commcc.graph.modules import Matcher, entries_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from commcc.ep.annotations import Annotation
-    from commcc.index import GraphIndex
+    from commcc.graph.annotations import Annotation
+    from commcc.graph.index import GraphIndex
 
 _HINT = "chunk the graph again, or drop the annotations of chunks"
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commcc.collection import no_collection
-from commcc.errors import OptionError, closest
+from commcc.base.errors import OptionError, closest
+from commcc.base.gc_pause import no_collection
 from commcc.explain.context import Context, Scene, launch_side, scene_of, wait_side
 from commcc.explain.findings import investigate
 from commcc.explain.knobs import knobs
@@ -26,11 +26,11 @@ from commcc.explain.reasons import Case, reasons
 from commcc.explain.types import Advice, Explanation, Knob, Limits, Reason
 
 if TYPE_CHECKING:
-    from commcc.collectives import Collective, Identification
-    from commcc.cost import CostModel
     from commcc.explain.moves import Move
-    from commcc.index import GraphIndex
-    from commcc.predict import Prediction
+    from commcc.graph.collectives import Collective, Identification
+    from commcc.graph.index import GraphIndex
+    from commcc.timing.cost import CostModel
+    from commcc.timing.predict import Prediction
 
 __all__ = ["Explanation", "Knob", "Limits", "Reason", "explain", "explain_worst", "find", "Scene"]
 

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 from commcc.explain.facts import Side
 from commcc.explain.reach import closure, inverted, shortest_path
-from commcc.simulate import Simulator
-from commcc.simulate.bound import Jobs, Reach, longest_paths
+from commcc.timing.simulate import Simulator
+from commcc.timing.simulate.bound import Jobs, Reach, longest_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from commcc.collectives import Collective, Identification
-    from commcc.cost import CostModel, Costs
     from commcc.explain.types import Limits
-    from commcc.index import GraphIndex
-    from commcc.predict import Prediction
-    from commcc.simulate import Timeline
+    from commcc.graph.collectives import Collective, Identification
+    from commcc.graph.index import GraphIndex
+    from commcc.timing.cost import CostModel, Costs
+    from commcc.timing.predict import Prediction
+    from commcc.timing.simulate import Timeline
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from commcc.predict import milliseconds
+from commcc.timing.predict import milliseconds
 
 if TYPE_CHECKING:
-    from commcc.terms import Json
+    from commcc.base.terms import Json
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from commcc.base.terms import Kind, Role
 from commcc.explain.merging import merge
 from commcc.explain.reasons import move_words
 from commcc.explain.trials import own_lane, trial
 from commcc.explain.types import Knob
 from commcc.explain.words import bytes_text, duration, listed, nodes
 from commcc.passes.budget import GIB
-from commcc.terms import Kind, Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from commcc.passes.eligibility import eligible
+from commcc.planning.eligibility import eligible
 
 if TYPE_CHECKING:
-    from commcc.collectives import Collective
     from commcc.explain.context import Context
+    from commcc.graph.collectives import Collective
 
 #: Caps that are tried, in MiB; the smallest that takes away half of the latency is chosen.
 CAPS_MB = (5, 10, 25, 50, 100, 200)

@@ -13,11 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from commcc.base.terms import Kind
 from commcc.explain.orders import moved
 from commcc.explain.trials import trial
-from commcc.memory import live_bytes
+from commcc.graph.memory import live_bytes
 from commcc.passes.budget import GIB
-from commcc.terms import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

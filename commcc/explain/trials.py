@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from commcc.simulate import Simulator
+from commcc.timing.simulate import Simulator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from commcc.explain.context import Context, Scene
-    from commcc.simulate import Timeline
+    from commcc.timing.simulate import Timeline
 
 #: A lane that no graph can name: groups come from text without control characters.
 OWN = "\x00own"

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from commcc.explain.words import duration
 from commcc.passes.budget import budget_bytes
 from commcc.passes.reorder import Reorder
-from commcc.predict import milliseconds
+from commcc.timing.predict import milliseconds
 
 if TYPE_CHECKING:
+    from commcc.base.terms import Json, Kind, Role
     from commcc.explain.facts import Beside, Picture, Possible, Side, Timing
-    from commcc.terms import Json, Kind, Role
 
 
 @dataclass(frozen=True)

@@ -20,16 +20,16 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commcc.errors import OutputError
+from commcc.base.errors import OutputError
 from commcc.lint.tolerance import flat
 from commcc.lint.types import Known
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from commcc.cost.yaml_node import Node
-    from commcc.snapshot import Snapshot
-    from commcc.terms import Json
+    from commcc.base.terms import Json
+    from commcc.base.yaml_node import Node
+    from commcc.timing.snapshot import Snapshot
 
 VERSION = 1
 _EXTENSIONS = (".yaml", ".yml", ".json")
@@ -57,8 +57,8 @@ def measured(seen: Snapshot) -> Known:
 
 
 def read_baseline(path: str) -> dict[str, Known]:
-    """The graphs of a baseline file; :class:`commcc.errors.InputError` names every mistake with its line."""
-    from commcc.cost.yaml_file import read_yaml
+    """The graphs of a baseline file; :class:`commcc.base.errors.InputError` names every mistake with its line."""
+    from commcc.base.yaml_file import read_yaml
 
     file = read_yaml(path)
     found = file.root.mapping(("commcc_baseline", "graphs"))
@@ -88,7 +88,7 @@ def _known(node: Node) -> Known:
 
 def baseline_text(graphs: Mapping[str, Known], path: str) -> str:
     """The whole file."""
-    from commcc.yaml_text import dump
+    from commcc.base.yaml_text import dump
 
     document: dict[str, Json] = {
         "commcc_baseline": VERSION,
@@ -112,9 +112,9 @@ def _plain(value: float) -> float:
 def write_baseline(path: str, found: Mapping[str, Known], gone: Iterable[str] = ()) -> None:
     """Store the graphs, beside those that the file holds already; ``gone`` are dropped.
 
-    Raises :class:`commcc.errors.InputError` where the file is no baseline, which is then left as it is.
+    Raises :class:`commcc.base.errors.InputError` where the file is no baseline, which is then left as it is.
     """
-    from commcc.files import replace_file
+    from commcc.base.files import replace_file
 
     check_path(path)
     kept = read_baseline(path) if Path(path).exists() else {}

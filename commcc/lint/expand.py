@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commcc.errors import CommccError, InputError, closest
+from commcc.base.errors import CommccError, InputError, closest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -16,15 +16,15 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from commcc.cost.yaml_node import shown
-from commcc.errors import closest
+from commcc.base.errors import closest
+from commcc.base.terms import Kind, Role
+from commcc.base.yaml_node import shown
 from commcc.lint.tolerance import TOLERATED, read_tolerance
-from commcc.terms import Kind, Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from commcc.cost.yaml_node import Node
+    from commcc.base.yaml_node import Node
     from commcc.lint.quantities import Quantity
 
 KINDS = tuple(str(kind) for kind in Kind)

@@ -13,14 +13,14 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from commcc.errors import CommccError
-from commcc.frames import source_of
+from commcc.base.errors import CommccError
+from commcc.graph.source_lines import source_of
 from commcc.lint.types import Spot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from commcc.program import Program
+    from commcc.graph.program import Program
 
 
 def places(program: Program, graph: str) -> Callable[[int], Spot]:

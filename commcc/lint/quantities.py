@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from commcc.cost.yaml_node import to_integer, to_number
+from commcc.base.yaml_node import to_integer, to_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

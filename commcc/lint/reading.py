@@ -20,8 +20,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commcc.cost.yaml_node import Node, YamlFile
-from commcc.errors import OptionError, closest
+from commcc.base.errors import OptionError, closest
+from commcc.base.yaml_node import Node, YamlFile
 from commcc.lint.options import options_of, value_of
 from commcc.lint.registry import BY_ID
 from commcc.lint.settings import Chosen, Layer, Settings
@@ -34,23 +34,6 @@ if TYPE_CHECKING:
 
 KEYS = ("rules", "overrides", "baseline", "graphs")
 _SEVERITIES = tuple(str(each) for each in Severity)
-
-
-def read_settings(path: str) -> Settings:
-    """The settings in a file of their own, or under ``lint`` in a file of the project's configuration.
-
-    Raises :class:`commcc.errors.InputError` that names every mistake with its line.
-    """
-    from commcc.config.reading import read_config
-    from commcc.cost.yaml_file import read_yaml
-
-    file = read_yaml(path)
-    if isinstance(file.root.value, dict) and "lint" in file.root.value:
-        found: Settings | None = read_config(file).lint
-        return found or Settings(file=path)
-    settings = settings_of(file.root, path)
-    file.check()
-    return settings
 
 
 def settings_of(node: Node, path: str) -> Settings:

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from commcc.errors import CommccError, GraphError
+from commcc.base.errors import CommccError, GraphError
 from commcc.lint.baseline import key_of, measured
 from commcc.lint.expand import expand, reason
 from commcc.lint.registry import RULES
@@ -18,11 +18,11 @@ from commcc.lint.types import Finding, Known, Outcome, Report, Result, Severity,
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from commcc.cost import CostModel
+    from commcc.graph.program import Program
     from commcc.lint.expand import Item
     from commcc.lint.settings import Effective, Settings
     from commcc.lint.types import Rule
-    from commcc.program import Program
+    from commcc.timing.cost import CostModel
 
 ILLEGAL = "illegal-graph"
 BASELINE = "baseline-regression"
@@ -83,7 +83,8 @@ class Run:
             self.results.append(Result(item.graph, error=reason(error, item.graph)))
 
     def _checked(self, graph: str) -> None:
-        from commcc import serialization, snapshot
+        from commcc import serialization
+        from commcc.timing import snapshot
 
         program = (self.task.load or serialization.load)(graph)
         chosen = self.settings.of(graph)

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 from commcc.lint.quantities import BYTES, COUNT, SHARE, TIME, Quantity
 
 if TYPE_CHECKING:
-    from commcc.terms import Json
+    from commcc.base.terms import Json
 
 DEFAULT = "default"
-#: Metrics of :class:`commcc.metrics.GraphMetrics` that are mappings by kind.
+#: Metrics of :class:`commcc.graph.metrics.GraphMetrics` that are mappings by kind.
 FAMILIES = ("collectives", "bytes", "max_consecutive_compute")
 #: What a cost model makes.
 TIMED = ("step_ms", "exposed_ms", "communication_ms", "compute_ms", "lower_bound_ms", "hidden_share")

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from commcc.collectives import Identification
-    from commcc.index import GraphIndex
-    from commcc.memory import Memory
-    from commcc.metrics import GraphMetrics
-    from commcc.predict import Prediction
-    from commcc.program import Program
-    from commcc.snapshot import Snapshot
-    from commcc.terms import Json
+    from commcc.base.terms import Json
+    from commcc.graph.collectives import Identification
+    from commcc.graph.index import GraphIndex
+    from commcc.graph.memory import Memory
+    from commcc.graph.metrics import GraphMetrics
+    from commcc.graph.program import Program
+    from commcc.timing.predict import Prediction
+    from commcc.timing.snapshot import Snapshot
 
 
 class Severity(str, Enum):
@@ -129,7 +129,7 @@ class Subject:
     @cached_property
     def memory(self) -> Memory:
         """Live bytes over the graph's order."""
-        from commcc.memory import live_bytes
+        from commcc.graph.memory import live_bytes
 
         return live_bytes(self.index) if self.seen.prediction is None else self.seen.prediction.memory
 

@@ -24,19 +24,19 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from commcc.errors import OptionError, closest
+from commcc.base.errors import OptionError, closest
+from commcc.base.terms import Kind, Role
 from commcc.passes.base import ProgramPass
 from commcc.passes.options import option, to_text
 from commcc.plan import Fusion, LeftOut, Plan
-from commcc.terms import Kind, Role
 
 if TYPE_CHECKING:
     from commcc.apply.microtp import Tried
-    from commcc.collectives import Identification
-    from commcc.cost import CostModel
-    from commcc.index import GraphIndex
-    from commcc.program import Program
-    from commcc.terms import Json
+    from commcc.base.terms import Json
+    from commcc.graph.collectives import Identification
+    from commcc.graph.index import GraphIndex
+    from commcc.graph.program import Program
+    from commcc.timing.cost import CostModel
 
 TENSOR_PARALLEL = "tp"
 _KINDS = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)

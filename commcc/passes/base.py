@@ -5,16 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from commcc.errors import InternalError
+from commcc.base.errors import InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from commcc.collectives import Identification
-    from commcc.cost import CostModel
-    from commcc.index import GraphIndex
+    from commcc.graph.collectives import Identification
+    from commcc.graph.index import GraphIndex
+    from commcc.graph.program import Program
     from commcc.plan import Plan
-    from commcc.program import Program
+    from commcc.timing.cost import CostModel
 
 
 class Pass(ABC):
@@ -28,7 +28,7 @@ class Pass(ABC):
     def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
         """Decide what to change. Reads only; the same index, options and cost model give the same plan.
 
-        A pass that needs prices raises :class:`commcc.errors.OptionError` without a model.
+        A pass that needs prices raises :class:`commcc.base.errors.OptionError` without a model.
         """
 
     def plan_program(

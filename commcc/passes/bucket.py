@@ -19,7 +19,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from commcc.modules import syntax_problems
+from commcc.graph.modules import syntax_problems
 from commcc.passes import strategies
 from commcc.passes.base import Pass
 from commcc.passes.options import option, to_text
@@ -29,13 +29,13 @@ from commcc.plan import Plan
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from commcc.collectives import Identification
-    from commcc.cost import CostModel
-    from commcc.index import GraphIndex
+    from commcc.base.terms import Json
+    from commcc.graph.collectives import Identification
+    from commcc.graph.index import GraphIndex
     from commcc.passes.strategies.formed import Formed
     from commcc.plan import Bucket as PlannedBucket
     from commcc.plan import LeftOut
-    from commcc.terms import Json
+    from commcc.timing.cost import CostModel
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,11 @@ from commcc.plan import Dead, Plan, Same
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from commcc.collectives import Identification
-    from commcc.cost import CostModel
-    from commcc.index import GraphIndex
-    from commcc.program import Program
-    from commcc.terms import Json
+    from commcc.base.terms import Json
+    from commcc.graph.collectives import Identification
+    from commcc.graph.index import GraphIndex
+    from commcc.graph.program import Program
+    from commcc.timing.cost import CostModel
 
 #: Ops that may show all of their argument as it is.
 _VIEWS = frozenset(

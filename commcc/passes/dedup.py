@@ -21,17 +21,17 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from commcc.memory import MemoryModel
+from commcc.graph.memory import MemoryModel
 from commcc.passes.base import Pass
 from commcc.passes.budget import GIB, budget_bytes, budget_option
 from commcc.passes.options import option, to_text
 from commcc.plan import Duplicate, LeftOut, Plan
 
 if TYPE_CHECKING:
-    from commcc.collectives import Identification
-    from commcc.cost import CostModel
-    from commcc.index import GraphIndex
-    from commcc.terms import Json
+    from commcc.base.terms import Json
+    from commcc.graph.collectives import Identification
+    from commcc.graph.index import GraphIndex
+    from commcc.timing.cost import CostModel
 
 
 @dataclass(frozen=True)

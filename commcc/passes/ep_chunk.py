@@ -27,8 +27,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from commcc.errors import OptionError, closest
-from commcc.modules import syntax_problems
+from commcc.base.errors import OptionError, closest
+from commcc.graph.modules import syntax_problems
 from commcc.passes.base import ProgramPass
 from commcc.passes.options import option, to_text
 from commcc.plan import Plan
@@ -36,13 +36,13 @@ from commcc.plan import Plan
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from commcc.collectives import Identification
-    from commcc.cost import CostModel
+    from commcc.base.terms import Json
     from commcc.ep.chunk import Chunks
-    from commcc.index import GraphIndex
+    from commcc.graph.collectives import Identification
+    from commcc.graph.index import GraphIndex
+    from commcc.graph.program import Program
     from commcc.plan import ChunkedRegion
-    from commcc.program import Program
-    from commcc.terms import Json
+    from commcc.timing.cost import CostModel
 
 DIMS = ("batch", "seq")
 #: Numbers of chunks that ``auto`` compares.
@@ -100,8 +100,8 @@ class EpChunk(ProgramPass):
     ) -> tuple[int, Chunks, dict[str, Json]]:
         """How many chunks make the step shortest, the regions, and the steps that were compared in ms."""
         from commcc.ep.chunk import plan_chunks
-        from commcc.predict import milliseconds
-        from commcc.simulate import Simulator
+        from commcc.timing.predict import milliseconds
+        from commcc.timing.simulate import Simulator
 
         if model is None:
             raise OptionError("chunks=auto needs a cost model", where="pass 'ep-chunk'", hint="as in --cost h100")
@@ -118,11 +118,11 @@ class EpChunk(ProgramPass):
 def _step_ns(program: Program, index: GraphIndex, model: CostModel, regions: tuple[ChunkedRegion, ...]) -> int:
     """The simulated step of the graph cut into these regions, in the best order that ``ep-schedule`` finds."""
     from commcc.apply import apply_plan
-    from commcc.collectives import identify
-    from commcc.index import build_index
-    from commcc.index.host import with_copies
+    from commcc.graph.collectives import identify
+    from commcc.graph.index import build_index
+    from commcc.graph.index.host import with_copies
     from commcc.passes.ep_schedule import EpSchedule
-    from commcc.simulate import Simulator
+    from commcc.timing.simulate import Simulator
 
     cut = apply_plan(program, index, Plan("", index.fingerprint, chunked=regions))
     given = {hint.symbol: hint.value for hint in index.estimates.hints if hint.source == "given"}

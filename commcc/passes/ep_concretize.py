@@ -28,7 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from commcc.errors import InputError, closest
+from commcc.base.errors import InputError, closest
 from commcc.passes.base import ProgramPass
 from commcc.passes.options import option, to_text
 from commcc.plan import FixedSize, Plan
@@ -36,12 +36,12 @@ from commcc.plan import FixedSize, Plan
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from commcc.collectives import Identification
-    from commcc.cost import CostModel
+    from commcc.base.terms import Json
     from commcc.ep.concrete import Sizes
-    from commcc.index import GraphIndex
-    from commcc.program import Program
-    from commcc.terms import Json
+    from commcc.graph.collectives import Identification
+    from commcc.graph.index import GraphIndex
+    from commcc.graph.program import Program
+    from commcc.timing.cost import CostModel
 
 MARKED, KNOWN = "marked", "known"
 

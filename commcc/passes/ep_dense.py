@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from commcc.errors import FindingError, InputError, OptionError
+from commcc.base.errors import FindingError, InputError, OptionError
 from commcc.passes.base import ProgramPass
 from commcc.passes.options import option, to_text
 from commcc.plan import LeftOut, Plan
@@ -23,12 +23,12 @@ from commcc.plan import LeftOut, Plan
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from commcc.collectives import Identification
-    from commcc.cost import CostModel
+    from commcc.base.terms import Json
     from commcc.ep.dense import Blocked, Dense, Wish, Wishes
-    from commcc.index import GraphIndex
-    from commcc.program import Program
-    from commcc.terms import Json
+    from commcc.graph.collectives import Identification
+    from commcc.graph.index import GraphIndex
+    from commcc.graph.program import Program
+    from commcc.timing.cost import CostModel
 
 #: How many blocked collectives an error names.
 _SHOWN = 5
@@ -54,7 +54,7 @@ class EpDense(ProgramPass):
 
     def problems(self) -> Iterator[str]:
         """Patterns that no graph can have."""
-        from commcc.modules import syntax_problems
+        from commcc.graph.modules import syntax_problems
 
         yield from syntax_problems(self.layers or ())
 
@@ -66,8 +66,8 @@ class EpDense(ProgramPass):
         Raises :class:`InputError` where no layers are found, and with ``strict`` :class:`FindingError` for what
         cannot be moved.
         """
-        from commcc.ep.annotations import annotations_of
         from commcc.ep.dense import Dense, placed, wishes_of
+        from commcc.graph.annotations import annotations_of
 
         layers = self._layers(index, ident)
         dense = Dense(index, annotations_of(program, index), layers)
@@ -87,7 +87,7 @@ class EpDense(ProgramPass):
 
     def _layers(self, index: GraphIndex, ident: Identification) -> tuple[str, ...]:
         from commcc.ep.dense import layers_of
-        from commcc.modules import entries_of
+        from commcc.graph.modules import entries_of
 
         if self.layers is None:
             found = layers_of(ident)
@@ -135,7 +135,7 @@ def _report(
     order: Sequence[int],
     blocked: Sequence[Blocked],
 ) -> dict[str, Json]:
-    from commcc.predict import milliseconds
+    from commcc.timing.predict import milliseconds
 
     launched = [wish for wish in wishes.moves if wish.node == wish.launch]
     report: dict[str, Json] = {
@@ -148,8 +148,8 @@ def _report(
     }
     if model is None:
         return report
-    from commcc.memory import MemoryModel
-    from commcc.simulate import Simulator
+    from commcc.graph.memory import MemoryModel
+    from commcc.timing.simulate import Simulator
 
     simulator, memory = Simulator(index, model.price(index)), MemoryModel(index)
     both = [simulator.run(each) for each in (range(len(index)), order)]

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from commcc.errors import InputError, OptionError
+from commcc.base.errors import InputError, OptionError
 from commcc.passes.base import ProgramPass
 from commcc.passes.budget import budget_bytes, budget_option
 from commcc.passes.options import option, to_text
@@ -29,16 +29,16 @@ from commcc.plan import HostCopy, Plan, WaitLabel
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from commcc.collectives import Identification
-    from commcc.cost import CostModel
-    from commcc.cost.types import Costs
-    from commcc.ep.annotations import Annotation
+    from commcc.base.terms import Json
     from commcc.ep.regions import Region
     from commcc.ep.schedule import Local
     from commcc.ep.schedule.choose import Tried
-    from commcc.index import GraphIndex
-    from commcc.program import Program
-    from commcc.terms import Json
+    from commcc.graph.annotations import Annotation
+    from commcc.graph.collectives import Identification
+    from commcc.graph.index import GraphIndex
+    from commcc.graph.program import Program
+    from commcc.timing.cost import CostModel
+    from commcc.timing.cost.types import Costs
 
     #: Prices of the graph as it is, and with the copies to the host that will not block.
     BeforeAfter = tuple[Costs, Costs]
@@ -65,7 +65,7 @@ class EpSchedule(ProgramPass):
 
     def problems(self) -> Iterator[str]:
         """Patterns that no graph can have."""
-        from commcc.modules import syntax_problems
+        from commcc.graph.modules import syntax_problems
 
         yield from syntax_problems(self.modules or ())
 
@@ -76,10 +76,10 @@ class EpSchedule(ProgramPass):
 
         Raises :class:`InputError` where annotations contradict each other or no region is there.
         """
-        from commcc.ep.annotations import annotations_of
         from commcc.ep.regions import regions_of
         from commcc.ep.schedule import Local, host_copies
-        from commcc.index.host import with_copies
+        from commcc.graph.annotations import annotations_of
+        from commcc.graph.index.host import with_copies
 
         if model is None and self.order == "auto":
             raise OptionError("order=auto needs a cost model", where="pass 'ep-schedule'", hint="as in --cost h100")
@@ -109,7 +109,7 @@ class EpSchedule(ProgramPass):
         self, index: GraphIndex, locals_: Sequence[Local], costs: Costs | None
     ) -> tuple[Tried, Sequence[Tried]]:
         from commcc.ep.schedule.choose import Chooser, Depths, planned
-        from commcc.memory import live_bytes
+        from commcc.graph.memory import live_bytes
 
         if self.order == "auto" and costs is not None:
             chooser = Chooser(index, locals_, costs, budget_bytes(self.memory_budget, live_bytes(index).peak_bytes))
@@ -158,7 +158,7 @@ def _labels(regions: Sequence[Region], notes: Sequence[Annotation]) -> tuple[Wai
 def _report(
     index: GraphIndex, locals_: Sequence[Local], costs: BeforeAfter | None, chosen: Tried, tried: Sequence[Tried]
 ) -> dict[str, Json]:
-    from commcc.predict import milliseconds
+    from commcc.timing.predict import milliseconds
 
     depths = chosen.depths
     report: dict[str, Json] = {
@@ -204,9 +204,9 @@ def _launches(local: Local) -> list[int]:
 
 def _figures(index: GraphIndex, costs: BeforeAfter, chosen: Tried, launches: Sequence[int]) -> dict[str, Json]:
     """What the simulator says of the graph before and after; exchanges are those of the regions."""
-    from commcc.memory import MemoryModel
-    from commcc.predict import milliseconds
-    from commcc.simulate import Simulator
+    from commcc.graph.memory import MemoryModel
+    from commcc.timing.predict import milliseconds
+    from commcc.timing.simulate import Simulator
 
     memory = MemoryModel(index)
     before, after = Simulator(index, costs[0]).run(), Simulator(index, costs[1]).run(chosen.order)

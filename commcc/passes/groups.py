@@ -22,19 +22,19 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from commcc.errors import closest
+from commcc.base.errors import closest
+from commcc.base.terms import Kind, Role
 from commcc.passes.base import Pass
 from commcc.passes.options import option, to_text
 from commcc.plan import LeftOut, NewGroup, Plan, Regroup
-from commcc.terms import Kind, Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from commcc.collectives import Collective, Identification
-    from commcc.cost import CostModel
-    from commcc.index import GraphIndex
-    from commcc.terms import Json
+    from commcc.base.terms import Json
+    from commcc.graph.collectives import Collective, Identification
+    from commcc.graph.index import GraphIndex
+    from commcc.timing.cost import CostModel
 
 ROLES = ("ep", "all_gather")
 

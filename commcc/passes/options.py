@@ -16,7 +16,7 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from commcc.errors import OptionError, closest
+from commcc.base.errors import OptionError, closest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from commcc.errors import OptionError, closest
+from commcc.base.errors import OptionError, closest
 
 if TYPE_CHECKING:
     from commcc.passes.base import Pass

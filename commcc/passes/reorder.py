@@ -9,7 +9,7 @@ order; this pass sets its limits and reports. Values do not change: dependences 
 numbers and effects all hold.
 
 With ``control_deps`` the overlap is written into the graph for a backend that orders nodes anew
-(:mod:`commcc.passes.hold`). It is off by default, since a backend cannot fuse across such edges.
+(:mod:`commcc.passes.control_edges`). It is off by default, since a backend cannot fuse across such edges.
 
 Limits: the order is judged by the simulator under the given cost model; a better order in it is better
 on a machine as far as the costs are right.
@@ -21,21 +21,21 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from commcc.errors import OptionError
+from commcc.base.errors import OptionError
 from commcc.passes.base import Pass
 from commcc.passes.budget import GIB, budget_bytes, budget_option
-from commcc.passes.hold import control_edges
+from commcc.passes.control_edges import control_edges
 from commcc.passes.options import option, to_text
 from commcc.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from commcc.collectives import Identification
-    from commcc.cost import CostModel
-    from commcc.index import GraphIndex
+    from commcc.base.terms import Json
+    from commcc.graph.collectives import Identification
+    from commcc.graph.index import GraphIndex
     from commcc.schedule import Found, Limits, Problem
-    from commcc.terms import Json
+    from commcc.timing.cost import CostModel
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Reorder(Pass):
 
 
 def _report(problem: Problem, limits: Limits, found: Found, peak: int) -> dict[str, Json]:
-    from commcc.predict import milliseconds
+    from commcc.timing.predict import milliseconds
 
     before, after = problem.simulator.run(), problem.simulator.run(found.order)
     place = {node: at for at, node in enumerate(found.order)}

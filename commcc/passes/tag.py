@@ -19,14 +19,12 @@ from typing import TYPE_CHECKING, ClassVar
 from commcc.passes.base import Pass
 from commcc.passes.options import to_text
 from commcc.plan import Plan, TagEntry
-from commcc.terms import Kind
+from commcc.planning.eligibility import is_taggable
 
 if TYPE_CHECKING:
-    from commcc.collectives import Collective, Identification
-    from commcc.cost import CostModel
-    from commcc.index import GraphIndex
-
-_REDUCTIONS = (Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
+    from commcc.graph.collectives import Identification
+    from commcc.graph.index import GraphIndex
+    from commcc.timing.cost import CostModel
 
 
 @dataclass(frozen=True)
@@ -47,10 +45,3 @@ class Tag(Pass):
             tags=tuple(TagEntry(c.launch, c.role, c.evidence) for c in new),
             report={"tagged": dict(sorted(counts.items())), "new": len(new)},
         )
-
-
-def is_taggable(collective: Collective) -> bool:
-    """A gather of one parameter, or a reduction that only leads to outputs."""
-    if collective.kind is Kind.ALL_GATHER:
-        return collective.derived == "param"
-    return collective.kind in _REDUCTIONS and collective.derived == "terminal"

@@ -2,6 +2,7 @@
 
 ::
 
+    from commcc.replay.numeric import Settings, verify_numeric
     settings = Settings(ranks=4, seed=0)
     numeric = verify_numeric(before, after, settings)
     numeric.status            # 'equal', 'within tolerance', 'different', 'inconclusive'
@@ -13,14 +14,7 @@
 - :mod:`commcc.replay.virtual`: all ranks in one process, in lock step
 - :mod:`commcc.replay.place`: the device that a rank runs on, its clock and memory
 - :mod:`commcc.replay.ranks`: real ranks, started by PyTorch's elastic launcher
-- :mod:`commcc.replay.compare`: what is different, where, and which changed sum explains it
-- :mod:`commcc.replay.bench`: graphs timed beside each other on real ranks
-- :mod:`commcc.replay.timing`: statistics of such times
+- :mod:`commcc.replay.numeric.compare`: what is different, where, and which changed sum explains it
+- :mod:`commcc.replay.bench.benchmark`: graphs timed beside each other on real ranks
+- :mod:`commcc.replay.bench.statistics`: statistics of such times
 """
-
-from commcc.replay.layout import Layout, make_layout, read_groups
-from commcc.replay.numeric import verify_numeric
-from commcc.replay.pair import Settings
-from commcc.replay.verdict import Numeric, ValueVerdict
-
-__all__ = ["Layout", "Numeric", "Settings", "ValueVerdict", "make_layout", "read_groups", "verify_numeric"]

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from commcc.terms import Kind
+from commcc.base.terms import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from commcc.collective_table import CollectiveOp
+    from commcc.graph.ops.collective_table import CollectiveOp
 
 Tensor = torch.Tensor
 #: The arguments of one rank's launch.

@@ -8,7 +8,7 @@
 Values depend on the seed, on the input's name and on which rank's they are (:mod:`commcc.replay.sharing`), on
 nothing else. Matrices are small (0.1, less for wide ones), vectors and what is divided by are near 1, the gradient
 that a backward graph is given is 1, complex numbers have modulus 1, masks have both values in every row, integers
-obey :mod:`commcc.replay.demands`. Sizes known only at run time get their hints, the same on all ranks.
+obey :mod:`commcc.replay.input_constraints`. Sizes known only at run time get their hints, the same on all ranks.
 
 Limits: values that a forward graph would have saved are made up: shapes and ranges fit, the numbers do not belong
 together. A device mesh, which has no value, is None.
@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from commcc.errors import InputError
-from commcc.index.hints import SizeHints
-from commcc.replay.demands import Demands, demands_of
+from commcc.base.errors import InputError
+from commcc.graph.index.hints import SizeHints
+from commcc.replay.input_constraints import Demands, demands_of
 from commcc.replay.prepare import widened
 from commcc.replay.sharing import Sharing
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-    from commcc.collectives import Identification
+    from commcc.graph.collectives import Identification
     from commcc.replay.layout import Layout
     from commcc.replay.prepare import Prepared
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from commcc.ops import argument_names, op_name
+from commcc.graph.ops import argument_names, op_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable

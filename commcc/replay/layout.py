@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from commcc.errors import OptionError
+from commcc.base.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from commcc.index import GraphIndex
-    from commcc.index.graph import GroupEntry
-    from commcc.program import Program
+    from commcc.graph.index import GraphIndex
+    from commcc.graph.index.graph import GroupEntry
+    from commcc.graph.program import Program
 
 #: All groups of one name; every rank is in exactly one.
 Parts = tuple[tuple[int, ...], ...]

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from commcc.errors import InputError
+from commcc.base.errors import InputError
 from commcc.replay.values import quiet_cpu
 
 if TYPE_CHECKING:

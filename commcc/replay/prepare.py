@@ -23,11 +23,11 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.node import map_aggregate
 
-from commcc.errors import InputError
-from commcc.index import build_index
-from commcc.index.control import unwrapped
-from commcc.index.host import waits
-from commcc.ops import (
+from commcc.base.errors import InputError
+from commcc.graph.index import build_index
+from commcc.graph.index.control import unwrapped
+from commcc.graph.index.host import waits
+from commcc.graph.ops import (
     OpaqueOp,
     aliasing,
     argument,
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-    from commcc.collective_table import CollectiveOp
-    from commcc.index import GraphIndex
-    from commcc.program import Program
+    from commcc.graph.index import GraphIndex
+    from commcc.graph.ops.collective_table import CollectiveOp
+    from commcc.graph.program import Program
 
 #: Ops that read the bytes of a number, which are others in another precision.
 _BYTES = frozenset({"view.dtype"})

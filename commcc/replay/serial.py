@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from commcc.replay.codegen import StraightLine
 from commcc.replay.place import CpuPlace, Place
 from commcc.replay.runnable import run
-from commcc.replay.straight import StraightLine
 from commcc.replay.values import RankResults, leaves
 from commcc.replay.virtual import rank_seed
 

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from commcc.collectives.derive import walk_back
-from commcc.terms import Kind, Role
+from commcc.base.terms import Kind, Role
+from commcc.graph.collectives.derive import walk_back
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from torch import fx
 
-    from commcc.collectives import Identification
-    from commcc.index import GraphIndex
+    from commcc.graph.collectives import Identification
+    from commcc.graph.index import GraphIndex
     from commcc.replay.layout import Layout, Parts
 
 

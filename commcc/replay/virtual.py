@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx.node import map_arg
 
-from commcc.errors import CommccError
-from commcc.ops import op_name
+from commcc.base.errors import CommccError
+from commcc.graph.ops import op_name
 from commcc.replay.collectives import DisagreementError, received
 from commcc.replay.values import RankResults, bits_equal, leaves, poison, quiet_cpu, storage, tensors_in
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from commcc.replay.bench import Benchmark
+    from commcc.base.terms import Json
+    from commcc.replay.bench.benchmark import Benchmark
     from commcc.report.console import Section
-    from commcc.terms import Json
 
 _STYLES = {"faster": "bold green", "slower": "bold red", "not distinguishable": "bold yellow"}
 _RESULTS = {

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from commcc.predict import milliseconds
-from commcc.snapshot import hints_used
+from commcc.timing.predict import milliseconds
+from commcc.timing.snapshot import hints_used
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from commcc.predict import Prediction
-    from commcc.snapshot import Snapshot
-    from commcc.terms import Json
+    from commcc.base.terms import Json
+    from commcc.timing.predict import Prediction
+    from commcc.timing.snapshot import Snapshot
 
 
 def costs(*snapshots: Snapshot) -> dict[str, Json]:

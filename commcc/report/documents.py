@@ -9,24 +9,24 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from commcc.pipeline import plain_option
-from commcc.pipelines import from_preset, pipeline_yaml
 from commcc.report import costs
-from commcc.snapshot import cost_warnings
+from commcc.run.forms import from_preset, pipeline_yaml
+from commcc.run.pipeline import plain_option
+from commcc.timing.snapshot import cost_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from commcc.collectives import Collective, GroupFacts
+    from commcc.base.terms import Json
     from commcc.diff import GraphDiff
+    from commcc.graph.collectives import Collective, GroupFacts
+    from commcc.graph.program import Note, Program
     from commcc.passes.base import Pass
-    from commcc.pipeline import RunResult
-    from commcc.pipelines import Preset
-    from commcc.program import Note, Program
-    from commcc.replay import Numeric
+    from commcc.replay.numeric import Numeric
+    from commcc.run.forms import Preset
+    from commcc.run.pipeline import RunResult
     from commcc.serialization import GraphEntry
-    from commcc.snapshot import Snapshot
-    from commcc.terms import Json
+    from commcc.timing.snapshot import Snapshot
     from commcc.verify import Verdict
     from commcc.verify.peak import Peak
 

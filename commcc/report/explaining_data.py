@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from commcc.report import costs
 from commcc.report.documents import document
-from commcc.snapshot import cost_warnings
+from commcc.timing.snapshot import cost_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from commcc.base.terms import Json
     from commcc.explain import Explanation, Limits
-    from commcc.snapshot import Snapshot
-    from commcc.terms import Json
+    from commcc.timing.snapshot import Snapshot
 
 
 def explanations(graph: str, seen: Snapshot, found: Sequence[Explanation], limits: Limits) -> dict[str, Json]:

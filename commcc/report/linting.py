@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from commcc.base.terms import Json
     from commcc.lint.types import Finding, Outcome, Report, Spot
-    from commcc.terms import Json
 
     Document = Mapping[str, Any]
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from commcc.base.terms import Json
     from commcc.lint.types import Rule
-    from commcc.terms import Json
 
     Document = Mapping[str, Any]
 

@@ -25,8 +25,8 @@ from commcc.report.units import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from commcc.base.terms import Json
     from commcc.lint.types import Rule
-    from commcc.terms import Json
 
     Document = Mapping[str, Any]
 

@@ -1,7 +1,7 @@
 """Tables of metrics, for one graph or for two side by side.
 
-Drawn from the JSON of :class:`commcc.metrics.GraphMetrics`, with the costed keys of
-:class:`commcc.predict.Prediction` under a rule of their own. A key that is not known here still gets
+Drawn from the JSON of :class:`commcc.graph.metrics.GraphMetrics`, with the costed keys of
+:class:`commcc.timing.predict.Prediction` under a rule of their own. A key that is not known here still gets
 its row, in the unit that its suffix says (``_ms``, ``_bytes``, ``_share``).
 """
 

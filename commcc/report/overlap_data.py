@@ -12,18 +12,18 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from commcc.predict import milliseconds
-from commcc.terms import Kind, Role
+from commcc.base.terms import Kind, Role
+from commcc.timing.predict import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from commcc.collectives import Collective
+    from commcc.base.terms import Json
     from commcc.ep.regions import Region
-    from commcc.index import GraphIndex
-    from commcc.pipeline import RunResult
-    from commcc.snapshot import Snapshot
-    from commcc.terms import Json
+    from commcc.graph.collectives import Collective
+    from commcc.graph.index import GraphIndex
+    from commcc.run.pipeline import RunResult
+    from commcc.timing.snapshot import Snapshot
 
 NOTHING = "."
 
@@ -32,8 +32,8 @@ def overlap(result: RunResult) -> dict[str, Json]:
     """Keys of the document: ``regions`` of the graph that goes out, ``exchanges`` and ``hidden`` of all graphs, and
     ``fixed``, the sizes that are numbers now.
     """
-    from commcc.ep.annotations import annotations_of
     from commcc.ep.regions import regions_of
+    from commcc.graph.annotations import annotations_of
 
     last = result.last
     notes = annotations_of(result.program, last.index)

@@ -27,7 +27,7 @@ from commcc.report.units import printable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from commcc.terms import Json
+    from commcc.base.terms import Json
 
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 #: No text in JSON can close the script element or open a comment in it.

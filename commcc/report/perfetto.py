@@ -19,15 +19,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from commcc import __version__
-from commcc.predict import milliseconds
 from commcc.report.perfetto_slices import Slice, compute_slices, flow_ends, lane_slices
+from commcc.timing.predict import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from commcc.predict import Prediction
-    from commcc.snapshot import Snapshot
-    from commcc.terms import Json
+    from commcc.base.terms import Json
+    from commcc.timing.predict import Prediction
+    from commcc.timing.snapshot import Snapshot
 
 #: Threads of one process have numbers from pid * STRIDE on: unique in the trace, as some viewers want.
 STRIDE = 100

@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from commcc.predict import milliseconds
 from commcc.report.costs import collective
+from commcc.timing.predict import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from commcc.predict import Prediction
-    from commcc.snapshot import Snapshot
-    from commcc.terms import Json
+    from commcc.base.terms import Json
+    from commcc.timing.predict import Prediction
+    from commcc.timing.snapshot import Snapshot
 
 #: What the compute stream does when it has finished before the last collective.
 TAIL = "waiting for the last collectives"

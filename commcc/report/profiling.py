@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from commcc.replay.profiling import Profiled
+    from commcc.base.terms import Json
+    from commcc.replay.bench.profiling import Profiled
     from commcc.report.console import Section
-    from commcc.terms import Json
 
 _SHOWN = 8
 

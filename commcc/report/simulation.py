@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commcc.predict import milliseconds
 from commcc.report import costs, documents
 from commcc.report.units import milliseconds as written
 from commcc.report.units import share
-from commcc.simulate.breakdown import families, streams
-from commcc.snapshot import cost_warnings
+from commcc.timing.predict import milliseconds
+from commcc.timing.simulate.breakdown import families, streams
+from commcc.timing.snapshot import cost_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from commcc.base.terms import Json
     from commcc.report.perfetto import Track
-    from commcc.terms import Json
 
 
 def simulation(tracks: Sequence[Track], **fields: Json) -> dict[str, Json]:

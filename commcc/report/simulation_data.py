@@ -16,16 +16,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from commcc.metrics import measure
+from commcc.graph.metrics import measure
 from commcc.report.simulation_slack import slack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from commcc.collectives import Collective, Identification
-    from commcc.index import GraphIndex, Tensor
-    from commcc.predict import Prediction
-    from commcc.terms import Json
+    from commcc.base.terms import Json
+    from commcc.graph.collectives import Collective, Identification
+    from commcc.graph.index import GraphIndex, Tensor
+    from commcc.timing.predict import Prediction
 
 #: What a node does on the compute stream; ``nodes.family`` holds positions in this list.
 FAMILIES = ("nothing", "matmul", "attention", "other", "pointwise", "launch", "wait")

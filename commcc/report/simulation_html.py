@@ -19,8 +19,8 @@ from commcc.report.page import Page, assemble
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from commcc.base.terms import Json
     from commcc.report.simulation_data import Side
-    from commcc.terms import Json
 
 SCHEMA = 1
 

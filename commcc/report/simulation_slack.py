@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from commcc.index import GraphIndex
-    from commcc.predict import Prediction
+    from commcc.graph.index import GraphIndex
+    from commcc.timing.predict import Prediction
 
 
 def slack(index: GraphIndex, prediction: Prediction) -> dict[int, tuple[int | None, int | None]]:

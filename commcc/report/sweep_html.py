@@ -15,7 +15,7 @@ from commcc.report.page import Page, assemble
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from commcc.terms import Json
+    from commcc.base.terms import Json
 
 PAGE = Page(
     command="sweep",

@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from commcc.pipelines import pipeline_yaml
 from commcc.report import costs
 from commcc.report.console import make_table
 from commcc.report.documents import document
 from commcc.report.metrics import costed_by
 from commcc.report.stepping import COLUMNS
 from commcc.report.units import change, count, plural, printable
-from commcc.snapshot import cost_warnings
+from commcc.run.forms import pipeline_yaml
+from commcc.timing.snapshot import cost_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rich.console import RenderableType
 
+    from commcc.base.terms import Json
     from commcc.report.console import Section
-    from commcc.sweep import SweepResult
-    from commcc.terms import Json
+    from commcc.run.sweep import SweepResult
 
     Document = Mapping[str, Any]
 

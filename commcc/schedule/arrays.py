@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from commcc.cost.types import Costs
-    from commcc.memory import MemoryModel
+    from commcc.graph.memory import MemoryModel
     from commcc.schedule.problem import Problem
+    from commcc.timing.cost.types import Costs
 
 Ints: TypeAlias = NDArray[np.int64]
 #: An array of records; numba knows its fields, mypy does not.
@@ -64,7 +64,7 @@ def records(count: int, fields: Iterable[str]) -> Records:
 
 def graph_of(problem: Problem, costs: Costs) -> Graph:
     """All facts of a problem that a schedule needs."""
-    from commcc.memory import resized
+    from commcc.graph.memory import resized
 
     index, memory = problem.index, problem.memory
     count, launches = len(index), index.launches
@@ -97,7 +97,7 @@ def graph_of(problem: Problem, costs: Costs) -> Graph:
 
 
 def _nodes(problem: Problem, costs: Costs, lanes: Mapping[str, int]) -> Records:
-    from commcc.terms import Kind
+    from commcc.base.terms import Kind
 
     index = problem.index
     nodes = records(len(index), NODE)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commcc.compiled import compiled
+from commcc.schedule.jit import compiled
 
 if TYPE_CHECKING:
     from commcc.schedule.arrays import Graph

@@ -1,7 +1,7 @@
 """Step time, peak memory and longest run of compute of an order, many times over; kernels.
 
-The same figures as :class:`commcc.simulate.Simulator`, :class:`commcc.memory.MemoryModel` and
-:func:`commcc.metrics.longest_run` give, and tested against these.
+The same figures as :class:`commcc.timing.simulate.Simulator`, :class:`commcc.graph.memory.MemoryModel` and
+:func:`commcc.graph.metrics.longest_run` give, and tested against these.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from commcc.compiled import compiled, kernel
 from commcc.schedule.heaps import Heaps, heaps, pop, push
+from commcc.schedule.jit import compiled, kernel
 from commcc.schedule.live import live_bytes
 
 if TYPE_CHECKING:

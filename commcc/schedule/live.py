@@ -3,7 +3,7 @@
 A schedule is made by walking along a base order that is legal, and now and then running a node of
 later in that order first (a *hoist*). At any time the plan is: what has run, then the rest in base
 order. ``walk.live`` holds the live bytes of that plan at every position of the base order that
-is still to come, exactly as :mod:`commcc.memory` defines them, so that a hoist is checked over the
+is still to come, exactly as :mod:`commcc.graph.memory` defines them, so that a hoist is checked over the
 whole stretch that it changes, not only where it lands.
 
 Hoisting node ``e`` to the front ``f`` makes its results live from ``f`` on instead of from ``e`` on;
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commcc.compiled import compiled
+from commcc.schedule.jit import compiled
 
 if TYPE_CHECKING:
     from commcc.schedule.arrays import Graph, Ints
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @compiled
 def live_bytes(graph: Graph, order: Ints, live: Ints) -> int:
-    """Live bytes at each position of an order, as :class:`commcc.memory.MemoryModel` has them; the peak."""
+    """Live bytes at each position of an order, as :class:`commcc.graph.memory.MemoryModel` has them; the peak."""
     rows, items = graph.rows, graph.items
     size, known, freed_at = _before(graph, order)
     now = peak = 0

@@ -18,19 +18,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from commcc.apply.order import LAUNCH, NODE, RESULT, Unit, arrange
-from commcc.collection import no_collection
-from commcc.index.build import users_of
-from commcc.kernels import Work
-from commcc.terms import Kind
+from commcc.base.gc_pause import no_collection
+from commcc.base.terms import Kind
+from commcc.graph.index.build import users_of
+from commcc.graph.ops.kernels import Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from commcc.cost import CostModel
-    from commcc.cost.types import Costs
-    from commcc.index import GraphIndex
-    from commcc.index.graph import Launch, Tensor
+    from commcc.graph.index import GraphIndex
+    from commcc.graph.index.graph import Launch, Tensor
     from commcc.plan import Bucket, Plan
+    from commcc.timing.cost import CostModel
+    from commcc.timing.cost.types import Costs
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class _Fact:
 def merge(index: GraphIndex, model: CostModel, plan: Plan) -> tuple[GraphIndex, Costs]:
     """Index and costs of the graph with the plan's buckets merged; only its buckets, moves and order edges count.
 
-    Raises :class:`commcc.errors.InternalError` when the buckets form a cycle.
+    Raises :class:`commcc.base.errors.InternalError` when the buckets form a cycle.
     """
     merged = _Merge(index, plan).result()
     return merged, model.price(merged)

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from commcc.kernels import Work
-from commcc.memory import MemoryModel
+from commcc.base.terms import Kind
+from commcc.graph.memory import MemoryModel
+from commcc.graph.ops.kernels import Work
 from commcc.schedule.arrays import graph_of
-from commcc.simulate import Simulator, lower_bound
-from commcc.simulate.bound import Jobs, longest_paths, path_bound
-from commcc.simulate.simulator import in_flight_bytes
-from commcc.terms import Kind
+from commcc.timing.simulate import Simulator, lower_bound
+from commcc.timing.simulate.bound import Jobs, longest_paths, path_bound
+from commcc.timing.simulate.simulator import in_flight_bytes
 
 if TYPE_CHECKING:
-    from commcc.cost.types import Costs
-    from commcc.index import GraphIndex
+    from commcc.graph.index import GraphIndex
+    from commcc.timing.cost.types import Costs
 
 #: A launch takes the nodes that only prepare its input along, if they are no more than this.
 MAX_PREPARATION = 32

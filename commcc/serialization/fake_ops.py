@@ -29,8 +29,8 @@ from torch.fx.experimental.symbolic_shapes import ValueRangesSLoc
 from torch.utils import _pytree as pytree
 from torch.utils._traceback import CapturedTraceback
 
-from commcc.errors import InputError
-from commcc.ops import OpaqueOp
+from commcc.base.errors import InputError
+from commcc.graph.ops import OpaqueOp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -18,16 +18,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commcc.errors import InputError
-from commcc.serialization import logs, tlparse, trace_log
-from commcc.serialization.graph_text import GraphEntry, GraphText, Kind, with_names
+from commcc.base.errors import InputError
+from commcc.serialization.logs import tlparse, trace_log
+from commcc.serialization.logs import torch_logs as logs
+from commcc.serialization.logs.graph_text import GraphEntry, GraphText, Kind, with_names
 from commcc.serialization.propagate import propagate
 from commcc.serialization.sources import decode, is_zip_file, read_content
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from commcc.program import Program
+    from commcc.graph.program import Program
 
 #: The name of the only graph in a file whose format has no names.
 ONLY = "graph"
@@ -80,7 +81,7 @@ def _load(file: Path, name: str | None, trust: bool) -> Program:
     if _is_archive(file):
         if name not in (None, ONLY):
             raise InputError(f"a .pt2 holds one graph, not {name!r}", where=str(file), hint="leave the name out")
-        from commcc.serialization.pt2 import read_pt2
+        from commcc.serialization.pt2.program import read_pt2
 
         return replace(read_pt2(file, trust=trust), source=file, format="pt2")
     graph = _choose(_find(file, name), name, str(file))
@@ -88,8 +89,8 @@ def _load(file: Path, name: str | None, trust: bool) -> Program:
 
 
 def _parse(graph: GraphText) -> Program:
-    from commcc.serialization.fx_text import parse_text
-    from commcc.serialization.runnable import parse_runnable
+    from commcc.serialization.fx.text import parse_text
+    from commcc.serialization.logs.runnable import parse_runnable
 
     if graph.kind is Kind.REPRO:
         return propagate(*parse_runnable(graph.source(), graph.file))

@@ -26,8 +26,8 @@ import sympy
 import torch
 from torch._ops import OperatorBase, OpOverloadPacket
 
-from commcc.errors import InputError
-from commcc.program import META_KEY, NodeRecord
+from commcc.base.errors import InputError
+from commcc.graph.program import META_KEY, NodeRecord
 from commcc.serialization.shapes import format_val, parse_val, requires_grad_of
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from torch import fx
 
+    from commcc.base.terms import Json
     from commcc.serialization.shapes import ShapeContext
-    from commcc.terms import Json
 
     SizeText = Callable[[object], str]
 

@@ -23,7 +23,7 @@ _RETURN = re.compile(r"^\s+return\b")
 
 
 def node_lines(path: str | Path) -> dict[str, int]:
-    """Lines by node name; empty for a ``.pt2``. Raises :class:`commcc.errors.InputError` as reading does."""
+    """Lines by node name; empty for a ``.pt2``. Raises :class:`commcc.base.errors.InputError` as reading does."""
     return file_and_lines(path)[1]
 
 

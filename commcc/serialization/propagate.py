@@ -24,7 +24,7 @@ from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
-from commcc.program import Note
+from commcc.graph.program import Note
 from commcc.serialization.fake_hops import run_higher_order
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.shapes import ShapeContext
@@ -32,7 +32,7 @@ from commcc.serialization.shapes import ShapeContext
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from commcc.program import Program
+    from commcc.graph.program import Program
 
 _LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 _MOST_NOTES = 20

@@ -18,11 +18,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from commcc.errors import OutputError
-from commcc.files import replace_file, same_file
+from commcc.base.errors import OutputError
+from commcc.base.files import replace_file, same_file
 
 if TYPE_CHECKING:
-    from commcc.program import Note, Program
+    from commcc.graph.program import Note, Program
 
 _TEXT = (".fx.txt", ".fx.txt.gz", ".txt", ".txt.gz")
 EXTENSIONS = (*_TEXT, ".pt2")
@@ -66,11 +66,11 @@ def _extension(name: str, known: tuple[str, ...]) -> str | None:
 
 def _write(program: Program, extension: str, stream: BinaryIO) -> tuple[Note, ...]:
     if extension == ".pt2":
-        from commcc.serialization.pt2 import write_pt2
+        from commcc.serialization.pt2.program import write_pt2
 
         return write_pt2(program, stream)
-    from commcc.serialization.fx_text import write_text
-    from commcc.serialization.pt2_left_behind import left_behind
+    from commcc.serialization.fx.text import write_text
+    from commcc.serialization.pt2.left_behind import left_behind
 
     text, notes = write_text(program)
     data = text.encode()

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._dtype_abbrs import dtype_abbrs
 
-from commcc.errors import InputError, OutputError
-from commcc.serialization.fx_context import REQUIRES_GRAD, ShapeContext, SymbolInfo, symbols_in
+from commcc.base.errors import InputError, OutputError
+from commcc.serialization.fx.context import REQUIRES_GRAD, ShapeContext, SymbolInfo, symbols_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -16,7 +16,7 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from commcc.errors import InputError
+from commcc.base.errors import InputError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
-from commcc.errors import InputError, OutputError
-from commcc.ops import OpaqueOp
+from commcc.base.errors import InputError, OutputError
+from commcc.graph.ops import OpaqueOp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from commcc.collection import no_collection
+from commcc.base.gc_pause import no_collection
 from commcc.verify import boundary, constants, work
 from commcc.verify.causes import Pair, report_causes
 from commcc.verify.chunks import folded
@@ -39,7 +39,7 @@ from commcc.verify.trace import trace_program
 from commcc.verify.verdict import Finding, Report, Verdict
 
 if TYPE_CHECKING:
-    from commcc.program import Program
+    from commcc.graph.program import Program
     from commcc.verify.facts import Event
 
 #: How often AFTER is looked at again when contents turn out to be equal that have different normal forms.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
-from commcc.ops import OpaqueOp, argument_names, op_name
+from commcc.graph.ops import OpaqueOp, argument_names, op_name
 from commcc.verify.sizes import Poly
 from commcc.verify.values import Opaque, Tensor
 

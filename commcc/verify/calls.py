@@ -22,7 +22,7 @@ from commcc.verify.views import regroup
 if TYPE_CHECKING:
     from torch import fx
 
-    from commcc.ops import Aliasing
+    from commcc.graph.ops import Aliasing
     from commcc.verify.trace import Tracer
 
 _ARITHMETIC = {

@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from commcc import ops
-from commcc.ep.annotations import CHUNK, ORIGINAL, REGION, ROLE
-from commcc.program import copy_node
+from commcc.graph import ops
+from commcc.graph.annotations import CHUNK, ORIGINAL, REGION, ROLE
+from commcc.graph.program import copy_node
 from commcc.verify.shapes import to_host
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from commcc.program import Program
+    from commcc.graph.program import Program
     from commcc.verify.verdict import Report
 
 

@@ -12,7 +12,7 @@ import torch
 from commcc.verify.subgraphs import find
 
 if TYPE_CHECKING:
-    from commcc.program import Program
+    from commcc.graph.program import Program
     from commcc.verify.causes import Pair
 
 

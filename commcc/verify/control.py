@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import fx
 
-from commcc.ops import op_name
+from commcc.graph.ops import op_name
 from commcc.verify.subgraphs import find
 
 if TYPE_CHECKING:
-    from commcc.program import Program
+    from commcc.graph.program import Program
     from commcc.verify.verdict import Report
 
 Edges = dict[str, tuple[str, ...]]

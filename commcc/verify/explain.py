@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from commcc.ops import is_getitem
+from commcc.graph.ops import is_getitem
 from commcc.verify.arguments import bind
 from commcc.verify.elements import BITS, BROADCAST, CAST, GATHER, REDUCE, SCATTER
 from commcc.verify.layout import Leaf, leaves

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-    from commcc.program import Program
+    from commcc.graph.program import Program
     from commcc.verify.trace import Tracer
     from commcc.verify.values import Value
     from commcc.verify.verdict import Report

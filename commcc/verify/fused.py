@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from commcc.ops import op_name
-from commcc.program import copy_node
+from commcc.graph.ops import op_name
+from commcc.graph.program import copy_node
 from commcc.serialization.propagate import context_of
 
 if TYPE_CHECKING:
-    from commcc.program import Program
+    from commcc.graph.program import Program
 
 _GATHER, _SCATTER = "symm_mem.fused_all_gather_matmul", "symm_mem.fused_matmul_reduce_scatter"
 _RESTRIDE = "prims.inductor_force_stride_order"

@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from commcc.ops import argument, collective_of
-from commcc.program import ProcessGroup
+from commcc.graph.ops import argument, collective_of
+from commcc.graph.program import ProcessGroup
 from commcc.verify.subgraphs import find
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from commcc.program import Program
+    from commcc.graph.program import Program
     from commcc.verify.verdict import Report
 
 

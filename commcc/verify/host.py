@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from commcc.ops import aliasing, is_host_sync
+from commcc.graph.ops import aliasing, is_host_sync
 from commcc.verify.shapes import to_host
 from commcc.verify.values import Tensor
 

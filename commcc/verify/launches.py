@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from commcc.terms import Kind
+from commcc.base.terms import Kind
 from commcc.verify import calls
 from commcc.verify.arguments import key_of
 from commcc.verify.elements import BROADCAST, REDUCE, Over, counts, gather, pointwise, scatter
@@ -24,7 +24,7 @@ from commcc.verify.values import Meta, Shape, Tensor, Value, tensors_in
 if TYPE_CHECKING:
     from torch import fx
 
-    from commcc.collective_table import CollectiveOp
+    from commcc.graph.ops.collective_table import CollectiveOp
     from commcc.verify.places import Run
     from commcc.verify.trace import Tracer
 

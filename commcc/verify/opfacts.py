@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from commcc.ops import (
+from commcc.graph.ops import (
     aliasing,
     collective_of,
     is_effect,
@@ -21,8 +21,8 @@ from commcc.verify.arguments import path_of
 from commcc.verify.views import regroups
 
 if TYPE_CHECKING:
-    from commcc.collective_table import CollectiveOp
-    from commcc.ops import Aliasing
+    from commcc.graph.ops import Aliasing
+    from commcc.graph.ops.collective_table import CollectiveOp
 
 #: Ops that look at storage itself, not at the elements of a tensor.
 _STORAGE_OPS = frozenset(

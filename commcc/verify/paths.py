@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from commcc.ops import aliasing, is_effect, is_host_sync
+from commcc.graph.ops import aliasing, is_effect, is_host_sync
 
 if TYPE_CHECKING:
     from torch import fx

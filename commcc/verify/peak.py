@@ -5,7 +5,7 @@
     peak = compare_peaks(before, after, lambda own: own + (1 << 30))
     peak.within, peak.after_bytes, peak.at
 
-Limits: those of :mod:`commcc.memory`; sizes known only at run time need hints.
+Limits: those of :mod:`commcc.graph.memory`; sizes known only at run time need hints.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from commcc.index import build_index
-from commcc.memory import live_bytes
+from commcc.graph.index import build_index
+from commcc.graph.memory import live_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from commcc.program import Program
-    from commcc.terms import Json
+    from commcc.base.terms import Json
+    from commcc.graph.program import Program
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from commcc.verify.views import regroup, regroups
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from commcc.program import Program
+    from commcc.graph.program import Program
     from commcc.verify.table import Terms
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from commcc.terms import Json
+    from commcc.base.terms import Json
     from commcc.verify.paths import Ways
 
 #: Findings, gaps and notes kept of each sort.

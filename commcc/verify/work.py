@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from commcc.ops import aliasing, is_assertion, is_effect, is_host_sync, is_random, is_unknown_communication
+from commcc.graph.ops import aliasing, is_assertion, is_effect, is_host_sync, is_random, is_unknown_communication
 from commcc.verify.causes import is_work
 from commcc.verify.elements import CAST
 from commcc.verify.sizes import Undecidable

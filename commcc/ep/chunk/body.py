@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from commcc import ops
+from commcc.graph import ops
 
 if TYPE_CHECKING:
     from commcc.ep.chunk.grid import Grid

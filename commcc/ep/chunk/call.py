@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from commcc import ops
 from commcc.ep.chunk.state import State
+from commcc.graph import ops
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

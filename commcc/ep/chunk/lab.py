@@ -17,7 +17,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from commcc import ops
+from commcc.graph import ops
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.propagate import _quiet
 from commcc.serialization.shapes import ShapeContext, symbols_in
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from commcc.ep.chunk.grid import Grid
     from commcc.ep.chunk.resize import Resized
-    from commcc.program import Program
+    from commcc.graph.program import Program
 
     Ranges = Mapping[str, tuple[int | None, int | None]]
 

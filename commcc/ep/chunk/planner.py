@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from commcc.base.errors import InputError
 from commcc.ep.chunk.body import draft_of
 from commcc.ep.chunk.grid import infer, parts
 from commcc.ep.chunk.leaving import kept_whole, leaving
@@ -13,7 +14,6 @@ from commcc.ep.chunk.refuse import described, named, refuse, shape_text
 from commcc.ep.chunk.region import Trial
 from commcc.ep.chunk.roots import roots_of
 from commcc.ep.chunk.view import view_of
-from commcc.errors import InputError
 from commcc.plan import ChunkedRegion, Cut, Resize
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from commcc.ep.chunk.body import Draft
     from commcc.ep.chunk.grid import Grid
     from commcc.ep.chunk.view import View
-    from commcc.index import GraphIndex
-    from commcc.program import Program
+    from commcc.graph.index import GraphIndex
+    from commcc.graph.program import Program
 
 
 @dataclass(frozen=True)

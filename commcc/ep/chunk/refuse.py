@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from commcc import ops
-from commcc.errors import InputError
+from commcc.base.errors import InputError
+from commcc.graph import ops
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

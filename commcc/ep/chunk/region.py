@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from commcc import ops
 from commcc.ep.chunk.call import Call
 from commcc.ep.chunk.lab import CannotRun, Lab
 from commcc.ep.chunk.refuse import described, named, refuse, shape_text
 from commcc.ep.chunk.resize import Sizes, resizes
 from commcc.ep.chunk.rules import state_of
 from commcc.ep.chunk.state import State
+from commcc.graph import ops
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

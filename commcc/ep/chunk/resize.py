@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from commcc import ops
 from commcc.ep.chunk.refuse import refuse
+from commcc.graph import ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

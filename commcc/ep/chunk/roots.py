@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from commcc.errors import OptionError
-from commcc.modules import entries_of
+from commcc.base.errors import OptionError
+from commcc.graph.modules import entries_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

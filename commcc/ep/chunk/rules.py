@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from commcc import ops
 from commcc.ep.chunk.call import Call, dims, in_other_orders, indexed, mixed, product
 from commcc.ep.chunk.state import SUM, State
+from commcc.graph import ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable

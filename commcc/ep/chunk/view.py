@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from commcc import ops
-from commcc.ep.annotations import annotations_of
+from commcc.base.terms import Kind
 from commcc.ep.chunk.lab import symbol_ranges
 from commcc.ep.concrete import recorded_sizes
-from commcc.terms import Kind
+from commcc.graph import ops
+from commcc.graph.annotations import annotations_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import fx
 
-    from commcc.ep.annotations import Annotation
     from commcc.ep.chunk.lab import Ranges
-    from commcc.index import GraphIndex
-    from commcc.program import Program
+    from commcc.graph.annotations import Annotation
+    from commcc.graph.index import GraphIndex
+    from commcc.graph.program import Program
 
 _FIXED = (
     "ParamAOTInput",

@@ -17,10 +17,10 @@ from commcc.ep.schedule.whole import arranged
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from commcc.cost.types import Costs
     from commcc.ep.schedule.local import Local
     from commcc.ep.schedule.waves import Made
-    from commcc.index import GraphIndex
+    from commcc.graph.index import GraphIndex
+    from commcc.timing.cost.types import Costs
 
 #: Steps closer than this, in parts of a thousand, are equal.
 _EQUAL_PERMILLE = 1
@@ -55,8 +55,8 @@ class Chooser:
     """Tries depths of one graph under one set of costs. budget: live bytes, None for no limit."""
 
     def __init__(self, index: GraphIndex, locals_: Sequence[Local], costs: Costs, budget: int | None) -> None:
-        from commcc.memory import MemoryModel
-        from commcc.simulate import Simulator
+        from commcc.graph.memory import MemoryModel
+        from commcc.timing.simulate import Simulator
 
         self.index, self.locals, self.budget = index, locals_, budget
         self.simulator, self.memory = Simulator(index, costs), MemoryModel(index)

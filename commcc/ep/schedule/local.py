@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from commcc.ep.regions import Region
-    from commcc.index import GraphIndex
+    from commcc.graph.index import GraphIndex
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from commcc.ep.regions import Region
-    from commcc.index import GraphIndex
+    from commcc.graph.index import GraphIndex
 
 
 def events_of(region: Region) -> dict[int, str]:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from commcc.errors import InputError
+from commcc.base.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

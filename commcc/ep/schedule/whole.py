@@ -11,13 +11,13 @@ import heapq
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from commcc.base.errors import InputError
 from commcc.ep.schedule.local import needed
-from commcc.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from commcc.index import GraphIndex
+    from commcc.graph.index import GraphIndex
 
 
 def arranged(index: GraphIndex, chains: Sequence[Sequence[int]]) -> tuple[int, ...]:

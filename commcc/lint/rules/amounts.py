@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from commcc.base.terms import Kind
 from commcc.lint.options import ROLES, TOTAL, by_kind, by_role, figure, setting
 from commcc.lint.quantities import BYTES, COUNT, Quantity
 from commcc.lint.types import Finding, Rule, Severity
-from commcc.terms import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from commcc.collectives import Collective
-    from commcc.index import GraphIndex
+    from commcc.graph.collectives import Collective
+    from commcc.graph.index import GraphIndex
     from commcc.lint.types import Subject
 
 #: Launches that one finding names.

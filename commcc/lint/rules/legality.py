@@ -12,7 +12,7 @@ from commcc.lint.types import Finding, Rule, Severity
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from commcc.index import GraphIndex
+    from commcc.graph.index import GraphIndex
     from commcc.lint.types import Subject
 
 #: Launches that one finding names.
@@ -59,7 +59,7 @@ def _readers(index: GraphIndex, launch: int, waits: frozenset[int]) -> Iterator[
 
     Not among them are ops that hold a graph of their own, for it may be that which waits.
     """
-    from commcc.kernels import Work
+    from commcc.graph.ops.kernels import Work
 
     stack, seen = [launch], {launch}
     while stack:
@@ -144,7 +144,7 @@ def unknown_size(subject: Subject, options: NoOptions) -> Iterator[Finding]:
 
 def host_sync_in_flight(subject: Subject, options: NoOptions) -> Iterator[Finding]:
     """Every host sync between the launch of a collective and its wait."""
-    from commcc.index.host import waits
+    from commcc.graph.index.host import waits
 
     del options
     index = subject.index

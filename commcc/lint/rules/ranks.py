@@ -1,4 +1,4 @@
-"""The rule about ranks: whether the graphs of all ranks of a program launch the same, see :mod:`commcc.agreement`."""
+"""The rule about ranks: whether the graphs of all ranks of a program launch the same, see :mod:`commcc.lint.ranks`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from commcc.lint.types import Finding, Rule, Severity, Spot
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from commcc.agreement import Agreement, Difference, Trace
+    from commcc.lint.ranks import Agreement, Difference, Trace
     from commcc.lint.types import Subject
 
 NAMES, ALL = "names", "all"
@@ -48,7 +48,7 @@ class Kept:
 
 def kept(subject: Subject) -> Kept:
     """The launches of a graph."""
-    from commcc.agreement.trace import trace_of
+    from commcc.lint.ranks.trace import trace_of
 
     told = subject.program.header.get("rank")
     rank = told if type(told) is int and told >= 0 else None
@@ -57,9 +57,9 @@ def kept(subject: Subject) -> Kept:
 
 def rank_agreement(graphs: Sequence[Kept], options: RankAgreement) -> Iterator[Finding]:
     """For every program whose ranks are among the graphs, what its ranks do not agree about."""
-    from commcc.agreement import agree_on
-    from commcc.agreement.naming import families, in_order
-    from commcc.errors import OptionError
+    from commcc.base.errors import OptionError
+    from commcc.lint.ranks import agree_on
+    from commcc.lint.ranks.naming import families, in_order
 
     by_name = {each.graph: each for each in graphs}
     told = {each.graph: each.rank for each in graphs if each.rank is not None}
@@ -75,9 +75,9 @@ def rank_agreement(graphs: Sequence[Kept], options: RankAgreement) -> Iterator[F
 
 
 def _findings(agreement: Agreement, family: str, names: Mapping[int, str]) -> Iterator[Finding]:
-    from commcc.agreement import Sort as Wrong
-    from commcc.agreement import Status
-    from commcc.agreement.show import block
+    from commcc.lint.ranks import Sort as Wrong
+    from commcc.lint.ranks import Status
+    from commcc.lint.ranks.show import block
 
     of = f"{family}: " if family else ""
     for place, difference in enumerate(agreement.differences):
@@ -105,7 +105,7 @@ def _spots(difference: Difference, names: Mapping[int, str]) -> Iterator[Spot]:
 
 
 def _line(spot: Spot) -> int | None:
-    from commcc.errors import CommccError
+    from commcc.base.errors import CommccError
     from commcc.serialization import node_lines
 
     try:

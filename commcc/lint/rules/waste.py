@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from commcc.errors import OptionError
+from commcc.base.errors import OptionError
+from commcc.graph.modules import syntax_problems
 from commcc.lint.options import names, setting
 from commcc.lint.quantities import BYTES, COUNT, show
 from commcc.lint.types import Finding, Rule, Severity
-from commcc.modules import syntax_problems
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from commcc.collectives import Collective
+    from commcc.graph.collectives import Collective
     from commcc.lint.types import Subject
 
 #: Launches that one finding names.
@@ -69,8 +69,8 @@ class ModuleOptions:
 
 def small_collectives(subject: Subject, options: SmallOptions) -> Iterator[Finding]:
     """Small collectives that could share a launch, one finding for each sort."""
-    from commcc.passes.eligibility import eligible
-    from commcc.passes.greedy import key_of, size_of
+    from commcc.planning.eligibility import eligible
+    from commcc.planning.greedy import key_of, size_of
 
     groups = frozenset(group.name for group in subject.ident.groups)
     taken, _ = eligible(subject.index, subject.ident, groups)
@@ -146,7 +146,7 @@ def wait_after_launch(subject: Subject, options: WaitOptions) -> Iterator[Findin
 
 def _work_before(subject: Subject) -> list[int]:
     """For every node how many ops stand before it that do work on the device, collectives left out."""
-    from commcc.kernels import Work
+    from commcc.graph.ops.kernels import Work
 
     index = subject.index
     works = (

@@ -11,11 +11,11 @@ import importlib
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from commcc.collectives import Identification
-    from commcc.cost import CostModel
-    from commcc.index import GraphIndex
+    from commcc.graph.collectives import Identification
+    from commcc.graph.index import GraphIndex
     from commcc.passes.bucket import Bucket
     from commcc.passes.strategies.formed import Formed
+    from commcc.timing.cost import CostModel
 
 _STRATEGIES = {
     "greedy": "commcc.passes.strategies.greedy",

@@ -25,26 +25,26 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from commcc.collection import no_collection
-from commcc.errors import InternalError, OptionError
+from commcc.base.errors import InternalError, OptionError
+from commcc.base.gc_pause import no_collection
 from commcc.passes.budget import budget_bytes
-from commcc.passes.eligibility import eligible, select_groups
-from commcc.passes.greedy import MIB, Limits, key_of, size_of, walk
 from commcc.passes.reorder import Reorder
 from commcc.passes.strategies.entries import BLOCKS
 from commcc.passes.strategies.formed import Formed, bucket_of, size_text
 from commcc.plan import Bucket as PlannedBucket
 from commcc.plan import LeftOut, Plan
+from commcc.planning.eligibility import eligible, select_groups
+from commcc.planning.greedy import MIB, Limits, key_of, size_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from commcc.collectives import Collective, Identification
-    from commcc.cost import CostModel, Costs
-    from commcc.index import GraphIndex
+    from commcc.base.terms import Json
+    from commcc.graph.collectives import Collective, Identification
+    from commcc.graph.index import GraphIndex
     from commcc.passes.bucket import Bucket
-    from commcc.passes.greedy import Key
-    from commcc.terms import Json
+    from commcc.planning.greedy import Key
+    from commcc.timing.cost import CostModel, Costs
 
 #: Caps in MiB, tried on all keys at once.
 CAPS = (2, 8, 32, 128, 512)
@@ -101,7 +101,7 @@ class _Search:
         model: CostModel,
         taken: list[Collective],
     ) -> None:
-        from commcc.memory import live_bytes
+        from commcc.graph.memory import live_bytes
 
         self.options, self.index, self.ident, self.model = options, index, ident, model
         self.taken = taken

@@ -9,17 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from commcc.blocks import Item, find_blocks, find_rest
-from commcc.errors import OptionError, closest
-from commcc.modules import Entry, Matcher, entries_of, parents
+from commcc.base.errors import OptionError, closest
+from commcc.graph.blocks import Item, find_blocks, find_rest
+from commcc.graph.modules import Entry, Matcher, entries_of, parents
+from commcc.graph.repeats import labels
 from commcc.passes.strategies.pairs import depth_of, pairs_of
-from commcc.repeats import labels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from commcc.collectives import Collective
-    from commcc.index import GraphIndex
+    from commcc.graph.collectives import Collective
+    from commcc.graph.index import GraphIndex
     from commcc.passes.bucket import Bucket
 
 #: The word that stands for all repeated blocks, and for what is left beside them.

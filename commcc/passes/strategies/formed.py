@@ -12,16 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from commcc.base.terms import Kind
 from commcc.plan import Bucket as PlannedBucket
-from commcc.terms import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from commcc.collectives import Collective
-    from commcc.index import GraphIndex
+    from commcc.base.terms import Json
+    from commcc.graph.collectives import Collective
+    from commcc.graph.index import GraphIndex
     from commcc.plan import Before, LeftOut, Move
-    from commcc.terms import Json
 
 MIB = 1 << 20
 

@@ -1,22 +1,22 @@
-"""Strategy greedy: fill a bucket in graph order until a cap closes it; :mod:`commcc.passes.greedy` walks."""
+"""Strategy greedy: fill a bucket in graph order until a cap closes it; :mod:`commcc.planning.greedy` walks."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from commcc.metrics import longest_run
-from commcc.passes.eligibility import eligible, select_groups
-from commcc.passes.greedy import MIB, Limits, OpenBucket, Walk, walk
+from commcc.base.terms import Kind
+from commcc.graph.metrics import longest_run
 from commcc.passes.strategies.formed import Formed, bucket_of, size_text
 from commcc.plan import LeftOut
-from commcc.terms import Kind
+from commcc.planning.eligibility import eligible, select_groups
+from commcc.planning.greedy import MIB, Limits, OpenBucket, Walk, walk
 
 if TYPE_CHECKING:
-    from commcc.collectives import Identification
-    from commcc.cost import CostModel
-    from commcc.index import GraphIndex
+    from commcc.base.terms import Json
+    from commcc.graph.collectives import Identification
+    from commcc.graph.index import GraphIndex
     from commcc.passes.bucket import Bucket
-    from commcc.terms import Json
+    from commcc.timing.cost import CostModel
 
 
 def form(options: Bucket, index: GraphIndex, ident: Identification, model: CostModel | None) -> Formed:

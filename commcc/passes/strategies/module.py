@@ -20,32 +20,32 @@ import itertools
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from commcc.errors import OptionError
-from commcc.passes.contraction import cycles
-from commcc.passes.eligibility import eligible, select_groups
-from commcc.passes.greedy import key_of, size_of
-from commcc.passes.mergeorder import MergeOrder
+from commcc.base.errors import OptionError
+from commcc.base.terms import Kind
 from commcc.passes.strategies.entries import choose, with_modules
 from commcc.passes.strategies.formed import Formed, bucket_of, size_text
 from commcc.passes.strategies.prefetch import Prefetched, Unit, prefetch
 from commcc.plan import LeftOut
-from commcc.terms import Kind
+from commcc.planning.contraction import cycles
+from commcc.planning.eligibility import eligible, select_groups
+from commcc.planning.greedy import key_of, size_of
+from commcc.planning.mergeorder import MergeOrder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from commcc.collectives import Collective, Identification
-    from commcc.cost import CostModel
-    from commcc.index import GraphIndex
-    from commcc.modules import Entry
+    from commcc.base.terms import Json
+    from commcc.graph.collectives import Collective, Identification
+    from commcc.graph.index import GraphIndex
+    from commcc.graph.modules import Entry
     from commcc.passes.bucket import Bucket
-    from commcc.terms import Json
+    from commcc.timing.cost import CostModel
 
 _Covered = list[tuple["Collective", "Entry"]]
 
 
 def form(options: Bucket, index: GraphIndex, ident: Identification, model: CostModel | None) -> Formed:
-    """A bucket for each entry; :class:`commcc.errors.OptionError` names everything that is wrong with the entries."""
+    """A bucket for each entry; an :class:`~commcc.base.errors.OptionError` names all that is wrong with the entries."""
     groups, problems = _groups(options, ident)
     taken, left = eligible(index, ident, groups)
     roles = {c.launch for c in taken} | {entry.launch for entry in left} | index.merged_from.keys()

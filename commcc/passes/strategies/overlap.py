@@ -14,9 +14,9 @@ is made if
 1. the merged launch and wait can stand where no compute has to move for them,
 2. the graph with these constraints stays free of cycles,
 3. the merged collective takes no longer than what runs between its launch and its wait,
-4. memory has room for it (:mod:`commcc.passes.room`), and
+4. memory has room for it (:mod:`commcc.planning.headroom`), and
 5. its copies take no longer on the compute stream than the launch and the latency that it saves, the latter
-   as far as it is exposed (:mod:`commcc.passes.worth`).
+   as far as it is exposed (:mod:`commcc.planning.merge_cost`).
 
 Such buckets are then kept a few at a time, each time with a simulation of the merged step
 (:mod:`commcc.passes.strategies.trial`), so that what is kept never exposes what was hidden, never passes the
@@ -35,29 +35,29 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from commcc.errors import OptionError
+from commcc.base.errors import OptionError
 from commcc.passes.budget import budget_bytes
-from commcc.passes.eligibility import eligible, select_groups
-from commcc.passes.greedy import MIB, key_of, size_of
-from commcc.passes.hiding import Hiding, hidden_by_order, read_hiding
-from commcc.passes.mergeorder import MergeOrder
-from commcc.passes.room import Room
 from commcc.passes.strategies.formed import Formed, bucket_of, launches_early, placed, size_text
 from commcc.passes.strategies.trial import Trial
-from commcc.passes.worth import Relief, Worth
 from commcc.plan import Before, LeftOut, Plan
+from commcc.planning.eligibility import eligible, select_groups
+from commcc.planning.greedy import MIB, key_of, size_of
+from commcc.planning.headroom import Room
+from commcc.planning.hiding import Hiding, hidden_by_order, read_hiding
+from commcc.planning.merge_cost import Relief, Worth
+from commcc.planning.mergeorder import MergeOrder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from commcc.collectives import Collective, Identification
-    from commcc.cost import CostModel, Costs
-    from commcc.index import GraphIndex
+    from commcc.base.terms import Json
+    from commcc.graph.collectives import Collective, Identification
+    from commcc.graph.index import GraphIndex
     from commcc.passes.bucket import Bucket
-    from commcc.passes.greedy import Key
     from commcc.plan import Bucket as PlannedBucket
-    from commcc.simulate import Timeline
-    from commcc.terms import Json
+    from commcc.planning.greedy import Key
+    from commcc.timing.cost import CostModel, Costs
+    from commcc.timing.simulate import Timeline
 
 #: Why a pair was not merged, in the order in which it is asked; what a collective that is left out is told.
 _REFUSED = {
@@ -91,7 +91,7 @@ def form(options: Bucket, index: GraphIndex, ident: Identification, model: CostM
 
 class _Overlap:
     def __init__(self, options: Bucket, index: GraphIndex, model: CostModel, taken: list[Collective]) -> None:
-        from commcc.simulate import Simulator
+        from commcc.timing.simulate import Simulator
 
         self.options, self.index, self.model, self.taken = options, index, model, taken
         self.costs: Costs = model.price(index)
@@ -129,7 +129,7 @@ class _Overlap:
         return Formed(plan.buckets, tuple(left), report, (), (), plan.before)
 
     def _budget(self) -> int | None:
-        from commcc.memory import live_bytes
+        from commcc.graph.memory import live_bytes
 
         peak = live_bytes(self.index).peak_bytes
         given = self.options.memory_budget

@@ -16,17 +16,17 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from commcc.passes.mergeorder import MergeOrder
+from commcc.base.terms import Kind
 from commcc.passes.strategies.formed import placed
 from commcc.plan import Before, Move, Plan
-from commcc.terms import Kind
+from commcc.planning.mergeorder import MergeOrder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from commcc.collectives import Collective
-    from commcc.index import GraphIndex
-    from commcc.modules import Entry
+    from commcc.graph.collectives import Collective
+    from commcc.graph.index import GraphIndex
+    from commcc.graph.modules import Entry
     from commcc.passes.strategies.entries import Wanted
     from commcc.plan import Bucket
 

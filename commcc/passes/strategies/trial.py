@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from commcc.cost import CostModel, Costs
-    from commcc.index import GraphIndex
+    from commcc.graph.index import GraphIndex
     from commcc.passes.strategies.overlap import Open
     from commcc.plan import Plan
-    from commcc.simulate import Timeline
+    from commcc.timing.cost import CostModel, Costs
+    from commcc.timing.simulate import Timeline
 
     Refused = tuple[Open, str]
 
@@ -105,7 +105,7 @@ class Trial:
 
     def _judge(self, buckets: Sequence[Open]) -> _Verdict:
         from commcc.schedule.merged import merge
-        from commcc.simulate import Simulator
+        from commcc.timing.simulate import Simulator
 
         self._left -= 1
         index, costs = merge(self._index, self._model, self._plan_of(buckets))
@@ -145,7 +145,7 @@ class Trial:
 
     def _over_budget(self, index: GraphIndex, buckets: Sequence[Open], made: Sequence[int]) -> _Verdict | None:
         """None within the budget; else the largest of the buckets at the peak, as many as hold the excess together."""
-        from commcc.memory import live_bytes
+        from commcc.graph.memory import live_bytes
 
         memory = live_bytes(index)
         if self._budget is None or memory.peak_bytes <= self._budget or memory.peak_at is None:

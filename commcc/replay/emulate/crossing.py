@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from commcc.terms import Json
+    from commcc.base.terms import Json
 
 #: From which share on communication is late enough to be told.
 _LATE = 1.1

@@ -28,14 +28,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from commcc.base.terms import Kind
 from commcc.replay.collectives import DisagreementError, splits
 from commcc.replay.values import storage
-from commcc.terms import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from commcc.collective_table import CollectiveOp
+    from commcc.graph.ops.collective_table import CollectiveOp
 
 Tensor = torch.Tensor
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from commcc.collectives import identify
-from commcc.errors import InputError
-from commcc.memory import live_bytes
+from commcc.base.errors import InputError
+from commcc.graph.collectives import identify
+from commcc.graph.memory import live_bytes
 from commcc.replay.emulate.fills import REDUCTIONS
-from commcc.replay.numeric import free_bytes
+from commcc.replay.numeric.verification import free_bytes
 from commcc.replay.place import CUDA, DeviceError
 
 if TYPE_CHECKING:
-    from commcc.replay.bench_set import BenchSettings, GraphSet
+    from commcc.replay.bench.graph_set import BenchSettings, GraphSet
     from commcc.replay.prepare import Prepared
 
 _SMALLER = "capture a smaller model, or shorter inputs; its graph has the same structure"

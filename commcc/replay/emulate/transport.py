@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import fx
 
-from commcc.ops import collective_of
+from commcc.graph.ops import collective_of
 from commcc.replay.emulate.crossing import Took
 from commcc.replay.emulate.cuda_lanes import CudaLanes
-from commcc.replay.emulate.fares import Fares
+from commcc.replay.emulate.durations import Fares
 from commcc.replay.emulate.fills import Landing, Peers, arriving
 from commcc.replay.emulate.lanes import CpuLanes, Pace
 from commcc.replay.place import CUDA
@@ -35,12 +35,12 @@ from commcc.replay.values import storage
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from commcc.cost import CostModel
-    from commcc.replay.bench_set import GraphSet
+    from commcc.replay.bench.graph_set import GraphSet
     from commcc.replay.emulate.lanes import Lane, Lanes
     from commcc.replay.layout import Layout
     from commcc.replay.place import Place
     from commcc.replay.prepare import Prepared
+    from commcc.timing.cost import CostModel
 
 _RANK = 0
 _END = "end_of_communication"

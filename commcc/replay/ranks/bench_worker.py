@@ -1,4 +1,4 @@
-"""One rank of a bench: runs all graphs in turns and times them; started by :mod:`commcc.replay.bench`.
+"""One rank of a bench: runs all graphs in turns and times them; started by :mod:`commcc.replay.bench.benchmark`.
 
     python -c 'from commcc.replay.ranks.bench_worker import main; main()' FOLDER
 
@@ -15,13 +15,14 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from commcc.collection import no_collection
-from commcc.replay.bench_set import BenchSettings, check_room, graph_file, make_set
-from commcc.replay.compare import compare_rank
-from commcc.replay.costing import replay_model
+from commcc.base.gc_pause import no_collection
+from commcc.replay.bench.cost_choice import replay_model
+from commcc.replay.bench.graph_set import BenchSettings, check_room, graph_file, make_set
+from commcc.replay.bench.ways import ways_of
+from commcc.replay.compiled.inductor import CACHE_VARIABLE
 from commcc.replay.emulate.transport import make_transports
-from commcc.replay.inductor import CACHE_VARIABLE
-from commcc.replay.pair import own_inputs
+from commcc.replay.numeric.compare import compare_rank
+from commcc.replay.numeric.pair import own_inputs
 from commcc.replay.place import make_place
 from commcc.replay.ranks.groups import stand_in_groups
 from commcc.replay.ranks.node_runs import record_nodes
@@ -29,20 +30,19 @@ from commcc.replay.ranks.team import Alone, join
 from commcc.replay.ranks.turns import Seat
 from commcc.replay.ranks.variants import make_bench
 from commcc.replay.ranks.worker import serve
-from commcc.replay.ways import ways_of
 from commcc.serialization import load
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from commcc.replay.bench_set import GraphSet
+    from commcc.base.terms import Json
+    from commcc.replay.bench.graph_set import GraphSet
+    from commcc.replay.bench.ways import Way
     from commcc.replay.place import Place
     from commcc.replay.ranks.turns import Bench
     from commcc.replay.ranks.watch import Watch
     from commcc.replay.values import RankResults
-    from commcc.replay.ways import Way
-    from commcc.terms import Json
 
 
 def main() -> None:

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from commcc.errors import CommccError, InputError
+from commcc.base.errors import CommccError, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from commcc.terms import Json
+    from commcc.base.terms import Json
 
 Words = dict[str, Any]
 

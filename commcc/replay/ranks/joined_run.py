@@ -21,23 +21,23 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from commcc.errors import EXIT_FINDINGS
-from commcc.joined import TORCHRUN
-from commcc.replay.bench_run import Elsewhere, hinted
+from commcc.base.errors import EXIT_FINDINGS
+from commcc.replay.bench.starting import Elsewhere, hinted
 from commcc.replay.ranks.bench_worker import measure
 from commcc.replay.ranks.failing import RanksError
 from commcc.replay.ranks.joining import Meeting, UnheardError
+from commcc.replay.ranks.launcher_env import TORCHRUN
 from commcc.replay.ranks.watch import Watch
 from commcc.replay.ranks.worker import error_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from commcc.errors import CommccError
-    from commcc.joined import Joined
-    from commcc.program import Program
-    from commcc.replay.bench_set import BenchSettings, GraphSet
-    from commcc.terms import Json
+    from commcc.base.errors import CommccError
+    from commcc.base.terms import Json
+    from commcc.graph.program import Program
+    from commcc.replay.bench.graph_set import BenchSettings, GraphSet
+    from commcc.replay.ranks.launcher_env import Joined
 
 _EXIT_INTERRUPTED = 130
 #: Seconds that a thread has to leave the store.

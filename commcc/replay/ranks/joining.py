@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from commcc.errors import EXIT_BUG, CommccError, InputError
+from commcc.base.errors import EXIT_BUG, CommccError, InputError
 from commcc.replay.ranks.failing import Evidence, RanksError, explained
 from commcc.replay.ranks.machines import port_problem, within
 
 if TYPE_CHECKING:
-    from commcc.joined import Joined
-    from commcc.terms import Json
+    from commcc.base.terms import Json
+    from commcc.replay.ranks.launcher_env import Joined
 
 #: Seconds that rank 0 waits for the words of others, and that those wait for it to have heard them.
 _COLLECT, _HEARD = 3.0, 6.0

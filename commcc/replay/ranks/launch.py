@@ -30,8 +30,8 @@ from torch.distributed.elastic.rendezvous.api import RendezvousError, Rendezvous
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import commcc
-from commcc.errors import CommccError, OptionError
-from commcc.replay.compare import RankGaps, ValueGap
+from commcc.base.errors import CommccError, OptionError
+from commcc.replay.numeric.compare import RankGaps, ValueGap
 from commcc.replay.ranks.failing import Evidence, RanksError, explained, kernel_kills
 from commcc.replay.ranks.guard import Guard
 from commcc.replay.ranks.machines import Machines
@@ -42,8 +42,8 @@ from commcc.serialization import save
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from commcc.program import Program
-    from commcc.replay.pair import Pair, Settings
+    from commcc.graph.program import Program
+    from commcc.replay.numeric.pair import Pair, Settings
 
 _START = "import sys; sys.path.insert(0, {root!r}); from {module} import main; main()"
 _WORKER = "commcc.replay.ranks.worker"

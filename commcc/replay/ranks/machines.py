@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from commcc.errors import InputError, OptionError
+from commcc.base.errors import InputError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commcc.replay.bench_set import BenchSettings, trace_file
-from commcc.replay.node_times import RankNodes, medians
+from commcc.replay.bench.graph_set import BenchSettings, trace_file
+from commcc.replay.bench.node_times import RankNodes, medians
+from commcc.replay.bench.recording import NodeRun, marked, read_runs, record
+from commcc.replay.bench.waiting import StepTimes, every, holds_up
 from commcc.replay.place import CPU
-from commcc.replay.recording import NodeRun, marked, read_runs, record
-from commcc.replay.waiting import StepTimes, every, holds_up
 
 if TYPE_CHECKING:
     from commcc.replay.emulate.crossing import Took

@@ -12,16 +12,17 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from commcc.replay.bench.waiting import StepTimes
 from commcc.replay.emulate.crossing import Crossing
-from commcc.replay.pair import own_inputs
+from commcc.replay.numeric.pair import own_inputs
 from commcc.replay.place import CUDA
 from commcc.replay.runnable import run
 from commcc.replay.serial import RankRun
-from commcc.replay.waiting import StepTimes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from commcc.base.terms import Json
     from commcc.replay.emulate.crossing import Took
     from commcc.replay.emulate.transport import Transport
     from commcc.replay.place import Place
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from commcc.replay.ranks.watch import Watch
     from commcc.replay.runnable import Runnable
     from commcc.replay.values import RankResults
-    from commcc.terms import Json
 
 
 @dataclass(frozen=True)

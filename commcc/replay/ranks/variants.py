@@ -12,19 +12,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from commcc.replay.compiled import CompiledRun, Direct
-from commcc.replay.cuda_graphs import CapturedRun
+from commcc.replay.compiled.cuda_graphs import CapturedRun
+from commcc.replay.compiled.rank_run import CompiledRun, Direct
 from commcc.replay.ranks.turns import Bench
 from commcc.replay.serial import RankRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from commcc.base.terms import Json
+    from commcc.replay.bench.ways import Way
     from commcc.replay.emulate.transport import Transport
     from commcc.replay.prepare import Prepared, Step
     from commcc.replay.ranks.turns import Seat
-    from commcc.replay.ways import Way
-    from commcc.terms import Json
 
 
 def make_bench(way: Way, prepared: Prepared, seat: Seat, transport: Transport | None = None) -> Bench:

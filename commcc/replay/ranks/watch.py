@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from commcc.terms import Json
+    from commcc.base.terms import Json
 
 #: How a rank exits at the deadline, and when it has lost its parent.
 EXIT_TIMEOUT, EXIT_ORPHAN = 124, 125

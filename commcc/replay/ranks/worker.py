@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from commcc.errors import CommccError
-from commcc.replay.compare import compare_rank
-from commcc.replay.pair import Settings, make_pair
+from commcc.base.errors import CommccError
+from commcc.replay.numeric.compare import compare_rank
+from commcc.replay.numeric.pair import Settings, make_pair
 from commcc.replay.place import CpuPlace, DeviceError
 from commcc.replay.ranks.failing import out_of_memory
 from commcc.replay.ranks.team import join
@@ -32,7 +32,7 @@ from commcc.serialization import load
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from commcc.terms import Json
+    from commcc.base.terms import Json
 
 S = TypeVar("S", bound=Settings)
 

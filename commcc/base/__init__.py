@@ -1,0 +1,1 @@
+"""What every part of commcc may use and what knows nothing of graphs: errors, terms, files, text."""

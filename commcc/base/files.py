@@ -1,0 +1,89 @@
+"""Writes a file whole or not at all::
+
+    replace_file(Path("out.json"), lambda stream: stream.write(data))
+
+The content goes to a file without a name in the same folder, which gets a temporary name when it is complete and is
+then renamed: a reader sees the old content or the new one, whatever happens in between (a full disk, a kill, another
+process that writes the same file), and a failure leaves neither a half file nor a temporary one.
+
+Limits: folders are not made. Where the file system has no files without names, the temporary name is there from the
+start, and a kill leaves it behind; so does one in the instant between naming and renaming.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
+
+from commcc.base.errors import OutputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+def replace_file(target: Path, write: Callable[[BinaryIO], T]) -> T:
+    """What ``write`` returns once it has written all of ``target`` (or of the file that it links to).
+
+    Raises :class:`OutputError` for what the system refuses, and for devices, pipes and folders.
+    """
+    destination = Path(os.path.realpath(target))
+    temporary = destination.with_name(f".commcc-{secrets.token_hex(6)}.tmp")
+    try:
+        if destination.exists() and not destination.is_file():
+            raise OutputError("is not a regular file", where=str(target), hint="name another file")
+        with _create(temporary) as stream:
+            result = write(stream)
+            stream.flush()
+            with suppress(FileNotFoundError):
+                os.fchmod(stream.fileno(), destination.stat().st_mode & 0o777)
+            os.fsync(stream.fileno())
+            if not temporary.exists():
+                _name(stream, temporary)
+        temporary.replace(destination)
+    except OSError as error:
+        raise OutputError(f"cannot be written: {error.strerror or error}", where=str(target)) from None
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    return result
+
+
+def same_file(target: Path, source: Path) -> bool:
+    """Whether both are one file, also through links; for a folder, whether ``target`` lies in it."""
+    with suppress(OSError):
+        if target.exists() and source.exists() and target.samefile(source):
+            return True
+        return source.is_dir() and target.exists() and target.resolve().is_relative_to(source.resolve())
+    return target.absolute() == source.absolute()
+
+
+def _create(path: Path) -> BinaryIO:
+    """A new file with the permissions that the user's mask gives; without a name where that can be had."""
+    unnamed = getattr(os, "O_TMPFILE", None)
+    if unnamed is not None and Path("/proc/self/fd").is_dir():
+        with suppress(OSError):  # what is wrong with the folder is said when the name is made
+            return os.fdopen(os.open(path.parent, unnamed | os.O_RDWR, 0o666), "w+b")
+    flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_BINARY", 0)
+    return os.fdopen(os.open(path, flags, 0o666), "w+b")
+
+
+def _name(stream: BinaryIO, path: Path) -> None:
+    """Give a file without a name one; copy it where the system does not let it have one."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        # With a folder given, link follows /proc's link to the file that is open.
+        os.link(f"/proc/self/fd/{stream.fileno()}", path.name, dst_dir_fd=folder)
+    except OSError:
+        stream.seek(0)
+        with path.open("xb") as named:
+            shutil.copyfileobj(stream, named)
+            named.flush()
+            os.fsync(named.fileno())
+    finally:
+        os.close(folder)

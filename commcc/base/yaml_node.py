@@ -1,0 +1,196 @@
+"""Values of an untrusted YAML file that know their line; see :mod:`commcc.base.yaml_file`."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from commcc.base.errors import InputError, closest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+#: Mistakes that are spelt out; the others are counted.
+MAX_MISTAKES = 20
+_NUMBER = re.compile(r"[+-]?(\d[\d_]*(\.[\d_]*)?|\.\d[\d_]*)([eE][+-]?\d+)?", re.ASCII)
+#: Longer texts are no figures of a measurement, and converting them takes time.
+_MAX_DIGITS = 300
+
+
+@dataclass
+class YamlFile:
+    """One file: its root value and what was found wrong in it so far, as (line, text)."""
+
+    path: str
+    mistakes: list[tuple[int, str]] = field(default_factory=list)
+    root: Node = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.root = Node(self, 1, None)
+
+    def check(self) -> None:
+        """Raise one :class:`InputError` for all mistakes, in the order of their lines."""
+        if not self.mistakes:
+            return
+        found = sorted(dict.fromkeys(self.mistakes), key=lambda mistake: mistake[0])
+        said = [f"line {line}: {what}" for line, what in found[1:MAX_MISTAKES]]
+        more = [f"and {len(found) - MAX_MISTAKES} more"] if len(found) > MAX_MISTAKES else []
+        line, first = found[0]
+        raise InputError("; ".join([first, *said, *more]), where=f"{self.path}:{line}")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Node:
+    """One value of the file.
+
+    value: text of a scalar, a list or dictionary of nodes, None for a key that is missing (which was
+    noted where it was asked for; a missing node gives stand-ins and notes nothing more).
+    plain: a scalar without quotes. name: the key or position it was found under, for messages.
+    """
+
+    file: YamlFile
+    line: int
+    value: str | list[Node] | dict[str, Node] | None
+    plain: bool = False
+    name: str = ""
+
+    @property
+    def missing(self) -> bool:
+        return self.value is None
+
+    @property
+    def is_null(self) -> bool:
+        """``null``, ``~`` or nothing at all."""
+        return self.plain and self.value in ("", "~", "null", "Null", "NULL")
+
+    def fail(self, what: str) -> None:
+        """Note a mistake at this value; nothing is raised before :meth:`YamlFile.check`."""
+        if not self.missing:
+            self.file.mistakes.append((self.line, what))
+
+    def mapping(self, required: Iterable[str] = (), optional: Iterable[str] = ()) -> dict[str, Node]:
+        """The values of a mapping with these keys; every required key is in the result, missing or not."""
+        found, needed = self.entries(), sorted(required)
+        known, meant = sorted({*needed, *optional}), ""
+        for key, value in found.items():
+            if key not in known:
+                near = self._near(key, known)
+                value.fail(f"unknown key '{shown(key)}'{near or ' (keys: ' + ', '.join(known) + ')'}")
+                meant += near
+        absent = [key for key in needed if key not in found]
+        unnamed = [f"'{key}'" for key in absent if f"'{key}'" not in meant]
+        if unnamed and isinstance(self.value, dict):
+            self.fail(f"{self._subject} has no {', '.join(unnamed)}")
+        made = {key: value for key, value in found.items() if key in known}
+        return {**made, **{key: Node(self.file, self.line, None, name=key) for key in absent}}
+
+    def entries(self) -> dict[str, Node]:
+        """The values of a mapping whose keys may be anything, in order of the file."""
+        if isinstance(self.value, dict):
+            return self.value
+        self._expected("a mapping (key: value)")
+        return {}
+
+    def items(self) -> list[Node]:
+        """The values of a list."""
+        if isinstance(self.value, list):
+            return self.value
+        self._expected("a list")
+        return []
+
+    def number(self, *, above: float | None = None, least: float | None = None, most: float | None = None) -> float:
+        """A finite number: more than ``above``, not less than ``least``, not more than ``most``; else 0.0."""
+        found = to_number(self.value) if self.plain and isinstance(self.value, str) else None
+        if found is None:
+            self._expected("a finite number")
+            return 0.0
+        return found if self._in_range(found, above, least, most) else 0.0
+
+    def integer(self, *, least: int | None = None, most: int | None = None) -> int:
+        """A whole number in a range, else 0. ``1_000`` and ``1e6`` are read as such."""
+        found = to_integer(self.value) if self.plain and isinstance(self.value, str) else None
+        if found is None:
+            self._expected("a whole number")
+            return 0
+        return found if self._in_range(found, None, least, most) else 0
+
+    def flag(self) -> bool:
+        """``true`` or ``false``, else False."""
+        found = to_flag(self.value) if self.plain and isinstance(self.value, str) else None
+        if found is None:
+            self._expected("true or false")
+        return bool(found)
+
+    def text(self, choices: Iterable[str] | None = None) -> str:
+        """A scalar as it is written, one of ``choices`` if given, else the empty string; never empty or null."""
+        if not isinstance(self.value, str) or self.is_null or not self.value.strip():
+            self._expected("a text")
+            return ""
+        known = None if choices is None else tuple(choices)
+        if known is not None and self.value not in known:
+            near = self._near(self.value, known) or f" (use {', '.join(known)})"
+            self.fail(f"{self._subject} '{shown(self.value)}' is not known{near}")
+            return ""
+        return self.value
+
+    def _near(self, word: str, known: Sequence[str]) -> str:
+        """A did-you-mean; none for what nobody typed, since looking for one takes its time."""
+        hopeless = len(word) > 100 or len(self.file.mistakes) > 10 * MAX_MISTAKES
+        return "" if hopeless else closest(word, known)
+
+    def _in_range(self, found: float, above: float | None, least: float | None, most: float | None) -> bool:
+        bounds = (
+            (above is not None and found <= above, f"more than {above:g}" if above is not None else ""),
+            (least is not None and found < least, f"at least {least:g}" if least is not None else ""),
+            (most is not None and found > most, f"at most {most:g}" if most is not None else ""),
+        )
+        broken = [text for wrong, text in bounds if wrong]
+        if broken:
+            self.fail(f"{self._subject} must be {' and '.join(broken)}, not {shown(str(self.value))}")
+        return not broken
+
+    def _expected(self, what: str) -> None:
+        self.fail(f"{self._subject} must be {what}, not {self._kind}")
+
+    @property
+    def _subject(self) -> str:
+        return f"'{shown(self.name)}'" if self.name else "the file"
+
+    @property
+    def _kind(self) -> str:
+        if isinstance(self.value, list):
+            return "a list"
+        if isinstance(self.value, dict):
+            return "a mapping"
+        if self.is_null:
+            return "empty"
+        return f"'{shown(str(self.value))}'" if self.plain else f"the text '{shown(str(self.value))}'"
+
+
+def shown(text: str) -> str:
+    """Text of the file for a message: short, and without control characters."""
+    clean = "".join(c if c.isprintable() else "?" for c in text[:60])
+    return clean if len(text) <= 60 else f"{clean}..."
+
+
+def to_number(text: str) -> float | None:
+    """A finite decimal number."""
+    if len(text) > _MAX_DIGITS or not _NUMBER.fullmatch(text):
+        return None
+    found = float(text.replace("_", ""))
+    return found if math.isfinite(found) else None
+
+
+def to_integer(text: str) -> int | None:
+    """A whole number; ``4e6`` is one, ``1.5`` is not."""
+    found = to_number(text)
+    if found is None or not found.is_integer():
+        return None
+    digits = text.replace("_", "")
+    return int(digits) if digits.lstrip("+-").isdigit() else int(found)
+
+
+def to_flag(text: str) -> bool | None:
+    return {"true": True, "false": False}.get(text.lower())

@@ -1,0 +1,157 @@
+"""Reads a configuration from values that know their line, whichever format they came from."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commcc.base.errors import CommccError
+from commcc.base.yaml_file import read_yaml
+from commcc.cli.config.types import Config, Named
+from commcc.graph.hint_text import hint_problem
+from commcc.lint.reading import settings_of
+from commcc.lint.settings import Settings
+from commcc.passes.options import parse_pipeline
+from commcc.run.forms.presets import from_preset
+from commcc.run.forms.yaml_form import options_of, pass_class, passes_of, pipeline_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from commcc.base.yaml_node import Node, YamlFile
+
+KEYS = ("cost", "hints", "passes", "pipeline", "preset", "options", "lint")
+_PIPELINES = ("passes", "pipeline", "preset")
+
+
+def read_config(file: YamlFile) -> Config:
+    """The configuration in a file; :class:`commcc.base.errors.InputError` names every mistake with its line."""
+    found = {} if file.root.is_null else file.root.mapping((), KEYS)
+    folder = Path(file.path).parent
+    readers: Mapping[str, Callable[[Node], Any]] = {
+        "cost": lambda node: _cost(node, folder),
+        "hints": _hints,
+        "passes": _passes,
+        "pipeline": lambda node: Named("pipeline", _file(node, node.text(), folder)),
+        "preset": _preset,
+        "options": _options,
+        "lint": lambda node: settings_of(node, file.path),
+    }
+    values = {key: readers[key](node) for key, node in found.items()}
+    chosen = [key for key in _PIPELINES if key in found]
+    for key in chosen[1:]:
+        found[key].fail(f"'{chosen[0]}' (line {found[chosen[0]].line}) and '{key}' both say what to run; leave one")
+    file.check()
+    pipeline = values[chosen[0]] if chosen else None
+    return Config(
+        file.path,
+        values.get("cost"),
+        values.get("hints", {}),
+        pipeline,
+        values.get("options", {}),
+        values.get("lint"),
+    )
+
+
+def read_lint_settings(path: str) -> Settings:
+    """The lint settings in a file of their own, or under ``lint`` in a file of the project's configuration.
+
+    Raises :class:`commcc.base.errors.InputError` that names every mistake with its line.
+    """
+    file = read_yaml(path)
+    if isinstance(file.root.value, dict) and "lint" in file.root.value:
+        return read_config(file).lint or Settings(file=path)
+    settings = settings_of(file.root, path)
+    file.check()
+    return settings
+
+
+def _cost(node: Node, folder: Path) -> str:
+    """A cost text whose paths are relative to the working folder, or absolute."""
+    from commcc.timing.cost.devices import load_device
+    from commcc.timing.cost.settings import parse
+
+    text = node.text()
+    if not text or text == "none":
+        return text
+    try:
+        chosen = parse(text)
+        if not _is_file(chosen.device):
+            load_device(chosen.device)
+    except CommccError as error:
+        node.fail(error.what)
+        return ""
+    parts = [part.strip() for part in text.split(",")]
+    return ",".join(_placed(node, part, folder) for part in parts)
+
+
+def _placed(node: Node, part: str, folder: Path) -> str:
+    key, equals, value = (piece.strip() for piece in part.partition("="))
+    if equals and key in ("table", "profile"):
+        return f"{key}={_file(node, value, folder)}"
+    device = value if equals and key == "device" else part if not equals else ""
+    return f"device={_file(node, device, folder)}" if _is_file(device) else part
+
+
+def _is_file(device: str) -> bool:
+    return device.lower().endswith((".yaml", ".yml"))
+
+
+def _file(node: Node, value: str, folder: Path) -> str:
+    """A path that is written relative to the configuration file."""
+    if not value:
+        return ""
+    path = folder / value
+    try:
+        there = path.exists()
+    except (OSError, ValueError):
+        there = False
+    if not there:
+        node.fail(f"no such file: {value} (paths are relative to the folder of this file)")
+        return ""
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _hints(node: Node) -> dict[str, int]:
+    hints: dict[str, int] = {}
+    for symbol, each in node.entries().items():
+        number = each.text()
+        problem = hint_problem(symbol, number) if number else None
+        if problem is not None:
+            each.fail(problem)
+        elif number:
+            hints[symbol] = int(number)
+    return hints
+
+
+def _passes(node: Node) -> Named:
+    """A pipeline text, or a list as in a pipeline file."""
+    if isinstance(node.value, list):
+        return Named("passes", pipeline_text(passes_of(node)))
+    text = node.text()
+    if text:
+        try:
+            parse_pipeline(text)
+        except CommccError as error:
+            node.fail(error.what if error.where is None else f"{error.where}: {error.what}")
+    return Named("passes", text)
+
+
+def _preset(node: Node) -> Named:
+    name = node.text()
+    if name:
+        try:
+            from_preset(name)
+        except CommccError as error:
+            node.fail(f"{error.what} ({error.hint})")
+    return Named("preset", name)
+
+
+def _options(node: Node) -> dict[str, dict[str, Any]]:
+    options: dict[str, dict[str, Any]] = {}
+    for name, each in node.entries().items():
+        cls = pass_class(name, each)
+        if cls is not None:
+            options[name] = options_of(each, cls)
+    return options

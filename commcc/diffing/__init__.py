@@ -1,1 +1,0 @@
-"""Parts of :func:`commcc.diff.diff`: ``match`` pairs nodes, ``moves`` and ``lineage`` read the pairs."""

@@ -1,0 +1,205 @@
+"""Finds the repeated blocks of a model by what they hold: the largest family of siblings that are alike.
+
+    items = [Item("layers.0.wq", ("gather", "dp"), 12), Item("layers.1.wq", ("gather", "dp"), 40), ...]
+    find_blocks(items).paths                           # ('layers.0', 'layers.1')
+    find_rest(items, find_blocks(items).paths)         # (('tok_embeddings',), ('norm', 'output'))
+
+Siblings are modules with one parent. They are alike when their items match one to one: the same paths
+below them, the same sorts. The family that holds the most items wins. Then numbered siblings of the
+family that are of another make (the dense layer of a mixture of experts) are blocks too, and so are
+further families with something to merge (an encoder beside a decoder).
+
+The rest is put together by where it stands: what comes before all blocks, in every kind of item, apart
+from what comes after, and what lies between blocks apart from all else. Limits: names and items decide;
+nothing is known of the modules' code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commcc.graph.modules import parents
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_NUMBERED = re.compile(r"(.*?)\d+")
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something that a module holds. sort: what has to be equal for two to match; its first word is the kind.
+
+    at: where it stands in the graph. count: for how many it stands.
+    """
+
+    path: str
+    sort: tuple[str, ...]
+    at: int
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Paths of blocks in order of the graph. alike: whether siblings matched, or were taken for their numbers."""
+
+    paths: tuple[str, ...]
+    alike: bool
+
+
+@dataclass(frozen=True)
+class _Family:
+    members: tuple[str, ...]
+    items: int
+    merges: bool
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Larger is better; of two that hold the same, the one nearer to the root."""
+        return self.items, -self.members[0].count(".")
+
+
+def find_blocks(items: Sequence[Item]) -> Blocks:
+    """The blocks; none when no two siblings are alike or numbered."""
+    chosen, alike = _first(items)
+    if chosen is None:
+        return Blocks((), alike=False)
+    blocks = _with_siblings(chosen, items)
+    while True:
+        outside = _outside(items, blocks)
+        above = _above(blocks)
+        further = [f for f in _families(outside) if f.merges and above.isdisjoint(f.members)]
+        if not further:
+            break
+        blocks = [*blocks, *_with_siblings(max(further, key=lambda f: f.rank), outside)]
+    return Blocks(tuple(sorted(blocks, key=_first_places(items).__getitem__)), alike)
+
+
+def _first_places(items: Sequence[Item]) -> dict[str, int]:
+    """For every module, the first place at which anything of it stands."""
+    first: dict[str, int] = {}
+    for item in items:
+        for path in parents(item.path):
+            first[path] = min(first.get(path, item.at), item.at)
+    return first
+
+
+def _above(blocks: Iterable[str]) -> set[str]:
+    """The blocks and all modules above them."""
+    return {path for block in blocks for path in parents(block)}
+
+
+def _first(items: Sequence[Item]) -> tuple[_Family | None, bool]:
+    """The main family, and whether its members are alike."""
+    families = _families(items)
+    large = [f for f in families if f.merges]
+    if large:
+        return max(large, key=lambda f: f.rank), True
+    numbered = _numbered(items)
+    if numbered:
+        return max(numbered, key=lambda f: f.rank), False
+    return max(families, key=lambda f: f.rank, default=None), True
+
+
+def _held(items: Iterable[Item]) -> dict[str, Counter[tuple[str, tuple[str, ...]]]]:
+    """For every module, what it holds and where below it; in order of first appearance."""
+    held: dict[str, Counter[tuple[str, tuple[str, ...]]]] = defaultdict(Counter)
+    for item in items:
+        for path in parents(item.path):
+            held[path][item.path[len(path) :], item.sort] += item.count
+    return held
+
+
+def _families(items: Sequence[Item]) -> list[_Family]:
+    """All sets of two or more siblings that match one to one."""
+    sets: dict[tuple[str, frozenset[tuple[object, int]]], list[str]] = defaultdict(list)
+    held = _held(items)
+    for path, counter in held.items():
+        sets[path.rpartition(".")[0], frozenset(counter.items())].append(path)
+    return [_family(members, held) for members in sets.values() if len(members) > 1]
+
+
+def _numbered(items: Sequence[Item]) -> list[_Family]:
+    """All sets of two or more siblings that differ by number only and of which one has something to merge."""
+    sets: dict[str, list[str]] = defaultdict(list)
+    held = _held(items)
+    for path in held:
+        if _stem(path) is not None:
+            sets[str(_stem(path))].append(path)
+    families = [_family(members, held) for members in sets.values() if len(members) > 1]
+    return [f for f in families if f.merges]
+
+
+def _family(members: list[str], held: dict[str, Counter[tuple[str, tuple[str, ...]]]]) -> _Family:
+    merges = any(_most(held[path]) > 1 for path in members)
+    return _Family(tuple(members), sum(held[path].total() for path in members), merges)
+
+
+def _most(counter: Counter[tuple[str, tuple[str, ...]]]) -> int:
+    """Most items of one sort."""
+    sorts: Counter[tuple[str, ...]] = Counter()
+    for (_, sort), count in counter.items():
+        sorts[sort] += count
+    return max(sorts.values(), default=0)
+
+
+def _stem(path: str) -> str | None:
+    """``layers.12`` -> ``layers.``; None for a name that does not end in a number."""
+    found = _NUMBERED.fullmatch(path)
+    return None if found is None else found[1]
+
+
+def _with_siblings(family: _Family, items: Sequence[Item]) -> list[str]:
+    """The members, and siblings that differ from them by number."""
+    stems = {_stem(path) for path in family.members} - {None}
+    numbered = [path for path in _held(items) if _stem(path) in stems]
+    return list(dict.fromkeys([*family.members, *numbered]))
+
+
+def _outside(items: Sequence[Item], blocks: Sequence[str]) -> list[Item]:
+    roots = set(blocks)
+    return [i for i in items if roots.isdisjoint(parents(i.path))]
+
+
+def find_rest(items: Sequence[Item], blocks: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Modules outside the blocks, those together that stand on the same side in all kinds that they share."""
+    roots = set(blocks)
+    above = _above(blocks)
+    spans: dict[str, tuple[int, int]] = {}
+    rest: dict[str, list[Item]] = defaultdict(list)
+    for item in items:
+        if not roots.isdisjoint(parents(item.path)):
+            low, high = spans.get(item.sort[0], (item.at, item.at))
+            spans[item.sort[0]] = min(low, item.at), max(high, item.at)
+        else:
+            outer = [path for path in parents(item.path) if path not in above]
+            rest[outer[-1] if outer else item.path].append(item)
+    groups: list[tuple[dict[str, str], list[str]]] = []
+    for path, held in rest.items():
+        sides = _sides(held, spans)
+        found = next((group for group in groups if _same_side(group[0], sides)), None)
+        if found is None:
+            groups.append((sides, [path]))
+        else:
+            found[0].update(sides)
+            found[1].append(path)
+    return tuple(tuple(sorted(paths)) for _, paths in groups)
+
+
+def _same_side(one: dict[str, str], other: dict[str, str]) -> bool:
+    shared = one.keys() & other.keys()
+    between = "between" in (*one.values(), *other.values())
+    return bool(shared) and not between and all(one[kind] == other[kind] for kind in shared)
+
+
+def _sides(items: Sequence[Item], spans: dict[str, tuple[int, int]]) -> dict[str, str]:
+    """For each kind of item, whether all come before the blocks', after them, or neither."""
+    sides: dict[str, str] = {}
+    for kind in sorted({i.sort[0] for i in items}):
+        low, high = spans.get(kind, (0, 0))
+        places = [i.at for i in items if i.sort[0] == kind]
+        sides[kind] = "before" if max(places) < low else "after" if min(places) > high else "between"
+    return sides

@@ -1,0 +1,163 @@
+"""Where a collective's data comes from and where it goes.
+
+param-derived
+    Every path backwards from the input reaches graph inputs through ops that need only that one
+    input (casts, views, padding with constants), and there is exactly one such input.
+terminal-derived
+    Every path forwards from the wait reaches graph outputs through one-input ops. A second
+    reduction on the way (HSDP: replicate and shard group, in either order), also one of a bucket
+    (:mod:`commcc.graph.collectives.pieces`), and the addition of an earlier gradient are followed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commcc.base.terms import Kind
+from commcc.graph.collectives.pieces import CONSTANTS, GATHERING, REDUCTIONS, operands
+
+if TYPE_CHECKING:
+    from commcc.graph.collectives.pieces import Piece, Pieces
+    from commcc.graph.index import GraphIndex
+
+_ADDITIONS = frozenset({"aten.add", "aten.add_", "aten._foreach_add"})
+
+
+@dataclass(frozen=True)
+class Source:
+    """Result of walking back from a gather: the parameters found and the nodes in between."""
+
+    inputs: tuple[int, ...]
+    chain: tuple[int, ...]
+
+
+def walk_back(index: GraphIndex, starts: tuple[int, ...], *, joining: bool = False) -> Source | None:
+    """Graph inputs that ``starts`` are made of by one-input ops; None when anything else is met.
+
+    joining: also look through ops that put several inputs together (an existing bucket).
+    """
+    inputs: set[int] = set()
+    chain: set[int] = set()
+    stack, seen = list(starts), set(starts)
+    while stack:
+        node = stack.pop()
+        op = index.ops[node]
+        if op == "placeholder":
+            inputs.add(node)
+            continue
+        chain.add(node)
+        if op in CONSTANTS:
+            continue
+        if not _passes_through(index, node, joining):
+            return None
+        fresh = [p for p in index.data_preds[node] if p not in seen]
+        seen.update(fresh)
+        stack.extend(fresh)
+    return Source(tuple(sorted(inputs)), tuple(sorted(chain)))
+
+
+def _passes_through(index: GraphIndex, node: int, joining: bool) -> bool:
+    if index.compute[node] or node in index.writes:
+        return False
+    real = operands(index, node)
+    joins = index.ops[node] in GATHERING or node in index.launches or index.ops[node] == "operator.getitem"
+    return len(real) == 1 or (joining and joins)
+
+
+@dataclass(frozen=True)
+class Sink:
+    """Result of walking forward from a reduction: output slots, and what lies in between.
+
+    mixed: other values reach some of the slots too, since a bucket's parts could not be told apart.
+    """
+
+    slots: tuple[int, ...]
+    reductions: tuple[int, ...]
+    accumulates: bool
+    mixed: bool = False
+
+
+def walk_forward(pieces: Pieces, starts: tuple[int, ...]) -> Sink | None:
+    """Outputs that ``starts`` lead to by one-input ops; None when anything else uses them."""
+    index = pieces.index
+    output = len(index) - 1
+    slots: set[int] = set()
+    mixed = False
+    stack: list[tuple[int, Piece | None]] = [(node, None) for node in starts]
+    seen = set(stack)
+    while stack:
+        node, piece = stack.pop()
+        own = pieces.own_part(piece, node) if piece is not None else None
+        users = [u for u in index.users[node] if u != output] if own is None else own
+        if own is None and len(users) < len(index.users[node]):
+            slots.add(index.output_slots[node])
+            mixed = mixed or piece is not None
+        if not all(_leads_on(pieces, u, node) for u in users):
+            return None
+        steps = [_step(pieces, u, node, piece if own is None else None) for u in users]
+        mixed = mixed or any(lost for _, _, lost in steps)
+        fresh = [(u, at) for u, at, _ in steps if (u, at) not in seen]
+        seen.update(fresh)
+        stack.extend(fresh)
+    between = sorted({node for node, _ in seen} - set(starts))
+    accumulates = any(index.ops[n] in _ADDITIONS for n in between)
+    if not slots and not accumulates:
+        return None
+    return Sink(tuple(sorted(slots)), tuple(n for n in between if n in index.launches), accumulates, mixed)
+
+
+def _step(pieces: Pieces, user: int, node: int, piece: Piece | None) -> tuple[int, Piece | None, bool]:
+    """``user``, the piece that what comes from ``node`` is of it, and whether that can no longer be told."""
+    if pieces.joins(user):
+        return user, pieces.enter(user, node), piece is not None
+    if piece is None or pieces.keeps(user):
+        return user, piece, False
+    return user, None, True
+
+
+def _leads_on(pieces: Pieces, user: int, value: int) -> bool:
+    index = pieces.index
+    if index.compute[user] or user in index.host_syncs:
+        return False
+    launch = index.launches.get(user)
+    if launch is not None:
+        return launch.kind in REDUCTIONS
+    if len(operands(index, user)) == 1 or pieces.joins(user):
+        return True
+    return index.ops[user] in _ADDITIONS and all(_is_gradient(index, p) for p in index.data_preds[user] if p != value)
+
+
+def fed_by_scatter(index: GraphIndex, launch: int) -> bool:
+    """Whether one-input ops, and the concatenation of a bucket, lead from a reduce-scatter to this reduction."""
+    stack, seen = [launch], {launch}
+    while stack:
+        node = stack.pop()
+        if len(operands(index, node)) != 1 and index.ops[node] not in GATHERING:
+            continue
+        fresh = [p for p in index.data_preds[node] if p not in seen]
+        if any(p in index.launches and index.launches[p].kind is Kind.REDUCE_SCATTER for p in fresh):
+            return True
+        seen.update(fresh)
+        stack.extend(p for p in fresh if p not in index.launches)
+    return False
+
+
+def _is_gradient(index: GraphIndex, node: int) -> bool:
+    """Whether ``node`` is an earlier gradient: a graph input, or another reduction's result."""
+    stack, seen = [node], {node}
+    while stack:
+        at = stack.pop()
+        if index.ops[at] == "placeholder":
+            continue
+        if at in index.wait_of:
+            if index.launches[index.wait_of[at]].kind not in REDUCTIONS:
+                return False
+            continue
+        preds = index.data_preds[at]
+        if index.compute[at] or not (len(preds) == 1 or index.ops[at] in _ADDITIONS):
+            return False
+        fresh = [p for p in preds if p not in seen]
+        seen.update(fresh)
+        stack.extend(fresh)
+    return True

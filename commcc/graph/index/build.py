@@ -1,0 +1,296 @@
+"""Builds a :class:`GraphIndex` from a program: one walk over the nodes, then the dependences."""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import fx
+
+from commcc.base.errors import GraphError
+from commcc.base.terms import Role
+from commcc.graph import ops
+from commcc.graph.index.control import unwrapped
+from commcc.graph.index.dependence import order_edges
+from commcc.graph.index.estimates import estimate
+from commcc.graph.index.graph import GraphIndex, GroupEntry, Launch, Tensor
+from commcc.graph.index.hints import SizeHints
+from commcc.graph.index.modules import module_path
+from commcc.graph.index.repeats import Numbering
+from commcc.graph.index.storage import assign_storages
+from commcc.graph.index.tensors import TensorTable
+from commcc.graph.index.traits import Traits, traits_of
+from commcc.graph.program import ProcessGroup, record_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from commcc.graph.program import Program
+
+Edges = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """What the nodes say one by one. number: of each node; control, subgraphs: as :func:`unwrapped` finds them."""
+
+    nodes: list[fx.Node]
+    number: dict[fx.Node, int]
+    control: dict[int, tuple[int, ...]]
+    subgraphs: dict[int, int]
+    hints: SizeHints
+    traits: list[Traits]
+    tensors: tuple[Tensor | None, ...]
+    storages: Edges
+    data_preds: Edges
+
+
+def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
+    """Index ``program``; see :mod:`commcc.graph.index`."""
+    walk = _walked(program, given)
+    nodes, number, traits = walk.nodes, walk.number, walk.traits
+    launches, wait_of = _launches(nodes, number)
+    _check_waits(nodes, wait_of)
+    writes = {i: _numbers(t.writes, number) for i, t in enumerate(traits) if t.writes}
+    outputs, output_descriptors = _outputs(nodes, number)
+    order_preds, host_order = order_edges(walk.data_preds, walk.storages, traits, launches, writes)
+    fingerprint, digests = _fingerprint(nodes, walk.tensors, walk.control)
+    return GraphIndex(
+        fingerprint=fingerprint,
+        names=tuple(node.name for node in nodes),
+        ops=tuple(_op(node) for node in nodes),
+        data_preds=walk.data_preds,
+        order_preds=_with_control(order_preds, walk) if walk.control else order_preds,
+        users=users_of(walk.data_preds),
+        storages=walk.storages,
+        tensors=walk.tensors,
+        modules=tuple(module_path(node.meta) for node in nodes),
+        compute=tuple(t.compute for t in traits),
+        casts={i: t.cast for i, t in enumerate(traits) if t.cast is not None},
+        custom={i: node.meta["custom"] for i, node in enumerate(nodes) if node.meta.get("custom")},
+        descriptors=_descriptors(nodes),
+        output_descriptors=output_descriptors,
+        outputs=outputs,
+        tags=_roles(nodes, merged=False),
+        merged_from={i: record_of(n).merged_from for i, n in enumerate(nodes) if record_of(n).merged_from},
+        launches=launches,
+        wait_of=wait_of,
+        writes=writes,
+        barriers=tuple(i for i, t in enumerate(traits) if t.barrier),
+        host_syncs=frozenset(i for i, t in enumerate(traits) if t.host_sync),
+        host_copies={i: t.unblocked for i, t in enumerate(traits) if t.host_copy},
+        host_order={i: before for i, before in host_order.items() if before not in walk.control.get(i, ())},
+        groups=_groups(program, launches),
+        estimates=estimate(nodes, number, walk.storages, walk.tensors, walk.hints),
+        warnings=_warnings(nodes, traits),
+        stays=frozenset(walk.subgraphs.values()).union(i for i, t in enumerate(traits) if t.stays),
+        control=walk.control,
+        repeats=Numbering(nodes, number, walk.storages).repeats(traits, launches, writes),
+        metadata=_metadata(nodes),
+        group_names=tuple(sorted({*program.groups, *(launch.group for launch in launches.values())})),
+        digests=digests,
+        elements=_elements(nodes),
+        merged_roles={i: role for i, (role, _) in _roles(nodes, merged=True).items()},
+    )
+
+
+def _walked(program: Program, given: Mapping[str, int]) -> _Walk:
+    nodes, control, subgraphs = unwrapped(program)
+    hints = SizeHints(given, program.header)
+    hints.assume_balanced(nodes)
+    number = {node: i for i, node in enumerate(nodes)}
+    data_preds = tuple(_data_preds(node, i, number) for i, node in enumerate(nodes))
+    traits = [traits_of(node, program.root) for node in nodes]
+    table = TensorTable(hints)
+    tensors = tuple(table.of(node.meta.get("val")) for node in nodes)
+    storages = assign_storages(nodes, number)
+    return _Walk(nodes, number, control, subgraphs, hints, traits, tensors, storages, data_preds)
+
+
+def users_of(preds: Edges) -> Edges:
+    """For every node those that have it among their predecessors, in order."""
+    users: list[list[int]] = [[] for _ in preds]
+    for node, needed in enumerate(preds):
+        for pred in needed:
+            users[pred].append(node)
+    return tuple(map(tuple, users))
+
+
+def _op(node: fx.Node) -> str:
+    return ops.op_name(node.target) if node.op == "call_function" else node.op
+
+
+def _data_preds(node: fx.Node, position: int, number: dict[fx.Node, int]) -> tuple[int, ...]:
+    preds = tuple(number[pred] for pred in node._input_nodes)
+    late = [p for p in preds if p >= position]
+    if late:
+        raise GraphError(f"node '{node.name}' is used before its input", hint="the graph is not in topological order")
+    return preds
+
+
+def _numbers(nodes: Iterable[fx.Node], number: dict[fx.Node, int]) -> tuple[int, ...]:
+    return tuple(number[node] for node in nodes)
+
+
+def nodes_in(argument: Any) -> list[fx.Node]:
+    """All nodes inside one (nested) argument, in order."""
+    found: list[fx.Node] = []
+    fx.node.map_arg(argument, found.append)
+    return found
+
+
+def _launches(nodes: list[fx.Node], number: dict[fx.Node, int]) -> tuple[dict[int, Launch], dict[int, int]]:
+    launches: dict[int, Launch] = {}
+    wait_of: dict[int, int] = {}
+    for i, node in enumerate(nodes):
+        fact = ops.collective_of(node.target) if node.op == "call_function" else None
+        if fact is None:
+            continue
+        waits = tuple(sorted(_numbers(_waits(node), number))) if fact.asynchronous else ()
+        wait_of.update(dict.fromkeys(waits, i))
+        group = ops.argument(node, "group_name")
+        splits = [ops.argument(node, name) for name in ("output_split_sizes", "input_split_sizes")]
+        size = ops.argument(node, "group_size") if fact.has_group_size else _peers(splits)
+        launches[i] = Launch(
+            kind=fact.kind,
+            group=f"%{group.name}" if isinstance(group, fx.Node) else str(group),
+            group_size=size if isinstance(size, int) else None,
+            reduction=str(ops.argument(node, "reduce_op")) if fact.has_reduction else None,
+            inputs=_numbers(nodes_in(ops.argument(node, fact.tensor)), number),
+            waits=waits,
+            coalesced=fact.coalesced,
+            writes_to=_numbers(nodes_in(ops.argument(node, fact.out)), number) if fact.out else (),
+            asynchronous=fact.asynchronous,
+            splits=_numbers(nodes_in(splits), number),
+        )
+    return launches, wait_of
+
+
+def _peers(splits: list[Any]) -> int | None:
+    """An all-to-all names its group's size by the number of split sizes, if it has any."""
+    return next((len(sizes) for sizes in splits if isinstance(sizes, (list, tuple)) and sizes), None)
+
+
+def _waits(launch: fx.Node) -> list[fx.Node]:
+    """Wait nodes on a launch's result or on a view of it, in order of appearance."""
+    waits: list[fx.Node] = []
+    stack = [launch]
+    while stack:
+        for user in stack.pop().users:
+            if ops.is_wait(user.target):
+                waits.append(user)
+            elif user.op == "call_function" and ops.aliasing(user.target).views:
+                stack.append(user)
+    return waits
+
+
+def _check_waits(nodes: list[fx.Node], wait_of: dict[int, int]) -> None:
+    """A wait must wait for something that may have launched a collective."""
+    for i, node in enumerate(nodes):
+        if i in wait_of or node.op != "call_function" or not ops.is_wait(node.target):
+            continue
+        source = ops.argument(node, "tensor")
+        while isinstance(source, fx.Node) and ops.aliasing(source.target).views and source._input_nodes:
+            source = next(iter(source._input_nodes))
+        if isinstance(source, fx.Node) and (source.op == "placeholder" or ops.is_local(source.target)):
+            raise GraphError(f"'{node.name}' waits for '{source.name}', which launches no collective")
+
+
+def _outputs(nodes: list[fx.Node], number: dict[fx.Node, int]) -> tuple[tuple[int | None, ...], tuple[str | None, ...]]:
+    leaves: list[Any] = []
+    stack = list(nodes[-1].args) if nodes and nodes[-1].op == "output" else []
+    while stack:
+        leaf = stack.pop()
+        if isinstance(leaf, (list, tuple)):
+            stack.extend(leaf)
+        elif isinstance(leaf, dict):
+            stack.extend(leaf.values())
+        else:
+            leaves.append(leaf)
+    leaves.reverse()
+    described = nodes[-1].meta.get("desc") if nodes else None
+    texts = [str(d) for d in described] if isinstance(described, (list, tuple)) else []
+    padded = texts + [None] * (len(leaves) - len(texts)) if len(texts) <= len(leaves) else [None] * len(leaves)
+    return tuple(number[leaf] if isinstance(leaf, fx.Node) else None for leaf in leaves), tuple(padded)
+
+
+def _descriptors(nodes: list[fx.Node]) -> dict[int, str]:
+    return {i: str(n.meta["desc"]) for i, n in enumerate(nodes) if n.op == "placeholder" and n.meta.get("desc")}
+
+
+def _elements(nodes: list[fx.Node]) -> dict[int, int]:
+    taken = {i: n.args[1] for i, n in enumerate(nodes) if n.target is operator.getitem and len(n.args) == 2}
+    return {i: place for i, place in taken.items() if isinstance(place, int)}
+
+
+def _roles(nodes: list[fx.Node], *, merged: bool) -> dict[int, tuple[Role, str]]:
+    """What records say of launches that are merged, or of those that are not."""
+    known = {role.value: role for role in Role}
+    roles: dict[int, tuple[Role, str]] = {}
+    for i, node in enumerate(nodes):
+        record = record_of(node)
+        if record.role in known and bool(record.merged_from) is merged:
+            roles[i] = (known[record.role], record.evidence or "tagged")
+    return roles
+
+
+def _groups(program: Program, launches: dict[int, Launch]) -> dict[str, GroupEntry]:
+    sizes: dict[str, set[int]] = defaultdict(set)
+    for launch in launches.values():
+        sizes[launch.group].update(() if launch.group_size is None else (launch.group_size,))
+    entries: dict[str, GroupEntry] = {}
+    for name, seen in sizes.items():
+        known = program.groups.get(name)
+        told = {known.size} if known is not None and known.size is not None else set()
+        if len(seen | told) > 1:
+            listed = " and ".join(map(str, sorted(seen | told)))
+            raise GraphError(f"process group '{name}' appears with sizes {listed}", hint="one group has one size")
+        size = next(iter(seen | told), None)
+        table = known or ProcessGroup(name, size)
+        entries[name] = GroupEntry(name, size, table.ranks, table.description, table.origin, table.high_priority)
+    return entries
+
+
+def _metadata(nodes: list[fx.Node]) -> dict[str, int]:
+    """How many nodes have each key of metadata."""
+    counts = Counter(str(key) for node in nodes for key in node.meta)
+    return dict(sorted(counts.items()))
+
+
+def _warnings(nodes: list[fx.Node], traits: list[Traits]) -> tuple[str, ...]:
+    return tuple(
+        f"'{node.name}' ({ops.op_name(node.target)}) communicates in an unknown way: nothing moves across it"
+        for node, each in zip(nodes, traits, strict=True)
+        if each.barrier
+    )
+
+
+def _with_control(order_preds: Edges, walk: _Walk) -> Edges:
+    """Order edges, with those of wrapped nodes: what they are held behind, and where their sub-graph is fetched."""
+    edges = list(order_preds)
+    for node, after in walk.control.items():
+        edges[node] = tuple(sorted({*edges[node], *after, walk.subgraphs[node]} - set(walk.data_preds[node])))
+        late = [i for i in edges[node] if i >= node]
+        if late:
+            raise GraphError("a node is held back by one that comes after it", hint="the graph is not in order")
+    return tuple(edges)
+
+
+def _fingerprint(
+    nodes: list[fx.Node], tensors: tuple[Any, ...], control: dict[int, tuple[int, ...]]
+) -> tuple[str, bytes]:
+    """Of the whole graph, and two bytes of each node."""
+    digest = hashlib.sha256()
+    each = bytearray()
+    for i, (node, tensor) in enumerate(zip(nodes, tensors, strict=True)):
+        target = node.target if isinstance(node.target, str) else ops.op_name(node.target)
+        overload = getattr(node.target, "_overloadname", "")
+        shape = (tensor.dtype, tensor.shape, tensor.device) if tensor is not None else None
+        line = f"{node.op} {node.name} {target}.{overload} {node.args} {node.kwargs} {shape}\n".encode()
+        line += f"after {[nodes[n].name for n in control[i]]}\n".encode() if i in control else b""
+        digest.update(line)
+        each += hashlib.blake2b(line, digest_size=2).digest()
+    return digest.hexdigest(), bytes(each)

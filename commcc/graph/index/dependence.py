@@ -1,0 +1,119 @@
+"""Order edges: everything besides data that must keep its place.
+
+alias and mutation
+    A write comes after the earlier reads and writes of its storage, a read after the last write.
+    A launch reads its input, and writes its buffers, until it is waited for: its waits count as
+    accesses too.
+random numbers
+    Ops that draw keep their order, since the values depend on it.
+effects
+    Asserts, prints, effect tokens, host syncs and copies to the CPU keep theirs. Those that are there only
+    because of a host sync or such a copy are told apart; :mod:`commcc.graph.index.host` says what holds of these.
+barriers
+    An op that communicates in an unknown way stays behind all before it and ahead of all after it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from commcc.graph.index.graph import Launch
+    from commcc.graph.index.traits import Traits
+
+Edges = dict[int, set[int]]
+
+
+def order_edges(
+    data_preds: tuple[tuple[int, ...], ...],
+    storages: tuple[tuple[int, ...], ...],
+    traits: Sequence[Traits],
+    launches: dict[int, Launch],
+    writes: dict[int, tuple[int, ...]],
+) -> tuple[tuple[tuple[int, ...], ...], dict[int, int]]:
+    """For every node, the nodes that must precede it for a reason other than data, sorted; and by node the one
+    among them that is there only to keep host syncs in their order.
+    """
+    edges: Edges = defaultdict(set)
+    _mutation_edges(edges, data_preds, storages, launches, writes)
+    _chain(edges, (i for i, t in enumerate(traits) if t.random))
+    _chain(edges, (i for i, t in enumerate(traits) if t.effect and not t.host_sync))
+    _barrier_edges(edges, data_preds, [i for i, t in enumerate(traits) if t.barrier])
+    loose: dict[int, int] = {}
+    for before, node in pairwise(i for i, t in enumerate(traits) if t.effect):
+        if before not in edges[node] and before not in data_preds[node]:
+            loose[node] = before
+            edges[node].add(before)
+    found = tuple(tuple(sorted(edges[i] - set(preds))) if i in edges else () for i, preds in enumerate(data_preds))
+    return found, loose
+
+
+def _chain(edges: Edges, nodes: Iterable[int]) -> None:
+    previous: int | None = None
+    for node in nodes:
+        if previous is not None:
+            edges[node].add(previous)
+        previous = node
+
+
+@dataclass
+class _Accesses:
+    last_write: int | None = None
+    reads: list[int] = field(default_factory=list)
+
+
+def _mutation_edges(
+    edges: Edges,
+    data_preds: tuple[tuple[int, ...], ...],
+    storages: tuple[tuple[int, ...], ...],
+    launches: dict[int, Launch],
+    writes: dict[int, tuple[int, ...]],
+) -> None:
+    written = {s for targets in writes.values() for t in targets for s in storages[t]}
+    if not written:
+        return
+    late_reads = {w: launch.inputs for launch in launches.values() for w in launch.waits}
+    late_writes = {w: launch.writes_to for launch in launches.values() for w in launch.waits}
+    state: dict[int, _Accesses] = {s: _Accesses() for s in sorted(written)}
+    for i, preds in enumerate(data_preds):
+        wrote = _touched((*writes.get(i, ()), *late_writes.get(i, ())), storages, written)
+        read = _touched((*preds, *late_reads.get(i, ())), storages, written) - wrote
+        for storage in sorted(wrote):
+            _write(edges, state[storage], i)
+        for storage in sorted(read):
+            _read(edges, state[storage], i)
+
+
+def _touched(nodes: Iterable[int], storages: tuple[tuple[int, ...], ...], written: set[int]) -> set[int]:
+    return {s for node in nodes for s in storages[node] if s in written}
+
+
+def _write(edges: Edges, accesses: _Accesses, node: int) -> None:
+    earlier = [*accesses.reads] + ([accesses.last_write] if accesses.last_write is not None else [])
+    edges[node].update(e for e in earlier if e != node)
+    accesses.reads, accesses.last_write = [], node
+
+
+def _read(edges: Edges, accesses: _Accesses, node: int) -> None:
+    if accesses.last_write is not None:
+        edges[node].add(accesses.last_write)
+    accesses.reads.append(node)
+
+
+def _barrier_edges(edges: Edges, data_preds: tuple[tuple[int, ...], ...], barriers: list[int]) -> None:
+    """Edges from the ends of the stretch before a barrier, and to the beginnings of the one after."""
+    starts = [0, *(b + 1 for b in barriers)]
+    ends = [*barriers, len(data_preds)]
+    for k, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        fed = {p for i in range(start, end) for p in data_preds[i]}
+        for i in range(start, end) if barriers else ():
+            if k < len(barriers) and i not in fed:
+                edges[barriers[k]].add(i)
+            if k > 0 and not any(p >= start for p in data_preds[i]):
+                edges[i].add(barriers[k - 1])
+    _chain(edges, barriers)

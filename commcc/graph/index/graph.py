@@ -1,0 +1,196 @@
+"""Types of the index. Plain data; no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from commcc.base.terms import Kind, Role
+    from commcc.graph.index.hints import Hint
+    from commcc.graph.ops.kernels import Work
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Shape facts of one tensor. ``shape`` holds ints, or the printed expression of a symbolic size.
+
+    contiguous: whether strides are those of a fresh tensor; taken for granted where sizes are symbolic.
+    numel: elements; with symbolic sizes their hints are used, and None stands where one has no hint.
+    """
+
+    dtype: str
+    itemsize: int
+    shape: tuple[int | str, ...]
+    device: str
+    numel: int | None
+    contiguous: bool = True
+
+    @property
+    def symbolic(self) -> bool:
+        return any(isinstance(size, str) for size in self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the elements; 0 when a size has no value and no hint."""
+        return (self.numel or 0) * self.itemsize
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A collective launch as the graph states it.
+
+    inputs: nodes of the tensors that are sent. waits: wait nodes on the result, in graph order;
+    empty for a synchronous collective. writes_to: nodes of the buffers written in place.
+    group: name, or ``%node`` when a node carries the group. splits: nodes that the split sizes of an
+    all-to-all depend on.
+    """
+
+    kind: Kind
+    group: str
+    group_size: int | None
+    reduction: str | None
+    inputs: tuple[int, ...]
+    waits: tuple[int, ...]
+    coalesced: bool
+    writes_to: tuple[int, ...]
+    asynchronous: bool
+    splits: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class GroupEntry:
+    """A process group as the program's table has it; ``size`` is None when nothing tells it.
+
+    origin: the group that it was split off, with the same ranks. high_priority: of its stream.
+    """
+
+    name: str
+    size: int | None
+    ranks: tuple[int, ...] | None
+    description: str
+    origin: str | None = None
+    high_priority: bool = False
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """Facts that only decide what a graph costs, never what may be done to it.
+
+    parts: facts of the elements of tuple results, by node. buffers: as the index's storages, but a
+    reshape that has to copy has one of its own. buffer_bytes: device bytes of each buffer, 0 for host
+    memory beside a device. resizes: new size in bytes that a node gives to the buffer it writes.
+    work: how each node runs. flops: of compute nodes whose formula and sizes are known. hints: the
+    numbers that stand for sizes known only at run time.
+    """
+
+    parts: dict[int, tuple[Tensor | None, ...]]
+    buffers: tuple[tuple[int, ...], ...]
+    buffer_bytes: tuple[int, ...]
+    resizes: dict[int, int]
+    work: tuple[Work, ...]
+    flops: dict[int, int]
+    hints: tuple[Hint, ...] = ()
+
+
+@dataclass(frozen=True)
+class GraphIndex:
+    """A graph in numbers. All tuples have one entry for each node, in graph order.
+
+    ops: ``namespace.op`` without the overload; ``placeholder``, ``get_attr``, ``output``.
+    data_preds: producers of the arguments. order_preds: further nodes that must stay before this
+    one (alias and mutation, random numbers, effects and host syncs, barriers).
+    storages: ids of the storages that the result lives in, one for each element of a tuple.
+    tensors: facts of a single-tensor result, else None.
+    users: consumers of the result. modules: cleaned module paths. custom: annotation dictionaries.
+    barriers: nodes that communicate in a way that is not understood.
+    stays: nodes that do more than compute their result, or may do; they stay although nothing uses them.
+    repeats: nodes on the way from a graph input to a gather, and gathers, that repeat an earlier node: the
+    same op on the same operands, of which none was written in between. control: for nodes that a control
+    edge holds in place, the nodes that they are held behind. metadata: how many nodes have each key.
+    group_names: all process groups in the program's table, used or not. elements: which element of a tuple
+    a ``getitem`` takes. merged_roles: roles that the records of merged launches name.
+
+    host_copies: copies from a device to the host, True where the host does not wait for them.
+    host_order: the order edge of a node that only keeps host syncs in their order (:mod:`commcc.graph.index.host`).
+
+    estimates: what cost and memory models need besides.
+    digests: two bytes for each node of what the fingerprint covers, to tell which nodes differ.
+    """
+
+    fingerprint: str
+    names: tuple[str, ...]
+    ops: tuple[str, ...]
+    data_preds: tuple[tuple[int, ...], ...]
+    order_preds: tuple[tuple[int, ...], ...]
+    users: tuple[tuple[int, ...], ...]
+    storages: tuple[tuple[int, ...], ...]
+    tensors: tuple[Tensor | None, ...]
+    modules: tuple[str | None, ...]
+    compute: tuple[bool, ...]
+    casts: dict[int, str]
+    custom: dict[int, dict[str, object]]
+    descriptors: dict[int, str]
+    output_descriptors: tuple[str | None, ...]
+    outputs: tuple[int | None, ...]
+    tags: dict[int, tuple[Role, str]]
+    merged_from: dict[int, tuple[str, ...]]
+    launches: dict[int, Launch]
+    wait_of: dict[int, int]
+    writes: dict[int, tuple[int, ...]]
+    barriers: tuple[int, ...]
+    host_syncs: frozenset[int]
+    groups: dict[str, GroupEntry]
+    estimates: Estimates
+    warnings: tuple[str, ...] = field(default=())
+    stays: frozenset[int] = frozenset()
+    repeats: dict[int, int] = field(default_factory=dict)
+    control: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    metadata: dict[str, int] = field(default_factory=dict)
+    group_names: tuple[str, ...] = ()
+    digests: bytes = b""
+    elements: dict[int, int] = field(default_factory=dict)
+    host_copies: dict[int, bool] = field(default_factory=dict)
+    host_order: dict[int, int] = field(default_factory=dict)
+    merged_roles: dict[int, Role] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def preds(self, node: int) -> tuple[int, ...]:
+        """Everything that must come before ``node``."""
+        order = self.order_preds[node]
+        return self.data_preds[node] + order if order else self.data_preds[node]
+
+    def needs(self, node: int) -> tuple[int, ...]:
+        """What must come before ``node`` for values to stay the same: :meth:`preds` without ``host_order``."""
+        kept = self.host_order.get(node)
+        return self.preds(node) if kept is None else tuple(p for p in self.preds(node) if p != kept)
+
+    @cached_property
+    def position(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.names)}
+
+    @cached_property
+    def held(self) -> frozenset[int]:
+        """Nodes at either end of a control edge."""
+        return frozenset(node for pair in self.control.items() for node in (pair[0], *pair[1]))
+
+    @cached_property
+    def placeholders(self) -> tuple[int, ...]:
+        return tuple(i for i, op in enumerate(self.ops) if op == "placeholder")
+
+    @cached_property
+    def output_slots(self) -> dict[int, int]:
+        """First output position in which a node is returned."""
+        slots: dict[int, int] = {}
+        for slot, node in enumerate(self.outputs):
+            if node is not None:
+                slots.setdefault(node, slot)
+        return slots
+
+    @cached_property
+    def output_storages(self) -> frozenset[int]:
+        """Storages that a graph output lives in."""
+        return frozenset(s for node in self.output_slots for s in self.storages[node])

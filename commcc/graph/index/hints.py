@@ -1,0 +1,170 @@
+"""Numbers for sizes that are known only at run time, so that bytes and times can be estimated.
+
+    hints = SizeHints({"u*": 512}, program)
+    hints.value(size)          # 1024 for u0 + u1
+    hints.used                 # {"u0": Hint("u0", 512, "given"), ...}
+
+A symbol gets its number from, in this order: what was ``given`` (patterns as of a shell, the first
+that fits), the graph file, and, for the split sizes of an all-to-all, the assumption that tokens are
+spread evenly over the ranks (``balanced``). Plans never depend on a hint for what is legal.
+
+Limits: expressions with powers or shifts get no number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import sympy
+import torch
+
+from commcc.graph import ops
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import fx
+
+#: Larger numbers, also of elements in one tensor, count as unknown.
+MAX_NUMBER = 2**62
+#: Functions whose value can be huge although their arguments are not.
+_EXPLOSIVE = ("Pow", "Shift", "exp")
+
+
+@dataclass(frozen=True)
+class Hint:
+    """The number that stands for a symbol, and where it comes from: ``given``, ``file`` or ``balanced``."""
+
+    symbol: str
+    value: int
+    source: str
+
+
+class SizeHints:
+    """Gives symbolic sizes numbers; remembers which symbols it was asked for."""
+
+    def __init__(self, given: Mapping[str, int], header: Mapping[str, Any]) -> None:
+        self._given = given
+        self._declared = _declared(header)
+        self._balanced: dict[str, int] = {}
+        self._cache: dict[Any, int | None] = {}
+        self.used: dict[str, Hint] = {}
+
+    def value(self, size: Any) -> int | None:
+        """The number for an int or a symbolic int; None when a symbol in it has no number.
+
+        Hints that contradict each other (``u0 - u1`` with a smaller ``u0``) make a size of 0, not a negative one.
+        """
+        if isinstance(size, int):
+            return size
+        node = getattr(size, "node", None)
+        expr = getattr(node, "expr", None)
+        if not isinstance(expr, sympy.Basic):
+            return None
+        if expr not in self._cache:
+            found = self._evaluate(expr)
+            self._cache[expr] = found if found is not None else _own_hint(node)
+        return self._cache[expr]
+
+    def _evaluate(self, expr: sympy.Basic) -> int | None:
+        if any(word in type(part).__name__ for part in sympy.preorder_traversal(expr) for word in _EXPLOSIVE):
+            return None
+        values: dict[sympy.Basic, sympy.Integer] = {}
+        for symbol in sorted(expr.free_symbols, key=str):
+            hint = self._of_symbol(str(symbol))
+            if hint is None:
+                return None
+            values[symbol] = sympy.Integer(hint.value)
+        try:
+            number = int(expr.xreplace(values))
+        except (TypeError, ValueError, ArithmeticError):
+            return None
+        return max(0, number) if abs(number) <= MAX_NUMBER else None
+
+    def _of_symbol(self, name: str) -> Hint | None:
+        if name not in self.used:
+            hint = self._find(name)
+            if hint is None:
+                return None
+            self.used[name] = hint
+        return self.used[name]
+
+    def _find(self, name: str) -> Hint | None:
+        for pattern, value in self._given.items():
+            if fnmatchcase(name, pattern):
+                return Hint(name, value, "given")
+        declared = self._declared.get(name, (None, None))[1]
+        if declared is not None:
+            return Hint(name, declared, "file")
+        if name in self._balanced:
+            return Hint(name, self._balanced[name], "balanced")
+        return None
+
+    def assume_balanced(self, nodes: Sequence[fx.Node]) -> None:
+        """Give the split sizes of every all-to-all that have no number an even share of what is sent.
+
+        What is sent follows from the rows of the input, else from the splits that are known, else
+        from the upper bound that the file states for each of them (no rank can get more than all).
+        """
+        for node in nodes:
+            fact = ops.collective_of(node.target) if node.op == "call_function" else None
+            if fact is None or "output_split_sizes" not in fact.arguments:
+                continue
+            sides = [_symbols(ops.argument(node, name)) for name in ("input_split_sizes", "output_split_sizes")]
+            if not any(name is not None for side in sides for name in side):
+                continue
+            total = self._rows(node, fact.tensor) or self._bound(sides)
+            if total is not None:
+                for side in sides:
+                    self._share(side, total)
+                self._cache.clear()
+
+    def _rows(self, node: fx.Node, tensor: str) -> int | None:
+        source = ops.argument(node, tensor)
+        val = getattr(source, "meta", {}).get("val")
+        return self.value(val.shape[0]) if isinstance(val, torch.Tensor) and val.ndim else None
+
+    def _bound(self, sides: list[list[str | None]]) -> int | None:
+        for side in sides:
+            bounds = {self._declared.get(name or "", (None, None))[0] for name in side}
+            if len(bounds) == 1 and None not in bounds:
+                return bounds.pop()
+        return None
+
+    def _share(self, names: list[str | None], total: int) -> None:
+        each, more = divmod(total, max(1, len(names)))
+        for i, name in enumerate(names):
+            if name is not None:
+                self._balanced.setdefault(name, each + (i < more))
+
+
+def _declared(header: Mapping[str, Any]) -> dict[str, tuple[int | None, int | None]]:
+    """Upper bound and hint of every symbol that a file's header declares."""
+    table = header.get("symbols")
+    found: dict[str, tuple[int | None, int | None]] = {}
+    for name, entry in table.items() if isinstance(table, dict) else ():
+        if isinstance(entry, (list, tuple)) and len(entry) == 3:
+            upper, hint = (number if type(number) is int and number >= 0 else None for number in entry[1:])
+            found[name] = (upper, hint)
+    return found
+
+
+def _symbols(splits: Any) -> list[str | None]:
+    """Names of split sizes that are one symbol each; None for anything else."""
+    names: list[str | None] = []
+    for split in splits if isinstance(splits, (list, tuple)) else ():
+        value = split.meta.get("val") if hasattr(split, "meta") else split
+        expr = getattr(getattr(value, "node", None), "expr", None)
+        names.append(str(expr) if isinstance(expr, sympy.Symbol) else None)
+    return names
+
+
+def _own_hint(node: Any) -> int | None:
+    """What the SymInt itself knows: the example value of a backed symbol."""
+    hint = getattr(node, "_hint", None)
+    if hint is None and node is not None:
+        has_hint = getattr(node, "has_hint", None)
+        hint = getattr(node, "hint", None) if callable(has_hint) and has_hint() else None
+    return int(hint) if isinstance(hint, (int, float)) and type(hint) is not bool else None

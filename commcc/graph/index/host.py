@@ -1,0 +1,67 @@
+"""Copies to the host and host syncs: what has to hold of their order.
+
+A copy that does not block is there when the host has next waited for the device: at a copy that blocks, or
+where it asks for a number on the device::
+
+    a = _to_copy(x, device=cpu, non_blocking=True)
+    b = _to_copy(y, device=cpu)         waits, so that a is there too
+    n = item(a)                         legal here, and not ahead of b
+
+Nothing else has to hold among host syncs. Most passes keep their order all the same (``order_preds``); a pass
+that does not names the nodes whose order is kept by :meth:`GraphIndex.needs` alone.
+
+Limits: the device is taken to run one stream of copies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from commcc.graph.index.graph import GraphIndex
+
+
+def early_reads(
+    index: GraphIndex, order: Iterable[int], changed: Mapping[int, bool] | None = None
+) -> set[tuple[int, int]]:
+    """Nodes that read a copy to the host before the host has waited for it, with that copy.
+
+    changed: copies that are to be made non-blocking, or blocking, by node.
+    """
+    unblocked = {**index.host_copies, **(changed or {})}
+    if not any(unblocked.values()):
+        return set()
+    found: set[tuple[int, int]] = set()
+    coming: dict[int, int] = {}
+    for node in order:
+        if coming and not is_view(index, node):
+            found.update((node, coming[s]) for p in index.data_preds[node] for s in index.storages[p] if s in coming)
+        if unblocked.get(node, False):
+            coming.update(dict.fromkeys(index.storages[node], node))
+        elif node in index.host_syncs and waits(index, node):
+            coming.clear()
+    return found
+
+
+def with_copies(index: GraphIndex, changed: Mapping[int, bool]) -> GraphIndex:
+    """The index with copies that are to be made non-blocking, or blocking, for prices of the graph as it will be."""
+    return replace(index, host_copies={**index.host_copies, **changed}) if changed else index
+
+
+def waits(index: GraphIndex, node: int) -> bool:
+    """Whether a host sync waits for the device: one that reads what is on the host already does not."""
+    read = (index.tensors[p] for p in index.data_preds[node])
+    return any(t is not None and not t.device.startswith("cpu") for t in read)
+
+
+def is_view(index: GraphIndex, node: int) -> bool:
+    """Whether a node only looks at its operand in another way."""
+    made = index.storages[node]
+    return (
+        bool(made)
+        and node not in index.writes
+        and set(made) <= {s for p in index.data_preds[node] for s in index.storages[p]}
+    )

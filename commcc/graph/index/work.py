@@ -1,0 +1,230 @@
+"""Facts that cost models and the memory model need: which nodes run a kernel, and how many FLOPs it has.
+
+FLOPs are those of ``torch.utils.flop_counter``, on shapes with hints in place of symbolic sizes; ops
+of the matmul family that PyTorch has no formula for have one here. As there, attention counts every
+query against every key, also under a causal mask.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_map
+
+from commcc.graph import ops
+from commcc.graph.ops.kernels import Work, may_copy, work_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from commcc.graph.index.hints import SizeHints
+
+Shape = tuple[int, ...]
+
+#: More than any machine does in a year; hints that make so many are wrong.
+_MAX_FLOPS = 2**100
+
+
+def work(nodes: Sequence[fx.Node]) -> tuple[Work, ...]:
+    """How every node runs."""
+    return tuple(_work(node) for node in nodes)
+
+
+def _work(node: fx.Node) -> Work:
+    if node.op != "call_function":
+        return Work.FREE
+    found = work_of(node.target)
+    if found is Work.FREE:
+        return _copy_work(node) if may_copy(node.target) and copies(node) else found
+    if ops.is_host_sync(node.target) or ops.collective_of(node.target) is not None:
+        return Work.KERNEL
+    if ops.aliasing(node.target).pure and not _has_tensor(node.meta.get("val")):
+        known = node.meta.get("val") is not None or ops.is_effect(node.target)
+        return Work.FREE if known or ops.op_name(node.target).startswith(("operator.", "_dtensor.")) else found
+    return found
+
+
+def _has_tensor(val: Any) -> bool:
+    if isinstance(val, (tuple, list)):
+        return any(map(_has_tensor, val))
+    return isinstance(val, torch.Tensor)
+
+
+def _copy_work(node: fx.Node) -> Work:
+    """Copies that turn rows into columns are kernels; others fuse as ``aten.clone`` and ``aten._to_copy`` do."""
+    return Work.FUSABLE if ops.op_name(node.target) in ("aten.to", "aten.contiguous") else Work.KERNEL
+
+
+def copies(node: fx.Node) -> bool:
+    """Whether an op that may copy has to: dtype or device change, or strides allow no view.
+
+    Symbolic sizes are taken to allow one.
+    """
+    source = next(iter(node._input_nodes), None)
+    before, after = source.meta.get("val") if source is not None else None, node.meta.get("val")
+    if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
+        return False
+    if before.dtype != after.dtype or before.device != after.device or ops.argument(node, "copy") is True:
+        return True
+    sizes = [*before.shape, *before.stride(), *after.shape, *after.stride()]
+    if not all(isinstance(size, int) for size in sizes):
+        return False
+    if before.shape == after.shape:
+        return _layout(before) != _layout(after)
+    return not viewable(tuple(before.shape), tuple(before.stride()), tuple(after.shape))
+
+
+def _layout(tensor: torch.Tensor) -> tuple[tuple[int, int], ...]:
+    """Sizes and strides, those of single elements left out: they decide nothing."""
+    return tuple((n, step) for n, step in zip(tensor.shape, tensor.stride(), strict=True) if n != 1)
+
+
+def viewable(shape: Shape, stride: Shape, target: Shape) -> bool:
+    """Whether a tensor of this shape and stride can be seen under another shape without a copy.
+
+    Dimensions that are laid out as one are joined to runs; every run must be a product of
+    neighbouring target sizes.
+    """
+    if prod(shape) == 0:
+        return True
+    runs: list[int] = []
+    last = 0
+    for size, step in zip(reversed(shape), reversed(stride), strict=True):
+        if size == 1:
+            continue
+        if runs and step == last:
+            runs[-1] *= size
+        else:
+            runs.append(size)
+        last = step * size
+    wanted = [size for size in reversed(target) if size != 1]
+    for run in runs:
+        rest = run
+        while rest > 1 and wanted and wanted[0] and rest % wanted[0] == 0:
+            rest //= wanted.pop(0)
+        if rest != 1:
+            return False
+    return not wanted
+
+
+def flops(node: fx.Node, hints: SizeHints) -> int | None:
+    """FLOPs of a compute node; None where there is no formula or a size has no number."""
+    own = _OWN.get(ops.op_name(node.target))
+    try:
+        args, kwargs = _shapes((node.args, node.kwargs), hints)
+        out = _shapes(node.meta.get("val"), hints)
+        if own is not None:
+            count = int(own(args, out))
+        else:
+            formula = _formulas().flop_registry[getattr(node.target, "overloadpacket", node.target)]
+            count = int(formula(*args, **kwargs, out_val=out))
+    except Exception:
+        return None
+    return count if count <= _MAX_FLOPS else None
+
+
+def _formulas() -> Any:
+    """PyTorch's module of FLOP formulas; untyped, and slow to import."""
+    from torch.utils import flop_counter
+
+    return flop_counter
+
+
+class _NoNumberError(ValueError):
+    """A size without a number."""
+
+
+def _shapes(value: Any, hints: SizeHints) -> Any:
+    """Tensors and nodes replaced by plain shapes."""
+
+    def shape(leaf: Any) -> Any:
+        held = leaf.meta.get("val") if isinstance(leaf, fx.Node) else leaf
+        if isinstance(held, (tuple, list)):
+            return tree_map(shape, held)
+        if not isinstance(held, torch.Tensor):
+            return held
+        return torch.Size([_number(hints.value(size)) for size in held.shape])
+
+    return tree_map(shape, value)
+
+
+def _number(size: int | None) -> int:
+    if size is None:
+        raise _NoNumberError
+    return size
+
+
+def _product(args: Any, out: Any) -> int:
+    """``[..., M, K] x [..., K, N]``: 2 for each element of the result and each of K."""
+    return 2 * int(prod(out)) * int(args[0][-1])
+
+
+def _linear(args: Any, out: Any) -> int:
+    return 2 * int(prod(out)) * int(args[1][-1])
+
+
+def _added(args: Any, out: Any) -> int:
+    return 2 * int(prod(out)) * int(args[1][-1])
+
+
+def _grouped(args: Any, _out: Any) -> int:
+    """``[M, K] x [G, K, N]``, ``[M, K] x [K, N]`` cut along K, ``[G, M, K] x [K, N]``: each row meets one group."""
+    a, b = args[0], args[1]
+    batches = int(a[0]) if len(a) == 3 and len(b) == 3 else 1
+    return 2 * batches * int(a[-2]) * int(a[-1]) * int(b[-1])
+
+
+def _attention(args: Any, _out: Any) -> int:
+    query, key, value = args[:3]
+    return int(_formulas().sdpa_flop_count(query, _of_each_head(key, query), _of_each_head(value, query)))
+
+
+def _attention_backward(args: Any, _out: Any) -> int:
+    grad, query, key, value = args[:4]
+    keys, values = _of_each_head(key, query), _of_each_head(value, query)
+    return int(_formulas().sdpa_backward_flop_count(grad, query, keys, values))
+
+
+def _of_each_head(shape: Any, query: Any) -> Any:
+    """Keys or values that several heads of the query share, once for each: some versions' formulas want that."""
+    shared = len(shape) == len(query) == 4 and query[1] % max(1, shape[1]) == 0
+    return torch.Size((shape[0], query[1], *shape[2:])) if shared else shape
+
+
+def _gathered_products(args: Any, out: Any) -> int:
+    """The matmuls of a fused op: ``[..., M, K] x [K, N]`` for each right operand."""
+    return sum(2 * int(prod(result)) * int(args[0][-1]) for result in out[1])
+
+
+def _scattered_product(args: Any, _out: Any) -> int:
+    return 2 * int(prod(args[0])) * int(args[1][-1])
+
+
+_OWN: dict[str, Callable[[Any, Any], int]] = {
+    "aten.linear": _linear,
+    "symm_mem.fused_all_gather_matmul": _gathered_products,
+    "symm_mem.fused_matmul_reduce_scatter": _scattered_product,
+    "aten.matmul": _product,
+    "aten.mv": _product,
+    "aten.dot": _product,
+    "aten.addmv": _added,
+    "aten._int_mm": _product,
+    "aten._grouped_mm": _grouped,
+    "aten._scaled_grouped_mm": _grouped,
+    "aten.scaled_dot_product_attention": _attention,
+    "aten._scaled_dot_product_math_attention": _attention,
+    "aten._scaled_dot_product_attention_math": _attention,
+    "aten._scaled_dot_product_flash_attention": _attention,
+    "aten._scaled_dot_product_flash_attention_backward": _attention_backward,
+    "aten._scaled_dot_product_efficient_attention": _attention,
+    "aten._scaled_dot_product_efficient_attention_backward": _attention_backward,
+    "aten._scaled_dot_product_cudnn_attention": _attention,
+    "aten._scaled_dot_product_cudnn_attention_backward": _attention_backward,
+    "aten._scaled_dot_product_flash_attention_for_cpu": _attention,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
+    "aten._scaled_dot_product_fused_attention_overrideable": _attention,
+    "aten._scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
+}

@@ -1,0 +1,77 @@
+"""Metrics of a graph as it stands, without any cost model.
+
+collectives: launches by kind. bytes: bytes on the wire by kind, one rank, ring algorithms.
+max consecutive compute: longest run of compute nodes in graph order with no launch of the given
+kind between them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from commcc.base.terms import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from commcc.base.terms import Json
+    from commcc.graph.collectives import Identification
+    from commcc.graph.index import GraphIndex
+
+REPORTED = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE, Kind.ALL_TO_ALL)
+_RUNS = (Kind.REDUCE_SCATTER, Kind.ALL_GATHER, Kind.ALL_TO_ALL)
+
+
+@dataclass(frozen=True)
+class GraphMetrics:
+    """See the module docstring; ``groups`` counts launches by group name."""
+
+    nodes: int
+    compute_nodes: int
+    collectives: Mapping[str, int]
+    bytes: Mapping[str, int]
+    groups: Mapping[str, int]
+    max_consecutive_compute: Mapping[str, int]
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "nodes": self.nodes,
+            "compute_nodes": self.compute_nodes,
+            "collectives": dict(self.collectives),
+            "bytes": dict(self.bytes),
+            "groups": dict(self.groups),
+            "max_consecutive_compute": dict(self.max_consecutive_compute),
+        }
+
+
+def measure(index: GraphIndex, ident: Identification) -> GraphMetrics:
+    """Metrics of the indexed graph."""
+    counts = {kind.value: 0 for kind in REPORTED}
+    wire = dict(counts)
+    groups: dict[str, int] = {}
+    for c in ident.collectives:
+        counts[c.kind.value] = counts.get(c.kind.value, 0) + 1
+        wire[c.kind.value] = wire.get(c.kind.value, 0) + c.wire_bytes
+        groups[c.group] = groups.get(c.group, 0) + 1
+    return GraphMetrics(
+        nodes=len(index),
+        compute_nodes=sum(index.compute),
+        collectives=counts,
+        bytes=wire,
+        groups=groups,
+        max_consecutive_compute={kind.value: longest_run(index, kind) for kind in _RUNS},
+    )
+
+
+def longest_run(index: GraphIndex, kind: Kind) -> int:
+    """Most compute nodes in graph order without a launch of ``kind`` between them."""
+    longest = run = 0
+    for node, compute in enumerate(index.compute):
+        launch = index.launches.get(node)
+        if launch is not None and launch.kind is kind:
+            run = 0
+        elif compute:
+            run += 1
+            longest = max(longest, run)
+    return longest

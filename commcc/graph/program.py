@@ -1,0 +1,153 @@
+"""The program that everything works on: a graph, its process groups, and where it came from.
+
+A :class:`Program` is read by ``commcc.serialization``, never edited in place, and rewritten only by
+``commcc.apply``, which returns a new one::
+
+    program = load("llama.fx.txt.gz")
+    program.graph.nodes          # torch.fx nodes, in file order, under the names in the file
+    program.groups["0"].size     # 64
+    record_of(node).role         # what the tag pass wrote, or None
+
+Metadata contract of every node (all keys optional except ``val`` on nodes that produce a value):
+
+``val``
+    FakeTensor, SymInt/SymFloat/SymBool, int/float/bool/str/None, or a (nested) tuple/list of these.
+``custom``, ``nn_module_stack``, ``fwd_nn_module_stack``, ``stack_trace``, ``seq_nr``, ``desc`` ...
+    As PyTorch writes them, reduced to JSON-able values (classes become their qualified names).
+``commcc``
+    One :class:`NodeRecord`; the only key that commcc adds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from commcc.base.terms import Json
+
+META_KEY = "commcc"
+
+
+@dataclass(frozen=True)
+class ProcessGroup:
+    """One process group as the graph names it, seen from the rank that dumped the graph.
+
+    origin: the group that this one was split off, with the same ranks; None for a group that the graph came with.
+    high_priority: its stream is to be made with high priority.
+    """
+
+    name: str
+    size: int | None
+    ranks: tuple[int, ...] | None = None
+    description: str = ""
+    origin: str | None = None
+    high_priority: bool = False
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """What commcc knows about one node, kept in ``node.meta["commcc"]`` and in saved files.
+
+    role: the role that ``tag`` gave a collective (a value of :class:`commcc.base.terms.Role`).
+    evidence: why, in one line.
+    merged_from: names of the launches, in the graph as it came in, that a merged launch stands for.
+    """
+
+    role: str | None = None
+    evidence: str | None = None
+    merged_from: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Json]:
+        out: dict[str, Json] = {}
+        if self.role is not None:
+            out["role"] = self.role
+        if self.evidence is not None:
+            out["evidence"] = self.evidence
+        if self.merged_from:
+            out["merged_from"] = list(self.merged_from)
+        return out
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> NodeRecord:
+        """Build a record from untrusted JSON; wrong types raise ``ValueError``."""
+        role, evidence, merged = data.get("role"), data.get("evidence"), data.get("merged_from", [])
+        if not (role is None or isinstance(role, str)) or not (evidence is None or isinstance(evidence, str)):
+            raise ValueError("role and evidence must be strings")
+        if not isinstance(merged, list) or not all(isinstance(name, str) for name in merged):
+            raise ValueError("merged_from must be a list of node names")
+        return NodeRecord(role, evidence, tuple(merged))
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something a reader or writer could not keep, or took on trust; ``node`` names where."""
+
+    text: str
+    node: str | None = None
+
+
+@dataclass(frozen=True)
+class Program:
+    """A graph with all that is needed to plan on it and to write it again.
+
+    graph: never edited in place once it is in a Program.
+    root: owner of what ``get_attr`` nodes refer to (sub-graphs as ``fx.GraphModule``, constants).
+    groups: every process group that a collective names, by name.
+    format: ``fx_text``, ``pt2`` or ``memory``.
+    source: the file it was read from, None for graphs made in memory.
+    carrier: what only the format of origin understands (weights, signature); writers of that
+        format use it, everybody else leaves it alone. See :mod:`commcc.serialization.pt2.program`.
+    header: graph-level JSON that must survive a round trip (symbol ranges, calling convention).
+    notes: what could not be read or was assumed.
+    provenance: one JSON entry for each pass applied, oldest first.
+    """
+
+    graph: fx.Graph
+    root: torch.nn.Module
+    groups: Mapping[str, ProcessGroup] = field(default_factory=dict)
+    format: str = "memory"
+    source: Path | None = None
+    carrier: object | None = None
+    header: Mapping[str, Json] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
+    provenance: tuple[dict[str, Json], ...] = ()
+
+    def graph_module(self) -> fx.GraphModule:
+        """An ``fx.GraphModule`` over a copy of the graph, to be run or handed to a backend."""
+        graph = fx.Graph()
+        env: dict[fx.Node, fx.Node] = {}
+        for node in self.graph.nodes:
+            env[node] = copy_node(graph, node, env)
+        return fx.GraphModule(self.root, graph)
+
+
+def copy_node(graph: fx.Graph, node: fx.Node, env: Mapping[fx.Node, fx.Node]) -> fx.Node:
+    """Append a copy of ``node`` to ``graph``: same name, target and metadata; operands from ``env``."""
+
+    def renamed(operand: fx.Node) -> fx.Node:
+        return env[operand]
+
+    args = fx.node.map_arg(node.args, renamed)
+    kwargs = fx.node.map_arg(node.kwargs, renamed)
+    made = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
+    # FX invents another name where it takes this one for a builtin; the file's name is kept.
+    if made.name != node.name:
+        made.name = node.name
+    made.meta = dict(node.meta)
+    return made
+
+
+def record_of(node: fx.Node) -> NodeRecord:
+    """The node's record; an empty one when commcc never wrote any."""
+    record = node.meta.get(META_KEY)
+    return record if isinstance(record, NodeRecord) else _EMPTY
+
+
+_EMPTY = NodeRecord()

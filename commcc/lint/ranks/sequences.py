@@ -1,0 +1,247 @@
+"""Whether all members of a group launch the same things on it, one after the other.
+
+Members with equal sequences are put together first, so that each different sequence is compared once, with the
+one that most members have.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from commcc.lint.ranks.types import Difference, Launch, Sent, Sort
+from commcc.lint.ranks.words import argument_text, plural, ranks_text, sent_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from commcc.lint.ranks.groups import Group
+    from commcc.lint.ranks.types import Trace
+
+Member = tuple[int, str]
+#: Stands for a rank's name of a group that it does not have.
+NOBODY = "\0"
+_NAMES = {
+    "kind": "kind",
+    "reduction": "reduction",
+    "dtypes": "dtype",
+    "counts": "number of elements",
+    "row": "number of elements in a row",
+    "device": "device",
+    "group_size": "group size",
+    "others": "other arguments",
+}
+
+
+class Own(NamedTuple):
+    """The launches of one rank on one group, by their numbers in its trace; ``same`` and ``means`` are equal where
+    what they agree on, and what they send, is equal."""
+
+    launches: tuple[int, ...]
+    same: int
+    means: int
+
+
+@dataclass
+class Sequences:
+    """The sequences of all ranks, made once for every trace."""
+
+    traces: Mapping[int, Trace]
+    _of: dict[int, dict[str, Own]] = field(default_factory=dict)
+    _same: dict[tuple[Sent, ...], int] = field(default_factory=dict)
+    _means: dict[tuple[str, ...], int] = field(default_factory=dict)
+    _names: dict[tuple[str, ...], int] = field(default_factory=dict)
+    _names_of: dict[int, int] = field(default_factory=dict)
+
+    def of(self, rank: int, name: str) -> Own:
+        """What a rank launches on the group that it calls ``name``."""
+        trace = self.traces[rank]
+        known = self._of.get(id(trace.launches))
+        if known is None:
+            known = self._of[id(trace.launches)] = self._sorted(trace)
+        return known.get(name) or self._sequence(trace, ())
+
+    def names(self, rank: int) -> int:
+        """Equal for ranks whose launches are on groups of the same names, one after the other."""
+        trace = self.traces[rank]
+        if id(trace.launches) not in self._names_of:
+            names = tuple(launch.group for launch in trace.launches)
+            self._names_of[id(trace.launches)] = self._names.setdefault(names, len(self._names))
+        return self._names_of[id(trace.launches)]
+
+    def launch(self, rank: int, name: str, place: int) -> Launch:
+        return self.traces[rank].launches[self.of(rank, name).launches[place]]
+
+    def _sorted(self, trace: Trace) -> dict[str, Own]:
+        numbers: dict[str, list[int]] = {}
+        for i, launch in enumerate(trace.launches):
+            numbers.setdefault(launch.group, []).append(i)
+        return {name: self._sequence(trace, tuple(own)) for name, own in numbers.items()}
+
+    def _sequence(self, trace: Trace, numbers: tuple[int, ...]) -> Own:
+        same = tuple(trace.launches[i].sent for i in numbers)
+        means = tuple(trace.launches[i].meaning for i in numbers)
+        return Own(
+            numbers, self._same.setdefault(same, len(self._same)), self._means.setdefault(means, len(self._means))
+        )
+
+
+class Found(NamedTuple):
+    """A difference of a group; ``ranks``: one that has it as most have, and one that has not, with where."""
+
+    difference: Difference
+    ranks: tuple[tuple[int, str, int], tuple[int, str, int]]
+
+
+def compare(group: Group, sequences: Sequences) -> tuple[list[Found], list[str]]:
+    """What is wrong on a group, and what of it cannot be known from the files."""
+    members = [*group.members, *((rank, NOBODY) for rank in group.lacking)]
+    sorts = _alike(members, lambda member: sequences.of(*member).same)
+    first, *others = sorts
+    found = [each for other in others if (each := _differs(group, sequences, first[0], other)) is not None]
+    if not found:
+        found = _mixed(group, sequences, members)
+    return found, _open(sequences, [sort[0] for sort in sorts])
+
+
+def _alike(members: Sequence[Member], key: Callable[[Member], int]) -> list[list[Member]]:
+    """Members put together by key: the largest sort first, the others in the order of their first members."""
+    sorts: dict[int, list[Member]] = {}
+    for member in members:
+        sorts.setdefault(key(member), []).append(member)
+    most = max(sorts.values(), key=len)  # the first of equals
+    return [most, *(sort for sort in sorts.values() if sort is not most)]
+
+
+def _differs(group: Group, sequences: Sequences, first: Member, alike: list[Member]) -> Found | None:
+    """The first difference between two sequences, None where sizes that are not known may be equal."""
+    other = alike[0]
+    left, right = (_launches(sequences, member) for member in (first, other))
+    at = _first(left, right)
+    if at is None:
+        return None
+    at = min(at, _shifted(left, right))
+    what = f"{group.label}: {_what(left, right, at, first[0], other[0])}"
+    details = tuple(filter(None, [_change(left, right, at, other[0]), _others(alike)]))
+    ranks = tuple(sorted({first[0], *(rank for rank, _ in alike)}))
+    difference = Difference(Sort.SEQUENCE, what, group.label, ranks, at, details)
+    return Found(difference, ((*first, at), (*other, at)))
+
+
+def _launches(sequences: Sequences, member: Member) -> list[Launch]:
+    launches = sequences.traces[member[0]].launches
+    return [launches[i] for i in sequences.of(*member).launches]
+
+
+def _first(left: Sequence[Launch], right: Sequence[Launch]) -> int | None:
+    """Where the two cannot be the same any more; None where they can be to the end."""
+    for at, (one, other) in enumerate(zip(left, right, strict=False)):
+        if one.sent != other.sent and unlike(one.sent, other.sent):
+            return at
+    return None if len(left) == len(right) else min(len(left), len(right))
+
+
+def unlike(one: Sent, other: Sent) -> tuple[str, ...]:
+    """Names of the arguments that differ, those left out that are not known on both sides."""
+    return tuple(name for name in Sent._fields if _conflict(getattr(one, name), getattr(other, name), name))
+
+
+def _conflict(one: object, other: object, name: str) -> bool:
+    if one == other or (name != "reduction" and (one is None or other is None)):
+        return False
+    if isinstance(one, tuple) and isinstance(other, tuple) and name in ("dtypes", "counts") and len(one) == len(other):
+        return any(a is not None and b is not None and a != b for a, b in zip(one, other, strict=True))
+    return True
+
+
+def _shifted(left: Sequence[Launch], right: Sequence[Launch]) -> int:
+    """Where one begins to send what the other one sends elsewhere: among launches of one size, the place where a
+    launch was left out is before the first one that differs in size."""
+    sent = [{launch.meaning for launch in side} for side in (left, right)]
+    for at, (one, other) in enumerate(zip(left, right, strict=False)):
+        if one.meaning != other.meaning and (one.meaning in sent[1] or other.meaning in sent[0]):
+            return at
+    return min(len(left), len(right))
+
+
+def _what(left: Sequence[Launch], right: Sequence[Launch], at: int, rank: int, other: int) -> str:
+    if at >= len(right) or at >= len(left):
+        ended, goes_on, side = (other, rank, left) if at >= len(right) else (rank, other, right)
+        return (
+            f"rank {ended} launches nothing more after {plural(at, 'launch')}, "
+            f"where rank {goes_on} launches {sent_text(side[at])}"
+        )
+    names = unlike(left[at].sent, right[at].sent)
+    place = f"launch {at + 1} of {len(left)}"
+    if not names:
+        return f"{place} is not the same on rank {rank} and on rank {other}, though of one kind and size"
+    if "kind" in names:
+        return f"{place} is {sent_text(left[at])} on rank {rank} and {sent_text(right[at])} on rank {other}"
+    sides = ((left[at].sent, rank), (right[at].sent, other))
+    told = " and ".join(
+        f"{_NAMES[name]} " + ", ".join(f"{argument_text(sent, name)} on rank {owner}" for sent, owner in sides)
+        for name in names
+    )
+    return f"{place} ({left[at].sent.kind}) has {told}"
+
+
+def _change(left: Sequence[Launch], right: Sequence[Launch], at: int, other: int) -> str:
+    """What would make the sequences equal, where it is simple."""
+    one, two = ([launch.sent for launch in side] for side in (left, right))
+    if one[at + 1 :] == two[at:]:
+        return f"rank {other} leaves out '{left[at].node}'; all the rest is the same"
+    if one[at:] == two[at + 1 :]:
+        return f"rank {other} has '{right[at].node}' besides; all the rest is the same"
+    if one[at + 1 :] == two[at + 1 :]:
+        return "all other launches on the group are the same"
+    if at < len(two) and Counter(one) == Counter(two):
+        wanted = (two[at], right[at].meaning)
+        later = next((i for i in range(at + 1, len(one)) if (one[i], left[i].meaning) == wanted), None)
+        return (
+            "" if later is None else f"rank {other} makes the same launches in another order: here launch {later + 1}"
+        )
+    return ""
+
+
+def _others(alike: list[Member]) -> str:
+    return f"the same holds for {ranks_text([rank for rank, _ in alike[1:]])}" if len(alike) > 1 else ""
+
+
+def _mixed(group: Group, sequences: Sequences, members: list[Member]) -> list[Found]:
+    """Launches of the same kind and size that are not the same launch."""
+    (first, *_), *others = _alike(members, lambda member: sequences.of(*member).means)
+    left = _launches(sequences, first)
+    for alike in others:
+        right = _launches(sequences, alike[0])
+        at = _exchanged(left, right)
+        if at is not None:
+            later = next(i for i, launch in enumerate(left) if launch.meaning == right[at].meaning)
+            what = (
+                f"{group.label}: in launch {at + 1} of {len(left)} rank {alike[0][0]} sends what rank {first[0]} sends "
+                f"in launch {later + 1}; kind and size are the same, so that nothing hangs, but values are mixed up"
+            )
+            ranks = tuple(sorted({first[0], *(rank for rank, _ in alike)}))
+            details = tuple(filter(None, [_others(alike)]))
+            difference = Difference(Sort.MIXED, what, group.label, ranks, at, details)
+            return [Found(difference, ((*first, at), (*alike[0], at)))]
+    return []
+
+
+def _exchanged(left: Sequence[Launch], right: Sequence[Launch]) -> int | None:
+    """The first place where both send what the other one sends elsewhere."""
+    sent = [{launch.meaning for launch in side} for side in (left, right)]
+    for at, (one, other) in enumerate(zip(left, right, strict=False)):
+        if one.meaning != other.meaning and one.meaning in sent[1] and other.meaning in sent[0]:
+            return at
+    return None
+
+
+def _open(sequences: Sequences, members: list[Member]) -> list[str]:
+    """Launches whose size the files do not tell; one member of each sort is asked."""
+    for member in members:
+        unknown = [launch for launch in _launches(sequences, member) if not launch.sent.whole]
+        if unknown:
+            first = unknown[0].node
+            return [f"{plural(len(unknown), 'launch')} of a size or dtype known only at run time ('{first}' first)"]
+    return []

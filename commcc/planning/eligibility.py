@@ -1,0 +1,126 @@
+"""Which collectives may be merged at all, and why the others may not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commcc.base.errors import OptionError, closest
+from commcc.base.terms import Kind
+from commcc.plan import LeftOut
+
+if TYPE_CHECKING:
+    from commcc.graph.collectives import Collective, Identification
+    from commcc.graph.index import GraphIndex
+
+_REDUCTIONS = (Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
+_BUCKETED = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
+
+
+def is_taggable(collective: Collective) -> bool:
+    """A gather of one parameter, or a reduction that only leads to outputs."""
+    if collective.kind is Kind.ALL_GATHER:
+        return collective.derived == "param"
+    return collective.kind in _REDUCTIONS and collective.derived == "terminal"
+
+
+def select_groups(ident: Identification, groups: str | tuple[str, ...]) -> frozenset[str]:
+    """Names of the groups that take part; an unknown name is an :class:`OptionError`."""
+    if groups == "all":
+        return frozenset(g.name for g in ident.groups)
+    if groups == "primary":
+        return _family(ident)
+    names = (groups,) if isinstance(groups, str) else groups
+    known = [g.name for g in ident.groups]
+    unknown = [f"no group '{name}' in the graph{closest(name, known)}" for name in names if name not in known]
+    if unknown:
+        raise OptionError("; ".join(unknown), where="pass 'bucket'", hint=f"groups: {', '.join(known) or 'none'}")
+    return frozenset(names)
+
+
+def _family(ident: Identification) -> frozenset[str]:
+    """The primary group, with what was split off it and what it was split off."""
+    family = {g.family for g in ident.groups if g.name == ident.primary}
+    return frozenset(g.name for g in ident.groups if g.family in family)
+
+
+def eligible(
+    index: GraphIndex, ident: Identification, groups: frozenset[str]
+) -> tuple[list[Collective], list[LeftOut]]:
+    """Collectives to merge, in graph order, and those of their roles that are left out."""
+    mutated = _mutations(index)
+    taken: list[Collective] = []
+    left: list[LeftOut] = []
+    for collective in ident.collectives:
+        if not _has_role(index, collective):
+            continue
+        reason = _obstacle(index, collective, mutated)
+        if reason is None and collective.group not in groups:
+            reason = f"group '{collective.group}' does not take part"
+        if reason is None:
+            taken.append(collective)
+        else:
+            left.append(LeftOut(collective.launch, reason))
+    return taken, left
+
+
+def _has_role(index: GraphIndex, collective: Collective) -> bool:
+    """Tags decide when the graph has any, else identification."""
+    if collective.kind not in _BUCKETED:
+        return False
+    if index.tags:
+        return collective.launch in index.tags or collective.launch in index.merged_from
+    return is_taggable(collective) or collective.derived == "bucket"
+
+
+def _mutations(index: GraphIndex) -> dict[int, int]:
+    """For every storage that is written in place, one writer."""
+    return {s: writer for writer, targets in index.writes.items() for t in targets for s in index.storages[t]}
+
+
+def _obstacle(index: GraphIndex, collective: Collective, mutated: dict[int, int]) -> str | None:
+    """Why this launch cannot be merged with any other; None when it can."""
+    launch = index.launches[collective.launch]
+    if collective.launch in index.merged_from or collective.derived == "bucket":
+        return "is a bucket already"
+    if launch.coalesced:
+        return "is a coalesced launch"
+    if launch.writes_to:
+        return "writes into a given buffer"
+    if launch.group.startswith("%"):
+        return "takes its process group from another node"
+    if index.held and not index.held.isdisjoint((collective.launch, *launch.inputs, *launch.waits)):
+        return "is held in place by a control edge"
+    return _bad_use(index, collective) or _bad_memory(index, collective, mutated) or _bad_shape(index, collective)
+
+
+def _bad_use(index: GraphIndex, collective: Collective) -> str | None:
+    others = [u for u in index.users[collective.launch] if u not in collective.waits]
+    if others:
+        what = "returned" if index.ops[others[0]] == "output" else f"used by '{index.names[others[0]]}'"
+        return f"its result is {what} before it is waited for"
+    if len(collective.waits) != 1:
+        return f"has {len(collective.waits)} waits"
+    return None
+
+
+def _bad_memory(index: GraphIndex, collective: Collective, mutated: dict[int, int]) -> str | None:
+    writers = [mutated[s] for s in index.storages[collective.launch] if s in mutated]
+    return f"its result is written in place by '{index.names[writers[0]]}'" if writers else None
+
+
+def _bad_shape(index: GraphIndex, collective: Collective) -> str | None:
+    needs_size = collective.kind is not Kind.ALL_REDUCE
+    if needs_size and collective.group_size is None:
+        return "the size of its group is not known"
+    for node in (*index.launches[collective.launch].inputs, *collective.waits):
+        tensor = index.tensors[node]
+        if tensor is None:
+            return f"the shape of '{index.names[node]}' is not known"
+        if tensor.symbolic:
+            symbols = ", ".join(repr(s) for s in tensor.shape if isinstance(s, str))
+            return f"the size of '{index.names[node]}' is symbolic ({symbols})"
+        if not tensor.numel:
+            return "is empty"
+    if not all(tensor is None or tensor.contiguous for tensor in (index.tensors[w] for w in collective.waits)):
+        return "its result is not contiguous"
+    return None

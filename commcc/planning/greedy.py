@@ -1,0 +1,182 @@
+"""The greedy bucketing walk: eligible launches of one key in graph order, closed at the caps.
+
+Numbered cases that a candidate can meet, in the order in which they are tested:
+
+1. the open bucket's bytes and the candidate's would pass the byte cap: close for bytes;
+2. the candidate lies further from the bucket's first member than the span cap: close for span;
+3. the candidate depends on a member, directly or through other buckets: close for dependence;
+4. delaying the reduce-scatter to the candidate would make a run of compute nodes longer than
+   ``max_consecutive``: close for that.
+
+A bucket of one member is no bucket: its launch stays as it is. A launch that is a bucket already
+closes the open bucket of its kind and group, so that running the pass twice changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from commcc.base.terms import Kind
+from commcc.planning.quotient import Quotient
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from commcc.graph.collectives import Collective, Identification
+    from commcc.graph.index import GraphIndex
+
+Key = tuple[str, str, str, str]
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Caps of the walk; None switches one off.
+
+    bytes: cap by bucket number, the last one repeats. by_key: another cap for the buckets of some keys.
+    """
+
+    bytes: tuple[float, ...]
+    span: int | None
+    max_consecutive: int | None
+    by_key: Mapping[Key, float] = field(default_factory=dict)
+
+    def cap(self, key: Key, bucket: int) -> float:
+        """Byte cap of the ``bucket``-th bucket of a key, counted from 0."""
+        return self.by_key.get(key, self.bytes[min(bucket, len(self.bytes) - 1)])
+
+
+@dataclass
+class OpenBucket:
+    """A bucket while the walk fills it."""
+
+    key: int
+    ordinal: int
+    members: list[Collective]
+    bytes: int
+    closed_by: str = "end"
+
+    @property
+    def first(self) -> int:
+        return self.members[0].launch
+
+    @property
+    def last(self) -> int:
+        return self.members[-1].launch
+
+    @property
+    def span(self) -> int:
+        return self.last - self.first
+
+
+@dataclass
+class Walk:
+    """Result of the walk: all buckets in the order they were opened, singles included."""
+
+    buckets: list[OpenBucket] = field(default_factory=list)
+    closed: Counter[str] = field(default_factory=Counter)
+
+
+def key_of(collective: Collective, multi_dtype: bool) -> Key:
+    """What members of one bucket have in common."""
+    mixed = multi_dtype and collective.kind is Kind.ALL_GATHER
+    dtype = "any" if mixed else collective.dtype
+    return collective.kind.value, collective.group, collective.reduction or "", dtype
+
+
+def size_of(collective: Collective) -> int:
+    """Bytes that count against the cap: the larger of input and output."""
+    return max(collective.input_bytes, collective.output_bytes)
+
+
+def walk(index: GraphIndex, ident: Identification, taken: list[Collective], limits: Limits, multi_dtype: bool) -> Walk:
+    """Form buckets from ``taken``; deterministic, linear in nodes and edges."""
+    existing = frozenset(c.launch for c in ident.collectives if c.stands_for > 1)
+    return _Walker(index, {c.launch: c for c in taken}, limits, multi_dtype, existing).run()
+
+
+class _Walker:
+    def __init__(
+        self,
+        index: GraphIndex,
+        candidates: dict[int, Collective],
+        limits: Limits,
+        multi_dtype: bool,
+        existing: frozenset[int],
+    ) -> None:
+        self.index = index
+        self.existing = existing
+        self.limits = limits
+        keys = list(dict.fromkeys(key_of(c, multi_dtype) for c in candidates.values()))
+        self.names = keys
+        self.keys = {key: number for number, key in enumerate(keys)}
+        self.candidates = candidates
+        self.multi_dtype = multi_dtype
+        self.quotient = Quotient(len(keys))
+        self.open: dict[int, OpenBucket] = {}
+        self.result = Walk()
+        self.compute_before = [0, *accumulate(map(int, index.compute))]
+        self.last_scatter = -1
+
+    def run(self) -> Walk:
+        for node in range(len(self.index)):
+            label = self.quotient.add_node(self.index.preds(node))
+            candidate = self.candidates.get(node)
+            if candidate is not None:
+                self._place(candidate, label)
+            else:
+                self._pass_by(node)
+        return self.result
+
+    def _place(self, candidate: Collective, label: tuple[int, ...]) -> None:
+        key = self.keys[key_of(candidate, self.multi_dtype)]
+        bucket = self.open.get(key)
+        reason = self._reason_to_close(bucket, candidate, label) if bucket is not None else None
+        if bucket is not None and reason is not None:
+            bucket.closed_by = reason
+            self.result.closed[reason] += 1
+            self._launched(bucket)
+        if bucket is None or reason is not None:
+            ordinal = self.quotient.open_bucket(key) - 1
+            bucket = OpenBucket(key, ordinal, [], 0)
+            self.open[key] = bucket
+            self.result.buckets.append(bucket)
+        bucket.members.append(candidate)
+        bucket.bytes += size_of(candidate)
+        self.quotient.join(key, label)
+
+    def _reason_to_close(self, bucket: OpenBucket, candidate: Collective, label: tuple[int, ...]) -> str | None:
+        if bucket.bytes + size_of(candidate) > self.limits.cap(self.names[bucket.key], bucket.ordinal):
+            return "bytes"
+        if self.limits.span is not None and candidate.launch - bucket.first > self.limits.span:
+            return "span"
+        if self.quotient.would_wait_for_itself(label, bucket.key):
+            return "dependence"
+        if self._runs_too_long(candidate):
+            return "max_consecutive"
+        return None
+
+    def _runs_too_long(self, candidate: Collective) -> bool:
+        limit = self.limits.max_consecutive
+        if limit is None or candidate.kind is not Kind.REDUCE_SCATTER:
+            return False
+        return self.compute_before[candidate.launch] - self.compute_before[self.last_scatter + 1] > limit
+
+    def _launched(self, bucket: OpenBucket) -> None:
+        if bucket.members[0].kind is Kind.REDUCE_SCATTER:
+            self.last_scatter = max(self.last_scatter, bucket.last)
+
+    def _pass_by(self, node: int) -> None:
+        """A node that is no candidate: note its reduce-scatter, and close what an old bucket ends."""
+        launch = self.index.launches.get(node)
+        if launch is None:
+            return
+        if launch.kind is Kind.REDUCE_SCATTER:
+            self.last_scatter = node
+        if node in self.existing:
+            same = [k for key, k in self.keys.items() if key[:2] == (launch.kind.value, launch.group)]
+            for key in same:
+                self.open.pop(key, None)

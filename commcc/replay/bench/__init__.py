@@ -1,0 +1,1 @@
+"""Graphs timed beside each other, and the prices of ops and collectives measured."""

@@ -1,0 +1,275 @@
+"""Graphs timed beside each other on real ranks: the same inputs, repetitions in turns, the same results.
+
+    found = bench([("before", old), ("after", new)], BenchSettings(ranks=2, repeat=20))
+    found.graphs[0].wall.median           # nanoseconds of the slowest rank
+    found.others[0].times.verdict         # 'faster', 'slower' or 'not distinguishable' from the first
+    found.others[0].numeric.status        # 'equal': what it gives back is the same to the bit
+
+Everything that can be refused is refused before a rank is started.
+
+Limits: ops are called one by one from Python. Times of one device say little about another.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from commcc.replay.bench.cost_choice import replay_model
+from commcc.replay.bench.forecast import forecast
+from commcc.replay.bench.graph_set import BenchSettings, check, check_devices, make_set
+from commcc.replay.bench.node_times import RankNodes, gather_times
+from commcc.replay.bench.starting import Elsewhere, Launched
+from commcc.replay.bench.statistics import Comparison, Spread, compare_times, slowest, spread
+from commcc.replay.bench.ways import ways_of, within_rounding
+from commcc.replay.compiled.order_kept import OrderKept
+from commcc.replay.emulate.crossing import Crossing, crossings_json, remarks
+from commcc.replay.numeric.pair import pair_of
+from commcc.replay.numeric.verification import judge_real
+from commcc.replay.place import CUDA
+from commcc.timing.predict import predict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from commcc.base.terms import Json
+    from commcc.graph.index import GraphIndex
+    from commcc.graph.program import Program
+    from commcc.replay.bench.forecast import Forecast
+    from commcc.replay.bench.graph_set import GraphSet
+    from commcc.replay.bench.node_times import NodeTimes
+    from commcc.replay.bench.starting import Runner
+    from commcc.replay.numeric.verdict import Numeric
+    from commcc.timing.cost import CostModel
+    from commcc.timing.predict import Prediction
+
+
+@dataclass(frozen=True)
+class RankTimes:
+    """One graph on one rank, nanoseconds by repetition. exposed_ns: in waits, empty where unknown. peak_bytes: None
+    where unknown.
+
+    crossings: of emulated communication, by repetition.
+    """
+
+    wall_ns: tuple[int, ...]
+    exposed_ns: tuple[int, ...]
+    peak_bytes: int | None
+    crossings: tuple[Crossing, ...] = ()
+
+    @staticmethod
+    def of(data: Mapping[str, Any]) -> RankTimes:
+        """What a rank wrote down."""
+        crossings = tuple(Crossing(**each) for each in data["crossings"])
+        return RankTimes(tuple(data["wall_ns"]), tuple(data["exposed_ns"]), data["peak_bytes"], crossings)
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "wall_ms": _milliseconds(spread(self.wall_ns)),
+            "exposed_ms": _milliseconds(spread(self.exposed_ns)) if self.exposed_ns else None,
+            "peak_bytes": self.peak_bytes,
+        }
+
+
+@dataclass(frozen=True)
+class GraphTimes:
+    """One graph on all ranks; of each repetition the rank counts that takes longest, or waits longest.
+
+    prediction: what the simulator says under the cost model of the benchmark. nodes: what each node took, where runs
+    were recorded. order: of a compiled graph, what stands elsewhere in the code.
+    """
+
+    name: str
+    ranks: tuple[RankTimes, ...]
+    index: GraphIndex
+    prediction: Prediction
+    nodes: NodeTimes | None = None
+    order: OrderKept | None = None
+
+    @cached_property
+    def samples(self) -> list[float]:
+        """Nanoseconds of the slowest rank, by repetition."""
+        return slowest([rank.wall_ns for rank in self.ranks])
+
+    @property
+    def wall(self) -> Spread:
+        return spread(self.samples)
+
+    @property
+    def exposed(self) -> Spread | None:
+        waited = slowest([rank.exposed_ns for rank in self.ranks])
+        return spread(waited) if waited else None
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The largest of all ranks."""
+        return max((rank.peak_bytes for rank in self.ranks if rank.peak_bytes is not None), default=None)
+
+    def forecast(self, prediction: Prediction | None = None) -> Forecast | None:
+        """A prediction, its own if none is given, beside what was measured; None where nothing was recorded."""
+        if self.nodes is None or self.exposed is None:
+            return None
+        step, exposed = self.wall.median, self.exposed.median
+        return forecast(self.index, prediction or self.prediction, self.nodes, step_ns=step, exposed_ns=exposed)
+
+    def to_json(self) -> dict[str, Json]:
+        found, timeline = self.forecast(), self.prediction.timeline
+        return {
+            "name": self.name,
+            "wall_ms": _milliseconds(self.wall),
+            "exposed_ms": None if self.exposed is None else _milliseconds(self.exposed),
+            "peak_bytes": self.peak_bytes,
+            "samples_ms": [_ms(sample) for sample in self.samples],
+            "predicted": {
+                "step_ms": _ms(timeline.step_ns),
+                "exposed_ms": _ms(timeline.exposed_ns),
+                "peak_bytes": self.prediction.memory.peak_bytes,
+            },
+            "order": None if self.order is None else self.order.to_json(),
+            "forecast": None if found is None else found.to_json(),
+            "emulated": crossings_json(self.ranks[0].crossings),
+            "ranks": [rank.to_json() for rank in self.ranks],
+        }
+
+
+@dataclass(frozen=True)
+class Other:
+    """One graph against another one: its times, and what it gives back. Numbers are from 1."""
+
+    number: int
+    against: int
+    times: Comparison
+    numeric: Numeric
+
+    def to_json(self) -> dict[str, Json]:
+        results = self.numeric.to_json()
+        del results["seconds"]  # these runs were not timed
+        return {"graph": self.number, "against": self.against, **self.times.to_json(), "results": results}
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What was measured. model: name of the cost model that predicted. seconds: of all of it, with the start of the
+    ranks.
+    """
+
+    graphs: tuple[GraphTimes, ...]
+    others: tuple[Other, ...]
+    settings: BenchSettings
+    notes: tuple[str, ...]
+    model: str
+    seconds: float
+
+    @property
+    def fine(self) -> bool:
+        """Whether all graphs give back the same, as far as can be asked."""
+        return all(other.numeric.fine for other in self.others)
+
+    def how_json(self) -> dict[str, Json]:
+        """How it was measured, without what was."""
+        settings = self.settings
+        return {
+            "ranks": settings.ranks if settings.emulated else len(self.graphs[0].ranks),
+            "backend": None if settings.emulated else "nccl" if settings.device == CUDA else "gloo",
+            "emulated": settings.emulated,
+            "device": settings.device,
+            "cost": self.model,
+            "seed": settings.seed,
+            "warmup": settings.warmup,
+            "repeat": settings.repeat,
+        }
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            **self.how_json(),
+            "graphs": [each.to_json() for each in self.graphs],
+            "comparisons": [other.to_json() for other in self.others],
+            "notes": list(self.notes),
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def bench(
+    named: Sequence[tuple[str, Program]], settings: BenchSettings, runner: Runner | None = None
+) -> Benchmark | Elsewhere:
+    """Time the graphs, each given with the name to show. runner: None for ranks that are started on this machine.
+
+    Raises :class:`CommccError` where they cannot be run.
+    """
+    started, runner = time.perf_counter(), runner or Launched()
+    settings = replace(settings, graphs=len(named))
+    programs = [program for _, program in named]
+    if settings.device == CUDA:
+        check_devices(1)
+    model = replay_model(settings.cost, device=settings.device)
+    graphs = make_set(programs, settings)
+    here = runner.here(graphs.layout.world)
+    check(graphs, settings, here)
+    settings = replace(settings, ranks=graphs.layout.world)
+    found = runner(graphs, programs, settings)
+    if isinstance(found, Elsewhere):
+        return found
+    order = ways_of(settings)
+    fusing = replay_model(settings.cost, device=settings.device, compiled=True) if settings.compiled else model
+    times = tuple(
+        _times(n, way.named(named[way.graph][0]), graphs, found, fusing if way.compiled else model)
+        for n, way in enumerate(order)
+    )
+    others = tuple(_other(n, graphs, times, found, settings) for n in range(1, len(order)))
+    fused = ("fused ops of tensor parallelism are run as the plain ops they stand for",)
+    unfolded = fused if any(each.unfolded for each in graphs.prepared) else ()
+    crossings = [each.ranks[0].crossings for each in times]
+    about = remarks(graphs.layout.world, model.name, crossings) if settings.emulated else _crowded(here)
+    notes = (*graphs.layout.assumed, *graphs.maker.assumed, *unfolded, *about, *_moved(times))
+    return Benchmark(times, others, settings, notes, model.name, time.perf_counter() - started)
+
+
+def _crowded(world: int) -> tuple[str, ...]:
+    """A remark where ranks have to take turns on the cores that this process may use."""
+    # Not every system has it; what there is then is the number of all cores.
+    usable = getattr(os, "sched_getaffinity", None)
+    cores = len(usable(0)) if usable is not None else os.cpu_count() or world
+    told = f"{world} ranks share {cores} {'core' if cores == 1 else 'cores'}: times are more of turns than of work"
+    return (told,) if world > cores else ()
+
+
+def _moved(times: Sequence[GraphTimes]) -> Iterator[str]:
+    """A remark on each compiled graph whose order Inductor has changed."""
+    for number, each in enumerate(times, 1):
+        if each.order is not None and (each.order.moved or each.order.missing):
+            yield f"graph {number}: {each.order.text}"
+
+
+def _times(number: int, name: str, graphs: GraphSet, found: Sequence[dict[str, Any]], model: CostModel) -> GraphTimes:
+    """What all ranks found about one graph in one way; number: of the way, from 0."""
+    index = graphs.prepared[number % len(graphs.prepared)].index
+    ranks = tuple(RankTimes.of(rank["graphs"][number]) for rank in found)
+    nodes = [RankNodes.of(each) for rank in found for each in rank["nodes"][number : number + 1]]
+    times = gather_times(index, graphs.layout, nodes) if nodes else None
+    placed = found[0]["graphs"][number]["order"]
+    order = None if placed is None else OrderKept.of(placed)
+    return GraphTimes(name, ranks, index, predict(index, model), times, order)
+
+
+def _other(
+    number: int, graphs: GraphSet, times: Sequence[GraphTimes], found: list[dict[str, Any]], settings: BenchSettings
+) -> Other:
+    from commcc.replay.ranks.launch import read_gaps
+
+    way, against = ways_of(settings)[number], ways_of(settings)[number].against or 0
+    old, new = (graphs.prepared[each.graph] for each in (ways_of(settings)[against], way))
+    pair = pair_of(old, new, graphs.layout, graphs.maker)
+    judged = within_rounding(settings, (old.index, new.index)) if way.compiled else settings
+    numeric = judge_real(pair, judged, [read_gaps(rank["gaps"][number - 1]) for rank in found])
+    return Other(number + 1, against + 1, compare_times(times[against].samples, times[number].samples), numeric)
+
+
+def _milliseconds(found: Spread) -> dict[str, Json]:
+    return {key: _ms(ns) for key, ns in (("median", found.median), ("p10", found.p10), ("p90", found.p90))}
+
+
+def _ms(ns: float) -> float:
+    return round(ns / 1e6, 6)

@@ -1,0 +1,194 @@
+"""What the simulator predicted for a graph, beside what was measured: for the step, by kind and by collective.
+
+::
+
+    found = forecast(prepared.index, prediction, times, step_ns=27_000_000, exposed_ns=20_000_000)
+    found.step.error                     # -0.92: predicted 92 % too short
+    found.collectives[0].transfer        # Beside(measured=540_000, predicted=71_000)
+
+An error is (predicted - measured) / measured. The step is the sum of four parts: compute, launches, time that the rank
+stands still for communication, and the rest, which is what the host needs between ops. What late ranks
+and outliers cost within collectives makes them exposed for longer; the simulator knows one rank only, and no late ones.
+
+Limits: parts are measured in runs of their own, so they do not add up to the step exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from commcc.base.terms import Json, Kind
+    from commcc.graph.index import GraphIndex
+    from commcc.replay.bench.node_times import NodeTimes
+    from commcc.timing.predict import Prediction
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Nanoseconds, or a share; measured: None where it is not known."""
+
+    measured: float | None
+    predicted: float | None
+
+    @property
+    def error(self) -> float | None:
+        """Of the measured value; None where there is none, or it is 0."""
+        return self.predicted / self.measured - 1 if self.measured and self.predicted is not None else None
+
+    def to_json(self, digits: int = 6, scale: float = 1e-6) -> dict[str, Json]:
+        """Milliseconds, or with a scale of 1 as it is."""
+        return {
+            "measured": _scaled(self.measured, scale, digits),
+            "predicted": _scaled(self.predicted, scale, digits),
+            "error": _scaled(self.error, 1.0, 4),
+        }
+
+
+@dataclass(frozen=True)
+class CollectiveBeside:
+    """One collective. transfer: time on its group's stream. exposed: time that the rank stood still for it."""
+
+    node: str
+    kind: Kind
+    group: str
+    bytes: int
+    transfer: Beside
+    exposed: Beside
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "node": self.node,
+            "kind": str(self.kind),
+            "group": self.group,
+            "bytes": self.bytes,
+            "transfer_ms": self.transfer.to_json(),
+            "exposed_ms": self.exposed.to_json(),
+        }
+
+
+@dataclass(frozen=True)
+class KindBeside:
+    """All collectives of a kind whose time was measured. count: those; of: all there are."""
+
+    kind: Kind
+    count: int
+    of: int
+    transfer: Beside
+    exposed: Beside
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "kind": str(self.kind),
+            "count": self.count,
+            "of": self.of,
+            "transfer_ms": self.transfer.to_json(),
+            "exposed_ms": self.exposed.to_json(),
+        }
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """One graph, nanoseconds. hidden_share: of communication, 0 to 1."""
+
+    step: Beside
+    compute: Beside
+    launches: Beside
+    exposed: Beside
+    rest: Beside
+    communication: Beside
+    late: Beside
+    hidden_share: Beside
+    kinds: tuple[KindBeside, ...]
+    collectives: tuple[CollectiveBeside, ...]
+
+    @property
+    def typical_error(self) -> float | None:
+        """Median over collectives of the size of the error of their time."""
+        errors = [abs(e) for each in self.collectives if (e := each.transfer.error) is not None]
+        return median(errors) if errors else None
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "step_ms": self.step.to_json(),
+            "compute_ms": self.compute.to_json(),
+            "launches_ms": self.launches.to_json(),
+            "exposed_ms": self.exposed.to_json(),
+            "rest_ms": self.rest.to_json(),
+            "communication_ms": self.communication.to_json(),
+            "late_ranks_ms": self.late.to_json(),
+            "hidden_share": self.hidden_share.to_json(scale=1.0),
+            "typical_error": _scaled(self.typical_error, 1.0, 4),
+            "kinds": [kind.to_json() for kind in self.kinds],
+            "collectives": [each.to_json() for each in self.collectives],
+        }
+
+
+def forecast(
+    index: GraphIndex, prediction: Prediction, times: NodeTimes, *, step_ns: float, exposed_ns: float
+) -> Forecast:
+    """Put a prediction beside what was measured of the same graph. step_ns, exposed_ns: of the runs that count."""
+    timeline = prediction.timeline
+    collectives = tuple(_collective(index, prediction, times, node) for node in sorted(index.launches))
+    names = {index.names[node] for node in index.launches}
+    compute = sum(ns for node, ns in times.ops.items() if node not in names)
+    launches = sum(ns for node, ns in times.ops.items() if node in names)
+    known = all(each.transfer.measured is not None for each in collectives)
+    moved = sum(each.transfer.measured or 0 for each in collectives) if known else None
+    hidden = 1 - min(exposed_ns / moved, 1) if moved else None
+    return Forecast(
+        step=Beside(step_ns, timeline.step_ns),
+        compute=Beside(compute, timeline.compute_ns + timeline.slowed_ns),
+        launches=Beside(launches, timeline.launch_ns),
+        exposed=Beside(exposed_ns, timeline.exposed_ns),
+        rest=Beside(max(0.0, step_ns - compute - launches - exposed_ns), 0),
+        communication=Beside(moved, timeline.communication_ns),
+        late=Beside(sum(times.late.values()) if times.late else None, 0),
+        hidden_share=Beside(hidden, timeline.hidden_share),
+        kinds=tuple(_kinds(collectives)),
+        collectives=collectives,
+    )
+
+
+def _collective(index: GraphIndex, prediction: Prediction, times: NodeTimes, node: int) -> CollectiveBeside:
+    launch, name = index.launches[node], index.names[node]
+    waits = [index.names[wait] for wait in launch.waits] or [name]
+    waited = [times.waits[wait] for wait in waits if wait in times.waits]
+    tensors = [index.tensors[i] for i in launch.inputs]
+    return CollectiveBeside(
+        name,
+        launch.kind,
+        launch.group,
+        sum(tensor.bytes for tensor in tensors if tensor is not None),
+        Beside(times.transfers.get(name), prediction.timeline.spans[node].ns),
+        Beside(sum(waited) if waited else None, prediction.timeline.exposed.get(node, 0)),
+    )
+
+
+def _kinds(collectives: Iterable[CollectiveBeside]) -> Iterable[KindBeside]:
+    by_kind: dict[Kind, list[CollectiveBeside]] = {}
+    for each in collectives:
+        by_kind.setdefault(each.kind, []).append(each)
+    for kind, found in sorted(by_kind.items()):
+        known = [each for each in found if each.transfer.measured is not None]
+        yield KindBeside(
+            kind,
+            len(known),
+            len(found),
+            _sum([each.transfer for each in known]),
+            _sum([each.exposed for each in known if each.exposed.measured is not None]),
+        )
+
+
+def _sum(parts: list[Beside]) -> Beside:
+    if not parts:
+        return Beside(None, None)
+    return Beside(sum(each.measured or 0 for each in parts), sum(each.predicted or 0 for each in parts))
+
+
+def _scaled(value: float | None, scale: float, digits: int) -> float | None:
+    return None if value is None else round(value * scale, digits)

@@ -1,0 +1,189 @@
+"""Runs recorded by PyTorch's profiler, with a mark for every node, so that a trace tells which node an event is of.
+
+::
+
+    steps = tuple(map(marked, prepared.steps))
+    record(place, [run, run], file)               # a trace for Perfetto
+    read_runs(file, {"all_gather_3": Kind.ALL_GATHER})[0].transfers["all_gather_3"]      # nanoseconds
+
+What a collective takes is the time that gloo's thread works on it, or that NCCL's kernel runs: from when this rank
+begins until it has everything, so waiting for ranks that begin later is in it. gloo's events name no group and no
+launch; they belong to launches in order, each to the first that begins after the launch, of its kind and size. What an
+op takes on a CUDA device is the time of the kernels and copies that it has queued; on the CPU a trace does not tell,
+because recording takes longer than many an op (:class:`commcc.replay.bench.waiting.StepTimes` does).
+
+Limits: what the profiler does not record (ops of other back ends, collectives inside a compiled call) is not there.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from bisect import bisect_right
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from commcc.base.terms import Kind
+from commcc.replay.place import CUDA
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from commcc.replay.place import Place
+    from commcc.replay.prepare import Step
+
+MARK = "node "
+RUN = "commcc run"
+_ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+_CALLS = ("cuda_runtime", "cuda_driver")
+#: What gloo calls the work of a collective; it reduces and scatters by an all-reduce.
+_GLOO = {
+    Kind.ALL_GATHER: ("gloo:all_gather", "gloo:_all_gather_base"),
+    Kind.REDUCE_SCATTER: ("gloo:all_reduce", "gloo:reduce_scatter", "gloo:_reduce_scatter_base"),
+    Kind.ALL_REDUCE: ("gloo:all_reduce",),
+    Kind.ALL_TO_ALL: ("gloo:all_to_all", "gloo:alltoall"),
+    Kind.BROADCAST: ("gloo:broadcast",),
+}
+
+
+@dataclass(frozen=True)
+class NodeRun:
+    """Nanoseconds of one run on one rank, by node. ops: on a CUDA device only. transfers: of collectives."""
+
+    ops: dict[str, int] = field(default_factory=dict)
+    transfers: dict[str, int] = field(default_factory=dict)
+
+
+def marked(step: Step) -> Step:
+    """A step whose name is in the trace."""
+    # The public record_function takes ten times as long, longer than the ops that it is to tell apart.
+    mark: Any = torch._C._profiler._RecordFunctionFast
+    call, name = step.call, MARK + step.name
+
+    def named(*args: Any, **kwargs: Any) -> Any:
+        with mark(name):
+            return call(*args, **kwargs)
+
+    return replace(step, call=named)
+
+
+def record(place: Place, runs: Iterable[Callable[[], Any]], file: Path) -> None:
+    """Record these runs into a trace, one after the other; a name that ends in ``.gz`` compresses it.
+
+    What an iterator does before it gives the next run is not part of one.
+    """
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if place.name == CUDA else [])]
+    with profile(activities=activities, record_shapes=True) as profiler:
+        for run in runs:
+            with record_function(RUN):
+                run()
+                place.synchronize()
+    # The profiler goes by the end of the name.
+    fresh = file.with_name(f"part.{file.name}")
+    profiler.export_chrome_trace(str(fresh))
+    fresh.replace(file)
+
+
+def read_runs(file: Path, launches: Mapping[str, Kind]) -> list[NodeRun]:
+    """What each recorded run took, in order. launches: nodes that begin a collective."""
+    content = file.read_bytes()
+    trace = json.loads(gzip.decompress(content) if file.name.endswith(".gz") else content)
+    events = sorted((e for e in trace["traceEvents"] if e.get("ph") == "X"), key=lambda e: float(e["ts"]))
+    starts = [float(e["ts"]) for e in events if e["name"] == RUN and e.get("cat") == "user_annotation"]
+    by_run: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for event in events:
+        by_run[bisect_right(starts, float(event["ts"])) - 1].append(event)
+    return [_Reader(by_run[number], launches).read() for number in range(len(starts))]
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """A node's call on the host. start, end: microseconds."""
+
+    node: str
+    start: float
+    end: float
+
+
+class _Reader:
+    """Events of one run, in order of time."""
+
+    def __init__(self, events: list[dict[str, Any]], launches: Mapping[str, Kind]) -> None:
+        self._events = events
+        self._launches = launches
+        found = [e for e in events if e["name"].startswith(MARK) and e.get("cat") == "cpu_op"]
+        self._marks = [_Mark(e["name"].removeprefix(MARK), float(e["ts"]), float(e["ts"]) + e["dur"]) for e in found]
+        self._starts = [mark.start for mark in self._marks]
+
+    def read(self) -> NodeRun:
+        kernels = self._kernels()
+        if kernels is not None:
+            return kernels
+        return NodeRun(transfers=dict(self._gloo()))
+
+    def _kernels(self) -> NodeRun | None:
+        """Work on the device, by the node whose call queued it; None where nothing ran on one."""
+        queued = {e["args"].get("correlation"): float(e["ts"]) for e in self._events if e.get("cat") in _CALLS}
+        run, seen = NodeRun(), False
+        for event in self._events:
+            if event.get("cat") not in _ON_DEVICE:
+                continue
+            seen = True
+            mark = self._at(queued.get(event["args"].get("correlation")))
+            if mark is not None:
+                moves = mark.node in self._launches and "nccl" in event["name"].lower()
+                times = run.transfers if moves else run.ops
+                times[mark.node] = times.get(mark.node, 0) + round(1000 * event["dur"])
+        return run if seen else None
+
+    def _at(self, ts: float | None) -> _Mark | None:
+        """The node that the host was at."""
+        place = bisect_right(self._starts, ts) - 1 if ts is not None else -1
+        mark = self._marks[place] if place >= 0 else None
+        return mark if mark is not None and ts is not None and ts <= mark.end else None
+
+    def _gloo(self) -> Iterator[tuple[str, int]]:
+        """Launches with the time from the first of their events to the end of the last."""
+        sent = self._sent()
+        left = [e for e in self._events if e["name"].startswith("gloo:")]
+        for mark in self._marks:
+            kind = self._launches.get(mark.node)
+            if kind is None:
+                continue
+            own = [self._take(left, mark, kind, count) for count in sent.get(mark.node, ())]
+            done = [e for e in own if e is not None]
+            if done and len(done) == len(own):
+                begin = min(float(e["ts"]) for e in done)
+                yield mark.node, round(1000 * (max(float(e["ts"]) + e["dur"] for e in done) - begin))
+
+    def _sent(self) -> dict[str, list[int]]:
+        """Elements of every tensor that a launch sends, by node."""
+        found: dict[str, list[int]] = {}
+        for event in self._events:
+            if event.get("cat") == "cpu_op" and event["name"].startswith(("_c10d_functional::", "_dtensor::")):
+                mark = self._at(float(event["ts"]))
+                dims = event.get("args", {}).get("Input Dims")
+                if mark is not None and dims:
+                    found.setdefault(mark.node, _elements(dims[0]))
+        return found
+
+    def _take(self, left: list[dict[str, Any]], mark: _Mark, kind: Kind, count: int) -> dict[str, Any] | None:
+        for place, event in enumerate(left):
+            dims = event.get("args", {}).get("Input Dims") or [[]]
+            fits = event["name"] in _GLOO[kind] and _elements(dims[0]) == [count]
+            if fits and float(event["ts"]) >= mark.start:
+                return left.pop(place)
+        return None
+
+
+def _elements(dims: list[Any]) -> list[int]:
+    """Elements of a tensor of this shape, or of each tensor of a list of shapes."""
+    if any(isinstance(each, list) for each in dims):
+        return [prod(each) for each in dims]
+    return [prod(dims)]

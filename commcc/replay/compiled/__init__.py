@@ -1,0 +1,1 @@
+"""Programs through Inductor and as recorded CUDA graphs, and whether the order is kept."""

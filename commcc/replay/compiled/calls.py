@@ -1,0 +1,260 @@
+"""What compiled code does of communication: which node each call stands for, and whether the order is the graph's.
+
+::
+
+    with Recorder(carry, told) as seen:            # of one run
+        compiled(inputs)
+    order = match(prepared, seen.calls)
+    order.kept.moved                             # ('wait_tensor_3',): before or behind another launch, wait or mm
+    with Listener(order, wrap):                    # every call goes through wrap(step).call
+        compiled(inputs)
+
+Code that Inductor makes calls launches and waits as ``torch.ops._c10d_functional.NAME.default(...)``, and leaves large
+ops such as matrix products whole; those are the landmarks that a launch or a wait stands before or behind. It has no
+branches, so every run makes the same calls.
+
+Limits: what Inductor fuses into kernels of its own makes no call, so that what has moved past it goes unnoticed.
+Launches of one kind in one group are told apart by their order. A :class:`Listener` holds for the whole process.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from commcc.graph.ops import WAIT, argument_names, collective_of, is_wait, op_name
+from commcc.graph.ops.collective_table import COLLECTIVES
+from commcc.replay.compiled.order_kept import OrderKept
+from commcc.replay.values import storage, tensors_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from commcc.replay.prepare import Prepared, Step
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of an op. group: of a launch. waits_for: the number of the call whose result a wait waits for."""
+
+    op: Any
+    group: str | None = None
+    waits_for: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The op, whichever way it gives its result: ``all_reduce`` also for ``all_reduce_``."""
+        return _plain(self.op)
+
+    @property
+    def communicates(self) -> bool:
+        return self.group is not None or is_wait(self.op)
+
+
+@dataclass(frozen=True)
+class Order:
+    """Compiled calls against the graph.
+
+    steps: the step that each communication stands for, in the order of the calls; None for one that the graph has
+    not. ops: what is called there.
+    """
+
+    steps: tuple[Step | None, ...]
+    ops: tuple[Any, ...]
+    kept: OrderKept
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes every op that is called.
+
+    carry: calls launches and waits, as ``carry(op, *args, **kwargs)``. told: called before them, as a rank's progress.
+    """
+
+    def __init__(self, carry: Callable[..., Any], told: Callable[[str, str], None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: list[Call] = []
+        self._carry, self._told = carry, told
+        self._flights: dict[int, int] = {}
+        # What is in flight is kept until it has been waited for, so that no other tensor gets its address.
+        self._held: dict[int, Any] = {}
+
+    def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if is_wait(func):
+            self._told("waits for", _plain(func))
+            place = storage(args[0])
+            self._held.pop(place, None)
+            self.calls.append(Call(func, waits_for=self._flights.get(place)))
+            return self._carry(func, *args, **kwargs)
+        if collective_of(func) is None:
+            self.calls.append(Call(func))
+            return func(*args, **kwargs)
+        self._told("launches", _plain(func))
+        result = self._carry(func, *args, **kwargs)
+        made = {storage(each): each for each in tensors_in(result)}
+        self._flights.update(dict.fromkeys(made, len(self.calls)))
+        self._held.update(made)
+        self.calls.append(Call(func, group=_group(func, args, kwargs)))
+        return result
+
+
+def match(prepared: Prepared, calls: Sequence[Call]) -> Order:
+    """Which step each call of communication stands for, and what stands elsewhere."""
+    graph, code = _graph_marks(prepared), _code_marks(calls)
+    whole = _whole(graph, code)
+    here, there = _before(graph, whole), _before(code, whole)
+    both = [mark for mark in there if mark in here]
+    rank = {mark: place for place, mark in enumerate(here)}
+    stays = _longest_rising([rank[mark] for mark in both])
+    moved = (graph[mark].name for mark in both if rank[mark] not in stays or here[mark] != there[mark])
+    missing = (graph[mark].name for mark in here if mark not in there)
+    return Order(
+        tuple(graph.get(mark) for mark in there),
+        tuple(call.op for call in calls if call.communicates),
+        OrderKept(len(both), sum(mark[1] in whole for mark in graph if mark[0] == _OP), tuple(moved), tuple(missing)),
+    )
+
+
+#: A launch by its op and group, a wait by its launch, any other op by its name; then how many like it came before.
+_Mark = tuple[Any, ...]
+_OP = "op"
+#: Matrix products that Inductor adds something to, by what they were before.
+_PRODUCTS = {"aten.addmm": "aten.mm", "aten.baddbmm": "aten.bmm"}
+
+
+def _graph_marks(prepared: Prepared) -> dict[_Mark, Step]:
+    """Steps by their marks, in order."""
+    index = prepared.index
+    launch_of = {index.names[wait]: index.names[launch] for wait, launch in index.wait_of.items()}
+    marks, launches = _Marks(), dict[str, _Mark]()
+    found: dict[_Mark, Step] = {}
+    for step in prepared.steps:
+        if step.waits:
+            mark = marks.wait(launches.get(launch_of.get(step.name, "")))
+        elif step.fact is not None:
+            group = _group(step.node.target, step.args, step.kwargs)
+            mark = launches[step.name] = marks.launch(_plain(step.node.target), group)
+        else:
+            mark = marks.op(_plain(step.node.target))
+        found[mark] = step
+    return found
+
+
+def _code_marks(calls: Sequence[Call]) -> list[_Mark]:
+    marks, launches = _Marks(), dict[int, _Mark]()
+    found: list[_Mark] = []
+    for number, call in enumerate(calls):
+        if is_wait(call.op):
+            found.append(marks.wait(launches.get(call.waits_for if call.waits_for is not None else -1)))
+        elif call.group is not None:
+            launches[number] = marks.launch(call.name, call.group)
+            found.append(launches[number])
+        else:
+            found.append(marks.op(call.name))
+    return found
+
+
+@dataclass
+class _Marks:
+    """Numbers what is alike."""
+
+    seen: Counter[_Mark] = field(default_factory=Counter)
+
+    def launch(self, name: str, group: str | None) -> _Mark:
+        return self._numbered("launch", name, group)
+
+    def wait(self, launch: _Mark | None) -> _Mark:
+        return self._numbered("wait", launch)
+
+    def op(self, name: str) -> _Mark:
+        return self._numbered(_OP, name)
+
+    def _numbered(self, *key: Any) -> _Mark:
+        self.seen[key] += 1
+        return (*key, self.seen[key])
+
+
+def _whole(graph: dict[_Mark, Step], code: Sequence[_Mark]) -> set[str]:
+    """Ops that are called as often as the graph has them, so that they are left whole."""
+    ours, theirs = (Counter(mark[1] for mark in marks if mark[0] == _OP) for marks in (graph, code))
+    return {name for name, count in ours.items() if theirs[name] == count}
+
+
+def _before(marks: Iterable[_Mark], whole: set[str]) -> dict[_Mark, tuple[int, ...]]:
+    """Launches and waits in order, with how many whole ops of each name come before them."""
+    counts = dict.fromkeys(sorted(whole), 0)
+    found: dict[_Mark, tuple[int, ...]] = {}
+    for mark in marks:
+        if mark[0] != _OP:
+            found[mark] = tuple(counts.values())
+        elif mark[1] in counts:
+            counts[mark[1]] += 1
+    return found
+
+
+def _longest_rising(places: Sequence[int]) -> set[int]:
+    """A longest rising subsequence of different numbers: patience sorting (Fredman, 1975)."""
+    tops: list[int] = []
+    below: dict[int, int | None] = {}
+    for place in places:
+        pile = bisect_left(tops, place)
+        below[place] = tops[pile - 1] if pile else None
+        tops[pile : pile + 1] = [place]
+    found: set[int] = set()
+    last = tops[-1] if tops else None
+    while last is not None:
+        found.add(last)
+        last = below[last]
+    return found
+
+
+def _plain(op: Any) -> str:
+    name = op_name(op).removesuffix("_out").rstrip("_")
+    return _PRODUCTS.get(name, name)
+
+
+def _group(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
+    names = argument_names(op)
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    return str(given.get("group_name"))
+
+
+class Listener:
+    """Within it every communication of compiled code goes through ``wrap`` of the step that it stands for.
+
+    The code looks its ops up when it calls them, in this one place; nothing else of PyTorch is changed, and all of it
+    is as it was afterwards.
+    """
+
+    def __init__(self, order: Order, wrap: Callable[[Step], Step]) -> None:
+        self._calls = [
+            op if step is None else wrap(replace(step, call=op, fact=collective_of(op))).call
+            for step, op in zip(order.steps, order.ops, strict=True)
+        ]
+        self._next: Iterator[Any] = iter(())
+        self._ops = {packet: packet.default for packet in _packets()}
+        self._heard = {packet: partial(self._called, op) for packet, op in self._ops.items()}
+
+    def __enter__(self) -> None:
+        self._next = iter(self._calls)
+        for packet, call in self._heard.items():
+            packet.default = call
+
+    def __exit__(self, *_error: object) -> None:
+        for packet, op in self._ops.items():
+            packet.default = op
+
+    def _called(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+        return next(self._next, op)(*args, **kwargs)
+
+
+def _packets() -> list[Any]:
+    """The ops of communication that this PyTorch has."""
+    names = [name.split(".") for name in (*COLLECTIVES, WAIT)]
+    return [getattr(getattr(torch.ops, home), op) for home, op in names if hasattr(getattr(torch.ops, home), op)]

@@ -1,0 +1,149 @@
+"""A prepared program through Inductor: the same outputs from what it compiles.
+
+::
+
+    require_compiler("cpu")                  # InputError where there is none
+    run = Compiled(prepared, inputs)         # compiles for inputs like these; takes seconds to minutes
+    outputs = run(inputs)                    # a flat list, as leaves(prepared.output)
+
+Inductor traces the steps again, decomposes and functionalizes them, and fuses what it can. It is told to keep the
+order: what would move nodes for locality, for peak memory or for overlap is switched off, and so is bucketing, since
+all that is what commcc has done. Random numbers are those of eager ops.
+
+Limits: inputs that are no tensors are compiled in. Which graphs Inductor can take shows when it compiles; the error
+names the node where PyTorch does.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.node import map_aggregate
+
+from commcc.base.errors import CommccError, InputError
+from commcc.replay.place import CPU
+from commcc.replay.values import leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from commcc.replay.prepare import Prepared
+
+#: Where Inductor keeps what it has compiled.
+CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+#: What keeps the order of the graph, and its random numbers. Not every release has all of it.
+_OPTIONS: dict[str, Any] = {
+    "reorder_for_locality": False,
+    "reorder_for_peak_memory": False,
+    "reorder_for_compute_comm_overlap": False,
+    "bucket_all_gathers_fx": "none",
+    "bucket_reduce_scatters_fx": "none",
+    "bucket_all_reduces_fx": "none",
+    "dedup_reduce_scatters": False,
+    "_micro_pipeline_tp": False,
+    "_fuse_ddp_communication": False,
+    "aten_distributed_optimizations.enable_overlap_scheduling": False,
+    "triton.cudagraphs": False,
+    "fallback_random": True,
+}
+_EXECUTING = re.compile(r"While executing %?(\w+)")
+_TARGET = re.compile(r"^\s*target: (.+)$", re.MULTILINE)
+
+
+class CompileError(CommccError):
+    """A program that Inductor does not take."""
+
+    exit_code = 1
+
+    @staticmethod
+    def of(error: Exception, known: set[str]) -> CompileError:
+        """What Inductor raised, in one line. known: names of the program's nodes."""
+        text = str(error)
+        executing, target = _EXECUTING.search(text), _TARGET.search(text)
+        where = f"node '{executing[1]}': " if executing is not None and executing[1] in known else ""
+        op = f" (op {target[1].strip()})" if target is not None else ""
+        reason = text.strip().split("\n")[0][:300] or type(error).__name__
+        return CompileError(f"Inductor cannot compile it: {where}{type(error).__name__}: {reason}{op}")
+
+
+class Compiled:
+    """One program, compiled for inputs of the kind that it is made with. Raises :class:`CompileError`."""
+
+    def __init__(self, prepared: Prepared, inputs: Mapping[str, Any]) -> None:
+        self._prepared = prepared
+        self._names = [n.name for n in prepared.inputs if isinstance(inputs[n.name], torch.Tensor)]
+        self._constants = [n for n in prepared.constants if isinstance(prepared.constant(n), torch.Tensor)]
+        module, self._outputs = self._module(inputs)
+        mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+        examples: list[Any] = [mode.from_tensor(each, static_shapes=True) for each in self._given(inputs)]
+        try:
+            self._call: Callable[..., Any] = torch._inductor.compile(module, examples, options=_options(prepared))
+        except Exception as error:
+            raise CompileError.of(error, {node.name for node in prepared.nodes}) from error
+
+    def __call__(self, inputs: Mapping[str, Any]) -> list[Any]:
+        """All outputs, in order; written inputs are written."""
+        found = iter(self._call(*self._given(inputs)))
+        return leaves([next(found) if isinstance(each, fx.Node) else each for each in self._outputs])
+
+    def _given(self, inputs: Mapping[str, Any]) -> list[torch.Tensor]:
+        constants = [self._prepared.constant(node) for node in self._constants]
+        return [*constants, *(inputs[name] for name in self._names)]
+
+    def _module(self, inputs: Mapping[str, Any]) -> tuple[fx.GraphModule, list[Any]]:
+        """The steps as a graph of their own, and what stands for each output: a node of it, or what is known."""
+        prepared, graph = self._prepared, fx.Graph()
+        values: dict[fx.Node, Any] = {node: prepared.constant(node) for node in prepared.constants}
+        values.update((node, inputs[node.name]) for node in prepared.inputs)
+        tensors = {*self._constants, *(node for node in prepared.inputs if node.name in set(self._names))}
+        for node in (*prepared.constants, *prepared.inputs):
+            if node in tensors:
+                values[node] = graph.placeholder(node.name)
+
+        def here(value: Any) -> Any:
+            return map_aggregate(value, lambda leaf: values[leaf] if isinstance(leaf, fx.Node) else leaf)
+
+        for step in prepared.steps:
+            values[step.node] = graph.create_node(
+                "call_function", step.call, here(step.args), here(step.kwargs), name=step.name
+            )
+        outputs = leaves(here(prepared.output))
+        graph.output(tuple(each for each in outputs if isinstance(each, fx.Node)))
+        return fx.GraphModule(torch.nn.Module(), graph), outputs
+
+
+def require_compiler(device: str) -> None:
+    """Raise :class:`InputError` where Inductor has no compiler for this device."""
+    if device == CPU:
+        from torch._inductor.cpp_builder import get_cpp_compiler
+
+        try:
+            get_cpp_compiler()
+        except RuntimeError:
+            raise InputError(
+                "--compile needs a C++ compiler on the CPU, and none is found",
+                hint="install g++ or clang++, or name one in the environment variable CXX",
+            ) from None
+        return
+    from torch.utils._triton import has_triton
+
+    if not has_triton():
+        raise InputError(
+            "--compile needs triton for a CUDA device, and it is not there or does not know the device",
+            hint="pip install triton, or leave --compile away",
+        )
+
+
+def _options(prepared: Prepared) -> dict[str, Any]:
+    """Inductor's settings, those that this release knows."""
+    import torch._inductor.config as config
+
+    # On the CPU ranks share the cores, and there are few kernels to compile.
+    threads = {"compile_threads": 1} if prepared.homes.device == CPU else {}
+    known: Mapping[str, Any] = config.get_config_copy()
+    return {key: value for key, value in {**_OPTIONS, **threads}.items() if key in known}

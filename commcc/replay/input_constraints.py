@@ -1,0 +1,284 @@
+"""What the ops of a graph ask of its inputs: indices within extents, group ends in order, positive divisors.
+
+::
+
+    demands_of(placeholder)
+    # Demands(low=0, high=128, why="'embedding' (aten.embedding)")
+
+An integer's way is followed through views, casts, copies, collectives and arithmetic with constants, up to the ops
+that index with it; the strictest of several bounds counts. What passes through a mask (``where``) is bounded only
+where other bounds allow it, since the mask keeps what is outside away from the index.
+
+Limits: indices that the graph works out from data are the graph's own; ops of other libraries ask for nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from commcc.graph.ops import argument, argument_names, collective_of, is_wait, op_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import fx
+
+#: The number for a size, symbolic or not; None when nothing tells it.
+Size = "Callable[[Any], int | None]"
+
+#: Ops that hand on their operand's numbers, whatever they do to its shape.
+_PASSING = frozenset(
+    {
+        *(f"aten.{n}" for n in ("view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze")),
+        *(f"aten.{n}" for n in ("_to_copy", "to", "clone", "alias", "detach", "contiguous", "lift_fresh_copy")),
+        *(f"aten.{n}" for n in ("slice", "select", "split", "split_with_sizes", "chunk", "unbind", "narrow")),
+        *(f"aten.{n}" for n in ("expand", "repeat", "permute", "transpose", "t", "cat", "stack", "as_strided", "flip")),
+        *("operator.getitem", "prims.convert_element_type", "prims.device_put", "aten.pin_memory", "prims.view_of"),
+    }
+)
+_MASKING = frozenset({"aten.where", "aten.masked_fill"})
+#: Ops that index: names of the table, of the index, and of the dimension (None: the first).
+_INDEXING = {
+    "aten.embedding": ("weight", "indices", None),
+    "aten.index_select": ("self", "index", "dim"),
+    "aten.gather": ("self", "index", "dim"),
+    "aten.scatter": ("self", "index", "dim"),
+    "aten.scatter_add": ("self", "index", "dim"),
+    "aten.scatter_reduce": ("self", "index", "dim"),
+    "aten.index_add": ("self", "index", "dim"),
+    "aten.index_copy": ("self", "index", "dim"),
+    "aten.take_along_dim": ("self", "indices", "dim"),
+}
+#: Those that write each place once, so that no index may come twice.
+_ONCE = frozenset({"aten.scatter", "aten.index_copy"})
+_WRITING = frozenset({"aten.index_put", "aten.index_put_", "aten._unsafe_index_put"})
+_MANY = {
+    "aten.index": ("self", "indices"),
+    "aten._unsafe_index": ("self", "indices"),
+    "aten.index_put": ("self", "indices"),
+    "aten.index_put_": ("self", "indices"),
+    "aten._unsafe_index_put": ("self", "indices"),
+    "aten._unsafe_masked_index": ("self", "indices"),
+    "aten._unsafe_masked_index_put_accumulate": ("self", "indices"),
+}
+#: As those, and a mask keeps what is outside away.
+_MASKED = frozenset({"aten._unsafe_masked_index", "aten._unsafe_masked_index_put_accumulate"})
+_CLASSES = {"aten.nll_loss_forward": "self", "aten.nll_loss_backward": "self", "aten.nll_loss2d_forward": "self"}
+_POSITIVE = {
+    **{f"aten.{n}": "self" for n in ("log", "log2", "log10", "sqrt", "rsqrt", "reciprocal")},
+    "aten.div": "other",
+    "aten.true_divide": "other",
+    "aten.fmod": "other",
+    "aten.remainder": "other",
+    "aten.floor_divide": "other",
+}
+
+
+@dataclass(frozen=True)
+class Demands:
+    """What one input must be.
+
+    low, high: integers from ``low`` to below ``high``; ``high`` is None when nothing indexes with them.
+    once: none may come twice along ``once_dim``, or at all where that is None.
+    ends: ends of groups, in order, the last one this. counts: not negative, with this sum.
+    exactly: every element is this number.
+    positive: above zero. log_sums: attention's log-sum-exp over rows of this length. why: whose bound counts.
+    """
+
+    low: int = 0
+    high: int | None = None
+    once: bool = False
+    once_dim: int | None = None
+    ends: int | None = None
+    counts: int | None = None
+    exactly: int | None = None
+    positive: bool = False
+    log_sums: int | None = None
+    why: str = ""
+
+
+class _At(NamedTuple):
+    """A node on the way: numbers there are ``value * times + plus``; whether a mask or a running sum lies before."""
+
+    node: fx.Node
+    times: int = 1
+    plus: int = 0
+    masked: bool = False
+    summed: bool = False
+
+
+def demands_of(placeholder: fx.Node, size: Callable[[Any], int | None]) -> Demands:
+    """Everything the graph asks of one input; contradictions raise ``ValueError``."""
+    found = _Search(placeholder, size)
+    queue, seen = deque([_At(placeholder)]), {placeholder}
+    while queue:
+        at = queue.popleft()
+        for user in at.node.users:
+            found.ask(user, at)
+            onward = _onward(user, at)
+            if onward is not None and user not in seen:
+                seen.add(user)
+                queue.append(onward)
+    return found.result()
+
+
+def _onward(user: fx.Node, at: _At) -> _At | None:
+    """The same numbers behind ``user``; None where they are others."""
+    if user.op != "call_function":
+        return None
+    name = op_name(user.target)
+    fact = collective_of(user.target)
+    if name in _PASSING or is_wait(user.target) or (fact is not None and not fact.has_reduction):
+        return at._replace(node=user)
+    if name in _MASKING:
+        return at._replace(node=user, masked=True) if argument(user, _condition(name)) is not at.node else None
+    if name == "aten.cumsum":
+        return at._replace(node=user, summed=True)
+    other = argument(user, "other")
+    if type(other) is not int or argument(user, "self") is not at.node:
+        return None
+    if name in ("aten.add", "aten.sub"):
+        step = other * int(argument(user, "alpha", 1) or 0)
+        return at._replace(node=user, plus=at.plus + (step if name == "aten.add" else -step))
+    return (
+        at._replace(node=user, times=at.times * other, plus=at.plus * other)
+        if name == "aten.mul" and other > 0
+        else None
+    )
+
+
+def _condition(name: str) -> str:
+    return "condition" if name == "aten.where" else "mask"
+
+
+class _Search:
+    """Bounds met so far."""
+
+    def __init__(self, placeholder: fx.Node, size: Callable[[Any], int | None]) -> None:
+        self._input = placeholder
+        self._size = size
+        self.demands = Demands()
+        self._low, self._why = 0, ""
+        self._high: int | None = None
+        self._soft: list[tuple[int, int, str]] = []
+
+    def result(self) -> Demands:
+        low, high, why = self._low, self._high, self._why
+        for soft_low, soft_high, soft_why in self._soft:
+            if max(low, soft_low) < min(high or soft_high, soft_high):
+                low, high, why = max(low, soft_low), min(high or soft_high, soft_high), why or soft_why
+        if high is not None and low >= high:
+            raise ValueError(f"no number is what {why} asks for")
+        return replace(self.demands, low=low, high=high, why=why or self.demands.why)
+
+    def ask(self, user: fx.Node, at: _At) -> None:
+        """What ``user`` asks of the numbers at ``at``."""
+        if user.op != "call_function":
+            return
+        name = op_name(user.target)
+        why = f"'{user.name}' ({name})"
+        extent = self._extent(user, name, at.node)
+        if extent is not None and not at.summed:
+            self._bound(extent, at._replace(masked=at.masked or name in _MASKED), why)
+        self._ask_integers(user, name, at, why)
+        if argument(user, _POSITIVE.get(name, "-")) is at.node or _fractional_power(user, name, at.node):
+            self.demands = replace(self.demands, positive=True)
+        if name.endswith("_attention_backward") and _log_sums(user) is at.node:
+            keys = self._extents(argument(user, "key"))
+            self.demands = replace(self.demands, log_sums=keys[-2] if len(keys) > 1 else 1, why=why)
+        if name == "aten._scaled_mm" and at.node in (argument(user, "scale_a"), argument(user, "scale_b")):
+            self.demands = replace(self.demands, positive=True, why=why)
+
+    def _ask_integers(self, user: fx.Node, name: str, at: _At, why: str) -> None:
+        if name in ("aten._grouped_mm", "aten._scaled_grouped_mm") and argument(user, "offs") is at.node:
+            rows = self._rows(user)
+            asked = replace(self.demands, counts=rows) if at.summed else replace(self.demands, ends=rows)
+            self.demands = replace(asked, why=why)
+        elif name == "aten.repeat_interleave" and argument(user, "repeats") is at.node:
+            total = argument(user, "output_size")
+            total = self._size(total.meta.get("val") if hasattr(total, "meta") else total)
+            self.demands = replace(self.demands, counts=total, why=why)
+        elif name in ("aten.item", "aten._local_scalar_dense") and not at.summed:
+            number = self._size(user.meta.get("val"))
+            if number is not None:
+                self.demands = replace(self.demands, exactly=number, why=why)
+        elif name in _ONCE and argument(user, "index") is at.node:
+            self._once(argument(user, "index"), int(argument(user, "dim", 0)))
+        elif name in _WRITING and not argument(user, "accumulate", False):
+            once = at.node in argument(user, "indices")
+            self.demands = replace(self.demands, once=True, once_dim=None) if once else self.demands
+
+    def _once(self, index: Any, dim: int) -> None:
+        """No place along ``dim`` of an index may come twice."""
+        extents = self._extents(index)
+        if len(extents) > dim and extents[dim] != 1 and not (self.demands.once and self.demands.once_dim is None):
+            self.demands = replace(self.demands, once=True, once_dim=dim if index is self._input else None)
+
+    def _bound(self, extent: int, at: _At, why: str) -> None:
+        """``0 <= value * times + plus < extent``."""
+        low, high = -(at.plus // at.times), (extent - 1 - at.plus) // at.times + 1
+        if at.masked:
+            self._soft.append((low, high, why))
+            return
+        if self._high is None or high < self._high:
+            self._high, self._why = high, why
+        self._low = max(self._low, low)
+
+    def _extent(self, user: fx.Node, name: str, node: fx.Node) -> int | None:
+        """How many places there are for an index that ``user`` takes from ``node``; None when it takes none."""
+        if name in _INDEXING:
+            table, index, dim = _INDEXING[name]
+            if argument(user, index) is not node:
+                return None
+            along = argument(user, dim, 0) if dim is not None else 0
+            return self._of_dim(argument(user, table), along)
+        if name in _MANY:
+            table, index = _MANY[name]
+            held = argument(user, index)
+            extents = [self._of_dim(argument(user, table), i) for i, each in enumerate(held) if each is node]
+            return min((e for e in extents if e is not None), default=None)
+        if name in _CLASSES:
+            return (
+                self._of_dim(argument(user, _CLASSES[name]), 1 if _dims(argument(user, "self")) > 1 else 0)
+                if argument(user, "target") is node
+                else None
+            )
+        if name == "aten.embedding_dense_backward":
+            return self._size(argument(user, "num_weights")) if argument(user, "indices") is node else None
+        return self._size(argument(user, "num_classes")) if name == "aten.one_hot" else None
+
+    def _of_dim(self, table: Any, dim: Any) -> int | None:
+        extents = self._extents(table)
+        return extents[dim] if isinstance(dim, int) and -len(extents) <= dim < len(extents) else None
+
+    def _extents(self, node: Any) -> list[int | None]:
+        val = getattr(node, "meta", {}).get("val")
+        return [self._size(extent) for extent in val.shape] if isinstance(val, torch.Tensor) else []
+
+    def _rows(self, user: fx.Node) -> int | None:
+        """Where the last group of a grouped product ends."""
+        one, other = self._extents(argument(user, "self")), self._extents(argument(user, "mat2"))
+        if len(one) == 3:
+            return other[-1] if other else None
+        return one[0] if len(other) == 3 and one else one[-1] if one else None
+
+
+def _dims(node: Any) -> int:
+    val = getattr(node, "meta", {}).get("val")
+    return val.dim() if isinstance(val, torch.Tensor) else 0
+
+
+def _log_sums(user: fx.Node) -> Any:
+    names = argument_names(user.target)
+    return next((argument(user, name) for name in ("logsumexp", "log_sumexp") if name in names), None)
+
+
+def _fractional_power(user: fx.Node, name: str, node: fx.Node) -> bool:
+    exponent = argument(user, "exponent")
+    if name != "aten.pow" or argument(user, "self") is not node:
+        return False
+    return not (isinstance(exponent, (int, float)) and exponent >= 0 and float(exponent).is_integer())

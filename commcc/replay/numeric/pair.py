@@ -1,0 +1,105 @@
+"""Two programs made ready to be compared: one layout, and BEFORE's inputs for both, by name.
+
+    pair = make_pair(before, after, settings)
+    pair.maker.of_rank(0)             # inputs of rank 0, for either program
+
+Every process of a replay makes the same pair from the same two files and settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from commcc.base.errors import InputError, closest
+from commcc.graph.collectives import identify
+from commcc.graph.index.host import early_reads
+from commcc.replay.inputs import InputMaker
+from commcc.replay.layout import Layout, make_layout
+from commcc.replay.prepare import Prepared, prepare
+from commcc.replay.values import leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import fx
+
+    from commcc.graph.program import Program
+    from commcc.replay.layout import Parts
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to run. ranks: None for as many as the graphs are for. real: on gloo, else virtual ranks.
+
+    wide: everything in float64. tolerance: the largest difference to accept, relative to the largest number of a
+    value; None for what another order of sums explains. timeout: seconds, of real ranks.
+    """
+
+    ranks: int | None = None
+    real: bool = False
+    seed: int = 0
+    wide: bool = False
+    tolerance: float | None = None
+    timeout: float = 300.0
+    groups: Mapping[str, Parts] = field(default_factory=dict)
+    hints: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Both programs. blocking: copies to the host that BEFORE itself reads without waiting."""
+
+    old: Prepared
+    new: Prepared
+    layout: Layout
+    maker: InputMaker
+    blocking: frozenset[str]
+
+    def inputs(self, *, of: Prepared, made: Mapping[str, Any]) -> dict[str, Any]:
+        """What a program is given, from what was ``made`` for the rank: what it writes is a copy of its own."""
+        return own_inputs(of, made)
+
+
+def own_inputs(of: Prepared, made: Mapping[str, Any]) -> dict[str, Any]:
+    """A program's inputs out of all that were made, to be used once: those that it writes are copies."""
+    return {
+        node.name: made[node.name].clone(memory_format=torch.preserve_format)
+        if node.name in of.written and isinstance(made[node.name], torch.Tensor)
+        else made[node.name]
+        for node in of.inputs
+    }
+
+
+def make_pair(before: Program, after: Program, settings: Settings) -> Pair:
+    """Prepare both programs; raises :class:`CommccError` for what cannot be run."""
+    old = prepare(before, wide=settings.wide, hints=settings.hints)
+    new = prepare(after, wide=settings.wide, hints=settings.hints)
+    match_inputs(old, new, ("BEFORE", "AFTER"))
+    layout = make_layout([(each.program, each.index) for each in (old, new)], settings.ranks, settings.groups)
+    maker = InputMaker(old, identify(old.index), layout, settings.seed, settings.hints)
+    return pair_of(old, new, layout, maker)
+
+
+def pair_of(old: Prepared, new: Prepared, layout: Layout, maker: InputMaker) -> Pair:
+    """Two programs that are prepared already, with a layout that fits both."""
+    racing = early_reads(old.index, range(len(old.index)))
+    return Pair(old, new, layout, maker, frozenset(old.index.names[copy] for _, copy in racing))
+
+
+def match_inputs(old: Prepared, new: Prepared, names: tuple[str, str]) -> None:
+    """Every input of the new program must be one of the old one; names: what to call the two."""
+    known = [node.name for node in old.inputs]
+    unknown = [node.name for node in new.inputs if node.name not in set(known)]
+    if unknown:
+        raise InputError(
+            f"{names[1]} has an input '{unknown[0]}' that {names[0]} has not{closest(unknown[0], known)}",
+            hint="inputs are matched by name; a rewrite keeps them",
+        )
+
+
+def producers(prepared: Prepared) -> list[fx.Node | None]:
+    """The node behind each output; None for a constant."""
+    return [leaf if hasattr(leaf, "op") else None for leaf in leaves(prepared.output)]

@@ -1,0 +1,263 @@
+"""Numeric verification: both programs on the same inputs, on virtual or on real ranks, and the verdict.
+
+    verify_numeric(before, after, Settings(ranks=4)).status        # 'equal'
+
+An experiment, with one set of inputs for a seed: what it finds different is different, what it finds equal is not
+proved. It closes gaps of the structural verifier the way a test does.
+
+Limits: virtual ranks add in the order of ranks; a backend that adds in another order for another size of message
+(gloo and NCCL do) rounds differently. Where BEFORE itself fails nothing can be said, and that is an error.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from commcc.base.errors import CommccError, GraphError, InputError
+from commcc.graph.memory import live_bytes
+from commcc.replay.numeric.compare import compare_rank
+from commcc.replay.numeric.first_difference import first_difference
+from commcc.replay.numeric.pair import Pair, Settings, make_pair, producers
+from commcc.replay.numeric.rounding import TOLERANCES, Reasons, upstream
+from commcc.replay.numeric.verdict import DIFFERENT, EQUAL, INCONCLUSIVE, STATUSES, About, Judge, Numeric
+from commcc.replay.prepare import prepare
+from commcc.replay.virtual import StepError, VirtualRun
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from commcc.graph.index import GraphIndex
+    from commcc.graph.program import Program
+    from commcc.replay.numeric.compare import RankGaps
+
+#: Producers that are shown for a value.
+_SHOWN = 6
+#: Most ranks that are run when nobody says how many.
+MOST_BY_DEFAULT = 8
+
+
+def verify_numeric(before: Program, after: Program, settings: Settings) -> Numeric:
+    """Run both and compare. Raises :class:`CommccError` where they cannot be run at all."""
+    try:
+        pair = make_pair(before, after, settings)
+    except GraphError as error:
+        prepare(before)  # what is wrong with BEFORE is an error, of AFTER a difference
+        failure = f"AFTER cannot be run: {error.what}"
+        return Numeric(DIFFERENT, settings.ranks or 0, settings.real, settings.seed, settings.wide, 0, failure=failure)
+    world = pair.layout.world
+    if settings.ranks is None and world > MOST_BY_DEFAULT:
+        raise InputError(
+            f"the graph is for {world} ranks; --numeric runs at most {MOST_BY_DEFAULT} when it is not told how many",
+            hint=f"--virtual-ranks {world} runs all of them in this process, as far as its memory goes",
+        )
+    started = time.perf_counter()
+    if settings.real:
+        ran = _on_real_ranks(pair, before, after, settings)
+    else:
+        _check_memory(pair)
+        ran = _on_virtual_ranks(pair, settings)
+    return _numeric(pair, settings, ran, time.perf_counter() - started)
+
+
+def judge_real(pair: Pair, settings: Settings, gaps: list[RankGaps]) -> Numeric:
+    """The verdict on what real ranks found that ran both programs for another purpose."""
+    return _numeric(pair, settings, _Ran(gaps), 0.0)
+
+
+class _Ran(NamedTuple):
+    """What came of both runs. gaps: of each rank. failure: why AFTER could not be run, or None."""
+
+    gaps: list[RankGaps]
+    notes: tuple[str, ...] = ()
+    failure: str | None = None
+
+
+def _numeric(pair: Pair, settings: Settings, ran: _Ran, seconds: float) -> Numeric:
+    ranks = ran.gaps
+    explain = _Explainer(pair, settings.real)
+    values = Judge(settings.tolerance, explain).values(ranks)
+    worst = max((value.status for value in values), key=STATUSES.index, default=EQUAL)
+    status = DIFFERENT if ran.failure is not None else worst
+    first = None
+    if not settings.real and worst == DIFFERENT:
+        first = first_difference(pair, settings.seed)
+    return Numeric(
+        status=status,
+        ranks=pair.layout.world,
+        real=settings.real,
+        seed=settings.seed,
+        wide=settings.wide,
+        compared=len(ranks[0].compared) if ranks else 0,
+        values=values,
+        failure=ran.failure,
+        first=first,
+        notes=(*_assumed(pair), *ran.notes, *_remarks(ranks, status)),
+        seconds=seconds,
+    )
+
+
+def _on_virtual_ranks(pair: Pair, settings: Settings) -> _Ran:
+    """Every rank's comparison, remarks, and why AFTER failed if it did."""
+    world = range(pair.layout.world)
+    made = [pair.maker.of_rank(rank) for rank in world]
+    runs = [VirtualRun(each, pair.layout, settings.seed, pair.blocking) for each in (pair.old, pair.new)]
+    try:
+        old = runs[0]([pair.inputs(of=pair.old, made=made[rank]) for rank in world])
+    except StepError as error:
+        raise before_fails(pair, error.node, error.what) from error
+    try:
+        new = runs[1]([pair.inputs(of=pair.new, made=made[rank]) for rank in world])
+    except StepError as error:
+        hint = f" ({runs[1].early[0]})" if runs[1].early else ""
+        return _Ran([], failure=f"AFTER: {error.what}{hint}")
+    known = {*runs[0].early, *(f"'{name}' is launched and never waited for" for name in runs[0].unwaited)}
+    told = [*runs[1].early, *(f"'{name}' is launched and never waited for" for name in runs[1].unwaited)]
+    notes = tuple(f"AFTER: {text}" for text in told if text not in known)
+    return _Ran([compare_rank(old[rank], new[rank], rank) for rank in world], notes)
+
+
+def _on_real_ranks(pair: Pair, before: Program, after: Program, settings: Settings) -> _Ran:
+    require_processes("--virtual-ranks runs them all in this one")
+    # Imported here: virtual ranks need no process groups.
+    from commcc.replay.ranks.failing import RanksError
+    from commcc.replay.ranks.launch import run_pair
+
+    try:
+        return _Ran(run_pair(pair, before, after, settings))
+    except RanksError as error:
+        if error.failed is None:
+            raise
+        program, node, reason = error.failed
+        if program == "AFTER":
+            return _Ran([], failure=f"AFTER: {reason}")
+        raise before_fails(pair, node, reason) from error
+
+
+def require_processes(hint: str | None = None) -> None:
+    """Refuse where PyTorch has been built without process groups."""
+    if not torch.distributed.is_available():
+        raise InputError("this PyTorch cannot start processes", hint=hint)
+
+
+def before_fails(pair: Pair, node: str, reason: str) -> CommccError:
+    """BEFORE cannot be run: the node, and the inputs behind it whose values are a guess."""
+    index = pair.old.index
+    places = (index.position[node],) if node in index.position else ()
+    behind = {index.names[place] for place in upstream(index, places)}
+    guessed = [name for name in pair.maker.guessed() if name in behind]
+    hint = (
+        f"made-up integers lead there: {', '.join(guessed[:5])}"
+        if guessed
+        else "the made-up inputs do not fit this graph"
+    )
+    return InputError(f"BEFORE cannot be run: {reason}", hint=hint)
+
+
+class _Explainer:
+    """What is known about a value by its name: node, reasons, producers."""
+
+    def __init__(self, pair: Pair, real: bool) -> None:
+        self._pair = pair
+        self._reasons = Reasons(pair.old.index, pair.new.index, reductions=real)
+        self._made = producers(pair.new)
+
+    def __call__(self, name: str) -> About:
+        places = self._places(name)
+        if not places:
+            return About()
+        index = self._pair.new.index
+        tolerance = self._reasons.tolerance(places)
+        if tolerance is not None and self._pair.old.wide:
+            tolerance = TOLERANCES["float64"]
+        return About(index.names[places[-1]], self._reasons.of(places), _chain(index, places[-1]), tolerance)
+
+    def _places(self, name: str) -> tuple[int, ...]:
+        """The node behind an output; the nodes that write an input, which is then no output."""
+        index = self._pair.new.index
+        if name.startswith("output["):
+            number = int(name[len("output[") : -1])
+            node = self._made[number] if number < len(self._made) else None
+            return (index.position[node.name],) if node is not None else ()
+        place = index.position.get(name.partition(" ")[2])
+        own = set(index.storages[place]) if place is not None else set()
+        return tuple(node for node, written in index.writes.items() if own & set(written))
+
+
+def _chain(index: GraphIndex, start: int) -> tuple[str, ...]:
+    """What leads to a node: first operands, up to the nearest collective."""
+    names: list[str] = []
+    node = start
+    while len(names) < _SHOWN:
+        names.append(index.names[node])
+        if node in index.launches or not index.data_preds[node]:
+            break
+        node = index.data_preds[node][0]
+    return tuple(names)
+
+
+def _assumed(pair: Pair) -> tuple[str, ...]:
+    racing = [
+        f"BEFORE reads '{name}' without waiting for the host: taken to be there" for name in sorted(pair.blocking)
+    ]
+    fused = ["fused ops of tensor parallelism are run as the plain ops they stand for"]
+    unfolded = fused if pair.old.unfolded or pair.new.unfolded else []
+    return (*pair.layout.assumed, *_new_groups(pair), *pair.maker.assumed, *racing[:1], *unfolded)
+
+
+def _new_groups(pair: Pair) -> list[str]:
+    """Groups of AFTER alone, other than those that say which group they were split off from."""
+    told = {launch.group for launch in pair.old.index.launches.values()}
+    fresh = sorted({launch.group for launch in pair.new.index.launches.values()} - told)
+    unknown = [name for name in fresh if pair.new.index.groups[name].origin is None]
+    return [
+        f"AFTER uses group '{name}', which BEFORE does not use and which is split off from none" for name in unknown
+    ]
+
+
+def _remarks(ranks: Sequence[RankGaps], status: str) -> tuple[str, ...]:
+    """What weakens the comparison."""
+    remarks = []
+    nan = dict.fromkeys(name for rank in ranks for name in rank.nan)
+    infinite = dict.fromkeys(name for rank in ranks for name in rank.infinite)
+    zero = [name for name in (ranks[0].compared if ranks else ()) if all(name in rank.zero for rank in ranks)]
+    if nan:
+        names = ", ".join(list(nan)[:3])
+        remarks.append(f"{_values(nan)} of BEFORE with what is no number ({names}): equality there proves nothing")
+    if infinite:
+        names = ", ".join(list(infinite)[:3])
+        remarks.append(f"{_values(infinite)} with infinities, as masks of attention have: {names}")
+    if zero:
+        remarks.append(f"{_values(zero)} of nothing but zeros on all ranks, which proves little: {', '.join(zero[:3])}")
+    if status == INCONCLUSIVE:
+        remarks.append("another --seed may give numbers everywhere")
+    return tuple(remarks)
+
+
+def _values(named: Collection[str]) -> str:
+    return "1 value" if len(named) == 1 else f"{len(named)} values"
+
+
+def _check_memory(pair: Pair) -> None:
+    """Refuse what cannot fit before anything is made."""
+    peak = max(live_bytes(each.index).peak_bytes for each in (pair.old, pair.new))
+    needed, free = pair.layout.world * peak * (3 if pair.old.wide else 1), free_bytes()
+    if free is not None and needed > free:
+        raise InputError(
+            f"{pair.layout.world} virtual ranks need about {needed / 2**30:,.1f} GiB of memory, "
+            f"and {free / 2**30:,.1f} GiB are free",
+            hint="capture a smaller model, with fewer ranks or shorter inputs; its graph has the same structure",
+        )
+
+
+def free_bytes() -> int | None:
+    """Memory that can be had without swapping; None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = (line.split() for line in lines if line.startswith("MemAvailable:"))
+    return next((int(words[1]) * 1024 for words in found), None)

@@ -1,0 +1,1 @@
+"""Runs of passes: pipelines and their written forms, plan files, provenance, sweeps."""

@@ -1,0 +1,302 @@
+"""Runs passes: index, identify, plan, apply, verify, record.
+
+    result = run(program, parse_pipeline("tag,bucket{bucket_cap_mb=25}"))
+    result.program, result.before, result.after, result.steps[1].report
+    run(program, passes, model=load_model("h100")).predictions      # of the first and the last graph
+    run(program, passes, model=model, rules=Rules(keep_if_better=True)).steps[1].dropped
+
+The result of every pass is verified against the graph it came from, by code that shares nothing
+with passes and apply; a difference is a bug in commcc and nothing is returned. Plans that were stored
+(:mod:`commcc.run.planfile`) run as jobs like passes do, with the same checks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from commcc.base.errors import FindingError, InputError, InternalError, OptionError
+from commcc.base.gc_pause import no_collection
+from commcc.graph.index import build_index
+from commcc.passes.options import to_text
+from commcc.run import provenance
+from commcc.schedule.jit import cold
+from commcc.timing.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from commcc.base.terms import Json
+    from commcc.graph.collectives import Identification
+    from commcc.graph.index import GraphIndex
+    from commcc.graph.metrics import GraphMetrics
+    from commcc.graph.program import Program
+    from commcc.passes.base import Pass
+    from commcc.plan import Plan
+    from commcc.timing.cost import CostModel
+    from commcc.timing.predict import Prediction
+    from commcc.verify import Verdict
+
+    Planner = Callable[[Program, GraphIndex, Identification, CostModel | None], Plan]
+
+
+#: What progress says where the machine code of kernels is not there yet.
+_FIRST_TIME = " (once on a machine its kernels are compiled, for about 15 seconds)"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One step to run. text: as in a pipeline. options: all of them, by name.
+
+    stored_in: file and line of a plan that was stored and is only applied; what is wrong with it is then wrong with
+    the file. dropped: why such a plan was dropped when it was made. kernels: see :class:`commcc.passes.base.Pass`.
+    """
+
+    name: str
+    text: str
+    options: Mapping[str, Json]
+    plan: Planner
+    stored_in: str | None = None
+    dropped: str | None = None
+    kernels: str | None = None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a run may and must do.
+
+    expect_change: a pass that changed nothing is a :class:`FindingError`. keep_if_better: a pass that makes the
+    simulated step longer is dropped. after_each: told the number of each step from 1, the step, and the program
+    that the pass made, dropped or not.
+    """
+
+    expect_change: bool = False
+    keep_if_better: bool = False
+    after_each: Callable[[int, StepResult, Program], None] | None = None
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one pass did. seconds: planning, applying and verifying, by name.
+
+    options_text: the pass as in a pipeline; options: all of them. before, after: the graphs around it, the same
+    object when nothing was changed. dropped: why its result was thrown away; ``changed`` is then False.
+    """
+
+    name: str
+    options_text: str
+    changed: bool
+    seconds: Mapping[str, float]
+    report: Mapping[str, Json]
+    plan: Plan
+    options: Mapping[str, Json]
+    before: Snapshot
+    after: Snapshot
+    dropped: str | None = None
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run. first, last: the graph that came in and the one that goes out; the same object
+    when no pass changed anything. verdicts: one for each pass that changed something.
+    """
+
+    program: Program
+    first: Snapshot
+    last: Snapshot
+    steps: tuple[StepResult, ...]
+    verdicts: tuple[Verdict, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def before(self) -> GraphMetrics:
+        return self.first.metrics
+
+    @property
+    def after(self) -> GraphMetrics:
+        return self.last.metrics
+
+    @property
+    def predictions(self) -> tuple[Prediction, Prediction] | None:
+        """What the cost model says of both graphs; None without one."""
+        before, after = self.first.prediction, self.last.prediction
+        return None if before is None or after is None else (before, after)
+
+    @property
+    def changed(self) -> bool:
+        return any(step.changed for step in self.steps)
+
+    @property
+    def verified(self) -> str:
+        """``proved`` when every step was, else ``unproved``."""
+        return "proved" if all(v.status == "proved" for v in self.verdicts) else "unproved"
+
+
+def job_of(made: Pass) -> Job:
+    """A pass as a step to run."""
+    return Job(made.name, to_text(made), option_values(made), made.plan_program, kernels=made.kernels)
+
+
+def option_values(made: Pass) -> dict[str, Json]:
+    """The effective options of a pass, defaults too."""
+    return {field.name: plain_option(getattr(made, field.name)) for field in dataclasses.fields(made)}
+
+
+def plain_option(value: Any) -> Json:
+    """An option's value as JSON."""
+    if isinstance(value, (tuple, list)):
+        return [plain_option(part) for part in value]
+    if isinstance(value, dict):
+        return {str(key): plain_option(part) for key, part in value.items()}
+    return value if value is None or isinstance(value, (bool, int, float)) else str(value)
+
+
+def run(
+    program: Program,
+    passes: Sequence[Pass | Job],
+    *,
+    progress: Callable[[str], None] | None = None,
+    model: CostModel | None = None,
+    hints: Mapping[str, int] | None = None,
+    rules: Rules | None = None,
+) -> RunResult:
+    """Run ``passes`` in order. ``progress`` is told what happens next.
+
+    model: prices every graph, and what passes decide by price. hints: numbers for symbolic sizes
+    (:mod:`commcc.graph.index.hints`), which change estimates only.
+    Raises :class:`InternalError` when a result is not the same program, :class:`InputError` when a stored plan
+    does not fit, and :class:`FindingError` for what ``rules`` do not allow.
+    """
+    return _Run(program, model, hints, rules or Rules(), progress or (lambda _text: None)).all(passes)
+
+
+class _Run:
+    """One run: the program and its snapshot as they are after the steps so far."""
+
+    def __init__(
+        self,
+        program: Program,
+        model: CostModel | None,
+        hints: Mapping[str, int] | None,
+        rules: Rules,
+        tell: Callable[[str], None],
+    ) -> None:
+        if rules.keep_if_better and model is None:
+            raise OptionError("keeping what is better takes a cost model", hint="name one, as in --cost h100")
+        self.program, self.model, self.hints, self.rules, self.tell = program, model, hints, rules, tell
+        self.verdicts: list[Verdict] = []
+        self.cost_model: Json = None if model is None else {"name": model.name, "hash": model.hash}
+
+    def all(self, passes: Sequence[Pass | Job]) -> RunResult:
+        self.tell("indexing")
+        first = last = Snapshot.of(build_index(self.program, self.hints)).priced(self.model)
+        steps: list[StepResult] = []
+        for number, each in enumerate(passes, 1):
+            job = each if isinstance(each, Job) else job_of(each)
+            step = self._step(number, job, last)
+            steps.append(step)
+            last = step.after
+        return RunResult(self.program, first, last, tuple(steps), tuple(self.verdicts), first.ident.warnings)
+
+    def _step(self, number: int, job: Job, before: Snapshot) -> StepResult:
+        clock = _Clock()
+        first = job.kernels is not None and cold(job.kernels)
+        self.tell(f"{job.name}: planning{_FIRST_TIME if first else ''}")
+        with no_collection():
+            plan = job.plan(self.program, before.index, before.ident, self.model)
+        clock.lap("plan")
+        made, after, verdict, dropped = self.program, before, None, job.dropped
+        if plan.changes:
+            self.tell(f"{job.name}: applying and verifying")
+            made, verdict = self._apply(job, before.index, plan, clock)
+            after = self._snapshot(made, before, plan)
+            clock.lap("index")
+            dropped = self._worse(before, after) if self.rules.keep_if_better else None
+        kept = before if dropped is not None else after
+        entry = provenance.entry(plan, before, kept, job.options, self.cost_model, dropped=dropped)
+        history = (*self.program.provenance, entry)
+        step = StepResult(
+            job.name,
+            job.text,
+            plan.changes and dropped is None,
+            clock.seconds,
+            plan.report,
+            plan,
+            job.options,
+            before,
+            kept,
+            dropped,
+        )
+        self.program = replace(made if kept is after else self.program, provenance=history)
+        if verdict is not None and dropped is None:
+            self.verdicts.append(verdict)
+        if self.rules.after_each is not None:
+            self.rules.after_each(number, step, replace(made, provenance=history))
+        self._check(step)
+        return step
+
+    def _snapshot(self, program: Program, before: Snapshot, plan: Plan) -> Snapshot:
+        seen = Snapshot.of(build_index(program, self.hints))
+        self.tell("simulating")
+        if before.prediction is not None and seen.index.fingerprint == before.index.fingerprint and plan.tags:
+            return replace(seen, prediction=before.prediction)  # tags have no price
+        return seen.priced(self.model)
+
+    def _worse(self, before: Snapshot, after: Snapshot) -> str | None:
+        """Why a result is not kept: the simulated step became longer."""
+        assert before.prediction is not None and after.prediction is not None
+        old, new = before.prediction.timeline.step_ns, after.prediction.timeline.step_ns
+        return f"the simulated step grew from {old / 1e6:.3f} to {new / 1e6:.3f} ms" if new > old else None
+
+    def _check(self, step: StepResult) -> None:
+        if self.rules.expect_change and not step.changed:
+            why = "changed nothing" if step.dropped is None else f"was dropped: {step.dropped}"
+            raise FindingError(
+                f"{step.options_text} {why}", hint="every pass was expected to change something; nothing was written"
+            )
+
+    def _apply(self, job: Job, index: GraphIndex, plan: Plan, clock: _Clock) -> tuple[Program, Verdict]:
+        from commcc.apply import apply_plan
+        from commcc.verify import contradictions, verify
+
+        try:
+            after = apply_plan(self.program, index, plan)
+        except Exception as error:
+            if job.stored_in is None:
+                raise
+            # Whatever a file says that apply does not expect is the file's fault: passes never plan it.
+            what = error.what if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
+            raise InputError(f"{job.name}: the plan cannot be applied ({what})", where=job.stored_in) from error
+        clock.lap("apply")
+        verdict = verify(self.program, after)
+        clock.lap("verify")
+        if verdict.status == "different":
+            first = verdict.findings[0]
+            what = f"the result is not the same program ({first.rule}: {first.text})"
+            if job.stored_in is not None:
+                raise InputError(f"{job.name}: {what}", where=job.stored_in, hint="nothing was written")
+            wrong = contradictions(self.program)
+            if wrong:  # then no result can be right
+                raise InputError(
+                    f"the graph contradicts itself: '{wrong[0].node}': {wrong[0].text}",
+                    where=None if self.program.source is None else str(self.program.source),
+                    hint="nothing was written",
+                )
+            raise InternalError(
+                what, where=plan.pass_text, hint="nothing was written; please report this with the graph"
+            )
+        return after, verdict
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
+        self._last = now

@@ -1,0 +1,141 @@
+"""What a plan from a file must fulfil before it is applied: rules that passes keep by themselves.
+
+    for path, what in problems(plan, index): ...      # (('buckets', 3), 'has members of two groups')
+
+Only edits of buckets, tags, moves and orders are looked at; edits of other kinds are checked by apply, and the
+verifier judges the result of all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from commcc.base.terms import Kind
+from commcc.graph.annotations import EXCHANGES
+from commcc.graph.index.host import early_reads
+from commcc.planning.contraction import cycles
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from commcc.graph.index import GraphIndex
+    from commcc.plan import Bucket, Plan
+
+    Problem = tuple[tuple[str | int, ...], str]
+
+_MERGED = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
+
+
+def problems(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
+    """Path and text of everything that is not legal."""
+    if plan.order is not None:
+        yield from _of_order(plan, index)
+    yield from _of_host_copies(plan, index)
+    for number, tag in enumerate(plan.tags):
+        if tag.launch not in index.launches:
+            yield ("tags", number), f"'{index.names[tag.launch]}' launches no collective"
+    used = Counter(member for bucket in plan.buckets for member in bucket.members)
+    for number, bucket in enumerate(plan.buckets):
+        twice = [index.names[member] for member in bucket.members if used[member] > 1]
+        if twice:
+            yield ("buckets", number), f"'{twice[0]}' is in a bucket twice"
+        for what in _of_bucket(bucket, index):
+            yield ("buckets", number), what
+    yield from _of_moves(plan, index)
+
+
+def _of_host_copies(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
+    for number, copy in enumerate(plan.host_copies):
+        if copy.node not in index.host_copies:
+            yield ("host_copies", number), f"'{index.names[copy.node]}' is no copy from a device to the host"
+    for number, label in enumerate(plan.wait_labels):
+        if label.wait not in index.wait_of or label.exchange not in EXCHANGES:
+            yield ("wait_labels", number), f"'{index.names[label.wait]}' is no wait for a '{label.exchange}'"
+    before = range(len(index))
+    flags = {copy.node: copy.non_blocking for copy in plan.host_copies}
+    for node, source in sorted(early_reads(index, plan.order or before, flags) - early_reads(index, before))[:1]:
+        names = index.names[node], index.names[source]
+        where = "host_copies" if plan.order is None else "order"
+        yield (where,), f"'{names[0]}' reads '{names[1]}' before the host has waited for that copy"
+
+
+def _of_moves(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
+    members = {member for bucket in plan.buckets for member in bucket.members}
+    for number, move in enumerate(plan.moves):
+        if move.node in members or index.ops[move.node] in ("placeholder", "output"):
+            yield ("moves", number), f"'{index.names[move.node]}' cannot move by itself"
+    for number, wish in enumerate(plan.before):
+        if index.ops[wish.first] == "output":
+            yield ("before", number), "the output has to stay last"
+    if members <= index.launches.keys():
+        yield from _of_cycles(plan, index)
+
+
+def _of_cycles(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
+    """What would have to come before itself."""
+    for cycle in cycles(index, [bucket.members for bucket in plan.buckets], plan.before):
+        for number in cycle.before:
+            wish = plan.before[number]
+            names = index.names[wish.first], index.names[wish.then]
+            yield ("before", number), f"'{names[0]}' cannot come before '{names[1]}'"
+        if not cycle.before:
+            yield ("buckets", cycle.groups[0]), "waits for itself"
+
+
+def _of_order(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
+    assert plan.order is not None
+    place = {node: at for at, node in enumerate(plan.order)}
+    for node in plan.order:
+        launch = index.wait_of.get(node)
+        needs = (*index.needs(node), *(() if launch is None else (launch,)))
+        late = [need for need in needs if place[need] > place[node]]
+        if late:
+            yield ("order",), f"'{index.names[node]}' comes before '{index.names[late[0]]}', which it needs"
+            return
+    if plan.order and plan.order[-1] != len(index) - 1:
+        yield ("order",), "the output has to stay last"
+
+
+def _of_bucket(bucket: Bucket, index: GraphIndex) -> Iterator[str]:
+    strange = [index.names[member] for member in bucket.members if member not in index.launches]
+    if strange:
+        yield f"'{strange[0]}' launches no collective"
+        return
+    if len(bucket.members) < 2 or len(bucket.copies) != len(bucket.members):
+        yield "a bucket has two members or more, and as many copies"
+        return
+    for member in bucket.members:
+        what = _of_member(bucket, member, index)
+        if what is not None:
+            yield f"'{index.names[member]}' {what}"
+            return
+    facts = [index.launches[member] for member in bucket.members]
+    if len({(each.group, each.group_size, each.reduction) for each in facts}) > 1:
+        yield "the members differ in group or reduction"
+    dtypes = {getattr(index.tensors[each.inputs[0]], "dtype", None) for each in facts}
+    if (len(dtypes) > 1) != bucket.as_bytes or (bucket.as_bytes and bucket.kind is not Kind.ALL_GATHER):
+        yield "only all-gathers of several dtypes travel as bytes"
+    if bucket.shared_cast and not _one_cast(bucket, index):
+        yield "the members do not share a cast"
+
+
+def _of_member(bucket: Bucket, member: int, index: GraphIndex) -> str | None:
+    facts = index.launches[member]
+    if facts.kind is not bucket.kind or bucket.kind not in _MERGED:
+        return f"is no {bucket.kind} that can be merged"
+    plain = facts.asynchronous and not facts.coalesced and not facts.writes_to and not facts.group.startswith("%")
+    if not plain or len(facts.inputs) != 1 or len(facts.waits) != 1 or index.users[member] != facts.waits:
+        return "is no plain launch with one input and one wait"
+    if facts.group_size is None and bucket.kind is not Kind.ALL_REDUCE:
+        return "has a group of unknown size"
+    tensors = [index.tensors[node] for node in (facts.inputs[0], facts.waits[0])]
+    if any(tensor is None or tensor.symbolic or not tensor.numel for tensor in tensors):
+        return "has a size that is not known"
+    return None
+
+
+def _one_cast(bucket: Bucket, index: GraphIndex) -> bool:
+    sent = [index.launches[member].inputs[0] for member in bucket.members]
+    keys = {index.casts.get(node) for node in sent}
+    return len(keys) == 1 and None not in keys and all(len(index.users[node]) == 1 for node in sent)

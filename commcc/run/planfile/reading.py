@@ -1,0 +1,165 @@
+"""Reads plan files and makes jobs of them; see :mod:`commcc.run.planfile`.
+
+The file is read whole and checked as far as that goes without a graph; every step is then checked
+against the graph that it meets, and names of nodes become numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from commcc.base.errors import InputError
+from commcc.base.yaml_file import read_yaml
+from commcc.base.yaml_node import shown
+from commcc.plan import Plan
+from commcc.run.pipeline import Job
+from commcc.run.planfile.decoding import Decoder, to_json
+from commcc.run.planfile.fields import stored_fields
+from commcc.run.planfile.legal import problems
+from commcc.run.planfile.writing import HEADER, VERSION
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from commcc.base.terms import Json
+    from commcc.base.yaml_node import Node
+    from commcc.graph.collectives import Identification
+    from commcc.graph.index import GraphIndex
+    from commcc.graph.program import Program
+    from commcc.timing.cost import CostModel
+
+_HEX = re.compile(r"[0-9a-f]*")
+_KEYS = ("pass", "name", "graph")
+_MORE = ("dropped", "options", "report")
+
+
+@dataclass(frozen=True)
+class StoredGraph:
+    """What a plan file knows of a graph: two bytes of every node."""
+
+    nodes: int
+    digests: bytes
+
+
+@dataclass(frozen=True)
+class StoredStep:
+    """One pass in a plan file. body: the mapping that holds its edits."""
+
+    text: str
+    name: str
+    fingerprint: str
+    graph: StoredGraph
+    dropped: str | None
+    report: dict[str, Json]
+    body: Node
+
+    def plan(
+        self, _program: Program, index: GraphIndex, _ident: Identification, _model: CostModel | None = None
+    ) -> Plan:
+        """The plan for this graph; :class:`InputError` when it is another one, or when an edit does not fit it."""
+        where = f"{self.body.file.path}:{self.body.line}"
+        if index.fingerprint != self.fingerprint:
+            raise InputError(
+                f"{self.name} was planned on another graph: {difference(self.graph, index)}",
+                where=where,
+                hint="plan again, or give the graph that the plan was made for",
+            )
+        given: dict[str, Any] = {"pass_text": self.text, "fingerprint": self.fingerprint, "report": self.report}
+        if self.dropped is not None:
+            return Plan(**given)
+        plan: Plan = Decoder(index).fields(_edits(self.body), Plan, HEADER, **given)
+        self.body.file.check()
+        for path, what in problems(plan, index):
+            _at(self.body, path).fail(what)
+        self.body.file.check()
+        return plan
+
+
+def read_plans(path: str | Path) -> list[Job]:
+    """The steps of a plan file; :class:`InputError` names every mistake with its line."""
+    file = read_yaml(path)
+    root = file.root.mapping(("commcc_plan", "passes", "graphs"), ("commcc", "cost_model"))
+    version = root["commcc_plan"].integer()
+    if version != VERSION and not root["commcc_plan"].missing:
+        root["commcc_plan"].fail(f"plan files of version {version} are not known, only {VERSION}")
+        file.check()
+    graphs = dict(map(_read_graph, root["graphs"].items()))
+    jobs = [_read_step(each, graphs) for each in root["passes"].items()]
+    if not jobs:
+        root["passes"].fail("no pass")
+    file.check()
+    return [job for job in jobs if job is not None]
+
+
+def difference(graph: StoredGraph, index: GraphIndex) -> str:
+    """The first node in which a graph differs from the one of a plan, in words."""
+    then, now = graph.digests, index.digests
+    unlike = [i for i in range(min(graph.nodes, len(index))) if then[2 * i : 2 * i + 2] != now[2 * i : 2 * i + 2]]
+    counts = f"{graph.nodes:,} nodes then, {len(index):,} now"
+    if unlike:
+        first = unlike[0]
+        others = f", {len(unlike) - 1:,} others at their places too" if graph.nodes == len(index) else ""
+        return (
+            f"node {first:,}, '{index.names[first]}' ({index.ops[first]}), is the first that differs{others} ({counts})"
+        )
+    if graph.nodes < len(index):
+        first = graph.nodes
+        return f"node {first:,}, '{index.names[first]}' ({index.ops[first]}), is the first that is new ({counts})"
+    if graph.nodes > len(index):
+        return f"it ends before node {len(index):,} of the plan's graph ({counts})"
+    return f"no digest tells in which node ({counts})"
+
+
+def _read_graph(node: Node) -> tuple[str, StoredGraph]:
+    parts = node.mapping(("fingerprint", "nodes", "digests"))
+    count = parts["nodes"].integer(least=0)
+    digits = "".join(line.text().partition(" ")[2] for line in parts["digests"].items())
+    if not _HEX.fullmatch(digits) or len(digits) != 4 * count:
+        parts["digests"].fail(f"digests must be four hexadecimal digits for each of {count:,} nodes")
+        count, digits = 0, ""
+    return parts["fingerprint"].text(), StoredGraph(count, bytes.fromhex(digits))
+
+
+def _read_step(node: Node, graphs: dict[str, StoredGraph]) -> Job | None:
+    fields = [field.name for field in stored_fields(Plan, HEADER)]
+    parts = node.mapping(_KEYS, (*_MORE, *fields))
+    fingerprint = parts["graph"].text()
+    graph = graphs.get(fingerprint)
+    if fingerprint and graph is None:
+        parts["graph"].fail(f"graph '{shown(fingerprint)}' is not among the graphs below")
+    dropped = parts["dropped"].text() if "dropped" in parts else None
+    if dropped is None:
+        Decoder().fields(_edits(node), Plan, HEADER, pass_text="", fingerprint="", report={})
+    elif any(name in parts for name in fields):
+        node.fail("a pass that was dropped has no edits")
+    options, report = (_mapping(parts.get(key)) for key in ("options", "report"))
+    text, name = parts["pass"].text(), parts["name"].text()
+    if graph is None:
+        return None
+    step = StoredStep(text, name, fingerprint, graph, dropped, report, node)
+    return Job(name, text, options, step.plan, f"{node.file.path}:{node.line}", dropped)
+
+
+def _mapping(node: Node | None) -> dict[str, Json]:
+    return {} if node is None else {key: to_json(each) for key, each in node.entries().items()}
+
+
+def _edits(node: Node) -> Node:
+    """The mapping of a pass without the keys that are no fields of a plan."""
+    if not isinstance(node.value, dict):
+        return node
+    body = {key: each for key, each in node.value.items() if key not in (*_KEYS, *_MORE)}
+    return replace(node, value=body)
+
+
+def _at(node: Node, path: tuple[str | int, ...]) -> Node:
+    """The value at a path of keys and positions, or the last one on the way that is there."""
+    for step in path:
+        value = node.value
+        found = value.get(str(step)) if isinstance(value, dict) else None
+        if isinstance(value, list) and isinstance(step, int) and step < len(value):
+            found = value[step]
+        node = found or node
+    return node

@@ -1,0 +1,61 @@
+"""Writes plan files; see :mod:`commcc.run.planfile`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commcc import __version__
+from commcc.base.yaml_text import dump
+from commcc.run.planfile.fields import encode_fields
+
+if TYPE_CHECKING:
+    from commcc.base.terms import Json
+    from commcc.graph.index import GraphIndex
+    from commcc.run.pipeline import RunResult, StepResult
+
+VERSION = 1
+#: Fields of a plan that have keys of their own, or are said last.
+HEADER = ("pass_text", "fingerprint", "report")
+#: Nodes whose digests stand on one line behind the number of the first, four hexadecimal digits each.
+NODES_A_LINE = 25
+
+_HEAD = """\
+# What commcc decided; review it, keep it, and apply it to the same graph again:
+#   commcc run GRAPH --plan FILE
+"""
+
+
+def plan_text(result: RunResult) -> str:
+    """The plans of a finished run as YAML; steps that were dropped or changed nothing are listed without edits."""
+    graphs: dict[str, Json] = {}
+    for step in result.steps:
+        index = step.before.index
+        graphs.setdefault(index.fingerprint, _graph(index))
+    data: dict[str, Json] = {
+        "commcc_plan": VERSION,
+        "commcc": __version__,
+        "cost_model": _cost_model(result),
+        "passes": [_step(step) for step in result.steps],
+        "graphs": list(graphs.values()),
+    }
+    return _HEAD + dump(data)
+
+
+def _cost_model(result: RunResult) -> Json:
+    prediction = result.first.prediction
+    return None if prediction is None else {"name": prediction.costs.model, "hash": prediction.costs.hash}
+
+
+def _step(step: StepResult) -> dict[str, Json]:
+    said: dict[str, Json] = {"pass": step.options_text, "name": step.name, "graph": step.plan.fingerprint}
+    if step.dropped is not None:
+        said["dropped"] = step.dropped
+    else:
+        said.update(encode_fields(step.plan, step.before.index.names, HEADER))
+    return {**said, "options": dict(step.options), "report": dict(step.report)}
+
+
+def _graph(index: GraphIndex) -> dict[str, Json]:
+    starts = range(0, len(index), NODES_A_LINE)
+    lines: list[Json] = [f"{at} {index.digests[2 * at : 2 * (at + NODES_A_LINE)].hex()}" for at in starts]
+    return {"fingerprint": index.fingerprint, "nodes": len(index), "digests": lines}

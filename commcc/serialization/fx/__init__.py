@@ -1,0 +1,1 @@
+"""FX graph text, read with ``ast`` and written; nothing in it is ever executed."""

@@ -1,0 +1,274 @@
+"""Arguments as FX prints them: syntax trees to values, and values to text.
+
+::
+
+    reader = Values(env, ctx)
+    reader.value(expression_tree("[x, slice(0, 4, None), torch.bfloat16, device(type='cuda', index=0)]"))
+    argument_text([node, 1.5, float("inf")])      # '[x, 1.5, inf]'
+
+Names stand for nodes in ``env``. Only literals, containers, dtypes, layouts, memory formats, devices,
+slices and ops come out; no attribute of anything else is ever looked up.
+Limits: tensors, enums and Python objects in arguments cannot be read or written.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch.fx.immutable_collections import immutable_dict, immutable_list
+
+from commcc.base.errors import InputError, OutputError
+from commcc.graph.ops import OpaqueOp
+from commcc.serialization.fx.symbols import SYMBOL_NAME
+from commcc.serialization.targets import path_of, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from commcc.serialization.shapes import ShapeContext
+
+_OPS = (OpOverload, OpOverloadPacket, HigherOrderOperator, OpaqueOp)
+_TORCH_TYPES = (torch.dtype, torch.layout, torch.memory_format, torch.qscheme)
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_NUMBERS: dict[str, Any] = {
+    "inf": math.inf,
+    "nan": math.nan,
+    "math.inf": math.inf,
+    "math.nan": math.nan,
+    "Ellipsis": ...,
+}
+_SYMBOL_NODES = (ast.BinOp, ast.UnaryOp, ast.Name, ast.Constant, ast.Call, ast.Compare)
+
+
+@lru_cache(maxsize=1)
+def constants() -> Mapping[str, Any]:
+    """``torch.float32``, ``torch.strided``, ``torch.contiguous_format`` and the like, by printed name."""
+    found = {f"torch.{name}": value for name, value in vars(torch).items() if isinstance(value, _TORCH_TYPES)}
+    return {**found, **_NUMBERS}
+
+
+def dotted(node: ast.expr) -> str | None:
+    """``a.b.c`` as a string, None for anything that is not a plain chain of names."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return None
+    parts.append(node.id)
+    return ".".join(reversed(parts))
+
+
+class Values:
+    """Turns syntax trees into argument values; names are looked up in ``env``, symbols in ``ctx``."""
+
+    def __init__(self, env: Mapping[str, fx.Node], ctx: ShapeContext) -> None:
+        self.env = env
+        self.ctx = ctx
+        self.readers: dict[type, Callable[[Any], Any]] = {
+            ast.Name: self._name,
+            ast.Constant: _constant,
+            ast.Tuple: self._tuple,
+            ast.List: self._list,
+            ast.Dict: self._dict,
+            ast.Attribute: _attribute,
+            ast.UnaryOp: self._unary,
+            ast.BinOp: self._binary,
+            ast.Call: self._call,
+            ast.Slice: self._slice,
+        }
+
+    def value(self, node: ast.expr) -> Any:
+        """The value of an expression; what no graph holds raises :class:`InputError`."""
+        reader = self.readers.get(type(node))
+        if reader is None:
+            raise InputError(f"{type(node).__name__} is not allowed in an argument")
+        return reader(node)
+
+    def call_arguments(self, node: ast.Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and keyword arguments of a call."""
+        kwargs: dict[str, Any] = {}
+        for keyword in node.keywords:
+            if keyword.arg is None or keyword.arg in kwargs:
+                raise InputError("** or a repeated keyword in a call")
+            kwargs[keyword.arg] = self.value(keyword.value)
+        return tuple([self.value(arg) for arg in node.args]), kwargs
+
+    def _name(self, node: ast.Name) -> Any:
+        found = self.env.get(node.id)
+        if found is not None:
+            return found
+        if node.id in _NUMBERS:
+            return _NUMBERS[node.id]
+        if SYMBOL_NAME.fullmatch(node.id) and node.id in self.ctx.symbols:
+            return self.ctx.parse_symbolic(node.id)
+        raise InputError(f"{node.id[:80]!r} is used before it is defined, or after it was deleted")
+
+    def _tuple(self, node: ast.Tuple) -> tuple[Any, ...]:
+        return tuple([self.value(item) for item in node.elts])
+
+    def _list(self, node: ast.List) -> list[Any]:
+        return [self.value(item) for item in node.elts]
+
+    def _dict(self, node: ast.Dict) -> dict[Any, Any]:
+        out: dict[Any, Any] = {}
+        for key_node, value_node in zip(node.keys, node.values, strict=True):
+            key = None if key_node is None else self.value(key_node)
+            if not isinstance(key, (str, int, float, bool)) or isinstance(key, fx.Node):
+                raise InputError("a dictionary key is neither a string nor a number")
+            out[key] = self.value(value_node)
+        return out
+
+    def _slice(self, node: ast.Slice) -> slice:
+        parts = (node.lower, node.upper, node.step)
+        return slice(*(None if part is None else self.value(part) for part in parts))
+
+    def _unary(self, node: ast.UnaryOp) -> Any:
+        value = self.value(node.operand)
+        if isinstance(node.op, ast.USub):
+            if type(value) in (int, float, complex):
+                return -value
+            return self._symbolic(node)
+        raise InputError(f"{type(node.op).__name__} is not allowed in an argument")
+
+    def _binary(self, node: ast.BinOp) -> Any:
+        imaginary = node.right.value if isinstance(node.right, ast.Constant) else None
+        if isinstance(imaginary, complex) and isinstance(node.op, (ast.Add, ast.Sub)):
+            negative = isinstance(node.left, ast.UnaryOp)  # -0.0 is printed as -0
+            real = self.value(node.left.operand if isinstance(node.left, ast.UnaryOp) else node.left)
+            if type(real) in (int, float):
+                real = -float(real) if negative else float(real)
+                return complex(real, imaginary.imag if isinstance(node.op, ast.Add) else -imaginary.imag)
+        return self._symbolic(node)
+
+    def _symbolic(self, node: ast.expr) -> Any:
+        """Arithmetic on symbolic sizes, as in ``[8*u0, 64]``; each name must be a symbol seen before."""
+        for part in ast.walk(node):
+            if isinstance(part, ast.expr) and not isinstance(part, _SYMBOL_NODES):
+                raise InputError(f"{type(part).__name__} is not allowed in a symbolic size")
+            if isinstance(part, ast.Name):
+                self._check_symbol(part.id)
+        return self.ctx.parse_integer(ast.unparse(node))
+
+    def _check_symbol(self, name: str) -> None:
+        if name in self.env:
+            raise InputError(f"arithmetic on {name[:80]!r} inside an argument")
+        if SYMBOL_NAME.fullmatch(name) and name not in self.ctx.symbols:
+            raise InputError(f"{name[:80]!r} is used before it is defined")
+
+    def _call(self, node: ast.Call) -> Any:
+        name = dotted(node.func)
+        args, kwargs = self.call_arguments(node)
+        if name in ("device", "torch.device"):
+            return _device(args, kwargs)
+        if name == "slice" and len(args) in (1, 2, 3) and not kwargs:
+            return slice(*args)
+        if name == "torch.Size" and len(args) == 1 and isinstance(args[0], list):
+            return torch.Size(args[0])
+        if name == "complex" and len(args) == 2 and all(type(arg) in (int, float) for arg in args):
+            return complex(*args)
+        if name == "Sym" and len(args) == 1 and isinstance(args[0], str):
+            return self.ctx.parse_symbolic(args[0])
+        raise InputError(f"a call of {str(name)[:80]!r} is not allowed in an argument")
+
+
+def _constant(node: ast.Constant) -> Any:
+    if isinstance(node.value, bytes):
+        raise InputError("bytes are not allowed in an argument")
+    return node.value
+
+
+def _attribute(node: ast.Attribute) -> Any:
+    name = dotted(node)
+    if name is None:
+        raise InputError(f"attribute {node.attr[:80]!r} of an expression is not allowed")
+    found = constants().get(name)
+    if found is not None:
+        return found
+    if name.startswith("torch.ops."):
+        return resolve(name)
+    raise InputError(f"{name[:120]!r} is neither an op nor a dtype, layout or memory format")
+
+
+def _device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
+    try:
+        return torch.device(*args, **kwargs)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise InputError(f"not a device: {str(error).splitlines()[0][:100]}") from None
+
+
+def argument_text(value: Any) -> str:
+    """``value`` as FX prints it, and as :class:`Values` reads it; :class:`OutputError` if that is not possible."""
+    writer = _WRITERS.get(type(value))
+    if writer is not None:
+        return writer(value)
+    for kind, writer in _SUBCLASSES:
+        if isinstance(value, kind):
+            return writer(value)
+    raise OutputError(f"an argument of type {type(value).__name__} cannot be written as text")
+
+
+def _float(value: float) -> str:
+    return repr(value)  # also inf, -inf and nan, which are names in FX text
+
+
+def _complex(value: complex) -> str:
+    return f"complex({value.real!r}, {value.imag!r})"
+
+
+def _write_tuple(value: tuple[Any, ...]) -> str:
+    if hasattr(value, "_fields"):
+        raise OutputError(f"a named tuple {type(value).__name__} cannot be written as text")
+    items = [argument_text(item) for item in value]
+    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+
+
+def _write_list(value: list[Any]) -> str:
+    return f"[{', '.join([argument_text(item) for item in value])}]"
+
+
+def _write_dict(value: dict[Any, Any]) -> str:
+    return "{" + ", ".join([f"{argument_text(key)}: {argument_text(item)}" for key, item in value.items()]) + "}"
+
+
+def _write_slice(value: slice) -> str:
+    return f"slice({argument_text(value.start)}, {argument_text(value.stop)}, {argument_text(value.step)})"
+
+
+def _write_symbolic(value: Any) -> str:
+    return f"Sym({str(value)!r})"
+
+
+_WRITERS: dict[type, Callable[[Any], str]] = {
+    fx.Node: lambda node: node.name,
+    int: repr,
+    bool: repr,
+    str: repr,
+    type(None): repr,
+    float: _float,
+    complex: _complex,
+    tuple: _write_tuple,
+    list: _write_list,
+    dict: _write_dict,
+    slice: _write_slice,
+    type(...): lambda _: "...",
+    immutable_list: _write_list,
+    immutable_dict: _write_dict,
+    torch.device: repr,
+    torch.Size: lambda size: f"torch.Size({_write_list(list(size))})",
+}
+_SUBCLASSES: tuple[tuple[Any, Callable[[Any], str]], ...] = (
+    (fx.Node, lambda node: node.name),
+    (_OPS, path_of),
+    (_TORCH_TYPES, str),
+    (_SYMBOLIC, _write_symbolic),
+    (list, _write_list),
+    (dict, _write_dict),
+    (tuple, _write_tuple),
+)

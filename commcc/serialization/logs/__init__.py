@@ -1,0 +1,1 @@
+"""Graphs in what PyTorch logs: TORCH_LOGS output, TORCH_TRACE folders, tlparse pages, repro files."""

@@ -1,0 +1,147 @@
+"""Graphs in free text: TORCH_LOGS output, dumps in the middle of a program's output, plain text files.
+
+    [rank0]:I1121 06:44:03.583000 4743 torch/x.py:1833] [0/0] [__aot_graphs]  ===== Forward graph 0 =====
+    [rank0]:I1121 06:44:03.583000 4743 torch/x.py:1833] [0/0] [__aot_graphs]  <...> class GraphModule(torch.nn.Module):
+    [rank0]:I1121 06:44:03.583000 4743 torch/x.py:1833] [0/0] [__aot_graphs]     def forward(self, ...
+
+becomes the graph ``0_0/aot_forward_graph`` of rank 0. Lines of several ranks and processes may be mixed;
+whatever a launcher puts before a line (``[default3]:``, ``3: ``) keeps them apart too.
+
+Limits: a line that another process breaks in the middle breaks the graph, and the parser says where.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from commcc.serialization.logs.graph_text import HEADER, GraphText, Kind, Line, kind_of, name_of, numbered_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_PREFIX = re.compile(
+    r"(?:\[rank(?P<rank>\d{1,7})\]:)?[VIWEC]\d{4} \d\d:\d\d:\d\d\.\d{1,9} (?P<process>\d{1,20}) "
+    r"[^\]\n]{1,500}:\d{1,9}\]"
+    r"(?: \[(?P<compile>[^\]\s_][^\]\s]{0,60})\])?(?: \[__(?P<artifact>\w{1,60})\])?(?: |$)"
+)
+#: How the lines of a graph start: indented, or with a table that commcc writes below its graphs.
+_INSIDE = ("  ", "# commcc: meta ", "# commcc: constant ")
+_LONGEST_OUTER_PREFIX = 200
+_TITLE = re.compile(r" ?===== (.{1,200}?)(?: (\d+))? =====")
+_OUTER_RANK = re.compile(r"(?:^|\D)(\d{1,6})\]?: ?$")
+_TITLES = {
+    "joint graph": "aot_joint_graph",
+    "forward graph": "aot_forward_graph",
+    "backward graph": "aot_backward_graph",
+    "inference graph": "aot_inference_graph",
+    "after post grad": "inductor_post_grad_graph",
+    "before post grad": "before_post_grad_graph",
+    "before pre grad": "before_pre_grad_graph",
+    "after pre grad": "after_pre_grad_graph",
+    "compiled autograd graph": "compiled_autograd_graph",
+}
+_CANONICAL = '# commcc: {"fx_text"'
+_CLASS = re.compile(r"^class ([^\s(]{1,200})\(", re.MULTILINE)
+_REPRO = re.compile(r"^def load_args\(reader\):", re.MULTILINE)
+
+
+@dataclass
+class _Stream:
+    """What was seen on the lines of one process; ``block`` is the graph that is being read."""
+
+    rank: int | None = None
+    title: str | None = None
+    tag: tuple[str | None, str | None] = (None, None)
+    comments: list[Line] = field(default_factory=list)
+    block: list[Line] | None = None
+    base: str = ""
+    kind: Kind = Kind.GRAPH
+
+
+def find_graphs(text: str, file: str) -> list[GraphText]:
+    """All graphs in ``text``, in order of appearance, not yet named."""
+    if text.startswith(_CANONICAL) and text.count(_CANONICAL) == 1 and (found := _CLASS.search(text)) is not None:
+        # What commcc writes has nothing around it; this saves taking it apart twice.
+        return [GraphText(name_of(None, found.group(1)), Kind.GRAPH, file, _whole(text), whole=text)]
+    if _REPRO.search(text) is not None and _PREFIX.search(text) is None:
+        return [GraphText("Repro", Kind.REPRO, file, _whole(text), whole=text)]
+    return list(_Splitter(file).split(text))
+
+
+def _whole(text: str) -> Callable[[], list[Line]]:
+    return lambda: list(numbered_lines(text))
+
+
+class _Splitter:
+    """Sorts lines by process and cuts out the classes."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.streams: dict[tuple[str, str | None, str], _Stream] = {}
+        self.started: list[tuple[int, GraphText]] = []
+
+    def split(self, text: str) -> Iterator[GraphText]:
+        prefixed = _PREFIX.search(text) is not None
+        plain = _Stream()
+        for number, line in numbered_lines(text):
+            match = _PREFIX.search(line, 0) if prefixed else None
+            if match is None or match.start() > _LONGEST_OUTER_PREFIX:
+                self._line(plain, (None, None), number, line)
+            else:
+                stream = self._stream(line[: match.start()], match["rank"], match["process"])
+                self._line(stream, (match["compile"], match["artifact"]), number, line[match.end() :])
+        for stream in (plain, *self.streams.values()):
+            self._close(stream)
+        return (graph for _, graph in sorted(self.started, key=lambda item: item[0]))
+
+    def _stream(self, outer: str, rank: str | None, process: str) -> _Stream:
+        key = (outer, rank, process)
+        stream = self.streams.get(key)
+        if stream is None:
+            if rank is None and (from_outer := _OUTER_RANK.search(outer)) is not None:
+                rank = from_outer.group(1)
+            stream = self.streams[key] = _Stream(None if rank is None else int(rank))
+        return stream
+
+    def _line(self, stream: _Stream, tag: tuple[str | None, str | None], number: int, line: str) -> None:
+        if stream.block is not None and tag == stream.tag and line.startswith(_INSIDE):
+            stream.block.append((number, line))
+            return
+        if not line or line.isspace():
+            return
+        self._close(stream)
+        header = HEADER.fullmatch(line)
+        if header is not None:
+            self._open(stream, tag, number, header.group(1))
+        elif line.startswith("#"):
+            stream.comments.append((number, line))
+            return
+        elif (title := _TITLE.match(line)) is not None:
+            stream.title, stream.tag = _slug(title.group(1)), tag
+        elif stream.tag != tag:
+            stream.title = None
+        stream.comments = []
+
+    def _open(self, stream: _Stream, tag: tuple[str | None, str | None], number: int, class_name: str) -> None:
+        title = stream.title if stream.tag == tag else None
+        compile_id, artifact = tag
+        stream.base = name_of(compile_id, title or artifact or class_name)
+        stream.kind = kind_of(title or class_name)
+        stream.tag, stream.title = tag, None
+        stream.block = [*stream.comments, (number, f"class {class_name}(torch.nn.Module):")]
+
+    def _close(self, stream: _Stream) -> None:
+        if stream.block is None:
+            return
+        block, stream.block = stream.block, None
+        graph = GraphText(stream.base, stream.kind, self.file, lambda: block, stream.rank)
+        self.started.append((block[0][0], graph))
+
+
+def _slug(title: str) -> str:
+    """PyTorch's structured name for a title of its text logs."""
+    if title.startswith("__compiled_fn"):
+        return "dynamo_output_graph"
+    return _TITLES.get(title.lower(), title)

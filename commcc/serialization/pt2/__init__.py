@@ -1,0 +1,1 @@
+"""Archives of ``torch.export``, read without unpickling anything, and written."""

@@ -1,0 +1,131 @@
+"""Texts in a ``.pt2`` file that PyTorch runs or imports: guards, calling conventions, argument names.
+
+``torch.export.load(path).module()`` makes Python code out of the guards and of the names of arguments,
+and imports the modules that a tree spec names. They go into a rewritten file unchanged, so only what
+cannot do harm may pass::
+
+    check_guard("L['x'].size()[0] <= 64")                  # fine
+    check_guard("__import__('os').system('...')")          # InputError
+    check_tree_spec('[1, {"type": "builtins.tuple", ...}]')
+
+Limits: enums as dictionary keys, and default dictionaries of unusual types, are refused.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from typing import Any
+
+from commcc.base.errors import InputError
+from commcc.serialization.fx.symbols import too_deep
+from commcc.serialization.pt2.schema import check_name
+
+_MAX_GUARD = 20_000
+_MAX_DEPTH = 60
+#: No double quotes, backslashes, comments or braces: the guard is also put between double quotes.
+_GUARD_TEXT = re.compile(r"[A-Za-z0-9_\[\]().,'+\-*/%<>=!&|~ ]*")
+_GUARD_STRING = re.compile(r"[A-Za-z0-9_.\-]*")
+_GUARD_NODES = (
+    *(ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.UAdd, ast.Invert, ast.Compare, ast.Load),
+    *(ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Is, ast.IsNot, ast.Subscript),
+    *(ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.BitAnd, ast.BitOr),
+)
+_GUARD_NAMES = frozenset({"L", "inf"})
+_GUARD_METHODS = frozenset({"size", "stride", "storage_offset", "dim", "numel", "item"})
+_GUARD_FUNCTIONS = frozenset(
+    {
+        *("max", "min", "abs", "round", "int", "float", "bool"),
+        *("IsNonOverlappingAndDenseIndicator", "cast_symbool_to_symint_guardless"),
+        *(f"math.{name}" for name in ("floor", "ceil", "trunc", "sqrt", "log2", "isnan", "exp", "log")),
+        *(f"torch.sym_{name}" for name in ("max", "min", "int", "float", "not", "ite", "sqrt", "sum")),
+        *("torch._sym_sqrt", "torch._sym_log2"),
+    }
+)
+_FACTORIES = frozenset({"list", "dict", "set", "int", "float", "str", "tuple", "bool"})
+
+
+def check_guard(text: Any) -> None:
+    """Refuse a guard that is more than a comparison of input sizes."""
+    if not isinstance(text, str) or len(text) > _MAX_GUARD or not _GUARD_TEXT.fullmatch(text):
+        raise InputError(f"the guard {str(text)[:60]!r} is not a comparison of sizes")
+    if too_deep(text, _MAX_DEPTH):
+        raise InputError("a guard is nested too deeply")
+    try:
+        tree = ast.parse(text, mode="eval").body
+        _check_guard_node(tree)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise InputError(f"the guard {text[:60]!r} is not an expression") from None
+
+
+def _check_guard_node(node: ast.AST) -> None:
+    if isinstance(node, ast.Constant):
+        fine = type(node.value) in (int, float, bool, type(None)) or (
+            isinstance(node.value, str) and _GUARD_STRING.fullmatch(node.value) is not None
+        )
+    elif isinstance(node, ast.Name):
+        fine = node.id in _GUARD_NAMES
+    elif isinstance(node, ast.Call):
+        fine = not node.keywords and _is_guard_function(node.func)
+        for argument in node.args:
+            _check_guard_node(argument)
+        if isinstance(node.func, ast.Attribute) and ast.unparse(node.func) not in _GUARD_FUNCTIONS:
+            _check_guard_node(node.func.value)
+    else:
+        fine = isinstance(node, _GUARD_NODES)
+        for child in ast.iter_child_nodes(node):
+            _check_guard_node(child)
+    if not fine:
+        raise InputError(f"{ast.unparse(node)[:60]!r} is not allowed in a guard")
+
+
+def _is_guard_function(function: ast.expr) -> bool:
+    if ast.unparse(function) in _GUARD_FUNCTIONS:
+        return True
+    return isinstance(function, ast.Attribute) and function.attr in _GUARD_METHODS
+
+
+def check_tree_spec(text: Any) -> None:
+    """Refuse a tree spec that would import something, or whose keywords are no argument names."""
+    try:
+        protocol, tree = json.loads(text)
+        if protocol != 1:
+            raise InputError(f"the calling convention has version {str(protocol)[:20]!r}, expected 1")
+        _check_tree(tree)
+        children = tree["children_spec"]
+        if tree["type"] == "builtins.tuple" and len(children) == 2 and children[1]["type"] == "builtins.dict":
+            for name in json.loads(children[1]["context"]):
+                check_name(name)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        raise InputError(f"the calling convention {str(text)[:60]!r} is malformed") from None
+
+
+def _check_tree(tree: dict[str, Any]) -> None:
+    kind, context = tree["type"], tree["context"]
+    if kind is not None and not isinstance(kind, str):
+        raise InputError("a calling convention has a type that is no name")
+    if kind == "collections.defaultdict":
+        module, name = context["default_factory_module"], context["default_factory_name"]
+        if module != "builtins" or name not in _FACTORIES:
+            raise InputError(f"a calling convention imports {str(module)[:40]}.{str(name)[:40]}")
+    _check_context(context)
+    for child in tree["children_spec"]:
+        _check_tree(child)
+
+
+def _check_context(context: Any) -> None:
+    """Contexts are JSON, or JSON in a string; an enum in them makes PyTorch import its module."""
+    if isinstance(context, str):
+        try:
+            context = json.loads(context)
+        except ValueError:
+            return  # the name of a registered type
+    if isinstance(context, dict):
+        if "__enum__" in context:
+            raise InputError(f"a calling convention imports {str(context.get('fqn'))[:60]!r}")
+        context = list(context.values())
+    if isinstance(context, list):
+        for item in context:
+            if isinstance(item, (dict, list)):
+                _check_context(item)

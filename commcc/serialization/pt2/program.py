@@ -1,0 +1,251 @@
+"""``.pt2`` files: read without running anything in them, written so that ``torch.export.load`` takes them.
+
+Usage::
+
+    program = read_pt2(path)                   # zip and JSON only; no pickle, no eval
+    notes = write_pt2(program, "out.pt2")
+
+Order and names of nodes are those of the sidecar, where commcc wrote the file, else those that
+``torch.export.load`` makes. A program that came from a ``.pt2`` keeps its signature, calling convention,
+weights and constants, the latter two byte for byte; any other gets a signature of its own.
+
+Limits: what the format cannot say raises :class:`OutputError` (flex_attention, triton kernels, ops that are
+not registered, unless the program came from a ``.pt2``). What was compiled from a graph is not kept.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from commcc.base.errors import CommccError, GraphError, InputError, OutputError
+from commcc.base.gc_pause import no_collection
+from commcc.graph.program import Note, Program
+from commcc.serialization.fx.groups import with_used_groups
+from commcc.serialization.pt2.archive import SIDECAR, check_layout, read_json
+from commcc.serialization.pt2.build import build, spec_of
+from commcc.serialization.pt2.carrier import Pt2Carrier, new_document, ranges_of, symbols_of
+from commcc.serialization.pt2.constants import fill_constants
+from commcc.serialization.pt2.extra import NO_EXTRA, Extra, declare_symbols, decode_extra, encode_extra
+from commcc.serialization.pt2.output import write_archive
+from commcc.serialization.pt2.read import FileState, malformed, read_graph
+from commcc.serialization.pt2.schema import SCHEMA_MINOR_NEW, GraphSpec
+from commcc.serialization.pt2.sidecar import apply, difference
+from commcc.serialization.pt2.sidecar_meta import MetadataReader, MetadataWriter
+from commcc.serialization.pt2.signature import check_document, constant_names, dangling_calls, rename
+from commcc.serialization.pt2.symbols import ExpressionReader
+from commcc.serialization.pt2.write import GraphWriter, WriteState, same_graph
+from commcc.serialization.pt2.zip_files import open_zip
+from commcc.serialization.shapes import ShapeContext
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import torch
+    from torch import fx
+
+    from commcc.graph.program import ProcessGroup
+    from commcc.serialization.pt2.zip_files import ZipSource
+
+#: What a sidecar that does not fit does to the code that applies it.
+_MISFIT = (CommccError, KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration, RecursionError)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A graph that was read, with what is needed to write it again."""
+
+    graph: fx.Graph
+    root: torch.nn.Module
+    state: FileState
+    extra: Extra
+    groups: Mapping[str, ProcessGroup]
+
+
+def read_pt2(path: str | Path, *, trust: bool = False) -> Program:
+    """The exported program in a ``.pt2`` file.
+
+    trust: carry over entries that run code when PyTorch loads the file (pickles); they are not opened here
+    either way. Anything wrong with the file raises :class:`InputError`.
+    """
+    path = Path(path)
+    try:
+        with no_collection(), open_zip(path) as source:
+            return _Reader(source, trust=trust).program()
+    except RecursionError:
+        raise InputError("is nested too deeply to be a graph", where=str(path)) from None
+
+
+class _Reader:
+    """Reads one archive; ``notes`` collects what is left out or ignored."""
+
+    def __init__(self, source: ZipSource, *, trust: bool) -> None:
+        self.source = source
+        self.layout = check_layout(source, trust=trust)
+        self.notes = list(self.layout.notes)
+        with self._located(), malformed("the exported program"):
+            self.document = check_document(read_json(source, self.layout.model))
+
+    def program(self) -> Program:
+        sidecar = self._sidecar()
+        found = self._with_sidecar(sidecar) if sidecar is not None else None
+        with self._located():
+            if found is None:
+                found = self._without_sidecar()
+        self.notes.extend(_opaque_notes(found.state))
+        return Program(
+            graph=found.graph,
+            root=found.root,
+            groups=found.groups,
+            format="pt2",
+            source=self.source.path,
+            carrier=self._carrier(found.state),
+            header=found.extra.header,
+            notes=tuple(dict.fromkeys((*found.extra.notes, *self.notes))),
+            provenance=found.extra.provenance,
+        )
+
+    def _carrier(self, state: FileState) -> Pt2Carrier:
+        module = {key: value for key, value in self.document["graph_module"].items() if key != "graph"}
+        carried = {**self.document, "graph_module": module}
+        source = self.source
+        return Pt2Carrier(source.path.resolve(), source.root, self.layout, dict(source.entries), carried, state.opaque)
+
+    @contextmanager
+    def _located(self) -> Iterator[None]:
+        """Say in an error which entry of the archive it is about."""
+        try:
+            yield
+        except (GraphError, InputError) as error:
+            if error.where is not None:
+                raise
+            raise self.source.error(error.what, self.layout.model, hint=error.hint) from None
+
+    def _sidecar(self) -> dict[str, Any] | None:
+        if SIDECAR not in self.source.entries:
+            return None
+        try:
+            data = read_json(self.source, SIDECAR)
+            if not isinstance(data, dict) or not isinstance(data.get("graph"), dict):
+                raise InputError("has no table 'graph'")
+        except InputError as error:
+            self._ignore(error)
+            return None
+        return data
+
+    def _ignore(self, reason: Exception) -> None:
+        what = reason.what if isinstance(reason, CommccError) else f"is malformed ({type(reason).__name__}: {reason})"
+        what = " ".join(what.split())[:200]
+        self.notes.append(
+            Note(f"{SIDECAR} does not fit the graph and is ignored; did another tool change it? It {what}")
+        )
+
+    def _with_sidecar(self, sidecar: dict[str, Any]) -> _Read | None:
+        """The program that the sidecar describes, if it is the one in the file; None, with a note, if not."""
+        ctx = ShapeContext()
+        try:
+            extra = decode_extra(sidecar)
+            state, kept = self._spec(extra, ctx)
+            spec = apply(sidecar["graph"], kept, MetadataReader(sidecar.get("shared", {}), ctx))
+            fill_constants(self.source, self.layout.name, spec)
+            graph, root = build(spec)
+            again = GraphWriter(graph, root, WriteState(state.opaque, describe=False)).write()
+            if not same_graph(again, self.document["graph_module"]["graph"]):
+                raise InputError("describes another graph")
+            groups = with_used_groups(graph, extra.groups)
+        except _MISFIT as error:
+            self._ignore(error)
+            return None
+        return _Read(graph, root, state, extra, groups)
+
+    def _without_sidecar(self) -> _Read:
+        state, kept = self._spec(NO_EXTRA, ShapeContext())
+        graph, root = build(kept)
+        return _Read(graph, root, state, NO_EXTRA, with_used_groups(graph, {}))
+
+    def _spec(self, extra: Extra, ctx: ShapeContext) -> tuple[FileState, GraphSpec]:
+        declare_symbols(ctx, self.document["range_constraints"], extra.symbols)
+        state = FileState(ExpressionReader(ctx), constant_names(self.document))
+        return state, read_graph(self.document["graph_module"]["graph"], state)
+
+
+def _opaque_notes(state: FileState) -> Iterator[Note]:
+    for target in state.opaque:
+        yield Note(f"{target.qualified_name} is not registered with this PyTorch; it is kept, but not understood")
+
+
+def write_pt2(program: Program, target: str | Path | IO[bytes]) -> tuple[Note, ...]:
+    """Write ``program`` so that ``torch.export.load`` loads it and :func:`read_pt2` restores it exactly.
+
+    target: a path, or a stream open for writing. Nothing is written when an :class:`OutputError` is raised.
+    The notes say what the file could not keep.
+    """
+    with no_collection():
+        return _write(program, target)
+
+
+def _write(program: Program, target: str | Path | IO[bytes]) -> tuple[Note, ...]:
+    carrier = program.carrier if isinstance(program.carrier, Pt2Carrier) else None
+    state = WriteState(carrier.opaque if carrier is not None else {})
+    try:
+        writer = GraphWriter(program.graph, program.root, state)
+        data = writer.write()
+        symbols = symbols_of(state.symbolic)
+        document = _document(program, carrier, writer, data, ranges_of(symbols))
+        extra = encode_extra(program, symbols)
+        metadata = MetadataWriter()
+        extra["graph"] = _difference(program, document, writer, metadata)
+        extra["shared"] = metadata.shared
+        files = _to_bytes(document), _to_bytes(extra)
+    except InputError as error:
+        raise OutputError(error.what, hint=error.hint) from None
+    notes = _notes(program, carrier, writer, document, metadata.lost)
+    tensors = {path: writer.inputs.tensors[name] for path, name in writer.inputs.lifted.items()}
+    target = Path(target) if isinstance(target, str) else target
+    try:
+        return (*notes, *write_archive(target, *files, carrier, tensors))
+    except InputError as error:
+        raise OutputError(f"what the program needs of its file is gone: {error.what}", where=error.where) from None
+
+
+def _notes(
+    program: Program, carrier: Pt2Carrier | None, writer: GraphWriter, document: dict[str, Any], lost: dict[str, str]
+) -> list[Note]:
+    notes = [Note(f"the metadata {key!r} cannot be written", node) for key, node in lost.items()]
+    if carrier is None:
+        inputs = len(writer.inputs.names)
+        notes.append(Note(f"the .pt2 file has a new signature: all {inputs} inputs are plain inputs of the program"))
+    modules = dangling_calls(document, {node.name for node in program.graph.nodes})
+    return notes + [Note(f"module {name!r} cannot be unflattened: the nodes of its calls are gone") for name in modules]
+
+
+def _document(
+    program: Program, carrier: Pt2Carrier | None, writer: GraphWriter, data: dict[str, Any], ranges: dict[str, Any]
+) -> dict[str, Any]:
+    if carrier is None:
+        document = new_document(program.graph, data, writer.inputs, ranges)
+    else:
+        document = rename(dict(carrier.document), data, writer.inputs.names)
+        document["range_constraints"] = {**ranges, **document["range_constraints"]}
+    version = document["schema_version"]
+    if writer.state.needs_new_schema:
+        document["schema_version"] = {**version, "minor": max(version["minor"], SCHEMA_MINOR_NEW)}
+    return document
+
+
+def _difference(
+    program: Program, document: dict[str, Any], writer: GraphWriter, metadata: MetadataWriter
+) -> dict[str, Any]:
+    """What reading the graph back would lose; the sub-graphs included."""
+    kept = read_graph(document["graph_module"]["graph"], FileState(None, constant_names(document)))
+    return difference(spec_of(program.graph, program.root), kept, writer.inputs.lifted, metadata)
+
+
+def _to_bytes(data: dict[str, Any]) -> bytes:
+    try:
+        return json.dumps(data, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise OutputError(f"a .pt2 file cannot hold the program's header or history: {error}") from None

@@ -1,0 +1,150 @@
+"""Which ``getitem`` nodes a ``.pt2`` file can do without, and what each node's results are called.
+
+The schema has no ``getitem``: a node with several results names them. This module looks at a graph and
+says, for every such node, which names its results get::
+
+    table = ResultTable(graph, opaque)
+    table.effective(getitem_3)          # the first getitem of the same result
+    table.outputs(split, values)        # [{"as_tensors": [{"name": "getitem"}, {"name": "split_unused_1"}]}]
+
+Limits: a node with several results must not be used whole.
+"""
+
+from __future__ import annotations
+
+import operator
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from commcc.base.errors import OutputError
+from commcc.graph.ops import OpaqueOp
+from commcc.serialization.pt2.argument_writer import TEXT_HINT, kind_of_value
+from commcc.serialization.pt2.schema import LIST, MANY, NONE, ONE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from commcc.serialization.pt2.read import OpaqueCall
+
+
+class Values(Protocol):
+    """Where the values of results go."""
+
+    def register(self, name: str, val: Any) -> dict[str, Any]:
+        """Note the value called ``name``, and say how a use of it is written."""
+        ...
+
+
+@lru_cache(maxsize=4096)
+def _returns(target: OpOverload) -> str:
+    returns = target._schema.returns
+    if len(returns) != 1:
+        return MANY if returns else NONE
+    kind = returns[0].real_type
+    is_list = isinstance(kind, torch.ListType) and isinstance(kind.getElementType(), torch.TensorType)
+    return LIST if is_list else ONE
+
+
+class ResultTable:
+    """The results of every node of one graph."""
+
+    def __init__(self, graph: fx.Graph, opaque: Mapping[OpaqueOp, OpaqueCall]) -> None:
+        self._opaque = opaque
+        self._names = {node.name for node in graph.nodes}
+        self._items: dict[fx.Node, dict[int, fx.Node]] = {}
+        self._same: dict[fx.Node, fx.Node] = {}
+        for node in graph.nodes:
+            if node.op == "call_function" and node.target is operator.getitem:
+                self._enter(node)
+
+    def _enter(self, node: fx.Node) -> None:
+        source, index = node.args[0], node.args[1]
+        if not isinstance(source, fx.Node) or type(index) is not int or source.op != "call_function":
+            raise OutputError(f"{node.name} does not take a result of an op by its number", hint=TEXT_HINT)
+        source = self._same.get(source, source)
+        first = self._items.setdefault(source, {}).setdefault(index, node)
+        if first is not node:
+            self._same[node] = first
+
+    def representative(self, node: fx.Node) -> fx.Node:
+        """The first node that stands for the same value."""
+        return self._same.get(node, node)
+
+    def kind(self, node: fx.Node) -> str:
+        """How many results a node has."""
+        target, val = node.target, node.meta.get("val")
+        if isinstance(target, OpOverload):
+            return _returns(target)
+        known = self._opaque.get(target) if isinstance(target, OpaqueOp) else None
+        if known is not None:
+            return known.returns
+        if isinstance(val, (list, tuple)):
+            return MANY
+        if isinstance(val, dict):
+            raise OutputError("the results have names, which a .pt2 file cannot hold", hint=TEXT_HINT)
+        return ONE
+
+    def outputs(self, node: fx.Node, values: Values) -> list[dict[str, Any]]:
+        """The ``outputs`` of a node in the schema."""
+        kind = self.kind(node)
+        if kind in (NONE, ONE) and node in self._items:
+            raise OutputError("a getitem takes part of its only result", hint=TEXT_HINT)
+        if kind == NONE:
+            return []
+        if kind == ONE:
+            if "val" not in node.meta:
+                raise OutputError("its shape is not known", hint=TEXT_HINT)
+            return [{"as_none": True} if node.meta["val"] is None else values.register(node.name, node.meta["val"])]
+        val = node.meta.get("val")
+        if not isinstance(val, (list, tuple)):
+            raise OutputError("the shapes of its results are not known", hint=TEXT_HINT)
+        self._check_indices(node, len(val))
+        if kind == LIST:
+            return [{"as_tensors": [self._tensor(node, index, item, values) for index, item in enumerate(val)]}]
+        return [self._item(node, index, item, values) for index, item in enumerate(val)]
+
+    def _check_indices(self, node: fx.Node, count: int) -> None:
+        for index, item in self._items.get(node, {}).items():
+            if not 0 <= index < count:
+                raise OutputError(f"{item.name} takes result {index} of {count}", hint=TEXT_HINT)
+
+    def _item(self, node: fx.Node, index: int, val: Any, values: Values) -> dict[str, Any]:
+        if val is None:
+            return {"as_none": True}
+        user = self._items.get(node, {}).get(index)
+        if isinstance(val, (list, tuple)):
+            prefix = f"{node.name}_unused_{index}"
+            if user is None:
+                tensors = [_tensor_use(self._unused(f"{prefix}_{i}"), item, values) for i, item in enumerate(val)]
+            else:
+                self._check_indices(user, len(val))
+                tensors = [self._tensor(user, i, item, values) for i, item in enumerate(val)]
+            return {"as_tensors": tensors}
+        if kind_of_value(val) not in ("tensor", "int", "float"):
+            raise OutputError(f"its result {index} is of type {type(val).__name__}", hint=TEXT_HINT)
+        return values.register(self._name(node, index, user), val)
+
+    def _tensor(self, node: fx.Node, index: int, val: Any, values: Values) -> dict[str, Any]:
+        user = self._items.get(node, {}).get(index)
+        return _tensor_use(self._name(node, index, user), val, values)
+
+    def _name(self, node: fx.Node, index: int, user: fx.Node | None) -> str:
+        return self._unused(f"{node.name}_unused_{index}") if user is None else user.name
+
+    def _unused(self, name: str) -> str:
+        """A name for a result that nobody uses; not one that a node has."""
+        while name in self._names:
+            name += "_"
+        self._names.add(name)
+        return name
+
+
+def _tensor_use(name: str, val: Any, values: Values) -> dict[str, Any]:
+    if kind_of_value(val) != "tensor":
+        raise OutputError("one of its results in a list is not a tensor", hint=TEXT_HINT)
+    use: dict[str, Any] = values.register(name, val)["as_tensor"]
+    return use

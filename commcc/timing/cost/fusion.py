@@ -1,0 +1,241 @@
+"""Chains of pointwise ops, casts and reductions, as a compiler would fuse them: only their ends cost memory traffic.
+
+    x = mm(a, b); y = silu(x); z = mul(y, c); w = mm(z, d)
+    chain {y, z}: reads x and c, writes z; y never reaches memory
+
+Rules:
+
+1. A chain is a connected set of fusable nodes of one *level*. The level of a kernel or collective is the
+   largest number of kernels, collectives and order edges on any path to it. A fusable node, view or
+   constant has the level of the first node that needs it, so that what is cheap is made where it is
+   used; without readers its level is counted as for kernels.
+2. Views and constants between members belong to the chain.
+3. What several members read enters once, paid for by the first reader in graph order.
+4. A result leaves if something outside the chain reads it, through views or not, or if it is returned.
+5. A chain is one kernel, paid for by its first member. Members that move nothing cost nothing.
+6. Constants are made where they are needed: they cost nothing unless a kernel or the output reads them.
+7. A chain next to a matmul is not fused into it.
+
+No chain waits for something that waits for the chain. Let a(n) be the count that rule 1 makes for
+kernels, taken for every node. The level l(n) is at least a(n), and no larger than that of any reader
+(one less for an order edge); so levels never fall along an edge. They rise on every order edge, and on
+every edge out of a kernel k, since l(n) >= a(n) > a(k) = l(k). A cycle between chains and other nodes
+would hence be of one level, without kernels and order edges: only edges from a fusable node, view or
+constant to another one of the same level. If the first of the two is in a chain, both are in the same
+one, which is no edge between different things. So the cycle would be one of views outside all
+chains, which are nodes of the graph itself, and that has none. (Order edges out of nodes that nothing
+comes before are left out: those cannot be on a cycle.)
+
+Control edges (:mod:`commcc.graph.index.control`) are no order edges for rule 1 as long as the chains then wait for
+nothing that waits for them, which is checked; else they count, and split chains that could not be one kernel.
+
+Limits: real compilers also split chains that get too big, fuse reductions only where their shapes
+fit, fuse chains that merely read the same tensor, and recompute cheap values instead of keeping them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from commcc.graph.ops.kernels import Work
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from commcc.graph.index import GraphIndex
+    from commcc.timing.cost.traffic import Traffic
+
+#: Who reads a value: nobody, members of the chain with that number, or something else.
+_NOBODY, _OUTSIDE = -1, -2
+
+
+class Chains:
+    """The chains of one graph. ``of``: chain of every member, view and constant in one, by its first node."""
+
+    def __init__(self, index: GraphIndex, traffic: Traffic) -> None:
+        self._index, self._traffic = index, traffic
+        fusable = tuple(w is Work.FUSABLE and traffic.on_device(i) for i, w in enumerate(index.estimates.work))
+        self.constants = frozenset(i for i, fits in enumerate(fusable) if fits and traffic.is_constant(i))
+        self.member = tuple(fits and i not in self.constants for i, fits in enumerate(fusable))
+        self._passive = tuple(
+            i in self.constants or (w is Work.FREE and index.ops[i] != "output")
+            for i, w in enumerate(index.estimates.work)
+        )
+        self.levels, self.of = self._formed(_uncontrolled(index))
+        if index.control and _has_cycle(index, self.of):
+            self.levels, self.of = self._formed(index)
+        self._readers = [_NOBODY] * len(index)
+        self._kernel_reads = [False] * len(index)
+        for i in range(len(index) - 1, -1, -1):
+            self._readers[i], self._kernel_reads[i] = self._find_readers(i)
+
+    def _formed(self, index: GraphIndex) -> tuple[list[int], tuple[int, ...]]:
+        levels = _levels(index, self.member, self._passive)
+        return levels, _chains(index, self.member, self._passive, levels)
+
+    def _find_readers(self, node: int) -> tuple[int, bool]:
+        """Who reads the result, through views, and whether a kernel or the output does; later nodes are known."""
+        if node in self._index.output_slots:
+            return _OUTSIDE, True
+        readers, by_kernel = _NOBODY, False
+        for user in self._index.users[node]:
+            who, kernel = self._reader(user)
+            by_kernel = by_kernel or kernel
+            if who != _NOBODY:
+                readers = who if readers in (_NOBODY, who) else _OUTSIDE
+        return readers, by_kernel
+
+    def _reader(self, user: int) -> tuple[int, bool]:
+        if self.member[user]:
+            return self.of[user], False
+        if not self._passive[user]:
+            return _OUTSIDE, True
+        if user in self.constants or not self._traffic.results[user]:
+            return _NOBODY, False
+        return self._readers[user], self._kernel_reads[user]
+
+    def made_in_memory(self, constant: int) -> bool:
+        """Whether something reads a constant that a compiler cannot fuse it into."""
+        return self._kernel_reads[constant]
+
+    def leaving(self, node: int) -> int:
+        """Bytes of a member's results that are read outside its chain."""
+        inside = (_NOBODY, self.of[node])
+        results = self._traffic.results[node]
+        if self._readers[node] in inside:
+            return 0
+        if len(results) < 2 or node in self._index.output_slots:
+            return self._traffic.bytes[node]
+        buffers = self._index.estimates.buffers
+        taken = {
+            buffers[user]: self._traffic.bytes[user]
+            for user in self._index.users[node]
+            if self._readers[user] not in inside and self._index.estimates.work[user] is Work.FREE
+        }
+        return min(sum(taken.values()), self._traffic.bytes[node])
+
+    def traffic(self) -> dict[int, tuple[int, int, int]]:
+        """Bytes read, bytes written and kernels of every member and constant."""
+        found: dict[int, tuple[int, int, int]] = {}
+        started: set[int] = set()
+        left: dict[tuple[int, int], int] = {}
+        entered: set[tuple[int, int]] = set()
+        for i, member in enumerate(self.member):
+            if i in self.constants:
+                made = self.made_in_memory(i)
+                found[i] = (0, self._traffic.bytes[i] if made else 0, int(made))
+            elif member:
+                chain = self.of[i]
+                read = self._entering(i, left, entered)
+                found[i] = (read, self.leaving(i), int(chain not in started))
+                started.add(chain)
+        return found
+
+    def _entering(self, node: int, left: dict[tuple[int, int], int], entered: set[tuple[int, int]]) -> int:
+        """Bytes that a member reads and no earlier member of its chain has read.
+
+        left: bytes of each tensor that a chain has not read yet, so that different slices of it add up
+        to no more than the tensor. entered: views that a chain has read.
+        """
+        chain, total = self.of[node], 0
+        for source, size in self._traffic.reads(node):
+            producer = self._traffic.producer[source]
+            if producer in self.constants or (self.member[producer] and self.of[producer] == chain):
+                continue
+            if (chain, source) in entered:
+                continue
+            entered.add((chain, source))
+            origin = self._traffic.origin[source]
+            rest = left.setdefault((chain, origin), self._traffic.bytes[origin])
+            taken = min(size, rest)
+            left[(chain, origin)] = rest - taken
+            total += taken
+        return total
+
+
+def _uncontrolled(index: GraphIndex) -> GraphIndex:
+    """The index without the order that control edges add."""
+    if not index.control:
+        return index
+    edges = list(index.order_preds)
+    for node, after in index.control.items():
+        edges[node] = tuple(pred for pred in edges[node] if pred not in after)
+    return replace(index, order_preds=tuple(edges))
+
+
+def _has_cycle(index: GraphIndex, of: Sequence[int]) -> bool:
+    """Whether a chain, taken as one node, waits for something that waits for it."""
+    stands = [node if chain < 0 else chain for node, chain in enumerate(of)]
+    users: list[list[int]] = [[] for _ in stands]
+    missing = [0] * len(stands)
+    for node, into in enumerate(stands):
+        for pred in index.preds(node):
+            if stands[pred] != into:
+                users[stands[pred]].append(into)
+                missing[into] += 1
+    ready = [node for node, stand in enumerate(stands) if node == stand and not missing[node]]
+    done = 0
+    while ready:
+        done += 1
+        for user in users[ready.pop()]:
+            missing[user] -= 1
+            if not missing[user]:
+                ready.append(user)
+    return done < len(set(stands))
+
+
+def _levels(index: GraphIndex, member: Sequence[bool], passive: Sequence[bool]) -> list[int]:
+    """Level of every node, see the module's first rule."""
+    levels = _counts(index, member, passive)
+    before: list[int | None] = [None] * len(index)
+    for i in range(len(index) - 1, -1, -1):
+        if (member[i] or passive[i]) and index.data_preds[i]:
+            readers = [levels[user] for user in index.users[i] if index.ops[user] != "output"]
+            latest = before[i]
+            if readers:
+                levels[i] = min(readers) if latest is None else min(*readers, latest)
+        for p in index.order_preds[i]:
+            known = before[p]
+            before[p] = levels[i] - 1 if known is None else min(known, levels[i] - 1)
+    return levels
+
+
+def _counts(index: GraphIndex, member: Sequence[bool], passive: Sequence[bool]) -> list[int]:
+    """Largest number of kernels, collectives and order edges on a path to every node."""
+    levels = [0] * len(index)
+    after = [0] * len(index)
+    for i, preds in enumerate(index.data_preds):
+        level = 0
+        for p in preds:
+            level = max(level, after[p])
+        for p in index.order_preds[i]:
+            if index.data_preds[p] or index.order_preds[p]:
+                level = max(level, after[p], levels[p] + 1)
+        levels[i] = level
+        after[i] = level if member[i] or passive[i] else level + 1
+    return levels
+
+
+def _chains(
+    index: GraphIndex, member: Sequence[bool], passive: Sequence[bool], levels: Sequence[int]
+) -> tuple[int, ...]:
+    """Chain of every node, by the number of its first node; -1 for nodes in none."""
+    parent = list(range(len(index)))
+    inside = list(member)
+
+    def find(node: int) -> int:
+        while parent[node] != node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
+        return node
+
+    for i, preds in enumerate(index.data_preds):
+        if not member[i] and not passive[i]:
+            continue
+        for p in preds:
+            if inside[p] and levels[p] == levels[i]:
+                inside[i] = True
+                a, b = find(p), find(i)
+                parent[max(a, b)] = min(a, b)
+    return tuple(find(i) if inside[i] else -1 for i in range(len(index)))

@@ -1,0 +1,222 @@
+"""A cost model: sources of prices in order, settings, a name and a hash.
+
+    model = load_model("h100,table=coll.yaml")
+    model.name, model.hash                 # 'h100-sxm + table coll.yaml', '3f0c9a51d2e4'
+    model.price(index).ns
+
+The hash covers every figure of every source and all settings, and nothing else: two files with the
+same content give the same hash wherever they lie.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from commcc.base.terms import Kind
+from commcc.timing.cost.settings import parse
+from commcc.timing.cost.types import Costs, Operation, Price, Settings, Source, Transfer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from commcc.base.terms import Json
+    from commcc.graph.index import GraphIndex
+    from commcc.timing.cost.device import Device
+
+DEFAULT_MODEL = "h100"
+
+
+@dataclass(frozen=True)
+class DeviceSource:
+    """Prices by formula: roofline for compute, alpha-beta for collectives. It knows a price for everything."""
+
+    device: Device
+    settings: Settings
+
+    @property
+    def name(self) -> str:
+        return self.device.name
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """None: a device file that cannot be used whole is refused."""
+        return ()
+
+    def facts(self) -> Json:
+        """The device's figures, without titles and sources."""
+        figures: dict[str, Json] = json.loads(json.dumps(dataclasses.asdict(self.device), default=dict))
+        return {key: value for key, value in figures.items() if key not in ("title", "sources")}
+
+    def operation(self, operation: Operation) -> Price:
+        from commcc.timing.cost.roofline import operation_price
+
+        return operation_price(self.device, operation)
+
+    def transfer(self, transfer: Transfer) -> Price:
+        from commcc.timing.cost.alphabeta import transfer_price
+
+        return transfer_price(self.device.network, transfer, self.settings)
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """``sources`` are asked in turn; the last one, the device, always answers."""
+
+    name: str
+    sources: tuple[Source, ...]
+    device: Device
+    settings: Settings
+
+    @property
+    def hash(self) -> str:
+        """Twelve hex digits of the SHA-256 of all figures and settings."""
+        content = {"sources": [source.facts() for source in self.sources], "settings": self.settings.to_json()}
+        text = json.dumps(content, sort_keys=True, default=dict)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def launch_ns(self) -> int:
+        """What launching a collective takes of the compute stream."""
+        us = self.settings.launch_us
+        return round(1000 * (self.device.launch_us if us is None else us))
+
+    def operation(self, operation: Operation) -> Price:
+        """Time on the compute stream."""
+        return self._ask_operation(operation)[1]
+
+    def transfer(self, transfer: Transfer) -> Price:
+        """Time on the group's stream."""
+        return self._ask_transfer(transfer)[1]
+
+    def _ask_operation(self, operation: Operation) -> tuple[int, Price]:
+        for position, source in enumerate(self.sources):
+            price = source.operation(operation)
+            if price is not None:
+                return position, price
+        raise AssertionError("a device prices everything")
+
+    def _ask_transfer(self, transfer: Transfer) -> tuple[int, Price]:
+        for position, source in enumerate(self.sources):
+            price = source.transfer(transfer)
+            if price is not None:
+                return position, price
+        raise AssertionError("a device prices everything")
+
+    def price(self, index: GraphIndex) -> Costs:
+        """Prices of every node of a graph."""
+        from commcc.timing.cost.operations import free_calls, operations
+        from commcc.timing.cost.topology import lanes
+
+        count = len(index)
+        ns, priced_by = [0] * count, [-1] * count
+        notes: Counter[str] = Counter()
+        seen: dict[Operation | Transfer, tuple[int, Price]] = {}
+        free_ns = round(1000 * self.settings.free_us)
+        for node in free_calls(index) if free_ns else ():
+            priced_by[node], ns[node] = len(self.sources) - 1, free_ns
+        how: dict[int, str] = {}
+        latency: dict[int, int] = {}
+        for node, operation in operations(index, fused=self.settings.fused).items():
+            found = seen.get(operation) or seen.setdefault(operation, self._ask_operation(operation))
+            priced_by[node], ns[node] = found[0], found[1].ns
+            notes.update([found[1].note] if found[1].note else [])
+        for node in index.launches:
+            transfer, assumed = self.transfer_of(index, node)
+            found = seen.get(transfer) or seen.setdefault(transfer, self._ask_transfer(transfer))
+            priced_by[node], ns[node] = found[0], found[1].ns
+            how[node], latency[node] = found[1].how, found[1].latency_ns
+            notes.update(filter(None, (found[1].note, assumed)))
+        return Costs(
+            model=self.name,
+            hash=self.hash,
+            sources=tuple(source.name for source in self.sources),
+            ns=tuple(ns),
+            priced_by=tuple(priced_by),
+            how=how,
+            latency_ns=latency,
+            launch_ns=self.launch_ns,
+            slowdown_permille=round(1000 * self.settings.slowdown),
+            lanes=lanes(index.groups, self.ranks_per_node, self.settings.share_link),
+            warnings=tuple(text for source in self.sources for text in source.warnings) + _summary(notes),
+        )
+
+    @property
+    def ranks_per_node(self) -> int:
+        return self.settings.ranks_per_node or self.device.network.ranks_per_node
+
+    def transfer_of(self, index: GraphIndex, launch: int) -> tuple[Transfer, str | None]:
+        """The collective at ``launch``, and what had to be assumed about it."""
+        facts = index.launches[launch]
+        entry = index.groups.get(facts.group)
+        sent = sum(t.bytes for t in (index.tensors[i] for i in facts.inputs) if t is not None)
+        result = index.tensors[launch]
+        parts = index.estimates.parts.get(launch, ())
+        got = result.bytes if result is not None else sum(t.bytes for t in parts if t is not None)
+        size = facts.group_size or (entry.size if entry is not None else None)
+        first = index.tensors[facts.inputs[0]] if facts.inputs else None
+        transfer = Transfer(
+            kind=facts.kind,
+            group=facts.group,
+            size=size or self._size_by_bytes(facts.kind, sent, got),
+            input_bytes=sent,
+            output_bytes=got or sent,
+            dtype=first.dtype if first is not None else "unknown",
+            ranks=entry.ranks if entry is not None else None,
+            uneven=facts.kind is Kind.ALL_TO_ALL and bool(facts.splits),
+            description=entry.description if entry is not None else "",
+        )
+        if not sent and not got:
+            return transfer, "a collective's size is known only at run time and counts as 0 bytes; give --hint"
+        return transfer, None if size else f"group '{facts.group}' has no size: {transfer.size} ranks are assumed"
+
+    def _size_by_bytes(self, kind: Kind, sent: int, got: int) -> int:
+        """Ranks of a group that nothing tells: what the shapes say, else one node."""
+        small, large = sorted((sent, got))
+        if kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER) and small and large // small > 1:
+            return large // small
+        return self.ranks_per_node
+
+
+def _summary(notes: Mapping[str, int]) -> tuple[str, ...]:
+    """Every distinct note once, with how often it was said."""
+    return tuple(f"{text} ({count:,} times)" if count > 1 else text for text, count in sorted(notes.items()))
+
+
+def load_model(text: str = DEFAULT_MODEL) -> CostModel:
+    """The model that a cost text describes; see :mod:`commcc.timing.cost.settings`.
+
+    Raises OptionError for a wrong text and InputError, with file and line, for a wrong file.
+    """
+    from commcc.timing.cost.devices import load_device
+
+    chosen = parse(text)
+    device = load_device(chosen.device)
+    settings = chosen.settings
+    if settings.ranks_per_node is not None:
+        device = replace(device, network=replace(device.network, ranks_per_node=settings.ranks_per_node))
+    measured: list[Source] = []
+    if chosen.profiles:
+        from commcc.timing.cost.profiles import load_profile
+
+        measured.append(load_profile(chosen.profiles))
+    if chosen.tables:
+        from commcc.timing.cost.tables import load_table
+
+        ranks = device.network.ranks_per_node
+        tables = [load_table(path, ranks_per_node=ranks, skew=settings.skew) for path in chosen.tables]
+        measured += reversed(tables)
+    sources: tuple[Source, ...] = (*measured, DeviceSource(device, settings))
+    return CostModel(_name(sources, settings), sources, device, settings)
+
+
+def _name(sources: tuple[Source, ...], settings: Settings) -> str:
+    """Sources from the general to the specific, then the settings that are not as usual."""
+    usual = Settings().to_json()
+    changed = [f"{key}={value}" for key, value in settings.to_json().items() if value != usual.get(key)]
+    names = " + ".join(source.name for source in reversed(sources))
+    return f"{names} ({', '.join(changed)})" if changed else names

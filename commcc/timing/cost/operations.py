@@ -1,0 +1,71 @@
+"""The operations of a graph, as cost sources are asked about them.
+
+    ops = operations(index, fused=True)
+    ops[i].flops, ops[i].read_bytes, ops[i].written_bytes, ops[i].kernels
+
+Every node has one that is not a collective launch and not free (:class:`commcc.graph.ops.kernels.Work`). With
+``fused`` pointwise ops, casts and reductions pay for what enters and leaves a chain of them
+(:mod:`commcc.timing.cost.fusion`), otherwise each for all that it reads and writes (:mod:`commcc.timing.cost.traffic`).
+Takes time linear in the size of the graph.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commcc.graph.ops.kernels import Work
+from commcc.timing.cost.fusion import Chains
+from commcc.timing.cost.traffic import Traffic, on_host
+from commcc.timing.cost.types import Operation
+
+if TYPE_CHECKING:
+    from commcc.graph.index import GraphIndex
+
+
+def operations(index: GraphIndex, *, fused: bool) -> dict[int, Operation]:
+    """Operation of every node that runs something on the compute stream, by node number."""
+    traffic = Traffic(index)
+    in_chains = Chains(index, traffic).traffic() if fused else {}
+    return {
+        i: _operation(index, traffic, i, in_chains.get(i))
+        for i, work in enumerate(index.estimates.work)
+        if work is not Work.FREE and i not in index.launches
+    }
+
+
+_NO_CALLS = ("placeholder", "get_attr", "output")
+
+
+def free_calls(index: GraphIndex) -> list[int]:
+    """Calls that move no data and wait for nothing: views, and what takes tuples apart."""
+    return [
+        i
+        for i, work in enumerate(index.estimates.work)
+        if work is Work.FREE and index.ops[i] not in _NO_CALLS and i not in index.launches and i not in index.wait_of
+    ]
+
+
+def _operation(index: GraphIndex, traffic: Traffic, node: int, fused: tuple[int, int, int] | None) -> Operation:
+    hosted = traffic.hosted(node)
+    read, written, kernels = fused or ((0, 0, 0) if hosted else _alone(index, traffic, node))
+    return Operation(
+        op=index.ops[node],
+        inputs=traffic.inputs(node),
+        outputs=traffic.results[node],
+        flops=index.estimates.flops.get(node),
+        compute=index.compute[node],
+        read_bytes=read,
+        written_bytes=written,
+        kernels=kernels,
+        host_sync=not hosted and node in index.host_syncs and not index.host_copies.get(node, False),
+        host_bytes=0 if hosted or fused else traffic.crossing(node),
+    )
+
+
+def _alone(index: GraphIndex, traffic: Traffic, node: int) -> tuple[int, int, int]:
+    """Bytes read, bytes written and kernels of a node that is not fused; a copy to or from the host has none."""
+    inputs, outputs = traffic.inputs(node), traffic.results[node]
+    only_copies = all(map(on_host, inputs)) or all(map(on_host, outputs))
+    if traffic.crossing(node) and only_copies:
+        return 0, 0, 0
+    return sum(size for _, size in traffic.reads(node)), traffic.writes(node), 1

@@ -1,0 +1,164 @@
+"""Bytes that every node of a graph reads and writes when each op runs as kernels of its own.
+
+    traffic = Traffic(index)
+    traffic.reads(i)               # [(3, 8192), (7, 16384)]: node that is read, bytes
+    traffic.writes(i)              # 8192
+
+Rules, where the tensors' bytes alone would be wrong:
+
+1. an expanded view has no more bytes than what it was expanded from;
+2. a lookup (``embedding``, ``index``, ``gather``) reads of its table what it writes, not all of it;
+3. ``full_like`` and the like look at a shape and read nothing; ``copy_`` and ``_out`` ops do not read
+   what they overwrite; an in-place scatter touches what it is given, not the whole target;
+4. beside a device, tensors in host memory cost the device nothing; what crosses is counted apart.
+
+Limits: a mask that selects nothing counts like one that selects all; sizes without a number count 0.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from commcc.graph.ops.kernels import Work
+
+if TYPE_CHECKING:
+    from commcc.graph.index import GraphIndex, Tensor
+
+_LOOKUPS = frozenset(
+    f"aten.{name}"
+    for name in ("embedding", "index", "_unsafe_index", "index_select", "gather", "take", "take_along_dim")
+)
+_IN_PLACE_SCATTERS = frozenset(
+    f"aten.{name}"
+    for name in ("index_put_", "_index_put_impl_", "index_add_", "index_copy_", "scatter_", "scatter_add_")
+)
+#: Ops that make values out of nothing; they read no tensor, even where one is named for its shape.
+_CONSTANTS = frozenset(
+    {
+        *(f"aten.{name}" for name in ("full", "full_like", "zeros", "zeros_like", "ones", "ones_like", "new_zeros")),
+        *(f"aten.{name}" for name in ("new_ones", "new_full", "scalar_tensor", "arange", "eye", "linspace")),
+        "prims.iota",
+    }
+)
+_OVERWRITES = frozenset(
+    f"aten.{name}"
+    for name in ("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_")
+) | {"aten._foreach_copy_", "aten._foreach_zero_"}
+#: Libraries whose ops write without reading unless their name ends in ``_``.
+_KNOWN = ("aten.", "prims.", "fsdp.", "inductor.")
+
+
+class Traffic:
+    """Reads and writes of the nodes of one index; every answer takes time linear in the node's arguments."""
+
+    def __init__(self, index: GraphIndex) -> None:
+        self._index = index
+        self.results = tuple(_results(index, i) for i in range(len(index)))
+        self.producer = list(range(len(index)))
+        self.origin = list(range(len(index)))
+        self.bytes = [sum(tensor.bytes for tensor in held) for held in self.results]
+        self._look_through_views()
+
+    @cached_property
+    def beside_device(self) -> bool:
+        """Whether the graph runs on a device, so that the CPU is only its host."""
+        return any(not on_host(tensor) for held in self.results for tensor in held)
+
+    def _look_through_views(self) -> None:
+        """producer: the node that made the data of a node. origin: the same, but one element of a tuple
+        result stands for itself. bytes: those that are really there.
+        """
+        work = self._index.estimates.work
+        for i, preds in enumerate(self._index.data_preds):
+            source = self._viewed(i, preds) if work[i] is Work.FREE and self.results[i] else None
+            if source is not None:
+                self.producer[i] = self.producer[source]
+                element = len(self.results[source]) > 1 and self.producer[source] == source
+                self.origin[i] = i if element else self.origin[source]
+                self.bytes[i] = min(self.bytes[i], self.bytes[source])
+
+    def _viewed(self, node: int, preds: tuple[int, ...]) -> int | None:
+        """The argument that a free node is a view of."""
+        buffers = self._index.estimates.buffers
+        mine = buffers[node]
+        return next((p for p in preds if mine and self.results[p] and mine[0] in buffers[p]), None)
+
+    def is_constant(self, node: int) -> bool:
+        """Whether the node makes values that a compiler would not load from memory."""
+        return self._index.ops[node] in _CONSTANTS
+
+    def inputs(self, node: int) -> tuple[Tensor, ...]:
+        """Tensors among the arguments, in their order."""
+        return tuple(tensor for p in self._index.data_preds[node] for tensor in self.results[p])
+
+    def hosted(self, node: int) -> bool:
+        """Whether all the tensors of the node are in host memory beside a device."""
+        if not self.beside_device:
+            return False
+        seen = (*self.inputs(node), *self.results[node])
+        return bool(seen) and all(map(on_host, seen))
+
+    def on_device(self, node: int) -> bool:
+        """Whether the node runs on the device and hands nothing to or from the host."""
+        return node not in self._index.host_syncs and not self.hosted(node) and not self.crossing(node)
+
+    def crossing(self, node: int) -> int:
+        """Bytes between host and device; a single number goes along with the launch and counts nothing."""
+        if not self.beside_device:
+            return 0
+        inputs, outputs = self.inputs(node), self.results[node]
+        sent = sum(t.bytes for t in inputs if on_host(t) and t.numel != 1)
+        if not outputs and node in self._index.host_syncs:
+            return sum(t.bytes for t in inputs if not on_host(t))
+        return sent + sum(t.bytes for t in outputs if on_host(t))
+
+    def reads(self, node: int) -> list[tuple[int, int]]:
+        """Arguments that are read, with the bytes that are read of each."""
+        index, op = self._index, self._index.ops[node]
+        if op in _CONSTANTS:
+            return []
+        found = [(p, self.bytes[p]) for p in index.data_preds[node] if self.results[p]]
+        written = index.writes.get(node, ())
+        if written:
+            found = self._read_in_place(op, written, found)
+        elif op in _LOOKUPS and found:
+            table, size = found[0]
+            found[0] = (table, min(size, self.bytes[node]))
+        return found
+
+    def _read_in_place(self, op: str, written: tuple[int, ...], found: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        if op in _IN_PLACE_SCATTERS:
+            given = self._given(written, found)
+            return [(p, min(size, given) if p in written else size) for p, size in found]
+        if op in _OVERWRITES or (op.startswith(_KNOWN) and not op.endswith("_")):
+            return [(p, size) for p, size in found if p not in written]
+        return found
+
+    def _given(self, written: tuple[int, ...], found: list[tuple[int, int]]) -> int:
+        """Bytes of what a scatter puts into its target: its last other argument."""
+        return next((size for p, size in reversed(found) if p not in written), 0)
+
+    def writes(self, node: int) -> int:
+        """Bytes of the results and of the buffers written in place, each buffer once."""
+        index, buffers = self._index, self._index.estimates.buffers
+        written = index.writes.get(node, ())
+        if not written:
+            return self.bytes[node]
+        if index.ops[node] in _IN_PLACE_SCATTERS:
+            found = [(p, self.bytes[p]) for p in index.data_preds[node] if self.results[p]]
+            return min(self._given(written, found), sum(self.bytes[w] for w in written))
+        own = set(buffers[node]) if self.results[node] else set()
+        return self.bytes[node] + sum(self.bytes[w] for w in written if own.isdisjoint(buffers[w]))
+
+
+def on_host(tensor: Tensor) -> bool:
+    return tensor.device.startswith("cpu")
+
+
+def _results(index: GraphIndex, node: int) -> tuple[Tensor, ...]:
+    one = index.tensors[node]
+    if one is not None:
+        return (one,)
+    parts = index.estimates.parts.get(node)
+    return tuple(part for part in parts if part is not None) if parts else ()

@@ -1,0 +1,198 @@
+"""Lower bounds on the step time of every legal order of a graph.
+
+    bound = lower_bound(index, costs)
+    bound.ns, bound.name, bound.parts       # 41_250_000, 'compute stream, heads and tails', {...}
+
+The compute stream and every lane are machines that do one thing at a time, whatever the order. Each
+event has a **head** (nothing can start it earlier) and a **tail** (that much must still follow its
+end), see :mod:`commcc.timing.simulate.heads`.
+
+compute, busiest lane
+    A machine's work has to fit into the step.
+critical path
+    The longest path of durations through data and order edges.
+heads and tails
+    Jackson's preemptive schedule: on one machine, with jobs released at their heads, always run the
+    released job with the longest tail, and interrupt it for one with a longer tail. The largest of
+    (completion + tail) is the least possible for one machine (Jackson 1955; Carlier 1982: equal to
+    the maximum over all sets of jobs of least head + sum + least tail). It contains the simple
+    bounds for that machine, and communication that must come before the first compute that needs it
+    or after the last that feeds it.
+
+Such heads also contain the bound by **serial collectives**. Take collectives Y, any two of which are
+ordered by dependences or share a lane, and compute X that is ordered with each of them. No two of
+these ever run at the same time, so their durations add up to at most the step. For x in X let D(x) be
+those of Y before x. If y is in D(x) and not in D(x'), then x' is before y and y before x, so all of
+D(x') is before x and in D(x). So the D(x) are nested, and cut Y and X into blocks Y1, X1, Y2, X2, ...
+with all of one block before all of the next. Inside a Yi link any two that are not ordered: what
+hangs together shares one lane, and of two such groups all of one is before all of the other, so a
+block is a row of groups, each on one lane. Whatever comes after all of a group has it among its
+ancestors on that lane, and a head of at least the group's least head and its sum; a collective that
+comes after all of Xi has it among its ancestors on the compute stream, and likewise. So from block to
+block heads grow by all durations, and the last block ends after the whole sum.
+
+Nor does it help to match durations: the least that collectives Y cannot hide behind compute, where
+each bit of compute can hide those it is not ordered with, is a transport problem, and by duality of
+linear programs its value is the sum above for a part of Y and the compute ordered with that part.
+
+Slow-down of compute and sharing of links only make steps longer; launches count with what they take
+of the compute stream. Limits: jobs may be interrupted here, which one long kernel cannot be; two
+machines are only ever added up through heads and tails; valid for the graph as it stands, not for one
+with merged collectives.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from commcc.timing.simulate.events import STREAM, Events
+from commcc.timing.simulate.heads import heads
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from commcc.graph.index import GraphIndex
+    from commcc.timing.cost.types import Costs
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The largest of several lower bounds, in ns; parts: each of them by name."""
+
+    ns: int
+    name: str
+    parts: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """Durations on the two sides of every node, by node number.
+
+    compute: on the compute stream; waits take none of it. transfer: on a lane, 0 but for launches.
+    """
+
+    compute: tuple[int, ...]
+    transfer: tuple[int, ...]
+
+    @staticmethod
+    def of(index: GraphIndex, costs: Costs) -> Jobs:
+        launches = index.launches
+        waits = index.wait_of
+        compute = tuple(costs.launch_ns if i in launches else 0 if i in waits else ns for i, ns in enumerate(costs.ns))
+        return Jobs(compute, tuple(ns if i in launches else 0 for i, ns in enumerate(costs.ns)))
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Longest paths of durations, by node number.
+
+    head: before the node. tail: after its part on the compute stream, its own transfer included.
+    landed: after its transfer; 0 but for launches.
+    """
+
+    head: list[int]
+    tail: list[int]
+    landed: list[int]
+
+
+def lower_bound(index: GraphIndex, costs: Costs, load: Mapping[int, int] | None = None) -> Bound:
+    """No legal order of the graph has a shorter step under these costs.
+
+    load: for launches the ns that they keep their lane busy for, where that is less than they take: a
+    collective that is merged takes no less time than alone, but shares what it costs its lane.
+    """
+    events = Events.of(index, costs, load)
+    after = heads(events.mirrored())
+    jobs: list[list[tuple[int, int, int]]] = [[] for _ in range(events.machines)]
+    for machine, job in zip(events.machine, zip(heads(events), events.load, after, strict=True), strict=True):
+        if job[1]:
+            jobs[machine].append(job)
+    lanes = jobs[STREAM + 1 :]
+    parts = {
+        "compute": sum(ns for _, ns, _ in jobs[STREAM]),
+        "busiest lane": max((sum(ns for _, ns, _ in lane) for lane in lanes), default=0),
+        "critical path": critical_path(index, Jobs.of(index, costs)),
+        "compute stream, heads and tails": jackson(jobs[STREAM]),
+        "lanes, heads and tails": max(map(jackson, lanes), default=0),
+    }
+    name = max(parts, key=lambda key: parts[key])
+    return Bound(parts[name], name, parts)
+
+
+def path_bound(index: GraphIndex, costs: Costs, jobs: Jobs, reach: Reach) -> int:
+    """A lower bound from longest paths alone, in ns: no more than :func:`lower_bound`, in a fraction of its time."""
+    machines: dict[str | None, list[tuple[int, int, int]]] = {None: []}
+    for node, ns in enumerate(jobs.compute):
+        if ns:
+            machines[None].append(
+                (reach.head[node], ns, max(reach.tail[node], jobs.transfer[node] + reach.landed[node]))
+            )
+    for node, launch in index.launches.items():
+        lane = costs.lanes.get(launch.group, launch.group)
+        ready = reach.head[node] + jobs.compute[node]
+        machines.setdefault(lane, []).append((ready, jobs.transfer[node], reach.landed[node]))
+    return max(map(jackson, machines.values()))
+
+
+def critical_path(index: GraphIndex, jobs: Jobs) -> int:
+    """The longest path of durations."""
+    reach = longest_paths(index, jobs)
+    return max((h + c + t for h, c, t in zip(reach.head, jobs.compute, reach.tail, strict=True)), default=0)
+
+
+def longest_paths(index: GraphIndex, jobs: Jobs) -> Reach:
+    """Heads and tails of all nodes.
+
+    What waits for a collective follows its transfer; anything else that must come after a launch
+    (by an order edge) follows the launch alone. A synchronous collective holds everything.
+    """
+    count = len(index)
+    head, tail, landed = [0] * count, [0] * count, [0] * count
+    transfer = jobs.transfer
+    preds = [index.preds(node) for node in range(count)]
+    for wait, launch in index.wait_of.items():
+        if launch not in preds[wait]:  # a wait for a view of the result
+            preds[wait] = (*preds[wait], launch)
+    holds = {i: frozenset(launch.waits) if launch.asynchronous else None for i, launch in index.launches.items()}
+    for node in range(count):
+        for p in preds[node]:
+            ready = head[p] + jobs.compute[p]
+            if p in holds and _held(holds[p], node):
+                ready += transfer[p]
+            head[node] = max(head[node], ready)
+    for node in range(count - 1, -1, -1):
+        tail[node] = max(tail[node], transfer[node] + landed[node])
+        whole = jobs.compute[node] + tail[node]
+        for p in preds[node]:
+            side = landed if p in holds and _held(holds[p], node) else tail
+            side[p] = max(side[p], whole)
+    return Reach(head, tail, landed)
+
+
+def _held(waits: frozenset[int] | None, node: int) -> bool:
+    return waits is None or node in waits
+
+
+def jackson(jobs: Sequence[tuple[int, int, int]]) -> int:
+    """Jackson's preemptive schedule of (head, duration, tail) jobs on one machine: its largest end with tail."""
+    pending = sorted(jobs)
+    waiting: list[tuple[int, int]] = []  # (-tail, what is left)
+    now = worst = position = 0
+    while position < len(pending) or waiting:
+        if not waiting:
+            now = max(now, pending[position][0])
+        while position < len(pending) and pending[position][0] <= now:
+            _, duration, tail = pending[position]
+            heapq.heappush(waiting, (-tail, duration))
+            position += 1
+        tail, left = heapq.heappop(waiting)
+        until = pending[position][0] if position < len(pending) else now + left
+        run = min(left, until - now)
+        now += run
+        if run < left:
+            heapq.heappush(waiting, (tail, left - run))
+        else:
+            worst = max(worst, now - tail)
+    return worst

@@ -1,0 +1,177 @@
+"""The simulator: one pass over the order, integers only.
+
+Everything that does not depend on the order is prepared once, so that a pass can try many orders::
+
+    simulator = Simulator(index, costs)
+    timelines = [simulator.run(order) for order in orders]
+
+Slow-down: while any lane is busy, compute makes 1000 ns of progress in ``slowdown_permille`` ns. A
+lane that has a launch in it stays busy until its last one ends, so the stretch during which compute
+is slow is known when it begins, and no events need to be merged.
+
+Limits: launches of a group start in the order in which the compute stream reaches them, as on a
+NCCL stream; host-side launch queues and the time to allocate memory are not modelled.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commcc.timing.simulate.timeline import Span, Timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from commcc.graph.index import GraphIndex, Launch
+    from commcc.timing.cost.types import Costs
+
+
+class Simulator:
+    """Simulates orders of one graph under one set of costs."""
+
+    def __init__(self, index: GraphIndex, costs: Costs) -> None:
+        self._ns = list(costs.ns)
+        self._launch_ns = costs.launch_ns
+        self._permille = costs.slowdown_permille
+        self._lane = {i: costs.lanes.get(launch.group, launch.group) for i, launch in index.launches.items()}
+        self._asynchronous = {i: launch.asynchronous for i, launch in index.launches.items()}
+        self._waits_for = dict(index.wait_of)
+        self._bytes = {i: in_flight_bytes(index, i, launch) for i, launch in index.launches.items()}
+        self._last_wait_count = {i: len(launch.waits) for i, launch in index.launches.items()}
+
+    def run(self, order: Sequence[int] | None = None) -> Timeline:
+        """Simulate ``order`` (all node numbers, a legal order; graph order by default)."""
+        return _Run(self, range(len(self._ns)) if order is None else order).timeline()
+
+
+class _Run:
+    """State of one simulation: the clock of the compute stream, and when each lane is free."""
+
+    def __init__(self, simulator: Simulator, order: Sequence[int]) -> None:
+        self.simulator = simulator
+        self.order = order
+        self.now = 0
+        self.busy_until = 0
+        self.lane_free: dict[str, int] = {}
+        self.lane_spans: dict[str, list[int]] = {}
+        self.place: dict[int, int] = {}
+        self.spans: dict[int, Span] = {}
+        self.exposed: dict[int, int] = {}
+        self.stalls: dict[int, int] = {}
+        self.launch_ns = self.compute_ns = self.slowed_ns = 0
+
+    def timeline(self) -> Timeline:
+        s = self.simulator
+        count = len(s._ns)
+        start, end = [0] * count, [0] * count
+        in_flight: list[int] = []
+        flying = 0
+        unwaited = dict(s._last_wait_count)
+        for node in self.order:
+            start[node] = self.now
+            if node in s._lane:
+                flying += self._launch(node)
+            elif node in s._waits_for:
+                launch = s._waits_for[node]
+                self._stall(node, launch)
+                unwaited[launch] -= 1
+                flying -= 0 if unwaited[launch] else s._bytes[launch]
+            elif s._ns[node]:
+                self._compute(s._ns[node])
+            end[node] = self.now
+            in_flight.append(flying)
+        self._drain()
+        return Timeline(
+            order=tuple(self.order),
+            start=tuple(start),
+            end=tuple(end),
+            spans=self.spans,
+            exposed=self.exposed,
+            stalls=self.stalls,
+            step_ns=self.now,
+            compute_ns=self.compute_ns,
+            launch_ns=self.launch_ns,
+            slowed_ns=self.slowed_ns,
+            in_flight=tuple(in_flight),
+        )
+
+    def _compute(self, ns: int) -> None:
+        """Advance by ``ns`` of work, slower as long as a lane is busy."""
+        self.compute_ns += ns
+        added = ns
+        permille = self.simulator._permille
+        if permille > 1000 and self.busy_until > self.now:
+            busy = self.busy_until - self.now
+            done = busy * 1000 // permille  # work that fits while lanes are busy
+            added = -(-ns * permille // 1000) if ns <= done else busy + ns - done
+        self.slowed_ns += added - ns
+        self.now += added
+
+    def _launch(self, node: int) -> int:
+        """Queue a collective; returns the bytes that are in flight until it is waited for."""
+        s = self.simulator
+        self.now += s._launch_ns
+        self.launch_ns += s._launch_ns
+        lane = s._lane[node]
+        start = max(self.now, self.lane_free.get(lane, 0))
+        finish = start + s._ns[node]
+        self.lane_free[lane] = finish
+        queue = self.lane_spans.setdefault(lane, [])
+        self.place[node] = len(queue)
+        queue.append(node)
+        self.spans[node] = Span(lane, self.now, start, finish)
+        self.busy_until = max(self.busy_until, finish)
+        if not s._asynchronous[node]:
+            self._stall(node, node)
+            return 0
+        return s._bytes[node]
+
+    def _stall(self, node: int, launch: int) -> None:
+        span = self.spans.get(launch)
+        if span is None or span.end <= self.now:
+            return
+        self.stalls[node] = span.end - self.now
+        self._charge(span, launch)
+        self.now = span.end
+
+    def _charge(self, span: Span, launch: int) -> None:
+        """Charge the stretch from now to the span's end to the collectives that ran in its lane then.
+
+        The lane worked without a pause from now on: what was queued ahead ran first.
+        """
+        queue = self.lane_spans[span.lane]
+        position = self.place[launch]
+        while position >= 0:
+            ran = self.spans[queue[position]]
+            if ran.end <= self.now:
+                break
+            part = ran.end - max(ran.start, self.now)
+            if part:
+                self.exposed[queue[position]] = self.exposed.get(queue[position], 0) + part
+            position -= 1
+
+    def _drain(self) -> None:
+        """What still runs when the compute stream has finished makes the step longer.
+
+        Every bit of that tail is charged to the collective that ends last among those running in it.
+        A lane never pauses in the tail, so the stretches before each one's start are covered too.
+        """
+        running = sorted((span.end, node) for node, span in self.spans.items() if span.end > self.now)
+        finish = running[-1][0] if running else self.now
+        step = finish
+        while finish > self.now:
+            node = running.pop()[1]
+            begin = max(self.now, self.spans[node].start)
+            if begin < finish:
+                self.exposed[node] = self.exposed.get(node, 0) + finish - begin
+                finish = begin
+        self.now = step
+
+
+def in_flight_bytes(index: GraphIndex, node: int, launch: Launch) -> int:
+    """Bytes that a collective holds while it is in flight: the larger of its input and its result."""
+    sent = sum(t.bytes for t in (index.tensors[i] for i in launch.inputs) if t is not None)
+    result = index.tensors[node]
+    parts = index.estimates.parts.get(node, ())
+    got = result.bytes if result is not None else sum(t.bytes for t in parts if t is not None)
+    return max(sent, got)
