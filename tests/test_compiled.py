@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 KERNEL = """
-from commcc.schedule.jit import cold, compiled, kernel
+from commcc.base.jit import cold, compiled, kernel
 import numpy as np
 
 @compiled

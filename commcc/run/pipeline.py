@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 
 from commcc.base.errors import FindingError, InputError, InternalError, OptionError
 from commcc.base.gc_pause import no_collection
+from commcc.base.jit import cold
 from commcc.graph.index import build_index
 from commcc.passes.options import to_text
 from commcc.run import provenance
-from commcc.schedule.jit import cold
 from commcc.timing.snapshot import Snapshot
 
 if TYPE_CHECKING:

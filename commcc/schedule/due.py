@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commcc.schedule.jit import compiled
+from commcc.base.jit import compiled
 
 if TYPE_CHECKING:
     from commcc.schedule.arrays import Graph

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from commcc.base.jit import compiled, kernel
 from commcc.schedule.heaps import Heaps, heaps, pop, push
-from commcc.schedule.jit import compiled, kernel
 from commcc.schedule.live import live_bytes
 
 if TYPE_CHECKING:

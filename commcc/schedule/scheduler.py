@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commcc.base.jit import compiled, kernel
 from commcc.schedule.heaps import pop, push, put_back, refuse
-from commcc.schedule.jit import compiled, kernel
 from commcc.schedule.steps import begin, crowds, make_room, may, run
 from commcc.schedule.walk import AWAITED, CLOSED, DUE, ENDING, EXPIRING, FIRST, LATEST, REFUSED, Walk, walk_along
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commcc.base.jit import compiled
 from commcc.schedule.due import NEVER, due, needs, windows
 from commcc.schedule.heaps import pop, push
-from commcc.schedule.jit import compiled
 from commcc.schedule.live import begin_curve, hoist, ran
 from commcc.schedule.walk import AWAITED, CLOSED, DUE, ENDING, EXPIRING, FIRST, LATEST, Walk
 
