@@ -35,6 +35,7 @@ check: $(READY) ## what CI checks: ruff, mypy, layers, generated docs
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_layers.py
+	$(BIN)/python tools/house_figures.py --check
 	$(BIN)/python tools/cli_docs.py --check docs/cli.md
 	$(BIN)/python tools/lint_docs.py --check docs/lint.md
 
