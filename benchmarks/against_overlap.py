@@ -79,6 +79,7 @@ def commcc_side(program: Any, model: Any, text: str, *, check: bool) -> Side:
     from commcc.base.gc_pause import no_collection
     from commcc.graph.collectives import identify
     from commcc.graph.index import build_index
+    from commcc.passes.base import PlanContext
     from commcc.passes.options import parse_pipeline
     from commcc.verify import verify
 
@@ -89,7 +90,7 @@ def commcc_side(program: Any, model: Any, text: str, *, check: bool) -> Side:
             start = time.process_time()
             index = build_index(program)
             with no_collection():  # as the pipeline does
-                plan = made.plan(index, identify(index), model)
+                plan = made.plan(PlanContext(program, index, identify(index), model))
             after = apply_plan(program, index, plan) if plan.changes else program
             seconds += time.process_time() - start
             program = after

@@ -50,10 +50,11 @@ def ours(program: Any) -> Any:
     from commcc.apply import apply_plan
     from commcc.graph.collectives import identify
     from commcc.graph.index import build_index
+    from commcc.passes.base import PlanContext
     from commcc.passes.bucket import Bucket
 
     index = build_index(program)
-    return apply_plan(program, index, Bucket().plan(index, identify(index))).graph
+    return apply_plan(program, index, Bucket().plan(PlanContext(program, index, identify(index)))).graph
 
 
 def peer_all_gather(module: Any) -> Any:

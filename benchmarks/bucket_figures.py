@@ -31,6 +31,7 @@ def measure_file(path: Path, repeat: int, passes: str) -> dict[str, Any]:
     from commcc.graph.collectives import identify
     from commcc.graph.index import build_index
     from commcc.graph.metrics import measure
+    from commcc.passes.base import PlanContext
     from commcc.passes.options import parse_pipeline
     from commcc.serialization import load, save
     from commcc.verify import verify
@@ -40,7 +41,8 @@ def measure_file(path: Path, repeat: int, passes: str) -> dict[str, Any]:
     for _ in range(repeat):
         program = timed(seconds["read"], lambda: load(path))
         index, ident = timed(seconds["index"], lambda p=program: _identify(build_index(p), identify))
-        plan = timed(seconds["plan"], lambda i=index, d=ident: made.plan(i, d))
+        context = PlanContext(program, index, ident)
+        plan = timed(seconds["plan"], lambda c=context: made.plan(c))
         after = timed(seconds["apply"], lambda p=program, i=index, n=plan: apply_plan(p, i, n))
         verdict = timed(seconds["verify"], lambda p=program, a=after: verify(p, a))
         with tempfile.TemporaryDirectory() as folder:

@@ -49,6 +49,7 @@ def measure(path: Path, count: int, options: argparse.Namespace) -> dict[str, An
     from commcc.base.gc_pause import no_collection
     from commcc.graph.collectives import identify
     from commcc.graph.index import build_index
+    from commcc.passes.base import PlanContext
     from commcc.passes.options import parse_pipeline
     from commcc.serialization import load
     from commcc.timing.cost import load_model
@@ -73,7 +74,7 @@ def measure(path: Path, count: int, options: argparse.Namespace) -> dict[str, An
         model.price(index)
         lap("price")  # planning prices again
         with no_collection():  # as the pipeline does
-            plan = made.plan(index, ident, model)
+            plan = made.plan(PlanContext(program, index, ident, model))
         lap("plan")
         program = apply_plan(program, index, plan) if plan.changes else program
         lap("apply")
@@ -84,15 +85,14 @@ def measure(path: Path, count: int, options: argparse.Namespace) -> dict[str, An
 
 def warm_up(passes: str) -> None:
     """The passes once on a small graph, so that no size pays for imports and for loading kernels."""
-    from commcc.graph.collectives import identify
-    from commcc.graph.index import build_index
+    from commcc.passes.base import PlanContext
     from commcc.passes.options import parse_pipeline
     from commcc.serialization import load
     from commcc.timing.cost import load_model
 
-    index = build_index(load(SMALL))
+    context = PlanContext.of(load(SMALL), load_model())
     for made in parse_pipeline(passes):
-        made.plan(index, identify(index), load_model())
+        made.plan(context)
 
 
 def measure_peer(path: Path, count: int, options: argparse.Namespace) -> dict[str, Any]:

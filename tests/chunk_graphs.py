@@ -27,6 +27,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from commcc.apply import apply_plan
 from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
+from commcc.passes.base import PlanContext
 from commcc.passes.ep_chunk import EpChunk
 from commcc.verify import verify
 from tests.random_graphs import GraphBuilder
@@ -138,7 +139,7 @@ class Layers(GraphBuilder):
 
 def plan_of(program: Program, modules: str | tuple[str, ...] = "layers.*.moe", **options: Any) -> Plan:
     index = build_index(program)
-    return EpChunk(modules=modules, **options).plan_program(program, index, identify(index))
+    return EpChunk(modules=modules, **options).plan(PlanContext(program, index, identify(index)))
 
 
 def chunked(program: Program, modules: str | tuple[str, ...] = "layers.*.moe", **options: Any) -> Program:

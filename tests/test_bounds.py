@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from commcc.apply import apply_plan
 from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
+from commcc.passes.base import PlanContext
 from commcc.passes.bucket import Bucket
 from commcc.timing.cost import load_model
 from commcc.timing.simulate import Simulator, lower_bound
@@ -379,7 +380,7 @@ def test_programs_before_and_after_bucketing(seed):
     """Real pricing, and the order that a pass makes."""
     program = random_program(seed, 6, 2)
     index = build_index(program)
-    after = apply_plan(program, index, Bucket(groups="all").plan(index, identify(index)))
+    after = apply_plan(program, index, Bucket(groups="all").plan(PlanContext(program, index, identify(index))))
     for each in (index, build_index(after)):
         costs = load_model("h100,slowdown=1.2").price(each)
         simulator, rng = Simulator(each, costs), random.Random(seed)

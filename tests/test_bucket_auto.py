@@ -11,9 +11,9 @@ import pytest
 
 from commcc.base.errors import OptionError
 from commcc.base.terms import Kind
-from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
+from commcc.passes.base import PlanContext
 from commcc.passes.bucket import Bucket
 from commcc.passes.options import build, parse_pipeline
 from commcc.run.pipeline import run
@@ -116,8 +116,8 @@ def test_more_effort_is_never_worse():
 
 
 def test_same_input_same_plan():
-    index = build_index(sample("tiny_llama_hsdp_bw"))
-    plans = [AUTO.plan(index, identify(index), load_model("h100")) for _ in range(2)]
+    context = PlanContext.of(sample("tiny_llama_hsdp_bw"), load_model("h100"))
+    plans = [AUTO.plan(context) for _ in range(2)]
     assert plans[0] == plans[1]
 
 
@@ -150,9 +150,9 @@ def test_a_graph_without_collectives():
 
 
 def test_without_a_cost_model():
-    index = build_index(sample("tiny_llama_fsdp4_bw"))
+    context = PlanContext.of(sample("tiny_llama_fsdp4_bw"))
     with pytest.raises(OptionError, match="strategy auto needs a cost model"):
-        AUTO.plan(index, identify(index))
+        AUTO.plan(context)
 
 
 def test_options_of_other_strategies():

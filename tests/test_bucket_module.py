@@ -19,6 +19,7 @@ from commcc.base.errors import InputError, OptionError
 from commcc.base.terms import Kind
 from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
+from commcc.passes.base import PlanContext
 from commcc.passes.bucket import Bucket
 from commcc.passes.options import build, parse_pipeline, to_text
 from commcc.passes.strategies import entries
@@ -55,7 +56,7 @@ def with_modules(program, seed):
 
 def bucketed(program, options):
     index = build_index(program)
-    plan = options.plan(index, identify(index))
+    plan = options.plan(PlanContext(program, index, identify(index)))
     return apply_plan(program, index, plan), plan, index
 
 
@@ -212,7 +213,7 @@ def test_samples(name):
     assert report["uncovered"] == []
     index = build_index(result.program)
     prefetched(index)
-    assert not Bucket(strategy="module", strict=True).plan(index, identify(index)).changes
+    assert not Bucket(strategy="module", strict=True).plan(PlanContext(result.program, index, identify(index))).changes
 
 
 def prefetched(index):

@@ -14,6 +14,7 @@ from commcc.base.errors import InputError, OptionError
 from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
+from commcc.passes.base import PlanContext
 from commcc.passes.bucket import Bucket
 from commcc.passes.options import parse_pipeline, to_text
 from commcc.planning.greedy import MIB
@@ -57,7 +58,7 @@ def scheduled(seed, layers=6):
 
 def bucketed(program, options, model):
     index = build_index(program)
-    plan = options.plan(index, identify(index), model)
+    plan = options.plan(PlanContext(program, index, identify(index), model))
     return apply_plan(program, index, plan), plan, index
 
 
@@ -341,6 +342,6 @@ def test_a_file_keeps_what_it_says(tmp_path):
 
 
 def test_without_a_cost_model():
-    index = build_index(sample("tiny_llama_fsdp2_fw"))
+    context = PlanContext.of(sample("tiny_llama_fsdp2_fw"))
     with pytest.raises(OptionError, match="strategy overlap needs a cost model"):
-        Bucket(strategy="overlap").plan(index, identify(index))
+        Bucket(strategy="overlap").plan(context)

@@ -15,6 +15,7 @@ from commcc.apply import apply_plan
 from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
+from commcc.passes.base import PlanContext
 from commcc.passes.bucket import Bucket
 from commcc.passes.options import parse_pipeline
 from commcc.passes.strategies import trial
@@ -177,7 +178,7 @@ def test_room_against_the_merged_graph(name):
 
 def bucketed(program, options, model):
     index = build_index(program)
-    plan = options.plan(index, identify(index), model)
+    plan = options.plan(PlanContext(program, index, identify(index), model))
     return index, plan, build_index(apply_plan(program, index, plan)) if plan.buckets else index
 
 
@@ -197,7 +198,7 @@ def test_a_large_graph_gets_buckets_that_pay():
     model = load_model("h100")
     program = run(sample("llama3_8b_fsdp64_fw"), parse_pipeline("reorder"), model=model).program
     index = build_index(program)
-    plan = Bucket(strategy="overlap").plan(index, identify(index), model)
+    plan = Bucket(strategy="overlap").plan(PlanContext(program, index, identify(index), model))
     report = plan.report
     assert report["step_ms"]["merged"] <= report["step_ms"]["before"]
     assert report["refused"]["copies"] > 100
@@ -214,8 +215,7 @@ def test_slow_copies_are_not_made():
     slow = replace(slow, sources=tuple(replace(s, device=slow.device) for s in model.sources))
     found = {}
     for name, each in (("fast", model), ("slow", slow)):
-        index = build_index(program)
-        found[name] = Bucket(strategy="overlap", memory_budget=None).plan(index, identify(index), each)
+        found[name] = Bucket(strategy="overlap", memory_budget=None).plan(PlanContext.of(program, each))
     assert found["fast"].buckets
     assert not found["slow"].buckets
     assert found["slow"].report["refused"]["copies"] > 0
@@ -225,11 +225,12 @@ def test_slow_copies_are_not_made():
 def test_a_list_of_caps_counts_buckets_of_a_key():
     model = load_model("h100")
     program = run(sample("tiny_llama_fsdp4_bw"), parse_pipeline("reorder"), model=model).program
-    index = build_index(program)
-    size = {c.launch: max(c.input_bytes, c.output_bytes) for c in identify(index).collectives}
+    context = PlanContext.of(program, model)
+    size = {c.launch: max(c.input_bytes, c.output_bytes) for c in context.ident.collectives}
 
     def plan(caps):
-        return Bucket(strategy="overlap", bucket_cap_mb=caps, memory_budget=None).plan(index, identify(index), model)
+        options = Bucket(strategy="overlap", bucket_cap_mb=caps, memory_budget=None)
+        return options.plan(context)
 
     assert plan((1e-9, 200.0)).buckets != plan(200.0).buckets
     assert not plan((1e-9,)).buckets

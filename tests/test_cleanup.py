@@ -20,6 +20,7 @@ from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
 from commcc.graph.ops import OpaqueOp, only_computes
 from commcc.graph.program import META_KEY, NodeRecord, copy_node
+from commcc.passes.base import PlanContext
 from commcc.passes.cleanup import NEEDED, TRACING, Cleanup
 from commcc.passes.options import parse_pipeline
 from commcc.plan import Dead, Plan
@@ -38,7 +39,7 @@ RELAXED = settings(max_examples=40, deadline=None, derandomize=True, suppress_he
 
 def cleaned(program, **options):
     index = build_index(program)
-    plan = Cleanup(**options).plan(index, identify(index))
+    plan = Cleanup(**options).plan(PlanContext(program, index, identify(index)))
     return apply_plan(program, index, plan), plan
 
 

@@ -171,8 +171,8 @@ def improved():
             break
     back = tuple(result.steps[0].plan.order.index(node) for node in range(len(result.first.index)))
 
-    def undo(_program, index, _ident, _model):
-        return Plan("undo", index.fingerprint, order=back, report={"why": "a test"})
+    def undo(context):
+        return Plan("undo", context.index.fingerprint, order=back, report={"why": "a test"})
 
     return program, model, Job("undo", "undo", {}, undo), result
 

@@ -20,6 +20,7 @@ from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
 from commcc.graph.program import copy_node
+from commcc.passes.base import PlanContext
 from commcc.passes.dedup import GIB, Dedup
 from commcc.plan import Dead, Duplicate, Plan
 from commcc.serialization import load, save
@@ -67,7 +68,7 @@ def fx_copy(graph, node, env):
 
 def deduplicated(program, options=None):
     index = build_index(program)
-    plan = (options or Dedup()).plan(index, identify(index))
+    plan = (options or Dedup()).plan(PlanContext(program, index, identify(index)))
     return apply_plan(program, index, plan), plan
 
 
@@ -129,7 +130,8 @@ class Forced:
         keep, drop = at[first[0].name], at[second[0].name]
         waits = sorted((at[first[1].name], at[second[1].name]))
         plan = Plan("dedup", index.fingerprint, duplicates=(Duplicate(keep, (drop,), waits[0], (waits[1],), ""),))
-        return Dedup().plan(index, identify(index)), verify(program, apply_plan(program, index, plan))
+        context = PlanContext(program, index, identify(index))
+        return Dedup().plan(context), verify(program, apply_plan(program, index, plan))
 
 
 def plain(f):

@@ -7,7 +7,7 @@ import functools
 import pytest
 import torch
 
-from commcc.base.errors import FindingError, InputError, InternalError, OptionError
+from commcc.base.errors import FindingError, InputError, OptionError
 from commcc.base.terms import Kind
 from commcc.ep.dense import Dense, layers_of
 from commcc.graph.annotations import annotations_of
@@ -258,9 +258,3 @@ def test_backward_graphs_number_layers_from_behind():
 def test_a_graph_without_layers_is_refused():
     with pytest.raises(InputError, match="no layers are alike"):
         run(parse(Chunked(2).forward().text()), [EpDense()])
-
-
-def test_a_plan_for_the_index_alone_is_a_bug():
-    last = bucketed().last
-    with pytest.raises(InternalError, match="plans on a program"):
-        EpDense().plan(last.index, last.ident)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from commcc.base.errors import InputError, InternalError, OptionError
+from commcc.base.errors import InputError, OptionError
 from commcc.ep.regions import regions_of
 from commcc.ep.schedule import Local, in_waves, strip_of
 from commcc.graph.annotations import annotations_of
@@ -225,12 +225,3 @@ def test_the_report_names_the_soft_order():
     assert region["strip"] == "C1 C0 [2 mm] wC1 [1 mm] D1 wC0 [1 mm] D0 [2 mm] wD1 wD0"
     assert region["soft_order"][:4] == ["combine_1", "combine_0", "combined_1", "dispatch_1"]
     assert report["hidden_share_of_exchanges"][1] > report["hidden_share_of_exchanges"][0]
-
-
-def test_a_plan_for_the_index_alone_is_a_bug():
-    program = parse(Chunked(2).forward().text())
-    index = build_index(program)
-    from commcc.graph.collectives import identify
-
-    with pytest.raises(InternalError, match="plans on a program"):
-        EpSchedule().plan(index, identify(index))

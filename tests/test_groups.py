@@ -19,6 +19,7 @@ from commcc.cli.main import run as command
 from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
 from commcc.graph.program import ProcessGroup
+from commcc.passes.base import PlanContext
 from commcc.passes.groups import Groups
 from commcc.passes.options import parse_pipeline
 from commcc.plan import ControlEdge, NewGroup, Plan, Regroup
@@ -59,7 +60,7 @@ def mixture(seed=0, layers=4, size=8):
 
 def split(program, roles=("ep", "all_gather")):
     index = build_index(program)
-    plan = Groups(roles=roles).plan(index, identify(index))
+    plan = Groups(roles=roles).plan(PlanContext(program, index, identify(index)))
     return apply_plan(program, index, plan), plan
 
 

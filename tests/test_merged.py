@@ -15,6 +15,7 @@ from commcc.apply import apply_plan
 from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
+from commcc.passes.base import PlanContext
 from commcc.passes.bucket import Bucket
 from commcc.passes.options import parse_pipeline
 from commcc.schedule import Limits, Problem, search
@@ -74,7 +75,7 @@ def figures(index, costs):
 def both(program, bucket, model):
     """Figures of the graph with buckets merged, in the graph and in numbers, and the plan; None without buckets."""
     index = build_index(program)
-    plan = bucket.plan(index, identify(index), model)
+    plan = bucket.plan(PlanContext(program, index, identify(index), model))
     if not plan.buckets:
         return None
     after = build_index(apply_plan(program, index, plan))
@@ -201,7 +202,7 @@ def test_the_result_can_be_scheduled(name):
     program, model = sample(name), model_of(MODELS[0])
     index = build_index(program)
     (bucket,) = parse_pipeline("bucket{groups=all,bucket_cap_mb=0.05}")
-    plan = bucket.plan(index, identify(index), model)
+    plan = bucket.plan(PlanContext(program, index, identify(index), model))
     after = build_index(apply_plan(program, index, plan))
     in_graph = Problem(after, model.price(after))
     in_numbers = Problem(*merge(index, model, plan))
@@ -216,7 +217,7 @@ def test_nothing_else_is_changed():
     index = build_index(program)
     costs = model.price(index)
     (bucket,) = parse_pipeline(BUCKETINGS[0])
-    plan = bucket.plan(index, identify(index), model)
+    plan = bucket.plan(PlanContext(program, index, identify(index), model))
     before = repr((index, costs))
     first = merge(index, model, plan)
     assert repr((index, costs)) == before

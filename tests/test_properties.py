@@ -13,6 +13,7 @@ from commcc.apply import apply_plan
 from commcc.base.errors import InternalError
 from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
+from commcc.passes.base import PlanContext
 from commcc.passes.bucket import Bucket
 from commcc.verify import verify
 from tests.corruptions import CORRUPTIONS
@@ -34,7 +35,7 @@ OPTIONS = st.builds(
 
 def bucketed(program, options):
     index = build_index(program)
-    plan = options.plan(index, identify(index))
+    plan = options.plan(PlanContext(program, index, identify(index)))
     return apply_plan(program, index, plan), plan, index
 
 
@@ -109,7 +110,7 @@ def test_deliberate_corruptions_are_rejected(name):
 def test_a_stale_plan_is_refused():
     program = random_program(0, 6, 2)
     index = build_index(program)
-    plan = Bucket(groups="all").plan(index, identify(index))
+    plan = Bucket(groups="all").plan(PlanContext(program, index, identify(index)))
     other = random_program(2, 6, 2)
     with pytest.raises(InternalError, match="another graph"):
         apply_plan(other, build_index(other), plan)

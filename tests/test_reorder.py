@@ -14,6 +14,7 @@ from commcc.base.errors import OptionError
 from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
+from commcc.passes.base import PlanContext
 from commcc.passes.options import parse_pipeline
 from commcc.passes.reorder import GIB, Reorder
 from commcc.run.pipeline import run
@@ -60,7 +61,7 @@ def test_reordering_keeps_the_program(seed, layers, world, options, budget):
     program = random_program(seed, layers, world)
     index = build_index(program)
     options = with_budget(options, index, budget)
-    plan = options.plan(index, identify(index), MadeUp(seed))
+    plan = options.plan(PlanContext(program, index, identify(index), MadeUp(seed)))
     after = apply_plan(program, index, plan)
     after.graph.lint()
     inputs = random_inputs(program.graph, world, seed)
@@ -119,7 +120,7 @@ def test_a_sample_with_no_more_memory_than_its_own():
     program = load("sample_graphs/llama3_8b_fsdp64_bw.fx.txt.gz")
     index = build_index(program)
     own = live_bytes(index)
-    plan = Reorder(memory_budget=own.peak_bytes / GIB).plan(index, identify(index), MODEL)
+    plan = Reorder(memory_budget=own.peak_bytes / GIB).plan(PlanContext(program, index, identify(index), MODEL))
     costs = MODEL.price(index)
     assert live_bytes(index, plan.order).peak_bytes <= own.peak_bytes
     assert Simulator(index, costs).run(plan.order).step_ns < Simulator(index, costs).run().step_ns
@@ -130,7 +131,7 @@ def test_a_budget_below_the_own_peak_is_told():
     index = build_index(program)
     own = live_bytes(index)
     options = Reorder(memory_budget=(own.input_bytes + 1) / GIB)
-    plan = options.plan(index, identify(index), MODEL)
+    plan = options.plan(PlanContext(program, index, identify(index), MODEL))
     assert len(plan.report["remarks"]) == 1
     assert "no order found meets the memory budget" in plan.report["remarks"][0]
     assert plan.report["peak_bytes"][1] <= own.peak_bytes
@@ -141,13 +142,13 @@ def test_a_budget_below_the_inputs_is_an_error():
     index = build_index(program)
     options = Reorder(memory_budget=(live_bytes(index).input_bytes - 1) / GIB)
     with pytest.raises(OptionError, match="less than the graph's inputs take"):
-        options.plan(index, identify(index), MODEL)
+        options.plan(PlanContext(program, index, identify(index), MODEL))
 
 
 def test_without_a_model_there_is_nothing_to_judge_by():
-    index = build_index(random_program(1, 2, 2))
+    context = PlanContext.of(random_program(1, 2, 2))
     with pytest.raises(OptionError, match="reorder needs a cost model"):
-        Reorder().plan(index, identify(index))
+        Reorder().plan(context)
 
 
 def test_contradicting_limits_are_named():

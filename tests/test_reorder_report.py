@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from commcc.base.errors import OptionError
-from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
+from commcc.passes.base import PlanContext
 from commcc.passes.options import parse_pipeline, to_text
 from commcc.passes.reorder import GIB, Reorder
 from commcc.run.pipeline import run
@@ -109,8 +109,8 @@ def test_more_effort_is_never_worse():
 
 
 def test_same_input_same_plan():
-    index = build_index(sample(NAMES[0]))
-    plans = [Reorder().plan(index, identify(index), model_of()) for _ in range(2)]
+    context = PlanContext.of(sample(NAMES[0]), model_of())
+    plans = [Reorder().plan(context) for _ in range(2)]
     assert plans[0] == plans[1]
 
 
@@ -151,17 +151,17 @@ def test_a_budget_that_cannot_be_met():
 
 
 def test_a_budget_below_the_inputs():
-    index = build_index(sample(NAMES[0]))
+    context = PlanContext.of(sample(NAMES[0]), model_of())
     with pytest.raises(OptionError) as caught:
-        Reorder(memory_budget=0.0).plan(index, identify(index), model_of())
+        Reorder(memory_budget=0.0).plan(context)
     assert "memory_budget=0 GiB is less than the graph's inputs take" in str(caught.value)
     assert "the graph's own peak is" in str(caught.value)
 
 
 def test_without_a_cost_model():
-    index = build_index(sample(NAMES[0]))
+    context = PlanContext.of(sample(NAMES[0]))
     with pytest.raises(OptionError, match="reorder needs a cost model"):
-        Reorder().plan(index, identify(index))
+        Reorder().plan(context)
 
 
 WRONG = {

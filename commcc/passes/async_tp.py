@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.errors import OptionError, closest
 from commcc.base.terms import Kind, Role
-from commcc.passes.base import ProgramPass
+from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import option, to_text
 from commcc.plan import Fusion, LeftOut, Plan
 
@@ -35,15 +35,13 @@ if TYPE_CHECKING:
     from commcc.base.terms import Json
     from commcc.graph.collectives import Identification
     from commcc.graph.index import GraphIndex
-    from commcc.graph.program import Program
-    from commcc.timing.cost import CostModel
 
 TENSOR_PARALLEL = "tp"
 _KINDS = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
 
 
 @dataclass(frozen=True)
-class AsyncTp(ProgramPass):
+class AsyncTp(Pass):
     """On which groups; see the module docstring."""
 
     name: ClassVar[str] = "async-tp"
@@ -56,17 +54,16 @@ class AsyncTp(ProgramPass):
         choices=(TENSOR_PARALLEL,),
     )
 
-    def plan_program(
-        self, program: Program, index: GraphIndex, ident: Identification, model: CostModel | None = None
-    ) -> Plan:
+    def plan(self, context: PlanContext) -> Plan:
         """What PyTorch's pass takes, and why not the others."""
-        chosen = self._launches(index, ident)
+        index = context.index
+        chosen = self._launches(index, context.ident)
         groups = {index.launches[launch].group for launch in chosen}
         tried: tuple[Tried, ...] = ()
         if chosen:
             from commcc.apply.microtp import attempt
 
-            tried = attempt(program, groups, {index.names[launch] for launch in chosen})
+            tried = attempt(context.program, groups, {index.names[launch] for launch in chosen})
         position = index.position
         fusions = tuple(
             Fusion(position[each.launch], tuple(position[name] for name in each.matmuls), each.reason)

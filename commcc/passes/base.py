@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
-
-from commcc.base.errors import InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,26 +16,38 @@ if TYPE_CHECKING:
     from commcc.timing.cost import CostModel
 
 
+@dataclass(frozen=True)
+class PlanContext:
+    """What a pass plans from: a program, its index, what its collectives are for, and what prices it, if anything."""
+
+    program: Program
+    index: GraphIndex
+    ident: Identification
+    model: CostModel | None = None
+
+    @classmethod
+    def of(cls, program: Program, model: CostModel | None = None) -> PlanContext:
+        """The context of a program that is not indexed yet."""
+        from commcc.graph.collectives import identify
+        from commcc.graph.index import build_index
+
+        index = build_index(program)
+        return cls(program, index, identify(index), model)
+
+
 class Pass(ABC):
-    """Index in, plan out. Subclasses are frozen dataclasses; see :mod:`commcc.passes.options`."""
+    """Graph in, plan out. Subclasses are frozen dataclasses; see :mod:`commcc.passes.options`."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @abstractmethod
-    def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
-        """Decide what to change. Reads only; the same index, options and cost model give the same plan.
+    def plan(self, context: PlanContext) -> Plan:
+        """Decide what to change. Reads only; the same graph, options and cost model give the same plan.
 
         A pass that needs prices raises :class:`commcc.base.errors.OptionError` without a model.
         """
-
-    def plan_program(
-        self, program: Program, index: GraphIndex, ident: Identification, model: CostModel | None = None
-    ) -> Plan:
-        """As :meth:`plan`, for passes that need more of the graph than the index holds; what is run."""
-        del program
-        return self.plan(index, ident, model)
 
     @property
     def kernels(self) -> str | None:
@@ -46,17 +57,3 @@ class Pass(ABC):
     def problems(self) -> Iterator[str]:
         """Contradictions between options, one message each."""
         return iter(())
-
-
-class ProgramPass(Pass):
-    """A pass that needs more of the graph than the index holds: values, annotations, arguments."""
-
-    def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
-        """Not enough for it: :class:`InternalError`."""
-        raise InternalError(f"{self.name} plans on a program", where=f"pass '{self.name}'")
-
-    @abstractmethod
-    def plan_program(
-        self, program: Program, index: GraphIndex, ident: Identification, model: CostModel | None = None
-    ) -> Plan:
-        """As :meth:`Pass.plan`, which see."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from commcc.graph.modules import syntax_problems
 from commcc.passes import strategies
-from commcc.passes.base import Pass
+from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import option, to_text
 from commcc.passes.strategies.pairs import prefetch_problems
 from commcc.plan import Plan
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from commcc.passes.strategies.formed import Formed
     from commcc.plan import Bucket as PlannedBucket
     from commcc.plan import LeftOut
-    from commcc.timing.cost import CostModel
 
 
 @dataclass(frozen=True)
@@ -149,9 +148,10 @@ class Bucket(Pass):
             return self.groups
         return "primary" if self.strategy == "greedy" else "all"
 
-    def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
+    def plan(self, context: PlanContext) -> Plan:
         """Buckets as the strategy forms them."""
-        formed = strategies.get(self.strategy)(self, index, ident, model)
+        index, ident = context.index, context.ident
+        formed = strategies.get(self.strategy)(self, index, ident, context.model)
         return Plan(
             pass_text=to_text(self),
             fingerprint=index.fingerprint,

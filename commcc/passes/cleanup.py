@@ -22,10 +22,10 @@ Limits: constants and process groups that nobody refers to any more stay in the 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from commcc.passes.base import Pass
+from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import option, to_text
 from commcc.plan import Dead, Plan, Same
 
@@ -33,10 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from commcc.base.terms import Json
-    from commcc.graph.collectives import Identification
     from commcc.graph.index import GraphIndex
     from commcc.graph.program import Program
-    from commcc.timing.cost import CostModel
 
 #: Ops that may show all of their argument as it is.
 _VIEWS = frozenset(
@@ -85,30 +83,27 @@ class Cleanup(Pass):
     views: bool = option(False, "remove views that show all of a tensor as it is", type="bool")
     stack_traces: bool = option(True, "keep stack traces, for people to read", type="bool")
 
-    def plan_program(
-        self, program: Program, index: GraphIndex, ident: Identification, model: CostModel | None = None
-    ) -> Plan:
-        """As :meth:`plan`, with views besides."""
-        plan = self.plan(index, ident, model)
-        if not self.views:
-            return plan
-        gone = {node for entry in plan.dead for node in entry.nodes}
-        same = tuple(each for each in _same(program, index) if each.node not in gone)
-        return replace(plan, same=same, report={**plan.report, "views_removed": len(same)})
-
-    def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
-        """Dead nodes, in two entries: those that nothing uses, and those that only fed others."""
+    def plan(self, context: PlanContext) -> Plan:
+        """Dead nodes, in two entries: those that nothing uses, and those that only fed others; and views."""
+        index = context.index
         dead = _dead(index) if self.dead else []
         unused = tuple(n for n in dead if not index.users[n])
         feeding = tuple(n for n in dead if index.users[n])
         entries = (Dead(unused, "nothing uses its result"), Dead(feeding, "only what is removed uses its result"))
         keys = tuple(key for key in index.metadata if self._drops(key))
+        report = _report(index, dead, keys)
+        same: tuple[Same, ...] = ()
+        if self.views:
+            gone = set(dead)
+            same = tuple(each for each in _same(context.program, index) if each.node not in gone)
+            report["views_removed"] = len(same)
         return Plan(
             pass_text=to_text(self),
             fingerprint=index.fingerprint,
             dead=tuple(entry for entry in entries if entry.nodes),
+            same=same,
             metadata=keys,
-            report=_report(index, dead, keys),
+            report=report,
         )
 
     def _drops(self, key: str) -> bool:

@@ -22,16 +22,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from commcc.graph.memory import MemoryModel
-from commcc.passes.base import Pass
+from commcc.passes.base import Pass, PlanContext
 from commcc.passes.budget import GIB, budget_bytes, budget_option
 from commcc.passes.options import option, to_text
 from commcc.plan import Duplicate, LeftOut, Plan
 
 if TYPE_CHECKING:
     from commcc.base.terms import Json
-    from commcc.graph.collectives import Identification
     from commcc.graph.index import GraphIndex
-    from commcc.timing.cost import CostModel
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,9 @@ class Dedup(Pass):
     )
     memory_budget: str | float | None = budget_option("peak memory")
 
-    def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
+    def plan(self, context: PlanContext) -> Plan:
         """What to serve by which gather."""
+        index = context.index
         clusters: dict[int, list[int]] = {}
         for launch in index.launches:
             if launch in index.repeats:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.errors import OptionError, closest
 from commcc.graph.modules import syntax_problems
-from commcc.passes.base import ProgramPass
+from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import option, to_text
 from commcc.plan import Plan
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from commcc.base.terms import Json
     from commcc.ep.chunk import Chunks
-    from commcc.graph.collectives import Identification
     from commcc.graph.index import GraphIndex
     from commcc.graph.program import Program
     from commcc.plan import ChunkedRegion
@@ -50,7 +49,7 @@ CANDIDATES = (2, 4)
 
 
 @dataclass(frozen=True)
-class EpChunk(ProgramPass):
+class EpChunk(Pass):
     """Which modules to cut, and in how many chunks; see the module docstring."""
 
     name: ClassVar[str] = "ep-chunk"
@@ -72,9 +71,7 @@ class EpChunk(ProgramPass):
         if self.dim not in DIMS:
             yield f"dim: no '{self.dim}'{closest(self.dim, list(DIMS))}"
 
-    def plan_program(
-        self, program: Program, index: GraphIndex, ident: Identification, model: CostModel | None = None
-    ) -> Plan:
+    def plan(self, context: PlanContext) -> Plan:
         """The regions to cut; none when there is to be one chunk.
 
         Raises :class:`OptionError` where ``chunks=auto`` has no cost model to choose by, and :class:`InputError`
@@ -82,12 +79,13 @@ class EpChunk(ProgramPass):
         """
         from commcc.ep.chunk import plan_chunks
 
+        index = context.index
         tried: dict[str, Json] = {}
         if isinstance(self.chunks, int):
-            found = plan_chunks(program, index, self._modules(), self.chunks, self.dim)
+            found = plan_chunks(context.program, index, self._modules(), self.chunks, self.dim)
             chunks = self.chunks
         else:
-            chunks, found, tried = self._best(program, index, model)
+            chunks, found, tried = self._best(context)
         return Plan(
             pass_text=to_text(self),
             fingerprint=index.fingerprint,
@@ -95,14 +93,13 @@ class EpChunk(ProgramPass):
             report={**_report(index, found, chunks), **({"tried_ms": tried} if tried else {})},
         )
 
-    def _best(
-        self, program: Program, index: GraphIndex, model: CostModel | None
-    ) -> tuple[int, Chunks, dict[str, Json]]:
+    def _best(self, context: PlanContext) -> tuple[int, Chunks, dict[str, Json]]:
         """How many chunks make the step shortest, the regions, and the steps that were compared in ms."""
         from commcc.ep.chunk import plan_chunks
         from commcc.timing.predict import milliseconds
         from commcc.timing.simulate import Simulator
 
+        program, index, model = context.program, context.index, context.model
         if model is None:
             raise OptionError("chunks=auto needs a cost model", where="pass 'ep-chunk'", hint="as in --cost h100")
         own = Simulator(index, model.price(index)).run().step_ns
@@ -127,7 +124,7 @@ def _step_ns(program: Program, index: GraphIndex, model: CostModel, regions: tup
     cut = apply_plan(program, index, Plan("", index.fingerprint, chunked=regions))
     given = {hint.symbol: hint.value for hint in index.estimates.hints if hint.source == "given"}
     after = build_index(cut, given)
-    plan = EpSchedule(order="auto").plan_program(cut, after, identify(after), model)
+    plan = EpSchedule(order="auto").plan(PlanContext(cut, after, identify(after), model))
     priced = with_copies(after, {copy.node: copy.non_blocking for copy in plan.host_copies})
     return Simulator(after, model.price(priced)).run(plan.order).step_ns
 

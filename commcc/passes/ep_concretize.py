@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from commcc.base.errors import InputError, closest
-from commcc.passes.base import ProgramPass
+from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import option, to_text
 from commcc.plan import FixedSize, Plan
 
@@ -38,16 +38,13 @@ if TYPE_CHECKING:
 
     from commcc.base.terms import Json
     from commcc.ep.concrete import Sizes
-    from commcc.graph.collectives import Identification
-    from commcc.graph.index import GraphIndex
     from commcc.graph.program import Program
-    from commcc.timing.cost import CostModel
 
 MARKED, KNOWN = "marked", "known"
 
 
 @dataclass(frozen=True)
-class EpConcretize(ProgramPass):
+class EpConcretize(Pass):
     """Which symbols; see the module docstring."""
 
     name: ClassVar[str] = "ep-concretize"
@@ -73,19 +70,18 @@ class EpConcretize(ProgramPass):
         names = [text.partition("=")[0].strip() for text in texts]
         yield from (f"symbols: '{name}' is given twice" for name in sorted({n for n in names if names.count(n) > 1}))
 
-    def plan_program(
-        self, program: Program, index: GraphIndex, ident: Identification, model: CostModel | None = None
-    ) -> Plan:
+    def plan(self, context: PlanContext) -> Plan:
         """The numbers; :class:`InputError` for those that the graph contradicts."""
         from commcc.ep.concrete import Sizes, told
 
+        program = context.program
         numbers, source = self._numbers(program)
         sizes = Sizes(program.graph, numbers)
         counts = _checked(program, sizes) if numbers else {"values": 0, "known": 0, "guards": 0}
         reason = f"{source}; {counts['values']} values depend on these"
         return Plan(
             pass_text=to_text(self),
-            fingerprint=index.fingerprint,
+            fingerprint=context.index.fingerprint,
             sizes=tuple(FixedSize(name, number, reason) for name, number in numbers.items()),
             report=_report(numbers, counts, told(numbers)),
         )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.errors import FindingError, InputError, OptionError
-from commcc.passes.base import ProgramPass
+from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import option, to_text
 from commcc.plan import LeftOut, Plan
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from commcc.ep.dense import Blocked, Dense, Wish, Wishes
     from commcc.graph.collectives import Identification
     from commcc.graph.index import GraphIndex
-    from commcc.graph.program import Program
     from commcc.timing.cost import CostModel
 
 #: How many blocked collectives an error names.
@@ -35,7 +34,7 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True)
-class EpDense(ProgramPass):
+class EpDense(Pass):
     """Which layers, and what to do where something is in the way; see the module docstring."""
 
     name: ClassVar[str] = "ep-dense"
@@ -58,9 +57,7 @@ class EpDense(ProgramPass):
 
         yield from syntax_problems(self.layers or ())
 
-    def plan_program(
-        self, program: Program, index: GraphIndex, ident: Identification, model: CostModel | None = None
-    ) -> Plan:
+    def plan(self, context: PlanContext) -> Plan:
         """The order of all nodes.
 
         Raises :class:`InputError` where no layers are found, and with ``strict`` :class:`FindingError` for what
@@ -69,8 +66,9 @@ class EpDense(ProgramPass):
         from commcc.ep.dense import Dense, placed, wishes_of
         from commcc.graph.annotations import annotations_of
 
+        index, ident = context.index, context.ident
         layers = self._layers(index, ident)
-        dense = Dense(index, annotations_of(program, index), layers)
+        dense = Dense(index, annotations_of(context.program, index), layers)
         wishes = wishes_of(dense, ident, at_end=self.reduce_waits == "end")
         order = placed(index, wishes.moves)
         blocked = (*wishes.blocked, *_not_met(order, wishes.moves))
@@ -82,7 +80,7 @@ class EpDense(ProgramPass):
             fingerprint=index.fingerprint,
             order=order if changed else None,
             left_out=tuple(LeftOut(each.launch, each.reason) for each in blocked),
-            report={**_report(index, model, dense.layers, wishes, order, blocked), "remarks": _remarks(dense)},
+            report={**_report(index, context.model, dense.layers, wishes, order, blocked), "remarks": _remarks(dense)},
         )
 
     def _layers(self, index: GraphIndex, ident: Identification) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.errors import InputError, OptionError
-from commcc.passes.base import ProgramPass
+from commcc.passes.base import Pass, PlanContext
 from commcc.passes.budget import budget_bytes, budget_option
 from commcc.passes.options import option, to_text
 from commcc.plan import HostCopy, Plan, WaitLabel
@@ -34,10 +34,8 @@ if TYPE_CHECKING:
     from commcc.ep.schedule import Local
     from commcc.ep.schedule.choose import Tried
     from commcc.graph.annotations import Annotation
-    from commcc.graph.collectives import Identification
     from commcc.graph.index import GraphIndex
     from commcc.graph.program import Program
-    from commcc.timing.cost import CostModel
     from commcc.timing.cost.types import Costs
 
     #: Prices of the graph as it is, and with the copies to the host that will not block.
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class EpSchedule(ProgramPass):
+class EpSchedule(Pass):
     """Which order, and for which regions; see the module docstring."""
 
     name: ClassVar[str] = "ep-schedule"
@@ -69,9 +67,7 @@ class EpSchedule(ProgramPass):
 
         yield from syntax_problems(self.modules or ())
 
-    def plan_program(
-        self, program: Program, index: GraphIndex, ident: Identification, model: CostModel | None = None
-    ) -> Plan:
+    def plan(self, context: PlanContext) -> Plan:
         """The order of all nodes, and which copies of token counts block.
 
         Raises :class:`InputError` where annotations contradict each other or no region is there.
@@ -81,6 +77,7 @@ class EpSchedule(ProgramPass):
         from commcc.graph.annotations import annotations_of
         from commcc.graph.index.host import with_copies
 
+        program, index, model = context.program, context.index, context.model
         if model is None and self.order == "auto":
             raise OptionError("order=auto needs a cost model", where="pass 'ep-schedule'", hint="as in --cost h100")
         notes = annotations_of(program, index)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.errors import closest
 from commcc.base.terms import Kind, Role
-from commcc.passes.base import Pass
+from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import option, to_text
 from commcc.plan import LeftOut, NewGroup, Plan, Regroup
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from commcc.base.terms import Json
     from commcc.graph.collectives import Collective, Identification
     from commcc.graph.index import GraphIndex
-    from commcc.timing.cost import CostModel
 
 ROLES = ("ep", "all_gather")
 
@@ -61,14 +60,14 @@ class Groups(Pass):
             if role not in ROLES:
                 yield f"roles: no role '{role}'{closest(role, list(ROLES))}"
 
-    def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
+    def plan(self, context: PlanContext) -> Plan:
         """New groups, and the launches that move to them."""
-        draft = _Draft(index)
+        draft = _Draft(context.index)
         for role in dict.fromkeys(self._roles()):
-            draft.move(role, ident, high_priority=self.high_priority)
+            draft.move(role, context.ident, high_priority=self.high_priority)
         return Plan(
             pass_text=to_text(self),
-            fingerprint=index.fingerprint,
+            fingerprint=context.index.fingerprint,
             groups=tuple(draft.groups),
             regroups=tuple(sorted(draft.moved.values(), key=lambda move: move.launch)),
             left_out=tuple(sorted(draft.left, key=lambda entry: entry.launch)),

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.errors import OptionError
-from commcc.passes.base import Pass
+from commcc.passes.base import Pass, PlanContext
 from commcc.passes.budget import GIB, budget_bytes, budget_option
 from commcc.passes.control_edges import control_edges
 from commcc.passes.options import option, to_text
@@ -32,10 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from commcc.base.terms import Json
-    from commcc.graph.collectives import Identification
-    from commcc.graph.index import GraphIndex
     from commcc.schedule import Found, Limits, Problem
-    from commcc.timing.cost import CostModel
 
 
 @dataclass(frozen=True)
@@ -75,10 +72,11 @@ class Reorder(Pass):
         if self.max_in_flight_gb == 0 and self.max_compute_prefetch not in (0, None):
             yield "max_in_flight_gb=0 leaves room for no collective; give a size, or max_compute_prefetch=0 as well"
 
-    def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
+    def plan(self, context: PlanContext) -> Plan:
         """The best order found."""
         from commcc.schedule import Problem, search
 
+        index, model = context.index, context.model
         if model is None:
             raise OptionError("reorder needs a cost model", where="pass 'reorder'", hint="name one, as in --cost h100")
         problem = Problem(index, model.price(index))

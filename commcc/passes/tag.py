@@ -14,17 +14,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from commcc.passes.base import Pass
+from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import to_text
 from commcc.plan import Plan, TagEntry
 from commcc.planning.eligibility import is_taggable
-
-if TYPE_CHECKING:
-    from commcc.graph.collectives import Identification
-    from commcc.graph.index import GraphIndex
-    from commcc.timing.cost import CostModel
 
 
 @dataclass(frozen=True)
@@ -34,9 +29,10 @@ class Tag(Pass):
     name: ClassVar[str] = "tag"
     summary: ClassVar[str] = "write the role of parameter gathers and gradient reductions into the graph"
 
-    def plan(self, index: GraphIndex, ident: Identification, model: CostModel | None = None) -> Plan:
+    def plan(self, context: PlanContext) -> Plan:
         """Tags for eligible collectives that do not carry the same tag already."""
-        eligible = [c for c in ident.collectives if is_taggable(c)]
+        index = context.index
+        eligible = [c for c in context.ident.collectives if is_taggable(c)]
         new = [c for c in eligible if index.tags.get(c.launch, (None,))[0] is not c.role]
         counts = Counter(f"{c.role}.{c.kind}" for c in eligible)
         return Plan(

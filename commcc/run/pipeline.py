@@ -21,6 +21,7 @@ from commcc.base.errors import FindingError, InputError, InternalError, OptionEr
 from commcc.base.gc_pause import no_collection
 from commcc.base.jit import cold
 from commcc.graph.index import build_index
+from commcc.passes.base import PlanContext
 from commcc.passes.options import to_text
 from commcc.run import provenance
 from commcc.timing.snapshot import Snapshot
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from commcc.base.terms import Json
-    from commcc.graph.collectives import Identification
     from commcc.graph.index import GraphIndex
     from commcc.graph.metrics import GraphMetrics
     from commcc.graph.program import Program
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from commcc.timing.cost import CostModel
     from commcc.timing.predict import Prediction
     from commcc.verify import Verdict
-
-    Planner = Callable[[Program, GraphIndex, Identification, CostModel | None], Plan]
 
 
 #: What progress says where the machine code of kernels is not there yet.
@@ -58,7 +56,7 @@ class Job:
     name: str
     text: str
     options: Mapping[str, Json]
-    plan: Planner
+    plan: Callable[[PlanContext], Plan]
     stored_in: str | None = None
     dropped: str | None = None
     kernels: str | None = None
@@ -137,7 +135,7 @@ class RunResult:
 
 def job_of(made: Pass) -> Job:
     """A pass as a step to run."""
-    return Job(made.name, to_text(made), option_values(made), made.plan_program, kernels=made.kernels)
+    return Job(made.name, to_text(made), option_values(made), made.plan, kernels=made.kernels)
 
 
 def option_values(made: Pass) -> dict[str, Json]:
@@ -206,7 +204,7 @@ class _Run:
         first = job.kernels is not None and cold(job.kernels)
         self.tell(f"{job.name}: planning{_FIRST_TIME if first else ''}")
         with no_collection():
-            plan = job.plan(self.program, before.index, before.ident, self.model)
+            plan = job.plan(PlanContext(self.program, before.index, before.ident, self.model))
         clock.lap("plan")
         made, after, verdict, dropped = self.program, before, None, job.dropped
         if plan.changes:

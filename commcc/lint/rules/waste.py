@@ -95,6 +95,7 @@ def small_collectives(subject: Subject, options: SmallOptions) -> Iterator[Findi
 
 def duplicated_gathers(subject: Subject, options: DuplicateOptions) -> Iterator[Finding]:
     """Gathers of one parameter that one launch could serve within the memory that there is room for."""
+    from commcc.passes.base import PlanContext
     from commcc.passes.budget import GIB
     from commcc.passes.dedup import Dedup
 
@@ -103,7 +104,8 @@ def duplicated_gathers(subject: Subject, options: DuplicateOptions) -> Iterator[
     if not any(launch in index.repeats for launch in index.launches):
         return
     budget = "auto" if options.room is None else (subject.memory.peak_bytes + options.room) / GIB
-    for each in Dedup(max_topo_span=span, memory_budget=budget).plan(index, subject.ident).duplicates:
+    dedup, context = Dedup(max_topo_span=span, memory_budget=budget), PlanContext(subject.program, index, subject.ident)
+    for each in dedup.plan(context).duplicates:
         collective = subject.ident.by_launch[each.keep]
         parameter = "one value" if collective.anchor is None else f"'{index.names[collective.anchor]}'"
         times = f"{1 + len(each.drop)} times"
@@ -158,11 +160,12 @@ def _work_before(subject: Subject) -> list[int]:
 
 def module_plan(subject: Subject, options: ModuleOptions) -> Iterator[Finding]:
     """Collectives that could be merged, and that no entry of the module plan covers."""
+    from commcc.passes.base import PlanContext
     from commcc.passes.bucket import Bucket
 
     plan = Bucket(strategy="module", modules=options.modules, prefetch=None, include_all_reduce=True)
     try:
-        uncovered = plan.plan(subject.index, subject.ident).report["uncovered"]
+        uncovered = plan.plan(PlanContext(subject.program, subject.index, subject.ident)).report["uncovered"]
     except OptionError as error:
         yield Finding(error.what, remedy=error.hint or "")
         return

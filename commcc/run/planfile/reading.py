@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 
     from commcc.base.terms import Json
     from commcc.base.yaml_node import Node
-    from commcc.graph.collectives import Identification
     from commcc.graph.index import GraphIndex
-    from commcc.graph.program import Program
-    from commcc.timing.cost import CostModel
+    from commcc.passes.base import PlanContext
 
 _HEX = re.compile(r"[0-9a-f]*")
 _KEYS = ("pass", "name", "graph")
@@ -55,11 +53,9 @@ class StoredStep:
     report: dict[str, Json]
     body: Node
 
-    def plan(
-        self, _program: Program, index: GraphIndex, _ident: Identification, _model: CostModel | None = None
-    ) -> Plan:
+    def plan(self, context: PlanContext) -> Plan:
         """The plan for this graph; :class:`InputError` when it is another one, or when an edit does not fit it."""
-        where = f"{self.body.file.path}:{self.body.line}"
+        index, where = context.index, f"{self.body.file.path}:{self.body.line}"
         if index.fingerprint != self.fingerprint:
             raise InputError(
                 f"{self.name} was planned on another graph: {difference(self.graph, index)}",
