@@ -16,7 +16,7 @@ from commcc.graph.program import ProcessGroup
 from commcc.replay.bench.graph_set import BenchSettings, make_set
 from commcc.replay.bench.ways import Way, require_ways, ways, ways_of, within_rounding
 from commcc.replay.compiled import inductor
-from commcc.replay.compiled.calls import Call, Listener, Recorder, _longest_rising, match
+from commcc.replay.compiled.calls import Call, Listener, Recorder, match
 from commcc.replay.compiled.inductor import CACHE_VARIABLE, Compiled, CompileError, require_compiler
 from commcc.replay.compiled.order_kept import OrderKept
 from commcc.replay.compiled.rank_run import CompiledRun, Direct
@@ -122,12 +122,6 @@ def test_members_of_a_coalesced_launch_are_waited_for_one_by_one():
     order = match(prepared, [Call(c10d.all_reduce_coalesced_.default, group="0"), wait(0), wait(0)])
     assert named(order) == [step.name for step in prepared.steps if step.waits or step.fact is not None]
     assert order.kept == OrderKept(3, 0)
-
-
-def test_rising():
-    assert _longest_rising([3, 0, 1, 4, 2, 5]) in ({0, 1, 4, 5}, {0, 1, 2, 5})
-    assert _longest_rising([]) == set()
-    assert _longest_rising([2, 1, 0]) == {0}
 
 
 def test_a_recorder_knows_a_wait_by_the_storage():

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from torch import fx
 
 import commcc.graph.ops  # noqa: F401  registers the functional collectives
+from commcc.base.sequences import longest_increasing
 from commcc.diff import GraphDiff, diff
-from commcc.diff.moves import longest_increasing
 from commcc.graph.program import META_KEY, NodeRecord, ProcessGroup, Program
 from commcc.passes.options import parse_pipeline
 from commcc.report import differing
@@ -177,6 +177,13 @@ def test_moves(after, moved):
     assert summary(d) == {"moved": len(moved)}
     found = {m.name: m.passed for m in d.moved}
     assert found == moved or {abs(p) for p in found.values()} == {abs(p) for p in moved.values()}
+
+
+def test_longest_increasing_by_hand():
+    values = [3, 0, 1, 4, 2, 5]
+    assert {values[at] for at in longest_increasing(values)} in ({0, 1, 4, 5}, {0, 1, 2, 5})
+    assert longest_increasing([]) == []
+    assert longest_increasing([2, 1, 0]) == [2]
 
 
 @given(st.permutations(list(range(12))))

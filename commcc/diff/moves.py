@@ -1,7 +1,7 @@
 """Which nodes moved, and past how many others.
 
 The largest set of nodes whose order is the same in both graphs is taken to have stayed (a longest
-increasing subsequence, O(n log n)); every other node that both graphs have moved::
+increasing subsequence); every other node that both graphs have moved::
 
     before  a b c d e      after  b c d a e      moved: a, which passed 3
 """
@@ -12,34 +12,11 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from commcc.base.sequences import longest_increasing
 from commcc.diff.types import Move
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from commcc.diff.match import Matching
-
-
-def longest_increasing(values: Sequence[int]) -> list[int]:
-    """Indices of a longest strictly increasing subsequence; of several, one found deterministically."""
-    tails: list[int] = []
-    tail_values: list[int] = []
-    previous = [-1] * len(values)
-    for i, value in enumerate(values):
-        place = bisect_left(tail_values, value)
-        previous[i] = tails[place - 1] if place else -1
-        if place == len(tails):
-            tails.append(i)
-            tail_values.append(value)
-        else:
-            tails[place] = i
-            tail_values[place] = value
-    chain: list[int] = []
-    current = tails[-1] if tails else -1
-    while current >= 0:
-        chain.append(current)
-        current = previous[current]
-    return chain[::-1]
 
 
 @dataclass(frozen=True)

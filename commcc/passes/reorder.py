@@ -17,11 +17,11 @@ on a machine as far as the costs are right.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.errors import OptionError
+from commcc.base.sequences import longest_increasing
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.budget import GIB, budget_bytes, budget_option
 from commcc.passes.control_edges import control_edges
@@ -134,7 +134,8 @@ def _report(problem: Problem, limits: Limits, found: Found, peak: int) -> dict[s
         "peak_bytes": [peak, found.peak_bytes],
         "memory_budget_bytes": limits.budget,
         "in_flight_bytes": [before.in_flight_bytes, after.in_flight_bytes],
-        "moved_nodes": _moved(found.order),
+        # What is not on one longest run that kept its order had to be moved.
+        "moved_nodes": len(found.order) - len(longest_increasing(found.order)),
         "moved_launches": len(launches),
         "schedules_tried": found.tried,
         "settings": [list(pair) for pair in found.settings],
@@ -145,12 +146,3 @@ def _report(problem: Problem, limits: Limits, found: Found, peak: int) -> dict[s
 def _gib(count: int) -> str:
     """Bytes as the option has them."""
     return f"{count / GIB:.3g} GiB"
-
-
-def _moved(order: tuple[int, ...]) -> int:
-    """Nodes that are not on one longest run that kept its order: what had to be moved."""
-    ends: list[int] = []
-    for node in order:
-        at = bisect_left(ends, node)
-        ends[at : at + 1] = [node]
-    return len(order) - len(ends)

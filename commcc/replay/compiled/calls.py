@@ -19,7 +19,6 @@ Launches of one kind in one group are told apart by their order. A :class:`Liste
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from commcc.base.sequences import longest_increasing
 from commcc.graph.ops import WAIT, argument_names, collective_of, is_wait, op_name
 from commcc.graph.ops.collective_table import COLLECTIVES
 from commcc.replay.compiled.order_kept import OrderKept
@@ -111,8 +111,8 @@ def match(prepared: Prepared, calls: Sequence[Call]) -> Order:
     here, there = _before(graph, whole), _before(code, whole)
     both = [mark for mark in there if mark in here]
     rank = {mark: place for place, mark in enumerate(here)}
-    stays = _longest_rising([rank[mark] for mark in both])
-    moved = (graph[mark].name for mark in both if rank[mark] not in stays or here[mark] != there[mark])
+    stays = {both[at] for at in longest_increasing([rank[mark] for mark in both])}
+    moved = (graph[mark].name for mark in both if mark not in stays or here[mark] != there[mark])
     missing = (graph[mark].name for mark in here if mark not in there)
     return Order(
         tuple(graph.get(mark) for mark in there),
@@ -195,22 +195,6 @@ def _before(marks: Iterable[_Mark], whole: set[str]) -> dict[_Mark, tuple[int, .
             found[mark] = tuple(counts.values())
         elif mark[1] in counts:
             counts[mark[1]] += 1
-    return found
-
-
-def _longest_rising(places: Sequence[int]) -> set[int]:
-    """A longest rising subsequence of different numbers: patience sorting (Fredman, 1975)."""
-    tops: list[int] = []
-    below: dict[int, int | None] = {}
-    for place in places:
-        pile = bisect_left(tops, place)
-        below[place] = tops[pile - 1] if pile else None
-        tops[pile : pile + 1] = [place]
-    found: set[int] = set()
-    last = tops[-1] if tops else None
-    while last is not None:
-        found.add(last)
-        last = below[last]
     return found
 
 

@@ -9,8 +9,9 @@ the moves and the old order alone.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import TYPE_CHECKING
+
+from commcc.base.sequences import longest_increasing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def encode(order: Sequence[int], names: Sequence[str]) -> list[Json]:
     """The moves, in the new order."""
-    stays = staying(order)
+    stays = {order[at] for at in longest_increasing(order)}
     moves: list[Json] = []
     run: list[Json] = []
     anchor: str | None = None
@@ -52,19 +53,3 @@ def decode(count: int, moves: Iterable[tuple[int | None, Sequence[int]]]) -> tup
         if node not in moved:
             order += (node, *behind.get(node, ()))
     return tuple(order)
-
-
-def staying(order: Sequence[int]) -> frozenset[int]:
-    """One longest increasing run of ``order``: the nodes that need not be moved."""
-    ends: list[int] = []
-    before: dict[int, int | None] = {}
-    for node in order:
-        at = bisect_left(ends, node)
-        before[node] = ends[at - 1] if at else None
-        ends[at : at + 1] = [node]
-    kept: list[int] = []
-    node_or_none = ends[-1] if ends else None
-    while node_or_none is not None:
-        kept.append(node_or_none)
-        node_or_none = before[node_or_none]
-    return frozenset(kept)
