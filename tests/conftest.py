@@ -1,4 +1,4 @@
-"""Fixtures of the tests that open pages in a browser, and what all tests have around them."""
+"""What all tests have around them: how many of them run, the browser, the pages it opens."""
 
 from __future__ import annotations
 
@@ -6,11 +6,42 @@ import os
 
 import pytest
 
+from tests import effort
 
-def pytest_configure():
+
+def pytest_addoption(parser):
+    parser.addoption("--full", action="store_true", help="all tests, with all of their examples")
+    parser.addoption("--rest", action="store_true", help="with --full: only what runs in part without --full")
+
+
+def pytest_configure(config):
     """Reports are as wide as they need to be, in processes that a worker starts too: readline sets these in workers."""
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
+    if config.getoption("--full"):
+        os.environ[effort.VARIABLE] = "1"
+        effort.FULL = True
+
+
+def pytest_collection_modifyitems(config, items):
+    """Tests marked ``full`` run with --full only; --rest leaves out what ``make test`` runs whole already."""
+    if not config.getoption("--full"):
+        _keep(config, items, lambda item: item.get_closest_marker("full") is None)
+    elif config.getoption("--rest"):
+        _keep(config, items, _has_more)
+
+
+def _has_more(item) -> bool:
+    """Whether a test tries more with --full: marked so, or a property test of hypothesis."""
+    marked = any(item.get_closest_marker(name) is not None for name in ("full", "scaled"))
+    return marked or getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+
+
+def _keep(config, items, wanted):
+    left_out = [item for item in items if not wanted(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if wanted(item)]
 
 
 @pytest.fixture(scope="module")

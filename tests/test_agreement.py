@@ -22,6 +22,7 @@ from commcc.serialization import propagate
 from commcc.serialization.fx.text import parse_text
 from tests.agreement_ranks import exchange, sent, traces
 from tests.campaign_files import BRANCH
+from tests.effort import examples
 
 PAIR = {"g": (0, 1)}
 
@@ -211,7 +212,7 @@ def test_sizes_known_only_at_run_time():
 SIZES = st.lists(st.integers(0, 3), min_size=3, max_size=3).map(tuple)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.tuples(SIZES, SIZES), min_size=3, max_size=3), st.booleans())
 def test_splits_against_every_pair(rows, fix):
     """The plain rule, pair by pair; half of the time the expected sizes are made right first."""
@@ -313,7 +314,7 @@ def test_families():
 # sizes and text
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.sets(st.integers(0, 60), min_size=1, max_size=30))
 def test_ranks_in_words(ranks):
     text = ranks_text(sorted(ranks))

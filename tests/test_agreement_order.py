@@ -13,6 +13,7 @@ from commcc.lint.ranks.groups import resolve
 from commcc.lint.ranks.order import circle
 from commcc.lint.ranks.sequences import Sequences
 from tests.agreement_ranks import instance, stands_still, traces
+from tests.effort import examples
 
 BOTH = {"a": (0, 1), "b": (0, 1)}
 
@@ -113,7 +114,7 @@ def worlds(draw):
     return traces(steps, groups)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(worlds())
 def test_against_running_it(ranks):
     """A deadlock is found exactly where running stands still, a hazard exactly where it does so in order."""
@@ -135,7 +136,7 @@ def is_circle(ranks, *, certain):
     return bool(hops)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(worlds(), st.integers(2, 3))
 def test_copies_of_a_world_are_one_colour(ranks, copies):
     """The same ranks several times over, side by side: the same answer, on ranks of one of the copies."""
@@ -164,7 +165,7 @@ def as_dumped(ranks):
     return made
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(worlds())
 def test_names_of_groups_do_not_matter(ranks):
     told = [group.ranks for trace in ranks.values() for group in trace.groups.values()]

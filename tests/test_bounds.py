@@ -22,10 +22,11 @@ from commcc.timing.simulate.bound import Jobs, jackson, longest_paths
 from commcc.timing.simulate.events import Events
 from commcc.timing.simulate.heads import heads
 from tests.brute_force import all_orders, optimum
+from tests.effort import examples
 from tests.index_maker import IndexMaker, Shape, layered_maker, random_costs, random_maker, random_order
 from tests.random_graphs import random_program
 
-RELAXED = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+RELAXED = settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 SEEDS = st.integers(0, 1 << 30)
 SMALL = Shape(nodes=9, unwaited=0.2, order_edges=0.2)
 JOBS = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 6), st.integers(0, 12)), max_size=7)

@@ -28,10 +28,11 @@ from commcc.run.pipeline import run
 from commcc.run.planfile import plan_text, read_plans
 from commcc.serialization import load
 from commcc.verify import verify
+from tests.effort import examples
 from tests.random_graphs import GraphBuilder, aten, c10d, random_program
 from tests.virtual_ranks import VirtualRanks, random_inputs, same
 
-RELAXED = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+RELAXED = settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 SAMPLES = Path(__file__).parents[1] / "sample_graphs"
 
 OPTIONS = st.builds(
@@ -152,7 +153,7 @@ def test_a_cast_that_serves_two_modules_goes_with_the_first():
     assert verify(program, after).status == "proved"
 
 
-@settings(RELAXED, max_examples=60)
+@settings(RELAXED, max_examples=examples(60))
 @given(st.integers(0, 10_000), st.integers(2, 9), OPTIONS)
 def test_running_twice_changes_nothing(seed, layers, options):
     """With entries that are named: blocks are found by what modules hold, which random graphs change at random."""

@@ -24,10 +24,11 @@ from commcc.serialization import load
 from commcc.timing.cost import load_model
 from commcc.timing.simulate import Simulator
 from commcc.verify import verify
+from tests.effort import examples
 from tests.random_graphs import random_program
 from tests.virtual_ranks import VirtualRanks, random_inputs, same
 
-RELAXED = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+RELAXED = settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 SAMPLES = Path(__file__).parents[1] / "sample_graphs"
 MODELS = ("h100", "a100,slowdown=1.4,share_link=all", "cpu,launch_us=1")
 UNLIMITED = "reorder{memory_budget=none,max_in_flight_gb=none,max_compute_prefetch=none}"

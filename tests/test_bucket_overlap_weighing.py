@@ -30,9 +30,10 @@ from commcc.schedule.merged import merge
 from commcc.serialization import load
 from commcc.timing.cost import load_model
 from commcc.timing.simulate import Simulator, Span, Timeline
+from tests.effort import examples
 from tests.random_graphs import random_program
 
-RELAXED = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+RELAXED = settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 SAMPLES = Path(__file__).parents[1] / "sample_graphs"
 MODELS = ("h100,fused=no", "a100,fused=no,slowdown=1.4,share_link=all", "cpu,fused=no,launch_us=1")
 

@@ -28,13 +28,14 @@ from commcc.run.pipeline import run
 from commcc.serialization import load, save
 from commcc.verify import verify
 from tests.corruptions import copied
+from tests.effort import examples
 from tests.random_graphs import GraphBuilder, random_program
 from tests.virtual_ranks import VirtualRanks, random_inputs, same
 
 aten = torch.ops.aten
 c10d = torch.ops._c10d_functional
 SAMPLES = Path(__file__).parents[1] / "sample_graphs"
-RELAXED = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+RELAXED = settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def cleaned(program, **options):

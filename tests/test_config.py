@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from commcc.base.errors import CommccError, InputError
 from commcc.cli.config import Named, find_config
+from tests.effort import examples
 
 YAML = """\
 cost: a100,fused=no
@@ -216,7 +217,7 @@ WORDS = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.lists(WORDS, max_size=30).map("".join))
 def test_any_table_is_a_configuration_or_an_error(tmp_path_factory, text):
     folder = tmp_path_factory.getbasetemp() / "fuzz"

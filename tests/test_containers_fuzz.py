@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from commcc.base.errors import InputError
 from commcc.serialization import list_graphs, load
 from commcc.serialization.sources import read_text
+from tests.effort import examples
 
 DATA = Path(__file__).parent / "data" / "containers"
 SOURCES = {
@@ -24,7 +25,7 @@ SOURCES = {
     "dump": DATA / "dumps" / "controldeps.txt",
 }
 TEXTS = {name: read_text(path) for name, path in SOURCES.items()}
-FUZZ = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
 SNIPPETS = [
     *(
         "",

@@ -30,6 +30,7 @@ from commcc.timing.cost.traffic import Traffic
 from commcc.timing.simulate import Simulator
 from commcc.verify import verify
 from tests.case_files import graph_lines
+from tests.effort import examples
 from tests.random_graphs import GraphBuilder, random_program, shuffled
 from tests.virtual_ranks import VirtualRanks, random_inputs, same
 
@@ -37,7 +38,7 @@ aten = torch.ops.aten
 c10d = torch.ops._c10d_functional
 SAMPLES = Path(__file__).parents[1] / "sample_graphs"
 DUMP = Path(__file__).parent / "data" / "containers" / "dumps" / "controldeps.txt"
-RELAXED = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+RELAXED = settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def held(program, order=None, extra=()):

@@ -21,6 +21,7 @@ from commcc.timing.cost import devices, load_model
 from commcc.timing.cost.devices import device_names, load_device
 from commcc.timing.cost.settings import CostText, parse
 from commcc.timing.cost.types import Operation, Price, Settings, Transfer
+from tests.effort import examples
 
 H100 = (Path(devices.__file__).parent / "h100-sxm.yaml").read_text()
 TABLE = """\
@@ -148,7 +149,7 @@ def test_a_huge_number_is_a_message():
     assert said(f"h100,skew={'9' * 5000}").startswith("skew: ")
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.text(alphabet="h10,=. fusedkwtabl\n-ex\u0661\u00b2", max_size=40))
 def test_any_text_is_understood_or_refused(text):
     try:

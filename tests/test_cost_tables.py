@@ -15,6 +15,7 @@ from commcc.base.terms import Kind
 from commcc.timing.cost.tables import Row, TableSource, load_table
 from commcc.timing.cost.tables.sizes import read_kind, read_size
 from commcc.timing.cost.types import Operation, Price, Transfer
+from tests.effort import examples
 
 MIB = 1 << 20
 
@@ -333,7 +334,7 @@ def damaged(draw: st.DrawFn) -> str:
     return text[:start] + other + text[end:]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(300))
 @given(damaged())
 def test_damaged_files_give_a_table_or_an_input_error(tmp_path: Path, text: str):
     path = tmp_path / "damaged"

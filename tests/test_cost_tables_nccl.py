@@ -13,6 +13,7 @@ from commcc.base.errors import InputError
 from commcc.base.terms import Kind
 from commcc.timing.cost.tables import Row, TableSource, load_table
 from commcc.timing.cost.tables.nccl_row import Line
+from tests.effort import examples
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -269,7 +270,7 @@ def damaged(draw: st.DrawFn) -> str:
     return text[:start] + other + text[end:]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(300))
 @given(damaged())
 def test_damaged_files_give_a_table_or_an_input_error(tmp_path: Path, text: str):
     path = tmp_path / "all_reduce_perf_4.txt"

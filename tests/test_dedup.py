@@ -25,13 +25,14 @@ from commcc.passes.dedup import GIB, Dedup
 from commcc.plan import Dead, Duplicate, Plan
 from commcc.serialization import load, save
 from commcc.verify import verify
+from tests.effort import examples
 from tests.random_graphs import GraphBuilder, random_program
 from tests.virtual_ranks import VirtualRanks, random_inputs, same
 
 aten = torch.ops.aten
 c10d = torch.ops._c10d_functional
 SAMPLES = Path(__file__).parents[1] / "sample_graphs"
-RELAXED = settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+RELAXED = settings(max_examples=examples(50), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def regathered(program, rng, share=1.0, writes=0.0):

@@ -14,6 +14,7 @@ from commcc.base.errors import InputError, OptionError
 from commcc.base.yaml_file import parse_yaml, read_yaml
 from commcc.timing.cost import devices
 from commcc.timing.cost.devices import device_names, load_device
+from tests.effort import examples
 
 FILES = Path(devices.__file__).parent
 H100 = (FILES / "h100-sxm.yaml").read_text()
@@ -275,7 +276,7 @@ def test_the_slow_parser_reads_the_same(monkeypatch: pytest.MonkeyPatch):
     assert load_device("h100") == fast
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(data=st.data())
 def test_broken_files_give_one_line(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory):
     start = data.draw(st.integers(0, len(H100)))

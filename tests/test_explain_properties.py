@@ -21,12 +21,13 @@ from commcc.graph.memory import live_bytes
 from commcc.timing.cost import load_model
 from commcc.timing.predict import Prediction, predict
 from commcc.timing.simulate import Simulator, lower_bound
+from tests.effort import examples
 from tests.explain_graphs import FlatModel, Graph, ancestors, is_legal, is_path
 from tests.index_maker import Shape, random_costs, random_maker, random_order
 from tests.random_graphs import random_program
 from tests.slow_simulator import SlowSimulator
 
-RELAXED = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+RELAXED = settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 SEEDS = st.integers(0, 10**6)
 SHAPE = Shape(nodes=16, groups=("a", "b"), depth=5, transfers=(0, 3, 8, 20), durations=(0, 1, 4, 9))
 TIGHT = Limits(max_compute_prefetch=2, max_in_flight_gb=2e-8, memory_budget=30)

@@ -19,6 +19,7 @@ from commcc.serialization.fx.source import expression_tree
 from commcc.serialization.fx.text import parse_text, write_text
 from commcc.serialization.fx.values import Values, argument_text
 from commcc.serialization.metadata import decode_json, encode_json
+from tests.effort import examples
 from tests.fx_text_corpus import CORPUS, PRINTABLE, Builder, T, aten, described, plain
 
 SCALARS = st.one_of(
@@ -63,7 +64,7 @@ def with_nodes(value, nodes):
 
 
 @given(st.lists(ARGUMENTS, max_size=3), st.dictionaries(st.sampled_from(["dtype", "out", "x"]), ARGUMENTS, max_size=2))
-@settings(max_examples=150, **QUIET)
+@settings(max_examples=examples(150), **QUIET)
 def test_any_arguments_come_back(args, kwargs):
     b = Builder()
     nodes = {"x": b.input("x", T), "y": b.input("y")}
@@ -75,7 +76,7 @@ def test_any_arguments_come_back(args, kwargs):
 
 
 @given(ARGUMENTS)
-@settings(max_examples=150, **QUIET)
+@settings(max_examples=examples(150), **QUIET)
 def test_argument_text_is_one_line_that_reads_back(value):
     text = argument_text(value)
     assert "\n" not in text
@@ -83,7 +84,7 @@ def test_argument_text_is_one_line_that_reads_back(value):
 
 
 @given(JSON, st.text(), st.lists(st.text(), max_size=2))
-@settings(max_examples=150, **QUIET)
+@settings(max_examples=examples(150), **QUIET)
 def test_any_metadata_comes_back(value, role, merged):
     b = Builder()
     node = b.call("call", aten.neg.default, b.input("x", T), val=T)
@@ -97,7 +98,7 @@ def test_any_metadata_comes_back(value, role, merged):
 
 
 @given(JSON)
-@settings(max_examples=150, **QUIET)
+@settings(max_examples=examples(150), **QUIET)
 def test_json_with_tags(value):
     assert plain(decode_json(encode_json(value))) == plain(value)
 
@@ -173,7 +174,7 @@ def test_damaged_texts_are_refused_or_read(seed):
 
 
 @given(st.text(max_size=200))
-@settings(max_examples=150, **QUIET)
+@settings(max_examples=examples(150), **QUIET)
 def test_any_text_is_refused_or_read(text):
     head = 'class A(torch.nn.Module):\n    def forward(self, x: "f32[4][1]cpu"):\n'
     for source in (
@@ -186,7 +187,7 @@ def test_any_text_is_refused_or_read(text):
 
 
 @given(st.text(alphabet="# Anotti:{}'\"a,.File1 in code seq_nr[]()recomp\\", max_size=120))
-@settings(max_examples=200, **QUIET)
+@settings(max_examples=examples(200), **QUIET)
 def test_any_comment_is_read_or_skipped(text):
     for comment in (f"# {text}", f"# Annotation: {{{text}}} File: a:1 in f, code: x", f"# seq_nr: {text}"):
         read_comment(comment)

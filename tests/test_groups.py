@@ -30,12 +30,13 @@ from commcc.timing.cost import load_model
 from commcc.timing.predict import predict
 from commcc.verify import verify
 from tests.corruptions import copied
+from tests.effort import examples
 from tests.random_graphs import GraphBuilder, shuffled
 
 aten = torch.ops.aten
 c10d = torch.ops._c10d_functional
 SAMPLES = Path(__file__).parents[1] / "sample_graphs"
-RELAXED = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+RELAXED = settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def mixture(seed=0, layers=4, size=8):

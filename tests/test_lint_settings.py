@@ -20,6 +20,7 @@ from commcc.lint.registry import BY_ID, RULES
 from commcc.lint.settings import Chosen, Layer, Settings
 from commcc.lint.tolerance import Tolerance
 from commcc.lint.types import Severity
+from tests.effort import examples
 
 GIB = 1 << 30
 FILE = """\
@@ -270,7 +271,7 @@ def test_what_is_shown_can_be_read_again(quantity, value):
     assert abs(quantity.parse(quantity.show(value).replace(",", "")) - value) <= max(0.05 * value, 500)
 
 
-@hypothesis_settings(max_examples=150, deadline=None)
+@hypothesis_settings(max_examples=examples(150), deadline=None)
 @given(st.text(alphabet="rules:-{}[]max \n\"'%GiB0123456789off&*!severitypathstep.", max_size=200))
 def test_no_text_makes_anything_but_settings_or_an_input_error(text):
     with TemporaryDirectory() as folder:

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
 from commcc.graph.program import ProcessGroup
+from tests.effort import examples
 from tests.index_maker import Shape, random_maker, random_order
 from tests.memory_graphs import RESIZE, random_memory_program, real_live_bytes
 from tests.random_graphs import GraphBuilder, aten, c10d, getitem, random_program
 from tests.slow_memory import slow_live_bytes
 
-RELAXED = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+RELAXED = settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 SEEDS = st.integers(0, 1 << 30)
 
 

@@ -24,9 +24,10 @@ from commcc.serialization import load
 from commcc.timing.cost import load_model
 from commcc.timing.cost.model import DeviceSource
 from commcc.timing.simulate import Simulator
+from tests.effort import examples
 from tests.random_graphs import GraphBuilder, aten, random_program
 
-RELAXED = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+RELAXED = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 SAMPLES = Path(__file__).parents[1] / "sample_graphs"
 TINY = sorted(path.name.split(".")[0] for path in SAMPLES.glob("tiny_*.fx.txt*"))
 BUCKETINGS = (

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from commcc.base.errors import OptionError
 from commcc.graph.index import build_index
 from commcc.planning.mergeorder import MergeOrder
+from tests.effort import examples
 from tests.index_maker import IndexMaker, Shape, random_maker
 from tests.random_graphs import random_program
 
-RELAXED = settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+RELAXED = settings(max_examples=examples(80), deadline=None, suppress_health_check=list(HealthCheck))
 SHAPE = Shape(nodes=25, groups=("a", "b"), depth=6, order_edges=0.15, unwaited=0.1)
 
 

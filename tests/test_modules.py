@@ -17,6 +17,7 @@ from commcc.graph.modules import Entry, Matcher, entries_of, parents, syntax_pro
 from commcc.graph.repeats import labels
 from commcc.plan import Before
 from commcc.planning.contraction import cycles
+from tests.effort import examples
 from tests.index_maker import IndexMaker
 from tests.random_graphs import GraphBuilder, aten
 
@@ -86,7 +87,7 @@ def test_every_overlap_is_named_once():
     assert entries_of(["h1.mlp"], KNOWN, [block]).problems == ("'word' and 'h1.mlp' both cover 'h1.mlp'",)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.text("ab01.*+[-]? \\n(é", max_size=12), max_size=3))
 def test_any_text_is_an_entry_or_a_problem(texts):
     found = entries_of(texts, ["a.0", "a.1", "b"])
@@ -294,7 +295,7 @@ def reach(edges, start):
     return found
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.integers(0, 100_000))
 def test_cycles_are_what_a_search_finds(seed):
     index, groups, before = random_merges(seed)

@@ -10,11 +10,12 @@ from commcc.base.errors import OptionError
 from commcc.passes import registry
 from commcc.passes.bucket import Bucket
 from commcc.passes.options import build, parse_pipeline, to_text
+from tests.effort import examples
 
 NAMES = st.text("abcdef0123456789_", min_size=1, max_size=6)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.one_of(st.none(), st.floats(0, 1e6), st.lists(st.floats(0, 1e6), min_size=2, max_size=4).map(tuple)),
     st.one_of(st.none(), st.integers(0, 10**9)),

@@ -22,6 +22,7 @@ from commcc.timing.cost import load_model
 from commcc.timing.predict import Prediction
 from commcc.timing.simulate import Simulator, lower_bound
 from commcc.timing.snapshot import Snapshot, take
+from tests.effort import examples
 from tests.index_maker import IndexMaker, Shape, random_costs, random_maker, random_order
 from tests.trace_checker import Trace, inside, read_trace
 
@@ -108,7 +109,7 @@ def test_samples(name):
     assert all(args["op"] and args["priced by"] == "h100-sxm" for args in work)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.integers(0, 10**6), st.booleans())
 def test_random_graphs(seed, shuffled):
     make = random_maker(seed, Shape(nodes=14))

@@ -15,6 +15,7 @@ from commcc.passes.options import parse_pipeline
 from commcc.passes.reorder import Reorder
 from commcc.passes.tag import Tag
 from commcc.run.forms import PRESETS, from_preset, pipeline_text, pipeline_yaml, preset_names, read_pipeline
+from tests.effort import examples
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +39,7 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.one_of(st.just(Tag()), BUCKETS, REORDERS), min_size=1, max_size=4))
 def test_all_forms_are_the_same(tmp_path_factory, passes):
     text = pipeline_text(passes)
@@ -171,7 +172,7 @@ WORDS = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.lists(WORDS, max_size=25).map("".join))
 def test_any_text_is_a_pipeline_or_an_error(tmp_path_factory, text):
     path = tmp_path_factory.getbasetemp() / "fuzz.yaml"

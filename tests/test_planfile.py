@@ -20,6 +20,7 @@ from commcc.run.pipeline import Rules, run
 from commcc.run.planfile import moves, plan_text, read_plans
 from commcc.run.planfile.fields import encode_fields, hints_of, mark_of
 from commcc.timing.cost import load_model
+from tests.effort import examples
 from tests.random_graphs import random_program
 from tests.test_cli_run import improved
 
@@ -78,7 +79,7 @@ def test_dropped_passes_stay_dropped(tmp_path):
     assert plan_text(again) == plan_text(result)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.permutations(range(12)))
 def test_moves_give_back_any_order(order):
     names = [f"n{i}" for i in range(12)]
@@ -222,7 +223,7 @@ def test_an_order_that_is_not_legal(tmp_path):
     assert f"'{index.names[user]}' comes before" in said
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.randoms(use_true_random=False))
 def test_damaged_files_end_in_one_error_or_in_the_same_program(rng: random.Random):
     """Whatever is done to a file: an InputError, or a result that the verifier has passed."""

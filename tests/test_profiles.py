@@ -21,6 +21,7 @@ from commcc.timing.cost.profiles import ProfileSource, load_profile
 from commcc.timing.cost.profiles.measured import CollectiveKey, Occurrence, OpKey, Pool, median
 from commcc.timing.cost.profiles.profile_yaml import profile_text
 from commcc.timing.cost.types import Operation, Price, Transfer
+from tests.effort import examples
 from tests.trace_files import TraceFile, gpu_trace
 
 SAMPLES = Path(__file__).parents[1] / "sample_graphs"
@@ -181,7 +182,7 @@ def test_mistakes_in_yaml(tmp_path: Path, text: str, message: str):
     assert str(error.value).startswith(f"{tmp_path}/{message}")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(0, len(PROFILE)), st.text(max_size=6), st.integers(0, 20))
 def test_damaged_yaml(tmp_path_factory, at: int, junk: str, cut: int):
     path = tmp_path_factory.mktemp("yaml") / "run.yaml"

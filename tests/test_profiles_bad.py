@@ -14,6 +14,7 @@ from commcc.base.errors import InputError
 from commcc.timing.cost.profiles import json_stream, load_profile
 from commcc.timing.cost.profiles.attribution import op_times
 from commcc.timing.cost.profiles.trace import read_trace
+from tests.effort import examples
 from tests.trace_files import F32, gpu_trace
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ KEYS = ("ph", "cat", "name", "pid", "tid", "ts", "dur", "args")
 ARGS = ("External id", "correlation", "Input Dims", "Input type", "Concrete Inputs", "Collective name", "In msg nelems")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data())
 def test_garbage_gives_a_profile_or_an_input_error(tmp_path_factory, data: st.DataObject):
     """One real trace with anything at all put in some places."""
@@ -140,7 +141,7 @@ def test_garbage_gives_a_profile_or_an_input_error(tmp_path_factory, data: st.Da
         assert all(ns >= 0 for _, _, ns in op_times(read_trace(path)))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.binary(max_size=40), st.integers(0, 3000), st.booleans())
 def test_damaged_bytes(tmp_path_factory, junk: bytes, at: int, packed: bool):
     path = tmp_path_factory.mktemp("damaged") / ("run.json.gz" if packed else "run.json")

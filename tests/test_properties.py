@@ -17,10 +17,11 @@ from commcc.passes.base import PlanContext
 from commcc.passes.bucket import Bucket
 from commcc.verify import verify
 from tests.corruptions import CORRUPTIONS
+from tests.effort import examples
 from tests.random_graphs import random_program, shuffled
 from tests.virtual_ranks import VirtualRanks, random_inputs, same
 
-RELAXED = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+RELAXED = settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 
 OPTIONS = st.builds(
     Bucket,

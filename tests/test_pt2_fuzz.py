@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from commcc.base.errors import CommccError
 from commcc.serialization.pt2.program import read_pt2, write_pt2
+from tests.effort import examples
 from tests.pt2_files import MODEL, changed, document, saved
 from tests.pt2_graphs import GRAPHS, write
 
-BOUNDED = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+BOUNDED = settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 ODD = st.one_of(
     st.none(),
     st.booleans(),

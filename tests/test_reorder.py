@@ -22,11 +22,12 @@ from commcc.serialization import load
 from commcc.timing.cost import load_model
 from commcc.timing.simulate import Simulator, lower_bound
 from commcc.verify import verify
+from tests.effort import examples
 from tests.random_graphs import random_program
 from tests.schedule_graphs import check_order, made_up_costs
 from tests.virtual_ranks import VirtualRanks, random_inputs, same
 
-RELAXED = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+RELAXED = settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 MODEL = load_model("h100")
 SAMPLES = ("tiny_llama_fsdp2_tp2_bw", "tiny_llama_hsdp_bw", "tiny_llama_joint", "tiny_moe_fsdp4_ep2_bw")
 #: Tight and loose; memory_budget is set from the graph's own peak.

@@ -15,6 +15,7 @@ from commcc.replay.inputs import InputMaker, integers
 from commcc.replay.layout import make_layout
 from commcc.replay.prepare import prepare
 from commcc.replay.virtual import VirtualRun
+from tests.effort import examples
 from tests.step_graphs import sample
 from tests.verify_graphs import Graph
 
@@ -80,7 +81,7 @@ def use(g, kind, rows, index):
 KINDS = ("embedding", "index_select", "index", "gather", "index_put", "nll_loss")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(sorted(STEPS)), st.integers(0, 4)), max_size=4),
     st.lists(st.tuples(st.sampled_from(KINDS), st.integers(40, 60)), min_size=1, max_size=3),
@@ -151,7 +152,7 @@ def test_an_op_that_writes_each_place_once_gets_no_index_twice():
     assert all(len(set(row)) == 3 for row in given[0]["columns"].tolist())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(1, 9), st.integers(0, 40), st.integers(0, 5))
 def test_group_ends_rise_to_the_number_of_rows(groups, rows, seed):
     made = integers([groups], Demands(ends=rows), torch.Generator().manual_seed(seed))

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commcc.replay.bench.statistics import FASTER, SAME, SLOWER, compare_times, slowest, spread
+from tests.effort import examples
 
 TIMES = st.lists(st.tuples(st.integers(1, 10**6), st.integers(1, 10**6)), min_size=1, max_size=40)
 
@@ -99,7 +100,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(count, ratio):
     assert abs(held / experiments - confidence) < 4 * deviation
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.integers(6, 60), st.floats(0.5, 0.99))
 def test_more_confidence_is_never_a_narrower_interval(count, confidence):
     source = random.Random(count)

@@ -26,15 +26,16 @@ from commcc.serialization import load
 from commcc.timing.cost import load_model
 from commcc.timing.simulate import Simulator
 from tests import plain_scheduler
+from tests.effort import examples
 from tests.index_maker import IndexMaker, random_order
 from tests.plain_live import LiveCurve
 from tests.schedule_graphs import check_order, scheduled_graph
 from tests.slow_memory import slow_live_bytes
 from tests.slow_simulator import SlowSimulator
 
-RELAXED = settings(max_examples=120, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-MANY = settings(RELAXED, max_examples=500)
-FEW = settings(RELAXED, max_examples=40)
+RELAXED = settings(max_examples=examples(120), deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(RELAXED, max_examples=examples(500))
+FEW = settings(RELAXED, max_examples=examples(40))
 SAMPLES = Path(__file__).parents[1] / "sample_graphs"
 SEEDS = st.integers(0, 10**6)
 #: Live bytes over the graph's own peak, in per cent; None for no budget.

@@ -23,6 +23,7 @@ from commcc.serialization.shapes import (
     split_annotation,
     symbols_in,
 )
+from tests.effort import examples
 
 EXACT = [
     "f32[][]cpu",
@@ -223,7 +224,7 @@ EXPRESSIONS = st.recursive(
 
 
 @given(EXPRESSIONS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_printed_expressions_have_a_stable_text(text):
     """What is printed once reads back to an expression that prints the same."""
     ctx = ShapeContext()
@@ -237,7 +238,7 @@ def test_printed_expressions_have_a_stable_text(text):
 
 
 @given(st.text(alphabet="u0s7[](),+-*/ .<>=&|~^fbzSymMax:cuda_'\"\\", max_size=60))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_any_text_is_read_or_refused(text):
     for form in (text, f"Sym({text})", f"f32[{text}][1]cpu"):
         with contextlib.suppress(InputError):

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from commcc.timing.simulate import Simulator, Span
 from commcc.timing.simulate.simulator import in_flight_bytes
+from tests.effort import examples
 from tests.index_maker import IndexMaker, Shape, random_costs, random_maker, random_order
 from tests.slow_simulator import SlowSimulator
 
-RELAXED = settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+RELAXED = settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
 SHAPE = Shape(nodes=24, groups=("a", "b", "c"), depth=6)
 
 

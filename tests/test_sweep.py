@@ -18,6 +18,7 @@ from commcc.run.forms import pipeline_text, read_pipeline
 from commcc.run.sweep import Task, make_grid, running, sweep
 from commcc.run.sweep.outcome import pareto
 from commcc.timing.cost import load_model
+from tests.effort import examples
 from tests.page_driver import needs_browser, text_of
 from tests.test_cli_commands import FSDP, document, files, ok, output, refused
 
@@ -80,7 +81,7 @@ def test_wrong_parameters(params, words):
 AIMS = st.lists(st.one_of(st.none(), st.tuples(*[st.integers(0, 4)] * 3)), max_size=12)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=examples(300), deadline=None)
 @given(AIMS)
 def test_the_front_by_definition(aims):
     def beaten(one):

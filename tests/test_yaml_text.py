@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from commcc.base.yaml_file import parse_yaml
 from commcc.base.yaml_text import WIDTH, dump, scalar
 from commcc.run.planfile.decoding import to_json
+from tests.effort import examples
 
 TEXTS = st.one_of(
     st.text(max_size=30),
@@ -25,7 +26,7 @@ TREES = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.dictionaries(TEXTS, TREES, max_size=5))
 def test_reads_back_equal(data):
     text = dump(data)
