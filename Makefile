@@ -9,10 +9,10 @@ RESULT := out/llama3_8b_fsdp64_bw.bucket.fx.txt.gz
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format docs samples golden bench fuzz clean
+.PHONY: help venv demo test test-full test-rest check format docs samples golden bench fuzz clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v[:2] <= (3, 13) else \
@@ -27,8 +27,16 @@ demo: $(READY) ## bucket a production-size graph and print before and after
 	@mkdir -p $(dir $(RESULT))
 	$(BIN)/commcc bucket $(SAMPLE) -o $(RESULT)
 
-test: $(READY) ## run all tests, on up to four cores; WORKERS=0 on one
-	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal $(ARGS)
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
+
+test: $(READY) ## run the tests, on up to four cores; WORKERS=0 on one
+	$(PYTEST) $(ARGS)
+
+test-full: $(READY) ## run all tests, with all examples of property tests, campaigns and every job on real ranks
+	$(PYTEST) --full $(ARGS)
+
+test-rest: $(READY) ## run what `make test` leaves out of `make test-full`
+	$(PYTEST) --full --rest $(ARGS)
 
 check: $(READY) ## what CI checks: ruff, mypy, layers, generated docs
 	$(BIN)/ruff check .

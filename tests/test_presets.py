@@ -1,4 +1,4 @@
-"""Plans of every preset are exact; that presets compute the same bits is in ``test_real_ranks_presets``."""
+"""Plans of every preset are exact; that presets compute the same bits is in ``test_real_ranks``."""
 
 from __future__ import annotations
 

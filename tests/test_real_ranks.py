@@ -1,21 +1,34 @@
-"""The small samples on real gloo ranks: bucketed, converted and corrupted, compared to the bit."""
+"""The small samples on real gloo ranks: rewritten, converted and corrupted, compared to the bit.
+
+``make test`` replays each sample in a few ways, one launch of 2 ranks and one of 4; together they try every way.
+``make test-full`` replays every sample in every way.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
 from commcc.graph.ops import collective_of, op_name
 from commcc.passes.bucket import Bucket
+from commcc.passes.options import parse_pipeline
 from commcc.passes.tag import Tag
+from commcc.run.forms import PRESETS
 from commcc.run.pipeline import run
 from commcc.serialization import load, save
+from commcc.timing.cost import load_model
+from tests.test_dedup import regathered
+
+if TYPE_CHECKING:
+    from commcc.passes.base import Pass
 
 TESTS = Path(__file__).parent
 SAMPLES = TESTS.parent / "sample_graphs"
@@ -36,13 +49,26 @@ SAMPLES_FOR = {
     ),
 }
 #: One bucket for all; many small ones; one that also mixes dtypes; and one for each module, prefetched.
-WAYS = {
+BUCKETS = {
     "whole": Bucket(groups="all", bucket_cap_mb=None, max_topo_span=None),
     "small": Bucket(groups="all", bucket_cap_mb=0.01, max_topo_span=200),
     "mixed": Bucket(groups="primary", multi_dtype=True, param_order=True),
     "modules": Bucket(strategy="module", include_all_reduce=True),
     "ahead": Bucket(strategy="module", modules=("layers.*", "norm+output"), prefetch=("2",), multi_dtype=True),
 }
+#: Pipelines that are no preset; in "free" limits are off, so that as much moves as can.
+TEXTS = {
+    "free": "reorder{memory_budget=none,max_in_flight_gb=none,max_compute_prefetch=none}",
+    "rest": "dedup,groups,bucket{groups=all},reorder,cleanup",
+    "dedup": "dedup",
+    "groups": "groups{roles=ep:all_gather}",
+    "cleanup": "cleanup{metadata=all}",
+    "held": "reorder{control_deps=true}",
+    "all": "dedup,groups{roles=ep:all_gather},bucket{groups=all},reorder{control_deps=true},cleanup{metadata=all}",
+}
+#: Those that get a graph in which parameters are gathered once more than they need to be.
+REGATHERED = ("dedup", "groups", "cleanup", "held", "all")
+RUNS_EDGES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 
 pytestmark = [
     pytest.mark.ranks,
@@ -76,46 +102,78 @@ def replay(ranks: int, jobs: list[dict[str, str]], folder: Path) -> tuple[int, l
     return done.returncode, [json.loads(file.read_text()) for file in files]
 
 
-@pytest.mark.parametrize("ranks", sorted(SAMPLES_FOR))
-def test_bucketed_graphs_compute_the_same_bits(ranks, tmp_path):
-    jobs, merged = [], {}
-    for name in SAMPLES_FOR[ranks]:
-        before = sample(name)
-        program = load(before)
-        for way, bucket in WAYS.items():
-            result = run(program, [Tag(), bucket])
-            after = tmp_path / f"{name}.{way}.fx.txt"
-            save(result.program, after)
-            merged[f"{name}.{way}"] = launches(program) - launches(result.program)
-            jobs.append(job(f"{name}.{way}", before, after, name))
-    code, verdicts = replay(ranks, jobs, tmp_path)
-    wrong = {v["name"]: v["difference"] for rank in verdicts for v in rank if v["difference"] or v["nan"]}
-    assert wrong == {}
+def ways_of(name: str) -> dict[str, list[Pass]]:
+    """All pipelines that are tried: buckets of several forms, every preset, and the passes that are in none."""
+    texts = {**{preset.name: preset.text for preset in PRESETS if preset.name != "ep-overlap"}, **TEXTS}
+    # Before 2.13, PyTorch has no kernel for control edges outside its compiler.
+    return {
+        **{way: [Tag(), bucket] for way, bucket in BUCKETS.items()},
+        **{way: parse_pipeline(text) for way, text in texts.items() if RUNS_EDGES or "control_deps" not in text},
+    }
+
+
+def rewritten(name: str, way: str, folder: Path) -> tuple[dict[str, str], set[str]]:
+    """A job that compares a sample with what a pipeline makes of it, and what the pipeline did."""
+    program = load(sample(name))
+    if way in REGATHERED:
+        program = regathered(program, random.Random(name), share=0.5)
+    result = run(program, ways_of(name)[way], model=load_model("h100"))
+    assert result.verified == "proved", (name, way)
+    after = folder / f"{name}.{way}.fx.txt"
+    save(result.program, after)
+    done = {"changed"} if result.changed else set()
+    done |= {"merged"} if launches(program) > launches(result.program) else set()
+    if any(
+        n.op == "call_function" and op_name(n.target) == "higher_order.control_deps" for n in result.program.graph.nodes
+    ):
+        done.add("held")
+    return job(f"{name}.{way}", sample(name), after, name), done
+
+
+def all_equal(ranks: int, jobs: list[dict[str, str]], folder: Path) -> None:
+    code, verdicts = replay(ranks, jobs, folder)
+    assert {v["name"]: v["difference"] for rank in verdicts for v in rank if v["difference"] or v["nan"]} == {}
     assert code == 0
     assert [len(rank) for rank in verdicts] == [len(jobs)] * ranks
-    assert all(merged[f"{name}.whole"] > 0 for name in SAMPLES_FOR[ranks]), merged
+
+
+@pytest.mark.parametrize("ranks", sorted(SAMPLES_FOR))
+def test_each_sample_in_some_ways(ranks, tmp_path):
+    every = [name for names in SAMPLES_FOR.values() for name in names]
+    jobs = []
+    for name in SAMPLES_FOR[ranks]:
+        ways = list(ways_of(name))[every.index(name) :: len(every)]
+        jobs += [rewritten(name, way, tmp_path)[0] for way in ways]
+        converted = tmp_path / f"{name}.pt2"
+        save(load(sample(name)), converted)
+        jobs.append(job(f"{name}.pt2", sample(name), converted, name))
+    all_equal(ranks, jobs, tmp_path)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("ranks", sorted(SAMPLES_FOR))
+def test_each_sample_in_every_way(ranks, tmp_path):
+    jobs, did = [], {}
+    for name in SAMPLES_FOR[ranks]:
+        for way in ways_of(name):
+            todo, done = rewritten(name, way, tmp_path)
+            jobs.append(todo)
+            did.setdefault(way, []).append(done)
+    all_equal(ranks, jobs, tmp_path)
+    assert [way for way, done in did.items() if not any(done)] == []
+    assert all("merged" in done for done in did["whole"])
+    assert all("held" in done for done in did.get("held", ()))
 
 
 def launches(program) -> int:
     return sum(n.op == "call_function" and collective_of(n.target) is not None for n in program.graph.nodes)
 
 
-def test_other_formats_compute_the_same_bits(tmp_path):
-    jobs = []
-    for name in ("tiny_llama_fsdp2_fw", "tiny_moe_ep2_fw", "tiny_moe_ep2_bw"):
-        after = tmp_path / f"{name}.pt2"
-        save(load(sample(name)), after)
-        jobs.append(job(name, sample(name), after, name))
-    code, verdicts = replay(2, jobs, tmp_path)
-    assert [v["difference"] for rank in verdicts for v in rank] == [None] * 6
-    assert code == 0
-
-
 def test_corrupted_graphs_are_caught(tmp_path):
     name = "tiny_llama_fsdp2_bw"
     before = sample(name)
     bucketed = tmp_path / "bucketed.fx.txt"
-    save(run(load(before), [WAYS["whole"]]).program, bucketed)
+    save(run(load(before), [BUCKETS["whole"]]).program, bucketed)
     jobs = [job("intact", before, bucketed, name)]
     for damage in (swap_members, change_reduction, round_result):
         program = load(bucketed)
