@@ -41,7 +41,7 @@ RECORDED = 5
 #: Ranks of the small graph when nobody says how many.
 _DEMO_RANKS = 2
 #: Options that mean the same as those of ``verify --numeric``.
-_SHARED = ("nproc", "seed", "timeout", "groups", "size_hints")
+_SHARED = ("nproc", "seed", "timeout", "groups", "size_hints", "imports")
 
 
 @click.pass_obj
@@ -76,7 +76,7 @@ def _run(
         )
     folder = "" if trace is None else str(_folder(trace))
     chosen = settings(graphs, options, recorded=RECORDED if folder else 0, trace=folder, **ways)
-    programs = named(session, graphs, chosen.ranks, say)
+    programs = named(session, graphs, chosen, say)
     say("running the graphs")
     return bench(programs, chosen, runner)
 
@@ -92,6 +92,7 @@ def settings(graphs: tuple[str, ...], options: dict[str, Any], **more: Any) -> B
         timeout=options["timeout"],
         groups=read_groups(options["groups"]) if options["groups"] else {},
         hints=options["size_hints"],
+        imports=options["imports"],
         repeat=options["repeat"],
         warmup=options["warmup"],
         device=_device(options["device"].removeprefix(_EMULATED).removeprefix("-") or "auto"),
@@ -122,15 +123,16 @@ def _folder(path: str) -> Path:
 
 
 def named(
-    session: Session, graphs: tuple[str, ...], ranks: int | None, say: Callable[[str], None]
+    session: Session, graphs: tuple[str, ...], chosen: BenchSettings, say: Callable[[str], None]
 ) -> list[tuple[str, Program]]:
     """The graphs with the names to show; the small one, before and after two passes, if none is given."""
     if not graphs:
         from commcc.replay.bench.demo import PASSES, demo_pair
 
         say("making a graph")
-        before, after = demo_pair(ranks or _DEMO_RANKS)
+        before, after = demo_pair(chosen.ranks or _DEMO_RANKS)
         return [("a small graph", before), (f"after {PASSES}", after)]
+    numeric.import_ops(chosen.imports)
     found = []
     for graph in graphs:
         say(f"reading {graph}")

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 MOST_RANKS = 4096
 #: Names of the options that only ``--numeric`` uses.
-_NEEDED_BY = ("nproc", "virtual_ranks", "seed", "float64", "tolerance", "timeout", "groups", "size_hints")
+_NEEDED_BY = ("nproc", "virtual_ranks", "seed", "float64", "tolerance", "timeout", "groups", "size_hints", "imports")
+#: Options whose names are not those of their parameters.
+_FLAGS = {"size_hints": "--hint", "imports": "--import"}
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Request:
     timeout: float
     groups: str
     size_hints: dict[str, int]
+    imports: tuple[str, ...]
 
 
 def read(ctx: click.Context, given: dict[str, Any]) -> Request | None:
@@ -51,9 +54,17 @@ def read(ctx: click.Context, given: dict[str, Any]) -> Request | None:
     names = [name for name in _NEEDED_BY if name not in shared]
     typed = [name for name in names if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if typed:
-        flags = ", ".join("--hint" if name == "size_hints" else "--" + name.replace("_", "-") for name in typed)
+        flags = ", ".join(_FLAGS.get(name, "--" + name.replace("_", "-")) for name in typed)
         raise OptionError(f"{flags} needs --numeric")
     return None
+
+
+def import_ops(modules: tuple[str, ...]) -> None:
+    """Import the modules that were named, before graphs that name their ops are read."""
+    if modules:
+        from commcc.graph.ops.allowed import imported_ops
+
+        imported_ops(modules)
 
 
 def run(request: Request, before: Program, after: Program) -> Numeric:
@@ -70,6 +81,7 @@ def run(request: Request, before: Program, after: Program) -> Numeric:
         timeout=request.timeout,
         groups=read_groups(request.groups) if request.groups else {},
         hints=request.size_hints,
+        imports=request.imports,
     )
     return verify_numeric(before, after, settings)
 
@@ -140,5 +152,12 @@ def _surroundings() -> list[click.Option]:
             metavar="SYMBOL=NUMBER",
             callback=lambda _ctx, _option, texts: read_hints(texts),
             help="A number for an input's size that is known only at run time; SYMBOL may be a pattern.",
+        ),
+        click.Option(
+            ["--import", "imports"],
+            multiple=True,
+            metavar="MODULE",
+            help="Import a Python module and run the ops that it registers; only PyTorch's own run otherwise. "
+            "Can be given several times.",
         ),
     ]

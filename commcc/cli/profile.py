@@ -32,7 +32,7 @@ def _profile(session: Session, /, graphs: tuple[str, ...], output: str, recorded
         from commcc.replay.bench.starting import Elsewhere
 
         settings = bench.settings(graphs, options, recorded=recorded)
-        named = bench.named(session, graphs, settings.ranks, say)
+        named = bench.named(session, graphs, settings, say)
         target = check_output(session, output, (".yaml", ".yml"))
         say("running the graphs")
         found = profile(named, settings, runner)

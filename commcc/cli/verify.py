@@ -38,6 +38,8 @@ def _verify(session: Session, /, before: str, after: str, memory_budget: str | f
         from commcc.report import documents
         from commcc.verify import verify
 
+        if request is not None:
+            numeric.import_ops(request.imports)
         say(f"reading {before}")
         old = session.load(before)
         say(f"reading {after}")

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import GraphModule, Node
 from torch.fx.node import map_aggregate
 
 from commcc.base.errors import InputError
@@ -37,6 +38,7 @@ from commcc.graph.ops import (
     is_wait,
     op_name,
 )
+from commcc.graph.ops.allowed import refusal
 from commcc.replay.kernels import stand_in
 from commcc.replay.values import leaves
 from commcc.verify.fused import unfolded
@@ -54,8 +56,8 @@ if TYPE_CHECKING:
 _BYTES = frozenset({"view.dtype"})
 _SHOWN = {"cpu": "the CPU", "cuda": "a CUDA device"}
 _HINTS = {
-    "cpu": "a graph captured on the CPU, or with its own ops imported, can",
-    "cuda": "a graph captured for CUDA, or with its own ops imported, can",
+    "cpu": "a graph captured on the CPU, or with its own ops imported (--import MODULE), can",
+    "cuda": "a graph captured for CUDA, or with its own ops imported (--import MODULE), can",
 }
 
 
@@ -140,9 +142,18 @@ class Prepared:
 
 
 def prepare(
-    program: Program, *, wide: bool = False, hints: Mapping[str, int] | None = None, device: str = "cpu"
+    program: Program,
+    *,
+    wide: bool = False,
+    hints: Mapping[str, int] | None = None,
+    device: str = "cpu",
+    imported: frozenset[str] = frozenset(),
 ) -> Prepared:
-    """Make a program ready to run on ``cpu`` or ``cuda``; raises :class:`InputError` for what cannot run there."""
+    """Make a program ready to run on ``cpu`` or ``cuda``; imported: ops of other libraries that may run.
+
+    Raises :class:`InputError` for what cannot run there, or must not (:mod:`commcc.graph.ops.allowed`).
+    """
+    _refuse_unsafe(program, imported)
     plain = unfolded(program)
     index = build_index(plain, hints=hints)
     nodes = tuple(unwrapped(plain).nodes)
@@ -241,6 +252,33 @@ def _refuse(program: Program, nodes: Iterable[fx.Node], *, wide: bool, device: s
         where=str(program.source) if program.source else None,
         hint=_HINTS[device],
     )
+
+
+def _refuse_unsafe(program: Program, imported: frozenset[str]) -> None:
+    """Raise for an op that could do something besides computing, in the graph and in its sub-graphs."""
+    graphs = [program.graph, *(m.graph for m in program.root.modules() if isinstance(m, GraphModule))]
+    for node in (node for graph in graphs for node in graph.nodes if node.op == "call_function"):
+        for target in (node.target, *_called(node)):
+            reason = None if isinstance(target, (OpaqueOp, HigherOrderOperator)) else refusal(target, imported)
+            if reason is not None:
+                raise InputError(
+                    f"op {op_name(target)} of node '{node.name}' is not run: {reason}",
+                    where=str(program.source) if program.source else None,
+                    hint="--import MODULE, with the module that registers it, runs it nevertheless",
+                )
+
+
+def _called(node: fx.Node) -> list[Any]:
+    """Ops and functions that are handed to a higher-order op."""
+    found: list[Any] = []
+
+    def seen(leaf: Any) -> Any:
+        if callable(leaf) and not isinstance(leaf, Node):
+            found.append(leaf)
+        return leaf
+
+    map_aggregate((node.args, node.kwargs), seen)
+    return found
 
 
 def _problem(node: fx.Node, device: str, *, wide: bool) -> str | None:

@@ -31,6 +31,7 @@ from torch.utils._traceback import CapturedTraceback
 
 from commcc.base.errors import InputError
 from commcc.graph.ops import OpaqueOp
+from commcc.graph.ops.functions import plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -132,6 +133,8 @@ class Evaluator:
         """``operator.*``, ``torch.sym_*``, ``math.*`` on symbolic and plain numbers."""
         if target is operator.getitem:
             return _item(*args)
+        if plain_name(target) is None:
+            raise UnknownValue(f"{getattr(target, '__name__', target)} is not run on shapes")
         for leaf in pytree.tree_leaves((args, kwargs)):
             if not isinstance(leaf, _SCALARS):
                 raise UnknownValue(f"{getattr(target, '__name__', target)} of a {type(leaf).__name__}")

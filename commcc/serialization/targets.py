@@ -14,34 +14,17 @@ Limits: torch-level (Dynamo) targets such as ``torch.nn.functional.linear`` are 
 
 from __future__ import annotations
 
-import builtins
 import importlib
-import math
-import operator
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from commcc.base.errors import InputError, OutputError
 from commcc.graph.ops import OpaqueOp
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-OPERATORS = (
-    *("add", "sub", "mul", "floordiv", "truediv", "mod", "pow", "lshift", "rshift", "and_", "or_", "xor"),
-    *("matmul", "getitem", "eq", "ne", "lt", "gt", "le", "ge", "pos", "neg", "invert", "not_", "index", "abs"),
-    *("truth", "is_", "is_not"),
-)
-_TORCH_FUNCTIONS = (
-    *(f"sym_{name}" for name in ("float", "int", "ite", "max", "min", "not", "sum", "sqrt", "fresh_size")),
-    *(f"_sym_{name}" for name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "log2")),
-)
-_MATH_FUNCTIONS = ("ceil", "floor", "trunc", "sqrt", "log2", "cos", "sin", "tan", "acos", "asin", "atan", "log", "exp")
-_BUILTINS = ("round", "abs", "int", "float", "bool", "max", "min")
+from commcc.graph.ops.functions import plain_functions, plain_name
 
 #: Modules that register the ops of a namespace, or one higher-order op; tried in this order.
 _REGISTERED_BY: dict[str, tuple[str, ...]] = {
@@ -77,22 +60,6 @@ _PRINTED_MODULE = re.compile(r"^_?(operator|math)[._]")
 _HINT = "only ops (torch.ops.*), symbolic scalars (torch.sym_*) and operators are read; dump the AOT or post-grad graph"
 
 
-@lru_cache(maxsize=1)
-def _functions() -> Mapping[str, Callable[..., Any]]:
-    """The Python functions on numbers that a graph may call, by printed name."""
-    found: dict[str, Any] = {f"operator.{name}": getattr(operator, name) for name in OPERATORS}
-    found.update({f"math.{name}": getattr(math, name) for name in _MATH_FUNCTIONS})
-    found.update({name: getattr(builtins, name) for name in _BUILTINS})
-    known = {f"torch.{name}": getattr(torch, name, None) for name in _TORCH_FUNCTIONS}
-    found.update({name: function for name, function in known.items() if function is not None})
-    return found
-
-
-@lru_cache(maxsize=1)
-def _names() -> Mapping[int, str]:
-    return {id(function): name for name, function in reversed(list(_functions().items()))}
-
-
 def resolve(path: str) -> Any:
     """The callable that a printed target names.
 
@@ -116,7 +83,7 @@ def _find(path: str) -> Any:
         parts = path.split(".")[2:]
         found = _registered(parts) if _is_op_name(parts) else None
     else:
-        found = _functions().get(_PRINTED_MODULE.sub(r"\1.", path))
+        found = plain_functions().get(_PRINTED_MODULE.sub(r"\1.", path))
     if found is None:
         raise LookupError(path)
     return found
@@ -172,7 +139,7 @@ def path_of(target: Any) -> str:
         return f"torch.ops.{target.qualified_name}"
     if isinstance(target, HigherOrderOperator):
         return f"torch.ops.higher_order.{target.__name__}"
-    name = _names().get(id(target))
+    name = plain_name(target)
     if name is None:
         raise OutputError(f"{target!r} is not an op and cannot be written")
     return name

@@ -17,6 +17,7 @@ from commcc.base.errors import InputError
 from commcc.base.terms import Kind
 from commcc.graph.collectives import identify
 from commcc.graph.memory import live_bytes
+from commcc.graph.ops.allowed import imported_ops
 from commcc.replay.bench.ways import require_ways
 from commcc.replay.emulate.preflight import check_emulated
 from commcc.replay.inputs import InputMaker
@@ -84,7 +85,10 @@ def trace_file(number: int, rank: int) -> str:
 
 def make_set(programs: Sequence[Program], settings: BenchSettings) -> GraphSet:
     """Prepare all graphs; raises :class:`CommccError` for what cannot be run."""
-    prepared = tuple(prepare(program, hints=settings.hints, device=settings.device) for program in programs)
+    imported = imported_ops(settings.imports)
+    prepared = tuple(
+        prepare(program, hints=settings.hints, device=settings.device, imported=imported) for program in programs
+    )
     first = prepared[0]
     for number, each in enumerate(prepared[1:], 2):
         match_inputs(first, each, ("graph 1", f"graph {number}"))

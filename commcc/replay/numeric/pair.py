@@ -16,6 +16,7 @@ import torch
 from commcc.base.errors import InputError, closest
 from commcc.graph.collectives import identify
 from commcc.graph.index.host import early_reads
+from commcc.graph.ops.allowed import imported_ops
 from commcc.replay.inputs import InputMaker
 from commcc.replay.layout import Layout, make_layout
 from commcc.replay.prepare import Prepared, prepare
@@ -35,7 +36,8 @@ class Settings:
     """How to run. ranks: None for as many as the graphs are for. real: on gloo, else virtual ranks.
 
     wide: everything in float64. tolerance: the largest difference to accept, relative to the largest number of a
-    value; None for what another order of sums explains. timeout: seconds, of real ranks.
+    value; None for what another order of sums explains. timeout: seconds, of real ranks. imports: modules whose ops may
+    run though they are not PyTorch's.
     """
 
     ranks: int | None = None
@@ -46,6 +48,7 @@ class Settings:
     timeout: float = 300.0
     groups: Mapping[str, Parts] = field(default_factory=dict)
     hints: Mapping[str, int] = field(default_factory=dict)
+    imports: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,8 @@ def own_inputs(of: Prepared, made: Mapping[str, Any]) -> dict[str, Any]:
 
 def make_pair(before: Program, after: Program, settings: Settings) -> Pair:
     """Prepare both programs; raises :class:`CommccError` for what cannot be run."""
-    old = prepare(before, wide=settings.wide, hints=settings.hints)
-    new = prepare(after, wide=settings.wide, hints=settings.hints)
+    imported = imported_ops(settings.imports)
+    old, new = (prepare(each, wide=settings.wide, hints=settings.hints, imported=imported) for each in (before, after))
     match_inputs(old, new, ("BEFORE", "AFTER"))
     layout = make_layout([(each.program, each.index) for each in (old, new)], settings.ranks, settings.groups)
     maker = InputMaker(old, identify(old.index), layout, settings.seed, settings.hints)

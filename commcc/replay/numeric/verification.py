@@ -19,6 +19,7 @@ import torch
 
 from commcc.base.errors import CommccError, GraphError, InputError
 from commcc.graph.memory import live_bytes
+from commcc.graph.ops.allowed import imported_ops
 from commcc.replay.numeric.compare import compare_rank
 from commcc.replay.numeric.first_difference import first_difference
 from commcc.replay.numeric.pair import Pair, Settings, make_pair, producers
@@ -45,7 +46,8 @@ def verify_numeric(before: Program, after: Program, settings: Settings) -> Numer
     try:
         pair = make_pair(before, after, settings)
     except GraphError as error:
-        prepare(before)  # what is wrong with BEFORE is an error, of AFTER a difference
+        # What is wrong with BEFORE is an error, of AFTER a difference.
+        prepare(before, imported=imported_ops(settings.imports))
         failure = f"AFTER cannot be run: {error.what}"
         return Numeric(DIFFERENT, settings.ranks or 0, settings.real, settings.seed, settings.wide, 0, failure=failure)
     world = pair.layout.world

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.gc_pause import no_collection
+from commcc.graph.ops.allowed import imported_ops
 from commcc.replay.bench.cost_choice import replay_model
 from commcc.replay.bench.graph_set import BenchSettings, check_room, graph_file, make_set
 from commcc.replay.bench.ways import ways_of
@@ -55,6 +56,7 @@ def _run(folder: Path, rank: int, settings: BenchSettings, watch: Watch) -> dict
     files = [folder / graph_file(number) for number in range(1, settings.graphs + 1)]
     os.environ.setdefault(CACHE_VARIABLE, str(folder / "inductor"))
     watch.stage("reading the graphs")
+    imported_ops(settings.imports)
     found = measure(make_set([load(file) for file in files], settings), rank, settings, watch)
     return {"elsewhere": os.environ["MASTER_ADDR"]} if found is None else {"ranks": [*found]}
 

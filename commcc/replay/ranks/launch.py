@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from commcc.graph.program import Program
     from commcc.replay.numeric.pair import Pair, Settings
 
-_START = "import sys; sys.path.insert(0, {root!r}); from {module} import main; main()"
+#: A rank finds modules where this process does; Python itself would look in the current folder first.
+_START = "import sys; sys.path[:] = {paths!r}; from {module} import main; main()"
 _WORKER = "commcc.replay.ranks.worker"
 _LAUNCHER = "torch.distributed.elastic."
 
@@ -73,8 +74,8 @@ def run_ranks(
     """
     machines = machines or Machines()
     machines.check()
-    root = str(Path(commcc.__file__).parents[1])
-    start, starved = _START.format(root=root, module=worker), kernel_kills()
+    paths = [str(Path(commcc.__file__).parents[1]), *sys.path]
+    start, starved = _START.format(paths=paths, module=worker), kernel_kills()
     with _silent_launcher(), Guard(folder, timeout):
         try:
             elastic_launch(_config(ranks, folder, timeout, machines), sys.executable)("-c", start, str(folder))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from commcc.base.errors import CommccError
+from commcc.graph.ops.allowed import imported_ops
 from commcc.replay.numeric.compare import compare_rank
 from commcc.replay.numeric.pair import Settings, make_pair
 from commcc.replay.place import CpuPlace, DeviceError
@@ -73,6 +74,7 @@ def error_words(error: Exception) -> dict[str, Json]:
 
 def _run(folder: Path, rank: int, settings: Settings, watch: Watch) -> dict[str, Json]:
     """Both runs and the comparison."""
+    imported_ops(settings.imports)  # before the files that name their ops are read
     programs = [load(folder / f"{name}.fx.txt") for name in ("before", "after")]
     pair = make_pair(programs[0], programs[1], settings)
     made = pair.maker.of_rank(rank)
@@ -98,4 +100,4 @@ def read_settings(text: str, kind: type[S]) -> S:
     """What :func:`settings_text` wrote, of settings of this kind."""
     data: dict[str, Any] = json.loads(text)
     groups = {name: tuple(map(tuple, parts)) for name, parts in data.pop("groups").items()}
-    return kind(**data, groups=groups)
+    return kind(**{**data, "imports": tuple(data["imports"])}, groups=groups)

@@ -1,0 +1,123 @@
+"""Which ops of a graph may be run: those that reach nothing but the tensors they are given.
+
+    refusal(torch.ops.aten.mm.default)             # None
+    refusal(torch.ops.aten.from_file.default)      # "it may open files: 'filename' is a text that nobody checks"
+
+A graph comes from a file that anybody may have written, so what is not known to be harmless is refused: ops of other
+libraries than PyTorch's own, ops that take objects, texts of other meanings than the listed ones, and ops that
+trust their arguments where these decide which memory is read or written.
+
+Limits: an op can still ask for more memory or time than there is.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._ops import OpOverload, OpOverloadPacket
+
+from commcc.base.errors import OptionError
+from commcc.graph import ops
+from commcc.graph.ops.functions import plain_name
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+#: Libraries of PyTorch whose ops compute, or communicate within the job.
+LIBRARIES = frozenset(
+    {
+        *("aten", "prims", "c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor"),
+        *("inductor", "inductor_prims", "bucketing", "fsdp", "symm_mem"),
+    }
+)
+#: Arguments that are texts: each chooses among words that the op knows, names a group, or is shown in an error.
+_TEXTS = frozenset(
+    {
+        *("reduce", "reduce_op", "group_name", "activation", "algorithm", "padding_side", "norm", "mode", "ord", "p"),
+        *("approximate", "rounding_mode", "interpolation", "driver", "pad_mode", "UPLO", "side", "padding"),
+        *("equation", "indexing", "assert_msg", "api_name"),
+    }
+)
+#: What else an argument may be, lists and optional ones included; anything more is an object with a life of its own.
+_VALUES = frozenset({"Tensor", "int", "float", "bool", "number", "Device", "Generator"})
+#: The group of a collective, which is a name in a graph of a file.
+_ANY = frozenset({"group_name"})
+
+#: Ops that take the caller's word for which memory a result covers, or where in it an index points.
+_TRUSTING = frozenset(
+    {
+        *("aten._reshape_alias", "aten._nested_view_from_buffer", "aten._nested_view_from_buffer_copy"),
+        *("aten._sparse_coo_tensor_unsafe", "aten._sparse_csr_tensor_unsafe", "aten._sparse_csc_tensor_unsafe"),
+        *("aten._sparse_bsr_tensor_unsafe", "aten._sparse_bsc_tensor_unsafe", "aten._sparse_compressed_tensor_unsafe"),
+        *("inductor._reinterpret_tensor", "inductor._alloc_from_pool"),
+    }
+)
+
+
+@lru_cache(maxsize=4096)
+def refusal(target: Any, imported: frozenset[str] = frozenset()) -> str | None:
+    """Why an op of a graph is not run, in a few words; None for one that may be.
+
+    imported: ops of libraries that the user has asked for, as :func:`imported_ops` gives them.
+    """
+    if isinstance(target, OpOverloadPacket):
+        # Which overload runs is decided by the arguments, and it need not be one of the dispatcher's.
+        found = (refusal(getattr(target, name), imported) for name in target.overloads())
+        return next((reason for reason in found if reason is not None), None)
+    if not isinstance(target, OpOverload):
+        return None if plain_name(target) is not None else "it is neither an op nor arithmetic"
+    if target._schema.name in imported:
+        return None
+    if target.namespace not in LIBRARIES:
+        return f"the library '{target.namespace}' is not PyTorch's"
+    return _reaching(target)
+
+
+def _reaching(op: OpOverload) -> str | None:
+    """What an op of PyTorch's could reach besides its tensors; None for nothing."""
+    name, overload = op._schema.name, op._schema.overload_name
+    if not torch._C._dispatch_has_kernel(f"{name}.{overload}" if overload else name):
+        return "it works on Python's objects"
+    if ops.op_name(op) in _TRUSTING:
+        return "it trusts the graph with which memory it reads or writes"
+    for argument in op._schema.arguments:
+        for kind in _kinds(argument.type):
+            if kind == "str" and argument.name not in _TEXTS:
+                return f"'{argument.name}' is a text that nobody checks"
+            if kind not in {*_VALUES, "str"} and argument.name not in _ANY:
+                return f"'{argument.name}' is an object"
+    return None
+
+
+def _kinds(kind: Any) -> Iterator[str]:
+    """The plain types within a type: of ``List[Optional[Tensor]]`` that is Tensor."""
+    inner = kind.containedTypes()
+    if not inner:
+        yield str(kind)
+    for each in inner:
+        yield from _kinds(each)
+
+
+def imported_ops(modules: Collection[str]) -> frozenset[str]:
+    """Import modules that the user has named, and give the ops that they register.
+
+    Raises :class:`OptionError` for a module that cannot be imported, or that registers none.
+    """
+    return frozenset().union(*map(_imported, modules))
+
+
+@lru_cache(maxsize=64)
+def _imported(module: str) -> frozenset[str]:
+    known = frozenset(torch._C._dispatch_get_all_op_names())
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # whatever the module's own code raises
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise OptionError(f"--import {module}: {text}", hint="name a module that Python can import") from None
+    found = frozenset(name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names() if name not in known)
+    if not found:
+        raise OptionError(f"--import {module}: it registers no op", hint="name the module that registers the op")
+    return found
