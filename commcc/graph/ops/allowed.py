@@ -65,7 +65,8 @@ def refusal(target: Any, imported: frozenset[str] = frozenset()) -> str | None:
     """
     if isinstance(target, OpOverloadPacket):
         # Which overload runs is decided by the arguments, and it need not be one of the dispatcher's.
-        found = (refusal(getattr(target, name), imported) for name in target.overloads())
+        names: list[str] = target.overloads()  # type: ignore[no-untyped-call]
+        found = (refusal(getattr(target, name), imported) for name in names)
         return next((reason for reason in found if reason is not None), None)
     if not isinstance(target, OpOverload):
         return None if plain_name(target) is not None else "it is neither an op nor arithmetic"
