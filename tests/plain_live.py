@@ -1,6 +1,6 @@
 """Live bytes of a schedule while it is made, and when its launches are due, in plain Python.
 
-See :mod:`commcc.schedule.live` and :mod:`commcc.schedule.due`.
+See :mod:`commcc.schedule.live` and :mod:`commcc.schedule.steps`.
 """
 
 from __future__ import annotations

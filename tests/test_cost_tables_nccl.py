@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from commcc.base.errors import InputError
 from commcc.base.terms import Kind
 from commcc.timing.cost.tables import Row, TableSource, load_table
-from commcc.timing.cost.tables.nccl_row import Line
+from commcc.timing.cost.tables.nccl_tests import Line
 from tests.effort import examples
 
 if TYPE_CHECKING:

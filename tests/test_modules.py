@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commcc.graph.blocks import Item, find_blocks, find_rest
+from commcc.graph.blocks import Item, find_blocks, find_rest, labels
 from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
 from commcc.graph.modules import Entry, Matcher, entries_of, parents, syntax_problems
-from commcc.graph.repeats import labels
 from commcc.plan import Before
 from commcc.planning.contraction import cycles
 from tests.effort import examples

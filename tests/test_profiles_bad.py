@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from commcc.base.errors import InputError
 from commcc.timing.cost.profiles import json_stream, load_profile
-from commcc.timing.cost.profiles.attribution import op_times
+from commcc.timing.cost.profiles.loading import op_times
 from commcc.timing.cost.profiles.trace import read_trace
 from tests.effort import examples
 from tests.trace_files import F32, gpu_trace

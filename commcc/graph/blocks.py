@@ -9,9 +9,17 @@ below them, the same sorts. The family that holds the most items wins. Then numb
 family that are of another make (the dense layer of a mixture of experts) are blocks too, and so are
 further families with something to merge (an encoder beside a decoder).
 
+A model that says nothing of its modules gets blocks by :func:`labels`: what comes again and again, in the same
+order. The stretch that repeats and covers most wins, with the shortest period; what is left on either side is
+searched again. What covers less than a third of all is no model's blocks::
+
+    labels(["embed", "q", "k", "q", "k", "q", "k", "norm"])
+    # ['before', 'block.0', 'block.0', 'block.1', 'block.1', 'block.2', 'block.2', 'after']
+
 The rest is put together by where it stands: what comes before all blocks, in every kind of item, apart
 from what comes after, and what lies between blocks apart from all else. Limits: names and items decide;
-nothing is known of the modules' code.
+nothing is known of the modules' code. A period that repeats is at most 500 long, and where it begins cannot be
+told: a block that begins as it ends may be cut one place off.
 """
 
 from __future__ import annotations
@@ -19,12 +27,14 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from operator import eq
 from typing import TYPE_CHECKING
 
 from commcc.graph.modules import parents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Hashable, Iterable, Sequence
+
 
 _NUMBERED = re.compile(r"(.*?)\d+")
 
@@ -203,3 +213,59 @@ def _sides(items: Sequence[Item], spans: dict[str, tuple[int, int]]) -> dict[str
         places = [i.at for i in items if i.sort[0] == kind]
         sides[kind] = "before" if max(places) < low else "after" if min(places) > high else "between"
     return sides
+
+
+#: Longest period that is looked for.
+LONGEST = 500
+#: What repeats is no model's blocks where it covers less than one part in so many.
+_PART = 3
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """``count`` blocks of ``period`` marks each, from ``start`` on."""
+
+    start: int
+    period: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.period * self.count
+
+
+def labels(marks: Sequence[Hashable]) -> list[str] | None:
+    """For each mark the block that it is in, or its place beside the blocks; None when nothing repeats."""
+    found = _longest(marks, 0, len(marks), shortest=1)
+    if found is None or (found.end - found.start) * _PART < len(marks):
+        return None
+    stretches = sorted(
+        [found, *_further(marks, 0, found.start), *_further(marks, found.end, len(marks))], key=lambda each: each.start
+    )
+    named = ["after"] * len(marks)
+    blocks = end = 0
+    for gap, each in enumerate(stretches):
+        named[end : each.start] = [f"between.{gap}" if gap else "before"] * (each.start - end)
+        named[each.start : each.end] = [f"block.{blocks + at // each.period}" for at in range(each.end - each.start)]
+        blocks, end = blocks + each.count, each.end
+    return named
+
+
+def _further(marks: Sequence[Hashable], start: int, end: int) -> list[_Stretch]:
+    """Stretches beside the main one: of periods with something to merge."""
+    found = _longest(marks, start, end, shortest=2)
+    if found is None:
+        return []
+    return [found, *_further(marks, start, found.start), *_further(marks, found.end, end)]
+
+
+def _longest(marks: Sequence[Hashable], start: int, end: int, shortest: int) -> _Stretch | None:
+    best: _Stretch | None = None
+    part = marks[start:end]
+    for period in range(shortest, min(LONGEST, len(part) // 2) + 1):
+        same = bytes(map(eq, part, part[period:]))
+        run = max(same.split(b"\0"), key=len)
+        count = len(run) // period + 1
+        if count > 1 and (best is None or count * period > best.period * best.count):
+            best = _Stretch(start + same.index(run), period, count)
+    return best

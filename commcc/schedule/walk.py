@@ -12,7 +12,7 @@ from commcc.schedule.heaps import Heaps, heaps
 if TYPE_CHECKING:
     from commcc.schedule.problem import Bounds
 
-#: By node. latest: when it has to run. need, opens, due: of launches, see :mod:`commcc.schedule.due`. missing:
+#: By node. latest: when it has to run. need, opens, due: of launches, see :mod:`commcc.schedule.steps`. missing:
 #: nodes that it still needs. unwaited: waits of a launch still to come; air: whether it is in flight. lacking: nodes
 #: that what feeds a reduce-scatter still needs.
 NODE = ("position", "latest", "need", "opens", "due", "missing", "unwaited", "arrival", "done", "air", "lacking")

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import OptionError, closest
-from commcc.graph.blocks import Item, find_blocks, find_rest
+from commcc.graph.blocks import Item, find_blocks, find_rest, labels
 from commcc.graph.modules import Entry, Matcher, entries_of, parents
-from commcc.graph.repeats import labels
 from commcc.passes.strategies.pairs import depth_of, pairs_of
 
 if TYPE_CHECKING:
