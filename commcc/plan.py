@@ -4,8 +4,8 @@ A plan is made of index numbers and carries the fingerprint of the index it was 
 ``commcc.apply`` refuses it on any other graph::
 
     plan.buckets[0].members      # (12, 40, 71): launches to merge, in order of concatenation
-    plan.buckets[0].reason       # '3 of 3 members fit in 200 MiB and 1500 nodes'
-    plan.left_out[0].reason      # "size depends on 's0'"
+    str(plan.buckets[0].reason)  # '3 members, 21.0 MiB, span 12; closed for bytes'
+    plan.left_out[0].reason      # Reason('used_early', (('node', 'mm_3'),))
 
 Plans are stored by :mod:`commcc.run.planfile`, which reads from the annotations here what a number stands for:
 ``Node`` and ``Order`` for nodes, ``Count`` for plain numbers. A bare ``int`` is refused there.
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from commcc.base.reasons import Reason
     from commcc.base.terms import Json, Kind, Role
 
 #: A node of the index, or the position at which it stands.
@@ -45,7 +46,7 @@ class Bucket:
     members: tuple[Node, ...]
     launch_at: Node
     wait_at: Node
-    reason: str
+    reason: Reason
     hoist: tuple[Node, ...] = ()
     shared_cast: bool = False
     as_bytes: bool = False
@@ -58,7 +59,7 @@ class Move:
 
     node: Node
     at: Node
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class NewGroup:
     name: str
     origin: str
     role: str
-    reason: str
+    reason: Reason
     high_priority: bool = True
 
 
@@ -112,7 +113,7 @@ class Duplicate:
     drop: tuple[Node, ...]
     wait: Node
     waits: tuple[Node, ...]
-    reason: str
+    reason: Reason
     dead: tuple[Node, ...] = ()
     bytes: Count = 0
 
@@ -122,7 +123,7 @@ class Dead:
     """Nodes to be removed: none of their results is used, and they do nothing else."""
 
     nodes: tuple[Node, ...]
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ class ControlEdge:
 
     node: Node
     after: Node
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ class HostCopy:
 
     node: Node
     non_blocking: bool
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ class Fusion:
 
     launch: Node
     matmuls: tuple[Node, ...]
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,7 @@ class FixedSize:
 
     symbol: str
     value: Count
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True)
@@ -231,7 +232,7 @@ class LeftOut:
     """A collective that could have been merged but was not, and why."""
 
     launch: Node
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True)

@@ -203,7 +203,7 @@ def test_held_launches_are_not_merged():
     index = build_index(held(small())[0])
     result = run(held(small())[0], parse_pipeline("bucket{groups=all}"))
     assert not result.changed
-    reasons = {entry.reason for entry in result.steps[0].plan.left_out}
+    reasons = {str(entry.reason) for entry in result.steps[0].plan.left_out}
     assert "is held in place by a control edge" in reasons
     assert {index.names[n] for n in index.held} == {"ag", "mm_1", "mm_2", "w", "rs", "mm_4", "v"}
 

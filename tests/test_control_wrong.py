@@ -230,7 +230,7 @@ def beside(*middle):
     if edges:
         after = apply_plan(program, index, Plan("reorder", index.fingerprint, control=edges))
         assert verify(program, after).status == "proved"
-    return [(index.names[e.node], index.names[e.after]) for e in edges], [entry.reason for entry in left]
+    return [(index.names[e.node], index.names[e.after]) for e in edges], [str(entry.reason) for entry in left]
 
 
 def attention(b, x):
@@ -295,7 +295,7 @@ def test_held_gathers_are_not_merged():
     assert run(program, parse_pipeline("dedup")).changed
     result = run(held(program)[0], parse_pipeline("dedup"))
     assert not result.changed
-    assert [entry.reason for entry in result.steps[0].plan.left_out] == ["is held in place by a control edge"]
+    assert [str(entry.reason) for entry in result.steps[0].plan.left_out] == ["is held in place by a control edge"]
 
 
 def test_what_others_are_held_behind_is_not_dead():

@@ -220,7 +220,7 @@ def test_a_gather_that_is_needed_earlier_is_blocked():
     program = parse(chain(late=True))
     result = run(program, [EpDense()])
     (left,) = result.steps[0].plan.left_out
-    assert "waited for before the first dense product in the forward pass of layer 1" in left.reason
+    assert "waited for before the first dense product in the forward pass of layer 1" in str(left.reason)
     with pytest.raises(FindingError, match=r"1 collectives cannot be moved: 'a2': it is waited for before"):
         run(program, [EpDense(strict=True)])
 

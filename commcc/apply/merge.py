@@ -184,7 +184,7 @@ class Merger:
             names.extend(record_of(member).merged_from or (member.name,))
         # Tags that agree stay; without any, what the merged launch is for is seen from the graph.
         roles = {record_of(member).role for member in self.members}
-        return NodeRecord(roles.pop() if len(roles) == 1 else None, self.bucket.reason, tuple(names))
+        return NodeRecord(roles.pop() if len(roles) == 1 else None, str(self.bucket.reason), tuple(names))
 
     def _cat(self, parts: list[fx.Node], dim: int, val: torch.Tensor) -> fx.Node:
         args = (parts,) if dim == 0 else (parts, dim)

@@ -25,6 +25,7 @@ from torch.utils._pytree import tree_map_only
 
 from commcc.apply.fakes import contiguous_strides, fake_like
 from commcc.base.errors import InternalError, OptionError
+from commcc.base.reasons import Reason
 from commcc.graph.program import META_KEY, copy_node
 from commcc.serialization.propagate import context_of
 from commcc.serialization.targets import resolve
@@ -48,7 +49,7 @@ class Tried:
 
     launch: str
     matmuls: tuple[str, ...]
-    reason: str
+    reason: Reason
 
     @property
     def taken(self) -> bool:
@@ -143,13 +144,13 @@ class _Work:
                 found[match.ag_node.name] = self._gather(match, of_gather(pipeline, match))
             for match in scatters:
                 found[match.reduce_scatter_node.name] = self._scatter(match, of_scatter(pipeline, match))
-        unknown = "what surrounds it is no form that PyTorch's pass knows"
+        unknown = Reason.of("tp_unknown_form")
         names = [node.name for node in self.program.graph.nodes if node.name in launches]
         return tuple(found.get(name) or Tried(name, (), unknown) for name in names)
 
-    def _gather(self, match: Any, reason: str) -> Tried:
+    def _gather(self, match: Any, reason: Reason | None) -> Tried:
         name, matmuls = match.ag_node.name, _eligible(self.pipeline, match)
-        if reason:
+        if reason is not None:
             return Tried(name, (), reason)
         results = [self._told(matmul.nodes[-1]) for matmul in matmuls]
         names = tuple(_product(matmul).name for matmul in matmuls)
@@ -157,24 +158,25 @@ class _Work:
         dim = match.gather_dim % match.shard_node.meta["val"].dim()
         self.pipeline.fuse_all_gather_matmul(match)
         if not match.ag_node._erased:
-            return Tried(name, (), "PyTorch's pass left it")
+            return Tried(name, (), Reason.of("tp_left"))
         self._complete_gather(results, gathered, dim)
-        return Tried(name, names, f"gathers dimension {dim} for {len(names)} matmul{'s' if len(names) > 1 else ''}")
+        products = f"{len(names)} matmul{'s' if len(names) > 1 else ''}"
+        return Tried(name, names, Reason.of("tp_gathers", dim=dim, matmuls=products))
 
-    def _scatter(self, match: Any, reason: str) -> Tried:
+    def _scatter(self, match: Any, reason: Reason | None) -> Tried:
         name = match.reduce_scatter_node.name
-        if reason:
+        if reason is not None:
             return Tried(name, (), reason)
         product = _product(self.pipeline._find_producer_matmul(match.input_node)).name
         result, dim = self._told(match.wait_tensor_node), match.scatter_dim
         self.pipeline.fuse_matmul_reduce_scatter(match)
         if not match.reduce_scatter_node._erased:
-            return Tried(name, (), "PyTorch's pass left it")
+            return Tried(name, (), Reason.of("tp_left"))
         for node in self._fresh():
             if node.target is resolve(SCATTER):
                 self._set(node, _packed(result.meta["val"], 0), result)
                 self._keep_layout(node, result)
-        return Tried(name, (product,), f"scatters dimension {dim} of a matmul's result")
+        return Tried(name, (product,), Reason.of("tp_scatters", dim=dim))
 
     def _told(self, node: fx.Node) -> fx.Node:
         """The node of the program behind a node of the copy."""

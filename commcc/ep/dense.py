@@ -22,6 +22,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from commcc.base.reasons import Reason
 from commcc.base.terms import Kind, Role
 from commcc.graph.blocks import Item, find_blocks
 from commcc.graph.modules import Entry, Matcher, parents
@@ -45,7 +46,7 @@ class Wish:
     launch: int
     node: int
     at: int
-    reason: str
+    reason: Reason
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Blocked:
     """A collective that cannot go where it should, and why."""
 
     launch: int
-    reason: str
+    reason: Reason
 
 
 @dataclass
@@ -179,11 +180,11 @@ def _gather(dense: Dense, each: Collective, made: Wishes) -> None:
         return
     where = f"the {'backward pass' if backward else 'forward pass'} of layer {layer + (1 if backward else -1)}"
     if each.derived not in ("param", "bucket"):
-        made.blocked.append(Blocked(each.launch, "it needs more than parameters"))
+        made.blocked.append(Blocked(each.launch, Reason.of("needs_activations")))
     elif min(each.waits) < anchor:
-        made.blocked.append(Blocked(each.launch, f"it is waited for before the first dense product in {where}"))
+        made.blocked.append(Blocked(each.launch, Reason.of("waited_early", where=where)))
     else:
-        made.moves.append(Wish(each.launch, each.launch, anchor, f"gathered at the first dense product in {where}"))
+        made.moves.append(Wish(each.launch, each.launch, anchor, Reason.of("gathered", where=where)))
 
 
 def _reduction(dense: Dense, each: Collective, made: Wishes, at_end: bool) -> None:
@@ -193,18 +194,17 @@ def _reduction(dense: Dense, each: Collective, made: Wishes, at_end: bool) -> No
     used = _used_by(dense.index, wait)
     anchor = None if layer is None else dense.first.get((layer - 1, True))
     if used is not None:
-        made.blocked.append(Blocked(each.launch, f"'{dense.index.names[used]}' depends on its result"))
+        made.blocked.append(Blocked(each.launch, Reason.of("result_needed", node=dense.index.names[used])))
         return
     if layer is None or anchor is None:
         made.kept.append(each.launch)
     else:
-        reason = f"reduced at the first dense product in the backward pass of layer {layer - 1}"
+        reason = Reason.of("reduced", layer=layer - 1)
         made.moves.append(Wish(each.launch, each.launch, anchor, reason))
     end = len(dense.index) - 1
     later = end if at_end or layer is None else dense.first.get((layer - 2, True), end)
-    made.moves.append(
-        Wish(each.launch, wait, max(later, wait), "waited for " + ("at the end" if later == end else "late"))
-    )
+    reason = Reason.of("waited_at_end" if later == end else "waited_late")
+    made.moves.append(Wish(each.launch, wait, max(later, wait), reason))
 
 
 def _used_by(index: GraphIndex, wait: int) -> int | None:

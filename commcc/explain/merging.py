@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from commcc.base.reasons import Reason
 from commcc.planning.eligibility import eligible
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Merge:
     cap_mb: float
     apart_ns: int
     merged_ns: int
-    obstacle: str | None
+    obstacle: Reason | None
     more_options: str
 
 
@@ -39,7 +40,7 @@ def merge(context: Context, own: Collective) -> Merge | None:
     obstacle = next((entry.reason for entry in left if entry.launch == own.launch), None)
     able = {c.launch for c in taken}
     if own.launch not in able:
-        obstacle = obstacle or "is not a gather of one parameter or a reduction of a gradient"
+        obstacle = obstacle or Reason.of("other_role")
     sort = (own.kind, own.group, own.reduction, own.dtype, own.role)
     mates = [
         c

@@ -98,7 +98,7 @@ def _report(
     index: GraphIndex, fusions: tuple[Fusion, ...], left: tuple[LeftOut, ...], groups: set[str]
 ) -> dict[str, Json]:
     kinds = Counter(str(index.launches[each.launch].kind) for each in fusions)
-    reasons = Counter(entry.reason for entry in left).most_common()
+    reasons = Counter(str(entry.reason) for entry in left).most_common()
     remarks: list[Json] = []
     if fusions:
         remarks = [

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from commcc.graph.index import GraphIndex
     from commcc.passes.strategies.formed import Formed
     from commcc.plan import Bucket as PlannedBucket
-    from commcc.plan import LeftOut
 
 
 @dataclass(frozen=True)
@@ -167,6 +166,7 @@ class Bucket(Pass):
         remarks = [*formed.remarks]
         if self.groups_given == "primary" and ident.primary is None and ident.collectives:
             remarks.insert(0, "no group gathers parameters, so none is primary; name groups or use groups=all")
+        left_out = Counter(f"{index.launches[each.launch].kind}: {each.reason.general}" for each in formed.left_out)
         return {
             "strategy": self.strategy,
             "primary_group": ident.primary,
@@ -177,16 +177,9 @@ class Bucket(Pass):
             "copies": sum(sum(b.copies) for b in buckets),
             "shared_casts": sum(len(b.members) for b in buckets if b.shared_cast),
             "reordered_buckets": sum(list(b.members) != sorted(b.members) for b in buckets),
-            "left_out": dict(sorted(Counter(_general(index, entry) for entry in formed.left_out).items())),
+            "left_out": dict(sorted(left_out.items())),
             "remarks": list(remarks),
         }
-
-
-def _general(index: GraphIndex, entry: LeftOut) -> str:
-    """The reason without node names, so that equal reasons can be counted."""
-    words = entry.reason.split("'")
-    named = [w if i % 2 == 0 or w not in index.position else "..." for i, w in enumerate(words)]
-    return f"{index.launches[entry.launch].kind}: {chr(39).join(named)}"
 
 
 def _by_kind(buckets: tuple[PlannedBucket, ...]) -> dict[str, Json]:

@@ -25,6 +25,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from commcc.base.reasons import Reason
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import option, to_text
 from commcc.plan import Dead, Plan, Same
@@ -89,7 +90,7 @@ class Cleanup(Pass):
         dead = _dead(index) if self.dead else []
         unused = tuple(n for n in dead if not index.users[n])
         feeding = tuple(n for n in dead if index.users[n])
-        entries = (Dead(unused, "nothing uses its result"), Dead(feeding, "only what is removed uses its result"))
+        entries = (Dead(unused, Reason.of("unused")), Dead(feeding, Reason.of("feeds_removed")))
         keys = tuple(key for key in index.metadata if self._drops(key))
         report = _report(index, dead, keys)
         same: tuple[Same, ...] = ()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from commcc.base.reasons import Reason
 from commcc.plan import ControlEdge, LeftOut
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def control_edges(index: GraphIndex, order: Sequence[int]) -> tuple[tuple[Contro
     """Edges for ``order`` (all node numbers), in the order of the nodes that are held; launches left out."""
     place = {node: at for at, node in enumerate(order)}
     compute = [node for node in order if index.compute[node]]
-    found: dict[tuple[int, int], str] = {}
+    found: dict[tuple[int, int], Reason] = {}
     left: list[LeftOut] = []
     before = _counted(index, order)
     for launch, facts in index.launches.items():
@@ -56,16 +57,16 @@ def _hold(
     pair: tuple[int, int],
     beside: Sequence[int],
     place: dict[int, int],
-    found: dict[tuple[int, int], str],
-) -> str | None:
+    found: dict[tuple[int, int], Reason],
+) -> Reason | None:
     """Add the edges of one launch and wait; why that cannot be, None when it was done."""
     launch, wait = pair
     first = next((node for node in beside if _can_be_held(index, node)), None)
     if first is None:
-        return "no compute node beside it can be held"
+        return Reason.of("nothing_to_hold")
     last = _result_of(index, beside[-1], place, place[wait])
-    found[first, launch] = f"runs while '{index.names[launch]}' moves bytes"
-    found[wait, last] = f"'{index.names[beside[-1]]}' hides '{index.names[launch]}'"
+    found[first, launch] = Reason.of("runs_meanwhile", launch=index.names[launch])
+    found[wait, last] = Reason.of("hides", node=index.names[beside[-1]], launch=index.names[launch])
     return None
 
 

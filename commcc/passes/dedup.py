@@ -21,6 +21,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from commcc.base.reasons import Reason
 from commcc.graph.memory import MemoryModel
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.budget import GIB, budget_bytes, budget_option
@@ -127,18 +128,17 @@ class _Draft:
             served.append(launch)
         self._close(served)
 
-    def _apart(self, served: list[int], launch: int) -> str | None:
+    def _apart(self, served: list[int], launch: int) -> Reason | None:
         """Why the gather that serves others cannot serve this one too."""
         index, keep = self.index, served[0]
         if self.span is not None and launch - keep > self.span:
-            return f"stands {launch - keep} nodes behind '{index.names[keep]}'"
+            return Reason.of("far_apart", nodes=launch - keep, node=index.names[keep])
         returned = [n for n in served if not index.output_storages.isdisjoint(index.storages[n])]
         if returned and not index.output_storages.isdisjoint(index.storages[launch]):
-            return f"its result and that of '{index.names[returned[0]]}' are both returned"
+            return Reason.of("both_returned", node=index.names[returned[0]])
         over = self.room.hold(keep, launch) if self.room is not None else 0
         if over:
-            held = f"holding the result of '{index.names[keep]}' until then"
-            return f"{held} would pass the memory budget by {over / GIB:.2f} GiB"
+            return Reason.of("held_too_long", node=index.names[keep], gib=over / GIB)
         return None
 
     def _close(self, served: list[int]) -> None:
@@ -154,27 +154,27 @@ class _Draft:
                 drop=tuple(drop),
                 wait=wait,
                 waits=tuple(waits),
-                reason=f"{len(served)} gathers of one value within {drop[-1] - keep + 1} nodes",
+                reason=Reason.of("one_value", gathers=len(served), nodes=drop[-1] - keep + 1),
                 bytes=result.bytes if result is not None else 0,
             )
         )
 
 
-def _obstacle(index: GraphIndex, launch: int) -> str | None:
+def _obstacle(index: GraphIndex, launch: int) -> Reason | None:
     """Why a gather can neither serve nor be served."""
     facts = index.launches[launch]
     others = [user for user in index.users[launch] if user not in facts.waits]
     if others:
-        what = "returned" if index.ops[others[0]] == "output" else f"used by '{index.names[others[0]]}'"
-        return f"its result is {what} before it is waited for"
+        returned = index.ops[others[0]] == "output"
+        return Reason.of("returned_early") if returned else Reason.of("used_early", node=index.names[others[0]])
     if len(facts.waits) != 1:
-        return f"has {len(facts.waits)} waits"
+        return Reason.of("waits", waits=len(facts.waits))
     own = set(index.storages[launch])
     for writer, targets in index.writes.items():
         if any(not own.isdisjoint(index.storages[target]) for target in targets):
-            return f"its result is written in place by '{index.names[writer]}'"
+            return Reason.of("written", node=index.names[writer])
     held = not index.held.isdisjoint((launch, *facts.waits))
-    return "is held in place by a control edge" if held else None
+    return Reason.of("control_edge") if held else None
 
 
 def _with_dead(index: GraphIndex, duplicate: Duplicate, removed: set[int]) -> Duplicate:
@@ -193,7 +193,7 @@ def _with_dead(index: GraphIndex, duplicate: Duplicate, removed: set[int]) -> Du
 
 
 def _report(duplicates: tuple[Duplicate, ...], left: list[LeftOut]) -> dict[str, Json]:
-    reasons = Counter(_general(entry.reason) for entry in left)
+    reasons = Counter(entry.reason.general for entry in left)
     return {
         "served": len(duplicates),
         "gathers_removed": sum(len(d.drop) for d in duplicates),
@@ -201,10 +201,3 @@ def _report(duplicates: tuple[Duplicate, ...], left: list[LeftOut]) -> dict[str,
         "nodes_removed": sum(len(d.drop) + len(d.waits) + len(d.dead) for d in duplicates),
         "left_out": dict(sorted(reasons.items())),
     }
-
-
-def _general(reason: str) -> str:
-    """The reason without node names and numbers, so that equal reasons can be counted."""
-    words = reason.split("'")
-    text = "'".join("..." if i % 2 else word for i, word in enumerate(words))
-    return text.split(" by ")[0] if "memory budget" in text else " ".join(w for w in text.split() if not w.isdigit())

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from commcc.base.errors import InputError, closest
+from commcc.base.reasons import Reason
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import option, to_text
 from commcc.plan import FixedSize, Plan
@@ -78,7 +79,7 @@ class EpConcretize(Pass):
         numbers, source = self._numbers(program)
         sizes = Sizes(program.graph, numbers)
         counts = _checked(program, sizes) if numbers else {"values": 0, "known": 0, "guards": 0}
-        reason = f"{source}; {counts['values']} values depend on these"
+        reason = Reason.of("fixed", source=source, values=counts["values"])
         return Plan(
             pass_text=to_text(self),
             fingerprint=context.index.fingerprint,

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.errors import FindingError, InputError, OptionError
+from commcc.base.reasons import Reason
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import option, to_text
 from commcc.plan import LeftOut, Plan
@@ -113,9 +114,9 @@ def _not_met(order: Sequence[int], moves: Sequence[Wish]) -> list[Blocked]:
 
     place = {node: at for at, node in enumerate(order)}
     return [
-        Blocked(wish.launch, f"dependences keep it from where it should be {wish.reason}")
+        Blocked(wish.launch, Reason("held_back", wish.reason.fields))
         for wish in moves
-        if wish.node == wish.launch and wish.reason.startswith("gathered") and place[wish.node] > place[wish.at]
+        if wish.node == wish.launch and wish.reason.code == "gathered" and place[wish.node] > place[wish.at]
     ]
 
 
@@ -138,8 +139,8 @@ def _report(
     launched = [wish for wish in wishes.moves if wish.node == wish.launch]
     report: dict[str, Json] = {
         "layers": len(layers),
-        "gathers_placed": sum(wish.reason.startswith("gathered") for wish in launched),
-        "reductions_placed": sum(wish.reason.startswith("reduced") for wish in launched),
+        "gathers_placed": sum(wish.reason.code == "gathered" for wish in launched),
+        "reductions_placed": sum(wish.reason.code == "reduced" for wish in launched),
         "reductions_waited_late": len(wishes.moves) - len(launched),
         "left_in_place": len(wishes.kept),
         "blocked": len(blocked),

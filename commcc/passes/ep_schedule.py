@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.errors import InputError, OptionError
+from commcc.base.reasons import Reason
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.budget import budget_bytes, budget_option
 from commcc.passes.options import option, to_text
@@ -133,7 +134,7 @@ def _left_whole(program: Program) -> bool:
 
 def _copies(index: GraphIndex, flags: Mapping[int, bool]) -> tuple[HostCopy, ...]:
     """The copies that block unlike before."""
-    reasons = {True: "the host waits at the last copy of its group", False: "the last copy of its group"}
+    reasons = {True: Reason.of("host_waits"), False: Reason.of("last_copy")}
     return tuple(HostCopy(n, free, reasons[free]) for n, free in sorted(flags.items()) if index.host_copies[n] != free)
 
 

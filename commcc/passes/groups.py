@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.errors import closest
+from commcc.base.reasons import Reason
 from commcc.base.terms import Kind, Role
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import option, to_text
@@ -102,7 +103,7 @@ class _Draft:
         for group, (wanted, others) in shared.items():
             name = self._existing(role, group) or self._free(f"{role}_extra", group, alone=len(shared) == 1)
             if name not in self.index.groups:
-                reason = f"{_counted(wanted)} shared group '{group}' with {_counted(others)}"
+                reason = Reason.of("shared_group", wanted=_counted(wanted), group=group, others=_counted(others))
                 self.groups.append(NewGroup(name, group, role, reason, high_priority))
             self.moved.update({c.launch: Regroup(c.launch, name) for c in wanted})
 
@@ -142,12 +143,18 @@ class _Draft:
             )
         return {
             "groups": [
-                {"name": g.name, "copy_of": g.origin, "role": g.role, "launches": counts[g.name], "reason": g.reason}
+                {
+                    "name": g.name,
+                    "copy_of": g.origin,
+                    "role": g.role,
+                    "launches": counts[g.name],
+                    "reason": str(g.reason),
+                }
                 for g in self.groups
             ],
             "moved": len(self.moved),
             "not_shared": self.unshared,
-            "left_out": dict(sorted(Counter(entry.reason for entry in self.left).items())),
+            "left_out": dict(sorted(Counter(str(entry.reason) for entry in self.left).items())),
             "remarks": remarks,
         }
 
@@ -158,11 +165,11 @@ def _has_role(collective: Collective, role: str) -> bool:
     return collective.role is Role.FSDP and collective.kind is Kind.ALL_GATHER
 
 
-def _obstacle(index: GraphIndex, collective: Collective) -> str | None:
+def _obstacle(index: GraphIndex, collective: Collective) -> Reason | None:
     if collective.group.startswith("%"):
-        return "takes its process group from another node"
+        return Reason.of("group_from_node")
     if collective.launch in index.control:
-        return "is held in place by a control edge"
+        return Reason.of("control_edge")
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import OptionError, closest
+from commcc.base.reasons import Reason
 from commcc.base.terms import Kind
 from commcc.plan import LeftOut
 
@@ -55,7 +56,7 @@ def eligible(
             continue
         reason = _obstacle(index, collective, mutated)
         if reason is None and collective.group not in groups:
-            reason = f"group '{collective.group}' does not take part"
+            reason = Reason.of("group_left_out", group=collective.group)
         if reason is None:
             taken.append(collective)
         else:
@@ -77,50 +78,50 @@ def _mutations(index: GraphIndex) -> dict[int, int]:
     return {s: writer for writer, targets in index.writes.items() for t in targets for s in index.storages[t]}
 
 
-def _obstacle(index: GraphIndex, collective: Collective, mutated: dict[int, int]) -> str | None:
+def _obstacle(index: GraphIndex, collective: Collective, mutated: dict[int, int]) -> Reason | None:
     """Why this launch cannot be merged with any other; None when it can."""
     launch = index.launches[collective.launch]
     if collective.launch in index.merged_from or collective.derived == "bucket":
-        return "is a bucket already"
+        return Reason.of("is_bucket")
     if launch.coalesced:
-        return "is a coalesced launch"
+        return Reason.of("coalesced")
     if launch.writes_to:
-        return "writes into a given buffer"
+        return Reason.of("writes_buffer")
     if launch.group.startswith("%"):
-        return "takes its process group from another node"
+        return Reason.of("group_from_node")
     if index.held and not index.held.isdisjoint((collective.launch, *launch.inputs, *launch.waits)):
-        return "is held in place by a control edge"
+        return Reason.of("control_edge")
     return _bad_use(index, collective) or _bad_memory(index, collective, mutated) or _bad_shape(index, collective)
 
 
-def _bad_use(index: GraphIndex, collective: Collective) -> str | None:
+def _bad_use(index: GraphIndex, collective: Collective) -> Reason | None:
     others = [u for u in index.users[collective.launch] if u not in collective.waits]
     if others:
-        what = "returned" if index.ops[others[0]] == "output" else f"used by '{index.names[others[0]]}'"
-        return f"its result is {what} before it is waited for"
+        returned = index.ops[others[0]] == "output"
+        return Reason.of("returned_early") if returned else Reason.of("used_early", node=index.names[others[0]])
     if len(collective.waits) != 1:
-        return f"has {len(collective.waits)} waits"
+        return Reason.of("waits", waits=len(collective.waits))
     return None
 
 
-def _bad_memory(index: GraphIndex, collective: Collective, mutated: dict[int, int]) -> str | None:
+def _bad_memory(index: GraphIndex, collective: Collective, mutated: dict[int, int]) -> Reason | None:
     writers = [mutated[s] for s in index.storages[collective.launch] if s in mutated]
-    return f"its result is written in place by '{index.names[writers[0]]}'" if writers else None
+    return Reason.of("written", node=index.names[writers[0]]) if writers else None
 
 
-def _bad_shape(index: GraphIndex, collective: Collective) -> str | None:
+def _bad_shape(index: GraphIndex, collective: Collective) -> Reason | None:
     needs_size = collective.kind is not Kind.ALL_REDUCE
     if needs_size and collective.group_size is None:
-        return "the size of its group is not known"
+        return Reason.of("group_size_unknown")
     for node in (*index.launches[collective.launch].inputs, *collective.waits):
         tensor = index.tensors[node]
         if tensor is None:
-            return f"the shape of '{index.names[node]}' is not known"
+            return Reason.of("shape_unknown", node=index.names[node])
         if tensor.symbolic:
             symbols = ", ".join(repr(s) for s in tensor.shape if isinstance(s, str))
-            return f"the size of '{index.names[node]}' is symbolic ({symbols})"
+            return Reason.of("symbolic", node=index.names[node], symbols=symbols)
         if not tensor.numel:
-            return "is empty"
+            return Reason.of("empty")
     if not all(tensor is None or tensor.contiguous for tensor in (index.tensors[w] for w in collective.waits)):
-        return "its result is not contiguous"
+        return Reason.of("not_contiguous")
     return None

@@ -68,7 +68,7 @@ def reasons(plan: Plan, names: Sequence[str]) -> dict[str, Json]:
         said = [each for each in edits if hasattr(each, "reason")] if isinstance(edits, tuple) else []
         by_reason: dict[str, Json] = {}
         for each in said:
-            listed = by_reason.setdefault(each.reason, [])
+            listed = by_reason.setdefault(str(each.reason), [])
             assert isinstance(listed, list)
             listed.append(_subject(each, names))
         if by_reason:

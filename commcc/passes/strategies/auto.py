@@ -27,10 +27,11 @@ from typing import TYPE_CHECKING
 
 from commcc.base.errors import InternalError, OptionError
 from commcc.base.gc_pause import no_collection
+from commcc.base.reasons import Reason
 from commcc.passes.budget import budget_bytes
 from commcc.passes.reorder import Reorder
 from commcc.passes.strategies.entries import BLOCKS
-from commcc.passes.strategies.formed import Formed, bucket_of, size_text
+from commcc.passes.strategies.formed import Formed, bucket_of
 from commcc.plan import Bucket as PlannedBucket
 from commcc.plan import LeftOut, Plan
 from commcc.planning.eligibility import eligible, select_groups
@@ -86,7 +87,7 @@ def form(options: Bucket, index: GraphIndex, ident: Identification, model: CostM
     with no_collection():
         best = search.run()
     merged = {m for bucket in best.buckets for m in bucket.members}
-    left += [LeftOut(c.launch, "merging it does not pay") for c in taken if c.launch not in merged]
+    left += [LeftOut(c.launch, Reason.of("does_not_pay")) for c in taken if c.launch not in merged]
     none = search.tried[(0,) * len(search.keys)]
     remarks = () if best.buckets else ("no merge makes the step shorter under this cost model",)
     return Formed(best.buckets, tuple(left), search.report(none, best), remarks)
@@ -210,7 +211,7 @@ class _Search:
         taken = [c for c in self.taken if key_of(c, self.options.multi_dtype) not in blocks]
         for each in walk(self.index, self.ident, taken, limits, self.options.multi_dtype).buckets:
             if len(each.members) > 1:
-                reason = f"{len(each.members)} members, {size_text(each.bytes)}; the simulated step is shorter"
+                reason = Reason.of("shorter_step", members=len(each.members), bytes=each.bytes)
                 yield bucket_of(self.index, each.members, reason, param_order=self.options.param_order)
 
     def report(self, none: Tried, best: Tried) -> dict[str, Json]:

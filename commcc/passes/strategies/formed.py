@@ -1,6 +1,6 @@
 """What a strategy returns, and how the members of one bucket become a planned bucket.
 
-    bucket_of(index, [gather_a, gather_b], "2 members, layers.0")     # a commcc.plan.Bucket
+    bucket_of(index, [gather_a, gather_b], reason, param_order=False)     # a commcc.plan.Bucket
 
 All-gathers of parameters launch where the first member stood, since parameters are there from the
 start, and the casts that feed them move along; all else launches where the last member stood. The
@@ -18,12 +18,11 @@ from commcc.plan import Bucket as PlannedBucket
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from commcc.base.reasons import Reason
     from commcc.base.terms import Json
     from commcc.graph.collectives import Collective
     from commcc.graph.index import GraphIndex
     from commcc.plan import Before, LeftOut, Move
-
-MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Formed:
     before: tuple[Before, ...] = ()
 
 
-def bucket_of(index: GraphIndex, members: Sequence[Collective], reason: str, *, param_order: bool) -> PlannedBucket:
+def bucket_of(index: GraphIndex, members: Sequence[Collective], reason: Reason, *, param_order: bool) -> PlannedBucket:
     """A planned bucket of two or more members, which are given in graph order.
 
     param_order: concatenate in order of parameters and outputs instead.
@@ -77,11 +76,6 @@ def placed(bucket: PlannedBucket, members: Sequence[Collective], launch_at: int)
 def launches_early(members: Sequence[Collective]) -> bool:
     """Whether the merged launch can stand at the first member, or before: parameters are there from the start."""
     return all(c.kind is Kind.ALL_GATHER and c.derived == "param" for c in members)
-
-
-def size_text(count: int) -> str:
-    """``12.5 MiB``, or ``384 bytes`` for little."""
-    return f"{count / MIB:.1f} MiB" if count >= MIB // 10 else f"{count} bytes"
 
 
 def _parameter(member: Collective) -> tuple[bool, int, int]:

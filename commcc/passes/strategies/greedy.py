@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from commcc.base.reasons import Reason
 from commcc.base.terms import Kind
 from commcc.graph.metrics import longest_run
-from commcc.passes.strategies.formed import Formed, bucket_of, size_text
+from commcc.passes.strategies.formed import Formed, bucket_of
 from commcc.plan import LeftOut
 from commcc.planning.eligibility import eligible, select_groups
 from commcc.planning.greedy import MIB, Limits, OpenBucket, Walk, walk
@@ -25,7 +26,7 @@ def form(options: Bucket, index: GraphIndex, ident: Identification, model: CostM
     taken, left = eligible(index, ident, groups)
     found = walk(index, ident, taken, _limits(options), options.multi_dtype)
     several = [b for b in found.buckets if len(b.members) > 1]
-    left += [LeftOut(b.first, f"alone in its bucket ({_ended(b)})") for b in found.buckets if len(b.members) == 1]
+    left += [LeftOut(b.first, _alone(b)) for b in found.buckets if len(b.members) == 1]
     report: dict[str, Json] = {
         "largest_span": max((b.span for b in several), default=0),
         "closed": {reason: found.closed[reason] for reason in ("bytes", "span", "dependence", "max_consecutive")},
@@ -66,9 +67,12 @@ def _remarks(options: Bucket, index: GraphIndex) -> list[str]:
     return [f"max_consecutive={options.max_consecutive} cannot hold: the graph has a run of {before} already"]
 
 
-def _reason(bucket: OpenBucket) -> str:
-    return f"{len(bucket.members)} members, {size_text(bucket.bytes)}, span {bucket.span}; {_ended(bucket)}"
+def _alone(bucket: OpenBucket) -> Reason:
+    return Reason.of("alone_at_end") if bucket.closed_by == "end" else Reason.of("alone", closed_by=bucket.closed_by)
 
 
-def _ended(bucket: OpenBucket) -> str:
-    return "no more candidates" if bucket.closed_by == "end" else f"closed for {bucket.closed_by}"
+def _reason(bucket: OpenBucket) -> Reason:
+    facts = {"members": len(bucket.members), "bytes": bucket.bytes, "span": bucket.span}
+    if bucket.closed_by == "end":
+        return Reason.of("at_end", **facts)
+    return Reason.of("closed", **facts, closed_by=bucket.closed_by)

@@ -21,9 +21,10 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import OptionError
+from commcc.base.reasons import Reason
 from commcc.base.terms import Kind
 from commcc.passes.strategies.entries import choose, with_modules
-from commcc.passes.strategies.formed import Formed, bucket_of, size_text
+from commcc.passes.strategies.formed import Formed, bucket_of
 from commcc.passes.strategies.prefetch import Prefetched, Unit, prefetch
 from commcc.plan import LeftOut
 from commcc.planning.contraction import cycles
@@ -54,7 +55,7 @@ def form(options: Bucket, index: GraphIndex, ident: Identification, model: CostM
     able = [c for c in present if c.launch in fit and (c.kind is not Kind.ALL_REDUCE or options.include_all_reduce)]
     if not options.include_all_reduce:
         alone = [c for c in taken if c.kind is Kind.ALL_REDUCE]
-        left += [LeftOut(c.launch, "is an all-reduce (include_all_reduce takes it)") for c in alone]
+        left += [LeftOut(c.launch, Reason.of("all_reduce")) for c in alone]
     chosen = choose(options, index, present, able, problems, made_up)
 
     old = [c for c in present if c.stands_for > 1 and c.group in groups]
@@ -63,7 +64,9 @@ def form(options: Bucket, index: GraphIndex, ident: Identification, model: CostM
     made = prefetch(index, units, chosen.prefetch)
     left += [LeftOut(c.launch, _no_entry(c)) for c in able if chosen.find(c.module) is None]
     left += [
-        LeftOut(u.launch, f"alone in its bucket of {u.entry.name}") for u in units if u.bucket is None and not u.is_old
+        LeftOut(u.launch, Reason.of("alone_in_entry", entry=u.entry.name))
+        for u in units
+        if u.bucket is None and not u.is_old
     ]
     report: dict[str, Json] = {
         "entries": len(chosen.entries),
@@ -85,10 +88,10 @@ def _groups(options: Bucket, ident: Identification) -> tuple[frozenset[str], lis
         return select_groups(ident, "all"), [error.what]
 
 
-def _no_entry(collective: Collective) -> str:
+def _no_entry(collective: Collective) -> Reason:
     if collective.module is None:
-        return "its module is not known"
-    return f"no entry covers {collective.module}"
+        return Reason.of("module_unknown")
+    return Reason.of("no_entry", module=collective.module)
 
 
 def _units(options: Bucket, index: GraphIndex, covered: _Covered) -> tuple[list[Unit], int]:
@@ -111,8 +114,10 @@ def _units(options: Bucket, index: GraphIndex, covered: _Covered) -> tuple[list[
 def _unit(options: Bucket, index: GraphIndex, entry: Entry, number: int, members: list[Collective]) -> Unit:
     bucket = None
     if len(members) > 1:
-        again = f", round {number + 1}" if number else ""
-        reason = f"{len(members)} members of {entry.name}{again}, {size_text(sum(map(size_of, members)))}"
+        count, size = len(members), sum(map(size_of, members))
+        reason = Reason.of("entry", members=count, entry=entry.name, bytes=size)
+        if number:
+            reason = Reason.of("entry_again", members=count, entry=entry.name, round=number + 1, bytes=size)
         bucket = bucket_of(index, members, reason, param_order=options.param_order)
     return Unit(entry, number, tuple(members), bucket)
 

@@ -36,8 +36,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import OptionError
+from commcc.base.reasons import Reason
 from commcc.passes.budget import budget_bytes
-from commcc.passes.strategies.formed import Formed, bucket_of, launches_early, placed, size_text
+from commcc.passes.strategies.formed import Formed, bucket_of, launches_early, placed
 from commcc.passes.strategies.trial import Trial
 from commcc.plan import Before, LeftOut, Plan
 from commcc.planning.eligibility import eligible, select_groups
@@ -61,12 +62,12 @@ if TYPE_CHECKING:
 
 #: Why a pair was not merged, in the order in which it is asked; what a collective that is left out is told.
 _REFUSED = {
-    "bytes": "no bucket has room for it",
-    "place": "no merge leaves the compute that hides it in its place",
-    "cycle": "no merge keeps what hides it",
-    "exposed": "merged, it would take longer than what hides it",
-    "memory": "merged, memory would pass the budget",
-    "copies": "copies would take longer than merging saves",
+    "bytes": Reason("no_room"),
+    "place": Reason("no_place"),
+    "cycle": Reason("cycle"),
+    "exposed": Reason("too_long"),
+    "memory": Reason("memory"),
+    "copies": Reason("copies"),
 }
 
 
@@ -106,7 +107,7 @@ class _Overlap:
         self.budget = self._budget()
         self.room = Room(index, self.budget)
         self.refused: dict[str, int] = dict.fromkeys(_REFUSED, 0)
-        self.why: dict[int, str] = {}
+        self.why: dict[int, Reason] = {}
 
     def formed(self, left: list[LeftOut]) -> Formed:
         grown = [b for b in self._grow() if len(b.members) > 1]
@@ -120,7 +121,7 @@ class _Overlap:
             "cost_model": {"name": self.costs.model, "hash": self.costs.hash},
             "hidden": len(self.hiding.by_launch),
             "refused": dict(self.refused),
-            "not_kept": dict(Counter(reason for _, reason in trial.refused)),
+            "not_kept": dict(Counter(str(reason) for _, reason in trial.refused)),
             "copies_ms": sum(self.worth.copies(b.members) for b in kept) / 1e6,
             "latency_ms": sum(self.worth.latency(b.members) for b in kept) / 1e6,
             "step_ms": {"before": self.timeline.step_ns / 1e6, "merged": trial.step_ns / 1e6},
@@ -136,8 +137,8 @@ class _Overlap:
         limit = peak if given == "auto" else budget_bytes(given, peak)
         return None if limit is None else max(limit, peak)
 
-    def _reason(self, collective: Collective) -> str:
-        return self.why.get(collective.launch, "nothing to merge it with")
+    def _reason(self, collective: Collective) -> Reason:
+        return self.why.get(collective.launch, Reason.of("no_partner"))
 
     def _grow(self) -> list[Open]:
         """Greedy: every candidate joins the first open bucket of its key that takes it."""
@@ -267,7 +268,7 @@ class _Overlap:
     def _planned(self, bucket: Open) -> PlannedBucket:
         members = bucket.members
         hidden = sum(c.launch in self.hiding.by_launch for c in members)
-        reason = f"{len(members)} members, {size_text(bucket.bytes)}, {hidden} of them hidden and kept so"
+        reason = Reason.of("stay_hidden", members=len(members), bytes=bucket.bytes, hidden=hidden)
         made = bucket_of(self.index, members, reason, param_order=self.options.param_order)
         # As early as inputs and hiding compute allow; what hides a member waits for the launch.
         return made if launches_early(members) else placed(made, members, min(c.launch for c in members))

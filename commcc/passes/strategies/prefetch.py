@@ -16,6 +16,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from commcc.base.reasons import Reason
 from commcc.base.terms import Kind
 from commcc.passes.strategies.formed import placed
 from commcc.plan import Before, Move, Plan
@@ -238,18 +239,18 @@ def _moved(unit: Unit, ahead: Unit | None, behind: Unit | None) -> tuple[Unit, l
 
 
 def _launched_ahead(unit: Unit, other: Unit) -> tuple[Unit, list[Move]]:
-    at, why = other.wait_at, f"launched before the wait of {other.entry.name}"
+    at, why = other.wait_at, Reason.of("launched_ahead", entry=other.entry.name)
     if unit.bucket is not None:
         bucket = placed(unit.bucket, unit.members, min(at, unit.launch_at))
-        return replace(unit, bucket=replace(bucket, reason=f"{bucket.reason}; {why}")), []
+        return replace(unit, bucket=replace(bucket, reason=replace(bucket.reason, also=why))), []
     if unit.launch_at < at:
         return unit, []
     return unit, [Move(node, at, why) for node in (*unit.members[0].chain, unit.launch) if node > at]
 
 
 def _waited_behind(unit: Unit, other: Unit) -> tuple[Unit, list[Move]]:
-    at, why = other.launch_at, f"waited for after the launch of {other.entry.name}"
+    at, why = other.launch_at, Reason.of("waited_behind", entry=other.entry.name)
     if unit.bucket is not None:
-        reason = f"{unit.bucket.reason}; {why}"
+        reason = replace(unit.bucket.reason, also=why)
         return replace(unit, bucket=replace(unit.bucket, wait_at=max(at, unit.wait_at), reason=reason)), []
     return unit, [Move(unit.wait, at, why)] if unit.wait_at < at else []

@@ -20,6 +20,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from commcc.base.reasons import Reason
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from commcc.timing.cost import CostModel, Costs
     from commcc.timing.simulate import Timeline
 
-    Refused = tuple[Open, str]
+    Refused = tuple[Open, Reason]
 
 #: Simulations of one graph.
 TRIALS = 32
@@ -38,18 +40,12 @@ TOLERANCE = 10
 #: Batches in which those at fault get their second chance.
 _PARTS = 4
 
-_EXPOSED = "merged, it would be exposed"
-_OTHERS = "merged, it would expose others"
-_MEMORY = "merged, memory would pass the budget"
-_LONGER = "merged, it would make the step longer"
-_UNTRIED = f"not tried within {TRIALS} simulations"
-
 
 @dataclass(frozen=True)
 class _Verdict:
     """What is wrong with some buckets; None if nothing is. at_fault: numbers of those that stand out, if any do."""
 
-    reason: str | None
+    reason: Reason | None
     at_fault: frozenset[int] = frozenset()
 
 
@@ -100,7 +96,7 @@ class Trial:
             rest = [b for b in batch if b not in at_fault]
             half = len(rest) if at_fault else len(rest) // 2
             batches = [rest[:half], rest[half:], *batches]
-        self.refused += [(bucket, _UNTRIED) for batch in batches for bucket in batch]
+        self.refused += [(bucket, Reason.of("not_tried", simulations=TRIALS)) for batch in batches for bucket in batch]
         return kept, found
 
     def _judge(self, buckets: Sequence[Open]) -> _Verdict:
@@ -117,14 +113,14 @@ class Trial:
             if timeline.exposed.get(node, 0) > buckets[n].exposed_ns + costs.ns[node] * TOLERANCE // 1000
         )
         if exposed:
-            return _Verdict(_EXPOSED, exposed)
+            return _Verdict(Reason.of("exposed"), exposed)
         if self._exposes_others(index, costs, timeline):
-            return _Verdict(_OTHERS)
+            return _Verdict(Reason.of("exposes_others"))
         over = self._over_budget(index, buckets, made)
         if over is not None:
             return over
         if timeline.step_ns > self.step_ns:
-            return _Verdict(_LONGER)
+            return _Verdict(Reason.of("longer_step"))
         self.step_ns = timeline.step_ns
         return _FINE
 
@@ -161,7 +157,7 @@ class Trial:
                     break
                 chosen.add(n)
                 excess -= buckets[n].bytes
-        return _Verdict(_MEMORY, frozenset(chosen))
+        return _Verdict(Reason.of("memory"), frozenset(chosen))
 
     def _stretch(self, index: GraphIndex, bucket: Open, node: int) -> tuple[int, int]:
         """From what the merged launch sends to the last member's result, which has the name of the member's wait."""

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.errors import closest
+from commcc.base.reasons import Reason
 from commcc.base.yaml_node import shown, to_number
 from commcc.run.planfile import moves
 from commcc.run.planfile.fields import default_of, hints_of, item_of, mark_of, optional, stored_fields, unknown
@@ -45,6 +46,8 @@ class Decoder:
             return None if node.is_null else self.value(node, inner, where)
         if item is not None:
             return tuple(self.value(each, item, where) for each in node.items())
+        if hint is Reason:
+            return Reason.of("stated", text=self._scalar(node, str, where))
         if dataclasses.is_dataclass(hint):
             return self.fields(node, hint)  # type: ignore[arg-type]
         if typing.get_origin(hint) is Mapping:

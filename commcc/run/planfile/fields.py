@@ -18,6 +18,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from commcc.base.errors import InternalError
+from commcc.base.reasons import Reason
 from commcc.base.terms import Json, Kind, Role
 from commcc.run.planfile import moves
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 #: What annotations in ``commcc.plan`` name that is imported there for type checkers only.
-_NAMES = {"Mapping": Mapping, "Json": Any, "Kind": Kind, "Role": Role}
+_NAMES = {"Mapping": Mapping, "Json": Any, "Kind": Kind, "Role": Role, "Reason": Reason}
 
 
 def hints_of(cls: type[Any]) -> Mapping[str, Any]:
@@ -80,6 +81,8 @@ def encode(value: Any, hint: Any, names: Sequence[str], where: str = "plan") -> 
         return None if value is None else encode(value, inner, names, where)
     if item is not None:
         return [encode(each, item, names, where) for each in value]
+    if hint is Reason:
+        return str(value)
     if dataclasses.is_dataclass(hint):
         return cast("Json", encode_fields(value, names))
     if isinstance(hint, type) and issubclass(hint, Enum):
