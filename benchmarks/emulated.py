@@ -99,11 +99,11 @@ def own_costs(graph: GraphTimes, besides: float) -> Costs:
 
 def row(graph: GraphTimes, first: GraphTimes, besides: float) -> dict[str, Any]:
     """All figures of one graph, milliseconds."""
-    from commcc.replay.emulate.crossing import crossings_json
+    from commcc.replay.emulate.times import totals_json
     from commcc.timing.simulate import Simulator
 
     own = Simulator(graph.index, own_costs(graph, besides)).run()
-    communication: Any = crossings_json(graph.ranks[0].crossings)
+    communication: Any = totals_json(graph.ranks[0].communication)
     base = Simulator(first.index, own_costs(first, besides)).run()
     return {
         "graph": graph.name,

@@ -17,13 +17,15 @@ from commcc.base.errors import CommccError, InputError
 from commcc.cli.main import run
 from commcc.graph.program import ProcessGroup
 from commcc.replay.bench import graph_set as bench_set
+from commcc.replay.bench import turns
+from commcc.replay.bench import worker as bench_worker
 from commcc.replay.bench.benchmark import Benchmark, GraphTimes, RankTimes, bench
 from commcc.replay.bench.demo import PASSES, demo_pair, demo_text
 from commcc.replay.bench.graph_set import BenchSettings, check, make_set
-from commcc.replay.bench.waiting import StepTimes
+from commcc.replay.bench.recording import StepTimes
 from commcc.replay.numeric import Settings, verify_numeric
 from commcc.replay.place import CpuPlace
-from commcc.replay.ranks import bench_worker, launch, turns
+from commcc.replay.ranks import launch
 from commcc.replay.ranks.team import Alone
 from commcc.replay.ranks.worker import read_settings, settings_text
 from commcc.report import benching
@@ -99,10 +101,10 @@ def test_refused_with_the_node_or_the_number(program, words):
 
 
 def test_refused_for_memory(monkeypatch):
-    monkeypatch.setattr(bench_set, "free_bytes", lambda: 600_000_000)
+    monkeypatch.setattr(bench_set, "free_memory", lambda: 600_000_000)
     with pytest.raises(InputError, match=r"2 ranks need about 0.6 GiB of memory, and 0.6 GiB are free"):
         preflight(reduced(), ranks=2)
-    monkeypatch.setattr(bench_set, "free_bytes", lambda: None)
+    monkeypatch.setattr(bench_set, "free_memory", lambda: None)
     preflight(reduced(), ranks=2)
 
 
@@ -133,7 +135,7 @@ def test_inputs_are_as_they_were_before_every_run(monkeypatch):
     graphs = make_set([counting()], BenchSettings(ranks=1))
     made = graphs.maker.of_rank(0)
     kept = made["x"].clone()
-    timed = turns.Bench(graphs.prepared[0], seat())
+    timed = turns.Bench(graphs.prepared[0], context())
     seen = []
     inner = timed.program.outputs
     monkeypatch.setattr(type(timed.program), "outputs", lambda _self, inputs: seen.append(inner(inputs)[0]))
@@ -150,10 +152,10 @@ def test_graphs_take_turns_and_warm_ups_do_not_count():
 
     class Counted:
         def __init__(self, name):
-            self.name, self.seat = name, seat()
+            self.name, self.context = name, context()
 
         def sample(self, made, *, keep):
-            done.append((self.name, self.seat.watch.program, keep))
+            done.append((self.name, self.context.watch.program, keep))
 
     bench_worker._in_turns([Counted("A"), Counted("B")], {}, BenchSettings(repeat=2, warmup=1, graphs=2))
     turn = [("A", "graph 1"), ("B", "graph 2")]
@@ -170,8 +172,8 @@ class Watch:
         pass
 
 
-def seat():
-    return turns.Seat(0, CpuPlace(), Alone(), Watch(), 0)
+def context():
+    return turns.RankContext(0, CpuPlace(), Alone(), Watch(), 0)
 
 
 def test_only_waits_are_exposed():

@@ -13,20 +13,32 @@ import torch
 from commcc.base.errors import InputError
 from commcc.cli.main import run
 from commcc.graph.program import ProcessGroup
-from commcc.replay.bench.graph_set import BenchSettings, make_set
-from commcc.replay.bench.ways import Way, require_ways, ways, ways_of, within_rounding
+from commcc.replay.bench import turns
+from commcc.replay.bench.graph_set import (
+    BenchSettings,
+    Variant,
+    check_variants,
+    make_set,
+    variants,
+    variants_of,
+    within_rounding,
+)
 from commcc.replay.compiled import inductor
-from commcc.replay.compiled.calls import Call, Listener, Recorder, match
-from commcc.replay.compiled.inductor import CACHE_VARIABLE, Compiled, CompileError, require_compiler
-from commcc.replay.compiled.order_kept import OrderKept
-from commcc.replay.compiled.rank_run import CompiledRun, Direct
+from commcc.replay.compiled.calls import Call, Listener, OrderKept, Recorder, match
+from commcc.replay.compiled.inductor import (
+    CACHE_VARIABLE,
+    Compiled,
+    CompiledRun,
+    CompileError,
+    Direct,
+    require_compiler,
+)
 from commcc.replay.emulate.transport import Transport
 from commcc.replay.numeric.pair import own_inputs
 from commcc.replay.place import CpuPlace
-from commcc.replay.ranks import turns, variants
+from commcc.replay.rank_run import RankRun
 from commcc.replay.ranks.groups import stand_in_groups
 from commcc.replay.ranks.team import Alone
-from commcc.replay.serial import RankRun
 from commcc.report import benching
 from commcc.serialization import save
 from commcc.timing.cost import load_model
@@ -209,14 +221,14 @@ class Noted:
 
 
 def test_the_same_numbers_and_calls_by_node(cache, silent):
-    """Communication on lanes: no process group is needed."""
+    """Communication on streams: no process group is needed."""
     graphs = make_set([layer(after=True)], BenchSettings(ranks=2, emulated=True))
     made, watch = graphs.maker.of_rank(0), Noted()
     silent(graphs.layout)
     transport = Transport(graphs.prepared[0], graphs.layout, load_model("laptop-cpu"), Recorded())
-    seat = turns.Seat(0, CpuPlace(), Alone(), watch, 0)
-    eager = variants.make_bench(Way(0), transport.prepared, seat, transport)
-    bench = variants.make_bench(Way(0, compiled=True), transport.prepared, seat, transport)
+    context = turns.RankContext(0, CpuPlace(), Alone(), watch, 0)
+    eager = turns.make_bench(Variant(0), transport.prepared, context, transport)
+    bench = turns.make_bench(Variant(0, compiled=True), transport.prepared, context, transport)
     assert type(eager) is turns.Bench
     expected = eager.run(own_inputs(eager.prepared, made)).outputs
     for first in (True, False):
@@ -291,14 +303,14 @@ def test_only_options_of_this_release_are_given(monkeypatch):
 
 
 def test_every_graph_in_every_way():
-    assert [(way.called, way.against) for way in ways(3)] == [("graph 1", None), ("graph 2", 0), ("graph 3", 0)]
-    assert [(way.called, way.against) for way in ways_of(BenchSettings(graphs=2, compiled=True))] == [
+    assert [(way.called, way.against) for way in variants(3)] == [("graph 1", None), ("graph 2", 0), ("graph 3", 0)]
+    assert [(way.called, way.against) for way in variants_of(BenchSettings(graphs=2, compiled=True))] == [
         ("graph 1", None),
         ("graph 2", 0),
         ("graph 1, compiled", 0),
         ("graph 2, compiled", 2),
     ]
-    assert all(way.captured for way in ways(2, compiled=True, captured=True))
+    assert all(way.captured for way in variants(2, compiled=True, captured=True))
 
 
 def test_compiled_results_are_compared_within_rounding():
@@ -310,11 +322,11 @@ def test_compiled_results_are_compared_within_rounding():
 
 def test_a_compiler_is_asked_for_only_where_it_is_needed(monkeypatch):
     asked = []
-    monkeypatch.setattr("commcc.replay.bench.ways.require_compiler", asked.append)
+    monkeypatch.setattr("commcc.replay.bench.graph_set.require_compiler", asked.append)
     graphs = make_set([layer()], BenchSettings(ranks=2))
-    require_ways(graphs, BenchSettings(ranks=2))
+    check_variants(graphs, BenchSettings(ranks=2))
     assert not asked
-    require_ways(graphs, BenchSettings(ranks=2, compiled=True))
+    check_variants(graphs, BenchSettings(ranks=2, compiled=True))
     assert asked == ["cpu"]
 
 

@@ -18,9 +18,9 @@ import torch
 from commcc.base.errors import CommccError, InputError, OptionError
 from commcc.cli.main import run
 from commcc.graph.program import ProcessGroup
-from commcc.replay.bench import starting as bench_run
-from commcc.replay.bench.graph_set import BenchSettings, check, check_room, make_set
-from commcc.replay.bench.waiting import StepTimes
+from commcc.replay.bench import benchmark as bench_run
+from commcc.replay.bench.graph_set import BenchSettings, check, check_device_memory, make_set
+from commcc.replay.bench.recording import StepTimes
 from commcc.replay.place import CpuPlace, CudaPlace
 from commcc.replay.ranks import failing, joining, launch
 from commcc.replay.ranks.failing import Evidence, RanksError, explained, out_of_memory
@@ -500,10 +500,10 @@ def test_devices_are_counted(monkeypatch):
 def test_a_rank_refuses_a_device_that_is_too_small(monkeypatch):
     g = Graph()
     graphs = make_set([g.program(g.reduce(g.input("x", 1 << 28), "sum"), groups=TWO)], BenchSettings(ranks=2))
-    check_room(graphs, None)
-    check_room(graphs, 3 << 30)
+    check_device_memory(graphs, None)
+    check_device_memory(graphs, 3 << 30)
     with pytest.raises(InputError, match=r"its device needs about 2.0 GiB of memory, and 1.0 GiB are free") as caught:
-        check_room(graphs, 1 << 30)
+        check_device_memory(graphs, 1 << 30)
     assert error_words(caught.value)["refused"] == caught.value.what
     assert CpuPlace().free_bytes() is None
     for name, size in (("mem_get_info", (5, 9)), ("memory_reserved", 4), ("memory_allocated", 3)):

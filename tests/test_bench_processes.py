@@ -24,8 +24,8 @@ SHORT = ["bench", "--repeat", "6", "--warmup", "0", "--timeout", "100", "--devic
 #: Ends this rank when it is about to run in turns.
 KILLED = """
 import os, signal
-from commcc.replay.ranks import bench_worker
-bench_worker._in_turns = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+from commcc.replay.bench import worker
+worker._in_turns = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 from commcc.cli.main import entry
 entry()
 """

@@ -11,12 +11,11 @@ import torch
 from commcc.base.errors import InputError
 from commcc.cli.main import run
 from commcc.graph.program import ProcessGroup
-from commcc.replay.bench.graph_set import BenchSettings, make_set
-from commcc.replay.bench.ways import Way, require_ways
+from commcc.replay.bench import turns
+from commcc.replay.bench.graph_set import BenchSettings, Variant, check_variants, make_set
 from commcc.replay.compiled.cuda_graphs import WARM_UPS, CapturedRun, require_capturable
 from commcc.replay.place import CpuPlace
 from commcc.replay.prepare import Homes, prepare
-from commcc.replay.ranks import turns, variants
 from commcc.replay.ranks.team import Alone
 from commcc.replay.values import RankResults
 from tests.test_bench import Watch
@@ -77,7 +76,7 @@ def test_sizes_that_depend_on_data_are_refused():
 def test_emulated_communication_is_refused():
     settings = BenchSettings(ranks=2, emulated=True, captured=True)
     with pytest.raises(InputError, match="--cuda-graphs needs real communication"):
-        require_ways(make_set([summed()], settings), settings)
+        check_variants(make_set([summed()], settings), settings)
 
 
 @pytest.mark.parametrize(
@@ -212,8 +211,8 @@ def test_samples_of_a_recorded_graph_have_no_exposed_time(device):
     """The copies of inputs come before the barrier, so that they are not timed."""
     graphs = make_set([counting()], BenchSettings())
     made = graphs.maker.of_rank(0)
-    bench = variants.make_bench(
-        Way(0, captured=True), graphs.prepared[0], turns.Seat(0, CpuPlace(), Alone(), Watch(), 0)
+    bench = turns.make_bench(
+        Variant(0, captured=True), graphs.prepared[0], turns.RankContext(0, CpuPlace(), Alone(), Watch(), 0)
     )
     bench._captured.program = Replayable(bench._captured.program, device)
     for keep in (False, True, True):

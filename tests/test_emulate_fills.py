@@ -8,7 +8,7 @@ import torch
 from commcc.base.terms import Kind
 from commcc.graph.ops.collective_table import COLLECTIVES
 from commcc.replay.collectives import DisagreementError, received
-from commcc.replay.emulate.fills import REDUCTIONS, Peers, arriving
+from commcc.replay.emulate.fills import REDUCTIONS, Peers, receive
 
 WHOLE = ("band", "bor", "bxor")
 
@@ -18,9 +18,9 @@ def fact_of(name):
 
 
 def landed(name, call, peers):
-    landing = arriving(fact_of(name), call, peers)
-    landing.fill()
-    return landing.results
+    received = receive(fact_of(name), call, peers)
+    received.fill()
+    return received.results
 
 
 def same(one, other):
@@ -188,9 +188,9 @@ def test_a_scatter_into_its_own_input():
 
 def test_nothing_is_written_before_the_fill():
     out = torch.full((4,), 99.0)
-    landing = arriving(fact_of("all_gather_into_tensor_out"), {"input": torch.zeros(2), "out": out}, Peers(2, 0))
+    received = receive(fact_of("all_gather_into_tensor_out"), {"input": torch.zeros(2), "out": out}, Peers(2, 0))
     assert torch.equal(out, torch.full((4,), 99.0))
-    assert landing.nbytes == (8, 16)
+    assert received.nbytes == (8, 16)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_nothing_is_written_before_the_fill():
 )
 def test_what_does_not_fit_is_said_at_the_launch(name, call, words):
     with pytest.raises(DisagreementError, match=words):
-        arriving(fact_of(name), call, Peers(2, 0))
+        receive(fact_of(name), call, Peers(2, 0))
 
 
 def test_every_collective_of_the_table_is_known():

@@ -11,7 +11,7 @@ from commcc.replay import prepare as preparing
 from commcc.replay.bench.graph_set import BenchSettings, make_set
 from commcc.replay.place import CpuPlace, CudaPlace, make_place
 from commcc.replay.prepare import Homes, prepare
-from commcc.replay.serial import RankRun
+from commcc.replay.rank_run import RankRun
 from tests.test_replay_numeric import sample
 from tests.verify_graphs import Graph
 

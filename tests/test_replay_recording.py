@@ -16,7 +16,7 @@ from commcc.replay.bench.graph_set import BenchSettings, make_set
 from commcc.replay.bench.node_times import NodeTimes, RankNodes, gather_times, medians
 from commcc.replay.bench.recording import NodeRun, marked, read_runs, record
 from commcc.replay.place import CpuPlace
-from commcc.replay.serial import RankRun
+from commcc.replay.rank_run import RankRun
 from commcc.timing.cost import load_model
 from commcc.timing.predict import predict
 from tests.verify_graphs import Graph

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
     from commcc.cli.session import Session
     from commcc.graph.program import Program
-    from commcc.replay.bench.benchmark import Benchmark
+    from commcc.replay.bench.benchmark import Benchmark, Elsewhere, Runner
     from commcc.replay.bench.graph_set import BenchSettings
-    from commcc.replay.bench.starting import Elsewhere, Runner
 
 HELP = f"""Run graphs on real ranks, in turns and on the same inputs, and say which is faster.
 
@@ -49,7 +48,7 @@ def _bench(session: Session, /, graphs: tuple[str, ...], per_rank: bool, collect
     me = starting.place(options)
     with session.working("loading PyTorch") as say, starting.runner(me, options) as runner:
         found = _run(session, graphs, {**options, "nproc": starting.ranks(me, options)}, runner, say)
-    from commcc.replay.bench.starting import Elsewhere
+    from commcc.replay.bench.benchmark import Elsewhere
     from commcc.report import benching
 
     if isinstance(found, Elsewhere):

@@ -28,8 +28,8 @@ def _profile(session: Session, /, graphs: tuple[str, ...], output: str, recorded
     options["nproc"] = starting.ranks(me, options)
     with session.working("loading PyTorch") as say, starting.runner(me, options) as runner:
         from commcc.base.files import replace_file
+        from commcc.replay.bench.benchmark import Elsewhere
         from commcc.replay.bench.profiling import profile
-        from commcc.replay.bench.starting import Elsewhere
 
         settings = bench.settings(graphs, options, recorded=recorded)
         named = bench.named(session, graphs, settings, say)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from commcc.cli.session import Session
-    from commcc.replay.bench.starting import Elsewhere, Runner
+    from commcc.replay.bench.benchmark import Elsewhere, Runner
 
 #: Options that are about machines, by parameter.
 _MACHINES = ("nnodes", "node_rank", "rdzv_endpoint", "rdzv_backend", "rdzv_id")
@@ -107,7 +107,7 @@ def runner(me: Joined | None, given: dict[str, Any]) -> Iterator[Runner]:
         with together(me, given["timeout"], _say) as run:
             yield run
         return
-    from commcc.replay.bench.starting import Launched
+    from commcc.replay.bench.benchmark import Launched
     from commcc.replay.ranks.machines import Machines
 
     machines = Machines(

@@ -2,7 +2,7 @@
 
 ::
 
-    run = StraightLine(prepared)
+    run = GeneratedCode(prepared)
     outputs = run(inputs)                # inputs by name; outputs as the program nests them
 
 The function has a line for each step, and drops a value behind its last use, as the program itself would. Looking up
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _NAME = "run"
 
 
-class StraightLine:
+class GeneratedCode:
     """The steps of one prepared program, ready to be called any number of times."""
 
     def __init__(self, prepared: Prepared) -> None:
@@ -51,15 +51,12 @@ class StraightLine:
         try:
             return self._run(*given)
         except Exception as error:
-            raise StepError.of(self._failed(error), error) from error
-
-    def _failed(self, error: Exception) -> Step:
-        place = error.__traceback__
-        while place is not None and place.tb_frame.f_code is not self._run.__code__:
-            place = place.tb_next
-        if place is None:
-            raise error
-        return self._prepared.steps[place.tb_lineno - 2]
+            place = error.__traceback__
+            while place is not None and place.tb_frame.f_code is not self._run.__code__:
+                place = place.tb_next
+            if place is None:  # raised before the function's first line
+                raise
+            raise StepError.of(self._prepared.steps[place.tb_lineno - 2], error) from error
 
     def _line(self, step: Step) -> str:
         result = self._values[step.node]

@@ -39,6 +39,27 @@ class DeviceError(InputError):
     """A device that is not there, or is too small."""
 
 
+def free_memory() -> int | None:
+    """Memory of this machine that can be had without swapping; None where the system does not say."""
+    return _kilobytes(Path("/proc/meminfo"), "MemAvailable:")
+
+
+def require_memory(who: str, needed: int, free: int | None, hint: str, error: type[InputError] = InputError) -> None:
+    """Refuse what does not fit. who: ``2 ranks need``. free: bytes, None where that is not known."""
+    if free is not None and needed > free:
+        raise error(f"{who} about {needed / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are free", hint=hint)
+
+
+def _kilobytes(file: Path, field: str) -> int | None:
+    """A figure that the kernel gives in kB, in bytes; None where there is no such file or line."""
+    try:
+        lines = file.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return None
+    found = (line.split() for line in lines if line.startswith(field))
+    return next((int(words[1]) * 1024 for words in found), None)
+
+
 class Place(Protocol):
     """One rank's device."""
 
@@ -109,13 +130,7 @@ class CpuPlace:
         return True
 
     def peak_bytes(self) -> int | None:
-        """Linux: VmHWM."""
-        try:
-            lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
-        except OSError:
-            return None
-        found = (line.split() for line in lines if line.startswith("VmHWM:"))
-        return next((int(words[1]) * 1024 for words in found), None)
+        return _kilobytes(Path("/proc/self/status"), "VmHWM:")
 
 
 class CudaPlace:

@@ -3,7 +3,10 @@
     found = bench([("before", old), ("after", new)], BenchSettings(ranks=2, repeat=20))
     found.graphs[0].wall.median           # nanoseconds of the slowest rank
     found.others[0].times.verdict         # 'faster', 'slower' or 'not distinguishable' from the first
-    found.others[0].numeric.status        # 'equal': what it gives back is the same to the bit
+    found.others[0].numeric.status        # 'equal': what it returns is the same to the bit
+
+    machines = Machines(nnodes=2, node_rank=0, endpoint="node1:29500")
+    bench(named, settings, Launched(machines))         # the ranks of this machine are started by this process
 
 Everything that can be refused is refused before a rank is started.
 
@@ -16,55 +19,67 @@ import os
 import time
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from commcc.replay.bench.cost_choice import replay_model
 from commcc.replay.bench.forecast import forecast
-from commcc.replay.bench.graph_set import BenchSettings, check, check_devices, make_set
+from commcc.replay.bench.graph_set import (
+    BenchSettings,
+    check,
+    check_devices,
+    graph_file,
+    make_set,
+    variants_of,
+    within_rounding,
+)
 from commcc.replay.bench.node_times import RankNodes, gather_times
-from commcc.replay.bench.starting import Elsewhere, Launched
 from commcc.replay.bench.statistics import Comparison, Spread, compare_times, slowest, spread
-from commcc.replay.bench.ways import ways_of, within_rounding
-from commcc.replay.compiled.order_kept import OrderKept
-from commcc.replay.emulate.crossing import Crossing, crossings_json, remarks
+from commcc.replay.compiled.calls import OrderKept
+from commcc.replay.emulate.times import CommTotals, remarks, totals_json
+from commcc.replay.numeric.compare import RankGaps
 from commcc.replay.numeric.pair import pair_of
 from commcc.replay.numeric.verification import judge_real
 from commcc.replay.place import CUDA
+from commcc.replay.work_folder import work_folder
+from commcc.serialization import save
 from commcc.timing.predict import predict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from commcc.base.errors import CommccError
     from commcc.base.terms import Json
     from commcc.graph.index import GraphIndex
     from commcc.graph.program import Program
     from commcc.replay.bench.forecast import Forecast
     from commcc.replay.bench.graph_set import GraphSet
     from commcc.replay.bench.node_times import NodeTimes
-    from commcc.replay.bench.starting import Runner
     from commcc.replay.numeric.verdict import Numeric
+    from commcc.replay.ranks.machines import Machines
     from commcc.timing.cost import CostModel
     from commcc.timing.predict import Prediction
+
+_WORKER = "commcc.replay.bench.worker"
+_HINT = "commcc verify BEFORE AFTER --numeric runs graphs without processes"
 
 
 @dataclass(frozen=True)
 class RankTimes:
-    """One graph on one rank, nanoseconds by repetition. exposed_ns: in waits, empty where unknown. peak_bytes: None
-    where unknown.
+    """One graph on one rank, nanoseconds by repetition.
 
-    crossings: of emulated communication, by repetition.
+    exposed_ns: in waits, empty where unknown. peak_bytes: None where unknown. communication: what was emulated.
     """
 
     wall_ns: tuple[int, ...]
     exposed_ns: tuple[int, ...]
     peak_bytes: int | None
-    crossings: tuple[Crossing, ...] = ()
+    communication: tuple[CommTotals, ...] = ()
 
     @staticmethod
     def of(data: Mapping[str, Any]) -> RankTimes:
         """What a rank wrote down."""
-        crossings = tuple(Crossing(**each) for each in data["crossings"])
-        return RankTimes(tuple(data["wall_ns"]), tuple(data["exposed_ns"]), data["peak_bytes"], crossings)
+        communication = tuple(CommTotals(**each) for each in data["communication"])
+        return RankTimes(tuple(data["wall_ns"]), tuple(data["exposed_ns"]), data["peak_bytes"], communication)
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -130,14 +145,14 @@ class GraphTimes:
             },
             "order": None if self.order is None else self.order.to_json(),
             "forecast": None if found is None else found.to_json(),
-            "emulated": crossings_json(self.ranks[0].crossings),
+            "emulated": totals_json(self.ranks[0].communication),
             "ranks": [rank.to_json() for rank in self.ranks],
         }
 
 
 @dataclass(frozen=True)
 class Other:
-    """One graph against another one: its times, and what it gives back. Numbers are from 1."""
+    """One graph against another one: its times, and what it returns. Numbers are from 1."""
 
     number: int
     against: int
@@ -165,7 +180,7 @@ class Benchmark:
 
     @property
     def fine(self) -> bool:
-        """Whether all graphs give back the same, as far as can be asked."""
+        """Whether all graphs return the same, as far as can be asked."""
         return all(other.numeric.fine for other in self.others)
 
     def how_json(self) -> dict[str, Json]:
@@ -192,6 +207,67 @@ class Benchmark:
         }
 
 
+@dataclass(frozen=True)
+class Elsewhere:
+    """Rank 0, which has what all have measured, is on another machine or in another process."""
+
+    machine: str
+
+
+class Runner(Protocol):
+    """Runs prepared graphs on ranks."""
+
+    def here(self, world: int) -> int:
+        """How many of so many ranks are on this machine."""
+
+    def __call__(
+        self, graphs: GraphSet, programs: Sequence[Program], settings: BenchSettings
+    ) -> list[dict[str, Any]] | Elsewhere:
+        """What every rank has measured, in order. Raises :class:`CommccError`."""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """Ranks that this process starts. machines: None for this one alone."""
+
+    machines: Machines | None = None
+
+    def here(self, world: int) -> int:
+        return world if self.machines is None else self.machines.of(world)
+
+    def __call__(
+        self, graphs: GraphSet, programs: Sequence[Program], settings: BenchSettings
+    ) -> list[dict[str, Any]] | Elsewhere:
+        # Imported here: what a graph can be refused for needs no process groups.
+        from commcc.replay.ranks.failing import RanksError
+        from commcc.replay.ranks.launch import run_ranks
+        from commcc.replay.ranks.worker import settings_text
+
+        with work_folder("bench") as folder:
+            for number, program in enumerate(programs, 1):
+                save(program, folder / graph_file(number))
+            (folder / "settings.json").write_text(settings_text(settings), encoding="utf-8")
+            ranks = 1 if settings.emulated else self.here(graphs.layout.world)
+            try:
+                found = run_ranks(ranks, folder, settings.timeout, worker=_WORKER, machines=self.machines)
+            except RanksError as error:
+                raise hinted(error) from error
+        ranked: list[dict[str, Any]] | None = found[0].get("ranks")
+        return Elsewhere(found[0]["elsewhere"]) if ranked is None else ranked
+
+
+def hinted(error: CommccError) -> CommccError:
+    """An error of ranks with what to do about it in a bench."""
+    from commcc.replay.ranks.failing import RanksError
+
+    if not isinstance(error, RanksError) or error.memory:
+        return error
+    more = "--timeout allows more seconds; " if error.late else ""
+    found = RanksError(error.what, hint=more + _HINT, failed=error.failed)
+    found.late = error.late
+    return found
+
+
 def bench(
     named: Sequence[tuple[str, Program]], settings: BenchSettings, runner: Runner | None = None
 ) -> Benchmark | Elsewhere:
@@ -202,28 +278,34 @@ def bench(
     started, runner = time.perf_counter(), runner or Launched()
     settings = replace(settings, graphs=len(named))
     programs = [program for _, program in named]
+    # Asked first: a graph cannot be prepared for a device that is not there.
     if settings.device == CUDA:
         check_devices(1)
     model = replay_model(settings.cost, device=settings.device)
     graphs = make_set(programs, settings)
-    here = runner.here(graphs.layout.world)
+    world, here = graphs.layout.world, runner.here(graphs.layout.world)
     check(graphs, settings, here)
-    settings = replace(settings, ranks=graphs.layout.world)
+    settings = replace(settings, ranks=world)
     found = runner(graphs, programs, settings)
     if isinstance(found, Elsewhere):
         return found
-    order = ways_of(settings)
+    order = variants_of(settings)
     fusing = replay_model(settings.cost, device=settings.device, compiled=True) if settings.compiled else model
     times = tuple(
-        _times(n, way.named(named[way.graph][0]), graphs, found, fusing if way.compiled else model)
-        for n, way in enumerate(order)
+        _times(n, each.named(named[each.graph][0]), graphs, found, fusing if each.compiled else model)
+        for n, each in enumerate(order)
     )
     others = tuple(_other(n, graphs, times, found, settings) for n in range(1, len(order)))
     fused = ("fused ops of tensor parallelism are run as the plain ops they stand for",)
     unfolded = fused if any(each.unfolded for each in graphs.prepared) else ()
-    crossings = [each.ranks[0].crossings for each in times]
-    about = remarks(graphs.layout.world, model.name, crossings) if settings.emulated else _crowded(here)
-    notes = (*graphs.layout.assumed, *graphs.maker.assumed, *unfolded, *about, *_moved(times))
+    emulated = [each.ranks[0].communication for each in times]
+    about = remarks(world, model.name, emulated) if settings.emulated else _crowded(here)
+    moved = (
+        f"graph {number}: {each.order.text}"
+        for number, each in enumerate(times, 1)
+        if each.order is not None and (each.order.moved or each.order.missing)
+    )
+    notes = (*graphs.layout.assumed, *graphs.maker.assumed, *unfolded, *about, *moved)
     return Benchmark(times, others, settings, notes, model.name, time.perf_counter() - started)
 
 
@@ -236,15 +318,8 @@ def _crowded(world: int) -> tuple[str, ...]:
     return (told,) if world > cores else ()
 
 
-def _moved(times: Sequence[GraphTimes]) -> Iterator[str]:
-    """A remark on each compiled graph whose order Inductor has changed."""
-    for number, each in enumerate(times, 1):
-        if each.order is not None and (each.order.moved or each.order.missing):
-            yield f"graph {number}: {each.order.text}"
-
-
 def _times(number: int, name: str, graphs: GraphSet, found: Sequence[dict[str, Any]], model: CostModel) -> GraphTimes:
-    """What all ranks found about one graph in one way; number: of the way, from 0."""
+    """What all ranks measured of one variant; number: of the variant, from 0."""
     index = graphs.prepared[number % len(graphs.prepared)].index
     ranks = tuple(RankTimes.of(rank["graphs"][number]) for rank in found)
     nodes = [RankNodes.of(each) for rank in found for each in rank["nodes"][number : number + 1]]
@@ -257,13 +332,12 @@ def _times(number: int, name: str, graphs: GraphSet, found: Sequence[dict[str, A
 def _other(
     number: int, graphs: GraphSet, times: Sequence[GraphTimes], found: list[dict[str, Any]], settings: BenchSettings
 ) -> Other:
-    from commcc.replay.ranks.launch import read_gaps
-
-    way, against = ways_of(settings)[number], ways_of(settings)[number].against or 0
-    old, new = (graphs.prepared[each.graph] for each in (ways_of(settings)[against], way))
+    order = variants_of(settings)
+    against = order[number].against or 0
+    old, new = graphs.prepared[order[against].graph], graphs.prepared[order[number].graph]
     pair = pair_of(old, new, graphs.layout, graphs.maker)
-    judged = within_rounding(settings, (old.index, new.index)) if way.compiled else settings
-    numeric = judge_real(pair, judged, [read_gaps(rank["gaps"][number - 1]) for rank in found])
+    judged = within_rounding(settings, (old.index, new.index)) if order[number].compiled else settings
+    numeric = judge_real(pair, judged, [RankGaps.of(rank["gaps"][number - 1]) for rank in found])
     return Other(number + 1, against + 1, compare_times(times[against].samples, times[number].samples), numeric)
 
 

@@ -1,14 +1,24 @@
 """Graphs made ready to be timed beside each other: one layout, and the first one's inputs for all, by name.
 
+::
+
     graphs = make_set(programs, BenchSettings(ranks=2))
     check(graphs, BenchSettings(ranks=2))       # raises for what would fail only once ranks run
 
-Every rank makes the same set from the same files and settings.
+    variants(2, compiled=True)                  # graph 1, graph 2, graph 1 compiled, graph 2 compiled
+    variants(2, compiled=True)[2].against       # 0: what Inductor makes of graph 1, against graph 1 op by op
+    variants(2, compiled=True)[3].against       # 2: both through Inductor
+
+Every rank makes the same set from the same files and settings. Results of compiled code are rounded otherwise, since
+Inductor keeps intermediate results of what it fuses in more digits, so they are compared within the rounding of the
+least precise numbers in the graph.
+
+Limits: whether a CUDA device has room is asked by the process that runs on it, since asking takes memory there.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,19 +28,22 @@ from commcc.base.terms import Kind
 from commcc.graph.collectives import identify
 from commcc.graph.memory import live_bytes
 from commcc.graph.ops.allowed import imported_ops
-from commcc.replay.bench.ways import require_ways
-from commcc.replay.emulate.preflight import check_emulated
+from commcc.replay.compiled.cuda_graphs import require_capturable
+from commcc.replay.compiled.inductor import require_compiler
+from commcc.replay.emulate.fills import REDUCTIONS
 from commcc.replay.inputs import InputMaker
 from commcc.replay.layout import make_layout
 from commcc.replay.numeric.pair import Settings, match_inputs
-from commcc.replay.numeric.verification import MOST_BY_DEFAULT, free_bytes, require_processes
-from commcc.replay.place import CUDA, DeviceError
+from commcc.replay.numeric.rounding import TOLERANCES
+from commcc.replay.numeric.verification import MOST_BY_DEFAULT, require_processes
+from commcc.replay.place import CUDA, DeviceError, free_memory, require_memory
 from commcc.replay.prepare import prepare
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from commcc.graph.collectives import Collective
+    from commcc.graph.index import GraphIndex
     from commcc.graph.program import Program
     from commcc.replay.layout import Layout
     from commcc.replay.prepare import Prepared
@@ -38,6 +51,9 @@ if TYPE_CHECKING:
 #: What a rank needs before it has any tensor: PyTorch (measured, 2.13 for CPUs: 0.33 GB).
 _RANK_BYTES = 330_000_000
 _SMALLER = "capture a smaller model, with fewer ranks or shorter inputs; its graph has the same structure"
+#: Rounding adds up along a whole step, not at one sum only. A compiled training step in bfloat16 was seen to differ by
+#: 0.044 of a value's largest number, and by 0.019 when Inductor rounds in between as eager ops do.
+_ALONG = 5
 
 
 @dataclass(frozen=True)
@@ -72,6 +88,53 @@ class GraphSet:
     layout: Layout
     maker: InputMaker
 
+    @property
+    def largest_bytes(self) -> int:
+        """What a rank keeps at once, at the most, of the graph that keeps most."""
+        return max(live_bytes(each.index).peak_bytes for each in self.prepared)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One graph as a bench runs it: op by op, or through Inductor.
+
+    graph: its number, from 0. captured: as a recorded CUDA graph. against: the number of the variant that it is
+    compared with, None for the first.
+    """
+
+    graph: int
+    compiled: bool = False
+    captured: bool = False
+    against: int | None = None
+
+    @property
+    def called(self) -> str:
+        """What messages call it."""
+        return f"graph {self.graph + 1}{', compiled' if self.compiled else ''}"
+
+    def named(self, name: str) -> str:
+        """What the report calls a graph of this name."""
+        return f"{name}, compiled" if self.compiled else name
+
+
+def variants(graphs: int, *, compiled: bool = False, captured: bool = False) -> tuple[Variant, ...]:
+    """All that is run, in the order of its turns."""
+    plain = [Variant(n, False, captured, 0 if n else None) for n in range(graphs)]
+    through = [Variant(n, True, captured, graphs if n else 0) for n in range(graphs)]
+    return (*plain, *(through if compiled else ()))
+
+
+def variants_of(settings: BenchSettings) -> tuple[Variant, ...]:
+    """All that a bench with these settings runs."""
+    return variants(settings.graphs, compiled=settings.compiled, captured=settings.captured)
+
+
+def within_rounding(settings: BenchSettings, indices: Iterable[GraphIndex]) -> BenchSettings:
+    """Settings to compare compiled results with: a tolerance, unless one was asked for."""
+    dtypes = {tensor.dtype for index in indices for tensor in index.tensors if tensor is not None}
+    tolerance = _ALONG * max((TOLERANCES[dtype] for dtype in dtypes if dtype in TOLERANCES), default=0.0)
+    return settings if settings.tolerance is not None else replace(settings, tolerance=tolerance)
+
 
 def graph_file(number: int) -> str:
     """Where a rank finds a graph; the first has number 1."""
@@ -97,27 +160,65 @@ def make_set(programs: Sequence[Program], settings: BenchSettings) -> GraphSet:
     return GraphSet(prepared, layout, maker)
 
 
+# What is refused before any rank is started
+
+
 def check(graphs: GraphSet, settings: BenchSettings, here: int | None = None) -> None:
-    """Refuse, before any rank is started, what would fail on the ranks. here: how many of them are on this machine,
-    None for all. Raises :class:`InputError`.
+    """Refuse what would fail on the ranks. here: how many of them are on this machine, None for all.
+
+    Raises :class:`InputError`.
     """
     require_processes()
-    require_ways(graphs, settings)
+    check_variants(graphs, settings)
+    world = graphs.layout.world
     if settings.emulated:
         check_emulated(graphs, settings)
         return
-    world = graphs.layout.world
     if settings.ranks is None and world > MOST_BY_DEFAULT:
         raise InputError(
             f"the graph is for {world} ranks; at most {MOST_BY_DEFAULT} are started when nobody says how many",
             hint=f"--nproc {world} starts all of them on this machine; --device emulated starts one for all",
         )
+    here = world if here is None else here
     if settings.device == CUDA:
-        check_devices(world if here is None else here)
+        check_devices(here)
     else:
+        _check_gloo(graphs)
+        require_memory(f"{here} ranks need", here * (_RANK_BYTES + graphs.largest_bytes), free_memory(), _SMALLER)
+    graphs.maker.check()
+
+
+def check_variants(graphs: GraphSet, settings: BenchSettings) -> None:
+    """Raise :class:`InputError` for a variant that is not possible here."""
+    if settings.compiled:
+        require_compiler(settings.device)
+    if settings.captured and settings.emulated:
+        raise InputError(
+            "--cuda-graphs needs real communication, not --device emulated", hint="leave one of the two away"
+        )
+    if settings.captured:
         for number, each in enumerate(graphs.prepared, 1):
-            _check_collectives(number, each)
-        _check_memory(graphs, world if here is None else here)
+            require_capturable(each, f"graph {number}")
+
+
+def check_emulated(graphs: GraphSet, settings: BenchSettings) -> None:
+    """Refuse what one process that stands for all ranks cannot run. Raises :class:`InputError`."""
+    if settings.device == CUDA and not torch.cuda.is_available():
+        raise DeviceError("this machine has no CUDA device", hint="--device emulated-cpu runs on the CPU")
+    for number, prepared in enumerate(graphs.prepared, 1):
+        for each in identify(prepared.index).collectives:
+            if each.reduction is None:
+                continue
+            unknown = each.reduction.lower() not in REDUCTIONS
+            if unknown or each.dtype.startswith("float8"):
+                what = f"'{each.reduction}'" if unknown else f"'{each.reduction}' of {each.dtype}"
+                raise InputError(
+                    f"graph {number}: node '{prepared.index.names[each.launch]}' reduces with {what}, which is not"
+                    " emulated"
+                )
+    if settings.device != CUDA:
+        smaller = "capture a smaller model, or shorter inputs; its graph has the same structure"
+        require_memory("one rank needs", graphs.largest_bytes, free_memory(), smaller)
     graphs.maker.check()
 
 
@@ -132,30 +233,21 @@ def check_devices(ranks: int) -> None:
         )
 
 
-def check_room(graphs: GraphSet, free: int | None) -> None:
+def check_device_memory(graphs: GraphSet, free: int | None) -> None:
     """Refuse, on a rank, what does not fit on its device. free: bytes that can be had, None where that is not known."""
-    needed = largest_bytes(graphs)
-    if free is not None and needed > free:
-        raise DeviceError(
-            f"its device needs about {needed / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are free",
-            hint=_SMALLER,
-        )
+    require_memory("its device needs", graphs.largest_bytes, free, _SMALLER, DeviceError)
 
 
-def largest_bytes(graphs: GraphSet) -> int:
-    """What a rank keeps at once, at the most, of the graph that keeps most."""
-    return max(live_bytes(each.index).peak_bytes for each in graphs.prepared)
-
-
-def _check_collectives(number: int, prepared: Prepared) -> None:
-    """What gloo refuses when it runs."""
-    for each in identify(prepared.index).collectives:
-        what = _not_on_gloo(each)
-        if what is not None:
-            raise InputError(
-                f"graph {number}: node '{prepared.index.names[each.launch]}' sends {what}, which gloo cannot",
-                hint="commcc verify --numeric runs it on virtual ranks, without times",
-            )
+def _check_gloo(graphs: GraphSet) -> None:
+    """Refuse what gloo would refuse once it runs."""
+    for number, prepared in enumerate(graphs.prepared, 1):
+        for each in identify(prepared.index).collectives:
+            what = _not_on_gloo(each)
+            if what is not None:
+                raise InputError(
+                    f"graph {number}: node '{prepared.index.names[each.launch]}' sends {what}, which gloo cannot",
+                    hint="commcc verify --numeric runs it on virtual ranks, without times",
+                )
 
 
 def _not_on_gloo(each: Collective) -> str | None:
@@ -168,13 +260,3 @@ def _not_on_gloo(each: Collective) -> str | None:
         return f"an average of {each.dtype}"
     scaled = each.reduction is not None and each.reduction.startswith("premul_sum")
     return f"a {each.reduction}" if scaled else None
-
-
-def _check_memory(graphs: GraphSet, here: int) -> None:
-    """Ranks on this machine: each has PyTorch and what the largest graph keeps."""
-    free, needed = free_bytes(), here * (_RANK_BYTES + largest_bytes(graphs))
-    if free is not None and needed > free:
-        raise InputError(
-            f"{here} ranks need about {needed / 2**30:,.1f} GiB of memory, and {free / 2**30:,.1f} GiB are free",
-            hint=_SMALLER,
-        )

@@ -17,18 +17,16 @@ Limits: ops run beside the communication of the same graph, and are slowed by it
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import fmean, median
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import torch
 
 from commcc.base.errors import InputError
-from commcc.replay.bench.benchmark import bench
+from commcc.replay.bench.benchmark import Elsewhere, bench
 from commcc.replay.bench.cost_choice import model_text, replay_model, with_settings
-from commcc.replay.bench.starting import Elsewhere
 from commcc.replay.place import CPU, CUDA
+from commcc.replay.work_folder import work_folder
 from commcc.timing.cost import load_model
 from commcc.timing.cost.operations import free_calls, operations
 from commcc.timing.cost.profiles.measured import CollectiveKey, Pool
@@ -42,11 +40,10 @@ if TYPE_CHECKING:
     from commcc.base.terms import Json
     from commcc.graph.index import GraphIndex
     from commcc.graph.program import Program
-    from commcc.replay.bench.benchmark import Benchmark, GraphTimes
+    from commcc.replay.bench.benchmark import Benchmark, GraphTimes, Runner
     from commcc.replay.bench.forecast import Forecast
     from commcc.replay.bench.graph_set import BenchSettings
     from commcc.replay.bench.node_times import NodeTimes
-    from commcc.replay.bench.starting import Runner
     from commcc.timing.cost import CostModel
     from commcc.timing.cost.profiles.measured import Profile
 
@@ -164,8 +161,8 @@ def _host_times(graphs: Sequence[GraphTimes]) -> dict[str, str]:
 
 
 def _calibrated(measured: Benchmark, text: str, cost: str) -> tuple[Calibrated, ...]:
-    with TemporaryDirectory(prefix="commcc-profile-") as folder:
-        file = Path(folder) / "profile.yaml"
+    with work_folder("profile") as folder:
+        file = folder / "profile.yaml"
         file.write_text(text, encoding="utf-8")
         model = load_model(cost.replace("{}", str(file)))
     found = []

@@ -1,18 +1,27 @@
-"""Runs recorded by PyTorch's profiler, with a mark for every node, so that a trace tells which node an event is of.
+"""Times of nodes on one rank: stamps around steps, and runs recorded by PyTorch's profiler.
 
 ::
 
-    steps = tuple(map(marked, prepared.steps))
-    record(place, [run, run], file)               # a trace for Perfetto
+    times = StepTimes(place)                           # steps that stall; StepTimes(place, which=every) takes all
+    steps = tuple(map(times.step, prepared.steps))     # the same steps, timed
+    ...                                                # run them
+    times.taken()                                      # {'wait_tensor_3': 120_000, ...} nanoseconds, of this run
+
+    steps = tuple(map(marked, prepared.steps))         # a mark for every node: a trace tells which node an event is of
+    record(place, [run, run], file)                    # a trace for Perfetto
     read_runs(file, {"all_gather_3": Kind.ALL_GATHER})[0].transfers["all_gather_3"]      # nanoseconds
+
+What a step takes is on the CPU the time in the call; on a CUDA device the time between what was queued before the call
+and what is queued after it: for a wait what the stream of the rank stalls.
 
 What a collective takes is the time that gloo's thread works on it, or that NCCL's kernel runs: from when this rank
 begins until it has everything, so waiting for ranks that begin later is in it. gloo's events name no group and no
 launch; they belong to launches in order, each to the first that begins after the launch, of its kind and size. What an
 op takes on a CUDA device is the time of the kernels and copies that it has queued; on the CPU a trace does not tell,
-because recording takes longer than many an op (:class:`commcc.replay.bench.waiting.StepTimes` does).
+because recording takes longer than many an op (:class:`StepTimes` does).
 
-Limits: what the profiler does not record (ops of other back ends, collectives inside a compiled call) is not there.
+Limits: a host that is late with its launches lets a device stall as well, which no wait shows. What the profiler does
+not record (ops of other back ends, collectives inside a compiled call) is not there.
 """
 
 from __future__ import annotations
@@ -50,6 +59,52 @@ _GLOO = {
     Kind.ALL_TO_ALL: ("gloo:all_to_all", "gloo:alltoall"),
     Kind.BROADCAST: ("gloo:broadcast",),
 }
+
+
+def stalls(step: Step) -> bool:
+    """Whether a rank waits at this step until a collective has ended."""
+    return step.waits or (step.fact is not None and not step.fact.asynchronous)
+
+
+def every(_step: Step) -> bool:
+    """All steps."""
+    return True
+
+
+@dataclass
+class StepTimes:
+    """Stamps around steps of one run after the other; which: the steps to time."""
+
+    place: Place
+    which: Callable[[Step], bool] = stalls
+    _stamps: list[tuple[str, Any, Any]] = field(default_factory=list)
+
+    def step(self, step: Step) -> Step:
+        """A step as it is, or timed if it is to be."""
+        if not self.which(step):
+            return step
+        place, stamps, name, call = self.place, self._stamps, step.name, step.call
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = place.stamp()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                stamps.append((name, start, place.stamp()))
+
+        return replace(step, call=timed)
+
+    def forget(self) -> None:
+        """A new run begins."""
+        self._stamps.clear()
+
+    def taken(self) -> dict[str, int]:
+        """Nanoseconds of each step since :meth:`forget`, by node; the place must have been synchronized."""
+        return {name: self.place.elapsed_ns(start, end) for name, start, end in self._stamps}
+
+    def newest(self) -> str | None:
+        """The newest wait of this run that the rank's device has ended; any thread may ask."""
+        return next((name for name, _, end in reversed(tuple(self._stamps)) if self.place.reached(end)), None)
 
 
 @dataclass(frozen=True)
@@ -123,9 +178,7 @@ class _Reader:
 
     def read(self) -> NodeRun:
         kernels = self._kernels()
-        if kernels is not None:
-            return kernels
-        return NodeRun(transfers=dict(self._gloo()))
+        return kernels if kernels is not None else NodeRun(transfers=dict(self._gloo()))
 
     def _kernels(self) -> NodeRun | None:
         """Work on the device, by the node whose call queued it; None where nothing ran on one."""

@@ -30,13 +30,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from commcc.base.sequences import longest_increasing
 from commcc.graph.ops import WAIT, argument_names, collective_of, is_wait, op_name
 from commcc.graph.ops.collective_table import COLLECTIVES
-from commcc.replay.compiled.order_kept import OrderKept
 from commcc.replay.values import storage, tensors_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from commcc.base.terms import Json
     from commcc.replay.prepare import Prepared, Step
+
+#: Names that are listed.
+_LISTED = 3
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,51 @@ class Call:
     @property
     def communicates(self) -> bool:
         return self.group is not None or is_wait(self.op)
+
+
+@dataclass(frozen=True)
+class OrderKept:
+    """Whether compiled code has launches and waits where the graph has them.
+
+    compared: launches and waits. whole: ops that are left whole, which they are before or behind. moved: names of
+    launches and waits that stand elsewhere. missing: names of those that are not called.
+    """
+
+    compared: int
+    whole: int
+    moved: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(data: Mapping[str, Any]) -> OrderKept:
+        """What :meth:`to_json` made."""
+        return OrderKept(data["compared"], data["whole"], tuple(data["moved"]), tuple(data["missing"]))
+
+    @property
+    def text(self) -> str:
+        """What is not as in the graph, on one line."""
+        told = []
+        if self.moved:
+            told.append(
+                f"puts {len(self.moved)} of {self.compared} launches and waits elsewhere among them and the "
+                f"{self.whole} ops that it leaves whole: {_listed(self.moved)}"
+            )
+        if self.missing:
+            told.append(f"leaves out {_listed(self.missing)}")
+        return f"Inductor {' and '.join(told) or 'keeps the order'}"
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "compared": self.compared,
+            "whole": self.whole,
+            "moved": list(self.moved),
+            "missing": list(self.missing),
+        }
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return f"{', '.join(names[:_LISTED])}{more}"
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ import torch
 
 from commcc.base.errors import InputError
 from commcc.replay.place import CUDA
-from commcc.replay.runnable import run
+from commcc.replay.rank_run import run
 from commcc.replay.values import RankResults, leaves
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from commcc.replay.prepare import Prepared, Step
-    from commcc.replay.runnable import Runnable
+    from commcc.replay.rank_run import Runnable
 
 #: Runs before the recording: communicators, workspaces and libraries are set up in the first ones.
 WARM_UPS = 3

@@ -3,21 +3,27 @@
 ::
 
     require_compiler("cpu")                  # InputError where there is none
-    run = Compiled(prepared, inputs)         # compiles for inputs like these; takes seconds to minutes
-    outputs = run(inputs)                    # a flat list, as leaves(prepared.output)
+    code = Compiled(prepared, inputs)        # compiles for inputs like these; takes seconds to minutes
+    outputs = code(inputs)                   # a flat list, as leaves(prepared.output)
+
+    run = CompiledRun(RankRun(prepared, rank=0, seed=0, progress=told), times.step, nullcontext, Direct())
+    results = run(inputs)                    # as a rank of a real process group; the first call compiles
+    run.order.kept.moved                     # what Inductor has put elsewhere; () when the order is that of the graph
 
 Inductor traces the steps again, decomposes and functionalizes them, and fuses what it can. It is told to keep the
 order: what would move nodes for locality, for peak memory or for overlap is switched off, and so is bucketing, since
-all that is what commcc has done. Random numbers are those of eager ops.
+all that is what commcc has done. Random numbers are those of eager ops. What is told of progress and timed is as in an
+eager run: launches and waits, by their nodes.
 
-Limits: inputs that are no tensors are compiled in. Which graphs Inductor can take shows when it compiles; the error
-names the node where PyTorch does.
+Limits: those of :mod:`commcc.replay.compiled.calls`; inputs that are no tensors are compiled in. Which graphs Inductor
+can take shows when it compiles; the error names the node where PyTorch does.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import fx
@@ -26,13 +32,18 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.node import map_aggregate
 
 from commcc.base.errors import CommccError, InputError
+from commcc.replay.compiled.calls import Listener, Order, Recorder, match
 from commcc.replay.place import CPU
+from commcc.replay.rank_run import run, told
 from commcc.replay.values import leaves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
-    from commcc.replay.prepare import Prepared
+    from commcc.replay.prepare import Prepared, Step
+    from commcc.replay.rank_run import RankRun
+    from commcc.replay.values import RankResults
 
 #: Where Inductor keeps what it has compiled.
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
@@ -147,3 +158,85 @@ def _options(prepared: Prepared) -> dict[str, Any]:
     threads = {"compile_threads": 1} if prepared.homes.device == CPU else {}
     known: Mapping[str, Any] = config.get_config_copy()
     return {key: value for key, value in {**_OPTIONS, **threads}.items() if key in known}
+
+
+class Network(Protocol):
+    """What launches and waits go through."""
+
+    def step(self, step: Step) -> Step:
+        """A launch or a wait on this network."""
+
+    def at_once(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+        """What a launch or a wait gives back, where nothing is timed."""
+
+    @property
+    def end(self) -> Step | None:
+        """What comes behind the last step, if there is anything."""
+
+
+class Direct:
+    """Process groups, to which the ops go by themselves."""
+
+    end = None
+
+    def step(self, step: Step) -> Step:
+        return step
+
+    def at_once(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+        return op(*args, **kwargs)
+
+
+@dataclass
+class CompiledRun:
+    """eager: the same program node by node. wrap: of every launch and wait, as its timing. turn: held while it
+    compiles, so that ranks can take turns.
+    """
+
+    eager: RankRun
+    wrap: Callable[[Step], Step]
+    turn: Callable[[], AbstractContextManager[None]]
+    network: Network
+    order: Order | None = field(default=None, init=False)
+    _compiled: Compiled | None = field(default=None, init=False)
+    _listener: Listener | None = field(default=None, init=False)
+    _end: Callable[[], object] | None = field(default=None, init=False)
+
+    def __call__(self, inputs: dict[str, Any]) -> RankResults:
+        """Run on these inputs, which are written where the program writes them. Raises :class:`CompileError`."""
+        self.compile(inputs)
+        return run(self, inputs)
+
+    def running(self) -> AbstractContextManager[None]:
+        """How everything is set up while the program runs."""
+        return self.eager.running()
+
+    def results(self, outputs: list[Any], inputs: dict[str, Any]) -> RankResults:
+        """With the inputs that it writes."""
+        return self.eager.results(outputs, inputs)
+
+    def compile(self, inputs: dict[str, Any]) -> None:
+        """Compile for inputs like these, unless it is done."""
+        if self._compiled is None:
+            with self.turn(), self.running():
+                self._compiled = Compiled(self.eager.prepared, inputs)
+
+    def outputs(self, inputs: dict[str, Any]) -> list[Any]:
+        """What a compiled program gives back; the first run is watched call by call."""
+        assert self._compiled is not None, "compile comes first"
+        if self._listener is None:
+            return self._watched(self._compiled, inputs)
+        with self._listener:
+            found = self._compiled(inputs)
+        if self._end is not None:
+            self._end()
+        return found
+
+    def _watched(self, compiled: Compiled, inputs: dict[str, Any]) -> list[Any]:
+        progress = self.eager.progress
+        with Recorder(self.network.at_once, progress) as seen:
+            found = compiled(inputs)
+        self.order = match(self.eager.prepared, seen.calls)
+        self._listener = Listener(self.order, lambda step: told(self.wrap(self.network.step(step)), progress))
+        if self.network.end is not None:
+            self._end = told(self.wrap(self.network.end), progress).call
+        return found

@@ -2,9 +2,9 @@
 
 ::
 
-    landing = arriving(fact, call, Peers(size=8, place=0))    # call: the arguments of a launch, by name
-    landing.results                                           # tensors of the right shape, not yet filled
-    landing.fill()                                            # now they are; may run later and elsewhere
+    received = receive(fact, call, Peers(size=8, place=0))    # call: the arguments of a launch, by name
+    received.results                                          # tensors of the right shape, not yet filled
+    received.fill()                                           # now they are; may run later and elsewhere
 
     all-gather         its own shard, once for each rank
     reduce-scatter     its own part: times the ranks (sum), to that power (product), as it is (avg, max, min)
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from commcc.graph.ops.collective_table import CollectiveOp
 
 Tensor = torch.Tensor
+#: A result, and what writes it.
+Filled = tuple[Tensor, "Callable[[], object]"]
 
 #: Reductions of what is the same everywhere that give just that.
 _SAME = frozenset({"avg", "max", "min", "band", "bor"})
@@ -53,7 +55,7 @@ class Peers:
 
 
 @dataclass(frozen=True)
-class Landing:
+class Receive:
     """Results of a launch, and what writes them. sent: the tensors that leave. Everything is kept alive by it."""
 
     sent: list[Tensor]
@@ -66,7 +68,7 @@ class Landing:
         return sum(each.nbytes for each in self.sent), sum(each.nbytes for each in self.results)
 
 
-def arriving(fact: CollectiveOp, call: dict[str, Any], peers: Peers) -> Landing:
+def receive(fact: CollectiveOp, call: dict[str, Any], peers: Peers) -> Receive:
     """Results of one launch: new ones, or those that the launch names.
 
     Raises :class:`DisagreementError` or what PyTorch raises where shapes do not fit.
@@ -83,12 +85,10 @@ def arriving(fact: CollectiveOp, call: dict[str, Any], peers: Peers) -> Landing:
         for _, write in pairs:
             write()
 
-    return Landing(sent, [result for result, _ in pairs], fill)
+    return Receive(sent, [result for result, _ in pairs], fill)
 
 
-def _one(
-    fact: CollectiveOp, call: dict[str, Any], peers: Peers, tensor: Tensor, out: Tensor | None
-) -> tuple[Tensor, Callable[[], object]]:
+def _one(fact: CollectiveOp, call: dict[str, Any], peers: Peers, tensor: Tensor, out: Tensor | None) -> Filled:
     if "gather_dim" in fact.arguments:
         return _redistributed(tensor, call["gather_dim"], call["shard_dim"], peers)
     if fact.kind is Kind.ALL_TO_ALL:
@@ -104,7 +104,7 @@ def _one(
     return _reduced(tensor, out, call["reduce_op"].lower() if fact.has_reduction else "avg", peers.size)
 
 
-def _gathered(tensor: Tensor, out: Tensor | None, peers: Peers) -> tuple[Tensor, Callable[[], object]]:
+def _gathered(tensor: Tensor, out: Tensor | None, peers: Peers) -> Filled:
     rows = tensor.shape if tensor.dim() else torch.Size([1])
     result = tensor.new_empty([peers.size * rows[0], *rows[1:]]) if out is None else out
     whole = result.view(peers.size, *tensor.shape)
@@ -120,7 +120,7 @@ def _gathered(tensor: Tensor, out: Tensor | None, peers: Peers) -> tuple[Tensor,
     return result, fill
 
 
-def _reduced(part: Tensor, out: Tensor | None, operation: str, ranks: int) -> tuple[Tensor, Callable[[], object]]:
+def _reduced(part: Tensor, out: Tensor | None, operation: str, ranks: int) -> Filled:
     """``part`` reduced with ``ranks - 1`` others that are the same."""
     if operation not in REDUCTIONS:
         raise DisagreementError(f"reduction '{operation}' cannot be replayed")
@@ -136,15 +136,11 @@ def _reduced(part: Tensor, out: Tensor | None, operation: str, ranks: int) -> tu
     if operation == "product":
         return result, partial(torch.pow, part, ranks, out=target)
     if target.data_ptr() == part.data_ptr():
-        return result, _nothing
+        return result, lambda: None  # an in-place op: what is received is there already
     return result, partial(target.copy_, part)
 
 
-def _nothing() -> None:
-    """What is received is there already."""
-
-
-def _exchanged(tensor: Tensor, call: dict[str, Any], peers: Peers) -> tuple[Tensor, Callable[[], object]]:
+def _exchanged(tensor: Tensor, call: dict[str, Any], peers: Peers) -> Filled:
     leaving = splits(call["input_split_sizes"], tensor.shape[0], peers.size)
     coming = list(call["output_split_sizes"]) or [leaving[peers.place]] * peers.size
     if len(coming) != peers.size or min(coming) < 0:
@@ -157,7 +153,9 @@ def _exchanged(tensor: Tensor, call: dict[str, Any], peers: Peers) -> tuple[Tens
     if set(coming) == {rows}:
         return result, partial(result.view(peers.size, *chunk.shape).copy_, chunk)
     which = _repeated(rows, tuple(coming), tensor.device)
-    source, target = (each.view(torch.uint8) if _is_opaque(each.dtype) else each for each in (chunk, result))
+    # PyTorch can only copy numbers of one byte (float8): they have no kernel that picks rows.
+    opaque = tensor.dtype.itemsize == 1 and tensor.dtype.is_floating_point
+    source, target = (each.view(torch.uint8) if opaque else each for each in (chunk, result))
     return result, partial(torch.index_select, source, 0, which, out=target)
 
 
@@ -169,14 +167,7 @@ def _repeated(rows: int, coming: tuple[int, ...], device: torch.device) -> Tenso
     return torch.cat([longest[:count] for count in coming]).to(device)
 
 
-def _is_opaque(dtype: torch.dtype) -> bool:
-    """Whether PyTorch can only copy it: one byte, with no other kernels."""
-    return dtype.itemsize == 1 and dtype.is_floating_point
-
-
-def _redistributed(
-    tensor: Tensor, gather_dim: int, shard_dim: int, peers: Peers
-) -> tuple[Tensor, Callable[[], object]]:
+def _redistributed(tensor: Tensor, gather_dim: int, shard_dim: int, peers: Peers) -> Filled:
     """DTensor's change of the sharded dimension: its own piece along one, repeated along the other."""
     piece = tensor.chunk(peers.size, shard_dim)[peers.place]
     shape = list(piece.shape)

@@ -1,11 +1,11 @@
-"""The steps of a program with their collectives on lanes instead of process groups.
+"""The steps of a program with their collectives on emulated streams instead of process groups.
 
 ::
 
-    transport = Transport(prepared, layout, model, lanes)
+    transport = Transport(prepared, layout, model, streams)
     transport.prepared                   # to be run as rank 0
     place.synchronize()
-    transport.settle()                   # {'all_gather_3': Took(modelled_ns=250_000, took_ns=250_000), ...}
+    transport.take_times()               # {'all_gather_3': CommTime(modelled_ns=250_000, took_ns=250_000), ...}
 
 A launch returns its result at once; a wait for it, or for a view of it, waits for all that is on its way to that
 storage. A collective that returns only when it is done is launched and waited for. A last step waits for what nobody
@@ -23,12 +23,9 @@ import torch
 from torch import fx
 
 from commcc.graph.ops import collective_of
-from commcc.replay.emulate.crossing import Took
-from commcc.replay.emulate.cuda_lanes import CudaLanes
-from commcc.replay.emulate.durations import Fares
-from commcc.replay.emulate.fills import Landing, Peers, arriving
-from commcc.replay.emulate.lanes import CpuLanes, Pace
-from commcc.replay.place import CUDA
+from commcc.replay.emulate.fills import Peers, Receive, receive
+from commcc.replay.emulate.streams import Pace, make_streams
+from commcc.replay.emulate.times import CommTime, Durations
 from commcc.replay.prepare import Step
 from commcc.replay.values import storage
 
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from commcc.replay.bench.graph_set import GraphSet
-    from commcc.replay.emulate.lanes import Lane, Lanes
+    from commcc.replay.emulate.streams import Stream, Streams
     from commcc.replay.layout import Layout
     from commcc.replay.place import Place
     from commcc.replay.prepare import Prepared
@@ -46,66 +43,93 @@ _RANK = 0
 _END = "end_of_communication"
 
 
-class _Done(NamedTuple):
-    """A launch of the run."""
+class _Launch(NamedTuple):
+    """A launch of the run. receive: keeps what is sent and received until it has been waited for."""
 
-    name: str
-    lane: Lane
+    stream: Stream
+    ticket: Any
+    receive: Receive
+
+    def wait(self) -> None:
+        self.stream.wait(self.ticket)
+
+
+class _Timed(NamedTuple):
+    """What there is to ask of a launch at the end of the run. ns: modelled."""
+
+    node: str
+    stream: Stream
     ticket: Any
     ns: int
 
 
-@dataclass(frozen=True)
-class _Flight:
-    """A launch on its way. landing: keeps what is sent and received until it has been waited for."""
-
-    lane: Lane
-    ticket: Any
-    landing: Landing
-
-    def wait(self) -> None:
-        self.lane.wait(self.ticket)
-
-
 @dataclass
 class Transport:
-    """Collectives of one program; lanes may be shared with others. real: the program with its own collectives."""
+    """Collectives of one program; streams may be shared with others. real: the program with its own collectives."""
 
     real: Prepared
     layout: Layout
     model: CostModel
-    lanes: Lanes
-    _flights: dict[int, list[_Flight]] = field(default_factory=dict)
-    _run: list[_Done] = field(default_factory=list)
+    streams: Streams
+    _flights: dict[int, list[_Launch]] = field(default_factory=dict)
+    _run: list[_Timed] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.fares = Fares(self.real.index, self.model)
+        self.durations = Durations(self.real.index, self.model)
         node = fx.Graph().create_node("call_function", self._join, name=_END)
         self.end = Step(node, self._join, (), {}, None, (node,), waits=True)
         steps = (*map(self.step, self.real.steps), self.end)
         self.prepared = replace(self.real, steps=steps, nodes=(*self.real.nodes, node))
 
-    def settle(self) -> dict[str, Took]:
+    def take_times(self) -> dict[str, CommTime]:
         """What each collective of the last run took, by node; the place must have been synchronized."""
-        found = {name: Took(ns, lane.took_ns(ticket)) for name, lane, ticket, ns in self._run}
+        found = {node: CommTime(ns, stream.took_ns(ticket)) for node, stream, ticket, ns in self._run}
         self._run.clear()
         return found
 
     def step(self, step: Step) -> Step:
-        """A step as it is, or on a lane if it communicates."""
+        """A step as it is, or on a stream if it communicates."""
         if step.fact is not None:
             return replace(step, call=self._launching(step))
         return replace(step, call=self._wait) if step.waits else step
 
     def at_once(self, op: Any, *args: Any, **kwargs: Any) -> Any:
-        """What a launch or a wait gives back, with everything there at once and no lane."""
+        """What a launch or a wait returns, with everything there at once and no stream."""
         fact = collective_of(op)
         if fact is None:
             return args[0]
         call = dict(zip(fact.arguments, args, strict=False)) | kwargs
-        landing = arriving(fact, call, self._peers(call["group_name"]))
-        landing.fill()
-        return landing.results if fact.coalesced else landing.results[0]
+        received = receive(fact, call, self._peers(call["group_name"]))
+        received.fill()
+        return received.results if fact.coalesced else received.results[0]
+
+    def _launching(self, step: Step) -> Callable[..., Any]:
+        fact = step.fact
+        assert fact is not None
+        index = self.real.index
+        node = index.position[step.name]
+        stream = self.streams[self.durations.stream(node)]
+        peers, pace = self._peers(index.launches[node].group), Pace()
+        durations, run, name = self.durations, self._run, step.name
+
+        def launch(*args: Any, **kwargs: Any) -> Any:
+            received = receive(fact, dict(zip(fact.arguments, args, strict=False)) | kwargs, peers)
+            ns = durations.ns(node, *received.nbytes)
+            flight = _Launch(stream, stream.launch(received.fill, ns, pace), received)
+            run.append(_Timed(name, stream, flight.ticket, ns))
+            if not fact.asynchronous:
+                flight.wait()
+            for result in received.results if fact.asynchronous else ():
+                self._flights.setdefault(storage(result), []).append(flight)
+            return received.results if fact.coalesced else received.results[0]
+
+        return launch
+
+    def _wait(self, tensor: Any) -> Any:
+        """Wait for what comes into this storage; for anything else it does nothing."""
+        for flight in self._flights.pop(storage(tensor), ()) if isinstance(tensor, torch.Tensor) else ():
+            flight.wait()
+        return tensor
 
     def _join(self) -> None:
         """Wait for what is still on its way."""
@@ -114,49 +138,12 @@ class Transport:
         for flight in flights:
             flight.wait()
 
-    def _launching(self, step: Step) -> Callable[..., Any]:
-        fact = step.fact
-        assert fact is not None
-        index = self.real.index
-        node = index.position[step.name]
-        lane = self.lanes[self.fares.lane(node)]
-        peers, pace = self._peers(index.launches[node].group), Pace()
-        fares, run, name = self.fares, self._run, step.name
-
-        def launch(*args: Any, **kwargs: Any) -> Any:
-            landing = arriving(fact, dict(zip(fact.arguments, args, strict=False)) | kwargs, peers)
-            ns = fares.ns(node, *landing.nbytes)
-            flight = _Flight(lane, lane.launch(landing.fill, ns, pace), landing)
-            run.append(_Done(name, lane, flight.ticket, ns))
-            if fact.asynchronous:
-                self._take_off(flight)
-            else:
-                flight.wait()
-            return landing.results if fact.coalesced else landing.results[0]
-
-        return launch
-
-    def _take_off(self, flight: _Flight) -> None:
-        for result in flight.landing.results:
-            self._flights.setdefault(storage(result), []).append(flight)
-
-    def _wait(self, tensor: Any) -> Any:
-        """Wait for what comes into this storage; for anything else it does nothing."""
-        for flight in self._flights.pop(storage(tensor), ()) if isinstance(tensor, torch.Tensor) else ():
-            flight.wait()
-        return tensor
-
     def _peers(self, group: str) -> Peers:
         part = self.layout.mine(group, _RANK)
         return Peers(len(part), part.index(_RANK))
 
 
-def make_lanes(place: Place) -> Lanes:
-    """Lanes beside what runs at this place."""
-    return CudaLanes() if place.name == CUDA else CpuLanes()
-
-
 def make_transports(graphs: GraphSet, place: Place, model: CostModel) -> list[Transport]:
-    """One for each graph, with lanes in common."""
-    lanes = make_lanes(place)
-    return [Transport(prepared, graphs.layout, model, lanes) for prepared in graphs.prepared]
+    """One for each graph, with streams in common."""
+    streams = make_streams(place)
+    return [Transport(prepared, graphs.layout, model, streams) for prepared in graphs.prepared]

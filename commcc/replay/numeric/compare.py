@@ -24,7 +24,7 @@ import torch
 from commcc.replay.values import bits, bits_equal, is_freed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from commcc.base.terms import Json
     from commcc.replay.values import RankResults
@@ -83,6 +83,12 @@ class RankGaps:
     nan: dict[str, int]
     infinite: tuple[str, ...]
     zero: tuple[str, ...]
+
+    @staticmethod
+    def of(data: Mapping[str, Any]) -> RankGaps:
+        """A rank's comparison, as it wrote it."""
+        gaps = tuple(ValueGap(**{**gap, "element": tuple(gap["element"])}) for gap in data["gaps"])
+        return RankGaps(gaps, tuple(data["compared"]), data["nan"], tuple(data["infinite"]), tuple(data["zero"]))
 
 
 def compare_rank(before: RankResults, after: RankResults, rank: int) -> RankGaps:

@@ -12,7 +12,6 @@ Limits: virtual ranks add in the order of ranks; a backend that adds in another 
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -25,6 +24,7 @@ from commcc.replay.numeric.first_difference import first_difference
 from commcc.replay.numeric.pair import Pair, Settings, make_pair, producers
 from commcc.replay.numeric.rounding import TOLERANCES, Reasons, upstream
 from commcc.replay.numeric.verdict import DIFFERENT, EQUAL, INCONCLUSIVE, STATUSES, About, Judge, Numeric
+from commcc.replay.place import free_memory, require_memory
 from commcc.replay.prepare import prepare
 from commcc.replay.virtual import StepError, VirtualRun
 
@@ -60,7 +60,13 @@ def verify_numeric(before: Program, after: Program, settings: Settings) -> Numer
     if settings.real:
         ran = _on_real_ranks(pair, before, after, settings)
     else:
-        _check_memory(pair)
+        peak = max(live_bytes(each.index).peak_bytes for each in (pair.old, pair.new))
+        require_memory(
+            f"{world} virtual ranks need",
+            world * peak * (3 if pair.old.wide else 1),
+            free_memory(),
+            "capture a smaller model, with fewer ranks or shorter inputs; its graph has the same structure",
+        )
         ran = _on_virtual_ranks(pair, settings)
     return _numeric(pair, settings, ran, time.perf_counter() - started)
 
@@ -241,25 +247,3 @@ def _remarks(ranks: Sequence[RankGaps], status: str) -> tuple[str, ...]:
 
 def _values(named: Collection[str]) -> str:
     return "1 value" if len(named) == 1 else f"{len(named)} values"
-
-
-def _check_memory(pair: Pair) -> None:
-    """Refuse what cannot fit before anything is made."""
-    peak = max(live_bytes(each.index).peak_bytes for each in (pair.old, pair.new))
-    needed, free = pair.layout.world * peak * (3 if pair.old.wide else 1), free_bytes()
-    if free is not None and needed > free:
-        raise InputError(
-            f"{pair.layout.world} virtual ranks need about {needed / 2**30:,.1f} GiB of memory, "
-            f"and {free / 2**30:,.1f} GiB are free",
-            hint="capture a smaller model, with fewer ranks or shorter inputs; its graph has the same structure",
-        )
-
-
-def free_bytes() -> int | None:
-    """Memory that can be had without swapping; None where the system does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    found = (line.split() for line in lines if line.startswith("MemAvailable:"))
-    return next((int(words[1]) * 1024 for words in found), None)

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from commcc.base.errors import EXIT_FINDINGS
-from commcc.replay.bench.starting import Elsewhere, hinted
-from commcc.replay.ranks.bench_worker import measure
+from commcc.replay.bench.benchmark import Elsewhere, hinted
+from commcc.replay.bench.worker import measure
 from commcc.replay.ranks.failing import RanksError
 from commcc.replay.ranks.joining import Meeting, UnheardError
 from commcc.replay.ranks.launcher_env import TORCHRUN

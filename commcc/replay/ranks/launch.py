@@ -17,7 +17,6 @@ import json
 import logging
 import signal
 import sys
-import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,12 +30,13 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import commcc
 from commcc.base.errors import CommccError, OptionError
-from commcc.replay.numeric.compare import RankGaps, ValueGap
+from commcc.replay.numeric.compare import RankGaps
 from commcc.replay.ranks.failing import Evidence, RanksError, explained, kernel_kills
 from commcc.replay.ranks.guard import Guard
 from commcc.replay.ranks.machines import Machines
 from commcc.replay.ranks.watch import Board
 from commcc.replay.ranks.worker import settings_text
+from commcc.replay.work_folder import work_folder
 from commcc.serialization import save
 
 if TYPE_CHECKING:
@@ -56,12 +56,11 @@ def run_pair(pair: Pair, before: Program, after: Program, settings: Settings) ->
 
     Raises :class:`RanksError` for ranks that did not come to an end.
     """
-    with tempfile.TemporaryDirectory(prefix="commcc-ranks-") as name:
-        folder = Path(name)
+    with work_folder("ranks") as folder:
         save(before, folder / "before.fx.txt")
         save(after, folder / "after.fx.txt")
         (folder / "settings.json").write_text(settings_text(settings), encoding="utf-8")
-        return [read_gaps(each) for each in run_ranks(pair.layout.world, folder, settings.timeout)]
+        return [RankGaps.of(each) for each in run_ranks(pair.layout.world, folder, settings.timeout)]
 
 
 def run_ranks(
@@ -123,12 +122,6 @@ def _apart(machines: Machines, timeout: float, error: Exception) -> CommccError:
         found.late = True
         return found
     return RanksError(f"the machines cannot meet at {machines.store}: {text}")
-
-
-def read_gaps(data: dict[str, Any]) -> RankGaps:
-    """A rank's comparison, as it wrote it."""
-    gaps = tuple(ValueGap(**{**gap, "element": tuple(gap["element"])}) for gap in data["gaps"])
-    return RankGaps(gaps, tuple(data["compared"]), data["nan"], tuple(data["infinite"]), tuple(data["zero"]))
 
 
 def _results(folder: Path) -> dict[int, dict[str, Any]]:

@@ -23,10 +23,10 @@ from commcc.graph.ops.allowed import imported_ops
 from commcc.replay.numeric.compare import compare_rank
 from commcc.replay.numeric.pair import Settings, make_pair
 from commcc.replay.place import CpuPlace, DeviceError
+from commcc.replay.rank_run import RankRun
 from commcc.replay.ranks.failing import out_of_memory
 from commcc.replay.ranks.team import join
 from commcc.replay.ranks.watch import Watch, write_json
-from commcc.replay.serial import RankRun
 from commcc.replay.virtual import StepError
 from commcc.serialization import load
 

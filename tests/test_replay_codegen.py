@@ -9,7 +9,7 @@ import weakref
 import pytest
 import torch
 
-from commcc.replay.codegen import StraightLine
+from commcc.replay.codegen import GeneratedCode
 from commcc.replay.prepare import prepare
 from commcc.replay.values import leaves
 from commcc.replay.virtual import StepError
@@ -26,7 +26,7 @@ def test_nested_operands_and_constants():
     part = g(aten.slice.Tensor, joined, 1, 2, 9, 2)
     cast = g(aten._to_copy.default, part, dtype=torch.float64)
     grown = g(aten.add.Tensor, cast, 1.5, alpha=2)
-    run = StraightLine(prepare(g.program(grown, x)))
+    run = GeneratedCode(prepare(g.program(grown, x)))
     a, b = torch.randn(4, 6), torch.randn(4, 6)
     made, same = run({"x": a, "y": b})
     assert torch.equal(made, torch.cat([a, b], 1)[:, 2:9:2].double() + 3.0)
@@ -37,7 +37,7 @@ def test_an_argument_named_as_a_word_of_python():
     g = Graph()
     x = g.input("x", 64)
     drawn = g(aten.random.__getattr__("from"), x, **{"from": 3, "to": 5})
-    (made,) = StraightLine(prepare(g.program(drawn)))({"x": torch.zeros(64)})
+    (made,) = GeneratedCode(prepare(g.program(drawn)))({"x": torch.zeros(64)})
     assert set(made.tolist()) == {3.0, 4.0}
 
 
@@ -52,7 +52,7 @@ def test_the_node_that_fails_is_named():
         dataclasses.replace(step, call=fails if step is broken else lambda *_a, **_k: None) for step in prepared.steps
     )
     with pytest.raises(StepError, match=f"node '{broken.name}' .* fails: no room") as caught:
-        StraightLine(dataclasses.replace(prepared, steps=steps))({node.name: None for node in prepared.inputs})
+        GeneratedCode(dataclasses.replace(prepared, steps=steps))({node.name: None for node in prepared.inputs})
     assert caught.value.node == broken.name
 
 
@@ -77,7 +77,7 @@ def test_values_go_with_their_last_use():
         return dataclasses.replace(step, call=call)
 
     prepared = dataclasses.replace(prepared, steps=tuple(map(watched, prepared.steps)))
-    StraightLine(prepared)({"x": torch.zeros(8)})
+    GeneratedCode(prepared)({"x": torch.zeros(8)})
     assert alive == [[], [True], [False, True]]
 
 
@@ -86,7 +86,7 @@ def test_nothing_of_a_file_is_in_the_text(monkeypatch):
     texts = []
     prepared = prepare(sample("tiny_moe_fsdp4_ep2_fw"))
     monkeypatch.setattr("builtins.compile", lambda text, *a, **k: texts.append(text) or compile_(text, *a, **k))
-    StraightLine(prepared)
+    GeneratedCode(prepared)
     words = {word for text in texts for line in text.split("\n") for word in line.replace("(", " ").split()}
     names = {node.name for node in prepared.nodes} | {
         str(leaf) for s in prepared.steps for leaf in leaves(s.args) if isinstance(leaf, str)

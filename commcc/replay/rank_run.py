@@ -1,8 +1,14 @@
 """Runs a program as one rank of a real process group, node by node.
 
+::
+
     RankRun(prepared, rank=0, seed=0, progress=told)(inputs)      # told("launches", "all_gather_3")
 
-Groups must be registered under the names in the graph (:mod:`commcc.replay.ranks.groups`).
+    with run.running():                 # set up, and random numbers begun anew; so for every Runnable
+        outputs = run.outputs(inputs)   # this is what is timed
+    results = run.results(outputs, inputs)
+
+Groups must be registered under the names in the graph (:mod:`commcc.replay.ranks.team`).
 
 Limits: on the CPU a copy to the host is there at once, so a copy that is read too early goes unnoticed. On a CUDA
 device results may not be there yet when this returns.
@@ -12,11 +18,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from commcc.replay.codegen import StraightLine
+from commcc.replay.codegen import GeneratedCode
 from commcc.replay.place import CpuPlace, Place
-from commcc.replay.runnable import run
 from commcc.replay.values import RankResults, leaves
 from commcc.replay.virtual import rank_seed
 
@@ -25,6 +30,29 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from commcc.replay.prepare import Prepared, Step
+
+#: Inputs of one rank by name.
+Inputs = dict[str, Any]
+
+
+class Runnable(Protocol):
+    """One program on one rank, however it runs: op by op, compiled, or as a recorded CUDA graph."""
+
+    def running(self) -> AbstractContextManager[None]:
+        """How everything is set up while it runs."""
+
+    def outputs(self, inputs: Inputs) -> list[Any]:
+        """Run it on these inputs, which are written where the program writes them."""
+
+    def results(self, outputs: list[Any], inputs: Inputs) -> RankResults:
+        """Outputs with the inputs that it writes."""
+
+
+def run(program: Runnable, inputs: Inputs) -> RankResults:
+    """All of it."""
+    with program.running():
+        outputs = program.outputs(inputs)
+    return program.results(outputs, inputs)
 
 
 @dataclass(frozen=True)
@@ -37,7 +65,7 @@ class RankRun:
     progress: Callable[[str, str], None]
     place: Place = field(default_factory=CpuPlace)
 
-    def __call__(self, inputs: dict[str, Any]) -> RankResults:
+    def __call__(self, inputs: Inputs) -> RankResults:
         """Run on these inputs, which are written where the program writes them. Raises :class:`StepError`."""
         return run(self, inputs)
 
@@ -45,18 +73,18 @@ class RankRun:
         """How everything is set up while the program runs."""
         return self.place.running(rank_seed(self.seed, self.rank))
 
-    def outputs(self, inputs: dict[str, Any]) -> list[Any]:
-        """What the program gives back, with everything set up."""
+    def outputs(self, inputs: Inputs) -> list[Any]:
+        """What the program returns, with everything set up."""
         return leaves(self._run(inputs))
 
-    def results(self, outputs: list[Any], inputs: dict[str, Any]) -> RankResults:
+    def results(self, outputs: list[Any], inputs: Inputs) -> RankResults:
         """With the inputs that it writes."""
         return RankResults(outputs, {name: inputs[name] for name in sorted(self.prepared.written)})
 
     @cached_property
-    def _run(self) -> StraightLine:
+    def _run(self) -> GeneratedCode:
         steps = tuple(told(step, self.progress) for step in self.prepared.steps)
-        return StraightLine(replace(self.prepared, steps=steps))
+        return GeneratedCode(replace(self.prepared, steps=steps))
 
 
 def told(step: Step, tell: Callable[[str, str], None]) -> Step:
