@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from commcc.verify import verify
-from commcc.verify.elements import Over, counts, gather, scatter
-from commcc.verify.layout import MAX_DEPTH, MAX_ITEMS, Leaf, Loop, intern, items_of
+from commcc.verify.contents import Over, counts, gather, scatter
+from commcc.verify.layout import MAX_DEPTH, MAX_ITEMS, intern, items_of
 from commcc.verify.sizes import Undecidable
-from commcc.verify.table import Terms
+from commcc.verify.terms import Leaf, Loop, Terms
 from tests.verify_graphs import WORLD, Graph, aten, c10d, differs, proved, rules, texts
 
 GROUP = Over(("str", "0"), "sum")

@@ -13,7 +13,7 @@ from commcc.graph.ops import OpaqueOp
 from commcc.graph.ops.collective_table import COLLECTIVES
 from commcc.graph.program import Program
 from commcc.verify import verify
-from commcc.verify.views import _OPS
+from commcc.verify.regroup import _OPS
 from tests.verify_graphs import Graph, aten, c10d
 
 GARBAGE = [

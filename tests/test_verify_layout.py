@@ -12,13 +12,20 @@ from typing import Any
 import pytest
 import torch
 
-from commcc.verify.elements import BROADCAST, REDUCE, Over, cast, gather, pointwise, scatter
-from commcc.verify.layout import Leaf, Loop, items_of
-from commcc.verify.sizes import Poly, Undecidable, apply_function, product, variable
-from commcc.verify.strides import contiguous_strides, relevant, view_strides
-from commcc.verify.table import Terms
-from commcc.verify.values import Meta, Tensor
-from commcc.verify.views import regroup
+from commcc.verify.contents import BROADCAST, REDUCE, Over, cast, gather, pointwise, scatter
+from commcc.verify.layout import items_of
+from commcc.verify.regroup import regroup
+from commcc.verify.sizes import (
+    Poly,
+    Undecidable,
+    apply_function,
+    contiguous_strides,
+    product,
+    relevant,
+    variable,
+    view_strides,
+)
+from commcc.verify.terms import Leaf, Loop, Meta, Tensor, Terms
 
 RANKS = 3
 GROUP = ("str", "0")

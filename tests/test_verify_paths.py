@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from commcc.verify import verify
-from commcc.verify.paths import Ways, next_steps
+from commcc.verify.verdict import Ways, next_steps
 from tests.verify_graphs import Graph, aten
 
 

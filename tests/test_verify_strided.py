@@ -8,15 +8,11 @@ import pytest
 import torch
 
 from commcc.verify import verify
-from commcc.verify.elements import Over, cast, gather
-from commcc.verify.elementwise import same_elements
+from commcc.verify.contents import Over, cast, gather, runs_of, same_elements, spliced, unrolled
 from commcc.verify.layout import intern, items_of
-from commcc.verify.places import runs_of, spliced, unrolled
-from commcc.verify.sizes import Impossible, Undecidable
-from commcc.verify.strides import contiguous_strides
-from commcc.verify.table import Terms
-from commcc.verify.values import Meta, Tensor
-from commcc.verify.views import regroup
+from commcc.verify.regroup import regroup
+from commcc.verify.sizes import Impossible, Undecidable, contiguous_strides
+from commcc.verify.terms import Meta, Tensor, Terms
 from tests.test_verify_layout import GROUP, RANKS, STEPS, Machine, regrouped
 from tests.verify_graphs import Graph, aten, proved
 

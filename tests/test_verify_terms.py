@@ -11,12 +11,9 @@ from torch import fx
 
 from commcc.graph.ops import OpaqueOp
 from commcc.verify import verify
-from commcc.verify.arguments import bind, key_of, path_of
-from commcc.verify.sizes import Undecidable, apply_function, from_expression, variable
-from commcc.verify.strides import is_contiguous, view_strides
+from commcc.verify.sizes import Undecidable, apply_function, from_expression, is_contiguous, variable, view_strides
 from commcc.verify.symbols import Symbols, mismatch
-from commcc.verify.table import Terms
-from commcc.verify.values import Meta, Opaque, Tensor
+from commcc.verify.terms import Meta, Opaque, Tensor, Terms, bind, key_of, path_of
 from commcc.verify.verdict import LIMIT, Report
 from tests.verify_graphs import Graph, aten, differs, proved, texts
 

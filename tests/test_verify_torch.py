@@ -13,7 +13,7 @@ import torch
 from commcc.graph.ops import collective_of, op_name
 from commcc.serialization import load, save
 from commcc.verify import verify
-from commcc.verify.elements import widens
+from commcc.verify.contents import widens
 from tests.step_graphs import on_cpu, sample
 from tests.torch_passes import PASSES, groups_of, run_pass
 from tests.verify_graphs import Graph, aten, c10d, differs, proved, texts

@@ -19,7 +19,7 @@ import torch
 from torch.fx.node import map_arg
 
 from commcc.graph.ops import aliasing, collective_of, is_assertion, is_wait, op_name
-from commcc.verify.work import live_nodes
+from commcc.verify.compare import live_nodes
 
 if TYPE_CHECKING:
     import random

@@ -41,7 +41,7 @@ from commcc.graph.ops import (
 from commcc.graph.ops.allowed import refusal
 from commcc.replay.kernels import stand_in
 from commcc.replay.values import leaves
-from commcc.verify.fused import unfolded
+from commcc.verify.normalise import unfolded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -1,6 +1,6 @@
 """Is AFTER the same program as BEFORE: proved, different, or not decided. Trusts neither graph.
 
-Both graphs are run on terms instead of tensors (:mod:`commcc.verify.trace`). Gathers, reductions, casts
+Both graphs are run on terms instead of tensors (:mod:`commcc.verify.tracer`). Gathers, reductions, casts
 and layout are written element-wise over the tensors they come from, so a merged collective and its
 members are the same terms; memory is versioned, random ops are numbered. What is left is to compare::
 
@@ -16,7 +16,7 @@ Limits: structural, nothing is executed; floating-point sums may associate diffe
 reduction. Launch order is a function of the graph alone, so it is the same on all ranks of an SPMD program.
 Process groups are compared by name, those split off others by what they were split off (:mod:`commcc.verify.groups`).
 Modules that AFTER cut in chunks are compared clone by clone (:mod:`commcc.verify.chunks`).
-Where AFTER was fixed to sizes, BEFORE is taken for inputs of that size (:mod:`commcc.verify.fixed`).
+Where AFTER was fixed to sizes, BEFORE is taken for inputs of that size (:mod:`commcc.verify.symbols`).
 """
 
 from __future__ import annotations
@@ -25,22 +25,19 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from commcc.base.gc_pause import no_collection
-from commcc.verify import boundary, constants, work
-from commcc.verify.causes import Pair, report_causes
+from commcc.verify import boundary, compare
 from commcc.verify.chunks import folded
-from commcc.verify.control import compare_edges, without_edges
-from commcc.verify.fixed import fixed_sizes
-from commcc.verify.fused import unfolded
 from commcc.verify.groups import compare_groups
-from commcc.verify.order import check_order
-from commcc.verify.paths import Ways
-from commcc.verify.table import Terms
-from commcc.verify.trace import trace_program
-from commcc.verify.verdict import Finding, Report, Verdict
+from commcc.verify.normalise import check_order, compare_edges, unfolded, without_edges
+from commcc.verify.pair import Pair
+from commcc.verify.symbols import fixed_sizes
+from commcc.verify.terms import Terms
+from commcc.verify.tracer import trace_program
+from commcc.verify.verdict import Finding, Report, Verdict, Ways
 
 if TYPE_CHECKING:
     from commcc.graph.program import Program
-    from commcc.verify.facts import Event
+    from commcc.verify.trace import Event
 
 #: How often AFTER is looked at again when contents turn out to be equal that have different normal forms.
 ROUNDS = 8
@@ -89,7 +86,7 @@ def _compare(before: Program, after: Program, report: Report) -> None:
     compare_edges(held, holds, set(new_nodes), report)
     table = Terms()
     old = trace_program(table, before, first=True, fixed=fixed)
-    live = work.live_nodes(before.graph)
+    live = compare.live_nodes(before.graph)
     old_nodes = {node.name: node for node in before.graph.nodes}
     for _ in range(ROUNDS):
         new = trace_program(table, after, first=False, inputs=renamed, groups=stands_for, fixed=fixed)
@@ -111,15 +108,15 @@ def _check_alone(before: Program, after: Program, report: Report) -> None:
 
 
 def _compare_traces(pair: Pair, before: Program, after: Program, live: set[str]) -> None:
-    constants.compare_attributes(pair, before, after)
+    boundary.compare_attributes(pair, before, after)
     boundary.compare_inputs(pair)
     boundary.compare_outputs(pair)
-    work.compare_sequences(pair)
+    compare.compare_sequences(pair)
     _compare_events(pair)
-    report_causes(pair)
-    work.compare_ops(pair, live)
-    work.compare_elements(pair, live)
-    work.compare_layouts(pair)
+    compare.report_causes(pair)
+    compare.compare_ops(pair, live)
+    compare.compare_elements(pair, live)
+    compare.compare_layouts(pair)
     _conclude(pair)
 
 

@@ -25,7 +25,7 @@ from torch import fx
 from commcc.graph import ops
 from commcc.graph.annotations import CHUNK, ORIGINAL, REGION, ROLE
 from commcc.graph.program import copy_node
-from commcc.verify.shapes import to_host
+from commcc.verify.reshaping import to_host
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Collectives: what launches and waits return, and which memory is in use between them.
 
 The result of a launch is written in terms of gathers and reductions of whole sources
-(:mod:`commcc.verify.elements`), so that a merged launch and its members are the same terms.
+(:mod:`commcc.verify.contents`), so that a merged launch and its members are the same terms.
 
 Limits: all-to-all is a term of its own; launches whose layout cannot be decided too.
 """
@@ -11,67 +11,69 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.terms import Kind
-from commcc.verify import calls
-from commcc.verify.arguments import key_of
-from commcc.verify.elements import BROADCAST, REDUCE, Over, counts, gather, pointwise, scatter
-from commcc.verify.facts import LAUNCH, OP, Step
+from commcc.verify.contents import BROADCAST, REDUCE, Over, counts, gather, pointwise, scatter
 from commcc.verify.memory import Flight
 from commcc.verify.opfacts import facts_of
-from commcc.verify.sizes import Undecidable, product
-from commcc.verify.strides import contiguous_strides, is_contiguous
-from commcc.verify.values import Meta, Shape, Tensor, Value, tensors_in
+from commcc.verify.sizes import Shape, Undecidable, contiguous_strides, is_contiguous, product
+from commcc.verify.terms import Meta, Tensor, Value, key_of, tensors_in
+from commcc.verify.trace import LAUNCH, OP, Step
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import fx
 
     from commcc.graph.ops.collective_table import CollectiveOp
-    from commcc.verify.places import Run
-    from commcc.verify.trace import Tracer
+    from commcc.verify.contents import Run
+    from commcc.verify.trace import State
 
 
-def launch(tracer: Tracer, node: fx.Node, fact: CollectiveOp) -> Value:
-    """The result of an asynchronous collective; its storage is in flight until the wait."""
-    arguments = tracer.arguments(node)
+def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str, str]) -> Value:
+    """The result of an asynchronous collective; its storage is in flight until the wait.
+
+    groups: process groups that stand for another one.
+    """
+    arguments = state.arguments(node)
     group = arguments.get("group_name")
     if isinstance(group, str):
-        arguments["group_name"] = tracer.groups.get(group, group)
-    table, trace = tracer.table, tracer.trace
+        arguments["group_name"] = groups.get(group, group)
+    table, trace = state.table, state.trace
     inputs = tensors_in(arguments.get(fact.tensor))
     outs = tensors_in(arguments.get(fact.out)) if fact.out is not None else []
     keys = tuple((name, key_of(table, value)) for name, value in arguments.items())
     term = table.intern(("op", facts_of(node.target).path, keys))
-    made, why = _described(tracer, fact, inputs, outs, arguments)
+    made, why = _described(state, fact, inputs, outs, arguments)
     if why:
         table.undecided.setdefault(term, why)
     for tensor, out in zip(inputs, outs, strict=False):
         if tensor.root == out.root and fact.kind is Kind.ALL_GATHER:
-            _in_place(tracer, node, (tensor, out), str(arguments.get("group_name")))
-    calls.write(tracer, node, term, outs, tuple(content for content, _ in made))
+            _in_place(state, node, (tensor, out), str(arguments.get("group_name")))
+    state.write(node, term, outs, tuple(content for content, _ in made))
     if made:
-        value = _explained(tracer, node, fact, made, outs)
+        value = _explained(state, node, fact, made, outs)
     else:
-        value = tracer.result(node, node.meta.get("val"), term, tuple(outs))
+        value = state.result(node, node.meta.get("val"), term, tuple(outs))
     trace.launches += 1
     sources = tuple(dict.fromkeys(source for content, _ in made for source in table.sources_of(content)))
     operands = tuple(tensor.content for tensor in inputs)
     strides = tuple(tensor.meta.strides for tensor in inputs)
-    sort = LAUNCH if made else OP
+    kind = LAUNCH if made else OP
     trace.steps.append(
-        Step(node.name, facts_of(node.target).path, sort, term, term, keys, operands, sources, strides, why)
+        Step(node.name, facts_of(node.target).path, kind, term, term, keys, operands, sources, strides, why)
     )
-    _take_off(tracer, node, value, inputs)
+    _take_off(state, node, value, inputs)
     return value
 
 
 def _described(
-    tracer: Tracer, fact: CollectiveOp, inputs: list[Tensor], outs: list[Tensor], arguments: dict[str, Any]
+    state: State, fact: CollectiveOp, inputs: list[Tensor], outs: list[Tensor], arguments: dict[str, Any]
 ) -> tuple[list[tuple[int, Meta]], str]:
     """Content and shape of every output; none, and perhaps a reason, for launches that stay terms."""
     if fact.kind not in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE, Kind.BROADCAST) or not inputs:
         return [], ""
     try:
         metas = [_meta(fact, tensor, arguments) for tensor in inputs]
-        contents = [_content(tracer, fact, tensor, arguments) for tensor in inputs]
+        contents = [_content(state, fact, tensor, arguments) for tensor in inputs]
         if outs and len(outs) != len(inputs):
             raise Undecidable("another number of output buffers than of inputs")
         for out, meta in zip(outs, metas, strict=False):
@@ -84,8 +86,8 @@ def _described(
     return list(zip(contents, metas, strict=True)), ""
 
 
-def _content(tracer: Tracer, fact: CollectiveOp, tensor: Tensor, arguments: dict[str, Any]) -> int:
-    table = tracer.table
+def _content(state: State, fact: CollectiveOp, tensor: Tensor, arguments: dict[str, Any]) -> int:
+    table = state.table
     group = key_of(table, arguments.get("group_name"))
     if fact.kind is Kind.ALL_REDUCE:
         how = (key_of(table, arguments.get("reduce_op")), group)
@@ -116,52 +118,52 @@ def _meta(fact: CollectiveOp, tensor: Tensor, arguments: dict[str, Any]) -> Meta
 
 
 def _explained(
-    tracer: Tracer, node: fx.Node, fact: CollectiveOp, made: list[tuple[int, Meta]], outs: list[Tensor]
+    state: State, node: fx.Node, fact: CollectiveOp, made: list[tuple[int, Meta]], outs: list[Tensor]
 ) -> Value:
     bases: list[Tensor | None] = [*outs] or [None] * len(made)
     val = node.meta.get("val")
     vals = list(val) if isinstance(val, (tuple, list)) else [val]
     results = []
     for (content, meta), base in zip(made, bases, strict=True):
-        result = tracer.tensor(content, meta, node, base)
-        calls.worked(tracer, node, counts(tracer.table, content))
+        result = state.tensor(content, meta, node, base)
+        state.worked(node, counts(state.table, content))
         results.append(result)
     for result, said in zip(results, vals, strict=False):
-        tracer.check(node, result, said)
+        state.check(node, result, said)
     return tuple(results) if fact.coalesced else results[0]
 
 
-def _in_place(tracer: Tracer, node: fx.Node, ends: tuple[Tensor, Tensor], group: str) -> None:
+def _in_place(state: State, node: fx.Node, ends: tuple[Tensor, Tensor], group: str) -> None:
     """A gather that sends part of its own output must send the row of its rank, and a rank has one row in a group."""
     try:
-        sent, filled = (_run(tracer, tensor) for tensor in ends)
+        sent, filled = (_run(state, tensor) for tensor in ends)
     except Undecidable as reason:
-        tracer.event("collective", node, f"gathers in place from a part of its output: {reason}", ("in place", group))
+        state.event("collective", node, f"gathers in place from a part of its output: {reason}", ("in place", group))
         return
     row = (sent.start - filled.start) // sent.length
     if row * sent.length != sent.start - filled.start or not 0 <= row * sent.length < filled.length:
         text = f"gathers in place, but what it sends is no row of its output: {sent.length} elements from {sent.start}"
-        tracer.event("collective", node, text, ("in place", group, sent, filled))
+        state.event("collective", node, text, ("in place", group, sent, filled))
         return
-    known = tracer.trace.rows.setdefault(group, (row, node.name))
+    known = state.trace.rows.setdefault(group, (row, node.name))
     if known[0] != row:
         text = f"gathers in place as rank {row} of group '{group}', where '{known[1]}' is rank {known[0]}"
-        tracer.event("collective", node, text, ("in place", group, row, known[0]))
+        state.event("collective", node, text, ("in place", group, row, known[0]))
 
 
-def _run(tracer: Tracer, tensor: Tensor) -> Run:
+def _run(state: State, tensor: Tensor) -> Run:
     """The run of elements that a tensor is in its storage."""
-    runs = tracer.memory.runs(tensor)
+    runs = state.memory.runs(tensor)
     if len(runs) != 1 or runs[0].length == 0:
         raise Undecidable("it is not one run of elements")
     return runs[0]
 
 
-def _take_off(tracer: Tracer, node: fx.Node, value: Value, inputs: list[Tensor]) -> None:
+def _take_off(state: State, node: fx.Node, value: Value, inputs: list[Tensor]) -> None:
     results = tensors_in(value)
     key = ("launch", facts_of(node.target).path, tuple(result.content for result in results))
     flight = Flight(node.name, key, tuple(tensor.root for tensor in inputs), len(results))
-    storages = tracer.memory.storages
+    storages = state.memory.storages
     for result in results:
         storages[result.root].filling = flight
         storages[result.root].launched = True
@@ -169,25 +171,25 @@ def _take_off(tracer: Tracer, node: fx.Node, value: Value, inputs: list[Tensor])
         storages[root].reading.append(flight)
 
 
-def wait(tracer: Tracer, node: fx.Node) -> Value:
-    """The tensor that is waited for, from now on free to be read."""
-    value = tracer.resolve(node.args[0] if node.args else node.kwargs.get("tensor"), None)
-    tracer.trace.waits += 1
+def wait(state: State, node: fx.Node) -> Value | None:
+    """The tensor that is waited for, from now on free to be read; None for what is not a tensor."""
+    value = state.resolve(node.args[0] if node.args else node.kwargs.get("tensor"), None)
+    state.trace.waits += 1
     if not isinstance(value, Tensor):
-        return calls.opaque(tracer, node, tracer.arguments(node), "a wait on what is not a tensor")
-    storage = tracer.memory.storages[value.root]
+        return None
+    storage = state.memory.storages[value.root]
     flight = storage.filling
     if flight is None:
         text = "waits a second time for the same launch" if storage.launched else "waits for what no launch made"
-        tracer.event("wait", node, text, ("idle wait", value.content))
+        state.event("wait", node, text, ("idle wait", value.content))
     else:
         storage.filling = None
         flight.waits_left -= 1
         for root in flight.inputs if flight.waits_left <= 0 else ():
-            reading = tracer.memory.storages[root].reading
+            reading = state.memory.storages[root].reading
             reading[:] = [other for other in reading if other is not flight]
-    now = tracer.memory.current(value)
-    made = tracer.tensor(now.content, now.meta, node, now)
+    now = state.memory.current(value)
+    made = state.tensor(now.content, now.meta, node, now)
     made.may_copy = now.may_copy
-    tracer.check(node, made, node.meta.get("val"))
+    state.check(node, made, node.meta.get("val"))
     return made

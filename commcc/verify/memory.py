@@ -25,14 +25,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from commcc.verify.places import Run, runs_of, spliced
+from commcc.verify.contents import Run, runs_of, spliced
 from commcc.verify.sizes import Size, Undecidable, product
-from commcc.verify.values import Meta, Tensor
+from commcc.verify.terms import Meta, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from commcc.verify.table import Terms
+    from commcc.verify.terms import Terms
 
 SLOT = "slot"
 LOAD = "load"

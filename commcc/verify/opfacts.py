@@ -17,8 +17,8 @@ from commcc.graph.ops import (
     is_wait,
     op_name,
 )
-from commcc.verify.arguments import path_of
-from commcc.verify.views import regroups
+from commcc.verify.regroup import regroups
+from commcc.verify.terms import path_of
 
 if TYPE_CHECKING:
     from commcc.graph.ops import Aliasing

@@ -1,66 +1,174 @@
-"""Run a graph on terms instead of tensors: one walk in graph order, every node visited once.
+"""What tracing one graph yields, and the state of the walk that yields it.
 
 ::
 
-    table = Terms()
-    before = trace_program(table, program, first=True)
-    after = trace_program(table, rewritten, first=False)
-    before.outputs[0].value.content == after.outputs[0].value.content
+    state = State(Terms(), first=True)
+    state.trace.steps          # every op and launch, with its term and the terms of its operands
+    state.trace.outputs        # what the graph returns
+    state.trace.events         # what is illegal in the graph taken alone
 
-Limits: nothing is executed and no ``val`` of a regrouping op or collective is believed; the shapes of
-all other results come from ``val``, once for both graphs.
+:class:`State` is all that reading, making and writing tensors needs: values of nodes, memory, symbols. What each
+node does is in :mod:`commcc.verify.launches` and :mod:`commcc.verify.tracer`. A copy to the host is the same term
+whether it blocks or not; reading one that nobody has waited for is an event::
+
+    a = _to_copy(x, device=cpu, non_blocking=True)     on its way
+    b = _to_copy(y, device=cpu)                        the host waits: a has arrived
+    n = item(a)                                        fine here; ahead of b it would be a finding
+
+Limits: where the device of an operand is not known, the host waits for nothing.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
-from commcc.verify import calls, subgraphs
-from commcc.verify.arguments import bind, key_of
-from commcc.verify.facts import Event, Output, Trace
-from commcc.verify.host import HostCopies
+from commcc.graph.ops import aliasing, is_host_sync
 from commcc.verify.memory import Memory
 from commcc.verify.opfacts import facts_of
-from commcc.verify.shapes import Formed
+from commcc.verify.regroup import regroup, regroups
+from commcc.verify.reshaping import Formed, to_host
 from commcc.verify.sizes import Size, Undecidable, product, variable
 from commcc.verify.symbols import Symbols, mismatch
-from commcc.verify.values import UNKNOWN, Meta, Opaque, Tensor, Value
-from commcc.verify.views import regroup, regroups
+from commcc.verify.terms import Meta, Opaque, Tensor, Value, bind, key_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from commcc.graph.program import Program
-    from commcc.verify.table import Terms
+    from commcc.verify.sizes import Shape
+    from commcc.verify.terms import Terms
+
+# Kinds of steps.
+OP = "op"
+VIEW = "view"
+CONVERSION = "conversion"
+LAUNCH = "launch"
+
+
+@dataclass(slots=True)
+class Step:
+    """One op that is not mere regrouping.
+
+    kind: ``op``, ``view`` (opaque views cost nothing), ``conversion`` or ``launch``.
+    term: what it computes; plain: the same without its place among the random ops.
+    arguments: keys by argument name. operands: contents of all tensors that it reads.
+    made: sources that casts and launches are made of, empty for the rest.
+    strides: strides of the tensors that it reads.
+    """
+
+    node: str
+    path: str
+    kind: str
+    term: int
+    plain: int
+    arguments: tuple[tuple[str, tuple[Any, ...]], ...]
+    operands: tuple[int, ...]
+    made: tuple[int, ...] = ()
+    strides: tuple[Shape | None, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something illegal; ``key`` is equal for the same mistake in another graph."""
+
+    rule: str
+    node: str
+    text: str
+    key: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Output:
+    """One leaf of what the graph returns; ``path`` is its place in the nested tuple."""
+
+    path: str
+    node: str
+    value: Value | None
+    constant: tuple[Any, ...] | None = None
+
+
+@dataclass
+class Trace:
+    """All facts about one graph.
+
+    names: first node that holds a content. sources, versions: all that occur. work: elements moved or
+    converted, by source; workers: the first node that did it. random, effects: term and node, in order.
+    constants: what ``get_attr`` nodes read, by name. writers: the node that made each version.
+    rows: rank in each group as gathers in place take it to be, and the first that does.
+    written: contents that were read after a write had put them there, and the last node that wrote there.
+    """
+
+    steps: list[Step] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)
+    sources: set[int] = field(default_factory=set)
+    versions: set[int] = field(default_factory=set)
+    work: dict[int, Size] = field(default_factory=dict)
+    workers: dict[int, str] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    random: list[tuple[int, str]] = field(default_factory=list)
+    effects: list[tuple[int, str]] = field(default_factory=list)
+    inputs: list[tuple[str, Value]] = field(default_factory=list)
+    metas: dict[str, Meta] = field(default_factory=dict)
+    outputs: list[Output] = field(default_factory=list)
+    structure: str = ""
+    writers: dict[int, str] = field(default_factory=dict)
+    written: dict[int, str] = field(default_factory=dict)
+    rows: dict[str, tuple[int, str]] = field(default_factory=dict)
+    constants: dict[str, Value] = field(default_factory=dict)
+    copies: int = 0
+    launches: int = 0
+    waits: int = 0
+    nodes: int = 0
+    memory: Memory | None = None
+
+
+class HostCopies:
+    """Storages on the host that a copy may still be filling, each with the copy's name and content."""
+
+    def __init__(self) -> None:
+        self.coming: dict[int, tuple[str, int]] = {}
+
+    def copied(self, path: str, node: fx.Node, arguments: dict[str, Any], made: Tensor) -> None:
+        """Take note of a conversion; one that blocks waits for all others."""
+        source = arguments.get("self")
+        if path != "aten._to_copy.default" or not to_host(arguments) or not _on_device(source):
+            return
+        if arguments.get("non_blocking"):
+            self.coming[made.root] = (node.name, made.content)
+        else:
+            self.coming.clear()
+
+    def asked(self, node: fx.Node, operands: Iterable[Tensor]) -> None:
+        """Take note of an op that may make the host wait for its operands."""
+        if self.coming and is_host_sync(node.target) and any(map(_on_device, operands)):
+            self.coming.clear()
+
+    def missing(self, tensor: Tensor, reader: fx.Node) -> tuple[str, int] | None:
+        """The copy that a reader of a tensor should have waited for; views do not read."""
+        copy = self.coming.get(tensor.root)
+        return None if copy is None or (reader.op == "call_function" and aliasing(reader.target).views) else copy
+
+
+def _on_device(value: object) -> bool:
+    return isinstance(value, Tensor) and value.meta.device is not None and not value.meta.device.startswith("cpu")
 
 
 _PLAIN = frozenset({int, str, bool, float, type(None), torch.dtype, torch.device})
 
 
-class Tracer:
-    """State of one walk. first: this is the graph whose ``val`` stand for both. groups: what stands for which.
+class State:
+    """State of one walk. first: this is the graph whose ``val`` stand for both. fixed: numbers for symbols.
 
-    fixed: numbers for symbols.
+    relaid: the op at hand reads tensors that are laid out in another way than in the first graph.
     """
 
-    def __init__(
-        self,
-        table: Terms,
-        root: torch.nn.Module,
-        *,
-        first: bool,
-        depth: int = 0,
-        groups: Mapping[str, str] | None = None,
-        fixed: Mapping[str, int] | None = None,
-    ) -> None:
+    def __init__(self, table: Terms, *, first: bool, fixed: Mapping[str, int] | None = None) -> None:
         self.table = table
-        self.root = root
         self.first = first
-        self.depth = depth
-        self.groups = groups or {}
         self.fixed = fixed or {}
         self.symbols = Symbols(table, self.fixed)
         self.memory = Memory(table, self._replay)
@@ -69,22 +177,6 @@ class Tracer:
         self.host = HostCopies()
         self.relaid = False
 
-    def walk(self, graph: fx.Graph, inputs: dict[str, str] | None = None) -> Trace:
-        """Trace all nodes; ``inputs`` gives placeholders the names that they have in the other graph."""
-        for node in graph.nodes:
-            self.trace.nodes += 1
-            if node.op == "placeholder":
-                self.env[node] = self._placeholder(node, (inputs or {}).get(node.name, node.name))
-            elif node.op == "output":
-                self._output(node)
-            elif node.op == "get_attr":
-                self.env[node] = subgraphs.attribute(self, node)
-            elif node.op == "call_function":
-                self.env[node] = calls.call(self, node)
-            else:
-                self.env[node] = Opaque(self.table.foreign(node))
-        return self.trace
-
     # Reading
 
     def resolve(self, argument: Any, reader: fx.Node | None) -> Any:
@@ -92,7 +184,7 @@ class Tracer:
         if type(argument) in _PLAIN:
             return argument
         if isinstance(argument, fx.Node):
-            return self.env[argument] if reader is None else self._fresh(argument, reader)
+            return self.env[argument] if reader is None else self.fresh(argument, reader)
         if isinstance(argument, (tuple, list)):
             return tuple(self.resolve(part, reader) for part in argument)
         if isinstance(argument, dict):
@@ -107,13 +199,13 @@ class Tracer:
         reader = node if read else None
         return {name: self.resolve(value, reader) for name, value in bind(node).items()}
 
-    def _fresh(self, operand: fx.Node, reader: fx.Node) -> Value:
+    def fresh(self, operand: fx.Node, reader: fx.Node) -> Value:
         value = self.env[operand]
         if isinstance(value, Tensor):
-            fresh = self.read(value, reader, operand.name)
-            if fresh is not value:
-                self.env[operand] = fresh
-            return fresh
+            now = self.read(value, reader, operand.name)
+            if now is not value:
+                self.env[operand] = now
+            return now
         if isinstance(value, tuple):
             return tuple(self.read(v, reader, operand.name) if isinstance(v, Tensor) else v for v in value)
         return value
@@ -124,8 +216,10 @@ class Tracer:
         if flight is not None:
             text = f"reads '{name}' before the wait of launch '{flight.node}'"
             self.event("wait", reader, text, ("read", flight.key, _path(reader)))
-        if self.host.coming:
-            self.host.check(self, tensor, reader)
+        copy = self.host.missing(tensor, reader)
+        if copy is not None:
+            text = f"reads '{copy[0]}' before the host has waited for that copy"
+            self.event("wait", reader, text, ("early", copy[1], str(reader.target)))
         fresh = self.memory.current(tensor)
         if fresh is not tensor:
             self.saw(fresh.content, name)
@@ -209,46 +303,6 @@ class Tracer:
             said.device if known.device is None else known.device,
         )
 
-    # Boundary
-
-    def _placeholder(self, node: fx.Node, name: str) -> Value:
-        term = self.table.intern(("input", name))
-        val = node.meta.get("val")
-        value = val if self.fixed and type(val) is int else self.result(node, val, term, ())
-        if isinstance(val, (tuple, list)):
-            value = Opaque(term)
-        self.trace.inputs.append((node.name, value))
-        self.trace.metas[node.name] = self.symbols.meta_of(val, term) if isinstance(val, torch.Tensor) else UNKNOWN
-        return value
-
-    def _output(self, node: fx.Node) -> None:
-        structure: list[str] = []
-        self._leaves(node, node.args[0] if node.args else None, "", structure)
-        self.trace.structure = "".join(structure)
-        for storage in self.memory.storages:
-            if storage.filling is not None:
-                self._never_waited(storage.filling.node, storage.filling.key)
-
-    def _never_waited(self, name: str, key: tuple[Any, ...]) -> None:
-        event = Event("wait", name, "its result is never waited for", ("unwaited", key))
-        if event not in self.trace.events[-4:]:
-            self.trace.events.append(event)
-
-    def _leaves(self, node: fx.Node, part: Any, path: str, structure: list[str]) -> None:
-        if isinstance(part, (tuple, list, dict)):
-            names = list(part) if isinstance(part, dict) else range(len(part))
-            structure.append("{" if isinstance(part, dict) else "(")
-            for name in names:
-                structure.append(f"{name}:" if isinstance(part, dict) else "")
-                self._leaves(node, part[name], f"{path}.{name}" if path else str(name), structure)
-            structure.append(")")
-            return
-        structure.append("*")
-        if isinstance(part, fx.Node):
-            self.trace.outputs.append(Output(path, part.name, self._fresh(part, node)))
-        else:
-            self.trace.outputs.append(Output(path, "", None, key_of(self.table, part)))
-
     def _replay(self, view: Tensor, place: Tensor) -> Tensor:
         """The view that made a tensor, over another base."""
         if view.via is None:
@@ -270,23 +324,28 @@ class Tracer:
             term = self.table.intern(("out", term, index))
         return Tensor(self.table.source(("array", term), numel, view.dtype), view.meta, place.root)
 
+    # Writing and working
+
+    def write(self, node: fx.Node, term: int, written: list[Tensor], contents: tuple[int, ...] = ()) -> None:
+        """Record writes; writing what a launch in flight reads or fills is an event.
+
+        contents: what each tensor holds afterwards, where that is known.
+        """
+        for place, tensor in enumerate(written):
+            storage = self.memory.storages[tensor.root]
+            for flight in (*storage.reading, *([storage.filling] if storage.filling else [])):
+                text = f"writes memory that launch '{flight.node}' still uses: its wait comes later"
+                self.event("mutation", node, text, ("write", flight.key, facts_of(node.target).path))
+            version = self.memory.write(tensor, term, place, contents[place] if contents else None)
+            self.trace.versions.add(version)
+            self.trace.writers.setdefault(version, node.name)
+
+    def worked(self, node: fx.Node, work: dict[int, Size]) -> None:
+        """Add elements that a node converted or sent to what the graph does in all."""
+        for source, elements in work.items():
+            self.trace.work[source] = self.trace.work.get(source, 0) + elements
+            self.trace.workers.setdefault(source, node.name)
+
 
 def _path(node: fx.Node) -> str:
     return facts_of(node.target).path if node.op == "call_function" else node.op
-
-
-def trace_program(
-    table: Terms,
-    program: Program,
-    *,
-    first: bool,
-    inputs: dict[str, str] | None = None,
-    groups: Mapping[str, str] | None = None,
-    fixed: Mapping[str, int] | None = None,
-) -> Trace:
-    """Trace the graph of a program; the graph must be in order (:func:`commcc.verify.order.check_order`).
-
-    inputs: names of placeholders in the other graph. groups: process groups that stand for another one.
-    fixed: numbers for symbols in sizes.
-    """
-    return Tracer(table, program.root, first=first, groups=groups, fixed=fixed).walk(program.graph, inputs)

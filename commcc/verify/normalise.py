@@ -1,13 +1,24 @@
-"""Fused ops of tensor parallelism, unfolded into what they stand for before graphs are compared.
+"""Programs in a plain form before they are compared: in order, without control edges, without fused ops.
+
+1. Whether a graph can run at all: every operand is computed before it is used, one output, at the end.
+
+2. ``control_deps`` around a single op computes what that op computes, only later::
+
+    mm = control_deps((all_gather,), self.subgraph_mm, x, w)     is     mm = aten.mm(x, w)
+
+   when the sub-graph is one call of ``aten.mm`` on its two inputs, whose result it returns. Anything else stays an
+   op that is compared with all its arguments, the sub-graph among them. An edge that is gone changes no value and is
+   a remark: a backend may now reorder there. What an edge is good for is not judged.
+
+3. Fused ops of tensor parallelism are unfolded into what they stand for::
 
     f = symm_mem.fused_all_gather_matmul(x, [b], d, g)      ->   all_gather, wait, (slices, cat), mm
     w = symm_mem.fused_matmul_reduce_scatter(a, b, r, d, g) ->   mm, (slices, cat), reduce_scatter, wait
 
-What the unfolded nodes return is laid out as the plain ops would; that the fused op really lays its results out as
-the graph says is taken on trust. A change of strides in front of a fused op is left out, where the new strides
-are those of the same elements in some order.
-
-Limits: ops on scaled matmuls stay as they are, and so do calls whose arguments or results are not used as usual.
+   What the unfolded nodes return is laid out as the plain ops would; that the fused op really lays its results out as
+   the graph says is taken on trust. A change of strides in front of a fused op is left out, where the new strides
+   are those of the same elements in some order. Ops on scaled matmuls stay as they are, and so do calls whose
+   arguments or results are not used as usual.
 """
 
 from __future__ import annotations
@@ -15,7 +26,7 @@ from __future__ import annotations
 import operator
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import fx
@@ -26,6 +37,117 @@ from commcc.serialization.propagate import context_of
 
 if TYPE_CHECKING:
     from commcc.graph.program import Program
+    from commcc.verify.verdict import Report
+
+# Order
+_OPS = frozenset({"placeholder", "get_attr", "call_function", "output"})
+
+
+def check_order(graph: fx.Graph, report: Report, which: str) -> bool:
+    """Report every use before its definition; whether there was none. ``which`` is added to the texts."""
+    seen: set[fx.Node] = set()
+    finished = False
+    fine = True
+    for node in graph.nodes:
+        problems = [f"uses '{used.name}' before it is computed" for used in node.all_input_nodes if used not in seen]
+        if finished:
+            problems.append("comes after the output")
+        if node.op not in _OPS:
+            report.gap("value", node.name, f"is a {node.op} node: only op calls can be compared{which}")
+        finished = finished or node.op == "output"
+        seen.add(node)
+        for problem in problems:
+            report.differs("order", node.name, f"{problem}{which}")
+            fine = False
+    if not finished:
+        report.differs("order", "", f"the graph returns nothing: it has no output node{which}")
+    return fine and finished
+
+
+def find(root: torch.nn.Module, name: str) -> Any:
+    """What ``name`` refers to below a module, None when there is nothing; runs no code of the module."""
+    at: Any = root
+    for part in name.split("."):
+        if not isinstance(at, torch.nn.Module):
+            return None
+        places = (at._modules, at._parameters, at._buffers, at.__dict__)
+        at = next((place[part] for place in places if part in place), None)
+    return at
+
+
+# Control edges
+
+Edges = dict[str, tuple[str, ...]]
+
+
+def without_edges(program: Program) -> tuple[Program, Edges]:
+    """The program with every such wrapper replaced by its op, and what each wrapped node was held behind."""
+    wrapped = {node: inner for node in program.graph.nodes if (inner := _inner(program, node)) is not None}
+    if not wrapped:
+        return program, {}
+    # A sub-graph by itself is nothing that can be judged: its inputs may be launches in flight.
+    unused = {inner.source for inner in wrapped.values() if wrapped.keys() >= inner.source.users.keys()}
+    plain = fx.Graph()
+    stands_for: dict[fx.Node, fx.Node] = {}
+    for node in program.graph.nodes:
+        if node not in unused:
+            stands_for[node] = _copy(plain, node, wrapped.get(node), stands_for)
+    return replace(program, graph=plain), {node.name: inner.after for node, inner in wrapped.items()}
+
+
+def compare_edges(before: Edges, after: Edges, names: set[str], report: Report) -> None:
+    """Remarks on edges of BEFORE that AFTER lacks though it has both nodes."""
+    report.checked["control_edges_before"] = sum(map(len, before.values()))
+    report.checked["control_edges_after"] = sum(map(len, after.values()))
+    for node, held in before.items():
+        for dep in held:
+            if dep not in after.get(node, ()) and {node, dep} <= names:
+                report.note("order", node, f"is no longer held behind '{dep}' by a control edge")
+
+
+class Call(NamedTuple):
+    """An op with its arguments; for a wrapped one, the node of its sub-graph and the names of what comes before."""
+
+    target: Any
+    args: Any
+    kwargs: Any
+    source: fx.Node
+    after: tuple[str, ...] = ()
+
+
+def _inner(program: Program, node: fx.Node) -> Call | None:
+    """The one op in a wrapper, with its arguments in the outer graph; None when it is something else."""
+    if node.op != "call_function" or op_name(node.target) != "higher_order.control_deps" or node.kwargs:
+        return None
+    if len(node.args) < 2 or not isinstance(node.args[0], (tuple, list)):
+        return None
+    source, given = node.args[1], list[Any](node.args[2:])
+    used: list[Any] = [*node.args[0], *given]
+    module = find(program.root, str(source.target)) if isinstance(source, fx.Node) and source.op == "get_attr" else None
+    if not isinstance(module, fx.GraphModule) or source in used or not all(isinstance(n, fx.Node) for n in used):
+        return None
+    body = list(module.graph.nodes)
+    if [n.op for n in body] != ["placeholder"] * len(given) + ["call_function", "output"]:
+        return None
+    *inputs, call, output = body
+    if len(output.args) != 1 or output.args[0] is not call:
+        return None
+    outer = dict(zip(inputs, given, strict=True))
+    args, kwargs = (fx.node.map_arg(part, lambda place: outer[place]) for part in (call.args, call.kwargs))
+    assert isinstance(source, fx.Node)
+    return Call(call.target, args, kwargs, source, tuple(dep.name for dep in used[: len(node.args[0])]))
+
+
+def _copy(plain: fx.Graph, node: fx.Node, inner: Call | None, env: dict[fx.Node, fx.Node]) -> fx.Node:
+    call = inner or Call(node.target, node.args, node.kwargs, node)
+    args, kwargs = (fx.node.map_arg(part, lambda used: env[used]) for part in (call.args, call.kwargs))
+    made = plain.create_node(node.op, call.target, args, kwargs, node.name)
+    made.name = node.name
+    made.meta = node.meta
+    return made
+
+
+# Fused ops
 
 _GATHER, _SCATTER = "symm_mem.fused_all_gather_matmul", "symm_mem.fused_matmul_reduce_scatter"
 _RESTRIDE = "prims.inductor_force_stride_order"

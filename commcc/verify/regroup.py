@@ -5,28 +5,36 @@
 ``val`` of its node. Raises :class:`Undecidable` when shapes are unknown or symbols are in the way; the
 caller then keeps the op as it is, unexplained.
 
+Two ops lay out the buffer of a merged collective for PyTorch's own bucketing pass:
+``bucketing._pre_bucket_reduce_scatter(inputs, W)`` is ``cat([x.reshape(W, -1) for x in inputs], 1).flatten()``;
+``bucketing._pre_bucket_all_gather`` allocates the result of a gather over W ranks and writes the inputs,
+converted, to the row of its own rank; the other rows are undefined until the gather fills them.
+
 Limits: ops that skip elements are not here; they stay terms of their own, and so do permutations and
-expansions of what is no box (:mod:`commcc.verify.strided`).
+expansions of what is no box (:mod:`commcc.verify.reshaping`). Dtypes of ``bucketing`` ops are given as positions in a
+table of the PyTorch that made the graph; the table of the PyTorch that reads it is used.
 """
 
 from __future__ import annotations
 
 import itertools
+from functools import lru_cache, reduce
 from typing import TYPE_CHECKING
 
-from commcc.verify import joins, shapes, strided
-from commcc.verify.cutting import cut, cut_all, explicit_rows, rows_of
-from commcc.verify.layout import Loop, intern, items_of
-from commcc.verify.prebucket import gather_buffer, scatter_buffer
-from commcc.verify.shapes import VIEW, Formed, dimension, known, size_in, sizes_in
-from commcc.verify.sizes import Impossible, Size, Undecidable, product
+import torch
+
+from commcc.verify import reshaping
+from commcc.verify.contents import cast, reinterpret
+from commcc.verify.layout import cut, cut_all, explicit_rows, intern, items_of, rows_of, total
+from commcc.verify.reshaping import COPY, VIEW, Formed, dimension, known, size_in, sizes_in
+from commcc.verify.sizes import Impossible, Shape, Size, Undecidable, contiguous_strides, is_contiguous, product
+from commcc.verify.terms import Item, Leaf, Loop, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from commcc.verify.shapes import Arguments
-    from commcc.verify.table import Terms
-    from commcc.verify.values import Shape, Tensor
+    from commcc.verify.reshaping import Arguments
+    from commcc.verify.terms import Terms
 
 #: Slice bounds from here on mean "to the end".
 _FAR = 2**31
@@ -119,8 +127,8 @@ def _parts(table: Terms, tensor: Tensor, dim: int, lengths: Shape) -> tuple[Form
     _, shape = known(tensor)
     missing = shape[dim] - sum(lengths, start=0)
     if missing != 0 or any(isinstance(n, int) and n < 0 for n in lengths):
-        sort = Impossible if isinstance(missing, int) else Undecidable
-        raise sort("split sizes that do not add up")
+        error = Impossible if isinstance(missing, int) else Undecidable
+        raise error("split sizes that do not add up")
     outer, inner = product(shape[:dim]), product(shape[dim + 1 :])
     items = items_of(table, tensor.content)
     runs = [length * inner for length in lengths]
@@ -182,27 +190,145 @@ def _unbind(table: Terms, a: Arguments) -> tuple[Formed, ...]:
     return tuple(_without(_narrow(table, tensor, dim, i, 1), dim) for i in range(count))
 
 
+# Joins
+
+
+def _of_one_dtype(table: Terms, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Tensors of several dtypes are joined in the dtype that all of them can be promoted to."""
+    dtypes = {tensor.dtype for tensor in tensors}
+    if len(dtypes) == 1 or None in dtypes:
+        return tensors
+    common = reduce(torch.promote_types, (tensor.dtype for tensor in tensors if tensor.dtype is not None))
+    return tuple(
+        Tensor(cast(table, tensor.content, common, ()), tensor.meta._replace(dtype=common), tensor.root)
+        for tensor in tensors
+    )
+
+
+def cat(table: Terms, a: Arguments) -> Formed:
+    parts = [known(tensor) for tensor in _of_one_dtype(table, a["tensors"])]
+    real = [(tensor, shape) for tensor, shape in parts if len(shape) != 1 or shape[0] != 0] or parts[:1]
+    dtypes = {tensor.dtype for tensor, _ in parts}
+    if not real or len(dtypes) != 1 or len({len(shape) for _, shape in real}) != 1:
+        raise Undecidable("tensors that do not join")
+    first = real[0][1]
+    dim = dimension(a["dim"], len(first))
+    length: Size = 0
+    for _, shape in real:
+        if shape[:dim] != first[:dim] or shape[dim + 1 :] != first[dim + 1 :]:
+            raise Undecidable("tensors that do not join")
+        length = length + shape[dim]
+    new = (*first[:dim], length, *first[dim + 1 :])
+    content = _joined(table, real, product(first[:dim]), product(first[dim + 1 :]), dim)
+    plain = all(t.meta.strides is not None and is_contiguous(shape, t.meta.strides) for t, shape in real)
+    return Formed(content, new, real[0][0].dtype, contiguous_strides(new) if plain else None, COPY)
+
+
+def _joined(table: Terms, parts: list[tuple[Tensor, Shape]], outer: Size, inner: Size, dim: int) -> int:
+    contents = [(items_of(table, tensor.content), shape[dim] * inner) for tensor, shape in parts]
+    if outer == 1:
+        return intern(table, [item for items, _ in contents for item in items])
+    bodies = [rows_of(items, outer, row) for items, row in contents]
+    if all(body is not None for body in bodies):
+        body = tuple(item for each in bodies if each is not None for item in each)
+        return intern(table, [Loop(outer, body, total(body))])
+    rows = [explicit_rows(items, outer, row) for items, row in contents]
+    return intern(table, (item for row in zip(*rows, strict=True) for each in row for item in each))
+
+
+def stack(table: Terms, a: Arguments) -> Formed:
+    parts = []
+    for tensor in a["tensors"]:
+        part, shape = known(tensor)
+        formed = reshaping.unsqueeze(table, {"self": part, "dim": dimension(a["dim"], len(shape) + 1)})
+        meta = part.meta._replace(shape=formed.shape, strides=formed.strides)
+        parts.append(Tensor(part.content, meta, part.root))
+    return cat(table, {"tensors": tuple(parts), "dim": a["dim"]})
+
+
+# Buffers of merged collectives
+
+UNDEFINED = "undefined"
+
+
+@lru_cache(maxsize=1)
+def _dtypes() -> tuple[torch.dtype, ...]:
+    """All dtypes in the order of their names, as the op numbers them."""
+    found = (getattr(torch, name) for name in dir(torch))
+    return tuple(each for each in found if isinstance(each, torch.dtype))
+
+
+def gather_buffer(table: Terms, a: Arguments) -> Formed:
+    """``_pre_bucket_all_gather``: the buffer of an in-place gather, with one row written."""
+    inputs, ranks, rank, dtype = a["ag_ins"], a["group_size"], a["rank"], a["dtype"]
+    if not isinstance(dtype, torch.dtype) or not isinstance(rank, int) or not isinstance(ranks, int):
+        raise Undecidable("arguments that the op does not take")
+    if not 0 <= rank < ranks:
+        raise Impossible("a rank outside the group")
+    out_dtypes = [_dtypes()[number] for number in a["out_dtype_ints"]]
+    if len(out_dtypes) != len(inputs) or not _covers(a.get("foreach_group_indices"), len(inputs)):
+        raise Undecidable("inputs that are not all written")
+    row: list[Item] = []
+    for tensor, out in zip(inputs, out_dtypes, strict=True):
+        content = reinterpret(table, cast(table, known(tensor)[0].content, out, ()), dtype)
+        row.extend(items_of(table, content))
+    length = sum((_elements(tensor, out, dtype) for tensor, out in zip(inputs, out_dtypes, strict=True)), start=0)
+    whole = length * ranks
+    undefined = table.source((UNDEFINED, ("int", whole), str(dtype)), whole, dtype)
+    before, after = Leaf(undefined, 0, length * rank, ()), length * (rank + 1)
+    content = intern(table, [before, *row, Leaf(undefined, after, whole - after, ())])
+    return Formed(content, (whole,), dtype, (1,), COPY)
+
+
+def _elements(tensor: Tensor, out: torch.dtype, dtype: torch.dtype) -> Size:
+    numel = product(known(tensor)[1])
+    return numel * out.itemsize // dtype.itemsize
+
+
+def _covers(groups: object, count: int) -> bool:
+    """Whether groups of positions, divided by -1, name every input once; None is one group of all."""
+    return groups is None or (isinstance(groups, tuple) and sorted(g for g in groups if g != -1) == list(range(count)))
+
+
+def scatter_buffer(table: Terms, a: Arguments) -> Formed:
+    """``_pre_bucket_reduce_scatter``: what a merged reduce-scatter sends, row by row."""
+    ranks, parts = size_in(a["group_size"]), []
+    if isinstance(ranks, int) and ranks < 1:
+        raise Impossible("a group of no ranks")
+    for tensor in a["rs_ins"]:
+        part, shape = known(tensor)
+        row = product(shape) // ranks
+        if row * ranks != product(shape):
+            raise Impossible("an input that does not divide by the group size")
+        strides = contiguous_strides((ranks, row))
+        parts.append(Tensor(part.content, part.meta._replace(shape=(ranks, row), strides=strides), part.root))
+    formed = cat(table, {"tensors": tuple(parts), "dim": 1})
+    return formed._replace(shape=(product(formed.shape),), strides=(1,))
+
+
+# All of them
+
 _OPS: dict[str, Callable[[Terms, Arguments], Formed | tuple[Formed, ...]]] = {
-    "aten.view.default": shapes.view,
-    "aten._unsafe_view.default": shapes.view,
-    "aten.reshape.default": shapes.reshape,
-    "aten.flatten.using_ints": shapes.flatten,
-    "aten.unsqueeze.default": shapes.unsqueeze,
-    "aten.squeeze.default": shapes.squeeze,
-    "aten.squeeze.dim": shapes.squeeze,
-    "aten.squeeze.dims": shapes.squeeze,
-    "aten.alias.default": shapes.alias,
-    "aten.detach.default": shapes.alias,
-    "_c10d_functional._wrap_tensor_autograd.default": shapes.alias,
-    "aten.contiguous.default": shapes.contiguous,
-    "aten.clone.default": shapes.clone,
-    "aten._to_copy.default": shapes.to_copy,
-    "prims.convert_element_type.default": shapes.convert,
-    "aten.view.dtype": shapes.view_dtype,
-    "aten.permute.default": strided.permute,
-    "aten.transpose.int": strided.transpose,
-    "aten.t.default": strided.swap,
-    "aten.expand.default": strided.expand,
+    "aten.view.default": reshaping.view,
+    "aten._unsafe_view.default": reshaping.view,
+    "aten.reshape.default": reshaping.reshape,
+    "aten.flatten.using_ints": reshaping.flatten,
+    "aten.unsqueeze.default": reshaping.unsqueeze,
+    "aten.squeeze.default": reshaping.squeeze,
+    "aten.squeeze.dim": reshaping.squeeze,
+    "aten.squeeze.dims": reshaping.squeeze,
+    "aten.alias.default": reshaping.alias,
+    "aten.detach.default": reshaping.alias,
+    "_c10d_functional._wrap_tensor_autograd.default": reshaping.alias,
+    "aten.contiguous.default": reshaping.contiguous,
+    "aten.clone.default": reshaping.clone,
+    "aten._to_copy.default": reshaping.to_copy,
+    "prims.convert_element_type.default": reshaping.convert,
+    "aten.view.dtype": reshaping.view_dtype,
+    "aten.permute.default": reshaping.permute,
+    "aten.transpose.int": reshaping.transpose,
+    "aten.t.default": reshaping.swap,
+    "aten.expand.default": reshaping.expand,
     "aten.slice.Tensor": _slice,
     "aten.narrow.default": _narrow_op,
     "aten.select.int": _select,
@@ -211,8 +337,8 @@ _OPS: dict[str, Callable[[Terms, Arguments], Formed | tuple[Formed, ...]]] = {
     "aten.split_with_sizes.default": _split_with_sizes,
     "aten.chunk.default": _chunk,
     "aten.unbind.int": _unbind,
-    "aten.cat.default": joins.cat,
-    "aten.stack.default": joins.stack,
+    "aten.cat.default": cat,
+    "aten.stack.default": stack,
     "bucketing._pre_bucket_all_gather.default": gather_buffer,
     "bucketing._pre_bucket_reduce_scatter.default": scatter_buffer,
 }

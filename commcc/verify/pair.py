@@ -1,32 +1,140 @@
-"""Terms in words: what a content is, and in which argument two ops differ.
+"""Both traces side by side, and terms in words: what a content is, and in which argument two ops differ.
 
 ::
 
-    words.content(term)     # "all_gather of 'primals_3' (all_gather_into_tensor_2)"
-    words.differences(...)  # "argument 'mat2' ('reshape_7') is ..., in BEFORE ('wait_tensor_1') ..."
+    pair = Pair(table, before, after, report, old_nodes, new_nodes, renamed)
+    pair.known(content)          # whether BEFORE has it
+    pair.words.content(term)     # "all_gather of 'primals_3' (all_gather_into_tensor_2)"
+    pair.words.differences(...)  # "argument 'mat2' ('reshape_7') is ..., in BEFORE ('wait_tensor_1') ..."
 
-Limits: text for people; nothing is decided here. Descriptions stop after a few pieces and levels.
+Limits: words are for people; nothing is decided by them. Descriptions stop after a few pieces and levels.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
 from commcc.graph.ops import is_getitem
-from commcc.verify.arguments import bind
-from commcc.verify.elements import BITS, BROADCAST, CAST, GATHER, REDUCE, SCATTER
-from commcc.verify.layout import Leaf, leaves
+from commcc.verify.contents import BITS, BROADCAST, CAST, GATHER, REDUCE, SCATTER, same_elements
 from commcc.verify.memory import LOAD
 from commcc.verify.opfacts import facts_of
+from commcc.verify.sizes import Undecidable
+from commcc.verify.terms import Leaf, bind, leaves
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from commcc.verify.facts import Step, Trace
-    from commcc.verify.table import Terms
+    from commcc.verify.terms import Terms
+    from commcc.verify.trace import Step, Trace
+    from commcc.verify.verdict import Report
+
+#: Terms that stand for one other term, by their first operand.
+_WRAPPERS = frozenset({"array", "out", "draw", CAST, BITS, GATHER, SCATTER, REDUCE, BROADCAST})
+
+
+@dataclass
+class Pair:
+    """Both traces, with what the comparison asks of them again and again.
+
+    old_nodes, new_nodes: nodes by name. changed: whether anything that can be seen from outside differs.
+    explained: sources of BEFORE that a reported difference already accounts for. renamed: name in BEFORE
+    of each input of AFTER. consequences: what follows from differences reported elsewhere. same: contents of
+    AFTER that turned out to hold the elements of one of BEFORE.
+    """
+
+    table: Terms
+    before: Trace
+    after: Trace
+    report: Report
+    old_nodes: Mapping[str, fx.Node]
+    new_nodes: Mapping[str, fx.Node]
+    renamed: Mapping[str, str]
+    changed: bool = False
+    explained: set[int] = field(default_factory=set)
+    consequences: list[str] = field(default_factory=list)
+    same: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.words = Words(self.table, self.before, self.after)
+        self.old_terms = {step.term for step in self.before.steps}
+        self.new_terms = {step.term for step in self.after.steps}
+        self._known: dict[int, bool] = {}
+
+    def known(self, content: int) -> bool:
+        """Whether BEFORE has every source of a content."""
+        found = self._known.get(content)
+        if found is None:
+            found = self._known[content] = all(map(self._has, self.table.sources_of(content)))
+        return found
+
+    def _has(self, source: int) -> bool:
+        key = self.table.keys[source]
+        if key[0] == LOAD:
+            return key[4] in self.before.versions
+        return source in self.before.sources
+
+    def seen(self, term: int) -> bool:
+        """Whether BEFORE computes what a value that is not a tensor stands for."""
+        term = self._origin(term)
+        key = self.table.keys[term]
+        if key[0] == "size":
+            return self.known(key[1])
+        return key[0] != "op" or term in self.old_terms
+
+    def _origin(self, term: int) -> int:
+        """The op that made a source or a part of a result, before its place among the random ops."""
+        while True:
+            key = self.table.keys[term]
+            if key[0] not in _WRAPPERS or not isinstance(key[-1 if key[0] == "draw" else 1], int):
+                return term
+            term = key[2] if key[0] == "draw" else key[1]
+
+    def _told_apart(self, new: int | None, old: int | None) -> str:
+        """Why two contents cannot be told apart, empty when they can, or are the same."""
+        if new is None or old is None or new == old or self.table.layout_of(new) is None:
+            return ""
+        try:
+            if same_elements(self.table, new, old):
+                self.same[new] = old
+        except Undecidable as reason:
+            return str(reason)
+        return ""
+
+    def undecided(self, content: int | None) -> str:
+        """Why a content was not decided, empty when it was."""
+        for source in () if content is None else self.table.sources_of(content):
+            reason = self.table.undecided.get(self._origin(source))
+            if reason:
+                return reason
+        return ""
+
+    def fail(
+        self,
+        rule: str,
+        node: str,
+        text: str,
+        contents: tuple[int | None, ...] = (),
+        twins: tuple[int | None, int | None] = (None, None),
+    ) -> None:
+        """A difference, or a gap when one of the contents was not decided.
+
+        twins: a content of AFTER and the one that BEFORE has in its place; if they hold the same elements,
+        there is no difference, and :attr:`same` says so.
+        """
+        reason = next(filter(None, map(self.undecided, contents)), "") or self._told_apart(*twins)
+        if self.same and twins[0] in self.same:
+            return
+        if reason:
+            self.report.gap(rule, node, f"{text}; not decided: {reason}")
+        else:
+            self.report.differs(rule, node, text)
+
+
+# Words
+
 
 _PIECES = 3
 _LEVELS = 4

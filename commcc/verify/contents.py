@@ -9,37 +9,47 @@ and single collectives the same term::
     reduce_scatter of W * (x y)  =  rs(x) rs(y)
 
 A term such as ``ag(x)`` is the gather of the whole source, whether or not any node computes it.
-Limits: see :mod:`commcc.verify.layout`; a reduce-scatter of rows that are cut differently is not expanded.
+The rest asks about contents: how much work they stand for, whether two that are written differently hold the same
+elements, and what a storage holds once something was written to part of it::
+
+    spliced(table, slot, x, slot[2:4], y)     the content x[0:2] y x[4:6]
+
+Limits: see :mod:`commcc.verify.layout`; a reduce-scatter of rows that are cut differently is not expanded. Contents of
+more than :data:`MAX_RUNS` runs are not compared run by run, views in more than :data:`MAX_PIECES` are not written to.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from commcc.verify.cutting import cut, explicit_rows, rows_of
 from commcc.verify.layout import (
     MAX_ITEMS,
-    Item,
-    Items,
-    Leaf,
-    Loop,
+    cut,
     each_leaf,
+    explicit_rows,
+    instance,
     intern,
     items_of,
-    leaves,
     length_of,
+    rows_of,
     total,
 )
-from commcc.verify.sizes import Size, Undecidable
+from commcc.verify.sizes import Size, Undecidable, number
+from commcc.verify.terms import Item, Items, Leaf, Loop, leaves
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from commcc.verify.table import Terms
+    from commcc.verify.terms import Terms
+
+MAX_RUNS = 1 << 16
+MAX_PIECES = 1 << 12
+
 
 CAST = "cast"
 BITS = "bits"
@@ -47,7 +57,6 @@ GATHER = "all_gather"
 SCATTER = "reduce_scatter"
 REDUCE = "all_reduce"
 BROADCAST = "broadcast"
-
 #: Sources that stand for the work of an op on part of a tensor, counted in elements.
 COUNTED = frozenset({CAST, GATHER, SCATTER, REDUCE, BROADCAST})
 
@@ -202,7 +211,8 @@ def _scatter_rows(table: Terms, rows: Sequence[Items], over: Over) -> list[Item]
     """Rows that read different sources: every run of the result is named by the runs it reduces."""
     if any(isinstance(item, Loop) for row in rows for item in row):
         raise Undecidable("a reduce-scatter of rows that are laid out differently")
-    marks = sorted({mark for row in rows for mark in itertools.accumulate(_int(length_of(item)) for item in row)})
+    lengths = [[number(length_of(item), "a symbolic cut") for item in row] for row in rows]
+    marks = sorted({mark for row in lengths for mark in itertools.accumulate(row)})
     if len(marks) * len(rows) > MAX_ITEMS:
         raise Undecidable("a layout with too many pieces")
     out: list[Item] = []
@@ -222,10 +232,7 @@ def _scatter_column(table: Terms, column: list[Leaf], over: Over) -> Leaf:
     return first._replace(source=table.source(key, numel, table.dtype.get(first.source)))
 
 
-def _int(size: Size) -> int:
-    if not isinstance(size, int):
-        raise Undecidable("a symbolic cut")
-    return size
+# What contents stand for
 
 
 def counts(table: Terms, content: int) -> dict[int, Size]:
@@ -241,3 +248,107 @@ def _count(items: Items, times: Size, found: dict[int, Size]) -> None:
             found[item.source] = found.get(item.source, 0) + times * item.length
         else:
             _count(item.body, times * item.times, found)
+
+
+def same_elements(table: Terms, first: int, second: int) -> bool:
+    """Whether two contents are equal element by element; :class:`Undecidable` when that cannot be told."""
+    one, other = items_of(table, first), items_of(table, second)
+    if _totals(one) != _totals(other):
+        return False
+    return _runs(one) == _runs(other)
+
+
+def _totals(items: tuple[Item, ...]) -> Counter[int]:
+    """Elements by source."""
+    found: Counter[int] = Counter()
+    stack: list[tuple[Item, int]] = [(item, 1) for item in items]
+    while stack:
+        item, times = stack.pop()
+        if isinstance(item, Leaf):
+            found[item.source] += times * number(item.length)
+        else:
+            stack.extend((inner, times * number(item.times)) for inner in item.body)
+    return found
+
+
+def _runs(items: tuple[Item, ...]) -> list[tuple[int, int, int]]:
+    """Longest runs of neighbouring elements as (source, start, end)."""
+    runs: list[tuple[int, int, int]] = []
+    steps = 0
+    stack: list[Item] = list(reversed(items))
+    while stack:
+        item = stack.pop()
+        steps += 1
+        if steps > MAX_RUNS:
+            raise Undecidable("contents in too many pieces")
+        if isinstance(item, Loop):
+            times = number(item.times)
+            if times > MAX_RUNS:
+                raise Undecidable("contents in too many pieces")
+            for row in reversed(range(times)):
+                stack.extend(reversed(instance(item.body, row, 0)))
+            continue
+        start, length = number(item.start), number(item.length)
+        if runs and runs[-1][0] == item.source and runs[-1][2] == start:
+            runs[-1] = (item.source, runs[-1][1], start + length)
+        else:
+            runs.append((item.source, start, start + length))
+    return runs
+
+
+# Places in memory
+
+
+class Run(NamedTuple):
+    """``length`` neighbouring elements of a storage from ``start``; ``taken``: how many of the view come before."""
+
+    start: int
+    length: int
+    taken: int
+
+
+def spliced(table: Terms, slot: int, old: int | None, at: int, new: int) -> int:
+    """The content of a storage that held ``old`` once ``new`` is written where the layout ``at`` over ``slot`` says."""
+    if at == slot:
+        return new
+    if old is None:
+        raise Undecidable("a storage whose elements are not known")
+    before, brought = items_of(table, old), items_of(table, new)
+    out: list[Item] = []
+    position: Size = 0
+    for run in sorted(runs_of(table, slot, at)):
+        if run.start < position:
+            raise Undecidable("a view that holds an element twice")
+        out.extend(cut(before, position, run.start))
+        out.extend(cut(brought, run.taken, run.taken + run.length))
+        position = run.start + run.length
+    out.extend(cut(before, position, total(before)))
+    return intern(table, out)
+
+
+def runs_of(table: Terms, slot: int, at: int) -> list[Run]:
+    """The runs of neighbouring elements that a view holds, in its own order."""
+    found: list[Run] = []
+    taken = 0
+    for leaf in unrolled(items_of(table, at)):
+        if leaf.source != slot or not isinstance(leaf.start, int) or not isinstance(leaf.length, int):
+            raise Undecidable("a view whose place in memory is not known")
+        found.append(Run(leaf.start, leaf.length, taken))
+        taken += leaf.length
+    return found
+
+
+def unrolled(items: Items) -> list[Leaf]:
+    """All runs with loops unrolled, in order."""
+    found: list[Leaf] = []
+    for item in items:
+        if isinstance(item, Leaf):
+            found.append(item)
+        elif not isinstance(item.times, int) or item.times * len(item.body) > MAX_PIECES:
+            raise Undecidable("a view in too many pieces")
+        else:
+            for row in range(item.times):
+                found.extend(unrolled(instance(item.body, row, 0)))
+        if len(found) > MAX_PIECES:
+            raise Undecidable("a view in too many pieces")
+    return found

@@ -1,0 +1,361 @@
+"""What ops compute, and how often: where two graphs part, and whether the same work is done.
+
+An op of AFTER is a *cause* when BEFORE computes all its operands but not its result. Ops whose
+operands are already unknown to BEFORE are consequences; they are counted, not listed.
+
+Ops are counted by term; collectives and conversions by the elements of every source, so that a merged
+launch counts for its members. Random ops and effects must come in the same order; host syncs and assertions
+must be the same, in any order (whether what they read is there is an event of the trace).
+
+Limits: ops are paired by name, else by kind in order, only to word the message. Copies and views are free: they are
+counted, not compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from commcc.graph.ops import aliasing, is_assertion, is_effect, is_host_sync, is_random, is_unknown_communication
+from commcc.verify.contents import CAST, is_widening
+from commcc.verify.memory import LOAD
+from commcc.verify.pair import Difference, settings
+from commcc.verify.sizes import Poly, Undecidable
+from commcc.verify.trace import CONVERSION, LAUNCH, OP, VIEW
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from torch import fx
+
+    from commcc.verify.pair import Pair
+    from commcc.verify.trace import Step, Trace
+
+
+def report_causes(pair: Pair) -> None:
+    """Report every op of AFTER that is a cause, and count the consequences."""
+    causes: list[Step] = []
+    consequences = 0
+    for step in pair.after.steps:
+        if not _is_new(pair, step):
+            continue
+        if _has_operands(pair, step) or (step.kind == LAUNCH and _sends_casts(pair, step)):
+            causes.append(step)
+        else:
+            consequences += 1
+    if not pair.changed and not consequences:
+        causes = [step for step in causes if step.kind != VIEW]
+    causes = [step for step in causes if step.kind != VIEW or step.operands]  # new memory alone changes nothing
+    missing = _missing(pair)
+    for step in causes:
+        if step.kind == LAUNCH:
+            _report_launch(pair, step)
+        elif step.kind == CONVERSION:
+            _report_cast(pair, step)
+        else:
+            _report_op(pair, step, missing)
+    pair.report.checked["consequences"] = consequences
+
+
+def _has_operands(pair: Pair, step: Step) -> bool:
+    """Whether BEFORE has all that a step of AFTER works on."""
+    return all(map(pair.known, step.operands)) and all(map(pair.seen, _terms(key for _, key in step.arguments)))
+
+
+def _terms(keys: Iterable[tuple[Any, ...]]) -> Iterator[int]:
+    """Terms of the arguments that are not tensors."""
+    for key in keys:
+        if key[0] == "value":
+            yield key[1]
+        elif key[0] == "int" and isinstance(key[1], Poly):
+            yield from (variable for monomial, _ in key[1].terms for variable in monomial)
+        elif key[0] == "list":
+            yield from _terms(key[1])
+
+
+def _sends_casts(pair: Pair, step: Step) -> bool:
+    """Whether a launch sends conversions of what BEFORE has: then it may be the launch of another dtype."""
+    sources = {_uncast(pair, source) for operand in step.operands for source in pair.table.sources_of(operand)}
+    return sources <= pair.before.sources
+
+
+def _is_new(pair: Pair, step: Step) -> bool:
+    if step.kind in (LAUNCH, CONVERSION):
+        return any(source not in pair.before.sources and not is_widening(pair.table, source) for source in step.made)
+    return step.term not in pair.old_terms
+
+
+def _missing(pair: Pair) -> dict[str, list[Step]]:
+    """Steps of BEFORE that AFTER lacks, by op."""
+    found: dict[str, list[Step]] = {}
+    for step in pair.before.steps:
+        if step.term not in pair.new_terms:
+            found.setdefault(step.path, []).append(step)
+    return found
+
+
+def _report_op(pair: Pair, step: Step, missing: dict[str, list[Step]]) -> None:
+    if step.why:
+        pair.report.gap("value", step.node, f"{step.path}: not decided: {step.why}")
+        return
+    candidates = missing.get(step.path, [])
+    partner = next((old for old in candidates if old.node == step.node), None)
+    if partner is None and candidates:
+        taken = {other.node for other in pair.after.steps if other.path == step.path}
+        partner = next((old for old in candidates if old.node not in taken), candidates[0])
+    if partner is None:
+        pair.fail("value", step.node, f"computes {step.path} of operands that BEFORE never gives it", (*step.operands,))
+        return
+    candidates.remove(partner)
+    if partner.plain == step.plain:
+        return
+    found = pair.words.differences(partner, step, pair.old_nodes, pair.new_nodes)
+    was = "" if partner.node == step.node else f" (was '{partner.node}')"
+    for difference in found or [Difference(f"is another {step.path}")]:
+        contents = (difference.new, difference.old)
+        pair.fail(_rule(pair, contents), step.node, f"{step.path}{was}: {difference.text}", contents, contents)
+
+
+def _rule(pair: Pair, contents: tuple[int | None, ...]) -> str:
+    """Reading memory at another time is a matter of mutation, not of value."""
+    for content in contents:
+        if content is None:
+            continue
+        if content in pair.before.written or content in pair.after.written:
+            return "mutation"
+        if any(pair.table.keys[source][0] == LOAD for source in pair.table.sources_of(content)):
+            return "mutation"
+    return "value"
+
+
+def _report_launch(pair: Pair, step: Step) -> None:
+    """One finding for all members that are wrong in the same way."""
+    wrong: dict[str, list[tuple[int, int | None]]] = {}
+    for source in step.made:
+        if source not in pair.before.sources:
+            twin = _twin(pair, pair.table.keys[source][0], pair.table.keys[source][1])
+            wrong.setdefault(_changes(pair, source, twin), []).append((source, twin))
+    for text, members in wrong.items():
+        source, twin = members[0]
+        more = f" and {len(members) - 1} more" if len(members) > 1 else ""
+        was = f" (in BEFORE '{pair.words.worker(twin)}')" if twin is not None else ""
+        pair.explained.update(twin for _, twin in members if twin is not None)
+        what = f"{pair.table.keys[source][0]} of {pair.words.inner(source)}{was}{more}: {text}"
+        pair.fail("collective", step.node, what, tuple(source for source, _ in members))
+
+
+def _changes(pair: Pair, source: int, twin: int | None) -> str:
+    """What a launch does otherwise than its twin."""
+    now = settings(pair.table, source)
+    if twin is None:
+        return "BEFORE has no such launch"
+    was = settings(pair.table, twin)
+    changes = [f"{name} {now.get(name)}, in BEFORE {was.get(name)}" for name in now if now.get(name) != was.get(name)]
+    return "; ".join(changes) or "on another tensor or other rows than in BEFORE"
+
+
+def _twin(pair: Pair, kind: str, inner: object) -> int | None:
+    """The launch of BEFORE that takes the same source, or the same source before or after a cast."""
+    wanted = {inner, _uncast(pair, inner)}
+    near = None
+    for source in pair.before.work:
+        key = pair.table.keys[source]
+        if key[0] != kind or source in pair.after.work:
+            continue
+        if key[1] == inner:
+            return source
+        if _uncast(pair, key[1]) in wanted:
+            near = source if near is None else near
+    return near
+
+
+def _uncast(pair: Pair, source: int | object) -> int | object:
+    while isinstance(source, int) and pair.table.keys[source][0] == CAST:
+        source = pair.table.keys[source][1]
+    return source
+
+
+def _report_cast(pair: Pair, step: Step) -> None:
+    new = [source for source in step.made if source not in pair.before.sources]
+    source = next(source for source in new if not is_widening(pair.table, source))
+    inner = pair.table.keys[source][1]
+    old = [s for s in pair.before.work if pair.table.keys[s][0] == CAST and pair.table.keys[s][1] == inner]
+    pair.explained.update(old)
+    was = f"BEFORE converts it to {_name(pair, old[0])}" if old else "BEFORE does not convert it"
+    text = f"converts {pair.words.source(inner)} to {_name(pair, source)}; {was}"
+    pair.fail("value", step.node, text, (source,))
+
+
+def _name(pair: Pair, source: int) -> str:
+    return str(pair.table.dtype.get(source, "?")).removeprefix("torch.")
+
+
+# Work
+
+#: Namespaces of ops whose values are those of the elements they read, however these lie in memory.
+_STRIDE_BLIND = ("aten.", "prims.")
+
+
+def compare_ops(pair: Pair, live: set[str]) -> None:
+    """Ops computed more often than in BEFORE are differences, dead ones that are gone are remarks."""
+    effects = {term for term, _ in (*pair.before.effects, *pair.after.effects)}
+    old = Counter(step.term for step in _ops(pair.before))
+    new = Counter(step.term for step in _ops(pair.after))
+    seen: Counter[int] = Counter()
+    for step in _ops(pair.after):
+        seen[step.term] += 1
+        if 0 < old[step.term] < seen[step.term] and step.term not in effects:
+            text = f"computes {step.path} again: {new[step.term]} times, in BEFORE {old[step.term]}"
+            pair.report.differs("duplicated", step.node, text)
+    for step in _ops(pair.before):
+        if step.term in effects or new[step.term] >= old[step.term]:
+            continue
+        if new[step.term]:
+            pair.report.note(
+                "dropped", step.node, f"{step.path} is computed {new[step.term]} times, not {old[step.term]}"
+            )
+        else:
+            _gone(pair, step, live)
+    pair.report.checked["ops"] = sum(old.values())
+
+
+def _ops(trace: Trace) -> Iterator[Step]:
+    """Steps that count as computing something."""
+    return (step for step in trace.steps if step.kind == OP)
+
+
+def _gone(pair: Pair, step: Step, live: set[str]) -> None:
+    if step.node not in live:
+        pair.report.note("dropped", step.node, f"{step.path} was dead code and is gone")
+    elif step.node not in pair.new_nodes and not pair.changed:
+        pair.report.note("dropped", step.node, f"{step.path} is gone; no output needs it")
+    elif step.node not in pair.new_nodes:
+        pair.fail("dropped", step.node, f"AFTER does not compute this {step.path}", step.operands)
+
+
+def compare_elements(pair: Pair, live: set[str]) -> None:
+    """Elements sent and converted, source by source."""
+    before, after = pair.before.work, pair.after.work
+    for source, elements in after.items():
+        old = before.get(source)
+        if old is None or old == elements:
+            continue
+        try:
+            more = old < elements
+        except Undecidable as reason:
+            pair.report.gap("duplicated", pair.after.workers[source], f"amount of work: {reason}")
+            continue
+        what = pair.words.source(source)
+        if more:
+            text = f"{_verb(pair, source)} {elements} elements for {what}, BEFORE {old}"
+            pair.report.differs("duplicated", pair.after.workers[source], text)
+        else:
+            pair.report.note("dropped", pair.before.workers[source], f"{elements} elements of {what}, not {old}")
+    for source in before:
+        if source not in after and source not in pair.explained:
+            _unsent(pair, source, live)
+
+
+def _verb(pair: Pair, source: int) -> str:
+    return "converts" if pair.table.keys[source][0] == CAST else "moves"
+
+
+def _unsent(pair: Pair, source: int, live: set[str]) -> None:
+    worker, what = pair.before.workers[source], pair.words.source(source)
+    if worker not in live:
+        pair.report.note("dropped", worker, f"{what} was dead code and is gone")
+    elif pair.known(source) and not pair.changed:
+        pair.report.note("dropped", worker, f"{what} is gone; no output needs it")
+    elif all(other in pair.after.sources for other in _origin(pair, source)):
+        pair.fail("dropped", worker, f"AFTER lacks {what}", (source,))
+
+
+def _origin(pair: Pair, source: int) -> tuple[int, ...]:
+    inner = pair.table.keys[source][1]
+    return (inner,) if isinstance(inner, int) else tuple(part for part, _ in inner)
+
+
+def compare_sequences(pair: Pair) -> None:
+    """Random ops and effects, in order; host syncs and assertions in any."""
+    _compare_sequence(pair, "random", pair.before.random, pair.after.random)
+    sorted_out = _unordered_last(pair.before.effects, pair.old_nodes)
+    _compare_sequence(pair, "effect", sorted_out, _unordered_last(pair.after.effects, pair.new_nodes))
+    pair.report.checked["random_ops"] = len(pair.before.random)
+    pair.report.checked["effects"] = len(pair.before.effects)
+
+
+def _unordered_last(effects: list[tuple[int, str]], nodes: Mapping[str, fx.Node]) -> list[tuple[int, str]]:
+    """Effects in their order, then what may come in any: host syncs and assertions, sorted by what they ask for."""
+    free = [each for each in effects if each[1] in nodes and _any_order(nodes[each[1]].target)]
+    kept = set(free)
+    return [each for each in effects if each not in kept] + sorted(free)
+
+
+def _any_order(target: object) -> bool:
+    return is_host_sync(target) or is_assertion(target)
+
+
+def _compare_sequence(pair: Pair, rule: str, old: list[tuple[int, str]], new: list[tuple[int, str]]) -> None:
+    if [term for term, _ in old] == [term for term, _ in new]:
+        return
+    pair.changed = True
+    lost = Counter(term for term, _ in old) - Counter(term for term, _ in new)
+    added = Counter(term for term, _ in new) - Counter(term for term, _ in old)
+    if not lost and not added:
+        at, (was, now) = next((i, (a, b)) for i, (a, b) in enumerate(zip(old, new, strict=True)) if a[0] != b[0])
+        text = f"is number {at} of the {rule} ops; in BEFORE '{was[1]}' comes there, and order decides results"
+        pair.report.differs(rule, now[1], text)
+        return
+    kinds = Counter(_path(pair.old_nodes, name) for term, name in old if term in lost)
+    kinds.subtract(_path(pair.new_nodes, name) for term, name in new if term in added)
+    for term, name in old:
+        if term in lost and kinds[_path(pair.old_nodes, name)] > 0:
+            kinds[_path(pair.old_nodes, name)] -= 1
+            pair.report.differs(rule, name, "AFTER does not do this; it has an effect besides its result")
+    for term, name in new:
+        if term in added and kinds[_path(pair.new_nodes, name)] < 0:
+            kinds[_path(pair.new_nodes, name)] += 1
+            pair.report.differs(rule, name, "BEFORE does not do this; it has an effect besides its result")
+
+
+def _path(nodes: object, name: str) -> str:
+    node = nodes.get(name) if hasattr(nodes, "get") else None
+    return str(getattr(node, "target", name))
+
+
+def compare_layouts(pair: Pair) -> None:
+    """Ops that survive and read tensors with other strides: a remark for PyTorch's own, whose values do not
+    depend on strides; a gap for all others, which may well read memory as it lies."""
+    relaid: list[Step] = []
+    for step in _ops(pair.after):
+        known = pair.table.strides.get(step.plain)
+        if known is None or step.strides in known:
+            continue
+        if step.path.startswith(_STRIDE_BLIND):
+            relaid.append(step)
+            continue
+        text = f"{step.path} reads tensors laid out as {step.strides}, in BEFORE {min(known, key=str)}"
+        pair.report.gap("value", step.node, text)
+    if relaid:
+        ops = ", ".join(dict.fromkeys(step.path for step in relaid))
+        more = f" and {len(relaid) - 1} more" if len(relaid) > 1 else ""
+        pair.report.note("value", relaid[0].node, f"reads tensors with other strides than in BEFORE{more} ({ops})")
+
+
+def live_nodes(graph: fx.Graph) -> set[str]:
+    """Names of the nodes that outputs, writes, random numbers or effects need."""
+    live: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op == "output" or node in live or _acts(node):
+            live.add(node)
+            live.update(node.all_input_nodes)
+    return {node.name for node in live}
+
+
+def _acts(node: fx.Node) -> bool:
+    target = node.target
+    if node.op != "call_function":
+        return False
+    if is_effect(target) or is_host_sync(target) or is_unknown_communication(target) or is_random(target):
+        return True
+    return not aliasing(target).pure

@@ -1,0 +1,309 @@
+"""Terms: every value of both graphs as a number, equal values as equal numbers.
+
+A term is a tuple that is kept once::
+
+    table = Terms()
+    x = table.source(("input", "primals_1"), numel=32, dtype=torch.float32)
+    y = table.source(("op", "aten.relu.default", (x,)), numel=32, dtype=torch.float32)
+
+A *source* is a term that stands for an array of elements in row-major order; the *content* of a tensor
+is a source, or a layout term that says which elements of which sources follow one another (see
+:mod:`commcc.verify.layout`). One table serves both graphs, so comparing values is comparing numbers.
+
+The result of a node is a :class:`Tensor`, a size (``int`` or ``Poly``), an :class:`Opaque` term, or a tuple of
+these. Arguments are bound by schema name, defaults filled in, so that they come out the same however they are given::
+
+    aten.sum.dim_IntList(x, [0])  ==  aten.sum.dim_IntList(self=x, dim=[0], keepdim=False)
+
+Limits: ops without a schema (higher-order ops, unknown ops) are bound by position and keyword as written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+
+from commcc.graph.ops import OpaqueOp, argument_names, op_name
+from commcc.verify.sizes import Poly, Shape, Size, Undecidable
+
+if TYPE_CHECKING:
+    from torch import fx
+
+LAYOUT = "layout"
+
+
+class Leaf(NamedTuple):
+    """``length`` elements of ``source`` from ``start``; one stride for each loop around it, outermost first."""
+
+    source: int
+    start: Size
+    length: Size
+    strides: tuple[Size, ...]
+
+
+class Loop(NamedTuple):
+    """``times`` repetitions of the body, which is ``row`` elements long."""
+
+    times: Size
+    body: tuple[Leaf | Loop, ...]
+    row: Size
+
+
+Item: TypeAlias = Leaf | Loop
+Items: TypeAlias = "tuple[Item, ...]"
+
+
+class Meta(NamedTuple):
+    """Shape, strides, dtype and device of a tensor as its ``val`` says; parts that are unknown are None."""
+
+    shape: Shape | None
+    strides: Shape | None
+    dtype: torch.dtype | None
+    device: str | None
+
+
+UNKNOWN = Meta(None, None, None, None)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What calling a sub-graph does besides computing its outputs."""
+
+    random: bool
+    effects: bool
+    writes: bool
+
+
+class Terms:
+    """Hash-consed terms, with the number of elements and the dtype of those that are sources.
+
+    undecided: terms made because something could not be decided; a difference that involves one is
+    a gap in the proof, not a difference. metas: shapes, strides and dtypes that nodes with this term had.
+    strides: how the operands of ops were laid out in the first graph, by the op's term.
+    same: contents found to hold the elements of another one, in another normal form.
+    summaries: what sub-graphs do, by term. subgraphs: terms of sub-graphs already traced, by identity.
+    """
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[Any, ...], int] = {}
+        self.keys: list[tuple[Any, ...]] = []
+        self._numel: dict[int, Size] = {}
+        self.dtype: dict[int, torch.dtype] = {}
+        self.undecided: dict[int, str] = {}
+        self.metas: dict[int, list[Meta]] = {}
+        self.strides: dict[int, set[tuple[Shape | None, ...]]] = {}
+        self.summaries: dict[int, Summary] = {}
+        self.same: dict[int, int] = {}
+        self.subgraphs: dict[int, tuple[int, object]] = {}
+        self._sources: dict[int, tuple[int, ...]] = {}
+        self._foreign: dict[int, tuple[int, Any]] = {}
+
+    def intern(self, key: tuple[Any, ...]) -> int:
+        """The number of a term; equal keys give equal numbers. Constants in keys carry their type."""
+        found = self._ids.get(key)
+        if found is None:
+            found = self._ids[key] = len(self.keys)
+            self.keys.append(key)
+        return found
+
+    def source(self, key: tuple[Any, ...], numel: Size | None, dtype: torch.dtype | None) -> int:
+        """A term that is an array; the first caller's number of elements and dtype stand."""
+        term = self.intern(key)
+        if numel is not None:
+            self._numel.setdefault(term, numel)
+        if dtype is not None:
+            self.dtype.setdefault(term, dtype)
+        return term
+
+    def function(self, name: str, operands: tuple[Size, ...]) -> int:
+        """The term of an arithmetic function of sizes that has no simpler form."""
+        return self.intern(("function", name, tuple(("int", o) for o in operands)))
+
+    def foreign(self, value: Any) -> int:
+        """The term of an object that has no key of its own: equal only to itself."""
+        if id(value) not in self._foreign:
+            term = self.intern(("object", type(value).__qualname__, len(self._foreign)))
+            self.undecided[term] = f"an argument of type {type(value).__qualname__}"
+            self._foreign[id(value)] = (term, value)
+        return self._foreign[id(value)][0]
+
+    def numel(self, source: int) -> Size:
+        """Number of elements of a source; :class:`Undecidable` when its shape is not known."""
+        size = self._numel.get(source)
+        if size is None:
+            raise Undecidable("a tensor whose shape is not known")
+        return size
+
+    def layout_of(self, content: int) -> Items | None:
+        """The items of a layout term, None for a source."""
+        key = self.keys[content]
+        return key[1] if key[0] == LAYOUT else None
+
+    def sources_of(self, content: int) -> tuple[int, ...]:
+        """Every source that a content reads, in the order of first use."""
+        found = self._sources.get(content)
+        if found is None:
+            items = self.layout_of(content)
+            found = (content,) if items is None else tuple(dict.fromkeys(leaf.source for leaf in leaves(items)))
+            self._sources[content] = found
+        return found
+
+
+def leaves(items: Items) -> list[Leaf]:
+    """All runs, those inside loops once."""
+    found: list[Leaf] = []
+    for item in items:
+        if isinstance(item, Leaf):
+            found.append(item)
+        else:
+            found.extend(leaves(item.body))
+    return found
+
+
+# Values
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """A value that is not a tensor and not a size, by term; ``base`` is what tensors in it are views of."""
+
+    term: int
+    base: Tensor | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Tensor:
+    """A tensor: which elements it holds, and which memory they are in.
+
+    content: term of its elements, as they were when ``stamp`` writes had been made to its storage.
+    root: number of the storage it lives in. base: the tensor it is a view of, None for one that owns its
+    storage. via: the node that made the view, the number of the result and the argument that ``base``
+    was given as; None when the tensor is all of ``base``.
+    may_copy: ``base`` is a guess, the op may as well have copied.
+    where: position in the storage, filled in on demand.
+    """
+
+    content: int
+    meta: Meta
+    root: int
+    stamp: int = 0
+    base: Tensor | None = None
+    via: tuple[fx.Node, int, str] | None = None
+    may_copy: bool = False
+    where: Tensor | None = field(default=None, repr=False)
+
+    @property
+    def shape(self) -> Shape | None:
+        return self.meta.shape
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        return self.meta.dtype
+
+
+Value: TypeAlias = Union[Tensor, int, Poly, Opaque, "tuple[Any, ...]"]
+
+
+def is_size(value: object) -> bool:
+    """Whether a value is an integer, symbolic or not."""
+    return isinstance(value, (int, Poly)) and not isinstance(value, bool)
+
+
+def tensors_in(value: object) -> list[Tensor]:
+    """All tensors in a value, in order."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, tuple):
+        return [tensor for part in value for tensor in tensors_in(part)]
+    return []
+
+
+def all_tensors(value: Any) -> list[Tensor]:
+    """All tensors in an argument, in order, those in dicts too."""
+    if isinstance(value, dict):
+        return [tensor for part in value.values() for tensor in all_tensors(part)]
+    return tensors_in(value)
+
+
+# Arguments
+
+_MISSING = object()
+_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+_TARGETS = (OpOverload, OpOverloadPacket, HigherOrderOperator, OpaqueOp)
+
+
+@lru_cache(maxsize=4096)
+def path_of(target: Any) -> str:
+    """The op with its overload: ``aten.mm.default``."""
+    if isinstance(target, OpOverload):
+        return str(target)
+    if isinstance(target, OpaqueOp):
+        return target.qualified_name
+    return op_name(target)
+
+
+@lru_cache(maxsize=4096)
+def _signature(target: Any) -> tuple[tuple[str, Any, bool], ...]:
+    """Name, default and whether it is a float, for each argument."""
+    schema = getattr(target, "_schema", None)
+    if schema is None:
+        return tuple((name, _MISSING, False) for name in argument_names(target))
+    return tuple(
+        (a.name, a.default_value if a.has_default_value() else _MISSING, str(a.type) in ("float", "Optional[float]"))
+        for a in schema.arguments
+    )
+
+
+def bind(node: fx.Node) -> dict[str, Any]:
+    """Arguments by name, in schema order; by position where there is no schema, or it does not fit."""
+    signature = _signature(node.target)
+    args, kwargs = node.args, node.kwargs
+    if len(args) > len(signature) or (kwargs and not {name for name, _, _ in signature}.issuperset(kwargs)):
+        return {**{str(i): a for i, a in enumerate(args)}, **{name: kwargs[name] for name in sorted(kwargs)}}
+    bound: dict[str, Any] = {}
+    for position, (name, default, is_float) in enumerate(signature):
+        value = args[position] if position < len(args) else kwargs.get(name, default)
+        if value is _MISSING:
+            continue
+        if is_float and type(value) is int:
+            value = float(value)
+        bound[name] = value
+    return bound
+
+
+def key_of(table: Terms, value: Any) -> tuple[Any, ...]:
+    """A resolved argument as a key; constants carry their type, so that ``1``, ``1.0`` and ``True`` differ."""
+    if isinstance(value, Tensor):
+        return ("tensor", value.content, value.shape, value.dtype)
+    if value is None:
+        return ("none",)
+    if isinstance(value, (bool, float, complex)):
+        return (type(value).__name__, repr(value))
+    if isinstance(value, (int, Poly)):
+        return ("int", value)
+    if isinstance(value, str):
+        return ("str", value)
+    if isinstance(value, (tuple, list)):
+        return ("list", tuple(key_of(table, part) for part in value))
+    if isinstance(value, Opaque):
+        return ("value", value.term)
+    return _rare_key(table, value)
+
+
+def _rare_key(table: Terms, value: Any) -> tuple[Any, ...]:
+    if isinstance(value, _CONSTANTS):
+        return (type(value).__name__, str(value))
+    if isinstance(value, dict):
+        parts = sorted(value.items(), key=lambda entry: str(entry[0]))
+        return ("dict", tuple((str(name), key_of(table, part)) for name, part in parts))
+    if isinstance(value, slice):
+        return ("slice", tuple(key_of(table, part) for part in (value.start, value.stop, value.step)))
+    if isinstance(value, _TARGETS):
+        return ("op", path_of(value))
+    if value is Ellipsis:
+        return ("ellipsis",)
+    return ("value", table.foreign(value))
