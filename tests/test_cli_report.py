@@ -6,7 +6,8 @@ import io
 
 import pytest
 
-from commcc.report import converting, differing, inspecting, passes, rewriting, units, verifying
+from commcc.base.text import escaped
+from commcc.report import converting, differing, inspecting, passes, rewriting, verifying
 from commcc.report.console import make_console, make_table
 from commcc.report.metrics import compare, costed_by, figures, rows, single
 
@@ -19,36 +20,6 @@ def drawn(*renderables, columns: int | None = None, monkeypatch=None) -> str:
     for renderable in renderables:
         console.print(renderable)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
-
-
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1,023 B"),
-        (1024, "1.0 KiB"),
-        (26214400, "25.0 MiB"),
-        (1536 * 2**20, "1.5 GiB"),
-        (2**60, "1,024.0 PiB"),
-        (None, "?"),
-    ],
-)
-def test_size(number, text):
-    assert units.size(number) == text
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "text"),
-    [(4, 4, "="), (0, 3, "new"), (290, 98, "-66.2 %"), (4, 12, "+200.0 %"), (3, 0, "-100.0 %"), (None, 1, "")],
-)
-def test_change(before, after, text):
-    assert units.change(before, after) == text
-
-
-def test_count_plural_sentence():
-    assert (units.count(12345), units.count(0.25), units.count(None)) == ("12,345", "0.250", "?")
-    assert (units.plural(1, "bucket"), units.plural(1200, "bucket")) == ("1 bucket", "1,200 buckets")
-    assert units.sentence("no limit") == units.sentence("No limit.") == "No limit."
 
 
 METRICS = {
@@ -89,7 +60,7 @@ def test_a_share_of_nothing_is_a_dash_beside_one_of_something():
 
 
 def test_the_model_is_named_under_simulated_times():
-    (line,) = costed_by({"cost_model": {"name": "h100\x1b[2J", "hash": "abc"}})
+    (line,) = costed_by(escaped({"cost_model": {"name": "h100\x1b[2J", "hash": "abc"}}))
     assert line.plain == "times simulated with h100\\x1b[2J, hash abc"
     assert costed_by({"cost_model": None}) == costed_by({}) == []
     made = {**RESULT, "cost_model": {"name": "h100", "hash": "abc", "sources": []}}
@@ -302,12 +273,9 @@ def test_names_in_a_file_cannot_drive_the_terminal():
         "collectives": [{**COLLECTIVE, "group": evil, "module": evil, "evidence": evil}],
     }
     for top in (5, None):
-        text = drawn(*inspecting.view(document, top))
+        text = drawn(*inspecting.view(escaped(document), top))
         assert "dp\\x1b[2J\\x07\\u202e" in text
         assert all(line.isprintable() for line in text.splitlines())
-    text = drawn(
-        *inspecting.listing(
-            {"input": "g", "graphs": [{"name": evil, "kind": "joint", "nodes": 1, "loadable": True}] * 2}
-        )
-    )
+    listed = {"input": "g", "graphs": [{"name": evil, "kind": "joint", "nodes": 1, "loadable": True}] * 2}
+    text = drawn(*inspecting.listing(escaped(listed)))
     assert all(line.isprintable() for line in text.splitlines())

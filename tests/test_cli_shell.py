@@ -251,18 +251,18 @@ def test_streams(capsys):
     session = Session()
     session.note("a note\non two lines\x1b[0m")
     session.warn("a warning")
-    session.emit({"a": 1}, brief="brief", view=lambda: ["a table"])
+    session.emit({"a": 1}, brief="brief", view=lambda _: ["a table"])
     out, err = capsys.readouterr()
     assert out == "a table\n"
     assert err == "note: a note on two lines\\x1b[0m\nwarning: a warning\n"
     session.quiet = True
     session.note("not said")
     session.warn("said")
-    session.emit({"a": 1}, brief="brief", view=lambda: ["a table"])
+    session.emit({"a": 1}, brief="brief", view=lambda _: ["a table"])
     out, err = capsys.readouterr()
     assert (out, err) == ("brief\n", "warning: said\n")
     session.json = True
-    session.emit({"a": [1.5, None]}, brief="brief", view=lambda: ["a table"])
+    session.emit({"a": [1.5, None]}, brief="brief", view=lambda _: ["a table"])
     assert json.loads(capsys.readouterr().out) == {"a": [1.5, None]}
 
 

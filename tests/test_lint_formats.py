@@ -8,12 +8,12 @@ from xml.etree import ElementTree
 
 import pytest
 
+from commcc.base.text import one_line
 from commcc.lint.types import Finding, Outcome, Report, Result, Severity, Spot
 from commcc.report import linting
 from commcc.report.linting_github import github
 from commcc.report.linting_junit import junit
 from commcc.report.linting_sarif import sarif
-from commcc.report.units import printable
 from tests.sarif_checker import problems
 
 NASTY = "100 % of\n50%0A %3A a::b, c\r\x1b[31m<&\"'>\u202e\ud800\u0000"
@@ -136,10 +136,10 @@ def test_github_annotations(document):
     text = github(document, 3)
     commands = parsed_commands(text)
     assert [level for level, _, _ in commands] == ["error"] * 4 + ["warning"] * 4 + ["notice"]
-    assert commands[0] == ("error", {"file": "broken, 5%.pt2", "title": "cannot be read"}, printable(NASTY))
+    assert commands[0] == ("error", {"file": "broken, 5%.pt2", "title": "cannot be read"}, one_line(NASTY))
     _, properties, message = commands[1]
     assert properties == {"file": "dumps/a b.fx.txt", "line": "7", "title": "use-before-wait"}
-    assert message.startswith("100 % of\n50%0A %3A a::b, c") and message.endswith("; wait % first")
+    assert message.startswith("100 % of\\n50%0A %3A a::b, c") and message.endswith("; wait % first")
     packed = next(p for _, p, _ in commands if p["title"] == "never-waited")
     assert packed == {"file": "b.fx.txt.gz", "title": "never-waited"}
     assert "wait-after-launch: and 5 more in dumps/a b.fx.txt" in text.splitlines()

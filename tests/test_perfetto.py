@@ -228,7 +228,7 @@ def test_names_of_a_file_stay_data():
     evil = 'x"}]}\u2028\x00<script>'
     index = replace(seen.index, names=("n0", evil), modules=(None, evil))
     (found,) = checked(replace(seen, index=index)).thread(1, "compute")
-    assert found.name == evil and found.args["module"] == evil
+    assert found.name == found.args["module"] == 'x"}]}\\u2028\\x00<script>'
 
 
 def test_microseconds_are_exact():

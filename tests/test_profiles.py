@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from commcc.base.errors import InputError
 from commcc.base.terms import Kind
+from commcc.base.text import short_size
 from commcc.graph.index import Tensor, build_index
 from commcc.serialization import load
 from commcc.timing.cost import load_model
-from commcc.timing.cost.interpolate import Curve, size_text
+from commcc.timing.cost.interpolate import Curve
 from commcc.timing.cost.profiles import ProfileSource, load_profile
 from commcc.timing.cost.profiles.measured import CollectiveKey, Occurrence, OpKey, Pool, median
 from commcc.timing.cost.profiles.profile_yaml import profile_text
@@ -283,7 +284,7 @@ def test_a_curve_does_not_turn_noise_into_slope():
     assert Curve.of([(1000, 100)]).read(3000).ns == 300
     with pytest.raises(ValueError, match="one for each size"):
         Curve.of([(1, 2), (1, 3)])
-    assert [size_text(size) for size in (0, 1023, 1536, 1 << 20, 3 << 40)] == [
+    assert [short_size(size) for size in (0, 1023, 1536, 1 << 20, 3 << 40)] == [
         "0 B",
         "1023 B",
         "1.5 KiB",

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from commcc.base.text import escaped, one_line
 from commcc.graph.memory import live_bytes
 from commcc.report import simulation_html
 from commcc.report.simulation_data import FAMILIES, side
@@ -186,9 +187,9 @@ def test_harmful_names_stay_data():
     assert text.count("<script") == text.count("</script>") == 2
     assert "<img" not in text
     back = data_of(text)
-    assert back["title"] == HARMFUL[0]
-    assert back["options"] == {HARMFUL[0]: HARMFUL[1]}
-    assert back["sides"][0] == made.to_json()
+    assert back["title"] == one_line(HARMFUL[0])
+    assert back["options"] == {one_line(HARMFUL[0]): one_line(HARMFUL[1])}
+    assert back["sides"][0] == escaped(made.to_json())
     assert "<title>&lt;/script&gt;&lt;img src=x" in text
 
 

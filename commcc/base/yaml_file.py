@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.errors import InputError
-from commcc.base.yaml_node import Node, YamlFile, shown
+from commcc.base.text import shown
+from commcc.base.yaml_node import Node, YamlFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import InputError, closest
+from commcc.base.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -167,12 +168,6 @@ class Node:
         if self.is_null:
             return "empty"
         return f"'{shown(str(self.value))}'" if self.plain else f"the text '{shown(str(self.value))}'"
-
-
-def shown(text: str) -> str:
-    """Text of the file for a message: short, and without control characters."""
-    clean = "".join(c if c.isprintable() else "?" for c in text[:60])
-    return clean if len(text) <= 60 else f"{clean}..."
 
 
 def to_number(text: str) -> float | None:

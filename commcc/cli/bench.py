@@ -57,7 +57,7 @@ def _bench(session: Session, /, graphs: tuple[str, ...], per_rank: bool, collect
     session.emit(
         document,
         brief=benching.brief(document),
-        view=lambda: benching.view(document, ranks=per_rank, collectives=collectives),
+        view=lambda shown: benching.view(shown, ranks=per_rank, collectives=collectives),
     )
     return EXIT_OK if found.fine else EXIT_FINDINGS
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,7 +23,7 @@ HELP = f"""Write a graph in another format, and say what that format could not h
 def _convert(session: Session, graph: str, output: str) -> int:
     with session.working("loading PyTorch") as say:
         from commcc import serialization
-        from commcc.report import documents
+        from commcc.report import converting, documents
 
         target = check_output(session, output, serialization.EXTENSIONS)
         say(f"reading {graph}")
@@ -31,14 +31,8 @@ def _convert(session: Session, graph: str, output: str) -> int:
         say(f"writing {target}")
         lost = serialization.save(program, target)
     document = documents.conversion(graph, str(target), program, lost)
-    session.emit(document, brief=str(target), view=lambda: _view(document))
+    session.emit(document, brief=str(target), view=converting.view)
     return EXIT_OK
-
-
-def _view(document: dict[str, Any]) -> list[Any]:
-    from commcc.report import converting
-
-    return converting.view(document)
 
 
 command = click.Command(

@@ -26,11 +26,11 @@ the change is right: that is 'commcc verify'.
 
 @click.pass_obj
 def _diff(
-    session: Session, /, before: str, after: str, cost: CostModel | None, hints: Mapping[str, int], **shown: Any
+    session: Session, /, before: str, after: str, cost: CostModel | None, hints: Mapping[str, int], **given: Any
 ) -> int:
     with session.working("loading PyTorch") as say:
         from commcc.diff import diff
-        from commcc.report import documents
+        from commcc.report import differing, documents
 
         say(f"reading {before}")
         old = session.load(before)
@@ -40,16 +40,10 @@ def _diff(
         found = diff(old, new, model=cost, hints=hints)
         document = documents.difference(before, after, found)
     report_costs(session, hints, found.first, found.last)
-    top = None if shown["everything"] else shown["top"]
+    top = None if given["everything"] else given["top"]
     brief = documents.difference_brief(document)
-    session.emit(document, brief=brief, view=lambda: _view(document, top))
+    session.emit(document, brief=brief, view=lambda shown: differing.view(shown, top))
     return EXIT_OK
-
-
-def _view(document: dict[str, Any], top: int | None) -> list[Any]:
-    from commcc.report import differing
-
-    return differing.view(document, top)
 
 
 command = click.Command(

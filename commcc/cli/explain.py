@@ -34,7 +34,7 @@ def _explain(session: Session, /, graph: str, cost: CostModel, hints: dict[str, 
         raise OptionError("COLLECTIVE and --worst exclude each other", hint="leave one of them out")
     with session.working("loading PyTorch") as say:
         from commcc.explain import Limits
-        from commcc.report import explaining_data
+        from commcc.report import explaining, explaining_data
         from commcc.timing import snapshot
 
         say(f"reading {graph}")
@@ -51,7 +51,7 @@ def _explain(session: Session, /, graph: str, cost: CostModel, hints: dict[str, 
         document = explaining_data.explanations(graph, seen, found, limits)
     session.report_notes(program.notes)
     report_costs(session, hints, seen, brief_has_times=True)
-    session.emit(document, brief=explaining_data.brief(found), view=lambda: _view(document))
+    session.emit(document, brief=explaining_data.brief(found), view=explaining.view)
     return EXIT_OK
 
 
@@ -67,12 +67,6 @@ def _found(seen: Snapshot, cost: CostModel, limits: Limits, chosen: dict[str, An
     if chosen["collective"] is not None:
         return [explain(*known, chosen["collective"], limits)]
     return explain_worst(*known, WORST if chosen["worst"] is None else chosen["worst"], limits)
-
-
-def _view(document: dict[str, Any]) -> list[Any]:
-    from commcc.report import explaining
-
-    return explaining.view(document)
 
 
 def _limit(ctx: click.Context, parameter: click.Parameter, value: str) -> float | None:

@@ -21,10 +21,10 @@ HELP = f"""What is in a graph: process groups and their roles, collectives and b
 
 
 @click.pass_obj
-def _inspect(session: Session, /, graph: str, cost: CostModel | None, hints: dict[str, int], **shown: Any) -> int:
+def _inspect(session: Session, /, graph: str, cost: CostModel | None, hints: dict[str, int], **given: Any) -> int:
     with session.working("loading PyTorch") as say:
         from commcc import serialization
-        from commcc.report import documents
+        from commcc.report import documents, inspecting
         from commcc.timing import snapshot
 
         say(f"reading {graph}")
@@ -39,8 +39,8 @@ def _inspect(session: Session, /, graph: str, cost: CostModel | None, hints: dic
     for warning in seen.ident.warnings:
         session.warn(warning)
     report_costs(session, hints, seen)
-    top = None if shown["everything"] else shown["top"]
-    session.emit(document, brief=documents.brief(seen.to_json()), view=lambda: _view(document, top))
+    top = None if given["everything"] else given["top"]
+    session.emit(document, brief=documents.brief(seen.to_json()), view=lambda shown: inspecting.view(shown, top))
     return EXIT_OK
 
 
@@ -48,15 +48,9 @@ def _list(session: Session, graph: str, entries: Any) -> int:
     from commcc.report import documents, inspecting
 
     document = documents.listing(graph, entries)
-    brief = "\n".join(f"{graph}::{entry.name}" for entry in entries)
-    session.emit(document, brief=brief, view=lambda: inspecting.listing(document))
+    brief = [f"{graph}::{entry.name}" for entry in entries]
+    session.emit(document, brief=brief, view=inspecting.listing)
     return EXIT_OK
-
-
-def _view(document: dict[str, Any], top: int | None) -> list[Any]:
-    from commcc.report import inspecting
-
-    return inspecting.view(document, top)
 
 
 command = click.Command(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commcc.base.errors import EXIT_FINDINGS, EXIT_OK, EXIT_USAGE, OptionError, closest
+from commcc.base.text import json_text
 from commcc.cli.outputs import check_output
 from commcc.cli.parameters import common_options, cost_option, hint_option, trust_option
 
@@ -62,7 +63,7 @@ def _rules(session: Session) -> int:
     from commcc.report import linting_rules
 
     document = linting_rules.rules_document()
-    session.emit(document, brief=linting_rules.rules_brief(), view=lambda: linting_rules.rules_view(document))
+    session.emit(document, brief=linting_rules.rules_brief(), view=linting_rules.rules_view)
     return EXIT_OK
 
 
@@ -175,12 +176,10 @@ def _emit(session: Session, report: Report, task: Task, form: str, code: int, gi
 
         replace_file(Path(output), lambda stream: stream.write(text.encode(errors="backslashreplace")))
         document["output"] = output
-    session.emit(document, brief=linting.summary(document), view=lambda: linting.view(document, top))
+    session.emit(document, brief=linting.summary(document), view=lambda shown: linting.view(shown, top))
 
 
 def _rendered(form: str, document: dict[str, Any], top: int, code: int) -> str:
-    import json
-
     from commcc.report import linting, linting_github, linting_junit, linting_sarif
 
     if form == "sarif":
@@ -189,7 +188,7 @@ def _rendered(form: str, document: dict[str, Any], top: int, code: int) -> str:
         return linting_junit.junit(document, top)
     if form == "github":
         return linting_github.github(document, top)
-    return json.dumps(document, indent=2) + "\n" if form == "json" else linting.plain(document, top)
+    return json_text(document) if form == "json" else linting.plain(document, top)
 
 
 def _ids(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:

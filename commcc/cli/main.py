@@ -27,6 +27,7 @@ import click
 
 from commcc import __version__
 from commcc.base.errors import EXIT_BUG, EXIT_OK, EXIT_USAGE, CommccError
+from commcc.base.text import Lines, escaped, without_commands
 from commcc.cli.lazy import LazyGroup
 from commcc.cli.session import OutputClosedError, Session, abandon_stdout
 
@@ -108,7 +109,8 @@ def _explain(session: Session, error: Exception) -> int:
         abandon_stdout()
         return EXIT_PIPE
     if session.debug:
-        traceback.print_exception(type(error), error, error.__traceback__, file=sys.stderr)
+        trace = Lines("".join(traceback.format_exception(type(error), error, error.__traceback__)))
+        print(without_commands(escaped(trace)), file=sys.stderr, end="")
     if isinstance(error, CommccError):
         session.error(error.render())
         return error.exit_code

@@ -16,11 +16,11 @@ import click
 from click.core import ParameterSource
 
 from commcc.base.errors import InputError, OptionError, closest
+from commcc.base.text import sentence
 from commcc.cli import configured
 from commcc.cli.session import Session
 from commcc.graph.hint_text import read_hints
 from commcc.passes.options import value_text
-from commcc.report.units import sentence
 from commcc.timing.cost import DEFAULT_MODEL
 
 if TYPE_CHECKING:

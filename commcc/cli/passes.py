@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,20 +23,15 @@ command it is --option value.
 @click.pass_obj
 def _passes(session: Session, name: str | None) -> int:
     from commcc.report import documents
+    from commcc.report import passes as report
     from commcc.run.forms import PRESETS
 
     presets = [preset for preset in PRESETS if name in (None, preset.name)]
     chosen = registry.names() if name is None else () if presets else (name,)
     document = documents.passes([registry.get(each) for each in chosen], presets)
-    brief = "\n".join(chosen) if chosen else presets[0].text
-    session.emit(document, brief=brief, view=lambda: _view(document, detailed=name is not None))
+    brief = chosen or presets[0].text
+    session.emit(document, brief=brief, view=report.overview if name is None else report.detail)
     return EXIT_OK
-
-
-def _view(document: dict[str, Any], *, detailed: bool) -> list[Any]:
-    from commcc.report import passes
-
-    return passes.detail(document) if detailed else passes.overview(document)
 
 
 command = click.Command(

@@ -43,7 +43,7 @@ def _profile(session: Session, /, graphs: tuple[str, ...], output: str, recorded
     from commcc.report import profiling
 
     document = profiling.profiled(graphs, str(target), found)
-    session.emit(document, brief=str(target), view=lambda: profiling.view(document))
+    session.emit(document, brief=str(target), view=profiling.view)
     return EXIT_OK
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commcc.base.errors import EXIT_OK, VerifyError
+from commcc.base.text import plural, sentence
 from commcc.cli import configured
 from commcc.cli.costing import report_costs
 from commcc.cli.dumping import Dumps
@@ -28,7 +29,6 @@ from commcc.cli.parameters import (
     trust_option,
 )
 from commcc.passes import registry
-from commcc.report.units import plural, sentence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -111,6 +111,7 @@ def rewrite(session: Session, request: Request) -> int:
     with session.working("loading PyTorch") as say:
         from commcc import serialization
         from commcc.report import documents
+        from commcc.report import rewriting as report
         from commcc.run import pipeline
 
         target, extras = choose_output(session, request), request.extras
@@ -135,7 +136,7 @@ def rewrite(session: Session, request: Request) -> int:
     written = _written(plan_target, dumps) if request.command == "run" else {}
     said = {**extras.said, **written, **more}
     document = documents.rewriting(request.command, (request.graph, str(target)), result, lost, said)
-    session.emit(document, brief=str(target), view=lambda: _view(document))
+    session.emit(document, brief=str(target), view=report.view)
     return EXIT_OK
 
 
@@ -151,12 +152,6 @@ def write_plan(target: Path, result: RunResult) -> None:
 def _written(plan: Path | None, dumps: Dumps | None) -> dict[str, Json]:
     graphs: list[Json] = [] if dumps is None else [str(path) for path in dumps.written]
     return {"plan_out": None if plan is None else str(plan), "dumped": graphs}
-
-
-def _view(document: dict[str, Any]) -> list[Any]:
-    from commcc.report import rewriting
-
-    return rewriting.view(document)
 
 
 def choose_output(session: Session, request: Request) -> Path:

@@ -3,14 +3,13 @@
 Standard output gets the result and nothing else: tables, one line (``--quiet``) or one JSON
 document (``--json``). Standard error gets notes, warnings, errors and progress.
 
-    session.emit(document, brief="out.fx.txt", view=lambda: [table])
+    session.emit(document, brief="out.fx.txt", view=view)       # view(document) is what rich can print
 
 Limits: progress is shown on a terminal only, once work has taken longer than a second.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
@@ -18,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.errors import OutputError
-from commcc.report.units import printable
+from commcc.base.text import escaped, json_text, one_line, without_commands
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,10 +25,13 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
     from rich.status import Status
+    from rich.text import Text
 
     from commcc.base.terms import Json
     from commcc.cli.config import Config
     from commcc.graph.program import Note, Program
+
+    View = Callable[[Any], Sequence[RenderableType]]
 
 PATIENCE_SECONDS = 1.0
 
@@ -76,30 +78,27 @@ class Session:
             self._config = find(self)
         return self._config
 
-    def emit(self, document: dict[str, Json], *, brief: str, view: Callable[[], Sequence[RenderableType]]) -> None:
-        """Print the result in the form that was asked for; ``view`` is called for people only.
+    def emit(self, document: dict[str, Json], *, brief: str | Sequence[str], view: View) -> None:
+        """Print the result in the form that was asked for.
 
-        Defaults that took effect are part of it: ``config`` in JSON, a line below the tables.
+        brief: the one line of ``--quiet``, or several. view: draws the document for people; it gets one in which every
+        text is on one line and without control characters. Defaults of the configuration that took effect are part of
+        the result: ``config`` in JSON, a line below the tables.
         """
-        effect: dict[str, Json] | None = None
         if self.used and self.config is not None:
-            effect = {"file": self.config.path, "used": self.used}
-            document["config"] = effect
+            document["config"] = {"file": self.config.path, "used": self.used}
         if self.json:
-            self._write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+            self._write(json_text(document))
         elif self.quiet:
-            self._write(printable(brief) + "\n")
+            lines = [brief] if isinstance(brief, str) else brief
+            self._write(without_commands("".join(f"{one_line(line)}\n" for line in lines)))
         else:
-            console = _console(sys.stdout)
-            with console.capture() as captured:
-                for renderable in view():
-                    console.print(renderable)
-                if effect is not None:
-                    console.print(_effect_text(effect), style="dim")
-            text = captured.get()
-            if not console.is_terminal:
-                text = "".join(line.rstrip() + "\n" for line in text.splitlines())
-            self._write(text)
+            from commcc.report.configured import line
+            from commcc.report.console import drawn, make_console
+
+            safe = escaped(document)
+            shown = [*view(safe), *([line(safe["config"])] if "config" in safe else [])]
+            self._write(without_commands(drawn(make_console(sys.stdout), shown)))
 
     def write(self, text: str) -> None:
         """Print a result that has a form of its own, which is not that of :meth:`emit`."""
@@ -171,7 +170,7 @@ class Session:
         if self._held is not None:
             self._held.append((label, style, text))
             return
-        line = printable(" ".join(text.split()))
+        line = one_line(" ".join(text.split()))
         with suppress(OSError):  # where nobody can be told, the exit code still says it
             if not sys.stderr.isatty():
                 print(f"{label}: {line}", file=sys.stderr)
@@ -186,12 +185,6 @@ def abandon_stdout() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
-
-
-def _effect_text(effect: Json) -> str:
-    from commcc.report.configured import line
-
-    return line(effect)
 
 
 def _ignore(_text: str) -> None:
@@ -212,14 +205,14 @@ class _Spinner:
     def _appear(self) -> None:
         with self._lock:
             if not self._timer.finished.is_set():
-                self._status = _console(sys.stderr).status(self._text)
+                self._status = _console(sys.stderr).status(_plain(self._text))
                 self._status.start()
 
     def update(self, text: str) -> None:
         with self._lock:
             self._text = text
             if self._status is not None:
-                self._status.update(text)
+                self._status.update(_plain(text))
 
     def stop(self) -> None:
         self._timer.cancel()
@@ -232,3 +225,10 @@ def _console(stream: Any) -> Console:
     from commcc.report.console import make_console
 
     return make_console(stream)
+
+
+def _plain(text: str) -> Text:
+    """Rich takes a bare string for markup, and file names may hold anything."""
+    from rich.text import Text
+
+    return Text(one_line(text))

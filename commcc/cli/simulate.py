@@ -71,7 +71,7 @@ def _simulate(
         _target(session, more["page"], PAGES, "--html"),
     )
     with session.working("loading PyTorch") as say:
-        from commcc.report import simulation
+        from commcc.report import simulating, simulation
 
         program = session.load(graph)
         tracks, verified = _tracks(session, request, program, say)
@@ -87,7 +87,7 @@ def _simulate(
     report_costs(session, hints, *(track.seen for track in tracks), brief_has_times=True)
     written: dict[str, Json] = {"trace": _text(request.trace), "html": _text(request.page)}
     document = simulation.simulation(tracks, **_sources(request), verified=verified, **written)
-    session.emit(document, brief=simulation.brief(document), view=lambda: _view(document, more["top"]))
+    session.emit(document, brief=simulation.brief(document), view=lambda shown: simulating.view(shown, more["top"]))
     return EXIT_OK
 
 
@@ -176,12 +176,6 @@ def write_page(
     title = " and ".join(Path(name).name for name in (str(sources["input"]), sources["after"]) if isinstance(name, str))
     page = write_html(sides, title=title, options=options, explanations=[each.to_json() for each in worst])
     replace_file(target, lambda stream: stream.write(page.encode()))
-
-
-def _view(document: dict[str, Any], top: int) -> list[Any]:
-    from commcc.report import simulating
-
-    return simulating.view(document, top)
 
 
 def _path_option(names: list[str], metavar: str, text: str) -> click.Option:

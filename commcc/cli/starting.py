@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commcc.base.errors import EXIT_OK, CommccError, OptionError
+from commcc.base.text import one_line
 from commcc.cli.numeric import MOST_RANKS
 from commcc.replay.ranks.launcher_env import SLURM, Joined, joined
 
@@ -137,7 +138,7 @@ def _nnodes(given: dict[str, Any]) -> int | None:
 
 def _say(text: str) -> None:
     """An error of a process that ends before its session can speak."""
-    print(f"commcc: error: {text}", file=sys.stderr, flush=True)
+    print(f"commcc: error: {one_line(' '.join(text.split()))}", file=sys.stderr, flush=True)
 
 
 def options() -> list[click.Option]:

@@ -66,7 +66,7 @@ def _sweep(session: Session, /, graph: str, cost: CostModel, hints: dict[str, in
         session.warn(warning)
     report_costs(session, hints, result.first)
     best = result.best
-    session.emit(document, brief="" if best is None else result.point(best).text, view=lambda: report.view(document))
+    session.emit(document, brief="" if best is None else result.point(best).text, view=report.view)
     return EXIT_OK if best is not None else EXIT_FINDINGS
 
 

@@ -35,7 +35,7 @@ def _verify(session: Session, /, before: str, after: str, memory_budget: str | f
     hints = dict(options["size_hints"])
     request = numeric.read(click.get_current_context(), options)
     with session.working("loading PyTorch") as say:
-        from commcc.report import documents
+        from commcc.report import documents, verifying
         from commcc.verify import verify
 
         if request is not None:
@@ -53,7 +53,7 @@ def _verify(session: Session, /, before: str, after: str, memory_budget: str | f
     session.report_notes(old.notes, f"{before}: ")
     session.report_notes(new.notes, f"{after}: ")
     document = documents.verification(before, after, verdict, ran, peak)
-    session.emit(document, brief=verdict.status + _brief(document), view=lambda: _view(document))
+    session.emit(document, brief=verdict.status + _brief(document), view=verifying.view)
     fine = verdict.status == "proved" if ran is None else verdict.status != "different" and ran.fine
     return EXIT_OK if fine and (peak is None or peak.within) else EXIT_FINDINGS
 
@@ -81,12 +81,6 @@ def _brief(document: dict[str, Any]) -> str:
     from commcc.report.numeric import brief
 
     return brief(document["numeric"])
-
-
-def _view(document: dict[str, Any]) -> list[Any]:
-    from commcc.report import verifying
-
-    return verifying.view(document)
 
 
 command = click.Command(

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commcc.base.terms import Kind, Role
+from commcc.base.text import duration, listed, plural, size
 from commcc.explain.merging import merge
 from commcc.explain.reasons import move_words
 from commcc.explain.trials import own_lane, trial
 from commcc.explain.types import Knob
-from commcc.explain.words import bytes_text, duration, listed, nodes
 from commcc.passes.budget import GIB
 
 if TYPE_CHECKING:
@@ -94,9 +94,9 @@ def _limits(case: Case) -> Iterator[Knob]:
         besides = case.findings.best is not None or case.findings.beyond is not None
         more = f": saves {duration(saves)}{' more' if besides else ''} (simulated)"
         if name == "window":
-            text = f"allow {nodes(move.trial.within)} between launch and wait (max_compute_prefetch)"
+            text = f"allow {plural(move.trial.within, 'compute node')} between launch and wait (max_compute_prefetch)"
         elif name == "memory":
-            text = f"allow a peak of {bytes_text(case.search.peak(move))} (memory_budget)"
+            text = f"allow a peak of {size(case.search.peak(move))} (memory_budget)"
         else:
             text = f"allow {move.trial.in_flight / GIB:.1f} GiB in flight (max_in_flight_gb)"
         yield Knob(f"{text}{more}", None, saves, besides)
@@ -154,7 +154,7 @@ def _bucket(case: Case) -> Iterator[Knob]:
     if found is None:
         return
     text = f"merge it with the {found.others} next to it on group {case.scene.collective.group}"
-    text += f" ({bytes_text(found.bytes)} together): {duration(found.merged_ns)} instead of {duration(found.apart_ns)}"
+    text += f" ({size(found.bytes)} together): {duration(found.merged_ns)} instead of {duration(found.apart_ns)}"
     command = existing("bucket") if found.obstacle is None else None
     if command:
         text += f"; 'commcc bucket --bucket-cap-mb {found.cap_mb:g}{found.more_options}' does that"

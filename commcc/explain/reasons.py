@@ -22,12 +22,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from commcc.base.text import duration, listed, plural, size
 from commcc.explain.types import Reason
-from commcc.explain.words import arrows, bytes_text, duration, listed, nodes
 from commcc.passes.budget import GIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from commcc.explain.context import Scene
     from commcc.explain.facts import Possible, Side, Timing
@@ -81,10 +81,10 @@ def move_words(case: Case, move: Move) -> str:
     """What a move does: ``launched 3 compute nodes earlier, above mm_40, and waited for ...``."""
     parts = []
     if move.above is not None:
-        how = f"{nodes(move.earlier)} earlier" if move.earlier else "earlier"
+        how = f"{plural(move.earlier, 'compute node')} earlier" if move.earlier else "earlier"
         parts.append(f"launched {how}, above {case.name(move.above)}")
     if move.below is not None:
-        how = f"{nodes(move.later)} later" if move.later else "later"
+        how = f"{plural(move.later, 'compute node')} later" if move.later else "later"
         parts.append(f"waited for {how}, below {case.name(move.below - 1)}")
     return " and ".join(parts)
 
@@ -106,8 +106,9 @@ def _nothing(case: Case) -> Iterator[Reason]:
     if not case.search.worth(stays) or not case.search.context.index.launches[case.scene.launch].asynchronous:
         return
     if case.possible.ns:
-        have = f"only {duration(case.possible.ns)} of work ({nodes(case.possible.compute_nodes)}) in the whole graph"
-        text = f"It takes {duration(case.total_ns)}, and {have} neither feeds it nor needs it."
+        compute = plural(case.possible.compute_nodes, "compute node")
+        text = f"It takes {duration(case.total_ns)}, and only {duration(case.possible.ns)} of work ({compute}) in the "
+        text += "whole graph neither feeds it nor needs it."
     else:
         text = "No work in the whole graph is independent of it: all of it feeds the launch or needs the wait."
     text += f" In every order the compute stream stands still for at least {duration(stays)} while it runs."
@@ -120,27 +121,32 @@ def _order(case: Case) -> Iterator[Reason]:
     if best is None:
         return
     between = case.search.context.index.compute[case.scene.launch : case.scene.first_wait]
-    now = "no compute node stands" if not any(between) else f"only {nodes(sum(between))} {_stand(sum(between))}"
+    stand = "stands" if sum(between) == 1 else "stand"
+    now = f"only {plural(sum(between), 'compute node')} {stand}" if any(between) else "no compute node stands"
     text = f"In the graph's order {now} between its launch and its wait, though nothing but the order forbids more: "
     text += f"{move_words(case, best)}, it would save {duration(best.saves_ns)} of the step."
     yield Reason("order", text, (), best.saves_ns)
-
-
-def _stand(count: int) -> str:
-    return "stands" if count == 1 else "stand"
 
 
 def _dependence(case: Case) -> Iterator[Reason]:
     above, below = case.above, case.below
     found = case.findings
     if _held(case, found.above):
-        text = f"It can only be launched after {_done(case, case.scene.blocker)}: {arrows(above.path)}."
+        text = f"It can only be launched after {_done(case, case.scene.blocker)}: {_arrows(above.path)}."
         yield Reason("dependence", f"{text} {_without(case, found.above)}", above.path, _gain(case, found.above))
     if _held(case, found.below):
         op = case.search.context.index.ops[case.scene.need or 0]
         text = f"It has to be waited for before {below.limit}{'' if op == below.limit else f' ({op})'}: "
-        text += f"{arrows(below.path)}."
+        text += f"{_arrows(below.path)}."
         yield Reason("dependence", f"{text} {_without(case, found.below)}", below.path, _gain(case, found.below))
+
+
+def _arrows(path: Sequence[str], most: int = 6) -> str:
+    """A path on one line, its middle left out where it is long."""
+    if len(path) <= most:
+        return " -> ".join(path)
+    head, tail = most // 2, most - most // 2
+    return " -> ".join([*path[:head], f"({len(path) - most} more)", *path[-tail:]])
 
 
 def _held(case: Case, untied: Untied) -> bool:
@@ -221,7 +227,7 @@ def _limit_words(case: Case, name: str, move: Move) -> str:
     what = move_words(case, move)
     if name == "window":
         return (
-            f"At most {nodes(limits.max_compute_prefetch or 0)} may stand between launch and wait; "
+            f"At most {plural(limits.max_compute_prefetch or 0, 'compute node')} may stand between launch and wait; "
             f"{what}, it would have {move.trial.within:,} of them there."
         )
     if name == "in_flight":
@@ -230,10 +236,9 @@ def _limit_words(case: Case, name: str, move: Move) -> str:
             f"{move.trial.in_flight / GIB:.1f} GiB would be."
         )
     context = search.context
-    now = bytes_text(context.prediction.memory.peak_bytes)
+    now = size(context.prediction.memory.peak_bytes)
     return (
-        f"Peak memory may be at most {bytes_text(context.budget)} (now {now}); {what}, "
-        f"it would be {bytes_text(search.peak(move))}."
+        f"Peak memory may be at most {size(context.budget)} (now {now}); {what}, it would be {size(search.peak(move))}."
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from commcc.explain.words import duration
+from commcc.base.text import duration
 from commcc.passes.budget import budget_bytes
 from commcc.passes.reorder import Reorder
 from commcc.timing.predict import milliseconds

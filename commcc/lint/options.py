@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from commcc.base.errors import closest
 from commcc.base.terms import Kind, Role
-from commcc.base.yaml_node import shown
+from commcc.base.text import shown
 from commcc.lint.tolerance import TOLERATED, read_tolerance
 
 if TYPE_CHECKING:

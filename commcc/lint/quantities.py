@@ -15,6 +15,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from commcc.base import text
 from commcc.base.yaml_node import to_integer, to_number
 
 if TYPE_CHECKING:
@@ -41,24 +42,24 @@ class Quantity:
     units: Mapping[str, float]
     whole: bool = True
 
-    def parse(self, text: str) -> float:
+    def parse(self, written: str) -> float:
         """The figure in this quantity's own unit; ``ValueError`` says what was expected."""
-        found = _FIGURE.fullmatch(text)
+        found = _FIGURE.fullmatch(written)
         number = None if found is None else to_number(found[1])
         if found is None or number is None or number < 0:
-            raise ValueError(f"must be {self.meaning}, not '{text}'")
+            raise ValueError(f"must be {self.meaning}, not '{written}'")
         known = {unit.lower(): factor for unit, factor in self.units.items()}
         factor = known.get(found[2].lower())
         if factor is None:
             units = ", ".join(unit for unit in self.units if unit.isascii() and unit)
             said = f"unknown unit '{found[2]}'" if found[2] else "no unit"
-            raise ValueError(f"must be {self.meaning}, not '{text}': {said}" + (f" (use {units})" if units else ""))
+            raise ValueError(f"must be {self.meaning}, not '{written}': {said}" + (f" (use {units})" if units else ""))
         value = number * factor
         if not self.whole:
             return value
         exact = to_integer(found[1]) if factor == 1 else None
         if self.unit == "count" and exact is None:
-            raise ValueError(f"must be {self.meaning}, not '{text}'")
+            raise ValueError(f"must be {self.meaning}, not '{written}'")
         return round(value) if exact is None else exact
 
     def show(self, value: float) -> str:
@@ -75,16 +76,7 @@ SHARE = Quantity("share", "a share such as 20 % or 0.2", {"%": 0.01, "": 1.0}, w
 def show(value: float, unit: str) -> str:
     """A figure in ``count``, ``bytes``, ``ns`` or ``share``, with its unit."""
     if unit == "bytes":
-        return _bytes(value)
+        return text.size(value)
     if unit == "ns":
-        return f"{value / 1e6:,.3f} ms"
-    if unit == "share":
-        return f"{100 * value:.1f} %"
-    return f"{value:,.0f}"
-
-
-def _bytes(value: float) -> str:
-    power = 0
-    while abs(value) >= 1024 and power < len(_BINARY):
-        value, power = value / 1024, power + 1
-    return f"{value:,.1f} {_BINARY[power - 1]}" if power else f"{value:,.0f} B"
+        return text.milliseconds(value / 1e6)
+    return text.share(value) if unit == "share" else f"{value:,.0f}"

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from commcc.base.text import milliseconds, plural, share, size
 from commcc.report import forecasting
 from commcc.report.console import make_table
 from commcc.report.documents import document
-from commcc.report.units import milliseconds, plural, printable, share, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +67,7 @@ def view(data: Mapping[str, Any], *, ranks: bool = False, collectives: int = 5) 
         shown += _comparison(each)
     shown += [Text(line, style="dim") for line in _explanations(data)]
     shown.append(Text(f"{data['seconds']:.1f} s in all", style="dim"))
-    return shown + [Text(f"- {printable(note)}", style="dim") for note in data["notes"]]
+    return shown + [Text(f"- {note}", style="dim") for note in data["notes"]]
 
 
 def place(data: Mapping[str, Any], cost: str = "") -> str:
@@ -112,7 +112,7 @@ def _comparison(each: Mapping[str, Any]) -> list[RenderableType]:
     ]
     if status == "different":
         worst = results["values"][0]["name"] if results["values"] else "everything"
-        lines.append(Text(printable(f"  {worst} is; commcc verify --numeric says where it comes from")))
+        lines.append(Text(f"  {worst} is; commcc verify --numeric says where it comes from"))
     return [*lines]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from commcc.base.text import count, milliseconds, plural, size
 from commcc.report.console import make_table
-from commcc.report.units import count, milliseconds, plural, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -72,7 +72,7 @@ def _closed(report: Document) -> Iterator[tuple[str, str]]:
 def _entries(report: Document) -> Iterator[tuple[str, str]]:
     """What strategy module made of its entries."""
     uncovered = report["uncovered"]
-    yield "entries", plural(report["entries"], "entry", "entries")
+    yield "entries", plural(report["entries"], "entry")
     if uncovered:
         more = "" if len(uncovered) <= _SHOWN else f" and {len(uncovered) - _SHOWN:,} more"
         yield "uncovered", f"{len(uncovered):,}: {', '.join(uncovered[:_SHOWN])}{more}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from commcc.report.units import printable
+from rich.text import Text
 
 
-def line(effect: Any) -> str:
+def line(effect: Any) -> Text:
     """``defaults from commcc.yaml: cost a100, bucket{bucket_cap_mb=25}``, from ``config`` of a document."""
     said = [_said(key, value) for key, value in effect["used"].items()]
-    return printable(f"defaults from {effect['file']}: {', '.join(said)}")
+    return Text(f"defaults from {effect['file']}: {', '.join(said)}", style="dim")
 
 
 def _said(key: str, value: Any) -> str:

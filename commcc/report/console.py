@@ -1,7 +1,8 @@
 """Consoles and tables as all reports use them.
 
 On a terminal, tables fit its width; in a pipe or a file they are as wide as they need to be, without
-colours, so that no cell is wrapped or cut. Names from graphs are never read as markup.
+colours, so that no cell is wrapped or cut. Names from graphs are never read as markup; that they are on one line
+and hold no control characters is seen to before a document is drawn (:func:`commcc.base.text.escaped`).
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from commcc.report.units import printable
-
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import TextIO
 
-    from rich.console import ConsoleOptions, RenderResult
+    from rich.console import ConsoleOptions, RenderableType, RenderResult
 
 UNBOUNDED = 10_000
 
@@ -30,18 +30,27 @@ def make_console(stream: TextIO) -> Console:
     return Console(file=stream, width=UNBOUNDED if free else None, highlight=False, markup=False, emoji=False)
 
 
+def drawn(console: Console, shown: Iterable[RenderableType]) -> str:
+    """What the console would print, as a text; off a terminal without blanks at the ends of its lines."""
+    with console.capture() as captured:
+        for each in shown:
+            console.print(each)
+    text = captured.get()
+    return text if console.is_terminal else "".join(line.rstrip() + "\n" for line in text.splitlines())
+
+
 class Section(Table):
     """A table under a heading, which may be wider than the table."""
 
     heading: str = ""
 
     def add_text(self, *cells: str | Text) -> None:
-        """Add a row; cells may hold anything that a file says."""
-        self.add_row(*(cell if isinstance(cell, Text) else Text(printable(cell)) for cell in cells))
+        """Add a row."""
+        self.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.heading:
-            yield Text(printable(self.heading), style="bold")
+            yield Text(self.heading, style="bold")
         yield from super().__rich_console__(console, options)
 
 
@@ -63,4 +72,4 @@ def make_table(heading: str, *columns: str, numbers: tuple[str, ...] = (), whole
 
 def one_line(text: str) -> Text:
     """A cell that is cut short, not wrapped, where the terminal is too narrow."""
-    return Text(printable(text), no_wrap=True, overflow="ellipsis")
+    return Text(text, no_wrap=True, overflow="ellipsis")

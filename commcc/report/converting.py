@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from commcc.base.text import plural
 from commcc.report.console import make_table
-from commcc.report.units import plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

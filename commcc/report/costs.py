@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from commcc.base.text import plural
 from commcc.timing.predict import milliseconds
 from commcc.timing.snapshot import hints_used
 
@@ -64,5 +65,4 @@ def hints_note(hints: Iterable[Mapping[str, Any]]) -> str | None:
         return None
     total = sum(sources.values())
     counted = ", ".join(f"{source} {number:,}" for source, number in sorted(sources.items()))
-    noun = "size" if total == 1 else "sizes"
-    return f"{total:,} {noun} known only at run time: {counted}; --hint SYMBOL=NUMBER sets them"
+    return f"{plural(total, 'size')} known only at run time: {counted}; --hint SYMBOL=NUMBER sets them"

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from commcc.base.text import count, plural
 from commcc.report.console import make_table, one_line
 from commcc.report.metrics import compare, costed_by
-from commcc.report.units import count, plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from commcc.base.text import Lines
 from commcc.report import costs
 from commcc.run.forms import from_preset, pipeline_yaml
 from commcc.run.pipeline import plain_option
@@ -195,7 +196,7 @@ def passes(classes: Iterable[type[Pass]], presets: Iterable[Preset]) -> dict[str
             "name": each.name,
             "summary": each.summary,
             "pipeline": each.text,
-            "yaml": pipeline_yaml(from_preset(each.name)),
+            "yaml": Lines(pipeline_yaml(from_preset(each.name))),
         }
         for each in presets
     ]

@@ -10,9 +10,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from commcc.base.text import milliseconds, plural, size
 from commcc.report.console import make_table, one_line
 from commcc.report.explaining_picture import Drawing
-from commcc.report.units import milliseconds, plural, printable, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ def view(document: Document) -> list[RenderableType]:
     found = document["collectives"]
     model = document["cost_model"]
     source = f"simulated with {model['name']} ({model['hash']}), step {milliseconds(document['graph']['step_ms'])}"
-    head: list[RenderableType] = [Text.assemble((printable(document["input"]), "bold"), f"  {source}"), ""]
+    head: list[RenderableType] = [Text.assemble((document["input"], "bold"), f"  {source}"), ""]
     if not found:
         return [*head, Text("no collective is exposed", style="bold green")]
     if len(found) == 1:
@@ -63,7 +63,7 @@ def _title(each: Document) -> Text:
         else f"hidden, all of its {milliseconds(total)}"
     )
     style = "bold red" if exposed else "bold green"
-    return Text.assemble((printable(each["name"]), "bold"), "  ", (state, style))
+    return Text.assemble((each["name"], "bold"), "  ", (state, style))
 
 
 def _full(each: Document, graph: Document) -> list[RenderableType]:
@@ -84,7 +84,7 @@ def _grid(rows: Iterable[tuple[str, str | Text]]) -> RenderableType:
     table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")
     for label, text in rows:
-        table.add_row(Text(label), text if isinstance(text, Text) else Text(printable(text)))
+        table.add_row(Text(label), text if isinstance(text, Text) else Text(text))
     return _indented(table)
 
 
@@ -153,8 +153,8 @@ def _reasons(each: Document, *, paths: bool) -> list[RenderableType]:
     table.add_column(overflow="fold")
     shown: set[str] = set()
     for reason in each["reasons"]:
-        text = Text(printable(reason["text"]))
-        path = printable(" -> ".join(reason["path"]))
+        text = Text(reason["text"])
+        path = " -> ".join(reason["path"])
         if paths and path and path not in shown and path not in reason["text"]:
             text.append(f"\npath: {path}", style="dim")
             shown.add(path)
@@ -167,5 +167,5 @@ def _knobs(each: Document) -> list[RenderableType]:
     rows = []
     for knob in each["knobs"]:
         style = "green" if knob["saves_ms"] or knob["pass"] else ""
-        rows.append(("besides" if knob["besides"] else "-", Text(printable(knob["text"]), style=style)))
+        rows.append(("besides" if knob["besides"] else "-", Text(knob["text"], style=style)))
     return [_heading("what would change it"), _grid(rows)]

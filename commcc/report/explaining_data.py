@@ -31,6 +31,6 @@ def explanations(graph: str, seen: Snapshot, found: Sequence[Explanation], limit
     )
 
 
-def brief(found: Sequence[Explanation]) -> str:
+def brief(found: Sequence[Explanation]) -> list[str]:
     """One line for each collective; one that says so when none is exposed."""
-    return "\n".join(each.summary for each in found) or "no collective is exposed"
+    return [each.summary for each in found] or ["no collective is exposed"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rich.measure import Measurement
 from rich.text import Text
 
-from commcc.report.units import milliseconds, printable
+from commcc.base.text import milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,9 +39,8 @@ class Drawing:
         return Measurement(NARROWEST, min(WIDEST, options.max_width))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        label = printable(
-            f"group {self.each['group']}" if self.each["lane"] == self.each["group"] else self.each["lane"]
-        )
+        lane = self.each["lane"]
+        label = f"group {lane}" if lane == self.each["group"] else lane
         label = label if len(label) <= 16 else f"{label[:13]}..."
         indent = 4 + max(len("compute"), len(label))
         cells = max(NARROWEST, min(WIDEST, options.max_width) - indent)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from commcc.base.text import milliseconds, share, size
 from commcc.report.console import make_table
-from commcc.report.units import milliseconds, share, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from commcc.base.text import count, milliseconds, plural, share, size
 from commcc.report.console import make_table, one_line
 from commcc.report.metrics import costed_by, single
-from commcc.report.units import count, milliseconds, plural, printable, share, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,7 +71,7 @@ def listing(document: Document) -> list[RenderableType]:
         kind = graph["kind"] if graph["loadable"] else f"{graph['kind']}, cannot be loaded"
         table.add_text(graph["name"], kind, count(graph["nodes"]))
     first = next(graph["name"] for graph in graphs if graph["loadable"])
-    return [table, "", Text(printable(f"choose one: commcc inspect {document['input']}::{first}"))]
+    return [table, "", Text(f"choose one: commcc inspect {document['input']}::{first}")]
 
 
 def _groups(document: Document) -> Section:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from rich.padding import Padding
 from rich.text import Text
 
+from commcc.base.text import escaped, one_line, plural
 from commcc.lint.quantities import show
 from commcc.lint.types import SEVERITIES
-from commcc.report.console import make_console
-from commcc.report.units import plural, printable
+from commcc.report.console import drawn, make_console
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -135,7 +135,7 @@ def message(finding: Document) -> str:
     place = where(spots[0]) if spots else ""
     if not named:
         place = f"{spots[0]['node']}: {place}" if place else spots[0]["node"]
-    return printable("; ".join(filter(None, (finding["text"], place, finding["remedy"]))))
+    return one_line("; ".join(filter(None, (finding["text"], place, finding["remedy"]))))
 
 
 def view(document: Document, top: int) -> list[RenderableType]:
@@ -146,26 +146,22 @@ def view(document: Document, top: int) -> list[RenderableType]:
     if any(each["findings"] for each in document["across"]):
         shown += [Text("all graphs together", style="bold"), *_outcomes(document["across"], top), ""]
     if (document.get("baseline") or {}).get("written"):
-        shown.append(Text(printable(f"baseline written to {document['baseline']['file']}")))
+        shown.append(Text(f"baseline written to {document['baseline']['file']}"))
     style = "bold red" if not document["passed"] else "bold green" if not document["counts"]["warning"] else "bold"
     model = document["cost_model"]
     made = "without a cost model" if model is None else f"times simulated with {model['name']}, hash {model['hash']}"
-    return [*shown, Text(summary(document), style=style), Text(printable(made), style="dim")]
+    return [*shown, Text(summary(document), style=style), Text(made, style="dim")]
 
 
 def plain(document: Document, top: int) -> str:
     """The same as one text without colours."""
-    stream = io.StringIO()
-    console = make_console(stream)
-    for each in view(document, top):
-        console.print(each)
-    return "".join(line.rstrip() + "\n" for line in stream.getvalue().splitlines())
+    return drawn(make_console(io.StringIO()), view(escaped(document), top))
 
 
 def _graph(graph: Document, top: int) -> list[RenderableType]:
-    head = Text.assemble((printable(graph["graph"]), "bold"), (f"  {_facts(graph['metrics'])}", "dim"))
+    head = Text.assemble((graph["graph"], "bold"), (f"  {_facts(graph['metrics'])}", "dim"))
     if graph["error"] is not None:
-        text = Text.assemble(("cannot be read", "bold red"), f"  {printable(graph['error'])}")
+        text = Text.assemble(("cannot be read", "bold red"), f"  {graph['error']}")
         return [head, Padding(text, (0, 0, 0, 2), expand=False), ""]
     body = _outcomes(graph["rules"], top)
     missed = [each["rule"] for each in graph["rules"] if each["skipped"] and each["skipped"] not in _QUIET]
@@ -203,7 +199,7 @@ def _findings(found: Iterable[Document], remedies: set[str]) -> Iterator[Rendera
     for finding in found:
         yield _line(4, finding["text"])
         yield from _places(finding)
-        yield from (Text(f"      {printable(line)}") for line in finding["details"])
+        yield from (Text(f"      {line}") for line in finding["details"])
         if finding["remedy"] and len(remedies) > 1:
             yield _line(6, f"-> {finding['remedy']}")
 
@@ -221,4 +217,4 @@ def _places(finding: Document) -> Iterator[RenderableType]:
 
 def _line(indent: int, text: str, style: str = "") -> RenderableType:
     """A line that keeps its indent where the terminal wraps it."""
-    return Padding(Text(printable(text), style=style), (0, 0, 0, indent), expand=False)
+    return Padding(Text(text, style=style), (0, 0, 0, indent), expand=False)

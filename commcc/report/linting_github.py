@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from commcc.base.text import one_line
 from commcc.report.linting import by_severity, file_of, message, summary
-from commcc.report.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,14 +29,14 @@ def github(document: Document, top: int) -> str:
     for severity in _LEVELS:
         for graph in (*document["graphs"], {"graph": "", "rules": document["across"]}):
             lines += _graph(graph, severity, top)
-    return "\n".join([*lines, printable(summary(document))]) + "\n"
+    return "\n".join([*lines, one_line(summary(document))]) + "\n"
 
 
 def _unread(document: Document) -> Iterator[str]:
     for graph in document["graphs"]:
         if graph["error"] is not None:
             yield _command(
-                "error", {"file": file_of(graph["graph"]), "title": "cannot be read"}, printable(graph["error"])
+                "error", {"file": file_of(graph["graph"]), "title": "cannot be read"}, one_line(graph["error"])
             )
 
 
@@ -49,7 +49,7 @@ def _graph(graph: Document, severity: str, top: int) -> Iterator[str]:
             yield _command(level, _properties(graph["graph"], outcome["rule"], finding), message(finding))
         left = len(found) + more - min(top, len(found))
         if left:
-            yield f"{outcome['rule']}: and {left:,} more in {printable(graph['graph'] or 'all graphs')}"
+            yield f"{outcome['rule']}: and {left:,} more in {one_line(graph['graph'] or 'all graphs')}"
 
 
 def _properties(graph: str, rule: str, finding: Document) -> dict[str, str]:
@@ -71,7 +71,7 @@ def _data(text: str) -> str:
 
 
 def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+    return _data(one_line(text)).replace(":", "%3A").replace(",", "%2C")
 
 
 def is_packed(file: str) -> bool:

@@ -7,10 +7,10 @@ runs give equal bytes.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as Xml
 
+from commcc.base.text import escaped
 from commcc.report.linting import message
 
 if TYPE_CHECKING:
@@ -18,18 +18,16 @@ if TYPE_CHECKING:
 
     Document = Mapping[str, Any]
 
-#: What XML 1.0 cannot hold, written as character references or not.
-_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-
 
 def junit(document: Document, top: int) -> str:
-    """The whole file."""
+    """The whole file; what XML cannot hold is spelt out in it, as every text is on one line."""
+    document = escaped(document)
     root = Xml.Element("testsuites", {"name": "commcc lint"})
     for graph in document["graphs"]:
-        suite = Xml.SubElement(root, "testsuite", {"name": _text(graph["graph"])})
+        suite = Xml.SubElement(root, "testsuite", {"name": graph["graph"]})
         if graph["error"] is not None:
             case = _case(suite, graph["graph"], "read")
-            Xml.SubElement(case, "error", {"message": _text(graph["error"]), "type": "input"})
+            Xml.SubElement(case, "error", {"message": graph["error"], "type": "input"})
         for outcome in graph["rules"]:
             _rule(_case(suite, graph["graph"], outcome["rule"]), outcome, top)
     if document["across"]:
@@ -46,18 +44,18 @@ def junit(document: Document, top: int) -> str:
 
 
 def _case(suite: Xml.Element, graph: str, name: str) -> Xml.Element:
-    return Xml.SubElement(suite, "testcase", {"classname": _text(graph), "name": name})
+    return Xml.SubElement(suite, "testcase", {"classname": graph, "name": name})
 
 
 def _rule(case: Xml.Element, outcome: Document, top: int) -> None:
     if outcome["skipped"] is not None:
-        Xml.SubElement(case, "skipped", {"message": _text(outcome["skipped"])})
+        Xml.SubElement(case, "skipped", {"message": outcome["skipped"]})
         return
     errors = [each for each in outcome["findings"] if each["severity"] == "error"]
     others = [each for each in outcome["findings"] if each["severity"] != "error"]
     more = outcome["more"]
     if errors:
-        failure = Xml.SubElement(case, "failure", {"message": _text(errors[0]["text"]), "type": outcome["rule"]})
+        failure = Xml.SubElement(case, "failure", {"message": errors[0]["text"], "type": outcome["rule"]})
         failure.text = _listed(errors, more, top)
     if others:
         Xml.SubElement(case, "system-out").text = _listed(others, 0 if errors else more, top)
@@ -66,7 +64,7 @@ def _rule(case: Xml.Element, outcome: Document, top: int) -> None:
 def _listed(found: list[Document], more: int, top: int) -> str:
     lines = [f"{each['severity']}: {message(each)}" for each in found[:top]]
     left = len(found) + more - len(lines)
-    return _text("\n".join([*lines, *([f"and {left:,} more"] if left else [])]))
+    return "\n".join([*lines, *([f"and {left:,} more"] if left else [])])
 
 
 def _count(element: Xml.Element, cases: Iterable[Xml.Element]) -> None:
@@ -74,7 +72,3 @@ def _count(element: Xml.Element, cases: Iterable[Xml.Element]) -> None:
     element.set("tests", str(len(listed)))
     for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         element.set(name, str(sum(case.find(tag) is not None for case in listed)))
-
-
-def _text(text: str) -> str:
-    return _FORBIDDEN.sub("?", text)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from rich.padding import Padding
 from rich.text import Text
 
+from commcc.base.text import sentence
 from commcc.lint.options import options_of
 from commcc.lint.registry import RULES
-from commcc.report.units import sentence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,9 +31,9 @@ def rules_document() -> dict[str, Json]:
     return {"schema": 1, "command": "lint", "rules": [_rule(rule) for rule in RULES]}
 
 
-def rules_brief() -> str:
+def rules_brief() -> list[str]:
     """The ids, one a line."""
-    return "\n".join(rule.id for rule in RULES)
+    return [rule.id for rule in RULES]
 
 
 def _rule(rule: Rule) -> dict[str, Json]:

@@ -9,18 +9,17 @@ folder, under the base ``%SRCROOT%``, which upload tools set to the root of the 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from commcc import __version__
+from commcc.base.text import json_text, one_line
 from commcc.lint.options import options_of
 from commcc.lint.registry import RULES
 from commcc.report.linting import file_of, message
 from commcc.report.linting_github import is_packed
-from commcc.report.units import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -43,7 +42,7 @@ def sarif(document: Document, exit_code: int) -> str:
         "columnKind": "utf16CodeUnits",
         "results": [*_results(document)],
     }
-    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
+    return json_text({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1)
 
 
 def _rule(rule: Rule) -> dict[str, Json]:
@@ -70,7 +69,7 @@ def _invocation(document: Document, exit_code: int) -> dict[str, Json]:
     notes: list[Json] = [
         {
             "level": "error",
-            "message": {"text": printable(graph["error"])},
+            "message": {"text": one_line(graph["error"])},
             "locations": [{"physicalLocation": {"artifactLocation": _artifact(file_of(graph["graph"]))}}],
         }
         for graph in unread
@@ -96,7 +95,8 @@ def _result(graph: str, rule: str, finding: Document) -> dict[str, Json]:
     spots = finding["nodes"]
     first = [_location(spots[0])] if spots else [_whole(graph)] if graph else []
     related: list[Json] = [
-        {"id": number, "message": {"text": spot["node"]}, **_location(spot)} for number, spot in enumerate(spots[1:], 1)
+        {"id": number, "message": {"text": one_line(spot["node"])}, **_location(spot)}
+        for number, spot in enumerate(spots[1:], 1)
     ]
     properties = {key: finding[key] for key in ("measured", "limit", "unit") if finding["measured"] is not None}
     return {
@@ -128,7 +128,7 @@ def _location(spot: Document) -> dict[str, Json]:
     if spot["line"] is not None and not is_packed(file):
         physical["region"] = {"startLine": spot["line"]}
     path = spot["node"] if spot["module"] is None else f"{spot['module']}.{spot['node']}"
-    logical: Json = [{"name": spot["node"], "fullyQualifiedName": path, "kind": "variable"}]
+    logical: Json = [{"name": one_line(spot["node"]), "fullyQualifiedName": one_line(path), "kind": "variable"}]
     return {"physicalLocation": physical, "logicalLocations": logical}
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from commcc.base.text import change, count, milliseconds, share, size
 from commcc.report.console import make_table
-from commcc.report.units import change, count, milliseconds, printable, share, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -119,7 +119,7 @@ def costed_by(document: Mapping[str, Any]) -> list[Text]:
     model = document.get("cost_model")
     if model is None:
         return []
-    return [Text(printable(f"times simulated with {model['name']}, hash {model['hash']}"), style="dim")]
+    return [Text(f"times simulated with {model['name']}, hash {model['hash']}", style="dim")]
 
 
 def _difference(key: str, old: Any, new: Any) -> str:

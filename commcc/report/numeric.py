@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from commcc.base.text import count
 from commcc.report.console import make_table
-from commcc.report.units import count, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,13 +41,13 @@ def view(numeric: Mapping[str, Any], verified: str) -> list[RenderableType]:
         Text(f"{_counts(numeric)}, seed {numeric['seed']}, {numeric['seconds']:.1f} s", style="dim"),
     ]
     if numeric["failure"]:
-        shown.append(Text(printable(numeric["failure"]), style="red"))
+        shown.append(Text(numeric["failure"], style="red"))
     if verified == "unproved" and numeric["status"] in ("equal", "within tolerance"):
         shown.append(Text("what is not decided above was tried: these inputs show no difference"))
     if numeric["first_difference"]:
-        shown.append(Text(printable(numeric["first_difference"])))
+        shown.append(Text(numeric["first_difference"]))
     shown += _values(numeric["values"])
-    shown += [Text(f"- {printable(note)}", style="dim") for note in numeric["notes"]]
+    shown += [Text(f"- {note}", style="dim") for note in numeric["notes"]]
     return shown
 
 
@@ -69,11 +69,11 @@ def _values(values: list[Mapping[str, Any]]) -> list[RenderableType]:
     worst = values[0]
     shown: list[RenderableType] = ["", table]
     if worst["reasons"]:
-        shown.append(Text(printable(f"{worst['name']}: AFTER adds up other parts: {'; '.join(worst['reasons'])}")))
+        shown.append(Text(f"{worst['name']}: AFTER adds up other parts: {'; '.join(worst['reasons'])}"))
     elif worst["difference"] is not None:
-        shown.append(Text(printable(f"{worst['name']}: no sum on the way to it changed, so rounding is no excuse")))
+        shown.append(Text(f"{worst['name']}: no sum on the way to it changed, so rounding is no excuse"))
     if worst["producers"]:
-        shown.append(Text(printable(f"{worst['name']} comes from {' <- '.join(worst['producers'])}"), style="dim"))
+        shown.append(Text(f"{worst['name']} comes from {' <- '.join(worst['producers'])}", style="dim"))
     return shown
 
 

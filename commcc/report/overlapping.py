@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from commcc.base.text import count, milliseconds, plural, share, size
 from commcc.report.console import make_table
 from commcc.report.overlap_data import NOTHING
-from commcc.report.units import count, milliseconds, plural, printable, share, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ def view(document: Document) -> list[RenderableType]:
         shown += ["", Lanes(_heading(group), group[0]["lanes"])]
     if document["fixed"]:
         sizes = ", ".join(f"{name} = {number}" for name, number in document["fixed"].items())
-        shown += ["", Text(printable(f"for inputs with {sizes} only: other sizes need a graph of their own"), "yellow")]
+        shown += ["", Text(f"for inputs with {sizes} only: other sizes need a graph of their own", "yellow")]
     if not document["regions"]:
         shown += ["", Text("no module is cut: the simulated step is shortest without chunks", "yellow")]
     if document["regions"]:
@@ -113,7 +113,7 @@ class Lanes:
     lanes: Sequence[Sequence[str]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text(printable(self.heading), style="bold")
+        yield Text(self.heading, style="bold")
         label = max(len(f"  chunk {len(self.lanes) - 1}  "), 10)
         widths = [max(map(len, column)) for column in zip(*self.lanes, strict=True)]
         start = 0

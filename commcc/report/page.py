@@ -5,7 +5,8 @@
 
 The page loads nothing; its content security policy lets exactly this style and this script run, by their
 hashes, so that a name from a graph could not run anything even if it got into the markup. Names get there
-as text only: in the data they stand as JSON in which ``<``, ``>`` and ``&`` are escaped.
+as text only, on one line and with control characters spelt out: in the data they stand as JSON in which
+``<``, ``>`` and ``&`` are escaped.
 
 The shell, ``html/shell.html``, is the same for all pages, and has places such as ``{{title}}``. Equal documents
 give equal pages to the byte. Limits: files are those of this package, in ``commcc/report``.
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from commcc.report.units import printable
+from commcc.base.text import escaped, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,7 +57,7 @@ def assemble(page: Page, *, title: str, document: Mapping[str, Json]) -> str:
     style = "\n".join(map(_source, page.styles))
     script = _function("\n".join(map(_source, page.scripts)))
     parts = {
-        "title": html.escape(printable(title)),
+        "title": html.escape(one_line(title)),
         "policy": f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; img-src data:",
         "style": style,
         "script": script,
@@ -77,7 +78,7 @@ def _function(body: str) -> str:
 
 
 def _data(document: Mapping[str, Json]) -> str:
-    text = json.dumps(document, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    text = json.dumps(escaped(document), separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return text.translate(_ESCAPES)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from commcc.report.units import count, milliseconds, plural, share
+from commcc.base.text import count, milliseconds, plural, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from commcc.base.text import sentence
 from commcc.passes.options import value_text
 from commcc.report.console import make_table
-from commcc.report.units import sentence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from commcc import __version__
+from commcc.base.text import escaped
 from commcc.report.perfetto_slices import Slice, compute_slices, flow_ends, lane_slices
 from commcc.timing.predict import milliseconds
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 #: Threads of one process have numbers from pid * STRIDE on: unique in the trace, as some viewers want.
 STRIDE = 100
+_DUMP = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
 
 
 @dataclass(frozen=True)
@@ -183,4 +185,6 @@ def _steps(times: Sequence[int], values: Sequence[int]) -> Iterator[tuple[int, i
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    text = _DUMP(value)
+    # What is not printable is spelt out in JSON, with a backslash: most texts need no second look.
+    return _DUMP(escaped(value)) if "\\" in text else text

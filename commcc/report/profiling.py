@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from commcc.base.text import plural, share, size
 from commcc.report.benching import place
 from commcc.report.console import make_table
 from commcc.report.documents import document
 from commcc.report.forecasting import error, times
-from commcc.report.units import plural, printable, share, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,9 +39,9 @@ def view(data: Mapping[str, Any]) -> list[RenderableType]:
     shown += [_ops(data["ops"]), ""] if data["ops"] else []
     shown += [_collectives(data["collectives"]), ""] if data["collectives"] else []
     shown += [_graphs(data["graphs"]), ""]
-    shown.append(Text(printable(f"written to {data['output']}; use it with")))
-    shown.append(Text(printable(f"  --cost {data['cost']}"), style="bold"))
-    return shown + [Text(f"- {printable(note)}", style="dim") for note in data["notes"]]
+    shown.append(Text(f"written to {data['output']}; use it with"))
+    shown.append(Text(f"  --cost {data['cost']}", style="bold"))
+    return shown + [Text(f"- {note}", style="dim") for note in data["notes"]]
 
 
 def _ops(ops: Sequence[Mapping[str, Any]]) -> Section:

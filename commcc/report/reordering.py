@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from commcc.report.units import count, milliseconds, plural, share, size
+from commcc.base.text import count, milliseconds, plural, share, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

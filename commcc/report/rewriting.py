@@ -8,9 +8,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from commcc.base.text import count, plural
 from commcc.report import bucketing, overlapping, parallel, reordering, stepping
 from commcc.report.metrics import compare, costed_by
-from commcc.report.units import count, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -41,7 +41,7 @@ def view(document: Document) -> list[RenderableType]:
 def _files(document: Document) -> Iterator[tuple[str, str]]:
     dumped = document.get("dumped", ())
     if dumped:
-        yield "graph after each pass in", printable(dumped[0].rpartition("/")[0] or ".")
+        yield "graph after each pass in", dumped[0].rpartition("/")[0] or "."
     for key, label in (("plan_out", "plan"), ("trace", "trace"), ("html", "page")):
         if document.get(key):
             yield f"{label} written to", document[key]
@@ -56,7 +56,7 @@ def verdict(status: str) -> Text:
 
 def _step(step: Document) -> list[RenderableType]:
     dropped = step["dropped"]
-    unchanged = "" if step["changed"] else f"  dropped: {printable(dropped)}" if dropped else "  changed nothing"
+    unchanged = "" if step["changed"] else f"  dropped: {dropped}" if dropped else "  changed nothing"
     head = Text.assemble((step["options"], "bold"), (unchanged, "yellow"), (f"  {step['seconds']:.2f} s", "dim"))
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
@@ -69,7 +69,7 @@ def _step(step: Document) -> list[RenderableType]:
         # The report of a stored plan is what its file says, and may be anything.
         lines, tables = list(_anything(report)), []
     for label, text in lines:
-        grid.add_row(Text(label, style="cyan"), Text(printable(text)))
+        grid.add_row(Text(label, style="cyan"), Text(text))
     return [head, *(Padding(each, (0, 0, 0, 2), expand=False) for each in (grid, *tables))]
 
 
@@ -84,7 +84,7 @@ def _lines(report: Document) -> Iterator[tuple[str, str]]:
 def _regrouping(report: Document) -> Iterator[tuple[str, str]]:
     """Lines about the report of the groups pass."""
     for group in report["groups"]:
-        launches = f"{count(group['launches'])} launch{'es' if group['launches'] != 1 else ''}"
+        launches = plural(group["launches"], "launch")
         yield group["name"], f"a copy of {group['copy_of']} for {launches}: {group['reason']}"
     if not report["groups"]:
         yield "new groups", "none"

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from commcc.base.text import change, count, milliseconds, plural, share, size
 from commcc.report.console import make_table, one_line
 from commcc.report.metrics import compare, costed_by, single
 from commcc.report.rewriting import verdict
-from commcc.report.units import change, count, milliseconds, plural, share, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from commcc.base.text import milliseconds as written
+from commcc.base.text import share
 from commcc.report import costs, documents
-from commcc.report.units import milliseconds as written
-from commcc.report.units import share
 from commcc.timing.predict import milliseconds
 from commcc.timing.simulate.breakdown import families, streams
 from commcc.timing.snapshot import cost_warnings

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from commcc.base.text import count, milliseconds, share, size
 from commcc.report.console import make_table
-from commcc.report.units import count, milliseconds, share, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from commcc.base.text import Lines
 from commcc.report.page import Page, assemble
 
 if TYPE_CHECKING:
@@ -37,5 +38,5 @@ def write_html(document: Mapping[str, Any]) -> str:
         {key: value for key, value in setting.items() if key != "seconds"} for setting in document["settings"]
     ]
     data: dict[str, Json] = {**{key: document[key] for key in _SHOWN}, "settings": settings}
-    title = str(document["input"])
-    return assemble(PAGE, title=title, document=data)
+    data["best_yaml"] = None if document["best_yaml"] is None else Lines(document["best_yaml"])
+    return assemble(PAGE, title=str(document["input"]), document=data)

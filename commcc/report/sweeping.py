@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from commcc.base.text import Lines, change, count, one_line, plural
 from commcc.report import costs
 from commcc.report.console import make_table
 from commcc.report.documents import document
 from commcc.report.metrics import costed_by
 from commcc.report.stepping import COLUMNS
-from commcc.report.units import change, count, plural, printable
 from commcc.run.forms import pipeline_yaml
 from commcc.timing.snapshot import cost_warnings
 
@@ -61,7 +61,7 @@ def sweeping(graph: str, said: Mapping[str, Json], result: SweepResult, **writte
     )
 
 
-def best_yaml(result: SweepResult, number: int) -> str:
+def best_yaml(result: SweepResult, number: int) -> Lines:
     """A setting as a pipeline file, with a comment on what it gives."""
     metrics = result.outcomes[number].metrics
     prediction = result.first.prediction
@@ -69,19 +69,19 @@ def best_yaml(result: SweepResult, number: int) -> str:
     head = (
         f"# Best of {plural(len(result.outcomes), 'setting')}: step {metrics['step_ms']:.3f} ms, "
         f"before {result.before['step_ms']:.3f} ms.\n"
-        f"# Simulated with {printable(prediction.costs.model)}, hash {prediction.costs.hash}.\n"
+        f"# Simulated with {one_line(prediction.costs.model)}, hash {prediction.costs.hash}.\n"
     )
-    return head + pipeline_yaml(result.point(number).passes)
+    return Lines(head + pipeline_yaml(result.point(number).passes))
 
 
 def view(document: Document) -> list[RenderableType]:
     """A row for each setting, then the best as YAML."""
     shown: list[RenderableType] = [_table(document), *costed_by(document), ""]
     failed = [f"{number}: {setting['error']}" for number, setting in _numbered(document) if setting["error"]]
-    shown += [Text(printable(f"setting {text}"), style="yellow") for text in failed]
+    shown += [Text(f"setting {text}", style="yellow") for text in failed]
     if document["best"] is None:
         return [*shown, Text("no setting could be run", style="bold red")]
-    shown.append(Text(printable(document["best_yaml"].rstrip())))
+    shown.append(Text(document["best_yaml"].rstrip()))
     for key, label in (("best_out", "best setting written to "), ("html", "page written to ")):
         if document.get(key):
             shown += ["", Text.assemble(label, (document[key], "bold"))]
@@ -108,7 +108,7 @@ def _table(document: Document) -> Section:
         )
         delta = "" if setting["error"] else change(before["step_ms"], metrics["step_ms"])
         cells = (mark, str(number), *setting["values"], *figures, delta)
-        table.add_text(*(Text(printable(cell), style="bold" if best else "") for cell in cells))
+        table.add_text(*(Text(cell, style="bold" if best else "") for cell in cells))
     return table
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from commcc.base.text import count, size
 from commcc.report import numeric
 from commcc.report.console import make_table
-from commcc.report.units import count, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import OptionError
+from commcc.base.text import plural
 from commcc.lint.ranks import sequences as same
 from commcc.lint.ranks import splits
 from commcc.lint.ranks.colours import colour
@@ -13,7 +14,7 @@ from commcc.lint.ranks.groups import resolve
 from commcc.lint.ranks.order import circle
 from commcc.lint.ranks.show import name_of, neighbourhood, title
 from commcc.lint.ranks.types import Agreement, Difference, Sort, Status
-from commcc.lint.ranks.words import plural, ranks_text
+from commcc.lint.ranks.words import ranks_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,8 +10,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from commcc.base.text import plural
 from commcc.lint.ranks.types import Difference, Launch, Sent, Sort
-from commcc.lint.ranks.words import argument_text, plural, ranks_text, sent_text
+from commcc.lint.ranks.words import argument_text, ranks_text, sent_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

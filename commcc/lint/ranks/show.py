@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from commcc.base.text import plural
 from commcc.lint.ranks.types import Neighbourhood, Status
-from commcc.lint.ranks.words import plural, sent_text
+from commcc.lint.ranks.words import sent_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

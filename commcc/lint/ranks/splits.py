@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from commcc.base.text import plural
 from commcc.lint.ranks.sequences import Found
 from commcc.lint.ranks.types import Difference, Sort
-from commcc.lint.ranks.words import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from commcc.base.text import listed
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -18,9 +20,8 @@ def ranks_text(ranks: Sequence[int]) -> str:
         return f"rank {ranks[0]}"
     parts = _runs(ranks)
     if len(parts) > _MOST:
-        listed = [str(rank) for rank in ranks[: _MOST - 1]]
-        return f"ranks {', '.join(listed)} and {len(ranks) - len(listed):,} more"
-    return "ranks " + (" and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]])) if parts else "(none)")
+        return f"ranks {listed([*map(str, ranks)], _MOST - 1)}"
+    return f"ranks {listed(parts, None) or '(none)'}"
 
 
 def _runs(ranks: Sequence[int]) -> list[str]:
@@ -32,12 +33,6 @@ def _runs(ranks: Sequence[int]) -> list[str]:
         else:
             runs.append([rank])
     return [text for run in runs for text in ([f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run))]
-
-
-def plural(count: int, word: str) -> str:
-    """``1 launch``, ``3 launches``."""
-    ending = "es" if word.endswith(("s", "ch", "x")) else "s"
-    return f"{count:,} {word}{'' if count == 1 else ending}"
 
 
 def sent_text(launch: Launch) -> str:
@@ -65,6 +60,6 @@ def argument_text(sent: Sent, name: str) -> str:
     if name == "others":
         return ", ".join(f"{key}={each}" for key, each in value) or "none"
     if name in ("dtypes", "counts"):
-        listed = [f"{each:,}" if isinstance(each, int) else str(each) for each in value]
-        return listed[0] if len(set(listed)) == 1 and len(listed) == 1 else f"[{', '.join(listed)}]"
+        texts = [f"{each:,}" if isinstance(each, int) else str(each) for each in value]
+        return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     return str(value)

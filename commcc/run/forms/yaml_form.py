@@ -21,8 +21,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.errors import CommccError, closest
+from commcc.base.text import shown
 from commcc.base.yaml_file import read_yaml
-from commcc.base.yaml_node import shown
 from commcc.base.yaml_text import dump
 from commcc.passes import registry
 from commcc.passes.options import applicable, build, parse_pipeline, parse_value, to_text

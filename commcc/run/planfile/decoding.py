@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from commcc.base.errors import closest
 from commcc.base.reasons import Reason
-from commcc.base.yaml_node import shown, to_number
+from commcc.base.text import shown
+from commcc.base.yaml_node import to_number
 from commcc.run.planfile import moves
 from commcc.run.planfile.fields import default_of, hints_of, item_of, mark_of, optional, stored_fields, unknown
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.errors import InputError
+from commcc.base.text import shown
 from commcc.base.yaml_file import read_yaml
-from commcc.base.yaml_node import shown
 from commcc.plan import Plan
 from commcc.run.pipeline import Job
 from commcc.run.planfile.decoding import Decoder, to_json

@@ -16,6 +16,8 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from commcc.base.text import short_size
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -38,7 +40,7 @@ class Reading:
     @property
     def span(self) -> str:
         """The measured sizes in words: ``1 MiB``, ``1 MiB to 2 MiB``."""
-        low, high = size_text(self.low), size_text(self.high)
+        low, high = short_size(self.low), short_size(self.high)
         return low if self.low == self.high else f"{low} to {high}"
 
 
@@ -94,16 +96,6 @@ class Curve:
     def _on_line(self, low: int, high: int, size: int) -> int:
         rise, run = self.times[high] - self.times[low], self.sizes[high] - self.sizes[low]
         return self.times[low] + _rounded(rise * (size - self.sizes[low]), run)
-
-
-def size_text(size: int) -> str:
-    """Bytes in the largest unit that keeps the number above 1: ``512 B``, ``1.5 MiB``."""
-    value, unit = float(size), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.4g} {unit}"
 
 
 def _rounded(numerator: int, denominator: int) -> int:

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 
 from commcc.base.errors import closest
 from commcc.base.terms import Kind
+from commcc.base.text import shown
 from commcc.base.yaml_file import read_yaml
-from commcc.base.yaml_node import shown
 from commcc.timing.cost.profiles.dtypes import ITEM_BYTES
 from commcc.timing.cost.profiles.measured import CollectiveKey, OpKey
 

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from commcc.timing.cost.interpolate import Curve, size_text
+from commcc.base.text import short_size
+from commcc.timing.cost.interpolate import Curve
 from commcc.timing.cost.profiles.measured import CollectiveKey, OpKey
 from commcc.timing.cost.types import Price
 
@@ -86,7 +87,7 @@ class ProfileSource:
             return None
         note = None
         if reading.beyond:
-            largest = size_text(curve.sizes[-1])
+            largest = short_size(curve.sizes[-1])
             note = f"profile: {transfer.kind} over {transfer.size} ranks is extrapolated beyond {largest}"
         return Price(reading.ns, f"profile, {reading.span}", reading.fixed_ns, note)
 

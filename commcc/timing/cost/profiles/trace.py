@@ -18,7 +18,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from commcc.base.yaml_node import shown
+from commcc.base.text import shown
 from commcc.timing.cost.profiles import collectives
 from commcc.timing.cost.profiles.dtypes import tensor_dtype
 from commcc.timing.cost.profiles.json_stream import JsonStream, open_json

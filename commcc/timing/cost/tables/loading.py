@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING
 
 from commcc.base.errors import InputError
 from commcc.base.terms import Kind
+from commcc.base.text import shown
 from commcc.base.yaml_file import parse_yaml, read_text
-from commcc.base.yaml_node import shown
 from commcc.timing.cost.profiles.dtypes import ITEM_BYTES
 from commcc.timing.cost.tables import grid, nccl_tests
 from commcc.timing.cost.tables.sizes import LONGEST_US, MOST_RANKS, read_size

@@ -17,7 +17,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import InputError
-from commcc.timing.cost.interpolate import Curve, Reading, size_text
+from commcc.base.text import short_size
+from commcc.timing.cost.interpolate import Curve, Reading
 from commcc.timing.cost.topology import placement
 from commcc.timing.cost.types import Price
 
@@ -127,9 +128,9 @@ class TableSource:
 
     def _doubts(self, row: Row, reading: Reading) -> list[str]:
         times = dict(row.points)
-        said = [f"is extrapolated beyond {size_text(max(times))}"] if reading.beyond else []
+        said = [f"is extrapolated beyond {short_size(max(times))}"] if reading.beyond else []
         if times[reading.high] < times[reading.low]:
-            said.append(f"took less time for {size_text(reading.high)} than for {size_text(reading.low)}")
+            said.append(f"took less time for {short_size(reading.high)} than for {short_size(reading.low)}")
         return said
 
 
@@ -160,4 +161,4 @@ def _distance(row: Row, names: tuple[str, ...], place: Placement) -> tuple[bool,
 
 
 def _where(reading: Reading) -> str:
-    return f"beyond {size_text(reading.high)}" if reading.beyond else reading.span
+    return f"beyond {short_size(reading.high)}" if reading.beyond else reading.span
