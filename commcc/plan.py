@@ -3,21 +3,26 @@
 A plan is made of index numbers and carries the fingerprint of the index it was made from;
 ``commcc.apply`` refuses it on any other graph::
 
-    plan.buckets[0].members      # (12, 40, 71): launches to merge, in order of concatenation
-    str(plan.buckets[0].reason)  # '3 members, 21.0 MiB, span 12; closed for bytes'
-    plan.left_out[0].reason      # Reason('used_early', (('node', 'mm_3'),))
+    plan.rewrite                         # Merging(buckets=(Bucket(...),), ...): the graph is built anew, in one way
+    plan.rewrite.buckets[0].members      # (12, 40, 71): launches to merge, in order of concatenation
+    str(plan.rewrite.buckets[0].reason)  # '3 members, 21.0 MiB, span 12; closed for bytes'
+    plan.edits                           # (TagEntry(...), ...): what is written on nodes that the rewrite leaves
+    plan.left_out[0].reason              # Reason('used_early', (('node', 'mm_3'),))
+
+A plan has one rewrite or none: merging, reordering, removing, cutting in chunks, fixing sizes and fusing each build all
+nodes anew, so no two of them can be in one plan. Edits go with any rewrite and with each other.
 
 Plans are stored by :mod:`commcc.run.planfile`, which reads from the annotations here what a number stands for:
-``Node`` and ``Order`` for nodes, ``Count`` for plain numbers. A bare ``int`` is refused there.
+``Node`` and ``NodeOrder`` for nodes, ``Count`` for plain numbers. A bare ``int`` is refused there.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from commcc.base.reasons import Reason
     from commcc.base.terms import Json, Kind, Role
@@ -27,7 +32,7 @@ Node: TypeAlias = Annotated[int, "node"]
 #: A number that is not a node.
 Count: TypeAlias = Annotated[int, "count"]
 #: All nodes of the index in a new order.
-Order: TypeAlias = Annotated[tuple[int, ...], "order"]
+NodeOrder: TypeAlias = Annotated[tuple[int, ...], "order"]
 
 
 @dataclass(frozen=True)
@@ -235,55 +240,128 @@ class LeftOut:
     reason: Reason
 
 
+class _Rewrite:
+    """True where it changes anything."""
+
+    def __bool__(self) -> bool:
+        return any(vars(self).values())
+
+
 @dataclass(frozen=True)
-class Plan:
-    """Edits of one pass on the graph with this fingerprint.
+class Merging(_Rewrite):
+    """Launches become few large ones.
 
     moves, before: where nodes that are in no bucket go, and what holds whatever else moves.
-    order: all nodes in their new order, for plans that remove and merge nothing; None leaves it.
-    host_copies: copies to the host that the host is to wait for, or no longer. wait_labels: annotations of waits.
-    sizes: symbols in sizes that become numbers; nothing else changes then. fusions: the same. metadata: keys of node
-    metadata to be dropped everywhere. report: the pass's own account.
     """
 
-    pass_text: str
-    fingerprint: str
     buckets: tuple[Bucket, ...] = ()
     moves: tuple[Move, ...] = ()
     before: tuple[Before, ...] = ()
-    tags: tuple[TagEntry, ...] = ()
-    order: Order | None = None
-    groups: tuple[NewGroup, ...] = ()
-    regroups: tuple[Regroup, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.buckets or self.moves)  # what is kept ahead of what changes nothing by itself
+
+
+@dataclass(frozen=True)
+class Reordering(_Rewrite):
+    """All nodes in another order."""
+
+    order: NodeOrder
+
+    @classmethod
+    def of(cls, order: tuple[int, ...]) -> Reordering | None:
+        """The rewrite to this order; None where it is the order that the nodes have."""
+        return cls(order) if any(node != place for place, node in enumerate(order)) else None
+
+
+@dataclass(frozen=True)
+class Removal(_Rewrite):
+    """Nodes that go, and keys of node metadata that are dropped everywhere."""
+
     duplicates: tuple[Duplicate, ...] = ()
     dead: tuple[Dead, ...] = ()
     same: tuple[Same, ...] = ()
     metadata: tuple[str, ...] = ()
-    control: tuple[ControlEdge, ...] = ()
-    host_copies: tuple[HostCopy, ...] = ()
-    wait_labels: tuple[WaitLabel, ...] = ()
-    sizes: tuple[FixedSize, ...] = ()
-    fusions: tuple[Fusion, ...] = ()
-    chunked: tuple[ChunkedRegion, ...] = ()
+
+
+@dataclass(frozen=True)
+class Chunking(_Rewrite):
+    """Modules are cut in chunks of tokens."""
+
+    chunked: tuple[ChunkedRegion, ...]
+
+
+@dataclass(frozen=True)
+class Fixing(_Rewrite):
+    """Symbols in sizes become numbers."""
+
+    sizes: tuple[FixedSize, ...]
+
+
+@dataclass(frozen=True)
+class Fusing(_Rewrite):
+    """Collectives and matmuls become fused ops."""
+
+    fusions: tuple[Fusion, ...]
+
+
+#: How the graph is built anew.
+Rewrite: TypeAlias = Merging | Reordering | Removal | Chunking | Fixing | Fusing
+#: What is written on a node that stays, or added to the table of groups.
+Edit: TypeAlias = TagEntry | NewGroup | Regroup | ControlEdge | HostCopy | WaitLabel
+
+_Kind = TypeVar("_Kind", TagEntry, NewGroup, Regroup, ControlEdge, HostCopy, WaitLabel)
+
+#: The parts of plans by the names that plan files and stored results use, in their order there: fields of a rewrite,
+#: and kinds of edits.
+PARTS: Mapping[str, type] = {
+    "buckets": Merging,
+    "moves": Merging,
+    "before": Merging,
+    "tags": TagEntry,
+    "order": Reordering,
+    "groups": NewGroup,
+    "regroups": Regroup,
+    "duplicates": Removal,
+    "dead": Removal,
+    "same": Removal,
+    "metadata": Removal,
+    "control": ControlEdge,
+    "host_copies": HostCopy,
+    "wait_labels": WaitLabel,
+    "sizes": Fixing,
+    "fusions": Fusing,
+    "chunked": Chunking,
+    "left_out": LeftOut,
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one pass makes of the graph with this fingerprint. report: the pass's own account."""
+
+    pass_text: str
+    fingerprint: str
+    rewrite: Rewrite | None = None
+    edits: tuple[Edit, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     report: Mapping[str, Json] = field(default_factory=dict)
 
     @property
     def changes(self) -> bool:
-        edits = (
-            self.buckets,
-            self.moves,
-            self.tags,
-            self.regroups,
-            self.duplicates,
-            self.dead,
-            self.same,
-            self.metadata,
-            self.control,
-            self.host_copies,
-            self.wait_labels,
-            self.sizes,
-            self.fusions,
-            self.chunked,
-        )
-        return self.order is not None or any(edits)
+        """Whether anything is other afterwards; a new group that no launch moves to is no change."""
+        return bool(self.rewrite) or any(not isinstance(edit, NewGroup) for edit in self.edits)
+
+    def of(self, kind: type[_Kind]) -> tuple[_Kind, ...]:
+        """The edits of one kind."""
+        return tuple(edit for edit in self.edits if isinstance(edit, kind))
+
+    def parts(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        """All that the plan consists of, by name."""
+        for name, owner in PARTS.items():
+            if owner is LeftOut:
+                yield name, self.left_out
+            elif isinstance(self.rewrite, owner):
+                yield name, getattr(self.rewrite, name)
+            else:
+                yield name, tuple(edit for edit in self.edits if isinstance(edit, owner))

@@ -155,21 +155,22 @@ def _identified(index: Any, ident: Any) -> list[str]:
 def _step(step: Any) -> list[str]:
     names = step.before.index.names
     lines = [step.options_text]
-    plan = step.plan
-    lines += [f"  tag {names[t.launch]}: {t.role}: {t.evidence}" for t in plan.tags]
-    lines += [f"  group {g.name}: copy of '{g.origin}': {g.reason}" for g in plan.groups]
-    lines += [f"  move {names[m.launch]} to '{m.group}'" for m in plan.regroups]
-    lines += [f"  keep {names[d.keep]}, {_gone(names, d)}: {d.reason}" for d in plan.duplicates]
-    lines += [f"  remove {', '.join(names[n] for n in d.nodes)}: {d.reason}" for d in plan.dead]
-    lines += [f"  drop metadata {', '.join(plan.metadata)}"] if plan.metadata else []
-    lines += [f"  hold {names[e.node]} behind {names[e.after]}: {e.reason}" for e in plan.control]
-    lines += [f"  bucket {', '.join(names[m] for m in b.members)}: {b.reason}" for b in plan.buckets]
+    plan, parts = step.plan, dict(step.plan.parts())
+    lines += [f"  tag {names[t.launch]}: {t.role}: {t.evidence}" for t in parts["tags"]]
+    lines += [f"  group {g.name}: copy of '{g.origin}': {g.reason}" for g in parts["groups"]]
+    lines += [f"  move {names[m.launch]} to '{m.group}'" for m in parts["regroups"]]
+    lines += [f"  keep {names[d.keep]}, {_gone(names, d)}: {d.reason}" for d in parts["duplicates"]]
+    lines += [f"  remove {', '.join(names[n] for n in d.nodes)}: {d.reason}" for d in parts["dead"]]
+    lines += [f"  drop metadata {', '.join(parts['metadata'])}"] if parts["metadata"] else []
+    lines += [f"  hold {names[e.node]} behind {names[e.after]}: {e.reason}" for e in parts["control"]]
+    lines += [f"  bucket {', '.join(names[m] for m in b.members)}: {b.reason}" for b in parts["buckets"]]
     lines += [f"  left out {names[e.launch]}: {e.reason}" for e in plan.left_out]
-    lines += [f"  move {names[m.node]} to the place of {names[m.at]}: {m.reason}" for m in plan.moves]
+    lines += [f"  move {names[m.node]} to the place of {names[m.at]}: {m.reason}" for m in parts["moves"]]
     lines += [
-        f"  {names[c.node]} {'no longer blocks' if c.non_blocking else 'blocks'}: {c.reason}" for c in plan.host_copies
+        f"  {names[c.node]} {'no longer blocks' if c.non_blocking else 'blocks'}: {c.reason}"
+        for c in parts["host_copies"]
     ]
-    lines += [line for region in plan.chunked for line in _cut(names, region)]
+    lines += [line for region in parts["chunked"] for line in _cut(names, region)]
     if step.name == "ep-schedule":
         lines += [f"  {r['root']} {r['direction']}: {r['strip']}" for r in step.report["regions"]]
     if step.name == "bucket":

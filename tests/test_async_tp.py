@@ -129,7 +129,7 @@ def test_plans_are_stored(tmp_path):
     assert again.last.index.fingerprint == result.last.index.fingerprint
     index = result.first.index
     other = next(index.names[n] for n, launch in index.launches.items() if launch.group == "1")
-    wrong = plan_text(result).replace(index.names[result.steps[0].plan.fusions[0].launch], other, 1)
+    wrong = plan_text(result).replace(index.names[result.steps[0].plan.rewrite.fusions[0].launch], other, 1)
     (tmp_path / "wrong.yaml").write_text(wrong)
     with pytest.raises(InputError, match="cannot be applied"):
         run(before, read_plans(tmp_path / "wrong.yaml"))

@@ -169,6 +169,6 @@ def test_buckets_by_block_come_first():
     report = auto.steps[0].report
     by_module = run(program, [Bucket(strategy="module", modules="transformer_block", include_all_reduce=True)])
     assert set(report["caps_mb"].values()) == {"by block"}
-    formed = [sorted(b.members for b in result.steps[0].plan.buckets) for result in (auto, by_module)]
+    formed = [sorted(b.members for b in result.steps[0].plan.rewrite.buckets) for result in (auto, by_module)]
     assert formed[0] == formed[1]
     assert auto.verified == "proved"

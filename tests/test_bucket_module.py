@@ -77,10 +77,10 @@ def test_the_program_stays_the_same(seed, layers, world, options):
 def holds(index, plan, after):
     """Whatever else moved, what the plan wants ahead is ahead."""
     place = {node.name: at for at, node in enumerate(after.graph.nodes)}
-    merged = {m: b for b in plan.buckets for m in b.members}
+    merged = {m: b for b in plan.rewrite.buckets for m in b.members}
     made = [n for n in after.graph.nodes if n.meta.get("commcc") and n.meta["commcc"].merged_from]
     launched = {name: node.name for node in made for name in node.meta["commcc"].merged_from}
-    for each in plan.before:
+    for each in plan.rewrite.before:
         first = launched.get(index.names[each.first], index.names[each.first])
         then = index.names[each.then]
         if index.wait_of[each.then] in merged:
@@ -127,9 +127,9 @@ def test_one_run_is_enough(seed, layers, world, text):
     (options,) = parse_pipeline(f"bucket{{strategy=module,include_all_reduce=true,{text}}}")
     program = with_modules(random_program(seed, layers, world), seed)
     once, plan, _ = bucketed(program, options)
-    assert plan.buckets
+    assert plan.rewrite.buckets
     _, again, _ = bucketed(once, options)
-    assert not again.changes, (again.buckets, again.moves)
+    assert not again.changes, again.rewrite
 
 
 def test_a_cast_that_serves_two_modules_goes_with_the_first():
@@ -146,7 +146,7 @@ def test_a_cast_that_serves_two_modules_goes_with_the_first():
         gathered.meta["custom"] = {"module_fqn": module}
     program = build.program([free, *full], {"0": 2})
     after, plan, _ = bucketed(program, Bucket(strategy="module", modules=("m.*",)))
-    assert [len(b.hoist) for b in plan.buckets] == [1, 2]
+    assert [len(b.hoist) for b in plan.rewrite.buckets] == [1, 2]
     kinds = [str(node.target) for node in after.graph.nodes]
     first_launch = next(at for at, kind in enumerate(kinds) if "all_gather" in kind)
     assert first_launch < kinds.index("aten.mm.default")
@@ -161,7 +161,7 @@ def test_running_twice_changes_nothing(seed, layers, options):
         options = replace(options, modules=("m.*",))
     once, _, _ = bucketed(with_modules(random_program(seed, layers, 2), seed), options)
     _, again, _ = bucketed(once, options)
-    assert not again.changes, (again.buckets, again.moves)
+    assert not again.changes, again.rewrite
 
 
 @RELAXED
@@ -365,7 +365,7 @@ def test_a_stored_plan_gives_the_same_graph(tmp_path):
     program = sample("tiny_llama_fsdp2_bw")
     bucket = Bucket(strategy="module", modules=("layers.*", "norm", "output", "tok_embeddings"))
     result = run(program, [bucket])
-    assert result.steps[0].plan.moves and result.steps[0].plan.before
+    assert result.steps[0].plan.rewrite.moves and result.steps[0].plan.rewrite.before
     path = tmp_path / "plan.yaml"
     path.write_text(plan_text(result))
     again = run(program, read_plans(path))

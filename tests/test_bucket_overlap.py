@@ -100,7 +100,7 @@ def test_the_program_stays_the_same(seed, options):
     assert same(VirtualRanks(program.graph, inputs).run(), VirtualRanks(after.graph, inputs).run())
     verdict = verify(program, after)
     assert verdict.status == "proved", verdict.findings or verdict.unproved
-    assert plan.report["members"] == sum(len(b.members) for b in plan.buckets)
+    assert plan.report["members"] == sum(len(b.members) for b in plan.rewrite.buckets)
 
 
 @RELAXED
@@ -108,7 +108,7 @@ def test_the_program_stays_the_same(seed, options):
 def test_what_hid_a_collective_still_stands_beside_it(seed, options):
     program, model = scheduled(seed)
     after, plan, index = bucketed(program, options, model)
-    if plan.buckets:
+    if plan.rewrite.buckets:
         between(index, build_index(after), hidden_by_order(index, simulated(index, model)[1]))
 
 
@@ -118,7 +118,7 @@ def test_what_was_hidden_is_not_exposed(seed, options):
     """Merged ones no longer than their members were; the others not, or communication is exposed for less in all."""
     program, model = scheduled(seed)
     after, plan, index = bucketed(program, options, model)
-    if plan.buckets:
+    if plan.rewrite.buckets:
         stays_hidden(index, plan, build_index(after), model)
 
 
@@ -139,8 +139,8 @@ def test_what_is_not_merged_keeps_its_place_in_the_queue(name):
     model = load_model()
     program = run(sample(name), parse_pipeline("reorder"), model=model).program
     after, plan, index = bucketed(program, Bucket(strategy="overlap", memory_budget=None), model)
-    assert plan.buckets
-    merged = frozenset(index.names[m] for b in plan.buckets for m in b.members)
+    assert plan.rewrite.buckets
+    merged = frozenset(index.names[m] for b in plan.rewrite.buckets for m in b.members)
     new = build_index(after)
     assert queues(new, frozenset(new.names[n] for n in new.merged_from)) == queues(index, merged)
 
@@ -148,7 +148,7 @@ def test_what_is_not_merged_keeps_its_place_in_the_queue(name):
 def stays_hidden(index, plan, after, model):
     _, before = simulated(index, model)
     new_costs, now = simulated(after, model)
-    merged = {m for b in plan.buckets for m in b.members}
+    merged = {m for b in plan.rewrite.buckets for m in b.members}
     for node, names in after.merged_from.items():
         members = [index.position[name] for name in names]
         was = sum(before.exposed.get(m, 0) for m in members)
@@ -168,7 +168,7 @@ def test_limits(seed, options):
     program, model = scheduled(seed)
     after, plan, index = bucketed(program, options, model)
     found = {c.launch: c for c in identify(index).collectives}
-    for bucket in plan.buckets:
+    for bucket in plan.rewrite.buckets:
         held = sum(max(found[m].input_bytes, found[m].output_bytes) for m in bucket.members)
         assert options.bucket_cap_mb is None or held <= options.bucket_cap_mb * MIB
         if options.max_topo_span is not None:
@@ -210,7 +210,7 @@ def test_samples(name):
         checked = between(index, after, hidden_by_order(index, simulated(index, model)[1]))
         assert checked >= step.report["hidden"]
     again = run(result.program, parse_pipeline("bucket{strategy=overlap,memory_budget=none}"), model=model)
-    assert {n for b in again.steps[0].plan.buckets for n in b.members}.isdisjoint(after_buckets(again))
+    assert {n for b in again.steps[0].plan.rewrite.buckets for n in b.members}.isdisjoint(after_buckets(again))
 
 
 def after_buckets(result):
@@ -338,8 +338,7 @@ def test_a_file_keeps_what_it_says(tmp_path):
     assert read_hiding(index, path) == found
     given = bucketed(done.program, Bucket(strategy="overlap", hiding=path), model)[1]
     own = bucketed(done.program, Bucket(strategy="overlap"), model)[1]
-    assert given.buckets == own.buckets
-    assert given.before == own.before
+    assert given.rewrite == own.rewrite
 
 
 def test_without_a_cost_model():

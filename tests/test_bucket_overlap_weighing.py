@@ -20,7 +20,7 @@ from commcc.passes.bucket import Bucket
 from commcc.passes.options import parse_pipeline
 from commcc.passes.strategies import trial
 from commcc.passes.strategies.formed import bucket_of
-from commcc.plan import Plan
+from commcc.plan import Merging
 from commcc.planning.eligibility import eligible, select_groups
 from commcc.planning.greedy import key_of
 from commcc.planning.headroom import Room
@@ -57,8 +57,8 @@ def neighbours(index):
 
 
 def one_bucket(index, members):
-    """A plan of one bucket, and its index and costs."""
-    return Plan("", index.fingerprint, (bucket_of(index, members, "", param_order=False),))
+    """One bucket and nothing else."""
+    return Merging((bucket_of(index, members, "", param_order=False),))
 
 
 def compute_ns(index, costs):
@@ -180,7 +180,7 @@ def test_room_against_the_merged_graph(name):
 def bucketed(program, options, model):
     index = build_index(program)
     plan = options.plan(PlanContext(program, index, identify(index), model))
-    return index, plan, build_index(apply_plan(program, index, plan)) if plan.buckets else index
+    return index, plan, build_index(apply_plan(program, index, plan)) if plan.rewrite.buckets else index
 
 
 @RELAXED
@@ -217,8 +217,8 @@ def test_slow_copies_are_not_made():
     found = {}
     for name, each in (("fast", model), ("slow", slow)):
         found[name] = Bucket(strategy="overlap", memory_budget=None).plan(PlanContext.of(program, each))
-    assert found["fast"].buckets
-    assert not found["slow"].buckets
+    assert found["fast"].rewrite.buckets
+    assert not found["slow"].rewrite.buckets
     assert found["slow"].report["refused"]["copies"] > 0
     assert found["slow"].report["copies_ms"] == 0
 
@@ -233,10 +233,10 @@ def test_a_list_of_caps_counts_buckets_of_a_key():
         options = Bucket(strategy="overlap", bucket_cap_mb=caps, memory_budget=None)
         return options.plan(context)
 
-    assert plan((1e-9, 200.0)).buckets != plan(200.0).buckets
-    assert not plan((1e-9,)).buckets
+    assert plan((1e-9, 200.0)).rewrite.buckets != plan(200.0).rewrite.buckets
+    assert not plan((1e-9,)).rewrite.buckets
     wide = plan((0.02, 1e-9))
-    assert all(sum(size[m] for m in b.members) <= 0.02 * 2**20 for b in wide.buckets)
+    assert all(sum(size[m] for m in b.members) <= 0.02 * 2**20 for b in wide.rewrite.buckets)
 
 
 # Trials

@@ -23,7 +23,7 @@ from commcc.graph.program import META_KEY, NodeRecord, copy_node
 from commcc.passes.base import PlanContext
 from commcc.passes.cleanup import NEEDED, TRACING, Cleanup
 from commcc.passes.options import parse_pipeline
-from commcc.plan import Dead, Plan
+from commcc.plan import Dead, Plan, Removal
 from commcc.run.pipeline import run
 from commcc.serialization import load, save
 from commcc.verify import verify
@@ -108,7 +108,7 @@ def test_what_has_to_stay():
     for node, op in enumerate(index.ops):
         if op not in ("placeholder", "output") and not index.users[node] and op != "_c10d_functional.wait_tensor":
             with pytest.raises(InternalError):
-                apply_plan(program, index, Plan("cleanup", index.fingerprint, dead=(Dead((node,), ""),)))
+                apply_plan(program, index, Plan("cleanup", index.fingerprint, Removal(dead=(Dead((node,), ""),))))
 
 
 def test_a_wait_for_what_an_unknown_op_started_stays():
@@ -203,7 +203,7 @@ def test_metadata(options, gone):
     program, kept = annotated()
     after, plan = cleaned(program, **options)
     before_keys, keys = (set(list(p.graph.nodes)[1].meta) for p in (program, after))
-    assert before_keys - keys == gone == set(plan.metadata)
+    assert before_keys - keys == gone == set(plan.rewrite.metadata)
     assert (kept | {"val"}) - {"stack_trace"} <= keys
     assert next(iter(after.graph.nodes)).meta["desc"] == "PlainAOTInput(idx=0)"
     assert verify(program, after).status == "proved"
@@ -219,7 +219,7 @@ def test_values_and_records_cannot_be_dropped(key):
     program, _ = annotated()
     index = build_index(program)
     with pytest.raises(InternalError):
-        apply_plan(program, index, Plan("cleanup", index.fingerprint, metadata=(key,)))
+        apply_plan(program, index, Plan("cleanup", index.fingerprint, Removal(metadata=(key,))))
 
 
 # Real graphs

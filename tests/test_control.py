@@ -21,7 +21,7 @@ from commcc.graph.memory import live_bytes
 from commcc.graph.ops import op_name
 from commcc.passes.control_edges import control_edges
 from commcc.passes.options import parse_pipeline
-from commcc.plan import Plan
+from commcc.plan import ControlEdge, Plan, Reordering
 from commcc.run.pipeline import run
 from commcc.serialization import load, save
 from commcc.timing.cost import load_model
@@ -45,7 +45,7 @@ def held(program, order=None, extra=()):
     """The program with the control edges of an order (its own by default)."""
     index = build_index(program)
     edges, _ = control_edges(index, order or range(len(index)))
-    plan = Plan("reorder", index.fingerprint, order=order, control=(*edges, *extra))
+    plan = Plan("reorder", index.fingerprint, order and Reordering(order), (*edges, *extra))
     return apply_plan(program, index, plan), plan
 
 
@@ -74,7 +74,7 @@ def small():
 
 def test_the_form():
     after, plan = held(small())
-    assert [f"{e.node} {e.after}: {e.reason}" for e in plan.control] == [
+    assert [f"{e.node} {e.after}: {e.reason}" for e in plan.of(ControlEdge)] == [
         "3 2: runs while 'ag' moves bytes",
         "5 4: 'mm_2' hides 'ag'",
         "8 7: runs while 'rs' moves bytes",
@@ -115,7 +115,7 @@ def test_pytorch_makes_the_same():
     module = program.graph_module()
     nodes, names = {n.name: n for n in module.graph.nodes}, build_index(program).names
     wanted: dict[fx.Node, OrderedSet[fx.Node]] = {}
-    for edge in plan.control:
+    for edge in plan.of(ControlEdge):
         wanted.setdefault(nodes[names[edge.node]], OrderedSet()).add(nodes[names[edge.after]])
     preserve_node_ordering(module.graph, wanted)
     assert graph_lines(module.graph) == graph_lines(after.graph)
@@ -165,10 +165,10 @@ def test_edges_are_read_through(seed, other, world):
     old, new = build_index(program), build_index(after)
     assert facts(old, old.names) == facts(new, old.names)
     assert live_bytes(old).peak_bytes == live_bytes(new).peak_bytes
-    assert sum(map(len, new.control.values())) == len(plan.control)
-    for edge in plan.control:
+    assert sum(map(len, new.control.values())) == len(plan.of(ControlEdge))
+    for edge in plan.of(ControlEdge):
         assert new.position[old.names[edge.after]] in new.preds(new.position[old.names[edge.node]])
-    assert not held(after)[1].control, "a second time there is nothing to add"
+    assert not held(after)[1].of(ControlEdge), "a second time there is nothing to add"
 
 
 @RELAXED
@@ -180,7 +180,7 @@ def test_whoever_reorders_keeps_the_overlap(seed, other):
     mixed = shuffled(after, random.Random(other))
     place = {node.name: at for at, node in enumerate(mixed.graph.nodes)}
     names = build_index(program).names
-    assert all(place[names[e.after]] < place[names[e.node]] for e in plan.control)
+    assert all(place[names[e.after]] < place[names[e.node]] for e in plan.of(ControlEdge))
     assert verify(program, mixed).status == "proved"
 
 

@@ -190,7 +190,7 @@ def test_edges_are_added_to_what_is_held_already():
     after, _ = held(small())
     index = build_index(after)
     more = ControlEdge(index.position["mm_1"], index.position["p"], "")
-    again = apply_plan(after, index, Plan("reorder", index.fingerprint, control=(more,)))
+    again = apply_plan(after, index, Plan("reorder", index.fingerprint, edits=(more,)))
     assert [n.name for n in next(n for n in again.graph.nodes if n.name == "mm_1").args[0]] == ["ag", "p"]
     assert again.root is after.root
 
@@ -201,7 +201,7 @@ def test_apply_refuses(node, after):
     index = build_index(program)
     edge = ControlEdge(index.position[node], index.position[after], "")
     with pytest.raises(InternalError):
-        apply_plan(program, index, Plan("reorder", index.fingerprint, control=(edge,)))
+        apply_plan(program, index, Plan("reorder", index.fingerprint, edits=(edge,)))
 
 
 def test_names_that_are_taken():
@@ -228,7 +228,7 @@ def beside(*middle):
     index = build_index(program)
     edges, left = control_edges(index, range(len(index)))
     if edges:
-        after = apply_plan(program, index, Plan("reorder", index.fingerprint, control=edges))
+        after = apply_plan(program, index, Plan("reorder", index.fingerprint, edits=edges))
         assert verify(program, after).status == "proved"
     return [(index.names[e.node], index.names[e.after]) for e in edges], [str(entry.reason) for entry in left]
 

@@ -22,7 +22,7 @@ from commcc.graph.memory import live_bytes
 from commcc.graph.program import copy_node
 from commcc.passes.base import PlanContext
 from commcc.passes.dedup import GIB, Dedup
-from commcc.plan import Dead, Duplicate, Plan
+from commcc.plan import Dead, Duplicate, Plan, Removal
 from commcc.serialization import load, save
 from commcc.verify import verify
 from tests.effort import examples
@@ -130,7 +130,7 @@ class Forced:
         at = {node.name: i for i, node in enumerate(program.graph.nodes)}
         keep, drop = at[first[0].name], at[second[0].name]
         waits = sorted((at[first[1].name], at[second[1].name]))
-        plan = Plan("dedup", index.fingerprint, duplicates=(Duplicate(keep, (drop,), waits[0], (waits[1],), ""),))
+        plan = Plan("dedup", index.fingerprint, Removal((Duplicate(keep, (drop,), waits[0], (waits[1],), ""),)))
         context = PlanContext(program, index, identify(index))
         return Dedup().plan(context), verify(program, apply_plan(program, index, plan))
 
@@ -207,14 +207,14 @@ WRONG = [
 def test_what_must_not_be_merged(make):
     f = Forced()
     plan, verdict = f.verdict(*make(f))
-    assert not plan.duplicates
+    assert not plan.rewrite.duplicates
     assert verdict.status == "different", make.__name__
 
 
 def test_the_same_form_without_the_mistake():
     f = Forced()
     plan, verdict = f.verdict(*plain(f))
-    assert plan.duplicates
+    assert plan.rewrite.duplicates
     assert verdict.status == "proved"
     assert any(note.rule == "dropped" for note in verdict.notes)
 
@@ -235,7 +235,7 @@ def test_gathers_of_a_constant(written):
         f.b.call(aten.add_.Tensor, constant(f, f.p.meta["val"]), 1)
     two = f.gather(constant(f, f.p.meta["val"]))
     plan, verdict = f.verdict(one, two, [f.mm(first, two[1])])
-    assert bool(plan.duplicates) == (not written)
+    assert bool(plan.rewrite.duplicates) == (not written)
     assert verdict.status == ("different" if written else "proved")
 
 
@@ -247,7 +247,7 @@ def test_other_numbers_of_waits(waits, reason):
     results = [f.b.call(c10d.wait_tensor.default, launch) for _ in range(waits)]
     program = f.b.program([f.mm(f.x, one[1]), *(f.mm(f.x, result) for result in results)], {"0": 2})
     _, plan = deduplicated(program)
-    assert not plan.duplicates
+    assert not plan.rewrite.duplicates
     assert [str(entry.reason) for entry in plan.left_out] == [reason]
 
 
@@ -258,7 +258,7 @@ def test_other_spellings_are_left_alone():
     launch = f.b.call(c10d.all_gather_into_tensor.default, f.p, group_size=2, group_name="0")
     two = launch, f.b.call(c10d.wait_tensor.default, launch)
     plan, verdict = f.verdict(one, two, [f.mm(one[1], two[1])])
-    assert not plan.duplicates
+    assert not plan.rewrite.duplicates
     assert verdict.status == "proved"
 
 
@@ -268,16 +268,15 @@ def test_apply_refuses_plans_that_break_the_graph():
     program = f.b.program(outputs, {"0": 2})
     index = build_index(program)
     keep, first, drop, second = (index.position[n.name] for n in (*one, *two))
-    plans = [
-        {"dead": (Dead((first,), ""),)},
-        {"dead": (Dead((0,), ""),)},
-        {"dead": (Dead((len(index) - 1,), ""),)},
-        {"duplicates": (Duplicate(drop, (keep,), first, (second,), ""),)},
-        {"duplicates": (Duplicate(keep, (drop,), first, (second,), ""),), "order": tuple(range(len(index)))},
+    removals = [
+        Removal(dead=(Dead((first,), ""),)),
+        Removal(dead=(Dead((0,), ""),)),
+        Removal(dead=(Dead((len(index) - 1,), ""),)),
+        Removal((Duplicate(drop, (keep,), first, (second,), ""),)),
     ]
-    for wrong in plans:
+    for wrong in removals:
         with pytest.raises(InternalError):
-            apply_plan(program, index, Plan("dedup", index.fingerprint, **wrong))
+            apply_plan(program, index, Plan("dedup", index.fingerprint, wrong))
 
 
 # Memory
@@ -304,7 +303,7 @@ def far_apart(megabytes):
 def test_a_result_is_held_within_the_budget(megabytes, budget, merged):
     program = far_apart(megabytes)
     after, plan = deduplicated(program, Dedup(memory_budget=budget))
-    assert bool(plan.duplicates) == merged
+    assert bool(plan.rewrite.duplicates) == merged
     if not merged:
         assert "would pass the memory budget by" in str(plan.left_out[0].reason)
     before, now = (live_bytes(build_index(each)).peak_bytes for each in (program, after))
@@ -326,10 +325,10 @@ def test_what_is_held_counts_once():
     gathered = 2048 * 1024 * 8
     peak = live_bytes(build_index(program)).peak_bytes
     after, plan = deduplicated(program, Dedup(memory_budget=(peak + gathered + 64) / GIB))
-    assert [len(d.drop) for d in plan.duplicates] == [2]
+    assert [len(d.drop) for d in plan.rewrite.duplicates] == [2]
     assert live_bytes(build_index(after)).peak_bytes <= peak + gathered + 64
     _, refused = deduplicated(program, Dedup(memory_budget=(peak + gathered - 64) / GIB))
-    assert not refused.duplicates
+    assert not refused.changes
 
 
 def test_what_is_held_for_one_is_there_for_the_next():
@@ -343,7 +342,7 @@ def test_what_is_held_for_one_is_there_for_the_next():
     program = f.b.program(results, {"0": 2})
     budget = live_bytes(build_index(program)).peak_bytes + 2048 * 1024 * 8 + 64
     after, plan = deduplicated(program, Dedup(memory_budget=budget / GIB))
-    assert len(plan.duplicates) == len(plan.left_out) == 1
+    assert len(plan.rewrite.duplicates) == len(plan.left_out) == 1
     assert live_bytes(build_index(after)).peak_bytes <= budget
 
 

@@ -61,7 +61,7 @@ def test_clones_stand_side_by_side():
 
 def test_the_rest_is_in_the_last_chunk():
     plan = plan_of(forward(rows=8), chunks=3)
-    assert plan.chunked[0].sizes == (2, 2, 4)
+    assert plan.rewrite.chunked[0].sizes == (2, 2, 4)
     assert error(forward(), chunked(forward(), chunks=3)) < EXACT
 
 
@@ -265,7 +265,7 @@ def test_modules_that_exchange_nothing_are_skipped():
         z = moved(b, x)
     before = b.done([z])
     plan = plan_of(before)
-    assert [region.root for region in plan.chunked] == [MOE] and plan.report["skipped"] == ["layers.1.moe"]
+    assert [region.root for region in plan.rewrite.chunked] == [MOE] and plan.report["skipped"] == ["layers.1.moe"]
 
 
 def test_one_rank_has_annotations_only():

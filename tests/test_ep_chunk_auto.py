@@ -54,7 +54,7 @@ def test_exchanges_as_long_as_compute_are_cut():
     step, tried = chosen(model_of(1, 100, 0))
     assert step.report["chunks"] in (2, 4)
     assert tried[str(step.report["chunks"])] == min(tried.values()) < tried["1"]
-    assert {len(region.sizes) for region in step.plan.chunked} == {step.report["chunks"]}
+    assert {len(region.sizes) for region in step.plan.rewrite.chunked} == {step.report["chunks"]}
 
 
 def test_latency_alone_is_not_cut():

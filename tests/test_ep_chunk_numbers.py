@@ -94,13 +94,13 @@ def test_every_chunk_reads_sizes_of_its_own():
 def test_bodies_are_what_the_module_computes():
     """67 nodes forward, 98 backward in each chunk; gathers of parameters, casts and reductions stay out."""
     plan = plan_of(sample("tiny_deepseek_ep2"))
-    assert [(r.root, r.backward, len(r.body)) for r in plan.chunked] == [
+    assert [(r.root, r.backward, len(r.body)) for r in plan.rewrite.chunked] == [
         ("layers.1.moe", False, 67),
         ("layers.2.moe", False, 67),
         ("layers.2.moe", True, 98),
         ("layers.1.moe", True, 98),
     ]
-    backward = plan.chunked[2]
+    backward = plan.rewrite.chunked[2]
     assert sorted((join.how, join.dim) for join in backward.joins if join.how == "sum") == [("sum", None)] * 7
     assert [join.how for join in backward.joins].count("rows") == 1
 

@@ -86,7 +86,7 @@ def test_tokens_that_meet_others(op):
 def test_sums_over_tokens_can_leave():
     """The parts are added up, and what follows runs once on the whole."""
     plan = plan_of(one_op(lambda b, x, y: b.call(aten.relu.default, b.call(aten.sum.dim_IntList, x, [0]))))
-    assert [(join.how, join.dim) for join in plan.chunked[0].joins] == [("rows", 0), ("sum", None)]
+    assert [(join.how, join.dim) for join in plan.rewrite.chunked[0].joins] == [("rows", 0), ("sum", None)]
 
 
 def test_tokens_in_another_order_cannot_leave():
@@ -225,7 +225,7 @@ def test_control_edges_inside():
     program = forward()
     index = build_index(program)
     mm, gt = index.position["mm"], index.position["gt"]
-    held = apply_plan(program, index, Plan("test", index.fingerprint, control=(ControlEdge(gt, mm, "test"),)))
+    held = apply_plan(program, index, Plan("test", index.fingerprint, edits=(ControlEdge(gt, mm, "test"),)))
     refused(
         held,
         r"region 'layers.0.moe': '\w+' .* is held in place by a control edge; chunk before control edges are added",

@@ -26,7 +26,7 @@ def program(make):
 
 def join_of(make):
     plan = plan_of(program(make), chunks=2)
-    return next((join.how, join.dim) for join in plan.chunked[0].joins[1:])
+    return next((join.how, join.dim) for join in plan.rewrite.chunked[0].joins[1:])
 
 
 SLICES = {

@@ -151,7 +151,7 @@ class GraphModule(torch.nn.Module):
     made = program(text, u0=4)
     index = build_index(made)
     edge = ControlEdge(index.position["mul"], index.position["relu"], "test")
-    return apply_plan(made, index, Plan("test", index.fingerprint, control=(edge,)))
+    return apply_plan(made, index, Plan("test", index.fingerprint, edits=(edge,)))
 
 
 def test_subgraphs_too():

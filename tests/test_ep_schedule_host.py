@@ -13,7 +13,7 @@ from commcc.base.errors import InputError, InternalError
 from commcc.graph.index import build_index
 from commcc.graph.index.host import early_reads
 from commcc.passes.ep_schedule import EpSchedule
-from commcc.plan import HostCopy, Plan
+from commcc.plan import HostCopy, Plan, Reordering
 from commcc.run.pipeline import run
 from commcc.run.planfile import plan_text, read_plans
 from commcc.timing.cost.model import load_model
@@ -45,7 +45,7 @@ def reordered(program: Program, names: list[str], **flags: bool) -> Program:
 def plan_of(program: Program, names: list[str], **flags: bool) -> Plan:
     index = build_index(program)
     copies = tuple(HostCopy(index.position[name], flag, "test") for name, flag in flags.items())
-    return Plan("test", index.fingerprint, order=tuple(index.position[n] for n in names), host_copies=copies)
+    return Plan("test", index.fingerprint, Reordering(tuple(index.position[n] for n in names)), copies)
 
 
 def test_the_index_tells_copies_and_their_order_apart():
@@ -141,7 +141,7 @@ def test_a_host_sync_that_is_gone_or_doubled_is_found():
 def test_only_copies_to_the_host_have_the_flag():
     program = parse(TEXT)
     index = build_index(program)
-    plan = Plan("test", index.fingerprint, host_copies=(HostCopy(index.position["one"], False, "test"),))
+    plan = Plan("test", index.fingerprint, edits=(HostCopy(index.position["one"], False, "test"),))
     with pytest.raises(InternalError, match="'one' is no copy from a device to the host"):
         apply_plan(program, index, plan)
 
@@ -149,9 +149,9 @@ def test_only_copies_to_the_host_have_the_flag():
 def test_copies_may_change_where_the_order_stays():
     program = parse(TEXT)
     index = build_index(program)
-    blocking = Plan("test", index.fingerprint, host_copies=(HostCopy(index.position["ha"], False, "test"),))
+    blocking = Plan("test", index.fingerprint, edits=(HostCopy(index.position["ha"], False, "test"),))
     assert verify(program, apply_plan(program, index, blocking)).status == "proved"
-    early = Plan("test", index.fingerprint, host_copies=(HostCopy(index.position["hb"], True, "test"),))
+    early = Plan("test", index.fingerprint, edits=(HostCopy(index.position["hb"], True, "test"),))
     with pytest.raises(InternalError, match="before the host has waited"):
         apply_plan(program, index, early)
 
@@ -169,7 +169,7 @@ def test_the_host_waits_once_in_the_figures_too():
 def test_a_stored_plan_is_applied_again(tmp_path: Path):
     program = parse(Chunked(3).forward().text())
     made = run(program, [EpSchedule()])
-    assert made.steps[0].plan.host_copies
+    assert made.steps[0].plan.of(HostCopy)
     path = tmp_path / "plan.yaml"
     path.write_text(plan_text(made))
     again = run(program, read_plans(path))

@@ -13,7 +13,7 @@ from commcc.ep.schedule import Local, arranged, in_waves
 from commcc.graph.annotations import annotations_of
 from commcc.graph.index import build_index
 from commcc.passes.ep_schedule import EpSchedule
-from commcc.plan import Plan
+from commcc.plan import Plan, Reordering
 from commcc.run.pipeline import run
 from tests.ep_graphs import ATEN, BACKWARD, C10D, FORWARD, Chunked, parse
 
@@ -93,7 +93,9 @@ def test_the_order_before_does_not_matter(direction: str, seed: int):
     text = getattr(Chunked(3), direction)().text()
     program = parse(text)
     index = build_index(program)
-    other = apply_plan(program, index, Plan("test", index.fingerprint, order=shuffled(index, random.Random(seed))))
+    other = apply_plan(
+        program, index, Plan("test", index.fingerprint, Reordering(shuffled(index, random.Random(seed))))
+    )
     seen = []
     for each in (program, other):
         region = run(each, [EpSchedule()]).steps[0].report["regions"][0]

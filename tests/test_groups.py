@@ -85,12 +85,12 @@ def test_roles_come_apart_and_the_program_stays(seed, roles):
     names = {"ep": "ep all_to_all", "all_gather": "fsdp all_gather"}
     for what in by_group(after).values():
         assert len(what) == 1 or not what & {names[role] for role in roles}
-    for group in plan.groups:
+    for group in plan.of(NewGroup):
         made, origin = after.groups[group.name], program.groups[group.origin]
         assert made == replace(origin, name=group.name, origin=group.origin, high_priority=True)
         assert len(by_group(program)[group.origin]) > 1
     before = {c.launch: (c.group, c.kind, c.role) for c in identify(build_index(program)).collectives}
-    origins = {group.name: group.origin for group in plan.groups}
+    origins = {group.name: group.origin for group in plan.of(NewGroup)}
     for c in identify(build_index(after)).collectives:
         assert (origins.get(c.group, c.group), c.kind, c.role) == before[c.launch]
     assert not split(after, roles)[1].changes
@@ -99,12 +99,12 @@ def test_roles_come_apart_and_the_program_stays(seed, roles):
 def test_a_group_that_was_split_off_before_is_used_again():
     program = mixture()
     once, plan = split(program, ("ep",))
-    launch, name = plan.regroups[0].launch, plan.regroups[0].group
-    group = next(g for g in plan.groups if g.name == name)
+    launch, name = plan.of(Regroup)[0].launch, plan.of(Regroup)[0].group
+    group = next(g for g in plan.of(NewGroup) if g.name == name)
     back = renamed(once, lambda n: n.name == build_index(program).names[launch], group.origin)
     again, second = split(back, ("ep",))
-    assert not second.groups
-    assert second.regroups == (Regroup(launch, group.name),)
+    assert not second.of(NewGroup)
+    assert second.of(Regroup) == (Regroup(launch, group.name),)
     assert dict(again.groups) == dict(once.groups)
 
 
@@ -187,8 +187,8 @@ def pair():
     before = replace(b.program([shard, alone], {}), groups=table)
     index = build_index(before)
     launch = index.position[sent.name]
-    plan = Plan("groups", index.fingerprint, groups=(NewGroup("ep_extra", "0", "ep", ""),))
-    return before, apply_plan(before, index, replace(plan, regroups=(Regroup(launch, "ep_extra"),)))
+    edits = (NewGroup("ep_extra", "0", "ep", ""), Regroup(launch, "ep_extra"))
+    return before, apply_plan(before, index, Plan("groups", index.fingerprint, edits=edits))
 
 
 def test_the_undamaged_pair_is_proved():
@@ -232,10 +232,10 @@ def test_apply_refuses_what_no_pass_would_plan():
     index = build_index(before)
     launch = next(iter(index.launches))
     for plan in (
-        Plan("groups", index.fingerprint, groups=(NewGroup("twin", "0", "ep", ""),)),
-        Plan("groups", index.fingerprint, groups=(NewGroup("new", "lost", "ep", ""),)),
-        Plan("groups", index.fingerprint, regroups=(Regroup(launch, "lost"),)),
-        Plan("groups", index.fingerprint, regroups=(Regroup(0, "twin"),)),
+        Plan("groups", index.fingerprint, edits=(NewGroup("twin", "0", "ep", ""),)),
+        Plan("groups", index.fingerprint, edits=(NewGroup("new", "lost", "ep", ""),)),
+        Plan("groups", index.fingerprint, edits=(Regroup(launch, "lost"),)),
+        Plan("groups", index.fingerprint, edits=(Regroup(0, "twin"),)),
     ):
         with pytest.raises(InternalError):
             apply_plan(before, index, plan)
@@ -300,7 +300,7 @@ def test_a_launch_inside_a_wrapper_stays():
     index = build_index(program)
     gather, exchange = index.launches
     edge = ControlEdge(exchange, gather, "")
-    held = apply_plan(program, index, Plan("reorder", index.fingerprint, control=(edge,)))
+    held = apply_plan(program, index, Plan("reorder", index.fingerprint, edits=(edge,)))
     _, plan = split(held, ("ep",))
     assert [str(entry.reason) for entry in plan.left_out] == ["is held in place by a control edge"]
     assert not plan.changes

@@ -234,7 +234,7 @@ def test_spots_know_module_line_and_source(sample):
 def test_spans_of_buckets_come_from_the_file_through_either_format(tmp_path):
     program = load("sample_graphs/tiny_llama_fsdp4_bw.fx.txt.gz")
     made = run(program, parse_pipeline("bucket{bucket_cap_mb=0.01,param_order=true}"))
-    buckets = made.steps[0].plan.buckets
+    buckets = made.steps[0].plan.rewrite.buckets
     assert any(list(each.members) != sorted(each.members) for each in buckets)
     planned = sorted(max(each.members) - min(each.members) for each in buckets)
     for name in ("b.fx.txt", "b.pt2"):

@@ -18,6 +18,7 @@ from commcc.graph.memory import live_bytes
 from commcc.passes.base import PlanContext
 from commcc.passes.bucket import Bucket
 from commcc.passes.options import parse_pipeline
+from commcc.plan import Merging
 from commcc.schedule import Limits, Problem, search
 from commcc.schedule.merged import merge
 from commcc.serialization import load
@@ -77,10 +78,10 @@ def both(program, bucket, model):
     """Figures of the graph with buckets merged, in the graph and in numbers, and the plan; None without buckets."""
     index = build_index(program)
     plan = bucket.plan(PlanContext(program, index, identify(index), model))
-    if not plan.buckets:
+    if not plan.rewrite.buckets:
         return None
     after = build_index(apply_plan(program, index, plan))
-    made = merge(index, model, plan)
+    made = merge(index, model, plan.rewrite)
     return figures(after, model.price(after)), figures(*made), plan
 
 
@@ -142,7 +143,7 @@ def test_inputs_that_do_not_lie_in_a_row_are_copied_first():
         results.append(build.scatter(build.call(aten.t.default, gradient), 2, "0"))
         results.append(build.reduce(build.call(aten.t.default, build.call(aten.mm.default, x, x)), "0"))
     plan = same(build.program([x, *results], {"0": 2}), BUCKETINGS[0])
-    assert {b.kind.value for b in plan.buckets} == {"all_gather", "reduce_scatter", "all_reduce"}
+    assert {b.kind.value for b in plan.rewrite.buckets} == {"all_gather", "reduce_scatter", "all_reduce"}
 
 
 @pytest.mark.parametrize("to", [torch.bfloat16, torch.float64])
@@ -157,7 +158,7 @@ def test_one_cast_for_all(to, turned, world):
         gathered = build.gather(build.call(aten._to_copy.default, source, dtype=to), world, "0")
         results.append(build.call(aten.add.Tensor, gathered, 1))
     plan = same(build.program(results, {"0": world}), BUCKETINGS[0])
-    assert all(bucket.shared_cast for bucket in plan.buckets)
+    assert all(bucket.shared_cast for bucket in plan.rewrite.buckets)
 
 
 @pytest.mark.parametrize("world", [1, 2])
@@ -167,7 +168,7 @@ def test_several_dtypes_in_one_bucket(world, returned):
     gathered = [build.gather(shard, world, "0") for shard in shards]
     results = gathered if returned else [build.call(aten.add.Tensor, each, 1) for each in gathered]
     plan = same(build.program(results, {"0": world}), "bucket{groups=all,multi_dtype=true}")
-    assert [b.as_bytes for b in plan.buckets] == [True]
+    assert [b.as_bytes for b in plan.rewrite.buckets] == [True]
 
 
 def test_results_that_are_returned_are_copied():
@@ -179,7 +180,7 @@ def test_results_that_are_returned_are_copied():
         summed = build.reduce(build.call(aten.add.Tensor, weight, weight), "0")
         results += [build.call(aten.view.default, summed, [64]), summed]
     plan = same(build.program(results, {"0": 2}), BUCKETINGS[0])
-    assert any(any(bucket.copies) for bucket in plan.buckets)
+    assert any(any(bucket.copies) for bucket in plan.rewrite.buckets)
 
 
 @pytest.mark.parametrize("text", ["bucket{groups=all}", "bucket{groups=all,multi_dtype=true}"])
@@ -206,7 +207,7 @@ def test_the_result_can_be_scheduled(name):
     plan = bucket.plan(PlanContext(program, index, identify(index), model))
     after = build_index(apply_plan(program, index, plan))
     in_graph = Problem(after, model.price(after))
-    in_numbers = Problem(*merge(index, model, plan))
+    in_numbers = Problem(*merge(index, model, plan.rewrite))
     assert in_numbers.bound == in_graph.bound
     found = [search(each, Limits(), 2) for each in (in_numbers, in_graph)]
     assert abs(found[0].step_ns - found[1].step_ns) * 100 <= found[1].step_ns
@@ -220,8 +221,8 @@ def test_nothing_else_is_changed():
     (bucket,) = parse_pipeline(BUCKETINGS[0])
     plan = bucket.plan(PlanContext(program, index, identify(index), model))
     before = repr((index, costs))
-    first = merge(index, model, plan)
+    first = merge(index, model, plan.rewrite)
     assert repr((index, costs)) == before
-    assert repr(first) == repr(merge(index, model, plan))
-    empty = merge(index, model, type(plan)("", index.fingerprint))
+    assert repr(first) == repr(merge(index, model, plan.rewrite))
+    empty = merge(index, model, Merging())
     assert figures(*empty) == figures(index, costs)

@@ -16,10 +16,10 @@ from commcc.base.reasons import Reason
 from commcc.base.terms import Kind, Role
 from commcc.graph.index import build_index
 from commcc.passes.options import parse_pipeline
-from commcc.plan import Bucket, ControlEdge, Node, Plan, TagEntry
+from commcc.plan import PARTS, Bucket, ControlEdge, Merging, Node, Plan, Reordering, TagEntry
 from commcc.run.pipeline import Rules, run
 from commcc.run.planfile import moves, plan_text, read_plans
-from commcc.run.planfile.fields import encode_fields, hints_of, mark_of
+from commcc.run.planfile.fields import encode, encode_plan, hints_of, mark_of
 from commcc.timing.cost import load_model
 from tests.effort import examples
 from tests.random_graphs import random_program
@@ -58,7 +58,8 @@ def test_applied_again_it_gives_the_same_graph_and_the_same_file(seed, tmp_path)
 def test_some_of_these_runs_use_every_part():
     results = [planned(seed)[1] for seed in range(8)]
     plans = [step.plan for result in results for step in result.steps]
-    assert any(p.buckets for p in plans) and any(p.tags for p in plans) and any(p.order is not None for p in plans)
+    parts = [name for plan in plans for name, part in plan.parts() if part]
+    assert {"buckets", "tags", "order"} <= set(parts)
     assert any(p.left_out for p in plans)
 
 
@@ -212,7 +213,7 @@ def test_all_mistakes_are_named_at_once(tmp_path):
 
 def test_an_order_that_is_not_legal(tmp_path):
     program, result = planned(4)
-    at = next(i for i, step in enumerate(result.steps) if step.plan.order is not None)
+    at = next(i for i, step in enumerate(result.steps) if isinstance(step.plan.rewrite, Reordering))
     text = plan_text(result)
     index = result.steps[at].before.index
     user = next(i for i in range(len(index)) if index.preds(i) and index.ops[i] != "output")
@@ -222,6 +223,16 @@ def test_an_order_that_is_not_legal(tmp_path):
     end = next(i for i in range(start + 1, len(lines)) if lines[i].startswith("  options"))
     said = refusal(program, stored(tmp_path, "".join([*lines[:start], bad, *lines[end:]])))
     assert f"'{index.names[user]}' comes before" in said
+
+
+def test_two_rewrites_in_one_pass(tmp_path):
+    program, result = planned(4)
+    name = result.first.index.names[0]
+    line = f"  dead: [{{nodes: [{name}], reason: none}}]\n"
+    text = plan_text(result).replace("  buckets:\n", f"{line}  buckets:\n", 1)
+    with pytest.raises(InputError, match="a pass cannot have both 'buckets' and 'dead'"):
+        read_plans(stored(tmp_path, text))
+    assert refusal(program, stored(tmp_path, text)).startswith(f"{tmp_path / 'plan.yaml'}:")
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -270,8 +281,8 @@ def damaged(text: str, rng: random.Random) -> str:
 
 
 @dataclass(frozen=True)
-class Newer(Plan):
-    """A plan with fields that plan files have never seen."""
+class Newer:
+    """A kind of edit that plan files have never seen."""
 
     pairs: tuple[tuple[Node, ...], ...] = ()
     wrong: int = 0
@@ -279,15 +290,14 @@ class Newer(Plan):
 
 def test_new_fields_are_stored_by_their_annotation_or_refused():
     names = ["a", "b", "c"]
-    newer = Newer("x", "f", pairs=((0, 1), (2,)))
-    assert encode_fields(newer, names, ("pass_text", "fingerprint", "report")) == {"pairs": [["a", "b"], ["c"]]}
-    with pytest.raises(InternalError, match=r"cannot hold 'Newer.wrong'.*Node, Order or Count"):
-        encode_fields(Newer("x", "f", wrong=3), names)
+    assert encode(Newer(((0, 1), (2,))), Newer, names, "x") == {"pairs": [["a", "b"], ["c"]]}
+    with pytest.raises(InternalError, match=r"cannot hold 'Newer.wrong'.*Node, NodeOrder or Count"):
+        encode(Newer(wrong=3), Newer, names, "x")
 
 
 def test_every_field_of_every_plan_can_be_stored():
     """Fails when a field of a plan gets an annotation that does not say what its numbers are."""
-    seen = [Plan]
+    seen = list(dict.fromkeys(PARTS.values()))
     for cls in seen:
         hints = list(hints_of(cls).values())
         for hint in hints:
@@ -298,9 +308,10 @@ def test_every_field_of_every_plan_can_be_stored():
     assert {Bucket, TagEntry, ControlEdge} <= set(seen)
     names = [f"n{i}" for i in range(5)]
     bucket, tag = Bucket(Kind.ALL_GATHER, (1, 2), 1, 2, Reason.of("stated", text="r")), TagEntry(3, Role.FSDP, "e")
-    plan = Plan("p", "f", buckets=(bucket,), tags=(tag,), order=(0, 2, 1, 3, 4))
-    said = encode_fields(plan, names, ("pass_text", "fingerprint", "report"))
+    said = encode_plan(Plan("p", "f", Merging((bucket,)), (tag,)), names)
+    assert list(said) == ["buckets", "tags"]
     assert said["buckets"] == [
         {"kind": "all_gather", "members": ["n1", "n2"], "launch_at": "n1", "wait_at": "n2", "reason": "r"}
     ]
+    said = encode_plan(Plan("p", "f", Reordering((0, 2, 1, 3, 4))), names)
     assert said["order"] == [{"after": "n0", "nodes": ["n2"]}] or said["order"] == [{"after": "n2", "nodes": ["n1"]}]

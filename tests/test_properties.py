@@ -52,7 +52,7 @@ def test_bucketing_keeps_the_program(seed, layers, world, options):
     assert same(VirtualRanks(program.graph, inputs).run(), VirtualRanks(after.graph, inputs).run())
     verdict = verify(program, after)
     assert verdict.status == "proved", verdict.findings or verdict.unproved
-    for bucket in plan.buckets:
+    for bucket in plan.rewrite.buckets:
         members = [identify(index).by_launch[m] for m in bucket.members]
         assert len({(c.kind, c.group, c.reduction) for c in members}) == 1
         cap = options.bucket_cap_mb if isinstance(options.bucket_cap_mb, float) else None
@@ -70,7 +70,7 @@ def test_running_twice_changes_nothing(seed, options):
         options = replace(options, groups="all")
     once, _, _ = bucketed(program, options)
     _, again, _ = bucketed(once, options)
-    assert not again.buckets
+    assert not again.rewrite.buckets
 
 
 @RELAXED

@@ -75,7 +75,7 @@ def test_reordering_keeps_the_program(seed, layers, world, options, budget):
 
 def check_report(index, costs, plan, after):
     """Figures of the report, from the graph that came out."""
-    order = plan.order if plan.order is not None else tuple(range(len(index)))
+    order = plan.rewrite.order if plan.rewrite else tuple(range(len(index)))
     check_order(index, order)
     assert [after.position[index.names[node]] for node in order] == list(range(len(index)))
     moved = Simulator(index, costs).run(order)
@@ -123,8 +123,8 @@ def test_a_sample_with_no_more_memory_than_its_own():
     own = live_bytes(index)
     plan = Reorder(memory_budget=own.peak_bytes / GIB).plan(PlanContext(program, index, identify(index), MODEL))
     costs = MODEL.price(index)
-    assert live_bytes(index, plan.order).peak_bytes <= own.peak_bytes
-    assert Simulator(index, costs).run(plan.order).step_ns < Simulator(index, costs).run().step_ns
+    assert live_bytes(index, plan.rewrite.order).peak_bytes <= own.peak_bytes
+    assert Simulator(index, costs).run(plan.rewrite.order).step_ns < Simulator(index, costs).run().step_ns
 
 
 def test_a_budget_below_the_own_peak_is_told():

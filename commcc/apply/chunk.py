@@ -31,40 +31,37 @@ from commcc.graph.annotations import Mark, marked
 from commcc.graph.program import copy_node
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from commcc.graph.index import GraphIndex
     from commcc.graph.program import Program
-    from commcc.plan import ChunkedRegion, Join, Plan
+    from commcc.plan import ChunkedRegion, Join
 
 _BOUNDARY_KEYS = ("stack_trace", "seq_nr", "nn_module_stack", "fwd_nn_module_stack")
 
 
-def chunked(program: Program, index: GraphIndex, plan: Plan) -> Program:
-    """The program with the plan's regions cut."""
-    other = (plan.buckets, plan.moves, plan.order, plan.duplicates, plan.dead, plan.regroups, plan.tags, plan.control)
-    if any(other):
-        raise InternalError("a plan that cuts modules cannot change anything else", where=plan.pass_text)
-    return _Chunker(program, index, plan).run()
+def chunked(program: Program, index: GraphIndex, regions: Sequence[ChunkedRegion]) -> Program:
+    """The program with these regions cut."""
+    return _Chunker(program, index, regions).run()
 
 
 class _Chunker:
     """One rewrite. env: whole values by old node; clones: for each module and chunk, its values by old node."""
 
-    def __init__(self, program: Program, index: GraphIndex, plan: Plan) -> None:
-        self.program, self.index, self.plan = program, index, plan
+    def __init__(self, program: Program, index: GraphIndex, regions: Sequence[ChunkedRegion]) -> None:
+        self.program, self.index = program, index
         self.nodes = list(program.graph.nodes)
         self.graph = fx.Graph()
         self.taken = {node.name for node in self.nodes}
         self.env: dict[fx.Node, fx.Node] = {}
         self.values = ChunkValues(program)
         self.clones: dict[str, list[dict[fx.Node, fx.Node]]] = {}
-        self.region_of = {node: region for region in plan.chunked for node in region.body}
-        if len(self.region_of) != sum(len(region.body) for region in plan.chunked):
-            raise InternalError("a node is in two regions", where=plan.pass_text)
-        self.joins = {join.node: join for region in plan.chunked for join in region.joins}
+        self.region_of = {node: region for region in regions for node in region.body}
+        if len(self.region_of) != sum(len(region.body) for region in regions):
+            raise InternalError("a node is in two regions")
+        self.joins = {join.node: join for region in regions for join in region.joins}
         self.resized: dict[int, list[Resized]] = {}
-        for region in plan.chunked:
+        for region in regions:
             for each in region.resized:
                 self.resized.setdefault(each.node, []).append(Resized(each.argument, each.place, each.per))
 
@@ -77,7 +74,7 @@ class _Chunker:
             elif number not in dead:
                 missing = [used.name for used in node._input_nodes if used not in self.env]
                 if missing:
-                    raise InternalError(f"'{node.name}' needs the whole of '{missing[0]}'", where=self.plan.pass_text)
+                    raise InternalError(f"'{node.name}' needs the whole of '{missing[0]}'")
                 self.env[node] = copy_node(self.graph, node, self.env)
         self.graph.lint()
         return replace(self.program, graph=self.graph, header=self.values.header())

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from commcc.graph.index import GraphIndex
-    from commcc.plan import Plan
+    from commcc.plan import ControlEdge
 
 
-def hold(graph: fx.Graph, root: torch.nn.Module, index: GraphIndex, plan: Plan) -> torch.nn.Module:
-    """Add the plan's control edges to a graph that nobody else has yet; the root with the sub-graphs added."""
+def hold(graph: fx.Graph, root: torch.nn.Module, index: GraphIndex, edges: Sequence[ControlEdge]) -> torch.nn.Module:
+    """Add control edges to a graph that nobody else has yet; the root with the sub-graphs added."""
     nodes = {node.name: node for node in graph.nodes}
     wanted: dict[str, list[str]] = {}
-    for edge in plan.control:
+    for edge in edges:
         wanted.setdefault(index.names[edge.node], []).append(index.names[edge.after])
     position = {node.name: place for place, node in enumerate(graph.nodes)}
     modules: dict[str, fx.GraphModule] = {}
@@ -43,14 +43,14 @@ def hold(graph: fx.Graph, root: torch.nn.Module, index: GraphIndex, plan: Plan) 
         after = tuple(nodes[dep] for dep in dict.fromkeys(wanted[name]))
         late = [dep.name for dep in after if position[dep.name] >= position[name]]
         if late:
-            raise InternalError(f"'{name}' cannot be held behind '{late[0]}', which follows it", where=plan.pass_text)
+            raise InternalError(f"'{name}' cannot be held behind '{late[0]}', which follows it")
         if any(not isinstance(dep.meta.get("val"), (torch.Tensor, tuple, list)) for dep in after):
-            raise InternalError(f"'{name}' can be held behind tensors only", where=plan.pass_text)
+            raise InternalError(f"'{name}' can be held behind tensors only")
         if index.position[name] in index.control:
             _extend(node, after)
             continue
         if not isinstance(node.target, OpOverload):
-            raise InternalError(f"'{name}' is no call that can be held back", where=plan.pass_text)
+            raise InternalError(f"'{name}' is no call that can be held back")
         attribute = _free(f"subgraph_{name}", taken, root)
         taken.add(attribute)
         modules[attribute] = _body(node)

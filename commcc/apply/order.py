@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 from commcc.base.errors import InternalError
 from commcc.graph.index.host import early_reads
+from commcc.plan import HostCopy, Reordering
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from commcc.graph.index import GraphIndex
-    from commcc.plan import Bucket, Plan
+    from commcc.plan import Bucket, Merging, Plan
 
 NODE, LAUNCH, WAIT, RESULT = range(4)
 
@@ -41,30 +42,30 @@ class Unit:
 class _Units:
     """Units, what stands for each old node, and what each unit needs."""
 
-    def __init__(self, index: GraphIndex, plan: Plan) -> None:
+    def __init__(self, index: GraphIndex, merging: Merging) -> None:
         self.index = index
         self.units: list[Unit] = []
         self.keys: list[Key] = []
         self.stands_for: dict[int, int] = {}
         self.needs: list[list[int]] = []
-        removed = self._removed(plan.buckets)
-        moved = self._moved(plan)
+        removed = self._removed(merging.buckets)
+        moved = self._moved(merging)
         for node in range(len(index)):
             if node not in removed:
                 self.stands_for[node] = self._add(Unit(NODE, node), moved.get(node, (node, _STAYS, node)))
-        for number, bucket in enumerate(plan.buckets):
+        for number, bucket in enumerate(merging.buckets):
             self._add_bucket(number, bucket)
-        self._connect(plan.buckets)
-        self._keep(plan)
+        self._connect(merging.buckets)
+        self._keep(merging)
 
-    def _moved(self, plan: Plan) -> dict[int, Key]:
+    def _moved(self, merging: Merging) -> dict[int, Key]:
         """Keys of surviving nodes that do not keep their place."""
         index = self.index
         wanted: list[tuple[int, Key]] = []
-        for move in plan.moves:
+        for move in merging.moves:
             rank = _WAITS if move.node in index.wait_of else _LAUNCHES
             wanted.append((move.node, (move.at, rank, -1, 0, move.node)))
-        for number, bucket in enumerate(plan.buckets):
+        for number, bucket in enumerate(merging.buckets):
             wanted += [(node, (bucket.launch_at, _LAUNCHES, number, 0, node)) for node in bucket.hoist]
         moved: dict[int, Key] = {}
         for node, key in wanted:
@@ -113,15 +114,15 @@ class _Units:
             else:
                 self.needs.append([waits[unit.number]])
 
-    def _keep(self, plan: Plan) -> None:
-        """What a plan wants to stay in order besides: a member's wait is the merged one, not its own result."""
-        if not plan.before:
+    def _keep(self, merging: Merging) -> None:
+        """What is to stay in order besides: a member's wait is the merged one, not its own result."""
+        if not merging.before:
             return
         merged_wait = {unit.number: u for u, unit in enumerate(self.units) if unit.sort == WAIT}
         stands_for = dict(self.stands_for)
-        for number, bucket in enumerate(plan.buckets):
+        for number, bucket in enumerate(merging.buckets):
             stands_for.update((self.index.launches[m].waits[0], merged_wait[number]) for m in bucket.members)
-        for each in plan.before:
+        for each in merging.before:
             self.needs[stands_for[each.then]].append(stands_for[each.first])
 
     def _launch_needs(self, bucket: Bucket, itself: int) -> list[int]:
@@ -139,9 +140,9 @@ class _Units:
         return sorted({self.stands_for[n] for n in nodes})
 
 
-def arrange(index: GraphIndex, plan: Plan) -> list[Unit]:
+def arrange(index: GraphIndex, merging: Merging) -> list[Unit]:
     """Units in their new order; :class:`InternalError` when the edits form a cycle."""
-    made = _Units(index, plan)
+    made = _Units(index, merging)
     users: list[list[int]] = [[] for _ in made.units]
     missing = [len(needs) for needs in made.needs]
     for unit, needs in enumerate(made.needs):
@@ -181,8 +182,9 @@ def in_order(index: GraphIndex, order: Sequence[int]) -> list[Unit]:
 def check_host_copies(index: GraphIndex, plan: Plan) -> None:
     """Raise :class:`InternalError` when a copy to the host is read too early, and was not in the graph before."""
     before = range(len(index))
-    flags = {each.node: each.non_blocking for each in plan.host_copies}
-    wrong = sorted(early_reads(index, plan.order or before, flags) - early_reads(index, before))
+    after = plan.rewrite.order if isinstance(plan.rewrite, Reordering) else before
+    flags = {each.node: each.non_blocking for each in plan.of(HostCopy)}
+    wrong = sorted(early_reads(index, after, flags) - early_reads(index, before))
     if wrong:
         names = tuple(index.names[node] for node in wrong[0])
         text = f"the order puts '{names[0]}', which reads '{names[1]}', before the host has waited for that copy"

@@ -2,7 +2,7 @@
 
     g2 = all_gather(p)   w2 = wait(g2)   mm(y, w2)    ->    mm(y, w1)
 
-Everything else keeps its place, name and metadata.
+Everything else keeps its place, name and metadata, but for the keys of metadata that are dropped everywhere.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from commcc.graph.program import META_KEY, copy_node
 
 if TYPE_CHECKING:
     from commcc.graph.index import GraphIndex
-    from commcc.plan import Plan
+    from commcc.plan import Removal
 
 
-def without(old: fx.Graph, index: GraphIndex, plan: Plan) -> fx.Graph:
-    """The graph without what the plan removes; :class:`InternalError` when something still needs it."""
-    if plan.buckets or plan.moves or plan.before or plan.order is not None:
-        raise InternalError("a plan that removes nodes cannot merge or reorder others", where=plan.pass_text)
-    gone = removed(plan)
+def without(old: fx.Graph, index: GraphIndex, removal: Removal) -> fx.Graph:
+    """The graph without what is removed; :class:`InternalError` when something still needs it."""
+    if not {"val", META_KEY}.isdisjoint(removal.metadata):
+        raise InternalError("values and commcc's own record have to stay")
+    gone = _gone(removal)
     nodes = list(old.nodes)
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
@@ -31,33 +31,26 @@ def without(old: fx.Graph, index: GraphIndex, plan: Plan) -> fx.Graph:
         if number not in gone:
             missing = [used.name for used in node._input_nodes if used not in env]
             if missing:
-                raise InternalError(f"'{node.name}' still needs '{missing[0]}'", where=plan.pass_text)
+                raise InternalError(f"'{node.name}' still needs '{missing[0]}'")
             env[node] = copy_node(graph, node, env)
+            for key in removal.metadata:
+                env[node].meta.pop(key, None)
             continue
         stand_in = gone[number]
         if stand_in is not None:
             if nodes[stand_in] not in env:
-                raise InternalError(f"'{nodes[stand_in].name}' comes too late", where=plan.pass_text)
+                raise InternalError(f"'{nodes[stand_in].name}' comes too late")
             env[node] = env[nodes[stand_in]]
         elif node.op in ("placeholder", "output") or number in index.stays:
-            raise InternalError(f"'{node.name}' has to stay", where=plan.pass_text)
+            raise InternalError(f"'{node.name}' has to stay")
     return graph
 
 
-def drop_metadata(graph: fx.Graph, plan: Plan) -> None:
-    """Take the plan's keys out of the metadata of a graph that nobody else has yet."""
-    if not {"val", META_KEY}.isdisjoint(plan.metadata):
-        raise InternalError("values and commcc's own record have to stay", where=plan.pass_text)
-    for node in graph.nodes if plan.metadata else ():
-        for key in plan.metadata:
-            node.meta.pop(key, None)
-
-
-def removed(plan: Plan) -> dict[int, int | None]:
+def _gone(removal: Removal) -> dict[int, int | None]:
     """Every node that goes, and the node that its users get instead."""
-    gone: dict[int, int | None] = {each.node: each.source for each in plan.same}
-    gone.update((node, None) for entry in plan.dead for node in entry.nodes)
-    for duplicate in plan.duplicates:
+    gone: dict[int, int | None] = {each.node: each.source for each in removal.same}
+    gone.update((node, None) for entry in removal.dead for node in entry.nodes)
+    for duplicate in removal.duplicates:
         gone.update(dict.fromkeys(duplicate.dead))
         gone.update(dict.fromkeys(duplicate.drop, duplicate.keep))
         gone.update(dict.fromkeys(duplicate.waits, duplicate.wait))

@@ -28,7 +28,7 @@ from commcc.base.errors import OptionError, closest
 from commcc.base.terms import Kind, Role
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import option, to_text
-from commcc.plan import Fusion, LeftOut, Plan
+from commcc.plan import Fusing, Fusion, LeftOut, Plan
 
 if TYPE_CHECKING:
     from commcc.apply.microtp import Tried
@@ -74,7 +74,7 @@ class AsyncTp(Pass):
         return Plan(
             pass_text=to_text(self),
             fingerprint=index.fingerprint,
-            fusions=fusions,
+            rewrite=Fusing(fusions),
             left_out=left,
             report=_report(index, fusions, left, groups),
         )

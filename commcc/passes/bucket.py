@@ -24,7 +24,7 @@ from commcc.passes import strategies
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import option, to_text
 from commcc.passes.strategies.pairs import prefetch_problems
-from commcc.plan import Plan
+from commcc.plan import Merging, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -154,9 +154,7 @@ class Bucket(Pass):
         return Plan(
             pass_text=to_text(self),
             fingerprint=index.fingerprint,
-            buckets=formed.buckets,
-            moves=formed.moves,
-            before=formed.before,
+            rewrite=Merging(formed.buckets, formed.moves, formed.before),
             left_out=tuple(sorted(formed.left_out, key=lambda entry: entry.launch)),
             report=self._report(index, ident, formed),
         )

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from commcc.base.reasons import Reason
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import option, to_text
-from commcc.plan import Dead, Plan, Same
+from commcc.plan import Dead, Plan, Removal, Same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -101,9 +101,7 @@ class Cleanup(Pass):
         return Plan(
             pass_text=to_text(self),
             fingerprint=index.fingerprint,
-            dead=tuple(entry for entry in entries if entry.nodes),
-            same=same,
-            metadata=keys,
+            rewrite=Removal(dead=tuple(entry for entry in entries if entry.nodes), same=same, metadata=keys),
             report=report,
         )
 

@@ -26,7 +26,7 @@ from commcc.graph.memory import MemoryModel
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.budget import GIB, budget_bytes, budget_option
 from commcc.passes.options import option, to_text
-from commcc.plan import Duplicate, LeftOut, Plan
+from commcc.plan import Duplicate, LeftOut, Plan, Removal
 
 if TYPE_CHECKING:
     from commcc.base.terms import Json
@@ -62,7 +62,7 @@ class Dedup(Pass):
         return Plan(
             pass_text=to_text(self),
             fingerprint=index.fingerprint,
-            duplicates=duplicates,
+            rewrite=Removal(duplicates),
             left_out=tuple(draft.left),
             report=_report(duplicates, draft.left),
         )

@@ -31,7 +31,7 @@ from commcc.base.errors import OptionError, closest
 from commcc.graph.modules import syntax_problems
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import option, to_text
-from commcc.plan import Plan
+from commcc.plan import Chunking, HostCopy, Plan, Reordering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +89,7 @@ class EpChunk(Pass):
         return Plan(
             pass_text=to_text(self),
             fingerprint=index.fingerprint,
-            chunked=found.regions if chunks > 1 else (),
+            rewrite=Chunking(found.regions) if chunks > 1 else None,
             report={**_report(index, found, chunks), **({"tried_ms": tried} if tried else {})},
         )
 
@@ -114,19 +114,20 @@ class EpChunk(Pass):
 
 def _step_ns(program: Program, index: GraphIndex, model: CostModel, regions: tuple[ChunkedRegion, ...]) -> int:
     """The simulated step of the graph cut into these regions, in the best order that ``ep-schedule`` finds."""
-    from commcc.apply import apply_plan
+    from commcc.apply.chunk import chunked
     from commcc.graph.collectives import identify
     from commcc.graph.index import build_index
     from commcc.graph.index.host import with_copies
     from commcc.passes.ep_schedule import EpSchedule
     from commcc.timing.simulate import Simulator
 
-    cut = apply_plan(program, index, Plan("", index.fingerprint, chunked=regions))
+    cut = chunked(program, index, regions)
     given = {hint.symbol: hint.value for hint in index.estimates.hints if hint.source == "given"}
     after = build_index(cut, given)
     plan = EpSchedule(order="auto").plan(PlanContext(cut, after, identify(after), model))
-    priced = with_copies(after, {copy.node: copy.non_blocking for copy in plan.host_copies})
-    return Simulator(after, model.price(priced)).run(plan.order).step_ns
+    priced = with_copies(after, {copy.node: copy.non_blocking for copy in plan.of(HostCopy)})
+    order = plan.rewrite.order if isinstance(plan.rewrite, Reordering) else None
+    return Simulator(after, model.price(priced)).run(order).step_ns
 
 
 def _report(index: GraphIndex, found: Chunks, chunks: int) -> dict[str, Json]:

@@ -32,7 +32,7 @@ from commcc.base.errors import InputError, closest
 from commcc.base.reasons import Reason
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import option, to_text
-from commcc.plan import FixedSize, Plan
+from commcc.plan import FixedSize, Fixing, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +83,7 @@ class EpConcretize(Pass):
         return Plan(
             pass_text=to_text(self),
             fingerprint=context.index.fingerprint,
-            sizes=tuple(FixedSize(name, number, reason) for name, number in numbers.items()),
+            rewrite=Fixing(tuple(FixedSize(name, number, reason) for name, number in numbers.items())),
             report=_report(numbers, counts, told(numbers)),
         )
 

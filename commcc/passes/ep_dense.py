@@ -19,7 +19,7 @@ from commcc.base.errors import FindingError, InputError, OptionError
 from commcc.base.reasons import Reason
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import option, to_text
-from commcc.plan import LeftOut, Plan
+from commcc.plan import LeftOut, Plan, Reordering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -75,11 +75,10 @@ class EpDense(Pass):
         blocked = (*wishes.blocked, *_not_met(order, wishes.moves))
         if blocked and self.strict:
             raise FindingError(_told(index, blocked), where="pass 'ep-dense'", hint="strict=no moves the others")
-        changed = any(node != place for place, node in enumerate(order))
         return Plan(
             pass_text=to_text(self),
             fingerprint=index.fingerprint,
-            order=order if changed else None,
+            rewrite=Reordering.of(order),
             left_out=tuple(LeftOut(each.launch, each.reason) for each in blocked),
             report={**_report(index, context.model, dense.layers, wishes, order, blocked), "remarks": _remarks(dense)},
         )

@@ -25,7 +25,7 @@ from commcc.base.reasons import Reason
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.budget import budget_bytes, budget_option
 from commcc.passes.options import option, to_text
-from commcc.plan import HostCopy, Plan, WaitLabel
+from commcc.plan import HostCopy, Plan, Reordering, WaitLabel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -93,13 +93,11 @@ class EpSchedule(Pass):
         flags = {node: free for region in regions for node, free in host_copies(region).items()}
         costs = None if model is None else (model.price(index), model.price(with_copies(index, flags)))
         chosen, tried = self._chosen(index, locals_, costs and costs[1])
-        changed = any(node != place for place, node in enumerate(chosen.order))
         return Plan(
             pass_text=to_text(self),
             fingerprint=index.fingerprint,
-            order=chosen.order if changed else None,
-            host_copies=_copies(index, flags),
-            wait_labels=_labels(regions, notes),
+            rewrite=Reordering.of(chosen.order),
+            edits=(*_copies(index, flags), *_labels(regions, notes)),
             report=_report(index, locals_, costs, chosen, tried),
         )
 

@@ -69,8 +69,7 @@ class Groups(Pass):
         return Plan(
             pass_text=to_text(self),
             fingerprint=context.index.fingerprint,
-            groups=tuple(draft.groups),
-            regroups=tuple(sorted(draft.moved.values(), key=lambda move: move.launch)),
+            edits=(*draft.groups, *sorted(draft.moved.values(), key=lambda move: move.launch)),
             left_out=tuple(sorted(draft.left, key=lambda entry: entry.launch)),
             report=draft.report(),
         )

@@ -26,7 +26,7 @@ from commcc.passes.base import Pass, PlanContext
 from commcc.passes.budget import GIB, budget_bytes, budget_option
 from commcc.passes.control_edges import control_edges
 from commcc.passes.options import option, to_text
-from commcc.plan import Plan
+from commcc.plan import Plan, Reordering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,14 +83,13 @@ class Reorder(Pass):
         before = problem.memory.live(range(len(index)))
         limits = self._limits(before.peak_bytes, before.input_bytes)
         found = search(problem, limits, self.effort)
-        changed = any(node != place for place, node in enumerate(found.order))
         edges, left = control_edges(index, found.order) if self.control_deps else ((), ())
         report = _report(problem, limits, found, before.peak_bytes)
         return Plan(
             pass_text=to_text(self),
             fingerprint=index.fingerprint,
-            order=found.order if changed else None,
-            control=edges,
+            rewrite=Reordering.of(found.order),
+            edits=edges,
             left_out=left,
             report={**report, "control_edges": len(edges)} if self.control_deps else report,
         )

@@ -38,6 +38,6 @@ class Tag(Pass):
         return Plan(
             pass_text=to_text(self),
             fingerprint=index.fingerprint,
-            tags=tuple(TagEntry(c.launch, c.role, c.evidence) for c in new),
+            edits=tuple(TagEntry(c.launch, c.role, c.evidence) for c in new),
             report={"tagged": dict(sorted(counts.items())), "new": len(new)},
         )

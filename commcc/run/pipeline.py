@@ -23,6 +23,7 @@ from commcc.base.jit import cold
 from commcc.graph.index import build_index
 from commcc.passes.base import PlanContext
 from commcc.passes.options import to_text
+from commcc.plan import TagEntry
 from commcc.run import provenance
 from commcc.timing.snapshot import Snapshot
 
@@ -239,7 +240,7 @@ class _Run:
     def _snapshot(self, program: Program, before: Snapshot, plan: Plan) -> Snapshot:
         seen = Snapshot.of(build_index(program, self.hints))
         self.tell("simulating")
-        if before.prediction is not None and seen.index.fingerprint == before.index.fingerprint and plan.tags:
+        if before.prediction is not None and seen.index.fingerprint == before.index.fingerprint and plan.of(TagEntry):
             return replace(seen, prediction=before.prediction)  # tags have no price
         return seen.priced(self.model)
 

@@ -14,10 +14,10 @@ Limits: no times and no paths, so that equal runs store equal bytes.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from commcc import __version__
+from commcc.plan import Merging
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,9 +53,9 @@ def entry(
 
 def _spans(plan: Plan, names: Sequence[str]) -> dict[str, Json]:
     """For each bucket how far apart its members stood, which cannot be told once they are merged."""
+    buckets = plan.rewrite.buckets if isinstance(plan.rewrite, Merging) else ()
     spans: list[Json] = [
-        {"members": [names[m] for m in each.members], "span": max(each.members) - min(each.members)}
-        for each in plan.buckets
+        {"members": [names[m] for m in each.members], "span": max(each.members) - min(each.members)} for each in buckets
     ]
     return {"spans": spans} if spans else {}
 
@@ -63,16 +63,15 @@ def _spans(plan: Plan, names: Sequence[str]) -> dict[str, Json]:
 def reasons(plan: Plan, names: Sequence[str]) -> dict[str, Json]:
     """For each kind of edit, and for what was left out: every reason with the names that it is about."""
     found: dict[str, Json] = {}
-    for field in dataclasses.fields(plan):
-        edits = getattr(plan, field.name)
-        said = [each for each in edits if hasattr(each, "reason")] if isinstance(edits, tuple) else []
+    for kind, edits in plan.parts():
+        said = [each for each in edits if hasattr(each, "reason")]
         by_reason: dict[str, Json] = {}
         for each in said:
             listed = by_reason.setdefault(str(each.reason), [])
             assert isinstance(listed, list)
             listed.append(_subject(each, names))
         if by_reason:
-            found[field.name] = by_reason
+            found[kind] = by_reason
     return found
 
 

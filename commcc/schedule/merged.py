@@ -1,6 +1,6 @@
 """What a graph would be, and cost, with buckets merged: numbers only, no graph is made.
 
-    index, costs = merge(index, model, plan)     # then Problem(index, costs) as for any graph
+    index, costs = merge(index, model, merging)     # then Problem(index, costs) as for any graph
 
 Units are those of :mod:`commcc.apply.order`. A bucket becomes a node that copies its members' inputs
 side by side (inputs that do not lie in a row are copied before, a shared cast comes after), one launch, one
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from commcc.graph.index import GraphIndex
     from commcc.graph.index.graph import Launch, Tensor
-    from commcc.plan import Bucket, Plan
+    from commcc.plan import Bucket, Merging
     from commcc.timing.cost import CostModel
     from commcc.timing.cost.types import Costs
 
@@ -48,20 +48,20 @@ class _Fact:
 
 
 @no_collection()
-def merge(index: GraphIndex, model: CostModel, plan: Plan) -> tuple[GraphIndex, Costs]:
-    """Index and costs of the graph with the plan's buckets merged; only its buckets, moves and order edges count.
+def merge(index: GraphIndex, model: CostModel, merging: Merging) -> tuple[GraphIndex, Costs]:
+    """Index and costs of the graph with buckets merged.
 
     Raises :class:`commcc.base.errors.InternalError` when the buckets form a cycle.
     """
-    merged = _Merge(index, plan).result()
+    merged = _Merge(index, merging).result()
     return merged, model.price(merged)
 
 
 class _Merge:
-    def __init__(self, index: GraphIndex, plan: Plan) -> None:
+    def __init__(self, index: GraphIndex, merging: Merging) -> None:
         self.index = index
-        self.buckets = plan.buckets
-        self.units = arrange(index, plan)
+        self.buckets = merging.buckets
+        self.units = arrange(index, merging)
         self.facts: list[_Fact] = []
         self.at: dict[int, int] = {}  # new number of an old node, or of what stands for it
         self.buffer_bytes = list(index.estimates.buffer_bytes)

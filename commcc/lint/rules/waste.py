@@ -98,6 +98,7 @@ def duplicated_gathers(subject: Subject, options: DuplicateOptions) -> Iterator[
     from commcc.passes.base import PlanContext
     from commcc.passes.budget import GIB
     from commcc.passes.dedup import Dedup
+    from commcc.plan import Removal
 
     span = None if options.max_span is None else int(options.max_span)
     index = subject.index
@@ -105,7 +106,8 @@ def duplicated_gathers(subject: Subject, options: DuplicateOptions) -> Iterator[
         return
     budget = "auto" if options.room is None else (subject.memory.peak_bytes + options.room) / GIB
     dedup, context = Dedup(max_topo_span=span, memory_budget=budget), PlanContext(subject.program, index, subject.ident)
-    for each in dedup.plan(context).duplicates:
+    removal = dedup.plan(context).rewrite
+    for each in removal.duplicates if isinstance(removal, Removal) else ():
         collective = subject.ident.by_launch[each.keep]
         parameter = "one value" if collective.anchor is None else f"'{index.names[collective.anchor]}'"
         times = f"{1 + len(each.drop)} times"

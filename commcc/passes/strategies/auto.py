@@ -33,7 +33,7 @@ from commcc.passes.reorder import Reorder
 from commcc.passes.strategies.entries import BLOCKS
 from commcc.passes.strategies.formed import Formed, bucket_of
 from commcc.plan import Bucket as PlannedBucket
-from commcc.plan import LeftOut, Plan
+from commcc.plan import LeftOut, Merging
 from commcc.planning.eligibility import eligible, select_groups
 from commcc.planning.greedy import MIB, Limits, key_of, size_of, walk
 
@@ -178,7 +178,7 @@ class _Search:
         if known is not None:
             return Tried(caps, buckets, known.members, known.step_ns, known.peak_bytes, known.over)
         self.judged += 1
-        plan = Plan("", self.index.fingerprint, buckets)
+        plan = Merging(buckets)
         members = sum(len(b.members) for b in buckets)
         try:
             merged = merge(self.index, self.model, plan) if buckets else (self.index, self.costs)

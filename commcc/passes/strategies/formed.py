@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Formed:
     """Buckets of one strategy. left_out: collectives of the right roles that are in none of them.
 
-    moves, before: as in :class:`commcc.plan.Plan`.
+    moves, before: as in :class:`commcc.plan.Merging`.
     report: the strategy's own account, beside what is counted for all strategies alike.
     """
 

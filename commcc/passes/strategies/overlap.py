@@ -40,7 +40,7 @@ from commcc.base.reasons import Reason
 from commcc.passes.budget import budget_bytes
 from commcc.passes.strategies.formed import Formed, bucket_of, launches_early, placed
 from commcc.passes.strategies.trial import Trial
-from commcc.plan import Before, LeftOut, Plan
+from commcc.plan import Before, LeftOut, Merging
 from commcc.planning.eligibility import eligible, select_groups
 from commcc.planning.greedy import MIB, key_of, size_of
 from commcc.planning.headroom import Room
@@ -244,11 +244,11 @@ class _Overlap:
         self.refused["copies"] += len(bucket.members) - 1
         return False
 
-    def _plan(self, buckets: Sequence[Open]) -> Plan:
+    def _plan(self, buckets: Sequence[Open]) -> Merging:
         """The plan of these buckets, numbered by their first members."""
         planned = tuple(self._planned(b) for b in sorted(buckets, key=lambda b: b.members[0].launch))
         before = (*self.hiding.kept(self.index), *self._queues(buckets)) if planned else ()
-        return Plan("", self.index.fingerprint, planned, before=before)
+        return Merging(planned, before=before)
 
     def _queues(self, buckets: Sequence[Open]) -> list[Before]:
         """Launches, and waits, of one group that are in no bucket stay in their order, where merging lets them."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from commcc.base.reasons import Reason
 from commcc.base.terms import Kind
 from commcc.passes.strategies.formed import placed
-from commcc.plan import Before, Move, Plan
+from commcc.plan import Before, Merging, Move
 from commcc.planning.mergeorder import MergeOrder
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def _places(index: GraphIndex, made: Prefetched) -> dict[int, int]:
 
     units = [unit for unit in made.units if unit.bucket is not None]
     buckets = tuple(unit.bucket for unit in units if unit.bucket is not None)
-    plan = Plan("", index.fingerprint, buckets=buckets, moves=made.moves, before=made.before)
+    plan = Merging(buckets, made.moves, made.before)
     places: dict[int, int] = {}
     for at, unit in enumerate(arrange(index, plan)):
         if unit.sort == LAUNCH:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from commcc.graph.index import GraphIndex
     from commcc.passes.strategies.overlap import Open
-    from commcc.plan import Plan
+    from commcc.plan import Merging
     from commcc.timing.cost import CostModel, Costs
     from commcc.timing.simulate import Timeline
 
@@ -61,7 +61,7 @@ class Trial:
         model: CostModel,
         timeline: Timeline,
         budget: int | None,
-        plan_of: Callable[[Sequence[Open]], Plan],
+        plan_of: Callable[[Sequence[Open]], Merging],
     ) -> None:
         self._index, self._model, self._before = index, model, timeline
         self._budget, self._plan_of = budget, plan_of

@@ -16,8 +16,8 @@
         launch_at: all_gather_into_tensor
     graphs: [{fingerprint: 1f15a5b3738adc30..., nodes: 8779, digests: [...]}]
 
-Nodes go by name, an order by the nodes that move (:mod:`commcc.run.planfile.moves`), every other field of
-:class:`commcc.plan.Plan` by its annotation (:mod:`commcc.run.planfile.fields`). Equal runs give equal bytes.
+Nodes go by name, an order by the nodes that move (:mod:`commcc.run.planfile.moves`), every other part of
+a :class:`commcc.plan.Plan` by its annotation (:mod:`commcc.run.planfile.fields`). Equal runs give equal bytes.
 A plan is applied to the graph that it was made for and to no other; the digests at the end only serve to
 name the first node that differs. Limits: a plan file is data and is not trusted: its result is verified
 like that of a pass.

@@ -12,14 +12,16 @@ import re
 import typing
 from collections.abc import Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, get_args
 
 from commcc.base.errors import closest
 from commcc.base.reasons import Reason
 from commcc.base.text import shown
 from commcc.base.yaml_node import to_number
+from commcc.plan import PARTS, Plan, Rewrite
 from commcc.run.planfile import moves
-from commcc.run.planfile.fields import default_of, hints_of, item_of, mark_of, optional, stored_fields, unknown
+from commcc.run.planfile.fields import default_of, hints_of, item_of, mark_of, optional, part_hint, unknown
 
 if TYPE_CHECKING:
     from commcc.base.terms import Json
@@ -38,7 +40,25 @@ class Decoder:
         self.index = index
         self._unknown = 0
 
-    def value(self, node: Node, hint: Any, where: str = "plan") -> Any:
+    def plan(self, node: Node, text: str, fingerprint: str, report: Mapping[str, Json]) -> Plan:
+        """A plan from a mapping of its parts."""
+        given = node.mapping((), PARTS)
+        read = {name: self.value(given[name], part_hint(name), name) for name in PARTS if name in given}
+        of_rewrites: dict[type, dict[str, Any]] = {}
+        edits: dict[str, tuple[Any, ...]] = {}
+        for name, part in read.items():
+            if PARTS[name] in get_args(Rewrite):
+                of_rewrites.setdefault(PARTS[name], {})[name] = part
+            else:
+                edits[name] = part
+        if len(of_rewrites) > 1:
+            first, second = (next(iter(parts)) for parts in list(of_rewrites.values())[:2])
+            node.fail(f"a pass cannot have both '{first}' and '{second}'")
+        left_out = edits.pop("left_out", ())
+        rewrite = next((kind(**parts) for kind, parts in of_rewrites.items()), None)
+        return Plan(text, fingerprint, rewrite, tuple(chain.from_iterable(edits.values())), left_out, report)
+
+    def value(self, node: Node, hint: Any, where: str) -> Any:
         """The value that ``hint`` asks for."""
         mark, inner, item = mark_of(hint), optional(hint), item_of(hint)
         if mark is not None:
@@ -55,15 +75,15 @@ class Decoder:
             return {key: to_json(each) for key, each in node.entries().items()}
         return self._scalar(node, hint, where)
 
-    def fields(self, node: Node, cls: type[Any], leave_out: tuple[str, ...] = (), **given: Any) -> Any:
-        """A dataclass; ``given`` are the fields in ``leave_out``. None when one that has to be there is missing."""
-        hints, chosen = hints_of(cls), list(stored_fields(cls, leave_out))
+    def fields(self, node: Node, cls: type[Any]) -> Any:
+        """A dataclass; None when a field that has to be there is missing."""
+        hints, chosen = hints_of(cls), dataclasses.fields(cls)
         required = [f.name for f in chosen if default_of(f) is dataclasses.MISSING]
         found = node.mapping(required, [f.name for f in chosen])
         if any(found[name].missing for name in required):
             return None
         values = {name: self.value(each, hints[name], f"{cls.__name__}.{name}") for name, each in found.items()}
-        return cls(**values, **given)
+        return cls(**values)
 
     def _marked(self, node: Node, mark: str) -> Any:
         if mark == "count":

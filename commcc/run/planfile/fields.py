@@ -1,10 +1,10 @@
-"""The fields of a plan as plain data with nodes by name, and back; driven by the annotations in :mod:`commcc.plan`.
+"""The parts of a plan as plain data with nodes by name, and back; driven by the annotations in :mod:`commcc.plan`.
 
-    encode(plan.buckets, hints_of(Plan)["buckets"], names)    # [{'kind': 'all_gather', 'members': ['ag_1', ...
+    encode_plan(plan, names)    # {'buckets': [{'kind': 'all_gather', 'members': ['ag_1', ...
 
-A field that a later version of :class:`commcc.plan.Plan` gets is stored without a change here, as long as
-its annotation says what its numbers are: ``Node``, ``Order`` or ``Count``. Anything else, a bare ``int``
-above all, is an :class:`InternalError` that names the field. Fields that are as by default are left out.
+A kind of edit that :mod:`commcc.plan` gets later is stored without a change here, as long as the annotations of its
+fields say what their numbers are: ``Node``, ``NodeOrder`` or ``Count``. Anything else, a bare ``int`` above all, is an
+:class:`InternalError` that names the field. Fields that are as by default, and parts that are empty, are left out.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from commcc.base.errors import InternalError
 from commcc.base.reasons import Reason
 from commcc.base.terms import Json, Kind, Role
+from commcc.plan import PARTS
 from commcc.run.planfile import moves
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from commcc.plan import Plan
 
 #: What annotations in ``commcc.plan`` name that is imported there for type checkers only.
 _NAMES = {"Mapping": Mapping, "Json": Any, "Kind": Kind, "Role": Role, "Reason": Reason}
 
 
 def hints_of(cls: type[Any]) -> Mapping[str, Any]:
-    """Annotations of a dataclass by field, with the marks of ``Node``, ``Order`` and ``Count``."""
+    """Annotations of a dataclass by field, with the marks of ``Node``, ``NodeOrder`` and ``Count``."""
     return _hints_of(cast("Any", cls))
 
 
@@ -60,12 +61,23 @@ def item_of(hint: Any) -> Any:
     return parts[0] if typing.get_origin(hint) is tuple and len(parts) == 2 and parts[1] is Ellipsis else None
 
 
+def part_hint(name: str) -> Any:
+    """The annotation of a part of a plan: that of a field of its rewrite, or a tuple of one kind of edit."""
+    owner = PARTS[name]
+    return hints_of(owner).get(name, tuple[owner, ...])  # type: ignore[valid-type]
+
+
 def unknown(hint: Any, where: str) -> InternalError:
     """The error for a field that cannot be stored."""
     return InternalError(
         f"plan files cannot hold '{where}' of type {hint}",
-        hint="annotate it in commcc/plan.py with Node, Order or Count, or teach commcc/run/planfile/fields.py its type",
+        hint="annotate it in commcc/plan.py with Node, NodeOrder or Count, or teach planfile/fields.py its type",
     )
+
+
+def encode_plan(plan: Plan, names: Sequence[str]) -> dict[str, Json]:
+    """The parts of a plan by name."""
+    return {name: encode(part, part_hint(name), names, name) for name, part in plan.parts() if part}
 
 
 def encode(value: Any, hint: Any, names: Sequence[str], where: str = "plan") -> Json:
@@ -84,27 +96,19 @@ def encode(value: Any, hint: Any, names: Sequence[str], where: str = "plan") -> 
     if hint is Reason:
         return str(value)
     if dataclasses.is_dataclass(hint):
-        return cast("Json", encode_fields(value, names))
+        hints = hints_of(type(value))
+        return {
+            field.name: encode(
+                getattr(value, field.name), hints[field.name], names, f"{type(value).__name__}.{field.name}"
+            )
+            for field in dataclasses.fields(hint)
+            if getattr(value, field.name) != default_of(field)
+        }
     if isinstance(hint, type) and issubclass(hint, Enum):
         return str(value.value)
     if typing.get_origin(hint) is Mapping:
         return dict(value)
     raise unknown(hint, where)
-
-
-def encode_fields(value: Any, names: Sequence[str], leave_out: tuple[str, ...] = ()) -> dict[str, Json]:
-    """The fields of a dataclass that are not as by default."""
-    hints = hints_of(type(value))
-    return {
-        field.name: encode(getattr(value, field.name), hints[field.name], names, f"{type(value).__name__}.{field.name}")
-        for field in stored_fields(type(value), leave_out)
-        if getattr(value, field.name) != default_of(field)
-    }
-
-
-def stored_fields(cls: type[Any], leave_out: tuple[str, ...] = ()) -> Iterator[dataclasses.Field[Any]]:
-    """The fields of ``cls`` but those of other use."""
-    return (field for field in dataclasses.fields(cls) if field.name not in leave_out)
 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:

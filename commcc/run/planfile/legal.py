@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 from commcc.base.terms import Kind
 from commcc.graph.annotations import EXCHANGES
 from commcc.graph.index.host import early_reads
+from commcc.plan import HostCopy, Merging, Reordering, TagEntry, WaitLabel
 from commcc.planning.contraction import cycles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from commcc.graph.index import GraphIndex
     from commcc.plan import Bucket, Plan
@@ -29,71 +30,71 @@ _MERGED = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
 
 def problems(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
     """Path and text of everything that is not legal."""
-    if plan.order is not None:
-        yield from _of_order(plan, index)
+    if isinstance(plan.rewrite, Reordering):
+        yield from _of_order(plan.rewrite.order, index)
     yield from _of_host_copies(plan, index)
-    for number, tag in enumerate(plan.tags):
+    for number, tag in enumerate(plan.of(TagEntry)):
         if tag.launch not in index.launches:
             yield ("tags", number), f"'{index.names[tag.launch]}' launches no collective"
-    used = Counter(member for bucket in plan.buckets for member in bucket.members)
-    for number, bucket in enumerate(plan.buckets):
+    if isinstance(plan.rewrite, Merging):
+        yield from _of_merging(plan.rewrite, index)
+
+
+def _of_merging(merging: Merging, index: GraphIndex) -> Iterator[Problem]:
+    used = Counter(member for bucket in merging.buckets for member in bucket.members)
+    for number, bucket in enumerate(merging.buckets):
         twice = [index.names[member] for member in bucket.members if used[member] > 1]
         if twice:
             yield ("buckets", number), f"'{twice[0]}' is in a bucket twice"
         for what in _of_bucket(bucket, index):
             yield ("buckets", number), what
-    yield from _of_moves(plan, index)
+    for number, move in enumerate(merging.moves):
+        if move.node in used or index.ops[move.node] in ("placeholder", "output"):
+            yield ("moves", number), f"'{index.names[move.node]}' cannot move by itself"
+    for number, wish in enumerate(merging.before):
+        if index.ops[wish.first] == "output":
+            yield ("before", number), "the output has to stay last"
+    if used.keys() <= index.launches.keys():
+        yield from _of_cycles(merging, index)
 
 
 def _of_host_copies(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
-    for number, copy in enumerate(plan.host_copies):
+    for number, copy in enumerate(plan.of(HostCopy)):
         if copy.node not in index.host_copies:
             yield ("host_copies", number), f"'{index.names[copy.node]}' is no copy from a device to the host"
-    for number, label in enumerate(plan.wait_labels):
+    for number, label in enumerate(plan.of(WaitLabel)):
         if label.wait not in index.wait_of or label.exchange not in EXCHANGES:
             yield ("wait_labels", number), f"'{index.names[label.wait]}' is no wait for a '{label.exchange}'"
     before = range(len(index))
-    flags = {copy.node: copy.non_blocking for copy in plan.host_copies}
-    for node, source in sorted(early_reads(index, plan.order or before, flags) - early_reads(index, before))[:1]:
+    flags = {copy.node: copy.non_blocking for copy in plan.of(HostCopy)}
+    order = plan.rewrite.order if isinstance(plan.rewrite, Reordering) else before
+    for node, source in sorted(early_reads(index, order, flags) - early_reads(index, before))[:1]:
         names = index.names[node], index.names[source]
-        where = "host_copies" if plan.order is None else "order"
+        where = "host_copies" if order is before else "order"
         yield (where,), f"'{names[0]}' reads '{names[1]}' before the host has waited for that copy"
 
 
-def _of_moves(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
-    members = {member for bucket in plan.buckets for member in bucket.members}
-    for number, move in enumerate(plan.moves):
-        if move.node in members or index.ops[move.node] in ("placeholder", "output"):
-            yield ("moves", number), f"'{index.names[move.node]}' cannot move by itself"
-    for number, wish in enumerate(plan.before):
-        if index.ops[wish.first] == "output":
-            yield ("before", number), "the output has to stay last"
-    if members <= index.launches.keys():
-        yield from _of_cycles(plan, index)
-
-
-def _of_cycles(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
+def _of_cycles(merging: Merging, index: GraphIndex) -> Iterator[Problem]:
     """What would have to come before itself."""
-    for cycle in cycles(index, [bucket.members for bucket in plan.buckets], plan.before):
+    for cycle in cycles(index, [bucket.members for bucket in merging.buckets], merging.before):
         for number in cycle.before:
-            wish = plan.before[number]
+            wish = merging.before[number]
             names = index.names[wish.first], index.names[wish.then]
             yield ("before", number), f"'{names[0]}' cannot come before '{names[1]}'"
         if not cycle.before:
             yield ("buckets", cycle.groups[0]), "waits for itself"
 
 
-def _of_order(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
-    assert plan.order is not None
-    place = {node: at for at, node in enumerate(plan.order)}
-    for node in plan.order:
+def _of_order(order: Sequence[int], index: GraphIndex) -> Iterator[Problem]:
+    place = {node: at for at, node in enumerate(order)}
+    for node in order:
         launch = index.wait_of.get(node)
         needs = (*index.needs(node), *(() if launch is None else (launch,)))
         late = [need for need in needs if place[need] > place[node]]
         if late:
             yield ("order",), f"'{index.names[node]}' comes before '{index.names[late[0]]}', which it needs"
             return
-    if plan.order and plan.order[-1] != len(index) - 1:
+    if order and order[-1] != len(index) - 1:
         yield ("order",), "the output has to stay last"
 
 

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from commcc.base.errors import InputError
 from commcc.base.text import shown
 from commcc.base.yaml_file import read_yaml
-from commcc.plan import Plan
+from commcc.plan import PARTS, Plan
 from commcc.run.pipeline import Job
 from commcc.run.planfile.decoding import Decoder, to_json
-from commcc.run.planfile.fields import stored_fields
 from commcc.run.planfile.legal import problems
-from commcc.run.planfile.writing import HEADER, VERSION
+from commcc.run.planfile.writing import VERSION
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,10 +61,9 @@ class StoredStep:
                 where=where,
                 hint="plan again, or give the graph that the plan was made for",
             )
-        given: dict[str, Any] = {"pass_text": self.text, "fingerprint": self.fingerprint, "report": self.report}
         if self.dropped is not None:
-            return Plan(**given)
-        plan: Plan = Decoder(index).fields(_edits(self.body), Plan, HEADER, **given)
+            return Plan(self.text, self.fingerprint, report=self.report)
+        plan = Decoder(index).plan(_edits(self.body), self.text, self.fingerprint, self.report)
         self.body.file.check()
         for path, what in problems(plan, index):
             _at(self.body, path).fail(what)
@@ -119,16 +117,15 @@ def _read_graph(node: Node) -> tuple[str, StoredGraph]:
 
 
 def _read_step(node: Node, graphs: dict[str, StoredGraph]) -> Job | None:
-    fields = [field.name for field in stored_fields(Plan, HEADER)]
-    parts = node.mapping(_KEYS, (*_MORE, *fields))
+    parts = node.mapping(_KEYS, (*_MORE, *PARTS))
     fingerprint = parts["graph"].text()
     graph = graphs.get(fingerprint)
     if fingerprint and graph is None:
         parts["graph"].fail(f"graph '{shown(fingerprint)}' is not among the graphs below")
     dropped = parts["dropped"].text() if "dropped" in parts else None
     if dropped is None:
-        Decoder().fields(_edits(node), Plan, HEADER, pass_text="", fingerprint="", report={})
-    elif any(name in parts for name in fields):
+        Decoder().plan(_edits(node), "", "", {})
+    elif any(name in parts for name in PARTS):
         node.fail("a pass that was dropped has no edits")
     options, report = (_mapping(parts.get(key)) for key in ("options", "report"))
     text, name = parts["pass"].text(), parts["name"].text()
@@ -143,7 +140,7 @@ def _mapping(node: Node | None) -> dict[str, Json]:
 
 
 def _edits(node: Node) -> Node:
-    """The mapping of a pass without the keys that are no fields of a plan."""
+    """The mapping of a pass without the keys that are no parts of a plan."""
     if not isinstance(node.value, dict):
         return node
     body = {key: each for key, each in node.value.items() if key not in (*_KEYS, *_MORE)}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from commcc import __version__
 from commcc.base.yaml_text import dump
-from commcc.run.planfile.fields import encode_fields
+from commcc.run.planfile.fields import encode_plan
 
 if TYPE_CHECKING:
     from commcc.base.terms import Json
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from commcc.run.pipeline import RunResult, StepResult
 
 VERSION = 1
-#: Fields of a plan that have keys of their own, or are said last.
-HEADER = ("pass_text", "fingerprint", "report")
 #: Nodes whose digests stand on one line behind the number of the first, four hexadecimal digits each.
 NODES_A_LINE = 25
 
@@ -51,7 +49,7 @@ def _step(step: StepResult) -> dict[str, Json]:
     if step.dropped is not None:
         said["dropped"] = step.dropped
     else:
-        said.update(encode_fields(step.plan, step.before.index.names, HEADER))
+        said.update(encode_plan(step.plan, step.before.index.names))
     return {**said, "options": dict(step.options), "report": dict(step.report)}
 
 
