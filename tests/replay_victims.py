@@ -22,7 +22,9 @@ from commcc.replay.ranks.watch import Watch, write_json
 def main() -> None:
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     told = json.loads((folder / "what.json").read_text())
-    watch = Watch(told.get("seconds", 60), folder / f"rank{rank}.json")
+    if told.get(str(rank)) == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    watch = Watch(told.get("seconds", 3600), folder / f"rank{rank}.json")
     (folder / f"pid{rank}").write_text(str(os.getpid()))
     try:
         meet(rank, told.get(str(rank), ""), watch)
@@ -34,7 +36,8 @@ def main() -> None:
 
 
 def meet(rank: int, fate: str, watch: Watch) -> None:
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    # Long, so that nobody ends because it has waited: a launcher that does not end the others is waited for in vain.
+    dist.init_process_group("gloo", timeout=timedelta(seconds=3600))
     dist.barrier()
     if fate == "die":
         os.kill(os.getpid(), signal.SIGKILL)

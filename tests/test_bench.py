@@ -26,8 +26,7 @@ from commcc.replay.bench.recording import StepTimes
 from commcc.replay.numeric import Settings, verify_numeric
 from commcc.replay.place import CpuPlace
 from commcc.replay.ranks import launch
-from commcc.replay.ranks.team import Alone
-from commcc.replay.ranks.worker import read_settings, settings_text
+from commcc.replay.ranks.worker import Alone
 from commcc.report import benching
 from commcc.report.console import make_console
 from commcc.serialization import save
@@ -124,7 +123,7 @@ def test_inputs_are_matched_by_name():
 
 def test_the_ranks_get_all_settings():
     settings = BenchSettings(2, seed=3, groups={"3": ((0,), (1,))}, hints={"u*": 9}, repeat=4, warmup=0, graphs=5)
-    assert read_settings(settings_text(settings), BenchSettings) == settings
+    assert BenchSettings.from_text(settings.to_text()) == settings
 
 
 # One rank, here

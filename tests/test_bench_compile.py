@@ -37,8 +37,7 @@ from commcc.replay.emulate.transport import Transport
 from commcc.replay.numeric.pair import own_inputs
 from commcc.replay.place import CpuPlace
 from commcc.replay.rank_run import RankRun
-from commcc.replay.ranks.groups import stand_in_groups
-from commcc.replay.ranks.team import Alone
+from commcc.replay.ranks.worker import Alone, stand_in_groups
 from commcc.report import benching
 from commcc.serialization import save
 from commcc.timing.cost import load_model

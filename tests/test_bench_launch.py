@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
+import shlex
 import signal
 import socket
 import subprocess
@@ -22,13 +24,13 @@ from commcc.replay.bench import benchmark as bench_run
 from commcc.replay.bench.graph_set import BenchSettings, check, check_device_memory, make_set
 from commcc.replay.bench.recording import StepTimes
 from commcc.replay.place import CpuPlace, CudaPlace
-from commcc.replay.ranks import failing, joining, launch
+from commcc.replay.ranks import failing, launch, watch
+from commcc.replay.ranks import joined as joining
 from commcc.replay.ranks.failing import Evidence, RanksError, explained, out_of_memory
-from commcc.replay.ranks.guard import Guard, is_child
-from commcc.replay.ranks.joining import Meeting, SharedError, UnheardError
+from commcc.replay.ranks.joined import Meeting, SharedError, UnheardError
 from commcc.replay.ranks.launcher_env import first_host, joined
 from commcc.replay.ranks.machines import WITHIN, Machines, is_store, port_problem
-from commcc.replay.ranks.watch import Board, Watch, board_file, pid_file, write_json
+from commcc.replay.ranks.watch import Board, Guard, Watch, board_file, rank_processes, write_json
 from commcc.replay.ranks.worker import error_words
 from commcc.replay.virtual import StepError
 from tests.verify_graphs import Graph
@@ -254,7 +256,7 @@ def test_machines_that_do_not_come(tmp_path, node_rank):
     with socket.create_server(("localhost", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(RanksError, match=f"the 2 machines did not meet at localhost:{port} within 1 s") as caught:
-        launch.run_ranks(1, tmp_path, 1, machines=Machines(2, node_rank, f"localhost:{port}"))
+        launch.run_ranks(1, tmp_path, 1, worker="nobody", machines=Machines(2, node_rank, f"localhost:{port}"))
     assert caught.value.late
 
 
@@ -317,6 +319,14 @@ CASES = {
         Evidence({0: {"at": "waiting for the others"}, 1: at("wait_2", signal="SIGTERM")}),
         f"rank 1 ended by SIGTERM: rank 0 was waiting for the others; rank 1 {AT}",
     ),
+    "stopped, and others miss it": (
+        Evidence({0: at("wait_2", error=LOST)}, {0: 3, 1: -9}, stopped=frozenset({1})),
+        f"rank 1 was stopped (SIGSTOP) and did not answer: rank 0 {AT}",
+    ),
+    "stopped early, and others are late": (
+        Evidence({0: at("wait_2", timeout=9)}, {0: 124, 1: -9}, stopped=frozenset({1})),
+        f"not done after 9 s: rank 0 {AT}; rank 1 is stopped, was starting",
+    ),
     "refused": (Evidence({1: {"refused": "too small", "hint": "shrink"}}, {0: -9}), "rank 1: too small; shrink"),
     "nothing": (Evidence({}, {1: 1}), "rank 1 ended with exit code 1"),
 }
@@ -363,12 +373,12 @@ def test_memory_that_ran_out_is_known():
     assert text.endswith("fewer ranks on this machine, or a smaller model: its graph has the same structure")
 
 
-def test_kills_of_the_kernel_are_counted(tmp_path):
+def test_kills_of_the_kernel_are_counted(tmp_path, monkeypatch):
     file = tmp_path / "memory.events"
     file.write_text("low 0\noom 4\noom_kill 3\noom_group_kill 1\n")
-    assert failing._count(file) == 3
-    assert failing._count(tmp_path / "none") == 0
     assert failing.kernel_kills() >= 0
+    monkeypatch.setattr(failing, "_KERNEL_COUNTS", (file, tmp_path / "none"))
+    assert failing.kernel_kills() == 3
 
 
 # What a rank is at
@@ -399,7 +409,6 @@ def test_a_rank_says_what_it_launched_and_what_it_has_waited_for(tmp_path):
     assert watch.words() == expected
     watch.stage("x" * 9999)
     assert len(Board.read(board_file(file))["at"]) == 4095
-    assert int(pid_file(file).read_text()) == os.getpid()
     assert Board.read(tmp_path / "none") == {}
     watch.close()
 
@@ -422,47 +431,126 @@ def test_a_device_says_how_far_it_has_come():
     assert times.newest() == "a"
 
 
-def test_a_stopped_rank_is_killed_after_its_deadline(tmp_path):
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+@pytest.fixture
+def rank_process(tmp_path):
+    """Starts processes that look like ranks of a run in the test's folder."""
+    started = []
+
+    def start(rank):
+        process = subprocess.Popen([*SLEEPER, str(tmp_path)], env={**os.environ, "RANK": str(rank)})
+        started.append(process)
+        while rank not in rank_processes(tmp_path):  # until then it is a copy of this process
+            time.sleep(0.01)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def stop(process):
+    os.kill(process.pid, signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)
+
+
+needs_proc = pytest.mark.skipif(not pathlib.Path("/proc/self/task").exists(), reason="knows ranks on Linux only")
+
+
+@needs_proc
+def test_ranks_are_known_among_children(tmp_path, rank_process):
+    """Neither other children are ranks, nor finished ones, nor processes of others."""
+    one, two = rank_process(1), rank_process(2)
+    other = subprocess.Popen([*SLEEPER, str(tmp_path / "else")], env={**os.environ, "RANK": "0"})
     # Its parent ends at once, so that it is nobody's child here.
-    shell = subprocess.run(["sh", "-c", "sleep 600 > /dev/null 2>&1 & echo $!"], stdout=subprocess.PIPE, check=True)
-    stranger = int(shell.stdout)
+    command = f"RANK=3 {shlex.join([*SLEEPER, str(tmp_path)])} > /dev/null 2>&1 & echo $!"
+    stranger = int(subprocess.run(["sh", "-c", command], stdout=subprocess.PIPE, check=True).stdout)
     try:
-        os.kill(child.pid, signal.SIGSTOP)
-        pid_file(tmp_path / "rank3.json").write_text(str(child.pid))
-        Board(board_file(tmp_path / "rank3.json")).write(("waits for 'w'", "g", None, None))
-        # Neither finished ones nor processes of others are touched.
-        pid_file(tmp_path / "rank4.json").write_text(str(stranger))
-        started = time.monotonic()
-        with Guard(tmp_path, 0.5):
-            assert child.wait(60) == -signal.SIGKILL
-        assert time.monotonic() - started > 2.5
-        words = json.loads((tmp_path / "rank3.json").read_text())
-        assert words == {
-            "at": "waits for 'w'",
-            "launched": "g",
-            "waited": None,
-            "program": None,
-            "timeout": 0.5,
-            "stuck": True,
-        }
-        assert not (tmp_path / "rank4.json").exists()
-        assert not is_child(stranger)
+        stop(two)
+        found = rank_processes(tmp_path)
+        assert {rank: pid for rank, (pid, _) in found.items()} == {1: one.pid, 2: two.pid}
+        assert found[2][1] in "Tt"
+        one.kill()
+        while rank_processes(tmp_path).keys() != {2}:  # it is there for its parent to see how it ended
+            time.sleep(0.01)
+        assert one.wait() == -signal.SIGKILL
+    finally:
+        other.kill()
+        other.wait()
         os.kill(stranger, signal.SIGKILL)
-    finally:
-        child.kill()
 
 
-def test_results_of_a_stopped_rank_are_kept(tmp_path):
+@pytest.fixture
+def clock(monkeypatch):
+    """What time it is for guards."""
+    made = SimpleNamespace(now=100)
+    monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: made.now))
+    return made
+
+
+@needs_proc
+def test_a_rank_that_does_not_end_itself_is_killed_after_its_deadline(tmp_path, rank_process, clock):
+    """Stopped ones are told from those that only do not answer; one that never began is at its start."""
+    hanging, stopped, early = (rank_process(rank) for rank in range(3))
+    for rank in (0, 1):
+        Board(board_file(tmp_path / f"rank{rank}.json")).write(("waits for 'w'", "g", None, None))
+    stop(stopped)
+    stop(early)
+    guard = Guard(tmp_path, 8)
+    for clock.now in (100, 109.9):
+        guard._look()
+    assert guard.stopped == {1, 2}
+    assert not list(tmp_path.glob("*.json"))
+    clock.now = 110.1
+    guard._look()
+    assert [each.wait(60) for each in (hanging, stopped, early)] == [-signal.SIGKILL] * 3
+    words = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(3)]
+    at_wait = {"at": "waits for 'w'", "launched": "g", "waited": None, "program": None}
+    ended = {"timeout": 8, "stuck": True}
+    assert words == [
+        {**at_wait, **ended, "stopped": False},
+        {**at_wait, **ended, "stopped": True},
+        {"at": "starting", **ended, "stopped": True},
+    ]
+    text = str(explained(Evidence(dict(enumerate(words)), dict.fromkeys(range(3), -9))))
+    assert text.startswith(
+        "not done after 8 s: rank 0 does not answer, waits for 'w', last launch 'g'; rank 1 is stopped, waits for 'w',"
+        " last launch 'g'; rank 2 is stopped, was starting"
+    )
+
+
+@needs_proc
+def test_the_time_of_a_rank_counts_from_when_it_begins_to_watch_itself(tmp_path, rank_process, clock):
+    process = rank_process(0)
+    guard = Guard(tmp_path, 8)
+    guard._look()
+    clock.now = 105
+    Board(board_file(tmp_path / "rank0.json"))
+    for clock.now in (105, 114.9):
+        guard._look()
+    assert process.poll() is None
+    stop(process)
+    guard._look()
+    os.kill(process.pid, signal.SIGCONT)
+    while rank_processes(tmp_path)[0][1] in "Tt":
+        time.sleep(0.01)
+    guard._look()
+    assert guard.stopped == set()
+    clock.now = 115.1
+    guard._look()
+    assert process.wait(60) == -signal.SIGKILL
+
+
+@needs_proc
+def test_results_of_a_rank_that_is_killed_are_kept(tmp_path, rank_process):
     write_json(tmp_path / "rank0.json", {"ranks": []})
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    try:
-        pid_file(tmp_path / "rank0.json").write_text(str(child.pid))
-        Guard(tmp_path, 1)._end(pid_file(tmp_path / "rank0.json"))
-        assert child.wait(60) == -signal.SIGKILL
-        assert json.loads((tmp_path / "rank0.json").read_text()) == {"ranks": []}
-    finally:
-        child.kill()
+    process = rank_process(0)
+    with Guard(tmp_path, -watch.GRACE):
+        assert process.wait(60) == -signal.SIGKILL
+    assert json.loads((tmp_path / "rank0.json").read_text()) == {"ranks": []}
 
 
 # Before any rank starts

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from commcc.cli.main import run
+from commcc.replay.ranks.watch import rank_processes
 from tests.test_replay_ranks import alive
 
 ROOT = Path(__file__).parents[1]
@@ -102,7 +103,8 @@ def test_a_rank_that_is_killed_while_it_runs(capsys, monkeypatch, tmp_path):
         while time.monotonic() < end:
             boards = list(tmp_path.glob("commcc-bench-*/rank?.board"))
             if len(boards) == 2 and all(b"graph 2" in board.read_bytes() for board in boards):
-                pids.extend(int(board.with_suffix(".pid").read_text()) for board in sorted(boards))
+                ranks = rank_processes(boards[0].parent)
+                pids.extend(ranks[rank][0] for rank in (0, 1))
                 os.kill(pids[1], signal.SIGKILL)
                 return
             time.sleep(0.02)
@@ -117,4 +119,19 @@ def test_a_rank_that_is_killed_while_it_runs(capsys, monkeypatch, tmp_path):
     assert "last launch '" in err
     assert len(pids) == 2
     assert not any(map(alive, pids))
+    assert not list(tmp_path.glob("commcc-*"))
+
+
+def test_a_bench_that_is_killed_leaves_nothing_behind_that_the_next_does_not_remove(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    emulated = ["--device", "emulated-cpu", "--warmup", "0", "--timeout", "100"]
+    killed = start("-m", "commcc", "bench", *emulated, "--repeat", "10000", TMPDIR=str(tmp_path))
+    while not list(tmp_path.glob("commcc-bench-*/rank0.board")):
+        assert killed.poll() is None
+        time.sleep(0.02)
+    killed.kill()
+    killed.communicate()
+    assert len(list(tmp_path.glob("commcc-bench-*"))) == 1
+    assert run(["bench", *emulated, "--repeat", "1", "-q"]) == 0
+    assert capsys.readouterr().err == ""
     assert not list(tmp_path.glob("commcc-*"))

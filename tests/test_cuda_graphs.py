@@ -16,7 +16,7 @@ from commcc.replay.bench.graph_set import BenchSettings, Variant, check_variants
 from commcc.replay.compiled.cuda_graphs import WARM_UPS, CapturedRun, require_capturable
 from commcc.replay.place import CpuPlace
 from commcc.replay.prepare import Homes, prepare
-from commcc.replay.ranks.team import Alone
+from commcc.replay.ranks.worker import Alone
 from commcc.replay.values import RankResults
 from tests.test_bench import Watch
 from tests.test_replay_numeric import sample

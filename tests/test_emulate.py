@@ -27,7 +27,6 @@ from commcc.replay.emulate.transport import Transport
 from commcc.replay.numeric.compare import compare_rank
 from commcc.replay.numeric.pair import own_inputs
 from commcc.replay.rank_run import RankRun
-from commcc.replay.ranks.worker import read_settings
 from commcc.replay.virtual import StepError, VirtualRun
 from commcc.run.pipeline import run as run_passes
 from commcc.timing.cost import load_model
@@ -436,7 +435,7 @@ def at_home(monkeypatch):
 
     def run_ranks(ranks, folder, timeout, *, worker, machines):
         assert ranks == 1
-        settings = read_settings((folder / "settings.json").read_text(), BenchSettings)
+        settings = BenchSettings.from_text((folder / "settings.json").read_text())
         return [json.loads(json.dumps(bench_worker._run(folder, 0, settings, Watch())))]
 
     monkeypatch.setattr("commcc.replay.ranks.launch.run_ranks", run_ranks)

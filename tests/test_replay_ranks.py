@@ -20,7 +20,7 @@ from commcc.graph.program import ProcessGroup
 from commcc.replay.numeric import Settings, verify_numeric
 from commcc.replay.ranks.launch import RanksError, run_ranks
 from commcc.replay.ranks.machines import Machines
-from commcc.replay.ranks.worker import read_settings, settings_text
+from commcc.replay.ranks.watch import rank_processes
 from tests.test_replay_numeric import (
     MERGED,
     SMALL,
@@ -113,7 +113,7 @@ def test_every_kind_on_groups_that_have_the_names_of_pytorchs_own():
 
 def test_float64_and_other_settings_reach_the_ranks():
     settings = Settings(4, True, 3, True, 0.5, 7.0, {"3": ((0, 2), (1, 3))}, {"u*": 9})
-    assert read_settings(settings_text(settings), Settings) == settings
+    assert Settings.from_text(settings.to_text()) == settings
     found = on_gloo(sample("tiny_moe_ep2_fw"), rewritten("tiny_moe_ep2_fw", MERGED), wide=True, seed=3)
     assert (found.status, found.wide, found.seed) == ("equal", True, 3)
 
@@ -140,11 +140,11 @@ def test_a_node_that_fails_on_all_ranks_is_one_line():
 # The launcher, with ranks that only come to grief
 
 
-def victims(folder: Path, ranks: int, **what: object) -> str:
+def victims(folder: Path, ranks: int, timeout: float = 60, **what: object) -> str:
     """What is said about ranks that end badly."""
     (folder / "what.json").write_text(json.dumps({name.removeprefix("r"): fate for name, fate in what.items()}))
     with pytest.raises(RanksError) as caught:
-        run_ranks(ranks, folder, 60, worker="tests.replay_victims")
+        run_ranks(ranks, folder, timeout, worker="tests.replay_victims")
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == 1
     return str(caught.value)
@@ -152,11 +152,9 @@ def victims(folder: Path, ranks: int, **what: object) -> str:
 
 def test_a_rank_that_is_killed_ends_the_run(tmp_path):
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    started = time.monotonic()
     text = victims(tmp_path, 3, r1="die")
     assert text.startswith("rank 1 was killed by SIGKILL")
     assert "the other ranks were ended" in text
-    assert time.monotonic() - started < 45  # far below the timeout of 60 s of the others' barrier, on a busy machine
     assert gone(tmp_path)
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
     assert logging.getLogger("torch.distributed.elastic").level <= logging.CRITICAL
@@ -182,6 +180,14 @@ def test_a_deadline_says_what_every_rank_was_at(tmp_path):
     assert "rank 1 waits for 'wait_tensor_2', last launch 'all_gather_3'" in text
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="knows ranks on Linux only")
+def test_a_rank_that_was_stopped_before_it_began_is_named(tmp_path):
+    text = victims(tmp_path, 2, timeout=8, seconds=8, r1="stop")
+    assert "not done after 8 s" in text
+    assert "rank 1 is stopped, was starting" in text
+    assert rank_processes(tmp_path) == {}
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_ranks_end_with_whoever_started_them(number, tmp_path):
     (tmp_path / "what.json").write_text(json.dumps({"1": "hang"}))
@@ -203,8 +209,8 @@ def test_a_port_that_somebody_has(tmp_path):
     with socket.create_server(("localhost", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(CommccError, match=f"port {port} of localhost cannot be used") as caught:
-            run_ranks(2, tmp_path, 30, machines=Machines(endpoint=f"localhost:{port}"))
+            run_ranks(2, tmp_path, 30, worker="nobody", machines=Machines(endpoint=f"localhost:{port}"))
     assert "port 0 takes a free one" in str(caught.value)
     for endpoint in ("localhost", ":1", "localhost:x", "localhost:99999"):
         with pytest.raises(CommccError, match="is not HOST:PORT"):
-            run_ranks(2, tmp_path, 30, machines=Machines(endpoint=endpoint))
+            run_ranks(2, tmp_path, 30, worker="nobody", machines=Machines(endpoint=endpoint))

@@ -103,7 +103,7 @@ def runner(me: Joined | None, given: dict[str, Any]) -> Iterator[Runner]:
     # read as PyTorch is loaded.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     if me is not None:
-        from commcc.replay.ranks.joined_run import together
+        from commcc.replay.ranks.joined import together
 
         with together(me, given["timeout"], _say) as run:
             yield run

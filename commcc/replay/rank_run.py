@@ -8,7 +8,7 @@
         outputs = run.outputs(inputs)   # this is what is timed
     results = run.results(outputs, inputs)
 
-Groups must be registered under the names in the graph (:mod:`commcc.replay.ranks.team`).
+Groups must be registered under the names in the graph (:mod:`commcc.replay.ranks.worker`).
 
 Limits: on the CPU a copy to the host is there at once, so a copy that is read too early goes unnoticed. On a CUDA
 device results may not be there yet when this returns.

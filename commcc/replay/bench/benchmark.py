@@ -241,12 +241,11 @@ class Launched:
         # Imported here: what a graph can be refused for needs no process groups.
         from commcc.replay.ranks.failing import RanksError
         from commcc.replay.ranks.launch import run_ranks
-        from commcc.replay.ranks.worker import settings_text
 
         with work_folder("bench") as folder:
             for number, program in enumerate(programs, 1):
                 save(program, folder / graph_file(number))
-            (folder / "settings.json").write_text(settings_text(settings), encoding="utf-8")
+            (folder / "settings.json").write_text(settings.to_text(), encoding="utf-8")
             ranks = 1 if settings.emulated else self.here(graphs.layout.world)
             try:
                 found = run_ranks(ranks, folder, settings.timeout, worker=_WORKER, machines=self.machines)

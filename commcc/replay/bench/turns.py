@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from commcc.replay.place import Place
     from commcc.replay.prepare import Prepared, Step
     from commcc.replay.rank_run import Runnable
-    from commcc.replay.ranks.team import Team
     from commcc.replay.ranks.watch import Watch
+    from commcc.replay.ranks.worker import Team
     from commcc.replay.values import RankResults
 
 

@@ -16,7 +16,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.gc_pause import no_collection
-from commcc.graph.ops.allowed import imported_ops
 from commcc.replay.bench.cost_choice import replay_model
 from commcc.replay.bench.graph_set import BenchSettings, check_device_memory, graph_file, make_set, variants_of
 from commcc.replay.bench.turns import RankContext, make_bench, record_nodes
@@ -25,9 +24,7 @@ from commcc.replay.emulate.transport import make_transports
 from commcc.replay.numeric.compare import compare_rank
 from commcc.replay.numeric.pair import own_inputs
 from commcc.replay.place import make_place
-from commcc.replay.ranks.groups import stand_in_groups
-from commcc.replay.ranks.team import Alone, join
-from commcc.replay.ranks.worker import serve
+from commcc.replay.ranks.worker import Alone, join, serve, stand_in_groups
 from commcc.serialization import load
 
 if TYPE_CHECKING:
@@ -52,7 +49,6 @@ def _run(folder: Path, rank: int, settings: BenchSettings, watch: Watch) -> dict
     files = [folder / graph_file(number) for number in range(1, settings.graphs + 1)]
     os.environ.setdefault(CACHE_VARIABLE, str(folder / "inductor"))
     watch.stage("reading the graphs")
-    imported_ops(settings.imports)
     found = measure(make_set([load(file) for file in files], settings), rank, settings, watch)
     return {"elsewhere": os.environ["MASTER_ADDR"]} if found is None else {"ranks": [*found]}
 

@@ -8,7 +8,8 @@ Every process of a replay makes the same pair from the same two files and settin
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import fx
+    from typing_extensions import Self
 
     from commcc.graph.program import Program
     from commcc.replay.layout import Parts
@@ -49,6 +51,17 @@ class Settings:
     groups: Mapping[str, Parts] = field(default_factory=dict)
     hints: Mapping[str, int] = field(default_factory=dict)
     imports: tuple[str, ...] = ()
+
+    def to_text(self) -> str:
+        """As JSON, for the processes of real ranks."""
+        return json.dumps({**asdict(self), "groups": dict(self.groups), "hints": dict(self.hints)})
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """What :meth:`to_text` wrote."""
+        data: dict[str, Any] = json.loads(text)
+        groups = {name: tuple(map(tuple, parts)) for name, parts in data.pop("groups").items()}
+        return cls(**{**data, "imports": tuple(data["imports"])}, groups=groups)
 
 
 @dataclass(frozen=True)

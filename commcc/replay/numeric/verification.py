@@ -131,8 +131,8 @@ def _on_virtual_ranks(pair: Pair, settings: Settings) -> _Ran:
 def _on_real_ranks(pair: Pair, before: Program, after: Program, settings: Settings) -> _Ran:
     require_processes("--virtual-ranks runs them all in this one")
     # Imported here: virtual ranks need no process groups.
+    from commcc.replay.numeric.real_ranks import run_pair
     from commcc.replay.ranks.failing import RanksError
-    from commcc.replay.ranks.launch import run_pair
 
     try:
         return _Ran(run_pair(pair, before, after, settings))

@@ -4,8 +4,8 @@
 
 Whoever watches the ranks ends all of them once one has failed, and those that talk to a rank that is gone fail too.
 So what is said about is, in this order: a rank that refused its device, one that ran out of memory or was killed, an
-error that no other rank can have caused, one that was aborted, the deadline, one that ended without a word, an error
-that comes of a lost connection.
+error that no other rank can have caused, one that was aborted, the deadline, one that ended without a word, one that
+was stopped, an error that comes of a lost connection.
 
 Limits: which errors come of a lost connection is told by their words, those of gloo and NCCL.
 """
@@ -13,6 +13,7 @@ Limits: which errors come of a lost connection is told by their words, those of 
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,8 @@ _LOST_WORDS = (
 _STARVED = ("can't allocate memory", "out of memory", "Cannot allocate memory")
 #: Ranks that are told about when there are many.
 _SHOWN = 4
+#: Where Linux counts the processes that it has killed for memory.
+_KERNEL_COUNTS = ("/proc/vmstat", "/sys/fs/cgroup/memory.events")
 
 
 class RanksError(CommccError):
@@ -64,7 +67,8 @@ class Evidence:
 
     said: last words, or results. codes: how processes ended, as far as that is known. boards: what ranks were at,
     also those that said nothing. output: the last line that they wrote. missing: ranks of which nothing is known but
-    that they say nothing. starved: whether the kernel has killed processes for memory meanwhile.
+    that they say nothing. starved: whether the kernel has killed processes for memory meanwhile. stopped: those
+    that said nothing and were stopped (SIGSTOP) when they were last seen, whatever has ended them.
     """
 
     said: Mapping[int, Words]
@@ -73,11 +77,13 @@ class Evidence:
     output: Mapping[int, str] = field(default_factory=dict)
     missing: tuple[int, ...] = ()
     starved: bool = False
+    stopped: frozenset[int] = frozenset()
 
     @property
     def silent(self) -> dict[int, int]:
-        """Exit codes of those that said nothing and were not merely told to end."""
-        return {n: code for n, code in self.codes.items() if n not in self.said and code != -signal.SIGTERM}
+        """Exit codes of those that said nothing and were not merely told to end, in order of ranks."""
+        heard = {*self.said, *self.stopped}
+        return {n: code for n, code in sorted(self.codes.items()) if n not in heard and code != -signal.SIGTERM}
 
     def with_words(self, key: str) -> dict[int, Words]:
         return {rank: words for rank, words in sorted(self.said.items()) if key in words}
@@ -88,10 +94,10 @@ def explained(found: Evidence) -> CommccError:
     for rank, words in found.with_words("refused").items():
         return InputError(f"rank {rank}: {words['refused']}", hint=words.get("hint"))
     own = {rank: words for rank, words in found.with_words("error").items() if not _of_others(words)}
-    late, silent = found.with_words("timeout"), sorted(found.silent.items())
+    late, silent = found.with_words("timeout"), found.silent
     starved = [rank for rank, words in own.items() if words.get("memory")]
-    killed = [rank for rank, code in silent if code == -signal.SIGKILL]
-    aborted = [rank for rank, code in silent if code < 0]
+    killed = [rank for rank, code in silent.items() if code == -signal.SIGKILL]
+    aborted = [rank for rank, code in silent.items() if code < 0]
     if killed and not starved:
         return _ended(killed[0], found)
     if own:
@@ -101,7 +107,7 @@ def explained(found: Evidence) -> CommccError:
         return _ended(aborted[0], found)
     if late:
         return _late(late, found)
-    return _ended(silent[0][0], found) if silent else _lost(found)
+    return _ended(next(iter(silent)), found) if silent else _lost(found)
 
 
 def _of_others(words: Words) -> bool:
@@ -125,6 +131,8 @@ def _late(late: Mapping[int, Words], found: Evidence) -> RanksError:
     gone = f"; nothing from {_numbers(found.missing)}" if found.missing else ""
     # A rank whose time is up a moment later is ended before it can say anything; its board says it.
     told = {rank: board for rank, board in found.boards.items() if rank not in found.said} | dict(late)
+    for rank in found.stopped:
+        told[rank] = {"at": "starting", **told.get(rank, {}), "stopped": True}
     error = RanksError(f"not done after {next(iter(late.values()))['timeout']:g} s{last_words(told)}{gone}", hint=HINT)
     error.late = True
     return error
@@ -147,7 +155,10 @@ def _ended(rank: int, found: Evidence) -> RanksError:
 def _lost(found: Evidence) -> RanksError:
     """Nothing but ranks that miss others, or that were told to end."""
     signals = {rank: str(words["signal"]) for rank, words in found.with_words("signal").items()}
-    if found.missing:
+    if found.stopped:
+        ranks = tuple(sorted(found.stopped))
+        text = f"{_numbers(ranks)} {'was' if len(ranks) == 1 else 'were'} stopped (SIGSTOP) and did not answer"
+    elif found.missing:
         text = f"{_numbers(found.missing)} ended without a word"
     elif signals:
         text = f"{_numbers(tuple(signals))} ended by {next(iter(signals.values()))}"
@@ -187,7 +198,8 @@ def _at(words: Mapping[str, Json]) -> str:
     at = f"was {words['at']}" if str(words["at"]).partition(" ")[0].endswith("ing") else str(words["at"])
     program = words.get("program")
     parts = [
-        f"{'does not answer, ' if words.get('stuck') else ''}{at}{f' of {program}' if program else ''}",
+        "is stopped" if words.get("stopped") else "does not answer" if words.get("stuck") else "",
+        f"{at}{f' of {program}' if program else ''}",
         f"last launch '{words['launched']}'" if words.get("launched") else "",
         f"last wait ended '{words['waited']}'" if words.get("waited") else "",
         f"the device is past '{words['device']}'" if words.get("device") else "",
@@ -207,12 +219,9 @@ def out_of_memory(error: BaseException | None) -> bool:
 
 def kernel_kills() -> int:
     """How many processes the kernel has killed for memory, here and in this container; 0 where it does not say."""
-    return sum(_count(Path(file)) for file in ("/proc/vmstat", "/sys/fs/cgroup/memory.events"))
-
-
-def _count(file: Path) -> int:
-    try:
-        lines = file.read_text(encoding="ascii").splitlines()
-    except (OSError, ValueError):
-        return 0
-    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+    found = 0
+    for file in _KERNEL_COUNTS:
+        with suppress(OSError, ValueError):
+            lines = Path(file).read_text(encoding="ascii").splitlines()
+            found += sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+    return found

@@ -1,10 +1,14 @@
 """Starts ranks with PyTorch's elastic launcher, waits for them, and says in one line what went wrong.
 
-    gaps = run_pair(pair, before, after, settings)         # one RankGaps for each rank
+    found = run_ranks(4, folder, timeout=300, worker="commcc.replay.bench.worker")       # what each rank wrote
 
-The ranks are told everything through files in a folder of their own, which goes away with them. A rank that dies
-takes the others with it: the launcher ends them. At the deadline every rank ends itself and says what it was at
-(:mod:`commcc.replay.ranks.watch`).
+The ranks are told everything through files in a folder. The launcher starts them, redirects what they write, has the
+machines meet, and ends the others when a rank dies. Each rank is a command of its own and not a function: a function's
+process would import the program that called commcc once more, and only of commands are all exit codes known.
+
+What the launcher does not do is here. At the deadline every rank ends itself and says what it was at, and ranks that
+cannot are killed (:mod:`commcc.replay.ranks.watch`). Why ranks ended is told from all that they left
+(:mod:`commcc.replay.ranks.failing`).
 
 With several machines each has a launcher of its own, which knows of its own ranks only.
 
@@ -17,7 +21,9 @@ import json
 import logging
 import signal
 import sys
-from contextlib import contextmanager
+import threading
+from contextlib import contextmanager, suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,65 +36,57 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 import commcc
 from commcc.base.errors import CommccError, OptionError
-from commcc.replay.numeric.compare import RankGaps
 from commcc.replay.ranks.failing import Evidence, RanksError, explained, kernel_kills
-from commcc.replay.ranks.guard import Guard
 from commcc.replay.ranks.machines import Machines
-from commcc.replay.ranks.watch import Board
-from commcc.replay.ranks.worker import settings_text
-from commcc.replay.work_folder import work_folder
-from commcc.serialization import save
+from commcc.replay.ranks.watch import Board, Guard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from commcc.graph.program import Program
-    from commcc.replay.numeric.pair import Pair, Settings
+    from collections.abc import Iterator
 
 #: A rank finds modules where this process does; Python itself would look in the current folder first.
 _START = "import sys; sys.path[:] = {paths!r}; from {module} import main; main()"
-_WORKER = "commcc.replay.ranks.worker"
 _LAUNCHER = "torch.distributed.elastic."
-
-
-def run_pair(pair: Pair, before: Program, after: Program, settings: Settings) -> list[RankGaps]:
-    """Both programs on as many gloo ranks as the pair's layout has, and every rank's comparison.
-
-    Raises :class:`RanksError` for ranks that did not come to an end.
-    """
-    with work_folder("ranks") as folder:
-        save(before, folder / "before.fx.txt")
-        save(after, folder / "after.fx.txt")
-        (folder / "settings.json").write_text(settings_text(settings), encoding="utf-8")
-        return [RankGaps.of(each) for each in run_ranks(pair.layout.world, folder, settings.timeout)]
+#: Signals for which the launcher puts handlers of its own in place, and leaves them there.
+_HANDLED = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT") if hasattr(signal, name)]
+#: Seconds that the launcher waits for ranks that it has told to end; only those that are stopped do not end at once.
+_SHUTDOWN = 5
 
 
 def run_ranks(
-    ranks: int, folder: Path, timeout: float, *, worker: str = _WORKER, machines: Machines | None = None
+    ranks: int, folder: Path, timeout: float, *, worker: str, machines: Machines | None = None
 ) -> list[dict[str, Any]]:
     """Start a worker module's ``main`` on each of this machine's ranks with ``folder`` as its argument.
 
-    Gives what each of them wrote to ``rankN.json``, in order. Raises :class:`RanksError`, and
+    Returns what each of them wrote to ``rankN.json``, in order. Raises :class:`RanksError`, and
     :class:`InputError` or :class:`OptionError` for machines that cannot meet.
     """
     machines = machines or Machines()
     machines.check()
     paths = [str(Path(commcc.__file__).parents[1]), *sys.path]
-    start, starved = _START.format(paths=paths, module=worker), kernel_kills()
-    with _silent_launcher(), Guard(folder, timeout):
+    start, kills = _START.format(paths=paths, module=worker), kernel_kills()
+    with _silent_launcher(), Guard(folder, timeout) as guard:
         try:
             elastic_launch(_config(ranks, folder, timeout, machines), sys.executable)("-c", start, str(folder))
         except ChildFailedError as error:
-            raise explained(_evidence(folder, error, kernel_kills() > starved)) from None
+            said = _results(folder)
+            found = Evidence(
+                said,
+                codes={rank: failure.exitcode for rank, failure in error.failures.items()},
+                boards={int(file.stem[len("rank") :]): Board.read(file) for file in folder.glob("rank*.board")},
+                output={rank: _last_line(folder, failure.local_rank) for rank, failure in error.failures.items()},
+                starved=kernel_kills() > kills,
+                stopped=frozenset(guard.stopped - set(said)),
+            )
+            raise explained(found) from None
         except SignalException as error:
             # The launcher has ended the ranks; what is left is what the signal does without it.
             raise KeyboardInterrupt if error.sigval == signal.SIGINT else SystemExit(128 + error.sigval) from None
         except (RendezvousError, DistError, TimeoutError, ValueError, ImportError) as error:
             raise _apart(machines, timeout, error) from None
-    found = _results(folder)
-    if len(found) < ranks:
-        raise RanksError(f"{ranks - len(found)} of {ranks} ranks ended without a result")
-    return [each for _, each in sorted(found.items())]
+    results = _results(folder)
+    if len(results) < ranks:
+        raise RanksError(f"{ranks - len(results)} of {ranks} ranks ended without a result")
+    return [each for _, each in sorted(results.items())]
 
 
 def _config(ranks: int, folder: Path, timeout: float, machines: Machines) -> LaunchConfig:
@@ -96,6 +94,9 @@ def _config(ranks: int, folder: Path, timeout: float, machines: Machines) -> Lau
     meeting = {"timeout": limit, "join_timeout": limit, "read_timeout": min(60, limit)}
     if machines.means == "static":
         meeting["rank"] = machines.node_rank or 0
+    # Not every release has it; the others wait for half a minute.
+    known = {field.name for field in fields(LaunchConfig)}
+    more: dict[str, Any] = {"shutdown_timeout": _SHUTDOWN} if "shutdown_timeout" in known else {}
     return LaunchConfig(
         min_nodes=machines.nnodes,
         max_nodes=machines.nnodes,
@@ -108,6 +109,7 @@ def _config(ranks: int, folder: Path, timeout: float, machines: Machines) -> Lau
         monitor_interval=0.1,
         local_addr="localhost" if machines.local else None,
         logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs"), redirects=Std.ALL),
+        **more,
     )
 
 
@@ -126,34 +128,21 @@ def _apart(machines: Machines, timeout: float, error: Exception) -> CommccError:
 
 def _results(folder: Path) -> dict[int, dict[str, Any]]:
     """What each rank of this machine has written, by rank."""
-    files = [(int(file.stem[len("rank") :]), file) for file in folder.glob("rank*.json")]
-    return {rank: words for rank, file in files if (words := _read(file)) is not None}
-
-
-def _read(file: Path) -> dict[str, Any] | None:
-    try:
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    found = {}
+    for file in folder.glob("rank*.json"):
+        with suppress(OSError, ValueError):  # what is not whole says nothing
+            found[int(file.stem[len("rank") :])] = json.loads(file.read_text(encoding="utf-8"))
     return found
 
 
-def _evidence(folder: Path, error: ChildFailedError, starved: bool) -> Evidence:
-    """What the ranks of this machine have left."""
-    boards = {int(file.stem[len("rank") :]): Board.read(file) for file in folder.glob("rank*.board")}
-    output = {rank: _last_output(folder, failure.local_rank) for rank, failure in error.failures.items()}
-    codes = {rank: failure.exitcode for rank, failure in sorted(error.failures.items())}
-    return Evidence(_results(folder), codes, boards, output, starved=starved)
-
-
-def _last_output(folder: Path, local_rank: int) -> str:
+def _last_line(folder: Path, local_rank: int) -> str:
     """The last line that a rank wrote before it ended."""
+    # The launcher has made folders of its own there: logs/RUN_.../attempt_0/LOCAL_RANK.
     for file in sorted((folder / "logs").rglob(f"{local_rank}/stderr.log")):
-        lines = [
-            line.strip() for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()
-        ]
-        if lines:
-            return lines[-1][:200]
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        if last:
+            return last[:200]
     return ""
 
 
@@ -163,7 +152,9 @@ def _silent_launcher() -> Iterator[None]:
 
     It also leaves handlers of signals behind, which are put back.
     """
-    handlers = _handlers(("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"))
+    # In another thread it sets none, and nobody can.
+    here = threading.current_thread() is threading.main_thread()
+    handlers = [(number, signal.getsignal(number)) for number in _HANDLED if here]
     # Each of its modules has a logger with a level of its own.
     names = [name for name in logging.root.manager.loggerDict if f"{name}.".startswith(_LAUNCHER)]
     levels = [(logger, logger.level) for logger in map(logging.getLogger, {*names, _LAUNCHER.rstrip(".")})]
@@ -176,12 +167,3 @@ def _silent_launcher() -> Iterator[None]:
             logger.setLevel(level)
         for number, handler in handlers:
             signal.signal(number, handler)
-
-
-def _handlers(names: Sequence[str]) -> list[tuple[signal.Signals, Any]]:
-    """Handlers in place; none where they cannot be set again, in a thread."""
-    import threading
-
-    if threading.current_thread() is not threading.main_thread():
-        return []
-    return [(number, signal.getsignal(number)) for name in names if (number := getattr(signal, name, None)) is not None]

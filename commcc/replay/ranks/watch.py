@@ -1,13 +1,21 @@
-"""A thread in every rank that ends it: at the deadline, or when whoever started it is gone.
+"""Nobody outlives the deadline, or whoever started it: a thread in every rank, and one beside the launcher.
+
+::
 
     watch = Watch(seconds=60, file=Path("rank0.json"))
     watch.progress("launches", "all_gather_3")       # what the rank is at, for the last words
 
-Without it a rank that waits for one that died waits until its collective times out, and ranks whose launcher was
-killed are orphans. The last words are one JSON object in ``file``: ``{"timeout": ..., "at": ..., "launched": ...}``.
-What a rank is at is also on its :class:`Board`, a file beside it, for those that end without a word.
+    with Guard(folder, timeout=60):
+        ...                                          # start ranks and wait for them
 
-Limits: a process that is stopped cannot end itself; :mod:`commcc.replay.ranks.guard` does that.
+Without a :class:`Watch` a rank that waits for one that died waits until its collective times out, and ranks whose
+launcher was killed are orphans. The last words are one JSON object in ``file``: ``{"timeout": ..., "at": ...,
+"launched": ...}``. What a rank is at is also on its :class:`Board`, a file beside it, for those that end without any.
+
+A process that is stopped (SIGSTOP) cannot end itself. The :class:`Guard` kills a rank that is alive :data:`GRACE`
+seconds after its deadline, and takes its last words from its board.
+
+Limits: the guard reads /proc; on other systems than Linux ranks only end themselves.
 """
 
 from __future__ import annotations
@@ -15,19 +23,23 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import signal
 import threading
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from commcc.base.terms import Json
 
 #: How a rank exits at the deadline, and when it has lost its parent.
 EXIT_TIMEOUT, EXIT_ORPHAN = 124, 125
-_INTERVAL = 0.1
+#: Seconds that a rank has to end itself after its deadline.
+GRACE = 2.0
+_INTERVAL, _GUARD_INTERVAL = 0.1, 0.2
 _BOARD_BYTES = 4096
 _BOARD_FIELDS = ("at", "launched", "waited", "program")
 
@@ -56,10 +68,7 @@ class Board:
 
 
 class Watch:
-    """Starts to watch at once. seconds: until the deadline. file: for the last words; None for a rank without one.
-
-    The rank's process id is written beside it, and its board.
-    """
+    """Starts to watch at once. seconds: until the deadline. file: for the last words; None for a rank without one."""
 
     def __init__(self, seconds: float, file: Path | None) -> None:
         self._deadline = time.monotonic() + seconds
@@ -76,23 +85,22 @@ class Watch:
         #: Asks how far the device has come, where the host runs ahead of it: the newest wait that it has ended.
         self.device: Callable[[], str | None] | None = None
         self._done = threading.Event()
-        if file is not None:
-            pid_file(file).write_text(str(os.getpid()), encoding="ascii")
         threading.Thread(target=self._run, name="commcc-watch", daemon=True).start()
 
     def progress(self, doing: str, node: str) -> None:
         """The rank is about to launch a collective, or to wait for one."""
-        self._settle(f"{doing} '{node}'")
-        if doing == "launches":
-            self._launched = node
-        else:
+        self.stage(f"{doing} '{node}'", launches=node if doing == "launches" else None)
+        if doing != "launches":
             self._waiting = node
-        self._note()
 
-    def stage(self, text: str) -> None:
-        """The rank is at something that is no collective."""
-        self._settle(text)
-        self._note()
+    def stage(self, text: str, *, launches: str | None = None) -> None:
+        """The rank is at something else, and past what it was at, a wait too. launches: a collective that begins."""
+        if self._waiting is not None:
+            self._waited, self._waiting = self._waiting, None
+        self._at = text
+        self._launched = launches or self._launched
+        if self._board is not None:
+            self._board.write((self._at, self._launched, self._waited, self.program))
 
     def words(self, **more: Json) -> dict[str, Json]:
         """What the rank is at, with more to say."""
@@ -102,8 +110,10 @@ class Watch:
             "waited": self._waited,
             "program": self.program,
         }
-        device = self._device()
-        return {**told, **({"device": device} if device is not None else {}), **more}
+        with suppress(Exception):  # a device that has failed: there are words without it
+            reached = self.device() if self.device is not None else None
+            told |= {"device": reached} if reached is not None else {}
+        return {**told, **more}
 
     def restart(self) -> None:
         """The seconds count from now on."""
@@ -111,24 +121,6 @@ class Watch:
 
     def close(self) -> None:
         self._done.set()
-
-    def _settle(self, at: str) -> None:
-        """What the rank was at is over, a wait too."""
-        if self._waiting is not None:
-            self._waited, self._waiting = self._waiting, None
-        self._at = at
-
-    def _note(self) -> None:
-        if self._board is not None:
-            self._board.write((self._at, self._launched, self._waited, self.program))
-
-    def _device(self) -> str | None:
-        if self.device is None:
-            return None
-        try:
-            return self.device()
-        except Exception:  # a device that has failed: there are words without it
-            return None
 
     def _run(self) -> None:
         while not self._done.wait(_INTERVAL):
@@ -148,14 +140,77 @@ class Watch:
         os._exit(EXIT_TIMEOUT)
 
 
+class Guard:
+    """A thread beside the launcher. timeout: seconds that every rank has from when it begins to watch itself, or, where
+    it does not come to that, from when it is first seen.
+
+    stopped: ranks that were last seen stopped.
+    """
+
+    def __init__(self, folder: Path, timeout: float) -> None:
+        self.stopped: set[int] = set()
+        self._folder = folder
+        self._timeout = timeout
+        self._deadlines: dict[Path, float] = {}
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="commcc-guard", daemon=True)
+
+    def __enter__(self) -> Guard:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._done.wait(_GUARD_INTERVAL):
+            self._look()
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        for rank, (pid, state) in rank_processes(self._folder).items():
+            words = self._folder / f"rank{rank}.json"
+            board = board_file(words)
+            # Importing PyTorch takes seconds, so a rank that watches itself has a deadline that is later.
+            seen = board if board.exists() else words
+            late = now > self._deadlines.setdefault(seen, now + self._timeout + GRACE)
+            stopped = state in "Tt"
+            (self.stopped.add if stopped else self.stopped.discard)(rank)
+            if not late:
+                continue
+            if not words.exists():
+                told = {"at": "starting", **Board.read(board)}
+                write_json(words, {**told, "timeout": self._timeout, "stuck": True, "stopped": stopped})
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def rank_processes(folder: Path) -> dict[int, tuple[int, str]]:
+    """Living children of this process that are ranks with this folder: process id and state, by rank.
+
+    A rank is known by its command line, which ends in the folder, and by its environment, from its first moment on.
+    """
+    pids: list[str] = []
+    for children in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # a thread that has just ended
+            pids += children.read_text(encoding="ascii").split()
+    found = {}
+    for pid in pids:
+        process = Path("/proc", pid)
+        with suppress(OSError, ValueError, IndexError, StopIteration):  # a process that has just ended, or is no rank
+            *_, last, _ = (process / "cmdline").read_bytes().split(b"\0")
+            state = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+            if last == os.fsencode(folder) and state != "Z":
+                variables = (process / "environ").read_bytes().split(b"\0")
+                rank = next(each for each in variables if each.startswith(b"RANK="))
+                found[int(rank[len(b"RANK=") :])] = int(pid), state
+    return found
+
+
 def board_file(file: Path) -> Path:
     """The board beside a rank's last words."""
     return file.with_suffix(".board")
-
-
-def pid_file(file: Path) -> Path:
-    """The process id beside a rank's last words; written as the rank begins to watch itself."""
-    return file.with_suffix(".pid")
 
 
 def write_json(file: Path, value: dict[str, Json]) -> None:

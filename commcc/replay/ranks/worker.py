@@ -1,60 +1,70 @@
-"""One rank of a replay on gloo: runs both programs and compares them; started by :mod:`commcc.replay.ranks.launch`.
+"""One rank: it does its work, says in one line why it could not, and has process groups under the graph's names.
 
-    python -c 'from commcc.replay.ranks.worker import main; main()' FOLDER
+::
 
-FOLDER holds ``before.fx.txt``, ``after.fx.txt`` and ``settings.json``; the rank writes ``rankN.json``: its
-comparison, or one line that says what went wrong.
+    serve(work, Settings)                         # in a process of its own, started by ``launch``
+
+    team = join(layout, rank, place, timeout, watch)
+    team.barrier()
+    found = team.gather({"wall_ns": [...]})       # on rank 0 a list with every rank's, None on the others
+    team.leave()
+
+Every rank makes every group, in one order, as ``new_group`` wants it. Each name has a process group of its own, also
+where two names stand for the same ranks, since each stands for a stream of its own. Barriers and what is gathered go
+through gloo, also where the graph's own groups use NCCL, so that they put nothing on the device.
+
+Limits: names that PyTorch gave to groups of its own ('0', '1', ...) are taken away from them; those groups can
+still be used as objects.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
-from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
+import torch.distributed as dist
 
 from commcc.base.errors import CommccError
 from commcc.graph.ops.allowed import imported_ops
-from commcc.replay.numeric.compare import compare_rank
-from commcc.replay.numeric.pair import Settings, make_pair
-from commcc.replay.place import CpuPlace, DeviceError
-from commcc.replay.rank_run import RankRun
+from commcc.replay.place import DeviceError
 from commcc.replay.ranks.failing import out_of_memory
-from commcc.replay.ranks.team import join
 from commcc.replay.ranks.watch import Watch, write_json
 from commcc.replay.virtual import StepError
-from commcc.serialization import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from commcc.base.terms import Json
+    from commcc.replay.layout import Layout
+    from commcc.replay.numeric.pair import Settings
+    from commcc.replay.place import Place
 
-S = TypeVar("S", bound=Settings)
+S = TypeVar("S", bound="Settings")
 
 EXIT_FAILED = 3
-
-
-def main() -> None:
-    """Run the rank that the environment names, and exit with 0 when there is a comparison."""
-    serve(_run, Settings)
+_SILENT = "fake"
 
 
 def serve(work: Callable[[Path, int, S, Watch], dict[str, Json]], kind: type[S]) -> None:
-    """Do one rank's work and write down what it found or why it failed; kind: of the settings in the folder."""
+    """Do the work of the rank that the environment names, in the folder that the command line names.
+
+    The folder holds ``settings.json``, of this kind; the rank writes ``rankN.json``: what ``work`` returned, or one
+    line that says what went wrong, and then it exits with :data:`EXIT_FAILED`.
+    """
     folder, rank = Path(sys.argv[1]), int(os.environ["RANK"])
     file = folder / f"rank{rank}.json"
-    settings = read_settings((folder / "settings.json").read_text(encoding="utf-8"), kind)
+    settings = kind.from_text((folder / "settings.json").read_text(encoding="utf-8"))
     torch.set_num_threads(1)
     # The main thread may be inside a collective, where Python's own handler would not be heard.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     watch = Watch(settings.timeout, file)
     try:
+        imported_ops(settings.imports)  # before the files that name their ops are read
         found = work(folder, rank, settings, watch)
     except Exception as error:
         write_json(file, watch.words(**error_words(error)))
@@ -72,32 +82,82 @@ def error_words(error: Exception) -> dict[str, Json]:
     return {"error": " ".join(text.split())[:500], "node": node, "memory": out_of_memory(error)}
 
 
-def _run(folder: Path, rank: int, settings: Settings, watch: Watch) -> dict[str, Json]:
-    """Both runs and the comparison."""
-    imported_ops(settings.imports)  # before the files that name their ops are read
-    programs = [load(folder / f"{name}.fx.txt") for name in ("before", "after")]
-    pair = make_pair(programs[0], programs[1], settings)
-    made = pair.maker.of_rank(rank)
-    team = join(pair.layout, rank, CpuPlace(), settings.timeout, watch)
-    results = []
-    for name, prepared in (("BEFORE", pair.old), ("AFTER", pair.new)):
-        watch.program = name
-        run = RankRun(prepared, rank, settings.seed, watch.progress)
-        results.append(run(pair.inputs(of=prepared, made=made)))
-        watch.stage(f"waiting for the other ranks to end {name}")
-        team.barrier()
-    gaps = compare_rank(results[0], results[1], rank)
-    team.leave()
-    return asdict(gaps)
+class Team(Protocol):
+    """Who runs together."""
+
+    def barrier(self) -> None:
+        """Return when all are here."""
+
+    def gather(self, value: Any) -> list[Any] | None:
+        """What each rank has, in order of ranks; None but on rank 0."""
+
+    def leave(self) -> None:
+        """The end."""
 
 
-def settings_text(settings: Settings) -> str:
-    """Settings as the worker reads them."""
-    return json.dumps({**asdict(settings), "groups": dict(settings.groups), "hints": dict(settings.hints)})
+class Alone:
+    """A process that stands for all ranks."""
+
+    def barrier(self) -> None:
+        pass
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def leave(self) -> None:
+        pass
 
 
-def read_settings(text: str, kind: type[S]) -> S:
-    """What :func:`settings_text` wrote, of settings of this kind."""
-    data: dict[str, Any] = json.loads(text)
-    groups = {name: tuple(map(tuple, parts)) for name, parts in data.pop("groups").items()}
-    return kind(**{**data, "imports": tuple(data["imports"])}, groups=groups)
+class Ranks:
+    """Processes of a process group that has been initialized."""
+
+    def __init__(self, world: int, rank: int) -> None:
+        self._world, self._rank = world, rank
+
+    def barrier(self) -> None:
+        dist.barrier()
+
+    def gather(self, value: Any) -> list[Any] | None:
+        found: list[Any] | None = [None] * self._world if self._rank == 0 else None
+        dist.gather_object(value, found)
+        return found
+
+    def leave(self) -> None:
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def join(layout: Layout, rank: int, place: Place, timeout: float, watch: Watch) -> Team:
+    """Wait for the other ranks, and make the graphs' groups. timeout: seconds that a collective may take."""
+    watch.stage("waiting for the other ranks")
+    dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
+    bind_groups(layout, rank, timeout, place.backend)
+    return Ranks(layout.world, rank)
+
+
+def bind_groups(layout: Layout, rank: int, timeout: float, backend: str = "gloo") -> None:
+    """Make and register all groups of a layout; timeout: seconds that a collective may take."""
+    # new_group does not take over the timeout of init_process_group: without one it waits half an hour.
+    limit = timedelta(seconds=timeout)
+    made: dict[str, Any] = {}
+    for name, parts in sorted(layout.parts.items()):
+        for part in parts:
+            group = dist.new_group(list(part), timeout=limit, backend=backend)
+            if rank in part:
+                made[name] = group
+    # A graph's names can be those that PyTorch has just made up for these groups.
+    registry: Any = torch._C._distributed_c10d
+    taken = {str(group.group_name) for group in (*made.values(), dist.group.WORLD) if group is not None}
+    for name in sorted(taken):
+        registry._unregister_process_group(name)
+    for name, group in sorted(made.items()):
+        registry._register_process_group(name, group)
+
+
+def stand_in_groups(layout: Layout) -> None:
+    """Groups of rank 0 that send nothing: Inductor looks up sizes and backends of those that a graph names."""
+    # Imported here: it is needed by one process that stands for all ranks, and by no other.
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group(_SILENT, store=FakeStore(), rank=0, world_size=layout.world)
+    bind_groups(layout, 0, 1.0, _SILENT)
