@@ -4,108 +4,80 @@
     # pass: bucket
     # members: [ag_1, ag_2]
 
-Lists of plain values are written on one line and broken where it gets long, small mappings in a list on
-one line each. Text that could be taken for a number, a switch or nothing is quoted. Keys keep their
-order. What is written reads back equal with any YAML reader.
+PyYAML writes it; what is chosen here is the layout. Lists of plain values are written on one line and broken where
+that gets long, small mappings in a list on one line each. Keys keep their order. What is written reads back equal
+with any YAML reader.
 
 Limits: keys are texts; no comments, anchors or tags.
 """
 
 from __future__ import annotations
 
-import json
+import math
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping
 
     from commcc.base.terms import Json
 
-WIDTH = 110
+#: A list is broken after the item that reaches this column; a mapping that is longer has a line for each key.
+WIDTH = 90
 _PLAIN = re.compile(r"[A-Za-z_](?:[\w./()%+-]| (?=[^ ]))*", re.ASCII)
 #: Words that one or another version of YAML takes for something else than text.
 _WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null"})
 
 
 def dump(data: Mapping[str, Json]) -> str:
-    """The whole document, with a newline at the end."""
-    return "".join(f"{line}\n" for line in _mapping(data, ""))
+    """The whole document, with a newline at the end; ``ValueError`` for numbers that are not finite."""
+    written: str = yaml.dump(dict(data), Dumper=_Dumper, width=WIDTH, sort_keys=False) if data else ""
+    return written
 
 
-def scalar(value: Json) -> str:
-    """One plain value."""
-    if value is None or isinstance(value, (bool, int, float)):
-        number = json.dumps(value, allow_nan=False)
+class _Dumper(yaml.SafeDumper):
+    """PyYAML's, in Python: where it is built with libyaml, that one would break other lines than the other does."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def write_plain(self, text: str, split: bool = True) -> None:
+        super().write_plain(text, False)  # broken inside, a text would be hard to look for
+
+    def write_double_quoted(self, text: str, split: bool = True) -> None:
+        super().write_double_quoted(text, False)
+
+    def text(self, value: str) -> yaml.ScalarNode:
+        """In quotes unless every version of YAML takes it for a text; half characters, which none reads, as ``?``."""
+        value = value.encode("utf-8", "replace").decode()
+        plain = _PLAIN.fullmatch(value) and value.lower() not in _WORDS and len(value) <= WIDTH
+        return self.represent_scalar("tag:yaml.org,2002:str", value, style=None if plain else '"')
+
+    def number(self, value: float) -> yaml.ScalarNode:
+        if not math.isfinite(value):
+            raise ValueError(f"{value} cannot be written as YAML")
+        digits = repr(value)
         # YAML 1.1 takes 1e+22 for a text.
-        return number.replace("e", ".0e") if isinstance(value, float) and "." not in number else number
-    text = str(value)
-    if _PLAIN.fullmatch(text) and text.lower() not in _WORDS and len(text) <= WIDTH:
-        return text
-    return json.dumps(text) if text.isascii() and text.isprintable() else _escaped(text)
+        return self.represent_scalar("tag:yaml.org,2002:float", digits if "." in digits else digits.replace("e", ".0e"))
+
+    def sequence(self, values: list[Json]) -> yaml.SequenceNode:
+        node = self.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=not any(map(_nested, values)))
+        for value, each in zip(values, node.value, strict=True):
+            if isinstance(value, dict) and not any(map(_nested, value.values())):
+                each.flow_style = sum(len(part.value) + 4 for pair in each.value for part in pair) <= WIDTH
+        return node
+
+    def mapping(self, values: dict[str, Json]) -> yaml.MappingNode:
+        return self.represent_mapping("tag:yaml.org,2002:map", values, flow_style=not values)
 
 
-def _escaped(text: str) -> str:
-    """In quotes, with everything but printable ASCII as YAML escapes, which differ from those of JSON."""
-    pieces = [json.dumps(c)[1:-1] if c.isascii() and c.isprintable() else _escape(ord(c)) for c in text]
-    return '"' + "".join(pieces) + '"'
+def _nested(value: Json) -> bool:
+    return isinstance(value, (dict, list))
 
 
-def _escape(code: int) -> str:
-    if 0xD800 <= code < 0xE000:  # half a character, which no YAML reader takes
-        return "?"
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-def _mapping(data: Mapping[str, Json], indent: str) -> Iterator[str]:
-    for key, value in data.items():
-        yield from _entry(f"{indent}{scalar(key)}:", value, indent)
-
-
-def _entry(head: str, value: Json, indent: str) -> Iterator[str]:
-    """``head`` and a value, behind it on the line where that fits, else below."""
-    if isinstance(value, dict) and value:
-        yield head
-        yield from _mapping(value, indent + "  ")
-    elif isinstance(value, list) and value and not _is_flat(value):
-        yield head
-        yield from _sequence(value, indent)
-    elif isinstance(value, list) and value:
-        yield from _wrapped(head, value, indent)
-    else:
-        yield f"{head} {'{}' if value == {} else '[]' if value == [] else scalar(value)}"
-
-
-def _sequence(values: Sequence[Json], indent: str) -> Iterator[str]:
-    for value in values:
-        small = _small(value) if isinstance(value, dict) else None
-        if small is not None and len(small) + len(indent) < WIDTH:
-            yield f"{indent}- {small}"
-        elif isinstance(value, dict) and value:
-            for number, line in enumerate(_mapping(value, indent + "  ")):
-                yield line if number else f"{indent}- {line[len(indent) + 2 :]}"
-        else:
-            yield from _entry(f"{indent}-", value, indent + "  ")
-
-
-def _small(value: Mapping[str, Json]) -> str | None:
-    """A mapping of plain values on one line."""
-    if any(isinstance(each, (dict, list)) for each in value.values()):
-        return None
-    return "{" + ", ".join(f"{scalar(key)}: {scalar(each)}" for key, each in value.items()) + "}"
-
-
-def _wrapped(head: str, values: Sequence[Json], indent: str) -> Iterator[str]:
-    line, last = f"{head} [", len(values) - 1
-    for number, value in enumerate(values):
-        piece = scalar(value) + ("]" if number == last else ",")
-        if len(line) + len(piece) + 1 > WIDTH and not line.endswith("["):
-            yield line
-            line = f"{indent}  {piece}"
-        else:
-            line += piece if line.endswith("[") else f" {piece}"
-    yield line
-
-
-def _is_flat(values: Sequence[Json]) -> bool:
-    return not any(isinstance(value, (dict, list)) for value in values)
+_Dumper.add_representer(str, _Dumper.text)
+_Dumper.add_representer(float, _Dumper.number)
+_Dumper.add_representer(list, _Dumper.sequence)
+_Dumper.add_representer(dict, _Dumper.mapping)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from commcc.base.terms import Json
-    from commcc.base.yaml_node import Node
+    from commcc.base.yaml_file import Node
     from commcc.timing.snapshot import Snapshot
 
 VERSION = 1

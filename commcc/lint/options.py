@@ -24,7 +24,7 @@ from commcc.lint.tolerance import TOLERATED, read_tolerance
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from commcc.base.yaml_node import Node
+    from commcc.base.yaml_file import Node
     from commcc.lint.quantities import Quantity
 
 KINDS = tuple(str(kind) for kind in Kind)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commcc.base import text
-from commcc.base.yaml_node import to_integer, to_number
+from commcc.base.yaml_file import to_integer, to_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

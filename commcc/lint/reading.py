@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.errors import OptionError, closest
-from commcc.base.yaml_node import Node, YamlFile
+from commcc.base.yaml_file import Node, YamlFile
 from commcc.lint.options import options_of, value_of
 from commcc.lint.registry import BY_ID
 from commcc.lint.settings import Chosen, Layer, Settings

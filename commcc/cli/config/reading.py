@@ -19,7 +19,7 @@ from commcc.run.forms.yaml_form import options_of, pass_class, passes_of, pipeli
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from commcc.base.yaml_node import Node, YamlFile
+    from commcc.base.yaml_file import Node, YamlFile
 
 KEYS = ("cost", "hints", "passes", "pipeline", "preset", "options", "lint")
 _PIPELINES = ("passes", "pipeline", "preset")

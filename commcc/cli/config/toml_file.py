@@ -1,4 +1,4 @@
-"""One table of a TOML file, as values that know their line (:mod:`commcc.base.yaml_node`).
+"""One table of a TOML file, as values that know their line (:mod:`commcc.base.yaml_file`).
 
 Python's TOML parser gives values without lines. The lines are found by a second look at the text, for
 messages only: keys of inline tables and of odd spellings get the line of what holds them.
@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.errors import InputError
-from commcc.base.yaml_node import Node, YamlFile
+from commcc.base.yaml_file import Node, YamlFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from commcc.base.errors import CommccError, closest
 from commcc.base.text import shown
 from commcc.base.yaml_file import read_yaml
-from commcc.base.yaml_text import dump
 from commcc.passes import registry
 from commcc.passes.options import applicable, build, parse_pipeline, parse_value, to_text
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from commcc.base.terms import Json
-    from commcc.base.yaml_node import Node
+    from commcc.base.yaml_file import Node
     from commcc.passes.base import Pass
 
     Defaults = Mapping[str, Mapping[str, Any]]
@@ -164,6 +163,8 @@ def pipeline_text(passes: Sequence[Pass]) -> str:
 
 def pipeline_yaml(passes: Sequence[Pass]) -> str:
     """The pipeline as YAML."""
+    from commcc.base.yaml_text import dump
+
     listed: list[Json] = []
     for made in passes:
         changed = {f.name: _value(getattr(made, f.name)) for f in dataclasses.fields(made) if _differs(made, f)}

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, get_args
 from commcc.base.errors import closest
 from commcc.base.reasons import Reason
 from commcc.base.text import shown
-from commcc.base.yaml_node import to_number
+from commcc.base.yaml_file import to_number
 from commcc.plan import PARTS, Plan, Rewrite
 from commcc.run.planfile import moves
 from commcc.run.planfile.fields import default_of, hints_of, item_of, mark_of, optional, part_hint, unknown
 
 if TYPE_CHECKING:
     from commcc.base.terms import Json
-    from commcc.base.yaml_node import Node
+    from commcc.base.yaml_file import Node
     from commcc.graph.index import GraphIndex
 
 #: Names that get a did-you-mean; looking for one among all nodes of a graph takes its time.

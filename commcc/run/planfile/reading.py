@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from commcc.base.terms import Json
-    from commcc.base.yaml_node import Node
+    from commcc.base.yaml_file import Node
     from commcc.graph.index import GraphIndex
     from commcc.passes.base import PlanContext
 

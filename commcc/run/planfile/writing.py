@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commcc import __version__
-from commcc.base.yaml_text import dump
 from commcc.run.planfile.fields import encode_plan
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ _HEAD = """\
 
 def plan_text(result: RunResult) -> str:
     """The plans of a finished run as YAML; steps that were dropped or changed nothing are listed without edits."""
+    from commcc.base.yaml_text import dump
+
     graphs: dict[str, Json] = {}
     for step in result.steps:
         index = step.before.index

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from commcc.base.errors import InputError, closest
 from commcc.base.terms import Kind
 from commcc.base.text import shown
-from commcc.base.yaml_node import to_integer, to_number
+from commcc.base.yaml_file import to_integer, to_number
 from commcc.timing.cost.profiles.dtypes import ITEM_BYTES
 from commcc.timing.cost.tables.sizes import LONGEST_US, MOST_RANKS, read_kind, read_size
 from commcc.timing.cost.tables.source import Row

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 from commcc.base.errors import InputError
 from commcc.base.terms import Kind
 from commcc.base.text import shown
-from commcc.base.yaml_node import to_integer, to_number
+from commcc.base.yaml_file import to_integer, to_number
 from commcc.timing.cost.profiles.dtypes import ITEM_BYTES
 from commcc.timing.cost.tables.sizes import LONGEST_US, MOST_BYTES, MOST_RANKS
 from commcc.timing.cost.tables.source import Row

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 
 from commcc.base.terms import Kind
-from commcc.base.yaml_node import to_number
+from commcc.base.yaml_file import to_number
 from commcc.timing.cost.profiles.collectives import kind_of
 
 MOST_BYTES = 1 << 62
