@@ -63,9 +63,14 @@ def test_kept_between_processes_and_not_for_other_sources(package, tmp_path):
     assert outputs(package, kept)[1:] == ["10", "[1]"]
     assert files(tmp_path / "kept") == first
     assert len(first) == 1
-    (package / "__init__.py").write_text("# changed\n")
+    (package / "unrelated.py").write_text("# no kernel needs this\n")
+    assert outputs(package, kept)[1:] == ["10", "[1]"]
+    (package / "needed.py").write_text("NUMBER = 1\n")
+    (package / "kernels.py").write_text("from commcc.made.needed import NUMBER\n" + KERNEL.replace("{number}", "1"))
     assert outputs(package, kept)[1:] == ["10", "[]"]
-    assert len(files(tmp_path / "kept")) == 2
+    (package / "needed.py").write_text("NUMBER = 2\n")
+    assert outputs(package, kept)[1:] == ["10", "[]"]
+    assert len(files(tmp_path / "kept")) == 3
 
 
 def test_beside_the_package_where_the_home_folder_takes_nothing(package, tmp_path):

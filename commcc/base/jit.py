@@ -8,8 +8,8 @@
 
 Integers only, so a kernel gives the same result on every machine, compiled or not: with
 ``NUMBA_DISABLE_JIT=1`` the very same functions run as Python. Machine code is kept in the user's cache
-folder, or where ``NUMBA_CACHE_DIR`` says, or else beside the package, under a digest of the sources of the
-kernel's package, since numba looks at the file of the kernel itself only. Where no folder can be
+folder, or where ``NUMBA_CACHE_DIR`` says, or else beside the package, under a digest of the sources in the
+kernel's package that go into it, since numba looks at the file of the kernel itself only. Where no folder can be
 written, kernels are compiled in every process anew.
 """
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -74,7 +75,7 @@ def _njit(function: Callable[P, R], **options: bool) -> Callable[P, R]:
 def _folder(package: str) -> str | None:
     """Where the machine code of a package's kernels is kept, or None."""
     digest = hashlib.sha256()
-    for path in sorted(Path(package).glob("*.py")):
+    for path in _sources(Path(package)):
         digest.update(path.read_bytes())
     for root in _roots(package):
         folder = root / f"kernels-{digest.hexdigest()[:16]}"
@@ -85,6 +86,21 @@ def _folder(package: str) -> str | None:
         if os.access(folder, os.W_OK):
             return str(folder)
     return None
+
+
+def _sources(package: Path) -> list[Path]:
+    """This module, the modules of a package that have kernels, and those of the package that they import."""
+    texts = {path: path.read_text(encoding="utf-8") for path in package.glob("*.py")}
+    todo = [path for path, text in texts.items() if __name__ in text]
+    sources = {Path(__file__), *todo}
+    while todo:
+        # A constant of another module is part of the machine code. Imports for type checkers are indented.
+        lines = re.findall(r"^(?:from|import) commcc.*", texts[todo.pop()], re.MULTILINE)
+        names = {name for line in lines for name in (*re.findall(r"\w+", line), "__init__")}
+        new = {package / f"{name}.py" for name in names} & texts.keys() - sources
+        sources |= new
+        todo += new
+    return sorted(sources)
 
 
 def _roots(package: str) -> Iterator[Path]:
