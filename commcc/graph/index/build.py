@@ -22,7 +22,8 @@ from commcc.graph.index.modules import module_path
 from commcc.graph.index.repeats import Numbering
 from commcc.graph.index.storage import assign_storages
 from commcc.graph.index.tensors import TensorTable
-from commcc.graph.index.traits import Traits, traits_of
+from commcc.graph.index.traits import Traits, mixed_nodes, traits_of
+from commcc.graph.ops.operands import nodes_in
 from commcc.graph.program import ProcessGroup, record_of
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
         host_copies={i: t.unblocked for i, t in enumerate(traits) if t.host_copy},
         host_order={i: before for i, before in host_order.items() if before not in walk.control.get(i, ())},
         groups=_groups(program, launches),
-        estimates=estimate(nodes, number, walk.storages, walk.tensors, walk.hints),
+        estimates=estimate(nodes, number, walk.storages, walk.tensors, walk.hints, mixed_nodes(traits)),
         warnings=_warnings(nodes, traits),
         stays=frozenset(walk.subgraphs.values()).union(i for i, t in enumerate(traits) if t.stays),
         control=walk.control,
@@ -106,7 +107,7 @@ def _walked(program: Program, given: Mapping[str, int]) -> _Walk:
     traits = [traits_of(node, program.root) for node in nodes]
     table = TensorTable(hints)
     tensors = tuple(table.of(node.meta.get("val")) for node in nodes)
-    storages = assign_storages(nodes, number)
+    storages = assign_storages(nodes, number, mixed_nodes(traits))
     return _Walk(nodes, number, control, subgraphs, hints, traits, tensors, storages, data_preds)
 
 
@@ -133,13 +134,6 @@ def _data_preds(node: fx.Node, position: int, number: dict[fx.Node, int]) -> tup
 
 def _numbers(nodes: Iterable[fx.Node], number: dict[fx.Node, int]) -> tuple[int, ...]:
     return tuple(number[node] for node in nodes)
-
-
-def nodes_in(argument: Any) -> list[fx.Node]:
-    """All nodes inside one (nested) argument, in order."""
-    found: list[fx.Node] = []
-    fx.node.map_arg(argument, found.append)
-    return found
 
 
 def _launches(nodes: list[fx.Node], number: dict[fx.Node, int]) -> tuple[dict[int, Launch], dict[int, int]]:
@@ -182,9 +176,14 @@ def _waits(launch: fx.Node) -> list[fx.Node]:
         for user in stack.pop().users:
             if ops.is_wait(user.target):
                 waits.append(user)
-            elif user.op == "call_function" and ops.aliasing(user.target).views:
+            elif user.op == "call_function" and _is_view(user.target):
                 stack.append(user)
     return waits
+
+
+def _is_view(target: Any) -> bool:
+    fact = ops.facts(target)
+    return bool(fact.views) and fact.views != ops.ALL and not fact.sometimes
 
 
 def _check_waits(nodes: list[fx.Node], wait_of: dict[int, int]) -> None:
@@ -193,7 +192,7 @@ def _check_waits(nodes: list[fx.Node], wait_of: dict[int, int]) -> None:
         if i in wait_of or node.op != "call_function" or not ops.is_wait(node.target):
             continue
         source = ops.argument(node, "tensor")
-        while isinstance(source, fx.Node) and ops.aliasing(source.target).views and source._input_nodes:
+        while isinstance(source, fx.Node) and _is_view(source.target) and source._input_nodes:
             source = next(iter(source._input_nodes))
         if isinstance(source, fx.Node) and (source.op == "placeholder" or ops.is_local(source.target)):
             raise GraphError(f"'{node.name}' waits for '{source.name}', which launches no collective")
@@ -262,10 +261,14 @@ def _metadata(nodes: list[fx.Node]) -> dict[str, int]:
 
 def _warnings(nodes: list[fx.Node], traits: list[Traits]) -> tuple[str, ...]:
     return tuple(
-        f"'{node.name}' ({ops.op_name(node.target)}) communicates in an unknown way: nothing moves across it"
+        f"'{node.name}' ({ops.op_name(node.target)}) {_fence(node.target)}: nothing moves across it"
         for node, each in zip(nodes, traits, strict=True)
         if each.barrier
     )
+
+
+def _fence(target: Any) -> str:
+    return "communicates in an unknown way" if ops.is_unknown_communication(target) else "orders streams"
 
 
 def _with_control(order_preds: Edges, walk: _Walk) -> Edges:

@@ -30,14 +30,18 @@ def estimate(
     storages: Buffers,
     tensors: Sequence[Tensor | None],
     hints: SizeHints,
+    mixed: frozenset[int] = frozenset(),
 ) -> Estimates:
-    """All facts of the nodes that only matter for costs."""
+    """All facts of the nodes that only matter for costs. mixed: nodes whose results may be in any operand's storage;
+    memory of their own is assumed for them.
+    """
     table = TensorTable(hints)
     found = {i: table.parts(node.meta.get("val")) for i, node in enumerate(nodes)}
     parts = {i: facts for i, facts in found.items() if facts}
     kinds = work(nodes)
     copies = frozenset(i for i, n in enumerate(nodes) if kinds[i] is not Work.FREE and may_copy(n.target))
-    buffers = assign_storages(nodes, number, copies) if copies else storages
+    copies |= mixed
+    buffers = assign_storages(nodes, number, copies=copies) if copies else storages
     counts = {i: flops(n, hints) for i, n in enumerate(nodes) if n.op == "call_function" and is_compute(n.target)}
     resizes = {i: resized_to(n) for i, n in enumerate(nodes) if n.op == "call_function"}
     return Estimates(

@@ -2,34 +2,46 @@
 
 A storage is an int. Views share the storage of what they look at, a wait that of its launch, an
 ``_out`` or in-place op that of the buffer it writes, a constant that of the same constant fetched before;
-everything else makes a new one. ``reshape``
-may copy or not; it counts as a view here, which can only add order edges.
+everything else has a new one. Where an op puts one argument into the storage of another (``set_``), both storages
+are one in the whole graph. ``reshape`` may copy or not; it counts as a view here, which can only add order edges.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
 from commcc.graph import ops
+from commcc.graph.ops.operands import sources
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+Storages = tuple[tuple[int, ...], ...]
 
 
 def assign_storages(
-    nodes: list[fx.Node], number: dict[fx.Node, int], copies: frozenset[int] = frozenset()
-) -> tuple[tuple[int, ...], ...]:
+    nodes: list[fx.Node],
+    number: dict[fx.Node, int],
+    mixed: Collection[int] = (),
+    copies: Collection[int] = (),
+) -> Storages:
     """Storage ids of every node: one for each element of a tuple result, () for non-tensors.
 
+    ``mixed``: nodes of which any result may be in the storage of any operand; all of these are listed then.
     ``copies``: nodes whose result is new although the op could have returned a view.
     """
     storages: list[tuple[int, ...]] = []
     constants: dict[object, tuple[int, ...]] = {}
+    joined: list[tuple[int, ...]] = []
     fresh = 0
     for i, node in enumerate(nodes):
-        shares = node.op == "call_function" and i not in copies
-        shared = _shared(node, number, storages) if shares else None
-        if node.op == "get_attr":
+        shared = None
+        if node.op == "call_function" and i not in copies:
+            shared = _shared(node, number, storages, mixed)
+        elif node.op == "get_attr":
             shared = constants.get(node.target)
         if shared is None:
             count = _elements(node.meta.get("val"))
@@ -37,8 +49,11 @@ def assign_storages(
             fresh += count
         if node.op == "get_attr":
             constants[node.target] = shared
+        elif node.op == "call_function" and (names := ops.facts(node.target).joins) is not None:
+            both = [ops.argument(node, name) for name in names]
+            joined.append(tuple(s for each in both if isinstance(each, fx.Node) for s in storages[number[each]]))
         storages.append(shared)
-    return tuple(storages)
+    return _united(storages, joined) if joined else tuple(storages)
 
 
 def _elements(val: Any) -> int:
@@ -47,29 +62,42 @@ def _elements(val: Any) -> int:
     return 1 if isinstance(val, torch.Tensor) or val is None else 0
 
 
-def _shared(node: fx.Node, number: dict[fx.Node, int], storages: list[tuple[int, ...]]) -> tuple[int, ...] | None:
+def _shared(
+    node: fx.Node, number: dict[fx.Node, int], storages: list[tuple[int, ...]], mixed: Collection[int]
+) -> tuple[int, ...] | None:
     """Storages of a view or in-place result; None when the result is new."""
     if ops.is_getitem(node.target):
-        return _element(node, number, storages)
-    views = ops.aliasing(node.target).views
-    if not views:
-        return None
-    found: list[int] = []
-    for name in views:
-        argument = ops.argument(node, name)
-        for source in argument if isinstance(argument, (list, tuple)) else (argument,):
-            if isinstance(source, fx.Node):  # a size known at run time can be no key
-                found.extend(storages[number[source]])
+        return _element(node, number, storages, mixed)
+    looked_at = node._input_nodes if number[node] in mixed else sources(node)
+    found = [storage for source in looked_at for storage in storages[number[source]]]
     if not found:
         return None
-    val = node.meta.get("val")
-    one_source = len(set(found)) == 1
-    return tuple(found[:1]) * max(1, _elements(val)) if one_source else tuple(found)
+    if len(set(found)) == 1:
+        return tuple(found[:1]) * max(1, _elements(node.meta.get("val")))
+    return tuple(found)
 
 
-def _element(node: fx.Node, number: dict[fx.Node, int], storages: list[tuple[int, ...]]) -> tuple[int, ...]:
+def _element(
+    node: fx.Node, number: dict[fx.Node, int], storages: list[tuple[int, ...]], mixed: Collection[int]
+) -> tuple[int, ...]:
     source, which = node.args[0], node.args[1]
     held = storages[number[source]] if isinstance(source, fx.Node) else ()
-    if isinstance(which, int) and -len(held) <= which < len(held):
+    known = isinstance(source, fx.Node) and number[source] not in mixed
+    if known and isinstance(which, int) and -len(held) <= which < len(held):
         return (held[which],)
     return tuple(dict.fromkeys(held))
+
+
+def _united(storages: Sequence[tuple[int, ...]], joined: Sequence[tuple[int, ...]]) -> Storages:
+    """The same with one number for storages that become one."""
+    lowest: dict[int, int] = {}
+
+    def root(storage: int) -> int:
+        while storage in lowest:
+            storage = lowest[storage]
+        return storage
+
+    for group in joined:
+        roots = sorted({root(storage) for storage in group})
+        lowest.update(dict.fromkeys(roots[1:], roots[0]))
+    return tuple(tuple(map(root, each)) for each in storages)

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
 from commcc.graph import ops
+from commcc.graph.index.storage import assign_storages
+from commcc.graph.ops.operands import nodes_in, written
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True)
 class Traits:
     """Facts that decide a node's ordering.
 
-    writes: argument nodes whose storage it writes. effect: keeps its place among effects and host
-    syncs. barrier: nothing moves across it. cast: a key equal for casts of the same sort, None
-    when the node is no cast. host_copy: copies from a device to the host; unblocked: and the host
-    does not wait for it. opaque: does, or may do, more than its arguments and writes tell (random
-    numbers, effects and barriers among them).
+    writes: argument nodes whose storage it writes. effect: keeps its place among effects and host syncs. random: keeps
+    its place among those that draw random numbers. barrier: nothing moves across it. cast: a key equal for casts of
+    the same kind, None when the node is no cast. host_copy: copies from a device to the host; unblocked: and the host
+    does not wait for it. opaque: does, or may do, more than its arguments and writes tell (random numbers, effects
+    and barriers among them). shares: a result may be in the storage of any operand.
     """
 
     writes: tuple[fx.Node, ...] = ()
@@ -32,6 +37,7 @@ class Traits:
     opaque: bool = False
     host_copy: bool = False
     unblocked: bool = False
+    shares: bool = False
 
     @property
     def stays(self) -> bool:
@@ -44,36 +50,42 @@ _CASTS = frozenset({"aten._to_copy", "prims.convert_element_type"})
 
 
 def traits_of(node: fx.Node, root: torch.nn.Module) -> Traits:
-    """Traits of one node; sub-graphs of higher-order ops count as part of the node."""
+    """Traits of one node; sub-graphs of higher-order ops count as part of the node, and so do ops handed to them."""
     if node.op != "call_function":
         return _PLAIN
-    target = node.target
+    fact = ops.facts(node.target)
     copies = _copies_to_host(node)
-    sync = ops.is_host_sync(target) or copies
-    inner = [_inner_traits(graph) for graph in _subgraphs(node, root)]
-    writes = _written(node)
-    effect = ops.is_effect(target) or sync or any(t.effect for t in inner)
-    random = ops.is_random(target) or any(t.random for t in inner)
-    barrier = ops.is_unknown_communication(target) or any(t.barrier for t in inner)
     cast = _cast_key(node)
-    compute = ops.is_compute(target) or any(t.compute for t in inner)
-    opaque = not ops.only_computes(target)
-    if not (opaque or writes or effect or random or barrier or cast or compute):
+    compute = ops.is_compute(node.target)
+    if fact.pure and not (copies or cast or compute):
         return _PLAIN
-    unblocked = copies and bool(node.kwargs.get("non_blocking"))
-    return Traits(writes, compute, random, sync, effect, barrier, cast, opaque, copies, unblocked)
+    inner = [_inner_traits(graph) for graph in _subgraphs(node, root)] if fact.body or fact.effect else []
+    handed = [ops.facts(target) for target in _handed(node)] if inner or fact.body or fact.effect else []
+    writes = written(node)
+    if any(each.writes for each in inner):
+        writes = tuple(dict.fromkeys((*writes, *node._input_nodes)))
+    sync = fact.host_sync or copies
+    parts: list[Traits | ops.OpFacts] = [*inner, *handed]
+    effect = fact.effect or any(each.effect for each in parts)
+    return Traits(
+        writes,
+        compute=compute or any(each.compute for each in inner),
+        # What an op does of which nothing is known may be to draw.
+        random=fact.random or effect or any(each.random for each in parts),
+        host_sync=sync,
+        effect=effect or fact.assertion or sync,
+        barrier=fact.barrier or any(each.barrier for each in parts),
+        cast=cast,
+        opaque=fact.acts or fact.body,
+        host_copy=copies,
+        unblocked=copies and bool(node.kwargs.get("non_blocking")),
+        shares=fact.views == ops.ALL or any(each.shares for each in inner),
+    )
 
 
-def _written(node: fx.Node) -> tuple[fx.Node, ...]:
-    facts = ops.aliasing(node.target)
-    if facts.pure:
-        return ()
-    arguments: list[Any] = [ops.argument(node, name) for name in facts.writes]
-    if facts.writes_keywords:
-        arguments.append(node.kwargs)
-    found: list[fx.Node] = []
-    fx.node.map_arg(arguments, found.append)
-    return tuple(dict.fromkeys(found))
+def mixed_nodes(traits: Sequence[Traits]) -> frozenset[int]:
+    """Nodes of which a result may be in the storage of any operand."""
+    return frozenset(i for i, each in enumerate(traits) if each.shares)
 
 
 def _copies_to_host(node: fx.Node) -> bool:
@@ -95,10 +107,21 @@ def _cast_key(node: fx.Node) -> str | None:
     return f"{name} {source.dtype} {node.args[1:]} {sorted(node.kwargs.items())}"
 
 
+def _handed(node: fx.Node) -> list[Any]:
+    """Ops among the arguments of a higher-order op."""
+    found: list[Any] = []
+
+    def look(leaf: Any) -> Any:
+        if callable(leaf) and not isinstance(leaf, fx.Node):
+            found.append(leaf)
+        return leaf
+
+    fx.node.map_aggregate((node.args, node.kwargs), look)
+    return found
+
+
 def _subgraphs(node: fx.Node, root: torch.nn.Module) -> list[fx.Graph]:
     """Graphs handed to a higher-order op by ``get_attr``."""
-    if not ops.op_name(node.target).startswith("higher_order."):
-        return []
     graphs = []
     for source in node._input_nodes:
         module = getattr(root, str(source.target), None) if source.op == "get_attr" else None
@@ -108,13 +131,27 @@ def _subgraphs(node: fx.Node, root: torch.nn.Module) -> list[fx.Graph]:
 
 
 def _inner_traits(graph: fx.Graph) -> Traits:
-    """Traits of a whole sub-graph; collectives inside it make it a barrier."""
-    random = effect = barrier = compute = False
+    """Traits of a whole sub-graph; collectives inside it make it a barrier, writes to its constants an effect.
+
+    writes: inputs that it writes, as its own nodes. shares: a result may be in the storage of an input.
+    """
+    nodes = list(graph.nodes)
     owner = graph.owning_module or torch.nn.Module()
-    for node in graph.nodes:
-        inner = traits_of(node, owner)
-        random |= inner.random
-        effect |= inner.effect
-        compute |= inner.compute
-        barrier |= inner.barrier or (node.op == "call_function" and ops.collective_of(node.target) is not None)
-    return Traits(compute=compute, random=random, effect=effect, barrier=barrier)
+    every = [traits_of(node, owner) for node in nodes]
+    number = {node: i for i, node in enumerate(nodes)}
+    storages = assign_storages(nodes, number, mixed_nodes(every))
+    inputs = {s for i, node in enumerate(nodes) if node.op == "placeholder" for s in storages[i]}
+    kept = {s for i, node in enumerate(nodes) if node.op == "get_attr" for s in storages[i]}
+    changed = {s: node for each in every for node in each.writes for s in storages[number[node]]}
+    launches = any(node.op == "call_function" and ops.collective_of(node.target) is not None for node in nodes)
+    returned = {
+        s for node in nodes if node.op == "output" for leaf in nodes_in(node.args) for s in storages[number[leaf]]
+    }
+    return Traits(
+        writes=tuple(node for s, node in changed.items() if s in inputs),
+        compute=any(each.compute for each in every),
+        random=any(each.random for each in every),
+        effect=any(each.effect for each in every) or not kept.isdisjoint(changed),
+        barrier=launches or any(each.barrier for each in every),
+        shares=not returned.isdisjoint(inputs | kept),
+    )

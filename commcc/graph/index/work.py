@@ -41,9 +41,12 @@ def _work(node: fx.Node) -> Work:
         return _copy_work(node) if may_copy(node.target) and copies(node) else found
     if ops.is_host_sync(node.target) or ops.collective_of(node.target) is not None:
         return Work.KERNEL
-    if ops.aliasing(node.target).pure and not _has_tensor(node.meta.get("val")):
-        known = node.meta.get("val") is not None or ops.is_effect(node.target)
-        return Work.FREE if known or ops.op_name(node.target).startswith(("operator.", "_dtensor.")) else found
+    fact = ops.facts(node.target)
+    if (not fact.writing or fact.writes == ops.ALL) and not _has_tensor(node.meta.get("val")):
+        # Of an op of an unknown library without a result nothing is known, and it may well run a kernel.
+        known = node.meta.get("val") is not None or fact.assertion
+        known = known or ops.library_of(node.target) in ("operator", "_dtensor", "higher_order")
+        return Work.FREE if known else found
     return found
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from commcc.base.terms import Kind
 
+WAIT = "_c10d_functional.wait_tensor"
+
 
 @dataclass(frozen=True)
 class CollectiveOp:

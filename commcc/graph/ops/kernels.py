@@ -64,10 +64,10 @@ def work_of(target: Any) -> Work:
     name = ops.op_name(target)
     if name in _EMPTY or ops.is_wait(target) or ops.is_getitem(target):
         return Work.FREE
-    facts = ops.aliasing(target)
-    if ops.is_compute(target) or not facts.pure:
+    fact = ops.facts(target)
+    if ops.is_compute(target) or fact.writing:
         return Work.KERNEL
-    if facts.views:
+    if fact.views and not fact.sometimes:
         return Work.FREE
     tags = target.tags if isinstance(target, OpOverload) else ()
     if name in _FUSABLE or torch.Tag.pointwise in tags or torch.Tag.reduction in tags:
@@ -77,7 +77,7 @@ def work_of(target: Any) -> Work:
 
 def may_copy(target: Any) -> bool:
     """Whether the op returns a view where it can, and a copy where strides, dtype or device do not allow one."""
-    return ops.op_name(target) in _MAY_COPY
+    return ops.op_name(target) in _MAY_COPY or ops.facts(target).sometimes
 
 
 def resized_to(node: fx.Node) -> Any:

@@ -1,0 +1,106 @@
+"""Targets of nodes by name, and their arguments by name.
+
+op_name(torch.ops.aten.mm.default)             # "aten.mm"
+argument(node, "group_name")                   # given by position or by keyword
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+
+from commcc.graph.ops.collective_table import COLLECTIVES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import fx
+
+
+@dataclass(frozen=True)
+class OpaqueOp:
+    """An op named in a file that this PyTorch does not know; never executed."""
+
+    qualified_name: str
+
+    @property
+    def __name__(self) -> str:
+        return self.qualified_name.replace(".", "_")
+
+    def __call__(self, *_args: object, **_kwargs: object) -> Any:
+        raise NotImplementedError(f"{self.qualified_name} is not registered with this PyTorch")
+
+
+@lru_cache(maxsize=4096)
+def op_name(target: Any) -> str:
+    """Library and op without the overload: ``aten.mm``, ``higher_order.cond``, ``operator.getitem``."""
+    if isinstance(target, str):
+        return target
+    if isinstance(target, OpOverload):
+        return str(target).rsplit(".", 1)[0]
+    if isinstance(target, OpOverloadPacket):
+        return str(target)
+    if isinstance(target, HigherOrderOperator):
+        return f"higher_order.{target._name}"
+    if isinstance(target, OpaqueOp):
+        parts = target.qualified_name.split(".")
+        return ".".join(parts[:2])
+    module = getattr(target, "__module__", None) or ""
+    prefix = "operator" if module == "_operator" else module
+    return f"{prefix}.{getattr(target, '__name__', repr(target))}"
+
+
+def library_of(target: Any) -> str:
+    """``aten`` of ``aten.mm``."""
+    return op_name(target).partition(".")[0]
+
+
+def is_getitem(target: Any) -> bool:
+    return target is operator.getitem
+
+
+@lru_cache(maxsize=4096)
+def argument_names(target: Any) -> tuple[str, ...]:
+    """Names of the positional arguments of an op, from the table of collectives or the schema; empty when unknown."""
+    fact = COLLECTIVES.get(op_name(target))
+    if fact is not None:
+        return fact.arguments
+    if is_getitem(target):
+        return ("a", "b")
+    schema = getattr(target, "_schema", None)
+    return tuple(a.name for a in schema.arguments) if schema is not None else ()
+
+
+def argument(node: fx.Node, name: str, default: Any = None) -> Any:
+    """The argument called ``name``, given by keyword or by position; ``default`` when it is not given."""
+    if name in node.kwargs:
+        return node.kwargs[name]
+    names = argument_names(node.target)
+    position = names.index(name) if name in names else len(node.args)
+    return node.args[position] if position < len(node.args) else default
+
+
+def set_argument(node: fx.Node, name: str, value: Any) -> None:
+    """Give the argument called ``name`` another value, by keyword or position as it is written; KeyError without it."""
+    if name in node.kwargs:
+        node.kwargs = {**node.kwargs, name: value}
+        return
+    names = argument_names(node.target)
+    position = names.index(name) if name in names else len(node.args)
+    if position >= len(node.args):
+        raise KeyError(name)
+    node.args = (*node.args[:position], value, *node.args[position + 1 :])
+
+
+def overload(path: str) -> Callable[..., Any]:
+    """The op for ``namespace.op.overload`` or ``operator.getitem``; for commcc's own use, not for names from files."""
+    if path == "operator.getitem":
+        return operator.getitem
+    namespace, op, which = path.split(".")
+    found: Callable[..., Any] = getattr(getattr(getattr(torch.ops, namespace), op), which)
+    return found

@@ -1,0 +1,210 @@
+"""What an op does, in a closed world: what is not known to be harmless is an effect.
+
+    fact = facts(torch.ops.aten.unsafe_split.Tensor)
+    fact.views            # ("self",): its results are in the storage of that argument
+    fact.writes           # ()
+    fact.pure             # True: it computes its results from its arguments, and nothing else
+
+Facts come from the schema where it can be believed, and from :mod:`commcc.graph.ops.undeclared` and
+:mod:`commcc.graph.ops.effects` for what schemas do not say. An in-place op is its functional twin with a write.
+
+An op of a library that is not PyTorch's is an effect, even if its schema is functional: it is never dropped, never
+duplicated, and keeps its order among effects. What it reads, writes and returns is believed, as PyTorch itself does;
+of an op without a schema nothing is, so it may write all its arguments, and its results may be in any of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+
+from commcc.graph.ops import effects, undeclared
+from commcc.graph.ops.communication import collective_of, is_unknown_communication, is_wait
+from commcc.graph.ops.functions import plain_name
+from commcc.graph.ops.names import argument_names, library_of, op_name
+
+if TYPE_CHECKING:
+    from commcc.graph.ops.collective_table import CollectiveOp
+
+#: In place of argument names: all tensors among the arguments.
+ALL = ("*",)
+
+
+@dataclass(frozen=True)
+class OpFacts:
+    """What there is to know about one op.
+
+    writes: arguments whose tensors it writes, or whose sizes or strides it changes. views: arguments in whose storage
+    a result may be. bases: the same for each result by itself. Each may be :data:`ALL`.
+    sometimes: the results are usually new all the same. joins: two arguments that are in one storage afterwards.
+    writes_keywords: it writes all tensors in keywords.
+
+    reads: it looks at elements, not only at sizes. storage: its results depend on where elements lie in memory, or on
+    what is around them. allocates: what its result holds is undefined.
+
+    random: it draws random numbers. host_sync: the host waits for it. assertion: it only checks something, and stops
+    the program. launch: the collective that it starts. wait: it waits for one. barrier: nothing may move across it.
+    effect: it does something else, or may do. body: it does what the graphs that it is given do.
+    """
+
+    name: str
+    arguments: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    views: tuple[str, ...] = ()
+    bases: tuple[tuple[str, ...], ...] = ()
+    sometimes: bool = False
+    joins: tuple[str, str] | None = None
+    writes_keywords: bool = False
+    reads: bool = True
+    storage: bool = False
+    allocates: bool = False
+    random: bool = False
+    host_sync: bool = False
+    assertion: bool = False
+    launch: CollectiveOp | None = None
+    wait: bool = False
+    barrier: bool = False
+    effect: bool = False
+    body: bool = False
+
+    @property
+    def writing(self) -> bool:
+        """Whether it writes any argument."""
+        return bool(self.writes) or self.writes_keywords
+
+    @property
+    def acts(self) -> bool:
+        """Whether it has an effect of any kind besides its results, writes and launches."""
+        return self.effect or self.assertion or self.host_sync or self.random or self.barrier
+
+    @property
+    def pure(self) -> bool:
+        """Whether it computes its results and does nothing else; it may go when nobody uses them.
+
+        So may a launch without its wait: what was sent is never looked at.
+        """
+        meets = self.launch is not None and not self.launch.asynchronous
+        return not (self.acts or self.writing or self.body or self.joins or meets)
+
+
+@lru_cache(maxsize=4096)
+def facts(target: Any) -> OpFacts:
+    """Of any target of a ``call_function`` node: an op, a higher-order op, a Python function, an unknown name."""
+    if isinstance(target, OpOverload):
+        return _of_op(target)
+    if isinstance(target, OpOverloadPacket):
+        return _of_packet(target)
+    if isinstance(target, HigherOrderOperator):
+        return _of_higher_order(target)
+    if plain_name(target) is not None:
+        name = op_name(target)
+        views = undeclared.VIEWS.get(name, ())
+        return OpFacts(name, argument_names(target), views=views, bases=(views,) if views else ())
+    return _of_unknown(target)
+
+
+def _of_unknown(target: Any) -> OpFacts:
+    name, launch = op_name(target), collective_of(target)
+    if launch is not None:
+        out = (launch.out,) if launch.out else ()
+        return OpFacts(name, launch.arguments, writes=out, views=out, bases=(out,) if out else (), launch=launch)
+    barrier = is_unknown_communication(target) or library_of(target) in effects.FENCES
+    return OpFacts(name, writes=ALL, views=ALL, storage=True, barrier=barrier, effect=not barrier)
+
+
+def _of_packet(packet: OpOverloadPacket) -> OpFacts:
+    """Which overload runs is known only at run time: what any of them does, the op may do."""
+    names: list[str] = packet.overloads()  # type: ignore[no-untyped-call]
+    every = [_of_op(getattr(packet, name)) for name in names]
+
+    def together(key: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for each in every for name in getattr(each, key)))
+
+    bases = max((each.bases for each in every), key=len, default=())
+    return replace(
+        every[0],
+        writes=together("writes"),
+        views=together("views"),
+        bases=tuple(together("views") for _ in bases),
+        storage=any(each.storage for each in every),
+        random=any(each.random for each in every),
+        barrier=any(each.barrier for each in every),
+        effect=any(each.effect for each in every),
+    )
+
+
+def _of_op(op: OpOverload) -> OpFacts:
+    name = op_name(op)
+    launch = collective_of(op)
+    infos = [(a.name, a.alias_info) for a in op._schema.arguments if a.alias_info is not None]
+    writes = (*_hidden(undeclared.WRITES, op), *(n for n, info in infos if info.is_write))
+    bases = _bases(op)
+    assertion = name in effects.ASSERTIONS
+    barrier = is_unknown_communication(op) or library_of(op) in effects.FENCES
+    silent = not op._schema.returns and not writes and not assertion
+    return OpFacts(
+        name,
+        argument_names(op),
+        writes=tuple(dict.fromkeys(writes)),
+        views=tuple(a.name for a in op._schema.arguments if any(a.name in base for base in bases)),
+        bases=bases,
+        sometimes=name in undeclared.SOMETIMES,
+        joins=undeclared.JOINS.get(name),
+        reads=name not in undeclared.SIZES,
+        storage=name in undeclared.STORAGE,
+        allocates=name in undeclared.ALLOCATIONS,
+        random=torch.Tag.nondeterministic_seeded in op.tags,
+        host_sync=name in effects.HOST_SYNCS,
+        assertion=assertion,
+        launch=launch,
+        wait=is_wait(op),
+        barrier=barrier,
+        effect=not barrier and (silent or name in effects.ACTING or not _is_known(op)),
+    )
+
+
+def _is_known(op: OpOverload) -> bool:
+    name = op_name(op)
+    return library_of(op) in effects.PURE_LIBRARIES or name in effects.PURE_OPS or collective_of(op) is not None
+
+
+def _hidden(table: dict[str, tuple[str, ...]], op: OpOverload) -> tuple[str, ...]:
+    """Arguments of this overload that the schema does not mark."""
+    known = {a.name for a in op._schema.arguments}
+    return tuple(name for name in table.get(op_name(op), ()) if name in known)
+
+
+def _bases(op: OpOverload) -> tuple[tuple[str, ...], ...]:
+    """For each result, the arguments in whose storage it may be."""
+    owners: dict[str, list[str]] = {}
+    for argument in op._schema.arguments:
+        for mark in () if argument.alias_info is None else argument.alias_info.before_set:
+            owners.setdefault(mark, []).append(argument.name)
+    hidden = (*_hidden(undeclared.VIEWS, op), *_hidden(undeclared.SOMETIMES, op))
+    # A list of results (split, chunk) carries no mark of its own; its argument does.
+    unmarked = tuple(a.name for a in op._schema.arguments if a.alias_info is not None and not a.alias_info.is_write)
+    found = []
+    for result in op._schema.returns:
+        marks = sorted(result.alias_info.before_set) if result.alias_info is not None else ()
+        own = tuple(name for mark in marks for name in owners.get(mark, ()))
+        found.append(tuple(dict.fromkeys((*hidden, *(own or (unmarked if len(op._schema.returns) == 1 else ()))))))
+    return tuple(found)
+
+
+def _of_higher_order(op: HigherOrderOperator) -> OpFacts:
+    name = op_name(op)
+    body, wrapper = name in effects.BODIES, name in effects.WRAPPERS
+    return OpFacts(
+        name,
+        writes=() if body or wrapper else ALL,
+        views=() if body or wrapper else ALL,
+        writes_keywords=name in effects.WRITES_KEYWORDS,
+        random=name in effects.RANDOM_WRAPPERS,
+        effect=not body and not wrapper,
+        body=body or wrapper,
+        barrier=is_unknown_communication(op),
+    )

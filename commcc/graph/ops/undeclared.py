@@ -1,0 +1,80 @@
+"""What ops of PyTorch do that their schemas do not say.
+
+    VIEWS["aten.unsafe_split"]           # ("self",): its results are views, and its schema says that they are not
+    WRITES["aten.native_batch_norm"]     # ("running_mean", "running_var")
+
+Planner and verifier believe these tables, so a wrong entry fools both; ``tests/test_op_facts.py`` runs every op on
+small tensors and compares what happens with what stands here.
+"""
+
+from __future__ import annotations
+
+
+def _each(names: tuple[str, ...], *arguments: str, library: str = "aten") -> dict[str, tuple[str, ...]]:
+    return {f"{library}.{name}": arguments for name in names}
+
+
+#: Arguments in whose storage a result can be, though the schema speaks of a new one.
+VIEWS: dict[str, tuple[str, ...]] = {
+    **_each(("_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "lift"), "self"),
+    **_each(("atleast_1d", "atleast_2d", "atleast_3d"), "self", "tensors"),
+    **_each(("meshgrid", "broadcast_tensors"), "tensors"),
+    "aten.set_": ("source",),
+    "_c10d_functional._wrap_tensor_autograd": ("input",),
+    "_c10d_functional.wait_tensor": ("tensor",),
+    "fsdp.all_gather_copy_in": ("all_gather_output",),
+    "inductor._reinterpret_tensor": ("self",),
+    "inductor._alloc_from_pool": ("self",),
+    "inductor.accumulate_grad_": ("variable", "variable_grad", "new_grad"),
+    "operator.getitem": ("a",),
+}
+#: The same of ops that usually compute something new, and return the argument where there is nothing to do.
+SOMETIMES: dict[str, tuple[str, ...]] = {
+    **_each(("conj_physical", "type_as", "pin_memory"), "self"),
+    **_each(("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"), "input"),
+    **_each(("histogramdd",), "bins"),
+    **_each(("device_put",), "a", library="prims"),
+    **_each(("inductor_force_stride_order",), "input", library="prims"),
+}
+#: Arguments that are written, though the schema does not mark them.
+WRITES: dict[str, tuple[str, ...]] = {
+    **_each(("native_batch_norm", "batch_norm", "_batch_norm_impl_index"), "running_mean", "running_var"),
+    **_each(("instance_norm", "cudnn_batch_norm", "miopen_batch_norm"), "running_mean", "running_var"),
+    "fsdp.all_gather_copy_in": ("all_gather_output",),
+    "inductor.resize_storage_bytes_": ("variable",),
+    "inductor.accumulate_grad_": ("variable", "variable_grad"),
+}
+#: Ops after which one argument is in the storage of another.
+JOINS: dict[str, tuple[str, str]] = {
+    "aten.set_": ("self", "source"),
+    "aten.set_data": ("self", "new_data"),
+    "inductor.accumulate_grad_": ("variable", "new_grad"),
+}
+#: Ops whose values depend on where elements lie in memory, or on what lies around them.
+STORAGE = frozenset(
+    {
+        *(f"aten.{name}" for name in ("as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter", "set_")),
+        *(f"aten.{name}" for name in ("resize", "resize_", "resize_as", "resize_as_", "set", "set_data")),
+        *(f"aten.{name}" for name in ("_resize_output", "_resize_output_", "_reshape_alias", "_reshape_alias_copy")),
+        *(f"aten.{name}" for name in ("sym_stride", "stride", "sym_storage_offset", "storage_offset")),
+        *(f"aten.{name}" for name in ("is_contiguous", "is_non_overlapping_and_dense", "_debug_has_internal_overlap")),
+        *("prims.as_strided", "prims.as_strided_scatter", "prims.resize"),
+        *("inductor.resize_storage_bytes_", "inductor._reinterpret_tensor", "inductor._alloc_from_pool"),
+    }
+)
+#: Ops that ask for sizes, strides and places, never for elements.
+SIZES = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("sym_size", "sym_numel", "sym_stride", "sym_storage_offset", "size", "numel", "stride", "storage_offset"),
+        *("dim", "is_contiguous", "is_same_size", "is_non_overlapping_and_dense", "sym_is_contiguous"),
+    )
+)
+#: Ops that only allocate: what the result holds is undefined until it is written.
+ALLOCATIONS = frozenset(
+    {
+        *(f"aten.{name}" for name in ("empty", "empty_like", "empty_strided", "empty_permuted", "empty_quantized")),
+        *(f"aten.{name}" for name in ("new_empty", "new_empty_strided", "_empty_affine_quantized")),
+        *("prims.empty", "prims.empty_strided", "prims.empty_permuted"),
+    }
+)
