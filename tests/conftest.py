@@ -24,17 +24,35 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Tests marked ``full`` run with --full only; --rest leaves out what ``make test`` runs whole already."""
+    """Tests marked ``full`` run with --full only, of those marked ``sampled(N)`` N cases run without it.
+
+    --rest leaves out what ``make test`` runs whole already.
+    """
     if not config.getoption("--full"):
-        _keep(config, items, lambda item: item.get_closest_marker("full") is None)
+        sampled = _sampled(items)
+        _keep(config, items, lambda item: item.get_closest_marker("full") is None and sampled.get(item, True))
     elif config.getoption("--rest"):
         _keep(config, items, _has_more)
 
 
 def _has_more(item) -> bool:
     """Whether a test tries more with --full: marked so, or a property test of hypothesis."""
-    marked = any(item.get_closest_marker(name) is not None for name in ("full", "scaled"))
+    marked = any(item.get_closest_marker(name) is not None for name in ("full", "sampled", "scaled"))
     return marked or getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+
+
+def _sampled(items) -> dict:
+    """For each case of a sampled test whether it runs: N of them, as far apart as they can be."""
+    cases = {}
+    for item in items:
+        mark = item.get_closest_marker("sampled")
+        if mark is not None:
+            cases.setdefault((item.path, item.originalname, mark.args[0]), []).append(item)
+    chosen = {}
+    for (_, _, number), of_test in cases.items():
+        places = {i * len(of_test) // number for i in range(number)}
+        chosen |= {item: place in places for place, item in enumerate(of_test)}
+    return chosen
 
 
 def _keep(config, items, wanted):

@@ -62,6 +62,7 @@ def test_files_of_ranks_differ_in_all_that_may(tmp_path):
     assert devices == [{"cuda:7"}, {"cuda:4"}]
 
 
+@pytest.mark.full
 def test_a_process_of_its_own(tmp_path):
     """Another hash seed, environment, folder and process."""
     sample, passes = PLANS[0]

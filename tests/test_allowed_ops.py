@@ -218,6 +218,7 @@ def test_no_configuration_names_modules(tmp_path, monkeypatch, capsys, module):
     assert (code, "import" in error) == (2, True)
 
 
+@pytest.mark.full
 def test_ranks_do_not_import_from_the_folder_they_start_in(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     file = graph(tmp_path, "torch.ops.aten.abs.default(x)")

@@ -315,6 +315,7 @@ def test_one_graph_has_times_and_no_verdict(capsys):
 
 
 @on_ranks
+@pytest.mark.full
 def test_three_graphs_in_turns(capsys, tmp_path):
     """A graph, the same merged, and one that adds up otherwise: found different, whatever the times say."""
     before, merged = demo_pair(2)

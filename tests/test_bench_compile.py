@@ -333,6 +333,7 @@ def test_a_compiler_is_asked_for_only_where_it_is_needed(monkeypatch):
 
 
 @on_ranks
+@pytest.mark.full
 def test_two_graphs_on_two_ranks(capsys, tmp_path):
     files = [tmp_path / "before.fx.txt", tmp_path / "after.fx.txt"]
     for after, file in zip((False, True), files, strict=True):

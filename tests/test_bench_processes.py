@@ -54,6 +54,7 @@ def start(*command: str, **environment: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.full
 def test_two_launchers_meet_and_one_reports(capsys):
     """The other one is a process of its own; both start one rank."""
     machines = ["--nnodes", "2", "--nproc", "1", "--rdzv-endpoint", f"localhost:{free_port()}"]
@@ -78,6 +79,7 @@ def test_processes_of_torchrun_are_the_ranks():
     assert found["comparisons"][0]["results"]["status"] == "equal"
 
 
+@pytest.mark.full
 def test_a_task_that_dies_ends_the_others():
     """Rank 1 is killed; rank 0 says so on one line."""
     step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "localhost"}
@@ -93,6 +95,7 @@ def test_a_task_that_dies_ends_the_others():
     assert err.count("\n") == 1
 
 
+@pytest.mark.full
 def test_a_rank_that_is_killed_while_it_runs(capsys, monkeypatch, tmp_path):
     """What it was at is on its board; nothing is left of the run."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

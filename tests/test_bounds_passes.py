@@ -80,6 +80,7 @@ def test_results_of_passes_on_random_programs(text, seed):
         *ON_SAMPLES,
     ],
 )
+@pytest.mark.sampled(20)
 def test_results_of_passes_on_samples(name, text):
     result = pipeline.run(load(SAMPLES / f"{name}.fx.txt.gz"), parse_pipeline(text), model=load_model("h100"))
     first, last = result.predictions

@@ -64,6 +64,7 @@ def test_plain_shards_are_reduced_alike():
     assert sent == {(torch.float32, "avg", 2, "0")}
 
 
+@pytest.mark.full
 def test_copies_are_reduced_before_shards():
     """HSDP: one all-reduce and one reduce-scatter for each gradient, whichever way shards are written."""
 

@@ -189,6 +189,7 @@ def test_nothing_is_dead_but_counting(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.sampled(1)
 def test_two_runs_give_the_same_values(name):
     program = running(name)
     first, second = run_ranks(program), run_ranks(program)
@@ -241,6 +242,7 @@ def whole(program, shards, path):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.sampled(1)
 def test_graph_computes_the_training_step(name):
     """Losses and gradients are those of one process with all experts and no collectives."""
     program = running(name, torch.float32)
@@ -271,6 +273,7 @@ def test_graph_computes_the_training_step(name):
         torch.testing.assert_close(found, gradient, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.full
 def test_recomputation_changes_no_value():
     layout = Layout((("ep", 2),))
     twice = capture(partial(deepseek_step, TINY_DEEPSEEK), layout, STEP)["step"]

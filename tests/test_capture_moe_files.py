@@ -92,6 +92,7 @@ def test_cut_module_paths_keep_the_modules_that_are_whole(program, tmp_path):
 @pytest.mark.ranks
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch without distributed")
 @pytest.mark.parametrize(("name", "ranks"), [("tiny_deepseek_ep2", 2), ("tiny_deepseek_fsdp4_ep2", 4)])
+@pytest.mark.full
 def test_runs_on_real_ranks(name, ranks, tmp_path):
     """As captured (bfloat16) and in float32; bucketing gives the same bits."""
     jobs = []

@@ -39,6 +39,7 @@ def _output(arguments: list[str], code: int) -> str:
     return out.getvalue() if code == 0 else err.getvalue()
 
 
+@pytest.mark.full
 def test_the_pipeline_is_the_preset_with_what_was_given(document):
     texts = [to_text(each) for each in from_preset("ep-overlap")]
     texts = ["ep-chunk{chunks=4}" if text == "ep-chunk" else text for text in texts]
@@ -133,6 +134,7 @@ def test_lanes_are_broken_in_blocks():
         (["--trace", "x.txt"], "unknown extension"),
     ],
 )
+@pytest.mark.sampled(2)
 def test_what_is_refused(options, message, tmp_path):
     import re
 
@@ -148,6 +150,7 @@ def test_chunks_are_kept_and_costs_left_out(document, tmp_path):
     assert "proved to be the same program" in text and "NOT" not in text
 
 
+@pytest.mark.full
 def test_reorder_behind_it_takes_no_more_memory(tmp_path, monkeypatch):
     """``own``, unless the configuration says something else."""
     out = str(tmp_path / "o.fx.txt.gz")

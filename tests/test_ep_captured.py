@@ -35,6 +35,7 @@ def worst(one, other):
     return max(float((a - b).abs().max() / a.abs().max().clamp(min=1e-300)) for a, b in floats)
 
 
+@pytest.mark.full
 def test_experts_over_all_ranks():
     """Four ranks exchange tokens on the group that gathers parameters, until the exchanges get one of their own."""
     before = captured(4)
@@ -49,6 +50,7 @@ def test_experts_over_all_ranks():
     assert worst(expected, found) < EXACT
 
 
+@pytest.mark.full
 def test_a_number_of_samples_that_is_a_symbol(tmp_path):
     """The preset puts the number on record for it, then cuts; the same values as the graph with the symbol."""
     before = captured(2, dynamic=True)
@@ -66,6 +68,7 @@ def test_a_number_of_samples_that_is_a_symbol(tmp_path):
     assert again.steps[0].report["fixed"] == f"{symbol} = 2" and again.program.header["fixed"] == {symbol: 2}
 
 
+@pytest.mark.full
 def test_modules_that_fold_samples_themselves():
     """The sequence is cut in [batch, sequence, dim], before rows of all samples are folded into one dimension."""
     before = captured(2, folding=True)

@@ -50,6 +50,7 @@ def chosen(model):
     return step, step.report["tried_ms"]
 
 
+@pytest.mark.full
 def test_exchanges_as_long_as_compute_are_cut():
     step, tried = chosen(model_of(1, 100, 0))
     assert step.report["chunks"] in (2, 4)
@@ -64,6 +65,7 @@ def test_latency_alone_is_not_cut():
     assert min(tried.values()) == tried["1"]
 
 
+@pytest.mark.full
 def test_where_nothing_is_cut_there_is_nothing_to_order():
     """The rest of the pipeline goes on; without ep-chunk a graph that is not chunked stays an error."""
     result = run(sample("tiny_deepseek_ep2"), [AUTO, EpSchedule()], model=model_of(0, 0, 100_000))

@@ -57,6 +57,7 @@ def worst(name, after):
         ("tiny_deepseek_ep2", 4, "seq"),
     ],
 )
+@pytest.mark.sampled(2)
 def test_a_step_in_chunks(name, chunks, dim):
     after = cut(name, chunks=chunks, dim=dim)
     assert worst(name, after) < EXACT
@@ -71,6 +72,7 @@ def test_whole_layers_are_cut_by_sample():
     assert worst("tiny_deepseek_ep2", after) < EXACT
 
 
+@pytest.mark.full
 def test_a_step_is_the_same_from_a_file(tmp_path):
     after = cut("tiny_deepseek_ep2", chunks=3)
     save(after, tmp_path / "cut.fx.txt.gz")
@@ -149,6 +151,7 @@ def reshare(nodes):
 
 
 @pytest.mark.parametrize("change", [swap, resize, exchange, disorder, forget, unchain, reshare])
+@pytest.mark.sampled(2)
 def test_the_verifier_sees_unfaithful_chunks(change):
     assert folding(lambda nodes: None).status == "unproved"
     verdict = folding(change)

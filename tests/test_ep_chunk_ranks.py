@@ -25,6 +25,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.full
 def test_experts_over_all_ranks(tmp_path):
     """The whole preset on a step in which all four ranks exchange tokens, in float32."""
     made = run(captured(4), from_preset("ep-overlap")).program
@@ -38,6 +39,7 @@ def test_experts_over_all_ranks(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "ranks"), [("tiny_deepseek_ep2", 2), ("tiny_deepseek_fsdp4_ep2", 4)])
+@pytest.mark.full
 def test_a_step_on_real_ranks(name, ranks, tmp_path):
     jobs = []
     for dtype, within in WITHIN.items():

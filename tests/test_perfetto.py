@@ -237,6 +237,7 @@ def test_microseconds_are_exact():
     ]
 
 
+@pytest.mark.full
 def test_a_production_graph_is_written_in_a_moment():
     seen = take(load(SAMPLES / "llama3_8b_fsdp64_bw.fx.txt.gz"), load_model("h100"))
     start = time.process_time()
