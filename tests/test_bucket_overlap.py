@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from commcc.apply import apply_plan
 from commcc.base.errors import InputError, OptionError
+from commcc.base.terms import MIB
 from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
 from commcc.passes.base import PlanContext
 from commcc.passes.bucket import Bucket
 from commcc.passes.options import parse_pipeline, to_text
-from commcc.planning.greedy import MIB
 from commcc.planning.hiding import hidden_by_order, read_hiding
 from commcc.run.pipeline import run
 from commcc.serialization import load

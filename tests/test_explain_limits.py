@@ -5,8 +5,8 @@ from __future__ import annotations
 from commcc.base.terms import Kind, Role
 from commcc.cli.explain import command
 from commcc.explain import Limits
-from commcc.passes.budget import budget_bytes
 from commcc.passes.reorder import Reorder
+from commcc.planning.headroom import budget_bytes
 from tests.explain_graphs import Graph, kinds, reason
 
 GIB = 1 << 30

@@ -15,7 +15,7 @@ from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
 from commcc.graph.modules import Entry, Matcher, entries_of, parents, syntax_problems
 from commcc.plan import Before
-from commcc.planning.contraction import cycles
+from commcc.planning.merge_order import cycles
 from tests.effort import examples
 from tests.index_maker import IndexMaker
 from tests.random_graphs import GraphBuilder, aten

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from commcc.cli.main import run as command
-from commcc.passes.budget import budget_bytes
+from commcc.planning.headroom import budget_bytes
 from commcc.serialization import save
 from commcc.verify.peak import compare_peaks
 from tests.step_graphs import sample

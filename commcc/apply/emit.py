@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from torch import fx
 
-from commcc.apply.merge import MERGERS, Builder
+from commcc.apply.merge import Builder, Merger
 from commcc.apply.order import LAUNCH, NODE, WAIT, Unit
 from commcc.graph.program import copy_node
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from commcc.apply.merge import Merger
     from commcc.graph.index import GraphIndex
     from commcc.plan import Bucket
 
@@ -30,7 +29,7 @@ def emit(old: fx.Graph, index: GraphIndex, buckets: Sequence[Bucket], order: Seq
         elif unit.sort == LAUNCH:
             bucket = buckets[unit.number]
             members = [nodes[m] for m in bucket.members]
-            mergers[unit.number] = MERGERS[bucket.kind](builder, bucket, members, env)
+            mergers[unit.number] = Merger(builder, bucket, members, env)
             mergers[unit.number].launch()
         elif unit.sort == WAIT:
             mergers[unit.number].wait()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-_MIB = 1 << 20
+from commcc.base.terms import MIB
 
 #: The words for each code. ``bytes`` is a size; ``node``, ``launch`` and ``user`` are names of nodes.
 WORDS = {
@@ -140,4 +140,4 @@ def _shown(name: str, value: str | int | float) -> str | int | float:
     """``12.5 MiB``, or ``384 bytes`` for little; what is no size stays as it is."""
     if name != "bytes" or isinstance(value, str):
         return value
-    return f"{value / _MIB:.1f} MiB" if value >= _MIB // 10 else f"{value} bytes"
+    return f"{value / MIB:.1f} MiB" if value >= MIB // 10 else f"{value} bytes"

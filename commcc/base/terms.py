@@ -5,6 +5,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import TypeAlias
 
+MIB = 1 << 20
+GIB = 1 << 30
+
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commcc.base.errors import EXIT_OK, OptionError
+from commcc.base.terms import GIB
 from commcc.cli.costing import report_costs
 from commcc.cli.parameters import GRAPH_HELP, common_options, cost_option, graph_argument, hint_option, trust_option
-from commcc.passes.budget import GIB
 from commcc.passes.reorder import Reorder
 
 if TYPE_CHECKING:

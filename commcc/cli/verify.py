@@ -59,7 +59,7 @@ def _verify(session: Session, /, before: str, after: str, memory_budget: str | f
 
 
 def _peak(old: Program, new: Program, budget: str | float, hints: dict[str, int]) -> Peak:
-    from commcc.passes.budget import budget_bytes
+    from commcc.planning.headroom import budget_bytes
     from commcc.verify.peak import compare_peaks
 
     return compare_peaks(old, new, lambda own: budget_bytes(budget, own) or 0, hints)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commcc.base.terms import Kind, Role
+from commcc.base.terms import GIB, Kind, Role
 from commcc.base.text import duration, listed, plural, size
 from commcc.explain.merging import merge
 from commcc.explain.reasons import move_words
 from commcc.explain.trials import own_lane, trial
 from commcc.explain.types import Knob
-from commcc.passes.budget import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commcc.base.reasons import Reason
+from commcc.base.terms import MIB
+from commcc.planning.bucket_model import size_of
 from commcc.planning.eligibility import eligible
+from commcc.planning.merge_cost import MergeCost
 
 if TYPE_CHECKING:
     from commcc.explain.context import Context
@@ -16,7 +19,6 @@ if TYPE_CHECKING:
 CAPS_MB = (5, 10, 25, 50, 100, 200)
 #: Farthest neighbour, in nodes; the default span of the bucket pass.
 SPAN = 1500
-MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -50,15 +52,16 @@ def merge(context: Context, own: Collective) -> Merge | None:
         and (c is own or obstacle is not None or c.launch in able)
     ]
     options = "" if own.group == context.ident.primary else f" --groups {own.group}"
+    cost = MergeCost(index, context.model, costs)
     best: Merge | None = None
     for cap in CAPS_MB:
         members = _members(mates, own, cap * MIB)
         if len(members) < 2:
             continue
         apart = sum(costs.ns[c.launch] for c in members)
-        together = _price(context, members)
+        together = cost.transfer(members)
         latency = sum(costs.latency_ns.get(c.launch, 0) for c in members)
-        size = sum(_size(c) for c in members)
+        size = sum(size_of(c) for c in members)
         if together < apart:
             best = Merge(len(members) - 1, size, cap, apart, together, obstacle, options)
         if (apart - together) * 2 >= latency:
@@ -68,27 +71,12 @@ def merge(context: Context, own: Collective) -> Merge | None:
 
 def _members(mates: list[Collective], own: Collective, cap: int) -> list[Collective]:
     """Neighbours around the collective, the nearest first, while they fit under the cap."""
-    members, size = [own], _size(own)
+    members, size = [own], size_of(own)
     for mate in sorted(mates, key=lambda c: (abs(c.launch - own.launch), c.launch)):
         if mate is own:
             continue
-        if size + _size(mate) > cap:
+        if size + size_of(mate) > cap:
             break
         members.append(mate)
-        size += _size(mate)
+        size += size_of(mate)
     return members
-
-
-def _size(each: Collective) -> int:
-    return max(each.input_bytes, each.output_bytes)
-
-
-def _price(context: Context, members: list[Collective]) -> int:
-    """What one collective with the bytes of all members takes."""
-    transfer, _ = context.model.transfer_of(context.index, members[0].launch)
-    whole = replace(
-        transfer,
-        input_bytes=sum(c.input_bytes for c in members),
-        output_bytes=sum(c.output_bytes for c in members),
-    )
-    return context.model.transfer(whole).ns

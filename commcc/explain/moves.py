@@ -13,11 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from commcc.base.terms import Kind
+from commcc.base.terms import GIB, Kind
 from commcc.explain.orders import moved
 from commcc.explain.trials import trial
 from commcc.graph.memory import live_bytes
-from commcc.passes.budget import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

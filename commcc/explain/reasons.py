@@ -22,9 +22,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from commcc.base.terms import GIB
 from commcc.base.text import duration, listed, plural, size
 from commcc.explain.types import Reason
-from commcc.passes.budget import GIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commcc.base.text import duration
-from commcc.passes.budget import budget_bytes
 from commcc.passes.reorder import Reorder
+from commcc.planning.headroom import budget_bytes
 from commcc.timing.predict import milliseconds
 
 if TYPE_CHECKING:

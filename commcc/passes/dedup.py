@@ -22,13 +22,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.reasons import Reason
-from commcc.graph.memory import MemoryModel
+from commcc.base.terms import GIB
 from commcc.passes.base import Pass, PlanContext
-from commcc.passes.budget import GIB, budget_bytes, budget_option
+from commcc.passes.budget import budget_option
 from commcc.passes.options import option, to_text
 from commcc.plan import Duplicate, LeftOut, Plan, Removal
+from commcc.planning.eligibility import result_obstacle, writers
+from commcc.planning.headroom import Headroom
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from commcc.base.terms import Json
     from commcc.graph.index import GraphIndex
 
@@ -54,7 +58,8 @@ class Dedup(Pass):
                 clusters.setdefault(index.repeats[launch], []).append(launch)
         draft = _Draft(index, self.max_topo_span)
         if clusters:
-            draft.room = _Room(index, self.memory_budget)
+            draft.headroom = Headroom.within(index, self.memory_budget)
+            draft.written = writers(index)
         for first, others in sorted(clusters.items()):
             draft.serve([first, *others])
         removed = {n for d in draft.made for n in (*d.drop, *d.waits)}
@@ -68,44 +73,14 @@ class Dedup(Pass):
         )
 
 
-class _Room:
-    """Live bytes over the graph, as far as duplicates taken so far have raised them."""
-
-    def __init__(self, index: GraphIndex, budget: str | float | None) -> None:
-        memory = MemoryModel(index)
-        found = memory.live(range(len(index)))
-        self.live = list(found.live)
-        self.kept = memory.kept
-        self.last: dict[int, int] = {}
-        for node, touched in enumerate(memory.touched):
-            self.last.update(dict.fromkeys(touched, node))
-        self.buffers = index.estimates.buffers
-        self.bytes = index.estimates.buffer_bytes
-        limit = budget_bytes(budget, found.peak_bytes)
-        self.limit = None if limit is None else max(found.peak_bytes, limit)
-
-    def hold(self, keep: int, until: int) -> int:
-        """Keep the result of ``keep`` until another launch; bytes that do not fit, 0 after it was done."""
-        owned = [b for b in self.buffers[keep] if b not in self.kept]
-        size = sum(self.bytes[b] for b in owned)
-        start = max((self.last[b] for b in owned), default=until) + 1
-        if self.limit is not None and start < until:
-            over = max(self.live[start:until]) + size - self.limit
-            if over > 0:
-                return over
-        self.live[start:until] = [live + size for live in self.live[start:until]]
-        ends = max((self.last[b] for b in self.buffers[until]), default=until)
-        self.last.update(dict.fromkeys(owned, max(start - 1, ends)))
-        return 0
-
-
 @dataclass
 class _Draft:
     """The plan while it is made."""
 
     index: GraphIndex
     span: int | None
-    room: _Room | None = None
+    headroom: Headroom | None = None
+    written: Mapping[int, int] = field(default_factory=dict)
     made: list[Duplicate] = field(default_factory=list)
     left: list[LeftOut] = field(default_factory=list)
 
@@ -113,7 +88,7 @@ class _Draft:
         """Merge launches that gather the same, in graph order, each with the nearest one that may serve it."""
         good = []
         for launch in launches:
-            reason = _obstacle(self.index, launch)
+            reason = _obstacle(self.index, launch, self.written)
             if reason is None:
                 good.append(launch)
             else:
@@ -136,7 +111,7 @@ class _Draft:
         returned = [n for n in served if not index.output_storages.isdisjoint(index.storages[n])]
         if returned and not index.output_storages.isdisjoint(index.storages[launch]):
             return Reason.of("both_returned", node=index.names[returned[0]])
-        over = self.room.hold(keep, launch) if self.room is not None else 0
+        over = self.headroom.hold(keep, launch) if self.headroom is not None else 0
         if over:
             return Reason.of("held_too_long", node=index.names[keep], gib=over / GIB)
         return None
@@ -160,20 +135,12 @@ class _Draft:
         )
 
 
-def _obstacle(index: GraphIndex, launch: int) -> Reason | None:
+def _obstacle(index: GraphIndex, launch: int, written: Mapping[int, int]) -> Reason | None:
     """Why a gather can neither serve nor be served."""
-    facts = index.launches[launch]
-    others = [user for user in index.users[launch] if user not in facts.waits]
-    if others:
-        returned = index.ops[others[0]] == "output"
-        return Reason.of("returned_early") if returned else Reason.of("used_early", node=index.names[others[0]])
-    if len(facts.waits) != 1:
-        return Reason.of("waits", waits=len(facts.waits))
-    own = set(index.storages[launch])
-    for writer, targets in index.writes.items():
-        if any(not own.isdisjoint(index.storages[target]) for target in targets):
-            return Reason.of("written", node=index.names[writer])
-    held = not index.held.isdisjoint((launch, *facts.waits))
+    found = result_obstacle(index, launch, written)
+    if found is not None:
+        return found
+    held = not index.held.isdisjoint((launch, *index.launches[launch].waits))
     return Reason.of("control_edge") if held else None
 
 

@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, ClassVar
 from commcc.base.errors import InputError, OptionError
 from commcc.base.reasons import Reason
 from commcc.passes.base import Pass, PlanContext
-from commcc.passes.budget import budget_bytes, budget_option
+from commcc.passes.budget import budget_option
 from commcc.passes.options import option, to_text
 from commcc.plan import HostCopy, Plan, Reordering, WaitLabel
+from commcc.planning.headroom import budget_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

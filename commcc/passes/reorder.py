@@ -22,11 +22,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.errors import OptionError
 from commcc.base.sequences import longest_increasing
+from commcc.base.terms import GIB
 from commcc.passes.base import Pass, PlanContext
-from commcc.passes.budget import GIB, budget_bytes, budget_option
+from commcc.passes.budget import budget_option
 from commcc.passes.control_edges import control_edges
 from commcc.passes.options import option, to_text
 from commcc.plan import Plan, Reordering
+from commcc.planning.headroom import budget_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

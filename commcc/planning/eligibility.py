@@ -10,6 +10,8 @@ from commcc.base.terms import Kind
 from commcc.plan import LeftOut
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from commcc.graph.collectives import Collective, Identification
     from commcc.graph.index import GraphIndex
 
@@ -48,13 +50,13 @@ def eligible(
     index: GraphIndex, ident: Identification, groups: frozenset[str]
 ) -> tuple[list[Collective], list[LeftOut]]:
     """Collectives to merge, in graph order, and those of their roles that are left out."""
-    mutated = _mutations(index)
+    written = writers(index)
     taken: list[Collective] = []
     left: list[LeftOut] = []
     for collective in ident.collectives:
         if not _has_role(index, collective):
             continue
-        reason = _obstacle(index, collective, mutated)
+        reason = _obstacle(index, collective, written)
         if reason is None and collective.group not in groups:
             reason = Reason.of("group_left_out", group=collective.group)
         if reason is None:
@@ -73,12 +75,29 @@ def _has_role(index: GraphIndex, collective: Collective) -> bool:
     return is_taggable(collective) or collective.derived == "bucket"
 
 
-def _mutations(index: GraphIndex) -> dict[int, int]:
-    """For every storage that is written in place, one writer."""
-    return {s: writer for writer, targets in index.writes.items() for t in targets for s in index.storages[t]}
+def writers(index: GraphIndex) -> dict[int, int]:
+    """For every storage that is written in place, the first writer."""
+    found: dict[int, int] = {}
+    for writer, targets in index.writes.items():
+        for storage in (s for target in targets for s in index.storages[target]):
+            found.setdefault(storage, writer)
+    return found
 
 
-def _obstacle(index: GraphIndex, collective: Collective, mutated: dict[int, int]) -> Reason | None:
+def result_obstacle(index: GraphIndex, launch: int, written: Mapping[int, int]) -> Reason | None:
+    """Why the result of a launch cannot come from elsewhere; None when it can. written: see :func:`writers`."""
+    waits = index.launches[launch].waits
+    others = [user for user in index.users[launch] if user not in waits]
+    if others:
+        returned = index.ops[others[0]] == "output"
+        return Reason.of("returned_early") if returned else Reason.of("used_early", node=index.names[others[0]])
+    if len(waits) != 1:
+        return Reason.of("waits", waits=len(waits))
+    writer = next((written[s] for s in index.storages[launch] if s in written), None)
+    return None if writer is None else Reason.of("written", node=index.names[writer])
+
+
+def _obstacle(index: GraphIndex, collective: Collective, written: Mapping[int, int]) -> Reason | None:
     """Why this launch cannot be merged with any other; None when it can."""
     launch = index.launches[collective.launch]
     if collective.launch in index.merged_from or collective.derived == "bucket":
@@ -91,22 +110,7 @@ def _obstacle(index: GraphIndex, collective: Collective, mutated: dict[int, int]
         return Reason.of("group_from_node")
     if index.held and not index.held.isdisjoint((collective.launch, *launch.inputs, *launch.waits)):
         return Reason.of("control_edge")
-    return _bad_use(index, collective) or _bad_memory(index, collective, mutated) or _bad_shape(index, collective)
-
-
-def _bad_use(index: GraphIndex, collective: Collective) -> Reason | None:
-    others = [u for u in index.users[collective.launch] if u not in collective.waits]
-    if others:
-        returned = index.ops[others[0]] == "output"
-        return Reason.of("returned_early") if returned else Reason.of("used_early", node=index.names[others[0]])
-    if len(collective.waits) != 1:
-        return Reason.of("waits", waits=len(collective.waits))
-    return None
-
-
-def _bad_memory(index: GraphIndex, collective: Collective, mutated: dict[int, int]) -> Reason | None:
-    writers = [mutated[s] for s in index.storages[collective.launch] if s in mutated]
-    return Reason.of("written", node=index.names[writers[0]]) if writers else None
+    return result_obstacle(index, collective.launch, written) or _bad_shape(index, collective)
 
 
 def _bad_shape(index: GraphIndex, collective: Collective) -> Reason | None:

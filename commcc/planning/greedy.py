@@ -20,16 +20,15 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from commcc.base.terms import Kind
-from commcc.planning.quotient import Quotient
+from commcc.planning.bucket_model import Key, key_of, size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from commcc.graph.collectives import Collective, Identification
     from commcc.graph.index import GraphIndex
 
-Key = tuple[str, str, str, str]
-MIB = 1 << 20
+Vector = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -80,18 +79,6 @@ class Walk:
     closed: Counter[str] = field(default_factory=Counter)
 
 
-def key_of(collective: Collective, multi_dtype: bool) -> Key:
-    """What members of one bucket have in common."""
-    mixed = multi_dtype and collective.kind is Kind.ALL_GATHER
-    dtype = "any" if mixed else collective.dtype
-    return collective.kind.value, collective.group, collective.reduction or "", dtype
-
-
-def size_of(collective: Collective) -> int:
-    """Bytes that count against the cap: the larger of input and output."""
-    return max(collective.input_bytes, collective.output_bytes)
-
-
 def walk(index: GraphIndex, ident: Identification, taken: list[Collective], limits: Limits, multi_dtype: bool) -> Walk:
     """Form buckets from ``taken``; deterministic, linear in nodes and edges."""
     existing = frozenset(c.launch for c in ident.collectives if c.stands_for > 1)
@@ -131,7 +118,7 @@ class _Walker:
                 self._pass_by(node)
         return self.result
 
-    def _place(self, candidate: Collective, label: tuple[int, ...]) -> None:
+    def _place(self, candidate: Collective, label: Vector) -> None:
         key = self.keys[key_of(candidate, self.multi_dtype)]
         bucket = self.open.get(key)
         reason = self._reason_to_close(bucket, candidate, label) if bucket is not None else None
@@ -148,7 +135,7 @@ class _Walker:
         bucket.bytes += size_of(candidate)
         self.quotient.join(key, label)
 
-    def _reason_to_close(self, bucket: OpenBucket, candidate: Collective, label: tuple[int, ...]) -> str | None:
+    def _reason_to_close(self, bucket: OpenBucket, candidate: Collective, label: Vector) -> str | None:
         if bucket.bytes + size_of(candidate) > self.limits.cap(self.names[bucket.key], bucket.ordinal):
             return "bytes"
         if self.limits.span is not None and candidate.launch - bucket.first > self.limits.span:
@@ -180,3 +167,71 @@ class _Walker:
             same = [k for key, k in self.keys.items() if key[:2] == (launch.kind.value, launch.group)]
             for key in same:
                 self.open.pop(key, None)
+
+
+class Quotient:
+    """Dependences between nodes and buckets while one walk in graph order forms the buckets; linear in the graph.
+
+    Merging launches makes one node of several, so a dependence of any member becomes a dependence of
+    all. Two buckets can then wait for each other although no member is an ancestor of another in its
+    own bucket: with a1 -> b1 and b2 -> a2, merging {a1, a2} and {b1, b2} makes a cycle.
+
+    Every node carries, for each key, the number of the latest bucket of that key it descends from.
+    Buckets of one key keep their order (they share a queue), so descending from bucket 4 stands for
+    descending from 1 to 3 as well, and one number for each key is enough: no N x N matrix. Buckets
+    carry the same vector for what they depend on, and following it to a fixpoint answers whether a
+    new member would wait for its own bucket.
+
+    :class:`commcc.planning.merge_order.MergeOrder` answers the same for buckets formed in any order, and for the
+    data alone; here the order of a queue counts as well, so that a merge may be refused that it would allow. It
+    takes 3 to 1000 times as long for a walk, since a question there looks at all that a bucket spans.
+    """
+
+    def __init__(self, keys: int) -> None:
+        self._none: Vector = (0,) * keys
+        self._labels: list[Vector] = []
+        # For key k, entry g: everything that buckets 1..g of the key wait for.
+        self._waits_for: list[list[Vector]] = [[self._none] for _ in range(keys)]
+
+    def add_node(self, preds: Sequence[int]) -> Vector:
+        """Append the next node in graph order; returns the buckets it descends from."""
+        label = self._none
+        for pred in preds:
+            other = self._labels[pred]
+            if other is not label and other != label:
+                label = tuple(map(max, label, other)) if label is not self._none else other
+        self._labels.append(label)
+        return label
+
+    def would_wait_for_itself(self, label: Vector, key: int) -> bool:
+        """Whether a launch descending from ``label`` depends on the newest bucket of ``key``."""
+        newest = len(self._waits_for[key]) - 1
+        if newest == 0:
+            return False
+        return self._closure(label)[key] >= newest
+
+    def open_bucket(self, key: int) -> int:
+        """Start a bucket of ``key``; returns its number, counted from 1."""
+        waits = self._waits_for[key]
+        waits.append(waits[-1])
+        return len(waits) - 1
+
+    def join(self, key: int, label: Vector) -> None:
+        """Make the node added last a member of the newest bucket of ``key``."""
+        waits = self._waits_for[key]
+        waits[-1] = tuple(map(max, waits[-1], label))
+        member = list(self._labels[-1])
+        member[key] = len(waits) - 1
+        self._labels[-1] = tuple(member)
+
+    def _closure(self, label: Vector) -> Vector:
+        """Everything that ``label`` stands for once buckets are followed to what they wait for."""
+        found = label
+        while True:
+            grown = found
+            for key, number in enumerate(found):
+                if number:
+                    grown = tuple(map(max, grown, self._waits_for[key][number]))
+            if grown == found:
+                return found
+            found = grown

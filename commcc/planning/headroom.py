@@ -1,13 +1,9 @@
-"""Whether memory has room for a bucket where it would stand, before anything is simulated.
+"""Whether memory has room for what a pass wants to hold, before anything is simulated.
 
-    room = Room(index, budget)
-    if room.fits([bucket_members, [candidate]], together):      # what stood apart so far, and all in one bucket
-        room.take([bucket_members, [candidate]], together)
-
-A lone collective holds its input until its wait and its result until the last use. A bucket of all-gathers holds
-its inputs side by side until the merged wait and its whole result until the last member is copied out of it; a
-bucket of reductions holds every input until the last one is there, then all of them once more until the wait,
-and its result until the last use.
+    headroom = Headroom.within(index, "auto")                   # the option memory_budget
+    apart, together = [bucket, [candidate]], both               # models of buckets: as they stand, and merged
+    if headroom.fits(headroom.changes(apart, together)):
+        headroom.take(headroom.changes(apart, together))
 
 Limits: an estimate in positions of the graph before; what other buckets move is not seen.
 """
@@ -16,77 +12,89 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commcc.base.terms import Kind
+from commcc.base.terms import GIB
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from commcc.graph.collectives import Collective
     from commcc.graph.index import GraphIndex
+    from commcc.planning.bucket_model import BucketModel
 
-#: First position, last position, bytes.
-Stretch = tuple[int, int, int]
+#: A stretch from a position up to another, and how many bytes more are live in it.
+Change = tuple[int, int, int]
 
 
-class Room:
-    """Live bytes at each position, with what merging adds. budget: None for no limit."""
+def budget_bytes(value: str | float | None, peak: int) -> int | None:
+    """Bytes that an option ``memory_budget`` stands for on a graph with this peak; None for no limit."""
+    if value is None or value == "own":
+        return None if value is None else peak
+    return peak + max(GIB, peak // 20) if value == "auto" else int(float(value) * GIB)
+
+
+class Headroom:
+    """Live bytes at each position, as far as what was taken so far has raised them. budget: None for no limit."""
 
     def __init__(self, index: GraphIndex, budget: int | None) -> None:
         from commcc.graph.memory import MemoryModel
 
-        self._index, self._budget = index, budget
         memory = MemoryModel(index)
-        self._live = list(memory.live(range(len(index))).live)
-        self._last: dict[int, int] = {b: node for node in range(len(index)) for b in memory.touched[node]}
+        found = memory.live(range(len(index)))
+        self.budget, self.peak_bytes = budget, found.peak_bytes
+        self._index, self._kept = index, memory.kept
+        self._live = list(found.live)
+        self._last = {b: node for node in range(len(index)) for b in memory.touched[node]}
         self._last.update(dict.fromkeys((*memory.kept, *memory.inputs), len(index) - 1))
 
-    def fits(self, apart: Sequence[Sequence[Collective]], together: Sequence[Collective]) -> bool:
-        """Whether memory stays in the budget, or as it is, with one bucket in place of several."""
-        if self._budget is None:
-            return True
-        return all(
-            more <= 0 or max(self._live[begin:end]) + more <= self._budget
-            for begin, end, more in self._changes(apart, together)
-        )
+    @classmethod
+    def within(cls, index: GraphIndex, memory_budget: str | float | None) -> Headroom:
+        """The headroom under an option ``memory_budget``; a graph that passes it as it stands may stay as it is."""
+        headroom = cls(index, None)
+        budget = budget_bytes(memory_budget, headroom.peak_bytes)
+        headroom.budget = None if budget is None else max(budget, headroom.peak_bytes)
+        return headroom
 
-    def take(self, apart: Sequence[Sequence[Collective]], together: Sequence[Collective]) -> None:
-        """Count one bucket in place of several."""
-        if self._budget is None:
-            return
-        for begin, end, more in self._changes(apart, together):
-            self._live[begin:end] = [live + more for live in self._live[begin:end]]
-
-    def _changes(self, apart: Sequence[Sequence[Collective]], together: Sequence[Collective]) -> Iterator[Stretch]:
-        """Stretches from a position up to another, and how many bytes more are live in them."""
+    def changes(self, apart: Iterable[BucketModel], together: BucketModel) -> list[Change]:
+        """What one bucket in place of several changes."""
         steps: dict[int, int] = {}
-        signed = [(1, self._held(together)), *((-1, self._held(members)) for members in apart)]
-        for sign, stretches in signed:
-            for first, last, size in stretches:
+        for sign, bucket in [(1, together), *((-1, bucket) for bucket in apart)]:
+            for first, last, size in bucket.held(self._last_use):
                 steps[first] = steps.get(first, 0) + sign * size
                 steps[last + 1] = steps.get(last + 1, 0) - sign * size
+        found: list[Change] = []
         more, begin = 0, 0
         for at in sorted(steps):
             if more:
-                yield begin, at, more
+                found.append((begin, at, more))
             more, begin = more + steps[at], at
+        return found
 
-    def _held(self, members: Sequence[Collective]) -> list[Stretch]:
-        """What these hold in one launch, as stretches; a stretch that ends before it begins holds nothing."""
-        if len(members) == 1:
-            only = members[0]
-            return [(only.launch, only.waits[0], only.input_bytes), (only.launch, self._use(only), only.output_bytes)]
-        sent, got = sum(c.input_bytes for c in members), sum(c.output_bytes for c in members)
-        if members[0].kind is Kind.ALL_GATHER:
-            launch = min(c.launch for c in members)
-            wait, last = min(c.waits[0] for c in members), max(c.waits[0] for c in members)
-            copies = [(c.waits[0], self._use(c), c.output_bytes) for c in members]
-            return [(launch, wait, sent), (launch, last, got), *copies]
-        launch = max(c.launch for c in members)
-        wait = max(launch, min(c.waits[0] for c in members))
-        inputs = [(c.launch, launch, c.input_bytes) for c in members]
-        return [*inputs, (launch, wait, sent), (launch, max(self._use(c) for c in members), got)]
-
-    def _use(self, collective: Collective) -> int:
-        """The last position at which the result is used."""
-        wait = collective.waits[0]
+    def _last_use(self, wait: int) -> int:
+        """The last position at which the result of a wait is used."""
         return max((self._last.get(b, wait) for b in self._index.estimates.buffers[wait]), default=wait)
+
+    def over(self, begin: int, end: int, more: int) -> int:
+        """By how many bytes the budget is passed with so many more in this stretch; nothing where it is kept."""
+        if self.budget is None or more <= 0 or begin >= end:
+            return 0
+        return max(0, max(self._live[begin:end]) + more - self.budget)
+
+    def fits(self, changes: Sequence[Change]) -> bool:
+        """Whether memory stays in the budget, or as it is."""
+        return not any(self.over(*change) for change in changes)
+
+    def take(self, changes: Iterable[Change]) -> None:
+        """Count these changes from now on."""
+        for begin, end, more in changes:
+            self._live[begin:end] = [live + more for live in self._live[begin:end]]
+
+    def hold(self, node: int, until: int) -> int:
+        """Keep the result of a node up to another one; by how many bytes that passes the budget, 0 when it was done."""
+        owned = [b for b in self._index.estimates.buffers[node] if b not in self._kept]
+        size = sum(self._index.estimates.buffer_bytes[b] for b in owned)
+        start = max((self._last[b] for b in owned), default=until) + 1
+        over = self.over(start, until, size)
+        if not over:
+            self.take([(start, until, size)])
+            ends = max((self._last[b] for b in self._index.estimates.buffers[until]), default=until)
+            self._last.update(dict.fromkeys(owned, max(start - 1, ends)))
+        return over

@@ -1,13 +1,13 @@
 """What merging collectives costs and saves, before anything is simulated.
 
-    worth = Worth(index, model, costs, timeline)
-    worth.copies(members)       # ns on the compute stream: copies in and out of the bucket
-    worth.latency(members)      # ns on the group's queue: what one transfer is shorter than several
+    cost = MergeCost(index, model, costs)
+    cost.copies(bucket)         # ns on the compute stream: copies in and out of the bucket
+    cost.latency(members)       # ns on the group's queue: what one transfer is shorter than several
     relief.take(members, ns)    # how much of that the step can gain at most
 
-Copies are those of the merged form (see :mod:`commcc.apply.merge`): one concatenation, a copy before it for
-each input that does not lie in a row, one cast in place of the members' where they share it, and a copy of
-each slice that is in pieces or returned. A launch less on the compute stream is counted with what is saved.
+Copies are those of :mod:`commcc.planning.bucket_model`: one concatenation, a copy before it for each input that does
+not lie in a row, one cast in place of the members' where they share it, and a copy of each slice that is in pieces or
+returned. A launch less on the compute stream is counted with what is saved.
 
 A shorter transfer makes the step shorter by no more than what is exposed of it and of the transfers that
 queue behind it without a pause: that much relief there is, and it is given out once.
@@ -18,42 +18,37 @@ if they were not fused.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from commcc.base.terms import Kind
+from commcc.planning.bucket_model import BucketModel, Kernel, Member
 from commcc.timing.cost.types import Operation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from commcc.graph.collectives import Collective
     from commcc.graph.index import GraphIndex
-    from commcc.graph.index.graph import Tensor
     from commcc.timing.cost import CostModel, Costs
     from commcc.timing.simulate import Timeline
 
 
-@dataclass(frozen=True)
-class _Own:
-    """What one member adds to a bucket's copies. sent, cast: of the tensor that is concatenated, before and after a
-    cast that it could share; cast_ns: what its own cast takes; ns: its other copies.
-    """
-
-    sent: Tensor
-    cast: Tensor
-    cast_key: object
-    cast_ns: int
-    ns: int
-
-
-class Worth:
+class MergeCost:
     """Prices of buckets of one graph."""
 
     def __init__(self, index: GraphIndex, model: CostModel, costs: Costs) -> None:
         self._index, self._model, self._costs = index, model, costs
-        self._own: dict[int, _Own] = {}
-        self._priced: dict[Operation, int] = {}
+        self._members: dict[int, Member] = {}
+        # Of a member's own copies, by launch and form of the bucket: the same in every bucket of that form.
+        self._own: dict[tuple[int, bool, bool], int] = {}
+
+    def bucket(self, members: Sequence[Collective]) -> BucketModel:
+        """What these would be in one bucket."""
+        launches = [c.launch for c in members]
+        for launch in launches:
+            if launch not in self._members:
+                self._members[launch] = Member.of(self._index, launch)
+        return BucketModel.of([self._members[launch] for launch in launches])
 
     def transfer(self, members: Sequence[Collective]) -> int:
         """Time of the merged transfer, in ns."""
@@ -72,48 +67,21 @@ class Worth:
         """What launching takes less of the compute stream, in ns."""
         return (len(members) - 1) * self._costs.launch_ns
 
-    def copies(self, members: Sequence[Collective]) -> int:
+    def copies(self, bucket: BucketModel) -> int:
         """Time of copies into and out of a bucket, in ns, less the time of casts that it replaces."""
-        own = [self._member(c) for c in members]
-        keys = {each.cast_key for each in own}
-        shared = len(keys) == 1 and None not in keys
-        parts = [each.sent if shared else each.cast for each in own]
-        mixed = len({part.dtype for part in parts}) > 1
-        total = self._copy("aten.cat", _whole(parts)) + sum(each.ns for each in own)
-        if shared:
-            whole = _whole([each.cast for each in own])
-            total += self._copy("aten._to_copy", whole, read=_whole(parts).bytes) - sum(each.cast_ns for each in own)
-        if mixed:
-            total += sum(self._copy("aten.clone", each.cast) for each in own)
+        form = bucket.shared_cast, bucket.as_bytes
+        total = self._price(bucket.kernels())
+        for place, member in enumerate(bucket.members):
+            own = (member.launch, *form)
+            if own not in self._own:
+                replaced = self._costs.ns[member.input] if bucket.shared_cast else 0
+                self._own[own] = self._price(bucket.kernels_of(place)) - replaced
+            total += self._own[own]
         return total
 
-    def _member(self, member: Collective) -> _Own:
-        if member.launch not in self._own:
-            self._own[member.launch] = self._measured(member)
-        return self._own[member.launch]
-
-    def _measured(self, member: Collective) -> _Own:
-        index = self._index
-        node = index.launches[member.launch].inputs[0]
-        key = index.casts.get(node) if len(index.users[node]) == 1 else None
-        source = index.data_preds[node][0] if key is not None else node
-        cast, sent, result = index.tensors[node], index.tensors[source], index.tensors[member.waits[0]]
-        assert cast is not None
-        assert result is not None
-        scattered = member.kind is Kind.ALL_GATHER and (member.group_size or 0) > 1
-        returned = not scattered and not index.output_storages.isdisjoint(index.storages[member.waits[0]])
-        ns = self._copy("aten.reshape", cast) if not cast.contiguous and len(cast.shape) > 1 else 0
-        ns += self._copy("aten.reshape", result) if scattered else 0
-        ns += self._copy("aten.clone", result) if returned else 0
-        return _Own(sent or cast, cast, key if sent is not None else None, self._costs.ns[node], ns)
-
-    def _copy(self, op: str, tensor: Tensor, read: int | None = None) -> int:
-        """Time of a kernel that writes a tensor, and reads as much if nothing else is said."""
-        size = tensor.bytes
-        asked = Operation(op, (tensor,), (tensor,), read_bytes=size if read is None else read, written_bytes=size)
-        if asked not in self._priced:
-            self._priced[asked] = self._model.operation(asked).ns
-        return self._priced[asked]
+    def _price(self, kernels: Iterable[Kernel]) -> int:
+        asked = [Operation(op, (to,), (to,), read_bytes=read, written_bytes=to.bytes) for op, to, read in kernels]
+        return sum(self._model.operation(each).ns for each in asked)
 
 
 class Relief:
@@ -156,10 +124,3 @@ class Relief:
         """Note what a bucket takes now in place of what it had."""
         for stretch in now.keys() | had.keys():
             self._taken[stretch] += now.get(stretch, 0) - had.get(stretch, 0)
-
-
-def _whole(parts: Sequence[Tensor]) -> Tensor:
-    """One flat tensor with the bytes of all."""
-    itemsize = parts[0].itemsize
-    count = sum(part.bytes for part in parts) // itemsize
-    return replace(parts[0], shape=(count,), numel=count, contiguous=True)

@@ -2,10 +2,11 @@
 
     index, costs = merge(index, model, merging)     # then Problem(index, costs) as for any graph
 
-Units are those of :mod:`commcc.apply.order`. A bucket becomes a node that copies its members' inputs
-side by side (inputs that do not lie in a row are copied before, a shared cast comes after), one launch, one
-wait, and a result for each member, which is a copy of its slice where the merged form needs one and a view
-elsewhere. The result is priced like any graph, so chains that a merge splits or joins are seen.
+Units are those of :mod:`commcc.apply.order`, the form of a bucket is :mod:`commcc.planning.bucket_model`'s. A bucket
+becomes a node that copies its members' inputs side by side (inputs that do not lie in a row are copied before, a
+shared cast comes after), one launch, one wait, and a result for each member, which is a copy of its slice where the
+merged form needs one and a view elsewhere. The result is priced like any graph, so chains that a merge splits or joins
+are seen.
 
 Limits: an estimate for planners, who try many plans. The result can be simulated, and its memory
 computed, but has no fingerprint, names for new nodes only, and no facts that neither needs. Strides are
@@ -19,9 +20,9 @@ from typing import TYPE_CHECKING
 
 from commcc.apply.order import LAUNCH, NODE, RESULT, Unit, arrange
 from commcc.base.gc_pause import no_collection
-from commcc.base.terms import Kind
 from commcc.graph.index.build import users_of
 from commcc.graph.ops.kernels import Work
+from commcc.planning.bucket_model import BucketModel, flat, strided
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from commcc.plan import Bucket, Merging
     from commcc.timing.cost import CostModel
     from commcc.timing.cost.types import Costs
+
+
+#: How copies of results run: a clone can be fused with what reads it.
+COPY = {"aten.clone": Work.FUSABLE, "aten.reshape": Work.KERNEL}
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,7 @@ class _Merge:
         self.launches: dict[int, Launch] = {}
         self.launch_of: dict[int, int] = {}
         self.wait_of: dict[int, int] = {}
+        self.models: dict[int, BucketModel] = {}
 
     def result(self) -> GraphIndex:
         for unit in self.units:
@@ -77,7 +83,7 @@ class _Merge:
             elif unit.sort == LAUNCH:
                 self._launch(unit.number, self.buckets[unit.number])
             elif unit.sort == RESULT:
-                self._member(unit, self.buckets[unit.number])
+                self._member(unit)
             else:
                 self._wait(unit.number, self.buckets[unit.number])
         return self._index()
@@ -105,16 +111,17 @@ class _Merge:
         index = self.index
         first = bucket.members[0]
         name = f"{bucket.kind}_bucket_{number}"
-        copy = self._copied_in(name, bucket)
-        results = _whole([t for m in bucket.members if (t := index.tensors[m]) is not None], bucket.as_bytes)
+        model = self.models[number] = BucketModel.planned(index, bucket)
+        copy = self._copied_in(name, model)
+        received = model.received
         launched = self._add(
             _Fact(
                 name=name,
                 op=index.ops[first],
                 preds=(copy,),
                 order_preds=(),
-                tensor=results,
-                buffers=(self._buffer(results.bytes),),
+                tensor=received,
+                buffers=(self._buffer(received.bytes),),
                 work=Work.KERNEL,
             )
         )
@@ -122,38 +129,35 @@ class _Merge:
         self.at.update((m, launched) for m in bucket.members)
         self.launches[launched] = replace(index.launches[first], inputs=(copy,))
         if bucket.shared_cast:
-            self.at.update((index.launches[m].inputs[0], launched) for m in bucket.members)
+            self.at.update((member.input, launched) for member in model.members)
 
-    def _copied_in(self, name: str, bucket: Bucket) -> int:
+    def _copied_in(self, name: str, model: BucketModel) -> int:
         """The node that the merged launch sends: the members' inputs side by side, cast if they were."""
         index = self.index
-        sources = [s for m in bucket.members for s in self._sources(bucket, m)]
-        tensors = [index.tensors[s] for s in sources]
-        first = {source: place for place, source in reversed(list(enumerate(sources)))}
-        parts = [self._flat(f"{name}_in{n}", source, again=first[source] < n) for n, source in enumerate(sources)]
-        order = self._new(p for m in bucket.members for p in index.order_preds[m])
-        together = _whole([t for t in tensors if t is not None], bucket.as_bytes)
-        copy = self._made(f"{name}_cat", "aten.cat", parts, order, tensor=together)
-        if not bucket.shared_cast:
+        parts: list[int] = []
+        seen: set[int] = set()
+        for place, (source, tensor) in enumerate(zip(model.nodes, model.parts, strict=True)):
+            parts.append(self._part(f"{name}_in{place}", source, tensor, again=source in seen))
+            seen.add(source)
+        order = self._new(p for member in model.members for p in index.order_preds[member.launch])
+        copy = self._made(f"{name}_cat", "aten.cat", parts, order, tensor=model.joined)
+        if not model.shared_cast:
             return copy
-        casts = [index.launches[m].inputs[0] for m in bucket.members]
-        whole = _whole([t for c in casts if (t := index.tensors[c]) is not None], as_bytes=False)
-        return self._made(
-            f"{name}_cast", index.ops[casts[0]], [copy], (), tensor=whole, work=index.estimates.work[casts[0]]
-        )
+        cast = model.members[0].input
+        work = index.estimates.work[cast]
+        return self._made(f"{name}_cast", index.ops[cast], [copy], (), tensor=model.sent, work=work)
 
-    def _flat(self, name: str, source: int, *, again: bool) -> int:
+    def _part(self, name: str, source: int, tensor: Tensor, *, again: bool) -> int:
         """The new number of an input; of a copy of it where its elements do not lie in a row.
 
         again: another member sends it too. It is read once more then, through a view of its own.
         """
-        tensor = self.index.tensors[source]
-        if tensor is None or len(tensor.shape) < 2 or (tensor.contiguous and not again):
+        if strided(tensor):
+            return self._made(name, "aten.reshape", [self.at[source]], (), tensor=flat([tensor]))
+        if not again or len(tensor.shape) < 2:
             return self.at[source]
-        if tensor.contiguous:
-            at, flat = self.at[source], _whole([tensor], as_bytes=False)
-            return self._add(_Fact(name, "aten.reshape", (at,), (), flat, self.facts[at].buffers, Work.FREE))
-        return self._made(name, "aten.reshape", [self.at[source]], (), tensor=_whole([tensor], as_bytes=False))
+        at = self.at[source]
+        return self._add(_Fact(name, "aten.reshape", (at,), (), flat([tensor]), self.facts[at].buffers, Work.FREE))
 
     def _made(
         self,
@@ -169,10 +173,6 @@ class _Merge:
         buffers = (self._buffer(tensor.bytes),)
         return self._add(_Fact(name, op, tuple(dict.fromkeys(preds)), after, tensor, buffers, work))
 
-    def _sources(self, bucket: Bucket, member: int) -> tuple[int, ...]:
-        inputs = self.index.launches[member].inputs
-        return self.index.data_preds[inputs[0]] if bucket.shared_cast else inputs
-
     def _wait(self, number: int, bucket: Bucket) -> None:
         launched = self.launch_of[number]
         waits = [self.index.launches[m].waits[0] for m in bucket.members]
@@ -184,20 +184,21 @@ class _Merge:
         self.wait_of[number] = wait
         self.launches[launched] = replace(self.launches[launched], waits=(wait,))
 
-    def _member(self, unit: Unit, bucket: Bucket) -> None:
-        index, member = self.index, bucket.members[unit.member]
-        wait = index.launches[member].waits[0]
+    def _member(self, unit: Unit) -> None:
+        """One member's result: its slice, and the copies of it that the form has; else a view."""
+        index, model = self.index, self.models[unit.number]
+        wait = model.members[unit.member].wait
         name, tensor, own = index.names[wait], index.tensors[wait], index.estimates.buffers[wait]
         merged = self.wait_of[unit.number]
         shared = self.facts[merged].buffers
-        copies, scattered = bucket.copies[unit.member], _scattered(index.launches[member])
         source = self._add(_Fact(f"{name}_part", "operator.getitem", (merged,), (), tensor, shared, Work.FREE))
-        if bucket.as_bytes and copies and tensor is not None:  # one copy in a row, one to return
-            source = self._made(f"{name}_own", "aten.clone", [source], (), tensor=tensor, work=Work.FUSABLE)
-        if copies or bucket.as_bytes:
-            fact = _Fact(name, "aten.clone", (source,), (), tensor, own, Work.FUSABLE)
-        elif scattered:
-            fact = _Fact(name, "aten.reshape", (source,), (), tensor, own, Work.KERNEL)
+        copies = model.result_copies(unit.member)
+        for op in copies[:-1]:
+            source = self._made(
+                f"{name}_own", op, [source], (), tensor=model.members[unit.member].result, work=COPY[op]
+            )
+        if copies:
+            fact = _Fact(name, copies[-1], (source,), (), tensor, own, COPY[copies[-1]])
         else:
             self.same_buffer.update((b, shared[0]) for b in own)
             fact = _Fact(name, "aten.reshape", (source,), (), tensor, shared, Work.FREE)
@@ -270,17 +271,3 @@ class _Merge:
             host_copies={here[n]: free for n, free in index.host_copies.items()},
             estimates=estimates,
         )
-
-
-def _whole(parts: list[Tensor], as_bytes: bool) -> Tensor:
-    """One flat tensor with the elements of all."""
-    if as_bytes:
-        count = sum(t.bytes for t in parts)
-        return replace(parts[0], dtype="uint8", itemsize=1, shape=(count,), numel=count, contiguous=True)
-    count = sum(t.numel or 0 for t in parts)
-    return replace(parts[0], shape=(count,), numel=count, contiguous=True)
-
-
-def _scattered(launch: Launch) -> bool:
-    """Whether a member's slice of the merged result is in pieces: it has to be copied together."""
-    return launch.kind is Kind.ALL_GATHER and (launch.group_size or 0) > 1

@@ -69,8 +69,8 @@ class ModuleOptions:
 
 def small_collectives(subject: Subject, options: SmallOptions) -> Iterator[Finding]:
     """Small collectives that could share a launch, one finding for each sort."""
+    from commcc.planning.bucket_model import key_of, size_of
     from commcc.planning.eligibility import eligible
-    from commcc.planning.greedy import key_of, size_of
 
     groups = frozenset(group.name for group in subject.ident.groups)
     taken, _ = eligible(subject.index, subject.ident, groups)
@@ -95,8 +95,8 @@ def small_collectives(subject: Subject, options: SmallOptions) -> Iterator[Findi
 
 def duplicated_gathers(subject: Subject, options: DuplicateOptions) -> Iterator[Finding]:
     """Gathers of one parameter that one launch could serve within the memory that there is room for."""
+    from commcc.base.terms import GIB
     from commcc.passes.base import PlanContext
-    from commcc.passes.budget import GIB
     from commcc.passes.dedup import Dedup
     from commcc.plan import Removal
 

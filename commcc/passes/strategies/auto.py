@@ -28,14 +28,16 @@ from typing import TYPE_CHECKING
 from commcc.base.errors import InternalError, OptionError
 from commcc.base.gc_pause import no_collection
 from commcc.base.reasons import Reason
-from commcc.passes.budget import budget_bytes
+from commcc.base.terms import MIB
 from commcc.passes.reorder import Reorder
 from commcc.passes.strategies.entries import BLOCKS
 from commcc.passes.strategies.formed import Formed, bucket_of
 from commcc.plan import Bucket as PlannedBucket
 from commcc.plan import LeftOut, Merging
+from commcc.planning.bucket_model import key_of, size_of
 from commcc.planning.eligibility import eligible, select_groups
-from commcc.planning.greedy import MIB, Limits, key_of, size_of, walk
+from commcc.planning.greedy import Limits, walk
+from commcc.planning.headroom import budget_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from commcc.graph.collectives import Collective, Identification
     from commcc.graph.index import GraphIndex
     from commcc.passes.bucket import Bucket
-    from commcc.planning.greedy import Key
+    from commcc.planning.bucket_model import Key
     from commcc.timing.cost import CostModel, Costs
 
 #: Caps in MiB, tried on all keys at once.

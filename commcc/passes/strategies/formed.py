@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from commcc.base.terms import Kind
 from commcc.plan import Bucket as PlannedBucket
+from commcc.planning.bucket_model import BucketModel, Member
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,16 +48,16 @@ def bucket_of(index: GraphIndex, members: Sequence[Collective], reason: Reason, 
     param_order: concatenate in order of parameters and outputs instead.
     """
     ordered = sorted(members, key=_parameter) if param_order else list(members)
-    dtypes = {c.dtype for c in ordered}
+    form = BucketModel.of([Member.of(index, c.launch) for c in ordered])
     made = PlannedBucket(
         kind=ordered[0].kind,
         members=tuple(c.launch for c in ordered),
         launch_at=0,
         wait_at=0,
         reason=reason,
-        shared_cast=len(dtypes) == 1 and _one_cast(index, ordered),
-        as_bytes=len(dtypes) > 1,
-        copies=tuple(_needs_copy(index, c) for c in ordered),
+        shared_cast=form.shared_cast,
+        as_bytes=form.as_bytes,
+        copies=form.copies,
     )
     launch_at = min(made.members) if launches_early(ordered) else max(made.members)
     return placed(made, ordered, launch_at)
@@ -80,20 +81,3 @@ def launches_early(members: Sequence[Collective]) -> bool:
 
 def _parameter(member: Collective) -> tuple[bool, int, int]:
     return member.anchor is None, member.anchor or 0, member.launch
-
-
-def _one_cast(index: GraphIndex, members: Sequence[Collective]) -> bool:
-    """Whether every member sends the same sort of cast, made for it alone."""
-    sent = [index.launches[c.launch].inputs[0] for c in members]
-    keys = {index.casts.get(node) for node in sent}
-    return len(keys) == 1 and None not in keys and all(len(index.users[node]) == 1 for node in sent)
-
-
-def _needs_copy(index: GraphIndex, member: Collective) -> bool:
-    """Whether an output would come to share the merged buffer: a slice is a view of it.
-
-    The slices of an all-gather over more than one rank are copies anyway.
-    """
-    if member.kind is Kind.ALL_GATHER and (member.group_size or 0) > 1:
-        return False
-    return not index.output_storages.isdisjoint(index.storages[member.waits[0]])

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.reasons import Reason
-from commcc.base.terms import Kind
+from commcc.base.terms import MIB, Kind
 from commcc.graph.metrics import longest_run
 from commcc.passes.strategies.formed import Formed, bucket_of
 from commcc.plan import LeftOut
 from commcc.planning.eligibility import eligible, select_groups
-from commcc.planning.greedy import MIB, Limits, OpenBucket, Walk, walk
+from commcc.planning.greedy import Limits, OpenBucket, Walk, walk
 
 if TYPE_CHECKING:
     from commcc.base.terms import Json

@@ -27,10 +27,9 @@ from commcc.passes.strategies.entries import choose, with_modules
 from commcc.passes.strategies.formed import Formed, bucket_of
 from commcc.passes.strategies.prefetch import Prefetched, Unit, prefetch
 from commcc.plan import LeftOut
-from commcc.planning.contraction import cycles
+from commcc.planning.bucket_model import key_of, size_of
 from commcc.planning.eligibility import eligible, select_groups
-from commcc.planning.greedy import key_of, size_of
-from commcc.planning.mergeorder import MergeOrder
+from commcc.planning.merge_order import MergeOrder, cycles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -154,8 +153,7 @@ def _rejoined(index: GraphIndex, sets: list[list[Collective]], origin: list[int]
     order = MergeOrder(index, ())
     made = [list(members) for members in sets if len(members) > 1]
     for members in made:
-        for first, second in itertools.pairwise(members):
-            order.merge_both(first, second)
+        order.merge_all(members)
     takers: dict[int, list[list[Collective]]] = defaultdict(list)
     for number, members in zip(origin, sets, strict=True):
         if len(members) > 1:
@@ -164,8 +162,8 @@ def _rejoined(index: GraphIndex, sets: list[list[Collective]], origin: list[int]
         if taker is None:
             takers[number].append(list(members))
         else:
-            order.merge_both(taker[0], members[0])
             taker += members
+            order.merge_all(taker[-2:])
     return made + [members for each in takers.values() for members in each]
 
 

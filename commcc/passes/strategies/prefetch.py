@@ -20,7 +20,7 @@ from commcc.base.reasons import Reason
 from commcc.base.terms import Kind
 from commcc.passes.strategies.formed import placed
 from commcc.plan import Before, Merging, Move
-from commcc.planning.mergeorder import MergeOrder
+from commcc.planning.merge_order import MergeOrder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -224,8 +224,7 @@ def _merged(index: GraphIndex, units: Sequence[Unit]) -> MergeOrder:
     """The graph with every unit as one launch and one wait."""
     order = MergeOrder(index, ())
     for unit in units:
-        for one, other in itertools.pairwise(unit.members):
-            order.merge_both(one, other)
+        order.merge_all(unit.members)
     return order
 
 

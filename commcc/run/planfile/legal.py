@@ -15,7 +15,7 @@ from commcc.base.terms import Kind
 from commcc.graph.annotations import EXCHANGES
 from commcc.graph.index.host import early_reads
 from commcc.plan import HostCopy, Merging, Reordering, TagEntry, WaitLabel
-from commcc.planning.contraction import cycles
+from commcc.planning.merge_order import cycles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from commcc.base.errors import OptionError
 from commcc.graph.index import build_index
-from commcc.planning.mergeorder import MergeOrder
+from commcc.planning.greedy import Quotient
+from commcc.planning.merge_order import MergeOrder
 from tests.effort import examples
 from tests.index_maker import IndexMaker, Shape, random_maker
 from tests.random_graphs import random_program
@@ -181,10 +182,29 @@ def test_both_ends_of_collectives():
     assert not order.may_merge_both(one, three), "launch c needs wait a"
     assert not order.may_merge_both(two, four), "the launches could be merged, the waits are ordered"
     assert order.may_merge(b, d)
-    order.merge_both(two, three)
+    order.merge_all((two, three))
     assert not order.may_merge_both(one, two), "through c now"
     assert order.may_merge(a, d)
     assert not order.may_merge_both(one, four), "wait d comes after what is b and c"
+
+
+def test_the_quotient_of_the_walk_counts_the_order_of_a_queue_too():
+    """b1 and b2 may merge by their data. But a1 waits for b1, and b2 for a2, which stands behind a1 in its queue."""
+    make = IndexMaker()
+    source = make.input()
+    b1 = make.launch(5, "b", source)
+    a1 = make.launch(5, "a", make.wait(b1))
+    a2 = make.launch(5, "a", source)
+    b2 = make.launch(5, "b", make.wait(a2))
+    index = make.index()
+    assert MergeOrder(index, ()).may_merge(b1, b2)
+    quotient, keys = Quotient(2), {a1: 0, a2: 0, b1: 1, b2: 1}
+    for node in range(b2):
+        label = quotient.add_node(index.preds(node))
+        if node in keys:
+            quotient.open_bucket(keys[node])
+            quotient.join(keys[node], label)
+    assert quotient.would_wait_for_itself(quotient.add_node(index.preds(b2)), keys[b2])
 
 
 def test_a_node_is_not_merged_with_itself():

@@ -1,0 +1,230 @@
+"""What a merged bucket is, before any of it is made: its form, its bytes, its copies, and what it holds in memory.
+
+    model = BucketModel.of([Member.of(index, c.launch) for c in collectives])
+    model.shared_cast, model.as_bytes, model.copies     # the form; commcc.plan.Bucket holds it
+    model.kernels(), model.kernels_of(0)                # copies in and out, to be priced
+    model.held(last_use)                                # stretches of the graph before, with bytes
+
+All-gathers of W ranks, member i has n_i elements; :class:`Wire` has the numbers::
+
+    all = cat(flat(x_i));  [all = cast(all)];  wait(launch(all)).view(W, sum n).split(n, 1)[i] -> reshape
+
+reduce-scatter: ``cat(x_i.reshape(W, n_i / W), 1)``, flattened, launched, waited for, split, reshaped.
+all-reduce: flat, cat, launch, wait, split, reshape.
+
+Planners weigh it, :mod:`commcc.schedule.merged` simulates it, :mod:`commcc.apply.merge` makes it: plain data, no torch.
+
+Limits: strides are not known here. What is not contiguous counts as copied where a view might do, and memory is an
+estimate in positions of the graph before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from commcc.base.terms import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from commcc.graph.collectives import Collective
+    from commcc.graph.index import GraphIndex
+    from commcc.graph.index.graph import Tensor
+    from commcc.plan import Bucket
+
+#: What members of a bucket have in common: kind, group, reduction, dtype.
+Key = tuple[str, str, str, str]
+#: Op, tensor that it writes, bytes that it reads.
+Kernel = tuple[str, "Tensor", int]
+#: First position, last position, bytes; one that ends before it begins holds nothing.
+Stretch = tuple[int, int, int]
+
+
+def key_of(collective: Collective, multi_dtype: bool) -> Key:
+    """What members of one bucket have in common."""
+    mixed = multi_dtype and collective.kind is Kind.ALL_GATHER
+    dtype = "any" if mixed else collective.dtype
+    return collective.kind.value, collective.group, collective.reduction or "", dtype
+
+
+def size_of(collective: Collective) -> int:
+    """Bytes that count against the cap: the larger of input and output."""
+    return max(collective.input_bytes, collective.output_bytes)
+
+
+@dataclass(frozen=True)
+class Wire:
+    """How members lie side by side in merged tensors. ranks: of the group. sent: elements of each member's input."""
+
+    kind: Kind
+    ranks: int
+    sent: tuple[int, ...]
+
+    @property
+    def by_rank(self) -> bool:
+        """Whether inputs are cut in one row for each rank, and put together row by row."""
+        return self.kind is Kind.REDUCE_SCATTER
+
+    @property
+    def received(self) -> int:
+        """Elements of the merged launch's result."""
+        whole = sum(self.sent)
+        if self.kind is Kind.ALL_GATHER:
+            return whole * self.ranks
+        return whole // self.ranks if self.by_rank else whole
+
+    @property
+    def slices(self) -> list[int]:
+        """Elements of each member's slice of the result; in each rank's row of it, of an all-gather."""
+        return [count // self.ranks for count in self.sent] if self.by_rank else list(self.sent)
+
+
+@dataclass(frozen=True)
+class Member:
+    """One collective of a bucket.
+
+    sends: what its launch takes, the node ``input``; source: the same before ``cast``, which is made for it alone.
+    result: of its wait. scattered: its slice of the merged result lies in pieces, and is copied together. returned:
+    its slice would share its storage with another output, and is copied.
+    """
+
+    launch: int
+    input: int
+    source_node: int
+    wait: int
+    kind: Kind
+    source: Tensor
+    sends: Tensor
+    cast: str | None
+    result: Tensor
+    scattered: bool
+    returned: bool
+
+    @classmethod
+    def of(cls, index: GraphIndex, launch: int) -> Member:
+        """The collective at ``launch``, which has one input, one wait and sizes that are known."""
+        facts = index.launches[launch]
+        node, wait = facts.inputs[0], facts.waits[0]
+        cast = index.casts.get(node) if len(index.users[node]) == 1 else None
+        source_node = node if cast is None else index.data_preds[node][0]
+        sends, source, result = index.tensors[node], index.tensors[source_node], index.tensors[wait]
+        assert sends is not None
+        assert source is not None
+        assert result is not None
+        scattered = facts.kind is Kind.ALL_GATHER and (facts.group_size or 0) > 1
+        shown = not index.output_storages.isdisjoint(index.storages[wait])
+        returned = shown and not scattered  # what is scattered is copied anyway
+        return cls(launch, node, source_node, wait, facts.kind, source, sends, cast, result, scattered, returned)
+
+
+@dataclass(frozen=True)
+class BucketModel:
+    """Members in order of concatenation, and the form: see :class:`commcc.plan.Bucket`."""
+
+    members: tuple[Member, ...]
+    shared_cast: bool
+    as_bytes: bool
+    copies: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, members: Sequence[Member]) -> BucketModel:
+        """The form that these members take in one bucket."""
+        casts = {member.cast for member in members}
+        return cls(
+            members=tuple(members),
+            shared_cast=len(casts) == 1 and None not in casts,
+            as_bytes=len({member.sends.dtype for member in members}) > 1,
+            copies=tuple(member.returned for member in members),
+        )
+
+    @classmethod
+    def planned(cls, index: GraphIndex, bucket: Bucket) -> BucketModel:
+        """A bucket as a plan has it."""
+        members = tuple(Member.of(index, launch) for launch in bucket.members)
+        return cls(members, bucket.shared_cast, bucket.as_bytes, bucket.copies)
+
+    @property
+    def nodes(self) -> list[int]:
+        """The nodes of :attr:`parts`."""
+        return [member.source_node if self.shared_cast else member.input for member in self.members]
+
+    @cached_property
+    def parts(self) -> list[Tensor]:
+        """What is put together: inputs of launches, or of the cast that they share."""
+        return [member.source if self.shared_cast else member.sends for member in self.members]
+
+    @property
+    def joined(self) -> Tensor:
+        """All parts in one row."""
+        return flat(self.parts, self.as_bytes)
+
+    @property
+    def sent(self) -> Tensor:
+        """What the merged launch takes."""
+        return flat([member.sends for member in self.members], self.as_bytes)
+
+    @property
+    def received(self) -> Tensor:
+        """What the merged launch gives."""
+        return flat([member.result for member in self.members], self.as_bytes)
+
+    def result_copies(self, place: int) -> tuple[str, ...]:
+        """Ops that copy one member's slice out of the merged result, one after the other; without any it is a view."""
+        owned = ("aten.clone",) if self.copies[place] else ()
+        if self.as_bytes:  # a slice may start where the dtype's alignment does not allow a view
+            return ("aten.clone", *owned)
+        return owned or (("aten.reshape",) if self.members[place].scattered else ())
+
+    def kernels(self) -> Iterator[Kernel]:
+        """Kernels on all members at once, beside the collective itself."""
+        joined = self.joined
+        yield "aten.cat", joined, joined.bytes
+        if self.shared_cast:
+            yield "aten._to_copy", self.sent, joined.bytes
+
+    def kernels_of(self, place: int) -> Iterator[Kernel]:
+        """Kernels that copy one member in and out."""
+        part, result = self.parts[place], self.members[place].result
+        if strided(part):
+            yield "aten.reshape", part, part.bytes
+        yield from ((op, result, result.bytes) for op in self.result_copies(place))
+
+    def held(self, last_use: Callable[[int], int]) -> list[Stretch]:
+        """What it holds in memory where it would stand. last_use: the last position at which a wait's result is used.
+
+        A lone collective holds its input until its wait and its result until the last use. A bucket of all-gathers
+        holds its inputs side by side until the merged wait and its whole result until the last member is copied out
+        of it; a bucket of reductions holds every input until the last one is there, then all of them once more until
+        the wait, and its result until the last use.
+        """
+        members = [(m.launch, m.wait, m.sends.bytes, m.result.bytes) for m in self.members]
+        if len(members) == 1:
+            launch, wait, sent, got = members[0]
+            return [(launch, wait, sent), (launch, last_use(wait), got)]
+        sent, got = sum(m[2] for m in members), sum(m[3] for m in members)
+        waits = [m[1] for m in members]
+        if self.members[0].kind is Kind.ALL_GATHER:
+            launch = min(m[0] for m in members)
+            copies = [(wait, last_use(wait), size) for _, wait, _, size in members]
+            return [(launch, min(waits), sent), (launch, max(waits), got), *copies]
+        launch = max(m[0] for m in members)
+        wait = max(launch, min(waits))
+        inputs = [(own, launch, size) for own, _, size, _ in members]
+        return [*inputs, (launch, wait, sent), (launch, max(map(last_use, waits)), got)]
+
+
+def strided(part: Tensor) -> bool:
+    """Whether a part has to be copied into a row before it is put beside others."""
+    return not part.contiguous and len(part.shape) > 1
+
+
+def flat(parts: Sequence[Tensor], as_bytes: bool = False) -> Tensor:
+    """One tensor in one row with the elements of all."""
+    first = parts[0]
+    if as_bytes:
+        count = sum(part.bytes for part in parts)
+        return replace(first, dtype="uint8", itemsize=1, shape=(count,), numel=count, contiguous=True)
+    count = sum(part.numel or 0 for part in parts)
+    return replace(first, shape=(count,), numel=count, contiguous=True)
