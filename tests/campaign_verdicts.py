@@ -22,7 +22,7 @@ from commcc.base.errors import CommccError
 from commcc.passes.options import parse_pipeline
 from commcc.run.pipeline import run
 from commcc.serialization import propagate
-from commcc.serialization.fx.text import parse_text, write_text
+from commcc.serialization.fx import parse_text, write_text
 from commcc.verify import verify
 from tests.virtual_ranks import VirtualRanks, random_inputs, same
 

@@ -84,7 +84,7 @@ def _case(file: str, entry: dict[str, Any]) -> Case:
 def load_case(case: Case) -> Any:
     """The case's graph as a Program."""
     from commcc.graph.program import ProcessGroup
-    from commcc.serialization.fx.text import parse_text
+    from commcc.serialization.fx import parse_text
     from commcc.serialization.propagate import propagate
 
     body = case.text if case.text.startswith("class") else "class GraphModule(torch.nn.Module):\n" + _indent(case.text)

@@ -196,7 +196,7 @@ def parse(text: str) -> Any:
     from dataclasses import replace
 
     from commcc.graph.program import ProcessGroup
-    from commcc.serialization.fx.text import parse_text
+    from commcc.serialization.fx import parse_text
 
     inner = "\n".join(f"    {line}" for line in text.splitlines())
     program = parse_text(f"class GraphModule(torch.nn.Module):\n{inner}\n", "hand made")

@@ -11,7 +11,7 @@ from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
 from commcc.graph.program import NodeRecord, Program
-from commcc.serialization.metadata import encode_meta
+from commcc.serialization.metadata import encode_entry, is_lost
 from commcc.serialization.shapes import ShapeContext, format_val, parse_val
 from commcc.serialization.targets import resolve
 
@@ -265,6 +265,12 @@ CORPUS = {**{name: (lambda f=f: program_of(f())) for name, f in PRINTABLE.items(
 
 def program_of(module: fx.GraphModule) -> Program:
     return Program(module.graph, module)
+
+
+def encode_meta(node: fx.Node) -> dict[str, Any]:
+    """All metadata of a node that a file can hold; ``val`` only as far as its annotation does not say it."""
+    entries = {key: encode_entry(key, value) for key, value in sorted(node.meta.items())}
+    return {key: entry for key, entry in entries.items() if not is_lost(entry)}
 
 
 def described(graph: fx.Graph, *, full: bool = False) -> list[tuple[Any, ...]]:

@@ -13,7 +13,7 @@ import re
 
 from commcc.lint.registry import BY_ID
 from commcc.lint.types import Subject
-from commcc.serialization.fx.text import parse_text
+from commcc.serialization.fx import parse_text
 from commcc.serialization.propagate import propagate
 from commcc.timing.cost import load_model
 from commcc.timing.snapshot import take

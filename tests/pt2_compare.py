@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.utils import _pytree as pytree
 
-from commcc.serialization.pt2.build import same_argument, spec_of
+from commcc.serialization.pt2.specs import same_argument, spec_of
 from commcc.serialization.shapes import requires_grad_of
 
 FIELDS = ("groups", "header", "provenance", "notes")

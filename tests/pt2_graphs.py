@@ -9,7 +9,7 @@ from torch import fx
 
 from commcc.graph.program import Program
 from commcc.serialization import propagate
-from commcc.serialization.fx.text import parse_text
+from commcc.serialization.fx import parse_text
 from commcc.serialization.pt2.program import read_pt2, write_pt2
 from commcc.serialization.shapes import ShapeContext
 

@@ -19,7 +19,7 @@ from commcc.lint.ranks.trace import trace_of
 from commcc.lint.ranks.types import Launch, Opaque, Splits
 from commcc.lint.ranks.words import ranks_text
 from commcc.serialization import propagate
-from commcc.serialization.fx.text import parse_text
+from commcc.serialization.fx import parse_text
 from tests.agreement_ranks import exchange, sent, traces
 from tests.campaign_files import BRANCH
 from tests.effort import examples

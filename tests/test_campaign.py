@@ -16,7 +16,7 @@ from commcc.lint.ranks import agree
 from commcc.passes.options import parse_pipeline
 from commcc.run.pipeline import run
 from commcc.serialization import propagate
-from commcc.serialization.fx.text import parse_text
+from commcc.serialization.fx import parse_text
 from commcc.verify import verify
 from tests.campaign import Campaign, make_seeds
 from tests.campaign_damage import damaged

@@ -19,7 +19,7 @@ from commcc.capture.capturing import portable_trace
 from commcc.capture.models.llama import TINY_LLAMA, Llama
 from commcc.capture.recipes import RECIPES
 from commcc.graph.ops import collective_of
-from commcc.serialization.metadata import encode_meta
+from tests.fx_text_corpus import encode_meta
 from tests.virtual_ranks import VirtualRanks
 
 ONE_LAYER = replace(TINY_LLAMA, layers=1)

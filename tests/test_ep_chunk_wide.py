@@ -10,7 +10,7 @@ import torch
 from commcc.base.errors import InputError
 from commcc.passes.options import parse_pipeline
 from commcc.run.pipeline import run
-from commcc.serialization.fx.text import parse_text
+from commcc.serialization.fx import parse_text
 from tests.chunk_graphs import MOE, Layers, aten, chunked, error, named, ops_of, plan_of
 from tests.test_ep_chunk import EXACT, moved
 from tests.virtual_ranks import VirtualRanks

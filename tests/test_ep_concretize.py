@@ -15,7 +15,7 @@ from commcc.passes.options import parse_pipeline
 from commcc.run.pipeline import run
 from commcc.run.planfile import plan_text, read_plans
 from commcc.serialization import load, save
-from commcc.serialization.fx.text import parse_text
+from commcc.serialization.fx import parse_text
 from commcc.serialization.propagate import propagate
 from commcc.verify import verify
 

@@ -14,10 +14,9 @@ from torch.utils import _pytree as pytree
 
 from commcc.base.errors import GraphError, OutputError
 from commcc.graph.program import NodeRecord, Note, ProcessGroup, Program, record_of
-from commcc.serialization.fx.text import parse_text, write_text
-from commcc.serialization.metadata import encode_meta
+from commcc.serialization.fx import parse_text, write_text
 from commcc.serialization.shapes import format_val, requires_grad_of
-from tests.fx_text_corpus import CORPUS, PRINTABLE, Builder, T, aten, described, plain, program_of
+from tests.fx_text_corpus import CORPUS, PRINTABLE, Builder, T, aten, described, encode_meta, plain, program_of
 
 FULL = {"include_stride": True, "include_device": True}
 FORMS = {

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from commcc.base.errors import InputError
-from commcc.serialization.fx.text import parse_text, write_text
+from commcc.serialization.fx import parse_text, write_text
 from tests.fx_text_corpus import CORPUS
 
 HEAD = 'class GraphModule(torch.nn.Module):\n    def forward(self, x: "f32[4, 4][4, 1]cpu", y):\n'
@@ -318,7 +318,7 @@ def test_a_cut_file_is_refused_wherever_it_is_cut():
 
 def test_reading_imports_nothing_of_the_file():
     code = (
-        "import sys; from commcc.serialization.fx.text import parse_text\n"
+        "import sys; from commcc.serialization.fx import parse_text\n"
         "text = 'class A(torch.nn.Module):\\n    def forward(self, x):\\n'\n"
         "text += '        a = torch.ops.antigravity.this.default(x)\\n        return a\\n'\n"
         "parse_text(text, 'x'); assert 'antigravity' not in sys.modules and 'this' not in sys.modules\n"

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from commcc.base.errors import CommccError, InputError
 from commcc.graph.program import NodeRecord
-from commcc.serialization.fx.comments import read_comment
+from commcc.serialization.fx import parse_text, write_text
 from commcc.serialization.fx.source import expression_tree
-from commcc.serialization.fx.text import parse_text, write_text
+from commcc.serialization.fx.torch_comments import read_comment
 from commcc.serialization.fx.values import Values, argument_text
 from commcc.serialization.metadata import decode_json, encode_json
 from tests.effort import examples

@@ -25,7 +25,7 @@ from commcc.passes.options import parse_pipeline
 from commcc.plan import ControlEdge, NewGroup, Plan, Regroup
 from commcc.run.pipeline import run
 from commcc.serialization import load, save
-from commcc.serialization.fx.text import parse_text
+from commcc.serialization.fx import parse_text
 from commcc.timing.cost import load_model
 from commcc.timing.predict import predict
 from commcc.verify import verify

@@ -12,7 +12,7 @@ from torch import fx
 
 from commcc.base.errors import OutputError
 from commcc.graph.program import NodeRecord, Note, ProcessGroup
-from commcc.serialization.fx.text import parse_text, write_text
+from commcc.serialization.fx import parse_text, write_text
 from commcc.serialization.pt2.program import write_pt2
 from tests.pt2_compare import assert_bitwise, differences
 from tests.pt2_graphs import GRAPHS, HEAD, RUNNABLE, X, build, read, write
@@ -203,7 +203,7 @@ def test_metadata_that_cannot_be_kept_is_named():
     list(program.graph.nodes)[1].meta["weird"] = object()
     _, notes = write(program)
     del list(program.graph.nodes)[1].meta["weird"]
-    assert notes[0] == Note("the metadata 'weird' cannot be written", "relu")
+    assert notes[0] == Note("metadata 'weird' cannot be written", "relu")
 
 
 REFUSED = {

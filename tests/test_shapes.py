@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commcc.base.errors import InputError
-from commcc.serialization.fx.symbols import parse_expression, stable_text, type_of
 from commcc.serialization.shapes import (
     ShapeContext,
     SymbolInfo,
@@ -23,6 +22,7 @@ from commcc.serialization.shapes import (
     split_annotation,
     symbols_in,
 )
+from commcc.serialization.symbols import parse_expression, stable_text, type_of
 from tests.effort import examples
 
 EXACT = [

@@ -10,7 +10,7 @@ import pytest
 from commcc.passes.options import parse_pipeline
 from commcc.run.pipeline import run
 from commcc.serialization import load, propagate
-from commcc.serialization.fx.text import parse_text, write_text
+from commcc.serialization.fx import parse_text, write_text
 from commcc.verify import verify
 
 SAMPLE = Path(__file__).parents[1] / "sample_graphs" / "tiny_llama_fsdp2_tp2_fw.fx.txt.gz"

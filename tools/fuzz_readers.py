@@ -28,7 +28,7 @@ with atheris.instrument_imports(include=["commcc.serialization"]):
     import commcc.serialization
 
     # Readers are imported when they are needed; too late to be instrumented.
-    for _module in pkgutil.iter_modules(commcc.serialization.__path__, "commcc.serialization."):
+    for _module in pkgutil.walk_packages(commcc.serialization.__path__, "commcc.serialization."):
         importlib.import_module(_module.name)
     from commcc.base.errors import CommccError
     from commcc.serialization import load, save

@@ -10,10 +10,11 @@ Anything else that escapes is a bug in commcc (exit code 3).
 from __future__ import annotations
 
 import difflib
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 EXIT_OK = 0
 EXIT_FINDINGS = 1
@@ -72,6 +73,17 @@ class InternalError(CommccError):
     """A broken promise inside commcc."""
 
     exit_code = EXIT_BUG
+
+
+@contextmanager
+def located(where: str) -> Iterator[None]:
+    """Say of what is wrong with a file in the block that it is at ``where``, unless the error says so already."""
+    try:
+        yield
+    except (InputError, GraphError) as error:
+        if error.where is not None:
+            raise
+        raise InputError(error.what, where=where, hint=error.hint) from None
 
 
 def closest(word: str, known: Sequence[str]) -> str:

@@ -31,7 +31,7 @@ from commcc.capture.unsharding import Precision
 from commcc.capture.world import Layout, World, fake_world
 from commcc.graph.index.hints import SizeHints
 from commcc.graph.index.modules import module_path
-from commcc.serialization.fx.context import symbols_in
+from commcc.serialization.shapes import symbols_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -135,7 +135,7 @@ def _annotate_modules(graph: fx.Graph) -> None:
 
 
 def _used(graph_module: fx.GraphModule, groups: dict[str, Any]) -> dict[str, Any]:
-    from commcc.serialization.fx.groups import with_used_groups
+    from commcc.serialization.sections import with_used_groups
 
     names = with_used_groups(graph_module.graph, {})
     return {name: group for name, group in groups.items() if name in names}

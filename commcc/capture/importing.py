@@ -23,8 +23,8 @@ from torch.utils._pytree import tree_map
 
 from commcc.base.errors import InputError, OutputError
 from commcc.graph.program import META_KEY, NodeRecord, Note, ProcessGroup, Program
-from commcc.serialization.fx.groups import with_used_groups
 from commcc.serialization.metadata import DERIVED_KEYS, TRACER_KEYS, decode_json, encode_json, is_lost
+from commcc.serialization.sections import with_used_groups
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,9 +7,8 @@ notes = save(program, "forward.fx.txt.gz")
 
 from __future__ import annotations
 
-from commcc.serialization.loading import list_graphs, load, split_spec
+from commcc.serialization.loading import file_and_lines, list_graphs, load, node_lines, split_spec
 from commcc.serialization.logs.graph_text import GraphEntry
-from commcc.serialization.node_lines import file_and_lines, node_lines
 from commcc.serialization.propagate import propagate
 from commcc.serialization.saving import EXTENSIONS, default_output, save
 

@@ -1,7 +1,8 @@
-"""Results of single ops computed on shapes alone: no data, no device, no process group, no autograd.
+"""Results of ops computed on shapes alone: no data, no device, no process group, no autograd.
 
     evaluator = Evaluator(ctx)
     evaluator.run(torch.ops.aten.mm.default, (a, b), {})      # a FakeTensor
+    evaluator.run_higher_order(op, args, {}, call_subgraph)   # sub-graphs among the arguments are fx.GraphModule
 
 Ops run under the graph's ``FakeTensorMode`` with the device that the graph records. A build of PyTorch
 without that device cannot do this for every op; then the op runs once more on ``meta`` tensors and its
@@ -11,7 +12,11 @@ An op that comes from a file is only called when it has a shape function and can
 ops without a dispatcher entry (``aten::save``), with host effects, or of unknown namespaces raise
 :class:`UnknownValue`, and no real kernel is ever used as a stand-in.
 
-Limits: the results of ops that loop over a size in Python (RNN cells) are not computed.
+Nothing that a file describes is called: sub-graphs are not run as code, their nodes are evaluated one by one, like
+those of the graph.
+
+Limits: the results of ops that loop over a size in Python (RNN cells) are not computed; ``scan``,
+``associative_scan``, ``map`` and saved random-number states have no rule here.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import fx, nn
 from torch._guards import SLoc
 from torch._library import simple_registry
 from torch._ops import OpOverload
@@ -36,7 +42,11 @@ from commcc.graph.ops.functions import plain_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from torch._ops import HigherOrderOperator
+
     from commcc.serialization.shapes import ShapeContext
+
+    CallSubgraph = Callable[[fx.GraphModule, Sequence[Any]], Any]
 
 _NAMESPACES = frozenset(
     {
@@ -89,7 +99,8 @@ class Evaluator:
             if not any(isinstance(leaf, FakeTensor) for leaf in pytree.tree_leaves((args, kwargs))):
                 raise
             device = _common_device(args, kwargs)
-            on_meta = pytree.tree_map_only(FakeTensor, self._to_meta, (list(args), dict(kwargs)))
+            meta = torch.device("meta")
+            on_meta = pytree.tree_map_only(FakeTensor, lambda t: self._moved(t, meta), (list(args), dict(kwargs)))
             try:
                 result = checked(self._attempt(function, *on_meta))
             except UnknownValue:
@@ -118,9 +129,6 @@ class Evaluator:
     def _copied(self, value: Any) -> Any:
         return pytree.tree_map_only(FakeTensor, lambda tensor: self._moved(tensor, tensor.device), value)
 
-    def _to_meta(self, tensor: FakeTensor) -> FakeTensor:
-        return self._moved(tensor, torch.device("meta"))
-
     def _moved(self, tensor: FakeTensor, device: torch.device) -> FakeTensor:
         try:
             return self.ctx.tensor(
@@ -138,9 +146,37 @@ class Evaluator:
         for leaf in pytree.tree_leaves((args, kwargs)):
             if not isinstance(leaf, _SCALARS):
                 raise UnknownValue(f"{getattr(target, '__name__', target)} of a {type(leaf).__name__}")
-        if target in (operator.pow, operator.lshift) and not _is_small(args):
-            raise UnknownValue("the number is too large")
+        if target in (operator.pow, operator.lshift):
+            base, exponent = args if len(args) == 2 else (0, None)
+            # Python would compute a number of any length.
+            if type(exponent) is not int or exponent > _LARGEST_SHIFT or (type(base) is int and abs(base) >= 1 << 64):
+                raise UnknownValue("the number is too large")
         return self._attempt(target, args, kwargs)
+
+    def run_higher_order(
+        self, op: HigherOrderOperator, args: Sequence[Any], kwargs: Mapping[str, Any], call_subgraph: CallSubgraph
+    ) -> Any:
+        """The result of ``op``; sub-graphs among the arguments are ``fx.GraphModule``. Raises ``UnknownValue``."""
+        name = op._name
+        if name in _NO_RESULT:
+            return None
+        if name in _BY_OP:
+            return _BY_OP[name](self, args, kwargs)
+        if name in _SUBGRAPH:
+            which, first = _SUBGRAPH[name]
+            subgraph = args[which] if which < len(args) else None
+            if not isinstance(subgraph, fx.GraphModule):
+                raise UnknownValue("its sub-graph is not in the file")
+            return call_subgraph(subgraph, args[first] if name in ("cond", "while_loop") else args[first:])
+        if name in ("auto_functionalized", "auto_functionalized_v2"):
+            if not args or not isinstance(args[0], OpOverload):
+                raise UnknownValue(f"{name} of an op that is not registered with this PyTorch")
+            check_callable(args[0])
+            return self.call(op, args, kwargs)
+        if name in ("flex_attention", "flex_attention_backward"):
+            # Neither calls its sub-graphs to find out shapes.
+            return self.call(op, _without_subgraphs(args), kwargs)
+        raise UnknownValue(f"there is no shape rule for the higher-order op {name}")
 
 
 def check_callable(op: OpOverload) -> None:
@@ -203,11 +239,47 @@ def _item(value: Any, index: Any) -> Any:
     raise UnknownValue(f"no item {str(index)[:40]!r} in a {type(value).__name__}")
 
 
-def _is_small(args: Sequence[Any]) -> bool:
-    base, exponent = args if len(args) == 2 else (0, None)
-    return type(exponent) is int and exponent <= _LARGEST_SHIFT and (type(base) is not int or abs(base) < 1 << 64)
-
-
 def _first_line(error: Exception) -> str:
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {text[:160]}"
+
+
+def _with_effects(evaluator: Evaluator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    token, op, *operands = args
+    if getattr(op, "_name", None) in _NO_RESULT:
+        return (token, None)
+    result = evaluator.run(op, operands, kwargs)
+    return (token, *result) if isinstance(result, tuple) else (token, result)
+
+
+def _with_generator(evaluator: Evaluator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    own = {name: value for name, value in kwargs.items() if name != "rng_state"}
+    return evaluator.run(args[0], args[1:], own)
+
+
+def _triton_functional(_evaluator: Evaluator, _args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    tensors, cloned = kwargs.get("kwargs"), kwargs.get("tensors_to_clone")
+    if not isinstance(tensors, dict) or not isinstance(cloned, (list, tuple)):
+        raise UnknownValue("the kernel's arguments are not given by name")
+    return {name: tensors.get(name) for name in cloned}
+
+
+_NO_RESULT = frozenset({"print", "triton_kernel_wrapper_mutation"})
+_BY_OP: dict[str, Callable[[Evaluator, Sequence[Any], Mapping[str, Any]], Any]] = {
+    "with_effects": _with_effects,
+    "run_with_rng_state": lambda evaluator, args, kwargs: evaluator.run(args[1], args[2:], kwargs),
+    "graphsafe_run_with_rng_state": _with_generator,
+    "triton_kernel_wrapper_functional": _triton_functional,
+}
+#: Position of the sub-graph whose results are the op's, and of its first operand.
+_SUBGRAPH = {"invoke_subgraph": (0, 2), "control_deps": (1, 2), "cond": (1, 3), "while_loop": (1, 2)}
+
+
+def _without_subgraphs(args: Any) -> Any:
+    if isinstance(args, nn.Module):
+        return _not_called
+    return type(args)(_without_subgraphs(arg) for arg in args) if isinstance(args, (tuple, list)) else args
+
+
+def _not_called(*_args: object) -> Any:
+    raise UnknownValue("the shape rule asks for the result of a sub-graph")

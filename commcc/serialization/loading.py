@@ -3,6 +3,7 @@
     program = load("llama.fx.txt.gz")
     program = load("run.log::0_0/aot_backward_graph")
     list_graphs("tl_out")           # (GraphEntry("0_0/aot_joint_graph", "joint", 31), ...)
+    node_lines("bw.fx.txt.gz")["mm_3"]      # 412, counted from 1 in the decompressed text
 
 What a file is follows from its content, not from its name. Where several graphs are in one file or
 folder, one is chosen by its name, or by the end of its name if that is unique (``aot_backward_graph``).
@@ -23,7 +24,7 @@ from commcc.serialization.logs import tlparse, trace_log
 from commcc.serialization.logs import torch_logs as logs
 from commcc.serialization.logs.graph_text import GraphEntry, GraphText, Kind, with_names
 from commcc.serialization.propagate import propagate
-from commcc.serialization.sources import decode, is_zip_file, read_content
+from commcc.serialization.sources import decode, is_zip, is_zip_file, read_content
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 #: The name of the only graph in a file whose format has no names.
 ONLY = "graph"
 _MOST_NAMES = 20
+_NAMED = re.compile(r'^\s{4,12}([A-Za-z_]\w*)(?::[ ]?"[^"\n]*")?(?: = |,?$|: )')
+_PARAMETER = re.compile(r'(?:^|[,(])\s*([A-Za-z_]\w*)\s*(?::[ ]?"[^"\n]*")?\s*(?=,|\)|=|$)')
+_RETURN = re.compile(r"^\s+return\b")
 _CAPTURE_HINT = "dump it with TORCH_LOGS=aot_graphs, TORCH_TRACE=FOLDER or print_readable(include_stride=True, ...)"
 
 
@@ -40,7 +44,8 @@ def load(path: str | Path, *, name: str | None = None, trust: bool = False) -> P
     """The graph in ``path`` (or ``FILE::NAME``), with shapes filled in where the file does not give them.
 
     name: which graph, where there are several; in place of ``::NAME``.
-    trust: let PyTorch load a ``.pt2`` that our own reader refuses; that runs code which the file chooses.
+    trust: carry over those parts of a ``.pt2`` that run code of the file's choice when PyTorch loads it; nothing of
+    them is opened here.
     Raises :class:`InputError` for whatever is wrong with the file.
     """
     file, name = split_spec(path, name)
@@ -62,10 +67,35 @@ def list_graphs(path: str | Path) -> tuple[GraphEntry, ...]:
     return tuple(graph.entry() for graph in _find(file, None))
 
 
-def graph_text(path: str | Path) -> GraphText | None:
-    """The text that :func:`load` would parse, None for a ``.pt2``."""
+def node_lines(path: str | Path) -> dict[str, int]:
+    """Lines by node name; empty for a ``.pt2``. Raises :class:`commcc.base.errors.InputError` as reading does."""
+    return file_and_lines(path)[1]
+
+
+def file_and_lines(path: str | Path) -> tuple[str, dict[str, int]]:
+    """The file that a graph is in, in a folder too, and :func:`node_lines`.
+
+    Found by a look at the text, without parsing it: the first assignment to a name, or its place in the signature.
+    """
     file, name = split_spec(path)
-    return None if _is_archive(file) else _choose(_find(file, name), name, str(file))
+    if _is_archive(file):
+        return str(file), {}
+    found = _choose(_find(file, name), name, str(file))
+    lines: dict[str, int] = {}
+    inside = False
+    for number, text in enumerate(found.source().split("\n"), 1):
+        if text.lstrip().startswith("def forward("):
+            if inside:
+                break  # a sub-graph's
+            inside = True
+            for parameter in _PARAMETER.findall(text.partition("(")[2]):
+                lines.setdefault(parameter, number)
+        elif inside and _RETURN.match(text):
+            lines.setdefault("output", number)
+            break
+        elif inside and (match := _NAMED.match(text)) is not None:
+            lines.setdefault(match[1], number)
+    return found.file, lines
 
 
 def split_spec(path: str | Path, name: str | None = None) -> tuple[Path, str | None]:
@@ -84,33 +114,27 @@ def _load(file: Path, name: str | None, trust: bool) -> Program:
         from commcc.serialization.pt2.program import read_pt2
 
         return replace(read_pt2(file, trust=trust), source=file, format="pt2")
-    graph = _choose(_find(file, name), name, str(file))
-    return replace(_parse(graph), source=file, format="fx_text")
-
-
-def _parse(graph: GraphText) -> Program:
-    from commcc.serialization.fx.text import parse_text
+    from commcc.serialization.fx import parse_text
     from commcc.serialization.logs.runnable import parse_runnable
 
+    graph = _choose(_find(file, name), name, str(file))
     if graph.kind is Kind.REPRO:
-        return propagate(*parse_runnable(graph.source(), graph.file))
-    return propagate(parse_text(graph.source(), graph.file))
+        program = propagate(*parse_runnable(graph.source(), graph.file))
+    else:
+        program = propagate(parse_text(graph.source(), graph.file))
+    return replace(program, source=file, format="fx_text")
 
 
 def _is_archive(file: Path) -> bool:
     if not file.exists():
-        raise InputError("no such file", where=str(file), hint=_near(file))
+        folder = file.parent
+        names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+        close = difflib.get_close_matches(file.name, names, n=1)
+        hint = f"did you mean {folder / close[0]}?" if close else None
+        raise InputError("no such file", where=str(file), hint=hint)
     if not file.is_file() and not file.is_dir():
         raise InputError("is neither a file nor a folder", where=str(file), hint="save what it gives to a file first")
     return file.is_file() and is_zip_file(file)
-
-
-def _near(file: Path) -> str | None:
-    """A hint that names a file of a similar name in the same folder."""
-    folder = file.parent
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    close = difflib.get_close_matches(file.name, names, n=1)
-    return f"did you mean {folder / close[0]}?" if close else None
 
 
 def _find(file: Path, name: str | None) -> tuple[GraphText, ...]:
@@ -123,9 +147,9 @@ def _find(file: Path, name: str | None) -> tuple[GraphText, ...]:
     else:
         several_ranks = None
         content = read_content(file)
-        if content.is_zip:
+        if is_zip(content):
             raise InputError("is a gzip-compressed archive", where=str(file), hint="decompress it with gunzip first")
-        text = decode(content.data, str(file))
+        text = decode(content, str(file))
         reader = trace_log if trace_log.is_trace_log(text) else logs
         found = reader.find_graphs(text, str(file))
         kind = "no graph found in this text"
@@ -145,7 +169,12 @@ def _choose(graphs: Sequence[GraphText], name: str | None, file: str) -> GraphTe
             f"holds {len(loadable)} graphs: {_listing(loadable)}", where=file, hint="choose one with FILE::NAME"
         )
     matching = [graph for graph in graphs if graph.name == name]
-    matching = matching or [graph for graph in loadable if _answers_to(graph, name)]
+    if not matching:  # the end of a name, or a name with a rank that goes without saying
+        matching = [
+            graph
+            for graph in loadable
+            if graph.name.endswith("/" + name) or (graph.rank is not None and name == f"rank{graph.rank}/{graph.name}")
+        ]
     if len(matching) > 1:
         raise InputError(f"{name!r} fits {len(matching)} graphs: {_listing(matching)}", where=file)
     if not matching:
@@ -162,8 +191,3 @@ def _listing(graphs: Sequence[GraphText]) -> str:
     names = [entry.name if entry.nodes is None else f"{entry.name} ({entry.nodes} nodes)" for entry in shown]
     more = len(graphs) - len(shown)
     return ", ".join(names) + (f" and {more} more" if more else "")
-
-
-def _answers_to(graph: GraphText, name: str) -> bool:
-    """Whether ``name`` is the end of the graph's name, or its name with a rank that goes without saying."""
-    return graph.name.endswith("/" + name) or (graph.rank is not None and name == f"rank{graph.rank}/{graph.name}")

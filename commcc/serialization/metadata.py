@@ -2,12 +2,12 @@
 
 Usage::
 
-    data = encode_meta(node)          # {"seq_nr": 12, "stack_trace": "...", "commcc": {"role": "fsdp"}}
-    node.meta = decode_meta(data, ctx, val=parse_val(annotation, ctx))
-    dropped_keys(node)                # ('grapharg',): what no file can hold
+    data = encode_entry("custom", {"module_fqn": "layers.0"})        # {"module_fqn": "layers.0"}
+    is_lost(encode_entry("grapharg", value))                         # True: nothing that a file can or need hold
+    node.meta["custom"] = decode_entry("custom", data, ctx)
 
 ``val`` is left out where its annotation says all; it is there for storage offsets, ``requires_grad``,
-tuples, None and plain numbers. Equal JSON comes from equal metadata, in one fixed key order.
+tuples, None and plain numbers. Equal JSON comes from equal metadata.
 
 Symbols in sizes become their names.
 What JSON has not is tagged: ``{"$tuple": [...]}``, ``{"$dict": [[key, value], ...]}``, ``{"$float": "inf"}``.
@@ -27,15 +27,12 @@ import torch
 from torch._ops import OperatorBase, OpOverloadPacket
 
 from commcc.base.errors import InputError
-from commcc.graph.program import META_KEY, NodeRecord
+from commcc.graph.program import META_KEY, NodeRecord, Note
 from commcc.serialization.shapes import format_val, parse_val, requires_grad_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from torch import fx
-
-    from commcc.base.terms import Json
     from commcc.serialization.shapes import ShapeContext
 
     SizeText = Callable[[object], str]
@@ -56,6 +53,11 @@ _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 DERIVED_KEYS = frozenset(
     {"tensor_meta", "example_value", "eager_input_vals", "grapharg", "dynamo_source", "unbacked_bindings"}
 )
+#: Metadata that is short, or different on every node; files share the values of all other keys between nodes.
+INLINE = frozenset(
+    {"seq_nr", "recompute", "partitioner_tag", "autograd_backward", "is_gradient_acc", "ac_graph_id", "commcc"}
+    | {"val", "desc"}
+)
 #: Private to the tracer that made the graph; left out, and said to be.
 TRACER_KEYS = frozenset({"from_node", "fwd_source_fn_stack", "output_stack_traces", "mutation_region_id"})
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -69,37 +71,14 @@ _TYPES: dict[str, tuple[type, ...]] = {
 _PRINTED = frozenset({"desc", "original_aten"})
 
 
-def encode_meta(node: fx.Node, size_text: SizeText = str) -> dict[str, Json]:
-    """All metadata of ``node`` that a file can hold; ``val`` only as far as its annotation does not say it.
-
-    size_text: prints symbolic sizes inside ``val``.
-    """
-    out: dict[str, Json] = {}
-    for key in sorted(node.meta, key=str):
-        encoded = encode_entry(key, node.meta[key], size_text)
-        if encoded is not _LOST:
-            out[key] = encoded
-    return out
-
-
-def dropped_keys(node: fx.Node) -> tuple[str, ...]:
-    """Names of the metadata that :func:`encode_meta` had to leave out, save what can be derived again."""
-    kept = (key for key in node.meta if key not in DERIVED_KEYS)
-    return tuple(sorted(str(key) for key in kept if _is_lost(key, node.meta[key])))
-
-
-def _is_lost(key: Any, value: Any) -> bool:
-    if key == "val":
-        return not is_annotated(value) and encode_val(value) is _LOST
-    return encode_entry(key, value, str) is _LOST
-
-
 def encode_entry(key: Any, value: Any, size_text: SizeText = str) -> Any:
     """One value of ``node.meta`` as JSON, or a marker if there is nothing to keep (see :func:`is_lost`)."""
     if not isinstance(key, str) or key in DERIVED_KEYS or key in TRACER_KEYS:
         return _LOST
     if key == "val":
-        return _extra_of_val(value, size_text)
+        if not is_annotated(value):
+            return _encode_val(value, size_text)
+        return (_tensor_extra(value, size_text) if isinstance(value, torch.Tensor) else None) or _LOST
     if key == META_KEY:
         return value.to_json() if isinstance(value, NodeRecord) else _LOST
     if key in _PRINTED and not isinstance(value, str):
@@ -125,7 +104,7 @@ def encode_json(value: Any) -> Any:
     if isinstance(value, complex):
         return {"$complex": [str(value.real), str(value.imag)]}
     if isinstance(value, (list, tuple)):
-        return _encode_sequence(value)
+        return _encode_items(value, encode_json)
     if isinstance(value, dict):
         return _encode_dict(value)
     if isinstance(value, (OperatorBase, OpOverloadPacket)):
@@ -134,12 +113,19 @@ def encode_json(value: Any) -> Any:
 
 
 def is_lost(encoded: Any) -> bool:
-    """Whether :func:`encode_json` or :func:`encode_val` could not encode its argument."""
+    """Whether :func:`encode_json` or :func:`encode_entry` could not encode its argument."""
     return encoded is _LOST
 
 
-def _encode_sequence(value: list[Any] | tuple[Any, ...]) -> Any:
-    items = [encode_json(item) for item in value]
+def lost_notes(lost: Mapping[str, Sequence[str]]) -> Iterator[Note]:
+    """What a writer says about metadata that it could not write; ``lost`` has the names of the nodes by key."""
+    for key, nodes in sorted(lost.items()):
+        count = f" of {len(nodes)} nodes" if len(nodes) > 1 else ""
+        yield Note(f"metadata {key!r}{count} cannot be written", nodes[0])
+
+
+def _encode_items(value: list[Any] | tuple[Any, ...], encode: Callable[[Any], Any]) -> Any:
+    items = [encode(item) for item in value]
     if any(item is _LOST for item in items):
         return _LOST
     return {"$tuple": items} if isinstance(value, tuple) else items
@@ -147,16 +133,12 @@ def _encode_sequence(value: list[Any] | tuple[Any, ...]) -> Any:
 
 def _encode_dict(value: dict[Any, Any]) -> Any:
     pairs = [(key, encode_json(item)) for key, item in value.items()]
-    if any(item is _LOST for _, item in pairs):
+    plain = all(type(key) is str and not key.startswith("$") for key in value)
+    if not plain:
+        pairs = [(encode_json(key), item) for key, item in pairs]
+    if any(key is _LOST or item is _LOST for key, item in pairs):
         return _LOST
-    if all(type(key) is str and not key.startswith("$") for key, _ in pairs):
-        return dict(pairs)
-    keys = [encode_json(key) for key, _ in pairs]
-    return (
-        _LOST
-        if any(key is _LOST for key in keys)
-        else {"$dict": [[k, v] for k, (_, v) in zip(keys, pairs, strict=True)]}
-    )
+    return dict(pairs) if plain else {"$dict": [list(pair) for pair in pairs]}
 
 
 def decode_json(data: Any) -> Any:
@@ -199,13 +181,6 @@ def is_annotated(val: Any) -> bool:
     return isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
-def _extra_of_val(val: Any, size_text: SizeText) -> Any:
-    """What the annotation of ``val`` does not say; the marker for lost if that is nothing."""
-    if not is_annotated(val):
-        return encode_val(val, size_text)
-    return (_tensor_extra(val, size_text) if isinstance(val, torch.Tensor) else None) or _LOST
-
-
 def _tensor_extra(val: torch.Tensor, size_text: SizeText) -> dict[str, Any]:
     extra: dict[str, Any] = {}
     offset = val.storage_offset()
@@ -216,31 +191,28 @@ def _tensor_extra(val: torch.Tensor, size_text: SizeText) -> dict[str, Any]:
     return extra
 
 
-def encode_val(val: Any, size_text: SizeText = str) -> Any:
+def _encode_val(val: Any, size_text: SizeText = str) -> Any:
     """A whole value as JSON: annotations for tensors and symbolic scalars, tags for the rest."""
     if is_annotated(val):
         extra = _tensor_extra(val, size_text) if isinstance(val, torch.Tensor) else {}
         return {"$val": format_val(val, size_text), **extra}
     if isinstance(val, (list, tuple)):
-        items = [encode_val(item, size_text) for item in val]
-        if any(item is _LOST for item in items):
-            return _LOST
-        return {"$tuple": items} if isinstance(val, tuple) else items
+        return _encode_items(val, lambda item: _encode_val(item, size_text))
     return encode_json(val)
 
 
-def decode_val(data: Any, ctx: ShapeContext) -> Any:
-    """What :func:`encode_val` encoded, as values of ``ctx``."""
+def _decode_val(data: Any, ctx: ShapeContext) -> Any:
+    """What :func:`_encode_val` encoded, as values of ``ctx``."""
     if isinstance(data, list):
-        return [decode_val(item, ctx) for item in data]
+        return [_decode_val(item, ctx) for item in data]
     if isinstance(data, dict) and isinstance(data.get("$val"), str):
-        return with_extra(parse_val(data["$val"], ctx), data, ctx)
+        return _with_extra(parse_val(data["$val"], ctx), data, ctx)
     if isinstance(data, dict) and isinstance(data.get("$tuple"), list):
-        return tuple(decode_val(item, ctx) for item in data["$tuple"])
+        return tuple(_decode_val(item, ctx) for item in data["$tuple"])
     return decode_json(data)
 
 
-def with_extra(val: Any, extra: Mapping[str, Any], ctx: ShapeContext) -> Any:
+def _with_extra(val: Any, extra: Mapping[str, Any], ctx: ShapeContext) -> Any:
     """The tensor ``val`` with the storage offset and ``requires_grad`` that ``extra`` tells."""
     offset, requires_grad = extra.get("offset", 0), extra.get("requires_grad", False)
     if offset == 0 and not requires_grad:
@@ -254,27 +226,17 @@ def with_extra(val: Any, extra: Mapping[str, Any], ctx: ShapeContext) -> Any:
     )
 
 
-def decode_meta(data: Mapping[str, Any], ctx: ShapeContext, val: Any = NO_VAL) -> dict[str, Any]:
-    """Metadata for ``node.meta`` from what :func:`encode_meta` gave.
-
-    val: the value that the annotation described, if there was one. Wrong types raise :class:`InputError`.
-    """
-    out: dict[str, Any] = {}
-    if val is not NO_VAL:
-        out["val"] = val
-    for key, entry in data.items():
-        out[key] = decode_entry(key, entry, ctx, val)
-    return out
-
-
 def decode_entry(key: str, entry: Any, ctx: ShapeContext, val: Any = NO_VAL) -> Any:
-    """One value of the JSON that :func:`encode_meta` makes."""
+    """What :func:`encode_entry` encoded; wrong types raise :class:`InputError`.
+
+    val: the value of the node that its annotation described, if there was one.
+    """
     if key == "val":
         if val is NO_VAL:
-            return decode_val(entry, ctx)
+            return _decode_val(entry, ctx)
         if not isinstance(entry, dict):
             raise InputError("the value is told twice, by an annotation and in the metadata")
-        return with_extra(val, entry, ctx)
+        return _with_extra(val, entry, ctx)
     if key == META_KEY:
         try:
             return NodeRecord.from_json(entry)

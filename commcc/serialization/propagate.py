@@ -25,7 +25,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 
 from commcc.graph.program import Note
-from commcc.serialization.fake_hops import run_higher_order
+from commcc.serialization.attributes import find
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.shapes import ShapeContext
 
@@ -48,7 +48,7 @@ def propagate(program: Program, ctx: ShapeContext | None = None) -> Program:
     if not any(needs_value(node) for node in program.graph.nodes):
         return program
     walk = _Walk(Evaluator(ctx or context_of(program.graph)), program.root)
-    with _quiet():
+    with quiet():
         walk.graph(program.graph)
     new = [note for note in walk.notes() if note not in program.notes]  # a file may hold those of an earlier reading
     return replace(program, notes=(*program.notes, *new))
@@ -77,7 +77,7 @@ def context_of(graph: fx.Graph) -> ShapeContext:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep PyTorch from logging the traceback of every attempt that fails; the notes say what remains."""
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     for logger in loggers:
@@ -123,27 +123,26 @@ class _Walk:
     def graph(self, graph: fx.Graph) -> None:
         for node in graph.nodes:
             if node.op == "get_attr":
-                self._attribute(node)
+                self._constant(node)
             elif needs_value(node):
                 self._fill(node)
 
-    def _attribute(self, node: fx.Node) -> None:
+    def _constant(self, node: fx.Node) -> None:
         """Constants are values; sub-graphs and what the file does not hold are not."""
-        found = _look_up(self.root, str(node.target))
-        if "val" not in node.meta and isinstance(found, torch.Tensor):
-            node.meta["val"] = self._constant(found)
-
-    def _constant(self, tensor: torch.Tensor) -> FakeTensor:
-        if isinstance(tensor, FakeTensor):
-            return tensor
-        return self.evaluator.ctx.tensor(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        held = find(self.root, str(node.target))
+        if "val" in node.meta or not isinstance(held, torch.Tensor):
+            return
+        if not isinstance(held, FakeTensor):
+            held = self.evaluator.ctx.tensor(held.shape, held.stride(), held.dtype, held.device)
+        node.meta["val"] = held
 
     def _fill(self, node: fx.Node) -> None:
         if node.op == "placeholder":
             self.inputs.append(node.name)
             return
         observed = _observed_items(node)
-        if observed is not None and _is_complete(node.target, observed):
+        returns = node.target._schema.returns if isinstance(node.target, OpOverload) else ()
+        if observed is not None and len(returns) > 1 and all(index in observed for index in range(len(returns))):
             node.meta["val"] = _as_sequence(node.target, observed, len(observed))
             return
         try:
@@ -154,7 +153,10 @@ class _Walk:
             if observed is None:
                 self.causes.append(Note(f"{node.name} has no shape: {unknown}", node.name))
         else:
-            node.meta["val"] = _with_observed(value, observed)
+            if observed is not None and isinstance(value, (tuple, list)):  # the file has the last word
+                merged = [observed.get(index, item) for index, item in enumerate(value)]
+                value = merged if isinstance(value, list) else tuple(merged)
+            node.meta["val"] = value
             return
         if observed is not None:
             node.meta["val"] = _as_sequence(node.target, observed, max(observed) + 1)
@@ -165,13 +167,13 @@ class _Walk:
         args = fx.node.map_arg(node.args, self._value)
         kwargs = fx.node.map_arg(node.kwargs, self._value)
         if isinstance(node.target, HigherOrderOperator):
-            return run_higher_order(self.evaluator, self._call_subgraph, node.target, args, kwargs)
+            return self.evaluator.run_higher_order(node.target, args, kwargs, self._call_subgraph)
         return self.evaluator.run(node.target, args, kwargs)
 
     def _value(self, node: fx.Node) -> Any:
         if "val" in node.meta:
             return node.meta["val"]
-        found = _look_up(self.root, str(node.target)) if node.op == "get_attr" else None
+        found = find(self.root, str(node.target)) if node.op == "get_attr" else None
         if not isinstance(found, torch.nn.Module):
             raise _Missing
         return found
@@ -193,16 +195,6 @@ class _Walk:
             raise UnknownValue("a result of its sub-graph has no shape") from None
 
 
-def _look_up(root: Any, path: str) -> Any:
-    """The attribute at a dotted path; only modules, parameters and buffers are looked at."""
-    for part in path.split("."):
-        if not isinstance(root, torch.nn.Module):
-            return None
-        tables = (root._modules, root._parameters, root._buffers, vars(root))
-        root = next((table[part] for table in tables if part in table), None)
-    return root
-
-
 def _observed_items(node: fx.Node) -> dict[int, Any] | None:
     """Values of the node's items that the file gives, by index; None when it is not a multi-output node."""
     out: dict[int, Any] = {}
@@ -214,23 +206,7 @@ def _observed_items(node: fx.Node) -> dict[int, Any] | None:
     return out or None
 
 
-def _is_complete(target: Any, observed: Mapping[int, Any]) -> bool:
-    """Whether the op's schema says that there are no further results."""
-    if not isinstance(target, OpOverload):
-        return False
-    returns = target._schema.returns
-    return len(returns) > 1 and all(index in observed for index in range(len(returns)))
-
-
 def _as_sequence(target: Any, observed: Mapping[int, Any], length: int) -> Any:
     values = [observed.get(index) for index in range(length)]
     single = isinstance(target, OpOverload) and len(target._schema.returns) == 1
     return values if single else tuple(values)
-
-
-def _with_observed(value: Any, observed: Mapping[int, Any] | None) -> Any:
-    """``value`` with the items that the file gives in place of the computed ones."""
-    if observed is None or not isinstance(value, (tuple, list)):
-        return value
-    merged = [observed.get(index, item) for index, item in enumerate(value)]
-    return merged if isinstance(value, list) else tuple(merged)

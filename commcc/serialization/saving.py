@@ -65,13 +65,12 @@ def _extension(name: str, known: tuple[str, ...]) -> str | None:
 
 
 def _write(program: Program, extension: str, stream: BinaryIO) -> tuple[Note, ...]:
+    from commcc.serialization.fx import write_text
+    from commcc.serialization.pt2.archive import Pt2Carrier
+    from commcc.serialization.pt2.program import write_pt2
+
     if extension == ".pt2":
-        from commcc.serialization.pt2.program import write_pt2
-
         return write_pt2(program, stream)
-    from commcc.serialization.fx.text import write_text
-    from commcc.serialization.pt2.left_behind import left_behind
-
     text, notes = write_text(program)
     data = text.encode()
     if extension.endswith(".gz"):
@@ -79,7 +78,7 @@ def _write(program: Program, extension: str, stream: BinaryIO) -> tuple[Note, ..
             packed.write(data)
     else:
         stream.write(data)
-    return (*notes, *left_behind(program))
+    return (*notes, *(program.carrier.left_behind() if isinstance(program.carrier, Pt2Carrier) else ()))
 
 
 def _check_target(target: Path, source: Path | None) -> None:

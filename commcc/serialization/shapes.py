@@ -15,47 +15,264 @@ on 64 GPUs loads on a laptop and reading starts no CUDA context. ``requires_grad
 (:func:`requires_grad_of`): a fake CUDA tensor that autograd sees aborts the process on a CPU build.
 
 Limits: dense tensors only. The storage of a tensor with symbolic sizes is left empty; its size is
-never known from a text.
+never known from a text. Relies on how ``FakeTensor`` keeps its state (an instance dictionary), as PyTorch
+2.11 to 2.13 do.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import sympy
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental import sym_node
+from torch.fx.experimental.sym_node import SymNode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._dtype_abbrs import dtype_abbrs
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges
 
 from commcc.base.errors import InputError, OutputError
-from commcc.serialization.fx.context import REQUIRES_GRAD, ShapeContext, SymbolInfo, symbols_in
+from commcc.serialization.symbols import SYMBOL_NAME, expression_text, has_powers, parse_expression, type_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-__all__ = [
-    "ShapeContext",
-    "SymbolInfo",
-    "contiguous_stride",
-    "dtype_of",
-    "format_sizes",
-    "format_val",
-    "parse_val",
-    "requires_grad_of",
-    "split_annotation",
-    "symbols_in",
-]
+    from commcc.base.terms import Json
 
+_REQUIRES_GRAD = "commcc_requires_grad"
+# PyTorch 2.11 takes None for "look for a hint"; newer ones can be told that there is none.
+_NO_HINT = getattr(sym_node, "_NO_HINT", None)
+_SYMBOLIC: dict[type, Any] = {int: torch.SymInt, float: torch.SymFloat, bool: torch.SymBool}
 _DTYPES = {abbreviation: dtype for dtype, abbreviation in dtype_abbrs.items()}
 _TENSOR = re.compile(r"([a-z]\w*)\[([^][]*)\](?:\[([^][]*)\])?([a-z]\w*(?::\d+)?)?")
 _CONSTANT = re.compile(r"(?:\d{1,19}(?:, \d{1,19})*)?")
 _WRAPPED = re.compile(r"([A-Za-z_]\w*)\((.*)\)", re.DOTALL)
+_MOST_BITS = 70
+
+
+@dataclass(frozen=True)
+class SymbolInfo:
+    """What a file says about one symbol; None where it says nothing."""
+
+    lower: int | None = None
+    upper: int | None = None
+    hint: int | None = None
+
+    def to_json(self) -> list[Json]:
+        """``[lower, upper, hint]``, as files have it."""
+        return [self.lower, self.upper, self.hint]
+
+    @staticmethod
+    def from_json(name: str, data: Any) -> SymbolInfo:
+        """What a file says about ``name``; anything but three integers or None raises :class:`InputError`."""
+        if not isinstance(data, list) or len(data) != 3 or not all(map(_is_bound, data)):
+            raise InputError(f"symbol {name[:40]!r} is not [lower, upper, hint]")
+        return SymbolInfo(*data)
+
+
+def _is_bound(value: Any) -> bool:
+    return value is None or (type(value) is int and value.bit_length() < _MOST_BITS)
+
+
+class ShapeContext:
+    """The symbols and fake tensors of one Program.
+
+    fake_mode, shape_env: shared by every value made here.
+    symbols: what was declared, by name, in order of first use.
+    """
+
+    def __init__(self) -> None:
+        self.shape_env = ShapeEnv()
+        self.fake_mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=True)
+        self.symbols: dict[str, SymbolInfo] = {}
+        self._by_name: dict[str, sympy.Symbol] = {}
+        self._by_text: dict[str, Any] = {}
+        self._templates: dict[torch.device, dict[str, Any]] = {}
+
+    def declare(
+        self, name: str, *, lower: int | None = None, upper: int | None = None, hint: int | None = None
+    ) -> sympy.Symbol:
+        """The symbol called ``name`` (``u3`` unbacked, ``s77`` backed, ``zf1``/``zuf1`` floats), made on first use.
+
+        A bound of None is infinite. What is declared later replaces what was declared before.
+        """
+        if not SYMBOL_NAME.fullmatch(name):
+            raise InputError(f"{name[:60]!r} is not the name of a symbolic size (u0, s77, zf1, ...)")
+        env = self.shape_env
+        symbol = self._by_name.get(name)
+        if symbol is None:
+            symbol = self._by_name[name] = default_symbol(name)
+            # Symbols that propagation makes later must not get a name that the file uses.
+            following = int(name.lstrip("suzf")) + 1
+            if name.startswith("u"):
+                env.unbacked_symint_counter = max(env.unbacked_symint_counter, following)
+            elif name.startswith("zuf"):
+                env.unbacked_symfloat_counter = max(env.unbacked_symfloat_counter, following)
+        self.symbols[name] = SymbolInfo(lower, upper, hint)
+        infinity = sympy.oo if name.startswith("z") else int_oo
+        low, high = -infinity if lower is None else lower, infinity if upper is None else upper
+        if lower is not None and upper is not None and lower > upper:
+            raise InputError(f"the range of {name} is empty: {lower} to {upper}")
+        env.var_to_range[symbol] = ValueRanges(low, high)
+        if hint is not None and not name.startswith(("u", "zuf")):
+            env.backed_var_to_val[symbol] = sympy.Integer(hint)
+        return symbol
+
+    def symbol(self, name: str) -> sympy.Symbol:
+        """The symbol called ``name``, declared without a range if it is new."""
+        found = self._by_name.get(name)
+        return found if found is not None else self.declare(name)
+
+    def integer(self, expr: sympy.Expr | int) -> int | torch.SymInt:
+        """``expr`` as an int if it is a number, else as a SymInt of this context."""
+        if isinstance(expr, (int, sympy.Integer)):
+            return int(expr)
+        value: torch.SymInt | None = self._by_text.get(key := expression_text(expr))
+        if value is None or value.node.expr != expr:
+            value = self._by_text[key] = _SYMBOLIC[int](self._node(expr, int))
+        return value
+
+    def scalar(
+        self, expr: sympy.Basic, kind: type
+    ) -> int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool:
+        """``expr`` as a plain number (or truth value) if it is one, else as a symbolic one of ``kind``."""
+        if isinstance(expr, sympy.logic.boolalg.BooleanAtom) or (kind is bool and expr.is_number):
+            return bool(expr)
+        if expr.is_number:
+            number: int | float = kind(expr)
+            return number
+        made: torch.SymInt | torch.SymFloat | torch.SymBool = _SYMBOLIC[kind](self._node(expr, kind))
+        return made
+
+    def parse_integer(self, text: str) -> int | torch.SymInt:
+        """A size, stride or split as printed: ``512``, ``8*u0 + 3``, ``(u0//8)``, ``Max(1, u0)``."""
+        if text.isdecimal() and len(text) < 20:
+            return int(text)
+        value = self._by_text.get(text)
+        if value is None:
+            expr = parse_expression(text, self.symbol)
+            if type_of(expr) is not int:
+                raise InputError(f"{text[:60]!r} is not an integer")
+            value = self._by_text[text] = self.integer(expr)
+        return value
+
+    def parse_symbolic(self, text: str) -> torch.SymInt | torch.SymFloat | torch.SymBool:
+        """A symbolic scalar as printed inside ``Sym(...)``; its type follows from the expression."""
+        value: torch.SymInt | torch.SymFloat | torch.SymBool | None = self._by_text.get(key := f"Sym({text})")
+        if value is None:
+            expr = parse_expression(text, self.symbol)
+            kind = type_of(expr)
+            value = self._by_text[key] = _SYMBOLIC[kind](self._node(expr, kind))
+        return value
+
+    def _node(self, expr: Any, kind: type) -> SymNode:
+        values = self.shape_env.backed_var_to_val
+        known = {symbol: values[symbol] for symbol in expr.free_symbols if symbol in values}
+        hint = _NO_HINT
+        if len(known) == len(expr.free_symbols) and not has_powers(expr):
+            with contextlib.suppress(TypeError, ValueError, ArithmeticError):
+                hint = kind(expr.xreplace(known))
+        try:
+            return SymNode(expr, self.shape_env, kind, hint)
+        except (TypeError, ValueError, ArithmeticError, AssertionError) as error:
+            raise InputError(f"{str(expr)[:60]!r} has no value: {str(error)[:80]}") from None
+
+    def tensor(
+        self,
+        shape: Sequence[int | torch.SymInt],
+        stride: Sequence[int | torch.SymInt],
+        dtype: torch.dtype,
+        device: torch.device | str,
+        *,
+        requires_grad: bool = False,
+        storage_offset: int | torch.SymInt = 0,
+    ) -> FakeTensor:
+        """A fake tensor; nonsense (negative or overflowing sizes) raises :class:`InputError`."""
+        device = _device(device) if isinstance(device, str) else device
+        if len(shape) != len(stride):
+            raise InputError(f"{len(shape)} sizes but {len(stride)} strides")
+        # PyTorch 2.11 makes such a tensor without a word.
+        if isinstance(storage_offset, int) and storage_offset < 0:
+            raise InputError(f"no tensor can have this shape: storage offset {storage_offset}")
+        try:
+            elem = _meta(shape, stride, dtype, storage_offset)
+        except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+            raise InputError(f"no tensor can have this shape: {str(error)[:120]}") from None
+        return self.wrap(elem, device, requires_grad=requires_grad)
+
+    def wrap(self, elem: torch.Tensor, device: torch.device, *, requires_grad: bool = False) -> FakeTensor:
+        """``elem``, a meta tensor, as a fake tensor that says it is on ``device``."""
+        template = self._templates.get(device)
+        if template is None:
+            pattern = vars(FakeTensor(self.fake_mode, torch.empty(0, device="meta"), torch.device("cpu")))
+            key = "_fake_device" if "_fake_device" in pattern else "fake_device"  # its name differs between versions
+            template = self._templates[device] = {**pattern, key: device}
+        # What FakeTensor.__new__ does, less its start of a CUDA context and its "cuda" -> "cuda:0".
+        made: FakeTensor = torch.Tensor._make_subclass(
+            FakeTensor, elem, False, dispatch_device=True, device_for_backend_keys=device
+        )
+        torch._C._set_throw_on_mutable_data_ptr(made)
+        made.__dict__.update(template)
+        if requires_grad:
+            remember_requires_grad(made)
+        return made
+
+
+@lru_cache(maxsize=4096)
+def default_symbol(name: str) -> sympy.Symbol:
+    """The sympy symbol that every context uses for a name."""
+    if name.startswith("z"):
+        return sympy.Symbol(name, real=True)
+    return sympy.Symbol(name, integer=True, positive=True) if name.startswith("s") else sympy.Symbol(name, integer=True)
+
+
+@lru_cache(maxsize=1024)
+def _device(text: str) -> torch.device:
+    try:
+        return torch.device(text)
+    except RuntimeError:
+        raise InputError(f"unknown device {text[:40]!r}") from None
+
+
+def _meta(shape: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype, offset: Any) -> torch.Tensor:
+    if any(type(number) is not int for number in (*shape, *stride, offset)):
+        # empty_strided would evaluate guards on every size, 40 times as slow.
+        return torch.empty(0, dtype=dtype, device="meta").as_strided(shape, stride, offset)
+    if offset == 0:
+        return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+    return torch.empty(offset + max(span(shape, stride), 0), dtype=dtype, device="meta").as_strided(
+        shape, stride, offset
+    )
+
+
+def symbols_in(shape_env: ShapeEnv, names: Iterable[sympy.Symbol]) -> Mapping[str, SymbolInfo]:
+    """What a ShapeEnv knows about symbols, by name in natural order."""
+    out = {}
+    for symbol in names:
+        known = shape_env.var_to_range.get(symbol)
+        hint = shape_env.backed_var_to_val.get(symbol)
+        out[symbol.name] = SymbolInfo(
+            int(known.lower) if known is not None and known.lower.is_Integer else None,
+            int(known.upper) if known is not None and known.upper.is_Integer else None,
+            int(hint) if hint is not None and hint.is_Integer else None,
+        )
+    return dict(sorted(out.items(), key=lambda item: (item[0].rstrip("0123456789"), len(item[0]), item[0])))
 
 
 def requires_grad_of(tensor: torch.Tensor) -> bool:
     """Whether the graph says that the tensor requires grad, however that is remembered."""
-    return tensor.requires_grad or getattr(tensor, REQUIRES_GRAD, False) is True
+    return tensor.requires_grad or getattr(tensor, _REQUIRES_GRAD, False) is True
+
+
+def remember_requires_grad(tensor: torch.Tensor) -> None:
+    """Make :func:`requires_grad_of` say yes, without autograd taking notice."""
+    setattr(tensor, _REQUIRES_GRAD, True)
 
 
 def contiguous_stride(shape: Sequence[Any]) -> list[Any]:
@@ -67,30 +284,9 @@ def contiguous_stride(shape: Sequence[Any]) -> list[Any]:
     return stride
 
 
-def _split(text: str) -> list[str]:
-    """Split at the commas outside parentheses."""
-    if not text.strip():
-        return []
-    parts = text.split(",")
-    if "(" not in text:
-        return [part.strip() for part in parts]
-    out: list[str] = []
-    depth = 0
-    for part in parts:
-        if depth:
-            out[-1] += "," + part
-        else:
-            out.append(part)
-        depth += part.count("(") - part.count(")")
-    return [part.strip() for part in out]
-
-
-def dtype_of(abbreviation: str) -> torch.dtype:
-    """``torch.bfloat16`` for ``bf16``; :class:`InputError` for what this PyTorch does not have."""
-    dtype = _DTYPES.get(abbreviation)
-    if dtype is None:
-        raise InputError(f"unknown dtype {abbreviation[:40]!r}")
-    return dtype
+def span(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """How many elements of memory a tensor with elements reaches over."""
+    return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
 
 
 @dataclass(frozen=True)
@@ -137,9 +333,10 @@ def parse_val(text: str, ctx: ShapeContext, *, device: str = "cpu") -> Any:
         raise InputError(f"cannot read the annotation {text[:80]!r}")
     sizes = [ctx.parse_integer(part) for part in _split(parts.shape)]
     strides = contiguous_stride(sizes) if parts.stride is None else [ctx.parse_integer(s) for s in _split(parts.stride)]
-    return ctx.tensor(sizes, strides, dtype_of(parts.dtype), parts.device or device)
+    return ctx.tensor(sizes, strides, _dtype(parts.dtype), parts.device or device)
 
 
+# Most annotations of a graph are the same few, without symbols.
 @lru_cache(maxsize=20_000)
 def _constant_sizes(text: str) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype, str | None] | None:
     """Shape, stride, dtype and device of an annotation without symbols; None for all others."""
@@ -148,11 +345,32 @@ def _constant_sizes(text: str) -> tuple[tuple[int, ...], tuple[int, ...], torch.
         return None
     shape = tuple(map(int, _split(parts.shape)))
     stride = contiguous_stride(shape) if parts.stride is None else map(int, _split(parts.stride))
-    return shape, tuple(stride), dtype_of(parts.dtype), parts.device
+    return shape, tuple(stride), _dtype(parts.dtype), parts.device
 
 
-def format_sizes(sizes: Iterable[Any], size_text: Callable[[object], str] = str) -> str:
-    return f"[{', '.join([size_text(size) for size in sizes])}]"
+def _dtype(abbreviation: str) -> torch.dtype:
+    dtype = _DTYPES.get(abbreviation)
+    if dtype is None:
+        raise InputError(f"unknown dtype {abbreviation[:40]!r}")
+    return dtype
+
+
+def _split(text: str) -> list[str]:
+    """Split at the commas outside parentheses."""
+    if not text.strip():
+        return []
+    parts = text.split(",")
+    if "(" not in text:
+        return [part.strip() for part in parts]
+    out: list[str] = []
+    depth = 0
+    for part in parts:
+        if depth:
+            out[-1] += "," + part
+        else:
+            out.append(part)
+        depth += part.count("(") - part.count(")")
+    return [part.strip() for part in out]
 
 
 def format_val(val: Any, size_text: Callable[[object], str] = str) -> str:
@@ -161,15 +379,10 @@ def format_val(val: Any, size_text: Callable[[object], str] = str) -> str:
     size_text: prints sizes and strides, numbers and symbolic ones.
     """
     if isinstance(val, torch.Tensor):
-        shape, stride = format_sizes(val.shape, size_text), format_sizes(val.stride(), size_text)
-        return f"{_abbreviation(val.dtype)}{shape}{stride}{val.device}"
+        if val.dtype not in dtype_abbrs:
+            raise OutputError(f"dtype {val.dtype} has no short name")
+        shape, stride = (", ".join([size_text(size) for size in sizes]) for sizes in (val.shape, val.stride()))
+        return f"{dtype_abbrs[val.dtype]}[{shape}][{stride}]{val.device}"
     if isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return f"Sym({size_text(val)})"
     return ""
-
-
-def _abbreviation(dtype: torch.dtype) -> str:
-    try:
-        return dtype_abbrs[dtype]
-    except KeyError:
-        raise OutputError(f"dtype {dtype} has no short name") from None

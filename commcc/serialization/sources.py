@@ -13,7 +13,6 @@ import gzip
 import io
 import re
 import zlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import InputError
@@ -44,28 +43,21 @@ _KNOWN_BINARIES = (
 _READABLE = "commcc reads FX text (.fx.txt, .txt, .py, .log, .gz of each), tlparse folders and .pt2"
 
 
-@dataclass(frozen=True)
-class Content:
-    """What is in a file: ``data`` decompressed when it was gzip, and whether it is a zip archive."""
-
-    data: bytes
-    gzipped: bool
-
-    @property
-    def is_zip(self) -> bool:
-        return self.data[:4] in _ZIP
+def is_zip(data: bytes) -> bool:
+    """Whether the bytes are a zip archive's."""
+    return data[:4] in _ZIP
 
 
 def is_zip_file(path: Path) -> bool:
     """Whether the file starts like a zip archive; False for anything that cannot be opened."""
     try:
         with path.open("rb") as stream:
-            return stream.read(4) in _ZIP
+            return is_zip(stream.read(4))
     except OSError:
         return False
 
 
-def read_content(path: Path) -> Content:
+def read_content(path: Path) -> bytes:
     """The whole file, decompressed when its content is gzip, whatever its name says."""
     where = str(path)
     try:
@@ -73,7 +65,7 @@ def read_content(path: Path) -> Content:
             head = stream.read(2)
             stream.seek(0)
             if head == _GZIP:
-                return Content(_decompress(stream, where), gzipped=True)
+                return _decompress(stream, where)
             data = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise InputError("no such file", where=where) from None
@@ -81,7 +73,7 @@ def read_content(path: Path) -> Content:
         raise InputError(f"cannot be read: {error.strerror or error}", where=where) from None
     if len(data) > MAX_BYTES:
         raise InputError(f"larger than {MAX_BYTES >> 20} MiB", where=where, hint="split it, or run tlparse on it first")
-    return Content(data, gzipped=False)
+    return data
 
 
 def decode(data: bytes, where: str) -> str:
@@ -106,14 +98,18 @@ def decode(data: bytes, where: str) -> str:
         raise InputError(
             f"byte 0x{data[error.start]:02x} is not UTF-8", where=f"{where}:{line}", hint="convert the file to UTF-8"
         ) from None
-    if "\x1b" in text:
-        text = _ANSI.sub("", text)
+    text = without_colors(text)
     return text.replace("\r\n", "\n").replace("\r", "") if "\r" in text else text
+
+
+def without_colors(text: str) -> str:
+    """``text`` without the sequences that color it on a terminal."""
+    return _ANSI.sub("", text) if "\x1b" in text else text
 
 
 def read_text(path: Path) -> str:
     """``decode(read_content(path))``."""
-    return decode(read_content(path).data, str(path))
+    return decode(read_content(path), str(path))
 
 
 def _decompress(stream: io.BufferedReader, where: str) -> bytes:

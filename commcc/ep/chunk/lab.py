@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from commcc.graph import ops
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
-from commcc.serialization.propagate import _quiet
+from commcc.serialization.propagate import quiet
 from commcc.serialization.shapes import ShapeContext, symbols_in
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Lab:
         args, kwargs = resized_arguments(node, resized, self.part)
         args, kwargs = fx.node.map_arg((args, kwargs), self._operand)
         try:
-            with _quiet():
+            with quiet():
                 self.values[node] = self.evaluator.run(node.target, args, kwargs)
         except UnknownValue as unknown:
             self.values[node] = self._recorded(node, args, kwargs, str(unknown))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from commcc.serialization.fx.text import parse_text
+from commcc.serialization.fx import parse_text
 from commcc.serialization.propagate import propagate
 
 if TYPE_CHECKING:

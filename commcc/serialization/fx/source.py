@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from commcc.base.errors import InputError
+from commcc.serialization.sources import without_colors
+from commcc.serialization.symbols import too_deep
 
 Line: TypeAlias = "tuple[int, str]"
 
@@ -32,9 +34,7 @@ _KEYWORDS = re.compile(
     r"(?:if|elif|else|for|while|with|try|except|finally|async|import|from|del|global|nonlocal"
     r"|assert|raise|yield|await|break|continue|lambda|def|class)\b|@"
 )
-_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _STRINGS = re.compile(r"""\"[^"\\\n]*(?:\\.[^"\\\n]*)*\"|'[^'\\\n]*(?:\\.[^'\\\n]*)*'""")
-_BRACKETS = re.compile(r"[][(){}]")
 #: Something goes on after a closing bracket: ``x[0][0]``, ``(x) + (y)``, ``f(x).y``.
 _CHAINED = re.compile(r"[\])}]\s*[^\s,=:;\])}]")
 #: Nested functions, and strings with a prefix, which may hold expressions.
@@ -71,10 +71,8 @@ class Outline:
 
 def outline(text: str, where: str) -> Outline:
     """Find the classes and functions of a text that holds one graph (and the sub-graphs of it)."""
-    if "\x1b" in text:
-        text = _ANSI.sub("", text)
     scanner = _Scanner(where)
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(without_colors(text).split("\n"), 1):
         stripped = line.strip()
         if len(stripped) > _LONGEST:
             raise scanner.fail(number, "a line is too long to be one of a graph")
@@ -191,13 +189,13 @@ class _Scanner:
         return Outline(self.top, self.comments, self.footer)
 
 
-def expression_tree(text: str, *, call: str = "") -> ast.expr:
+def expression_tree(text: str) -> ast.expr:
     """Python's syntax tree of one expression, refused before parsing if it is deep enough to hurt the parser."""
     if len(text) > _LONGEST_RUN:
         check_runs(text)
     try:
         # Parses only: with this flag no code object is made, and nothing is ever evaluated.
-        tree = compile(call + text, "<graph>", "eval", ast.PyCF_ONLY_AST, dont_inherit=True)
+        tree = compile(text, "<graph>", "eval", ast.PyCF_ONLY_AST, dont_inherit=True)
     except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError):
         raise InputError(f"cannot parse {text[:80]!r}", hint="the text is damaged or cut; dump it again") from None
     assert isinstance(tree, ast.Expression)
@@ -214,8 +212,5 @@ def check_runs(text: str) -> None:
         raise InputError(f"an expression is too long to be one of a graph: {text[:60]!r}")
     if any(count > _MOST_CHAINED for count, _ in enumerate(_CHAINED.finditer(bare))):
         raise InputError(f"too many operations in one expression: {text[:60]!r}")
-    depth = 0
-    for match in _BRACKETS.finditer(bare):
-        depth += 1 if match[0] in "([{" else -1
-        if depth > _DEEPEST:
-            raise InputError(f"brackets nest deeper than {_DEEPEST}: {text[:60]!r}")
+    if too_deep(bare, _DEEPEST):
+        raise InputError(f"brackets nest deeper than {_DEEPEST}: {text[:60]!r}")

@@ -25,7 +25,7 @@ from torch.fx.immutable_collections import immutable_dict, immutable_list
 
 from commcc.base.errors import InputError, OutputError
 from commcc.graph.ops import OpaqueOp
-from commcc.serialization.fx.symbols import SYMBOL_NAME
+from commcc.serialization.symbols import SYMBOL_NAME
 from commcc.serialization.targets import path_of, resolve
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ class Values:
         self.readers: dict[type, Callable[[Any], Any]] = {
             ast.Name: self._name,
             ast.Constant: _constant,
-            ast.Tuple: self._tuple,
-            ast.List: self._list,
+            ast.Tuple: lambda node: tuple([self.value(item) for item in node.elts]),
+            ast.List: lambda node: [self.value(item) for item in node.elts],
             ast.Dict: self._dict,
             ast.Attribute: _attribute,
             ast.UnaryOp: self._unary,
@@ -109,12 +109,6 @@ class Values:
         if SYMBOL_NAME.fullmatch(node.id) and node.id in self.ctx.symbols:
             return self.ctx.parse_symbolic(node.id)
         raise InputError(f"{node.id[:80]!r} is used before it is defined, or after it was deleted")
-
-    def _tuple(self, node: ast.Tuple) -> tuple[Any, ...]:
-        return tuple([self.value(item) for item in node.elts])
-
-    def _list(self, node: ast.List) -> list[Any]:
-        return [self.value(item) for item in node.elts]
 
     def _dict(self, node: ast.Dict) -> dict[Any, Any]:
         out: dict[Any, Any] = {}
@@ -152,21 +146,21 @@ class Values:
         for part in ast.walk(node):
             if isinstance(part, ast.expr) and not isinstance(part, _SYMBOL_NODES):
                 raise InputError(f"{type(part).__name__} is not allowed in a symbolic size")
-            if isinstance(part, ast.Name):
-                self._check_symbol(part.id)
+            name = part.id if isinstance(part, ast.Name) else ""
+            if name in self.env:
+                raise InputError(f"arithmetic on {name[:80]!r} inside an argument")
+            if SYMBOL_NAME.fullmatch(name) and name not in self.ctx.symbols:
+                raise InputError(f"{name[:80]!r} is used before it is defined")
         return self.ctx.parse_integer(ast.unparse(node))
-
-    def _check_symbol(self, name: str) -> None:
-        if name in self.env:
-            raise InputError(f"arithmetic on {name[:80]!r} inside an argument")
-        if SYMBOL_NAME.fullmatch(name) and name not in self.ctx.symbols:
-            raise InputError(f"{name[:80]!r} is used before it is defined")
 
     def _call(self, node: ast.Call) -> Any:
         name = dotted(node.func)
         args, kwargs = self.call_arguments(node)
         if name in ("device", "torch.device"):
-            return _device(args, kwargs)
+            try:
+                return torch.device(*args, **kwargs)
+            except (RuntimeError, TypeError, ValueError) as error:
+                raise InputError(f"not a device: {str(error).splitlines()[0][:100]}") from None
         if name == "slice" and len(args) in (1, 2, 3) and not kwargs:
             return slice(*args)
         if name == "torch.Size" and len(args) == 1 and isinstance(args[0], list):
@@ -196,13 +190,6 @@ def _attribute(node: ast.Attribute) -> Any:
     raise InputError(f"{name[:120]!r} is neither an op nor a dtype, layout or memory format")
 
 
-def _device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
-    try:
-        return torch.device(*args, **kwargs)
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise InputError(f"not a device: {str(error).splitlines()[0][:100]}") from None
-
-
 def argument_text(value: Any) -> str:
     """``value`` as FX prints it, and as :class:`Values` reads it; :class:`OutputError` if that is not possible."""
     writer = _WRITERS.get(type(value))
@@ -212,14 +199,6 @@ def argument_text(value: Any) -> str:
         if isinstance(value, kind):
             return writer(value)
     raise OutputError(f"an argument of type {type(value).__name__} cannot be written as text")
-
-
-def _float(value: float) -> str:
-    return repr(value)  # also inf, -inf and nan, which are names in FX text
-
-
-def _complex(value: complex) -> str:
-    return f"complex({value.real!r}, {value.imag!r})"
 
 
 def _write_tuple(value: tuple[Any, ...]) -> str:
@@ -237,26 +216,18 @@ def _write_dict(value: dict[Any, Any]) -> str:
     return "{" + ", ".join([f"{argument_text(key)}: {argument_text(item)}" for key, item in value.items()]) + "}"
 
 
-def _write_slice(value: slice) -> str:
-    return f"slice({argument_text(value.start)}, {argument_text(value.stop)}, {argument_text(value.step)})"
-
-
-def _write_symbolic(value: Any) -> str:
-    return f"Sym({str(value)!r})"
-
-
 _WRITERS: dict[type, Callable[[Any], str]] = {
     fx.Node: lambda node: node.name,
     int: repr,
     bool: repr,
     str: repr,
     type(None): repr,
-    float: _float,
-    complex: _complex,
+    float: repr,  # also inf, -inf and nan, which are names in FX text
+    complex: lambda value: f"complex({value.real!r}, {value.imag!r})",
     tuple: _write_tuple,
     list: _write_list,
     dict: _write_dict,
-    slice: _write_slice,
+    slice: lambda value: f"slice({', '.join(argument_text(part) for part in (value.start, value.stop, value.step))})",
     type(...): lambda _: "...",
     immutable_list: _write_list,
     immutable_dict: _write_dict,
@@ -267,7 +238,7 @@ _SUBCLASSES: tuple[tuple[Any, Callable[[Any], str]], ...] = (
     (fx.Node, lambda node: node.name),
     (_OPS, path_of),
     (_TORCH_TYPES, str),
-    (_SYMBOLIC, _write_symbolic),
+    (_SYMBOLIC, lambda value: f"Sym({str(value)!r})"),
     (list, _write_list),
     (dict, _write_dict),
     (tuple, _write_tuple),

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from commcc.base.errors import InputError
 from commcc.graph.program import Note, ProcessGroup
-from commcc.serialization.fx.attributes import unknown_note
+from commcc.serialization.fx.constants import unknown_note
 from commcc.serialization.logs.runnable_args import NO_VALUE, read_args
 from commcc.serialization.logs.runnable_constants import read_constants
 from commcc.serialization.shapes import ShapeContext
@@ -45,7 +45,7 @@ _HINTS = re.compile(r"^((?:[su]\d{1,9} = )+)(-?\d{1,18})[ \t]*$", re.MULTILINE)
 
 def parse_runnable(text: str, where: str) -> tuple[Program, ShapeContext]:
     """The program in a repro file, with values on its inputs only, and the context that they belong to."""
-    from commcc.serialization.fx.text import parse_text
+    from commcc.serialization.fx import parse_text
 
     body = _block(text, _CLASS, where, "class Repro")
     init = _INIT.search(body)

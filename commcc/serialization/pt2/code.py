@@ -19,8 +19,8 @@ import re
 from typing import Any
 
 from commcc.base.errors import InputError
-from commcc.serialization.fx.symbols import too_deep
 from commcc.serialization.pt2.schema import check_name
+from commcc.serialization.symbols import too_deep
 
 _MAX_GUARD = 20_000
 _MAX_DEPTH = 60
@@ -46,8 +46,8 @@ _GUARD_FUNCTIONS = frozenset(
 _FACTORIES = frozenset({"list", "dict", "set", "int", "float", "str", "tuple", "bool"})
 
 
-def check_guard(text: Any) -> None:
-    """Refuse a guard that is more than a comparison of input sizes."""
+def check_guard(text: Any) -> str:
+    """``text`` if it is a guard that only compares sizes of inputs."""
     if not isinstance(text, str) or len(text) > _MAX_GUARD or not _GUARD_TEXT.fullmatch(text):
         raise InputError(f"the guard {str(text)[:60]!r} is not a comparison of sizes")
     if too_deep(text, _MAX_DEPTH):
@@ -57,6 +57,7 @@ def check_guard(text: Any) -> None:
         _check_guard_node(tree)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise InputError(f"the guard {text[:60]!r} is not an expression") from None
+    return text
 
 
 def _check_guard_node(node: ast.AST) -> None:

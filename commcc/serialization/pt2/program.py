@@ -24,31 +24,44 @@ from typing import IO, TYPE_CHECKING, Any
 from commcc.base.errors import CommccError, GraphError, InputError, OutputError
 from commcc.base.gc_pause import no_collection
 from commcc.graph.program import Note, Program
-from commcc.serialization.fx.groups import with_used_groups
-from commcc.serialization.pt2.archive import SIDECAR, check_layout, read_json
-from commcc.serialization.pt2.build import build, spec_of
-from commcc.serialization.pt2.carrier import Pt2Carrier, new_document, ranges_of, symbols_of
-from commcc.serialization.pt2.constants import fill_constants
-from commcc.serialization.pt2.extra import NO_EXTRA, Extra, declare_symbols, decode_extra, encode_extra
-from commcc.serialization.pt2.output import write_archive
+from commcc.serialization.metadata import lost_notes
+from commcc.serialization.pt2.archive import (
+    SIDECAR,
+    Pt2Carrier,
+    check_layout,
+    fill_constants,
+    read_json,
+    write_archive,
+)
+from commcc.serialization.pt2.document import check_document, constant_names, dangling_calls, new_document, rename
+from commcc.serialization.pt2.metadata import MetadataReader, MetadataWriter
 from commcc.serialization.pt2.read import FileState, malformed, read_graph
-from commcc.serialization.pt2.schema import SCHEMA_MINOR_NEW, GraphSpec
-from commcc.serialization.pt2.sidecar import apply, difference
-from commcc.serialization.pt2.sidecar_meta import MetadataReader, MetadataWriter
-from commcc.serialization.pt2.signature import check_document, constant_names, dangling_calls, rename
-from commcc.serialization.pt2.symbols import ExpressionReader
+from commcc.serialization.pt2.schema import SCHEMA_MINOR_NEW
+from commcc.serialization.pt2.sidecar import (
+    NO_EXTRA,
+    Extra,
+    apply,
+    declare_symbols,
+    decode_extra,
+    difference,
+    encode_extra,
+)
+from commcc.serialization.pt2.specs import GraphSpec, build, spec_of
+from commcc.serialization.pt2.values import ExpressionReader
 from commcc.serialization.pt2.write import GraphWriter, WriteState, same_graph
 from commcc.serialization.pt2.zip_files import open_zip
-from commcc.serialization.shapes import ShapeContext
+from commcc.serialization.sections import with_used_groups
+from commcc.serialization.shapes import ShapeContext, symbols_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import torch
     from torch import fx
 
     from commcc.graph.program import ProcessGroup
     from commcc.serialization.pt2.zip_files import ZipSource
+    from commcc.serialization.shapes import SymbolInfo
 
 #: What a sidecar that does not fit does to the code that applies it.
 _MISFIT = (CommccError, KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration, RecursionError)
@@ -95,24 +108,27 @@ class _Reader:
         with self._located():
             if found is None:
                 found = self._without_sidecar()
-        self.notes.extend(_opaque_notes(found.state))
+        self.notes += [
+            Note(f"{target.qualified_name} is not registered with this PyTorch; it is kept, but not understood")
+            for target in found.state.opaque
+        ]
+        module = {key: value for key, value in self.document["graph_module"].items() if key != "graph"}
+        document = {**self.document, "graph_module": module}
+        source = self.source
+        carrier = Pt2Carrier(
+            source.path.resolve(), source.root, self.layout, dict(source.entries), document, found.state.opaque
+        )
         return Program(
             graph=found.graph,
             root=found.root,
             groups=found.groups,
             format="pt2",
             source=self.source.path,
-            carrier=self._carrier(found.state),
+            carrier=carrier,
             header=found.extra.header,
             notes=tuple(dict.fromkeys((*found.extra.notes, *self.notes))),
             provenance=found.extra.provenance,
         )
-
-    def _carrier(self, state: FileState) -> Pt2Carrier:
-        module = {key: value for key, value in self.document["graph_module"].items() if key != "graph"}
-        carried = {**self.document, "graph_module": module}
-        source = self.source
-        return Pt2Carrier(source.path.resolve(), source.root, self.layout, dict(source.entries), carried, state.opaque)
 
     @contextmanager
     def _located(self) -> Iterator[None]:
@@ -140,7 +156,7 @@ class _Reader:
         what = reason.what if isinstance(reason, CommccError) else f"is malformed ({type(reason).__name__}: {reason})"
         what = " ".join(what.split())[:200]
         self.notes.append(
-            Note(f"{SIDECAR} does not fit the graph and is ignored; did another tool change it? It {what}")
+            Note(f"{SIDECAR} does not fit the graph and is ignored ({what}); did another tool change it?")
         )
 
     def _with_sidecar(self, sidecar: dict[str, Any]) -> _Read | None:
@@ -172,11 +188,6 @@ class _Reader:
         return state, read_graph(self.document["graph_module"]["graph"], state)
 
 
-def _opaque_notes(state: FileState) -> Iterator[Note]:
-    for target in state.opaque:
-        yield Note(f"{target.qualified_name} is not registered with this PyTorch; it is kept, but not understood")
-
-
 def write_pt2(program: Program, target: str | Path | IO[bytes]) -> tuple[Note, ...]:
     """Write ``program`` so that ``torch.export.load`` loads it and :func:`read_pt2` restores it exactly.
 
@@ -190,19 +201,26 @@ def write_pt2(program: Program, target: str | Path | IO[bytes]) -> tuple[Note, .
 def _write(program: Program, target: str | Path | IO[bytes]) -> tuple[Note, ...]:
     carrier = program.carrier if isinstance(program.carrier, Pt2Carrier) else None
     state = WriteState(carrier.opaque if carrier is not None else {})
+    metadata = MetadataWriter()
     try:
         writer = GraphWriter(program.graph, program.root, state)
         data = writer.write()
-        symbols = symbols_of(state.symbolic)
-        document = _document(program, carrier, writer, data, ranges_of(symbols))
+        symbols = _symbols_of(state.symbolic)
+        document = _document(program, carrier, writer, data, symbols)
         extra = encode_extra(program, symbols)
-        metadata = MetadataWriter()
-        extra["graph"] = _difference(program, document, writer, metadata)
+        # What reading the graph back would lose; the sub-graphs included.
+        kept = read_graph(document["graph_module"]["graph"], FileState(None, constant_names(document)))
+        extra["graph"] = difference(spec_of(program.graph, program.root), kept, writer.inputs.lifted, metadata)
         extra["shared"] = metadata.shared
         files = _to_bytes(document), _to_bytes(extra)
     except InputError as error:
         raise OutputError(error.what, hint=error.hint) from None
-    notes = _notes(program, carrier, writer, document, metadata.lost)
+    notes = list(lost_notes(metadata.lost))
+    if carrier is None:
+        inputs = len(writer.inputs.names)
+        notes.append(Note(f"the .pt2 file has a new signature: all {inputs} inputs are plain inputs of the program"))
+    modules = dangling_calls(document, {node.name for node in program.graph.nodes})
+    notes += [Note(f"module {name!r} cannot be unflattened: the nodes of its calls are gone") for name in modules]
     tensors = {path: writer.inputs.tensors[name] for path, name in writer.inputs.lifted.items()}
     target = Path(target) if isinstance(target, str) else target
     try:
@@ -211,20 +229,22 @@ def _write(program: Program, target: str | Path | IO[bytes]) -> tuple[Note, ...]
         raise OutputError(f"what the program needs of its file is gone: {error.what}", where=error.where) from None
 
 
-def _notes(
-    program: Program, carrier: Pt2Carrier | None, writer: GraphWriter, document: dict[str, Any], lost: dict[str, str]
-) -> list[Note]:
-    notes = [Note(f"the metadata {key!r} cannot be written", node) for key, node in lost.items()]
-    if carrier is None:
-        inputs = len(writer.inputs.names)
-        notes.append(Note(f"the .pt2 file has a new signature: all {inputs} inputs are plain inputs of the program"))
-    modules = dangling_calls(document, {node.name for node in program.graph.nodes})
-    return notes + [Note(f"module {name!r} cannot be unflattened: the nodes of its calls are gone") for name in modules]
+def _symbols_of(scalars: Sequence[Any]) -> Mapping[str, SymbolInfo]:
+    """Range and example value of every symbol in some symbolic scalars, by name."""
+    if not scalars:
+        return {}
+    found = {symbol for scalar in {id(s.node): s for s in scalars}.values() for symbol in scalar.node.expr.free_symbols}
+    return symbols_in(scalars[0].node.shape_env, sorted(found, key=str))
 
 
 def _document(
-    program: Program, carrier: Pt2Carrier | None, writer: GraphWriter, data: dict[str, Any], ranges: dict[str, Any]
+    program: Program,
+    carrier: Pt2Carrier | None,
+    writer: GraphWriter,
+    data: dict[str, Any],
+    symbols: Mapping[str, SymbolInfo],
 ) -> dict[str, Any]:
+    ranges = {name: {"min_val": info.lower, "max_val": info.upper} for name, info in symbols.items()}
     if carrier is None:
         document = new_document(program.graph, data, writer.inputs, ranges)
     else:
@@ -234,14 +254,6 @@ def _document(
     if writer.state.needs_new_schema:
         document["schema_version"] = {**version, "minor": max(version["minor"], SCHEMA_MINOR_NEW)}
     return document
-
-
-def _difference(
-    program: Program, document: dict[str, Any], writer: GraphWriter, metadata: MetadataWriter
-) -> dict[str, Any]:
-    """What reading the graph back would lose; the sub-graphs included."""
-    kept = read_graph(document["graph_module"]["graph"], FileState(None, constant_names(document)))
-    return difference(spec_of(program.graph, program.root), kept, writer.inputs.lifted, metadata)
 
 
 def _to_bytes(data: dict[str, Any]) -> bytes:

@@ -24,7 +24,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from commcc.base.errors import InputError
 from commcc.graph.ops import OpaqueOp
 from commcc.serialization.pt2.arguments import check_order, read_argument
-from commcc.serialization.pt2.meta import read_metadata
+from commcc.serialization.pt2.metadata import read_metadata
 from commcc.serialization.pt2.schema import (
     KEYWORD,
     LIST,
@@ -32,36 +32,24 @@ from commcc.serialization.pt2.schema import (
     NONE,
     ONE,
     POSITIONAL,
-    GraphSpec,
-    Ref,
-    Spec,
+    OpaqueCall,
     check_name,
     union,
 )
+from commcc.serialization.pt2.specs import GraphSpec, Ref, Spec
 from commcc.serialization.pt2.values import ValueReader
 from commcc.serialization.targets import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from commcc.serialization.pt2.symbols import ExpressionReader
+    from commcc.serialization.pt2.values import ExpressionReader
 
 _MAX_SUBGRAPH_DEPTH = 20
 _RESAVE = "load the file with the PyTorch that wrote it and save it again with 2.8 or newer"
 _SINGLE = ("as_tensor", "as_sym_int", "as_sym_float", "as_sym_bool", "as_custom_obj")
 #: What malformed JSON does to code that reads it.
 _MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError)
-
-
-@dataclass(frozen=True)
-class OpaqueCall:
-    """How a file calls an op that is not registered here.
-
-    arguments: their names. returns: ``none``, ``one``, ``list`` (of tensors) or ``many`` results.
-    """
-
-    arguments: tuple[str, ...]
-    returns: str
 
 
 @dataclass
@@ -118,7 +106,9 @@ class _GraphReader:
                 self._input(position, data)
         with malformed("the nodes of the graph"):
             for position, data in enumerate(self.graph["nodes"]):
-                self._labelled(position, data)
+                name = data.get("name") if isinstance(data, dict) else None
+                with malformed(f"node {position} ({name[:60]!r})" if isinstance(name, str) else f"node {position}"):
+                    self._node(data)
         with malformed("the outputs of the graph"):
             self._output()
         return self.out
@@ -161,12 +151,6 @@ class _GraphReader:
         else:
             raise InputError(f"input {position} is of the unknown kind {kind[:40]!r}")
 
-    def _labelled(self, position: int, data: Any) -> None:
-        name = data.get("name") if isinstance(data, dict) else None
-        label = f"node {position} ({name[:60]!r})" if isinstance(name, str) else f"node {position}"
-        with malformed(label):
-            self._node(data)
-
     def _node(self, data: dict[str, Any]) -> None:
         target = resolve(str(data["target"]))
         before = len(self.out.nodes)
@@ -177,13 +161,11 @@ class _GraphReader:
         results = _Results(self, Spec("", "call_function", target, args, kwargs, meta=meta), data)
         results.add()
         if isinstance(target, OpaqueOp):
-            names = tuple(item["name"] for item in data["inputs"])
-            self._learn(target, OpaqueCall(names, results.kind))
-
-    def _learn(self, target: OpaqueOp, call: OpaqueCall) -> None:
-        known = self.state.opaque.get(target)
-        if known is None or len(known.arguments) < len(call.arguments):
-            self.state.opaque[target] = call
+            # The call with the most arguments has names for those of all others.
+            call = OpaqueCall(tuple(item["name"] for item in data["inputs"]), results.kind)
+            known = self.state.opaque.get(target)
+            if known is None or len(known.arguments) < len(call.arguments):
+                self.state.opaque[target] = call
 
     def _arguments(self, target: Any, inputs: list[dict[str, Any]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         args: list[Any] = []
@@ -232,7 +214,7 @@ class _Results:
         reader, spec = self.reader, self.spec
         kind, value = self.outputs[0] if len(self.outputs) == 1 else ("", None)
         candidate = self.name or (_name_of(kind, value) if kind in _SINGLE else None)
-        spec.name = reader.fresh(self._checked(candidate))
+        spec.name = reader.fresh(reader.name_of_target(spec.target) if candidate is None else check_name(candidate))
         if kind in _SINGLE and not self.single_in_tuple:
             spec.name = check_name(_name_of(kind, value))
             spec.val = reader.values.of(spec.name)
@@ -248,11 +230,6 @@ class _Results:
             reader.add(spec)
             items = [("as_tensor", item) for item in self.outputs[0][1]] if self.is_list else self.outputs
             spec.val = tuple(self._items(spec, items))
-
-    def _checked(self, candidate: Any) -> str:
-        if candidate is None:
-            return self.reader.name_of_target(self.spec.target)
-        return check_name(candidate)
 
     def _items(self, producer: Spec, items: list[tuple[str, Any]]) -> list[Any]:
         """The values of a node with several results, with a getitem node for each."""
@@ -280,8 +257,3 @@ class _Results:
 
 def _name_of(kind: str, value: Any) -> Any:
     return value["name"] if kind in ("as_tensor", "as_custom_obj") else value["as_name"]
-
-
-def _label(position: int, data: Any) -> str:
-    name = data.get("name") if isinstance(data, dict) else None
-    return f"node {position}" if not isinstance(name, str) else f"node {position} ({name[:60]!r})"

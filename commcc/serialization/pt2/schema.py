@@ -1,9 +1,8 @@
-"""The vocabulary of a ``.pt2`` graph: its numbers for dtypes and layouts, and the node as data.
+"""The vocabulary of a ``.pt2`` graph: its alternatives, its numbers for dtypes and layouts, the names it may hold.
 
-A graph is read into :class:`Spec` records before any FX node exists, because the sidecar may still
-change their order and names::
-
-    Spec("mm", "call_function", torch.ops.aten.mm.default, (Ref("x"), Ref("w")), {}, val, metadata)
+    union({"as_tensor": {"name": "x"}})        # ("as_tensor", {"name": "x"})
+    lookup(DTYPES, 7, "dtype")                  # torch.float32
+    check_name("os.system")                     # InputError: names become Python code when PyTorch loads a file
 
 Schema: ``torch/_export/serde/schema.py``, major version 8.
 """
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -60,43 +59,14 @@ _UNQUOTED = re.compile(r"[^\"'\\\x00-\x1f\x7f]*")
 
 
 @dataclass(frozen=True)
-class Ref:
-    """A use of the node called ``name``."""
+class OpaqueCall:
+    """How a file calls an op that is not registered here.
 
-    __slots__ = ("name",)
-    name: str
+    arguments: their names. returns: ``none``, ``one``, ``list`` (of tensors) or ``many`` results.
+    """
 
-
-class _NoVal:
-    """The value of nodes that have none: ``node.meta`` gets no ``val``."""
-
-    def __repr__(self) -> str:
-        return "NO_VAL"
-
-
-NO_VAL = _NoVal()
-
-
-@dataclass
-class Spec:
-    """One node to be made; ``args`` and ``kwargs`` hold :class:`Ref` where FX holds nodes."""
-
-    name: str
-    op: str
-    target: Any
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    val: Any = NO_VAL
-    meta: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class GraphSpec:
-    """One graph to be made: its nodes in order, its sub-graphs, and tensors that ``get_attr`` nodes hold."""
-
-    nodes: list[Spec]
-    subgraphs: dict[str, GraphSpec] = field(default_factory=dict)
-    attributes: dict[str, Any] = field(default_factory=dict)
+    arguments: tuple[str, ...]
+    returns: str
 
 
 def check_name(name: Any) -> str:

@@ -1,12 +1,15 @@
-"""The values of a ``.pt2`` graph: tensor descriptions to fake tensors and back.
+"""The values of a ``.pt2`` graph: tensors and symbolic scalars as the schema describes them, and back.
 
 Usage::
 
-    values = ValueReader(ctx, graph)                 # one graph of the schema
+    symbols = ExpressionReader(ctx)
+    symbols.integer({"as_expr": {"expr_str": "Mul(Integer(8), Symbol('u0', integer=True))", "hint": None}})   # SymInt
+    values = ValueReader(symbols, graph)             # one graph of the schema
     values.of("mm")                                  # FakeTensor, SymInt, ...
     write_tensor(fake)                               # {"dtype": 7, "sizes": [{"as_int": 4}, ...], ...}
+    write_scalar(symint)                             # {"as_expr": {"expr_str": ..., "hint": None}}
 
-Limits: dense tensors.
+Limits: dense tensors; symbolic sizes as in :mod:`commcc.serialization.symbols`.
 """
 
 from __future__ import annotations
@@ -14,24 +17,83 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import sympy
 import torch
 from torch.export.graph_signature import CustomObjArgument
 
 from commcc.base.errors import InputError, OutputError
 from commcc.serialization.pt2.schema import DTYPE_NUMBERS, DTYPES, NEW_DTYPES, check_name, device_of, lookup
-from commcc.serialization.pt2.symbols import write_scalar
 from commcc.serialization.shapes import requires_grad_of
+from commcc.serialization.symbols import NONSENSE, SREPR_SYMBOL, expression_text, parse_srepr
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from commcc.serialization.pt2.symbols import ExpressionReader
+    from commcc.serialization.shapes import ShapeContext
 
 #: The value of everything when a graph is read for its nodes only.
 UNKNOWN = object()
 _STRIDED = 7
 _MAX_DIMS = 64
+_INT64 = 1 << 63
 _TABLES = ("tensor_values", "sym_int_values", "sym_float_values", "sym_bool_values", "custom_obj_values")
+
+
+class ExpressionReader:
+    """Reads symbolic sizes into one shape context, each text once."""
+
+    def __init__(self, ctx: ShapeContext) -> None:
+        self.ctx = ctx
+        self._known: dict[str, sympy.Basic] = {}
+
+    def integer(self, data: Any) -> int | torch.SymInt:
+        """A SymInt of the schema: ``{"as_int": 4}`` or ``{"as_expr": ...}``."""
+        ((kind, value),) = data.items()
+        if kind == "as_int":
+            if type(value) is not int or not -_INT64 <= value < _INT64:
+                raise InputError(f"{str(value)[:40]!r} is not a 64-bit integer")
+            return value
+        text, expr = self._expression(kind, value)
+        try:
+            if not isinstance(expr, sympy.Expr) or expr.is_integer is False:
+                raise InputError(f"{text[:60]!r} is not an integer")
+            return self.ctx.integer(expr)
+        except NONSENSE:
+            raise InputError(f"the symbolic size {text[:60]!r} has no value") from None
+
+    def scalar(self, data: Any, plain: type) -> Any:
+        """A SymFloat or SymBool of the schema; ``plain`` is ``float`` or ``bool``."""
+        ((kind, value),) = data.items()
+        if kind == f"as_{plain.__name__}":
+            if plain is float:
+                return number(value)
+            if type(value) is not bool:
+                raise InputError(f"{str(value)[:40]!r} is not true or false")
+            return value
+        text, expr = self._expression(kind, value)
+        try:
+            return self.ctx.parse_symbolic(expression_text(expr))
+        except NONSENSE:
+            raise InputError(f"the symbolic value {text[:60]!r} has no value") from None
+
+    def declare_hint(self, value: Any) -> None:
+        """Take the example value of a plain symbol from an ``as_expr``, before anything is made of it."""
+        match = SREPR_SYMBOL.fullmatch(value["expr_str"])
+        hint = value.get("hint")
+        if match is not None and isinstance(hint, dict) and type(hint.get("as_int")) is int:
+            known = self.ctx.symbols.get(match[1])
+            lower, upper = (known.lower, known.upper) if known is not None else (None, None)
+            self.ctx.declare(match[1], lower=lower, upper=upper, hint=hint["as_int"])
+
+    def _expression(self, kind: str, value: Any) -> tuple[str, sympy.Basic]:
+        """An ``as_expr``: its text, and the expression built as written where sympy can hold it so."""
+        text = value["expr_str"] if kind == "as_expr" else None
+        if not isinstance(text, str):
+            raise InputError(f"{kind[:40]!r} is not a symbolic size")
+        found = self._known.get(text)
+        if found is None:
+            found = self._known[text] = parse_srepr(text, self.ctx.symbol)
+        return text, found
 
 
 class ValueReader:
@@ -51,11 +113,9 @@ class ValueReader:
 
     def of(self, name: str) -> Any:
         """The value called ``name``; :class:`InputError` if the graph does not describe it."""
-        if self._symbols is None:
+        symbols = self._symbols
+        if symbols is None:
             return UNKNOWN
-        return self._of(name, self._symbols)
-
-    def _of(self, name: str, symbols: ExpressionReader) -> Any:
         tensor = self._tables["tensor_values"].get(name)
         if tensor is not None:
             return _read_tensor(tensor, symbols)
@@ -117,4 +177,46 @@ def write_tensor(tensor: torch.Tensor) -> dict[str, Any]:
 
 
 def needs_new_schema(tensor: dict[str, Any]) -> bool:
+    """Whether only the newest minor version of the schema can say what :func:`write_tensor` said."""
     return tensor["dtype"] in NEW_DTYPES
+
+
+def number(value: Any) -> float:
+    """A float of the schema, where infinities and NaN are strings."""
+    if isinstance(value, str):
+        if value not in ("Infinity", "-Infinity", "NaN"):
+            raise InputError(f"{value[:40]!r} is not a number")
+        return float(value)
+    if type(value) not in (int, float):
+        raise InputError(f"{str(value)[:40]!r} is not a number")
+    return float(value)
+
+
+def write_number(value: float) -> float | str:
+    """The opposite of :func:`number`."""
+    if value != value:
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+@lru_cache(maxsize=20_000)
+def _srepr(expr: sympy.Basic) -> str:
+    return str(sympy.srepr(expr))
+
+
+def write_scalar(value: Any) -> dict[str, Any]:
+    """An int, float, bool or symbolic scalar as the schema spells it."""
+    if type(value) is bool:
+        return {"as_bool": value}
+    if type(value) is int:
+        return {"as_int": value}
+    if type(value) is float:
+        return {"as_float": write_number(value)}
+    node = value.node
+    if node.expr.is_number:
+        return write_scalar(node.pytype(node.expr))
+    # The hint is the example value of a symbol; sizes known only at run time have none.
+    hint = node.hint if node.has_hint() and type(node.hint) in (int, float, bool) else None
+    return {"as_expr": {"expr_str": _srepr(node.expr), "hint": None if hint is None else write_scalar(hint)}}

@@ -6,39 +6,49 @@ Usage::
     data = writer.write()         # the schema's Graph, ready for json.dumps
     writer.inputs.names           # ["primals_1", ...]: the inputs that the file has
 
+Ops give the names of their arguments from their schema, Python functions on numbers from their signature,
+higher-order ops give none.
+
 What the schema has no room for is taken out here and put back by the sidecar: ``getitem`` nodes, inputs
 that are no tensors or numbers (device meshes), ``torch.sym_sum`` (a chain of additions), tensors held by
 ``get_attr`` nodes (inputs of their own), nested outputs (flattened).
-Limits: :class:`OutputError`, with the node's name, for what cannot be said at all.
+Limits: :class:`OutputError`, with the node's name, for what cannot be said at all; ops that are not registered
+can be written only into the file they came from.
 """
 
 from __future__ import annotations
 
+import inspect
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import fx
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils import _pytree as pytree
 
 from commcc.base.errors import CommccError, OutputError
-from commcc.graph.ops import is_getitem, op_name
-from commcc.serialization.pt2.argument_writer import TEXT_HINT, kind_of_value, write_argument
-from commcc.serialization.pt2.calls import write_call
-from commcc.serialization.pt2.inputs import InputTable, attribute
-from commcc.serialization.pt2.meta import write_metadata
-from commcc.serialization.pt2.results import ResultTable
-from commcc.serialization.pt2.schema import check_name
-from commcc.serialization.pt2.symbols import write_scalar
-from commcc.serialization.pt2.values import needs_new_schema, write_tensor
+from commcc.graph.ops import OpaqueOp, is_getitem, op_name
+from commcc.serialization.attributes import find
+from commcc.serialization.pt2.arguments import (
+    TEXT_HINT,
+    kind_of_value,
+    op_arguments,
+    schema_path,
+    write_argument,
+    write_use,
+)
+from commcc.serialization.pt2.metadata import write_metadata
+from commcc.serialization.pt2.schema import KEYWORD, POSITIONAL, check_name
+from commcc.serialization.pt2.tables import InputTable, ResultTable
+from commcc.serialization.pt2.values import needs_new_schema, write_scalar, write_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    import torch
-
-    from commcc.graph.ops import OpaqueOp
-    from commcc.serialization.pt2.read import OpaqueCall
+    from commcc.serialization.pt2.schema import OpaqueCall
 
 _RETURNABLE = ("as_tensor", "as_sym_int", "as_sym_float", "as_int", "as_float", "as_bool", "as_none")
 
@@ -72,10 +82,6 @@ class GraphWriter:
         self._tables: dict[str, dict[str, Any]] = {kind: {} for kind in ("tensor", "int", "float", "bool", "custom")}
         self._subgraphs: dict[str, dict[str, Any]] = {}
 
-    @property
-    def opaque(self) -> Mapping[OpaqueOp, OpaqueCall]:
-        return self.state.opaque
-
     def write(self) -> dict[str, Any]:
         """The schema's Graph; :class:`OutputError` names the node that it cannot hold."""
         nodes: list[dict[str, Any]] = []
@@ -89,7 +95,7 @@ class GraphWriter:
                 if node.op == "output":
                     outputs, single = self._outputs(node.args[0])
                 elif node.op == "call_function":
-                    nodes.extend(write_call(node, self))
+                    nodes.extend(self._call(node))
                 else:
                     raise OutputError(f"a .pt2 file cannot hold {node.op} nodes", hint=TEXT_HINT)
         return {
@@ -112,14 +118,11 @@ class GraphWriter:
             return self.inputs.constants.get(node.name, node)
         return node
 
-    def unused(self, name: str) -> str:
-        return self.inputs.unused(name)
-
     def subgraph(self, node: fx.Node) -> dict[str, Any]:
         path = str(node.target)
         if path in self.inputs.lifted:
             return {"as_tensor": {"name": self.inputs.lifted[path]}}
-        found = attribute(self.root, path)
+        found = find(self.root, path)
         if not isinstance(found, fx.GraphModule) or "." in path:
             raise OutputError(f"{node.name} holds neither a graph nor a tensor", hint=TEXT_HINT)
         if path not in self._subgraphs:
@@ -133,9 +136,7 @@ class GraphWriter:
             raise OutputError(f"a value of type {type(val).__name__} cannot be described", hint=TEXT_HINT)
         if self.state.describe:
             self._tables[kind][name] = self._describe(kind, val)
-        if kind == "custom":
-            return {"as_custom_obj": {"name": name, "class_fqn": val.class_fqn}}
-        return {"as_tensor": {"name": name}} if kind == "tensor" else {f"as_sym_{kind}": {"as_name": name}}
+        return write_use(name, val)
 
     def _describe(self, kind: str, val: Any) -> dict[str, Any]:
         if kind == "custom":
@@ -149,8 +150,77 @@ class GraphWriter:
         self.state.symbolic.extend([n for n in (*val.shape, *val.stride()) if type(n) is not int])
         return described
 
-    def metadata(self, node: fx.Node) -> dict[str, str]:
+    def _metadata(self, node: fx.Node) -> dict[str, str]:
         return write_metadata(node.meta) if self.state.describe else {}
+
+    def _call(self, node: fx.Node) -> Iterator[dict[str, Any]]:
+        """The nodes of the schema that stand for ``node``: one, but for ``torch.sym_sum``."""
+        if node.target is torch.sym_sum:
+            yield from self._sum(node)
+            return
+        is_single = None
+        if isinstance(node.target, HigherOrderOperator):
+            is_single = isinstance(node.meta.get("val"), torch.Tensor)
+        yield {
+            "target": schema_path(node.target),
+            "inputs": self._arguments(node),
+            "outputs": self.results.outputs(node, self),
+            "metadata": self._metadata(node),
+            "is_hop_single_tensor_return": is_single,
+            "name": node.name,
+        }
+
+    def _arguments(self, node: fx.Node) -> list[dict[str, Any]]:
+        target = node.target
+        if isinstance(target, OpOverload):
+            return self._arguments_by_schema(node, target)
+        names = _positional_names(target)
+        if isinstance(target, OpaqueOp):
+            known = self.state.opaque.get(target)
+            if known is None or len(known.arguments) < len(node.args):
+                raise OutputError(f"{target.qualified_name} is not registered with this PyTorch", hint=TEXT_HINT)
+            names = known.arguments
+        names += ("",) * (len(node.args) - len(names))
+        out = [
+            _named(name, write_argument(arg, self), POSITIONAL)
+            for name, arg in zip(names, node.args)  # noqa: B905
+        ]
+        out.extend(_named(check_name(key), write_argument(arg, self), KEYWORD) for key, arg in node.kwargs.items())
+        return out
+
+    def _arguments_by_schema(self, node: fx.Node, target: OpOverload) -> list[dict[str, Any]]:
+        out, kwargs = [], node.kwargs
+        for position, (name, keyword_only, empty) in enumerate(op_arguments(target)):
+            if name in kwargs:
+                out.append(_named(name, write_argument(kwargs[name], self, empty), KEYWORD))
+            elif position < len(node.args) and not keyword_only:
+                out.append(_named(name, write_argument(node.args[position], self, empty), POSITIONAL))
+        if len(out) != len(node.args) + len(kwargs):
+            raise OutputError(f"has arguments that {target} does not declare")
+        return out
+
+    def _sum(self, node: fx.Node) -> Iterator[dict[str, Any]]:
+        """``sym_sum([a, b, c])``, which PyTorch cannot save, as ``a + b``, then ``+ c``."""
+        if not isinstance(node.args[0], (list, tuple)) or "val" not in node.meta:
+            raise OutputError("its terms or its value are not known", hint=TEXT_HINT)
+        terms: list[Any] = [self.effective(term) if isinstance(term, fx.Node) else term for term in node.args[0]]
+        terms += [0] * (2 - len(terms))
+        values = [term.meta.get("val", 0) if isinstance(term, fx.Node) else term for term in terms]
+        left, total = write_argument(terms[0], self), values[0]
+        for position, term in enumerate(terms[1:], 1):
+            last = position == len(terms) - 1
+            total = node.meta["val"] if last else total + values[position]
+            name = node.name if last else self.inputs.unused(f"{node.name}_part_{position}")
+            inputs = [_named("a", left, POSITIONAL), _named("b", write_argument(term, self), POSITIONAL)]
+            left = self.register(name, total)
+            yield {
+                "target": "_operator.add",
+                "inputs": inputs,
+                "outputs": [left],
+                "metadata": self._metadata(node),
+                "is_hop_single_tensor_return": None,
+                "name": name,
+            }
 
     def _outputs(self, returned: Any) -> tuple[list[dict[str, Any]], bool]:
         if self.top:
@@ -167,6 +237,20 @@ class GraphWriter:
         if kind not in _RETURNABLE:
             raise OutputError(f"returns a value that exported programs cannot return ({kind})", hint=TEXT_HINT)
         return written
+
+
+def _named(name: str, arg: dict[str, Any], kind: int) -> dict[str, Any]:
+    return {"name": name, "arg": arg, "kind": kind}
+
+
+@lru_cache(maxsize=256)
+def _positional_names(target: Any) -> tuple[str, ...]:
+    if isinstance(target, (HigherOrderOperator, OpaqueOp)):
+        return ()
+    try:
+        return tuple(inspect.signature(target).parameters)
+    except (TypeError, ValueError):
+        return ()
 
 
 @contextmanager

@@ -1,12 +1,18 @@
-"""Node metadata that a ``.pt2`` file has room for: six keys, packed into strings.
+"""Node metadata in a ``.pt2`` file: six keys that the schema has room for, as strings, and the rest in the sidecar.
 
 Usage::
 
     write_metadata({"torch_fn": ("mm_1", "function.mm")})       # {"torch_fn": "mm_1;function.mm"}
     read_metadata({"torch_fn": "mm_1;function.mm"})             # {"torch_fn": ("mm_1", "function.mm")}
 
-Only what means the same when it comes back is written here; the sidecar has everything else about a node,
-and tells lists and tuples apart where that makes a difference.
+    writer = MetadataWriter()
+    writer.changes(spec, found)         # {"set": {"seq_nr": 4}, "use": {"fwd_nn_module_stack": 0}, "drop": [...]}
+    writer.shared                       # {"fwd_nn_module_stack": [{...}]}
+    MetadataReader(shared, ctx).restore(spec, changes)
+
+Only what means the same when it comes back is written into the graph; the sidecar has everything else about a node,
+and tells lists and tuples apart where that makes a difference. A value that several nodes share is one object after
+reading; nobody may edit it.
 Limits: a module path or type that holds ``,`` or ``;`` would make the file unloadable and is not written.
 """
 
@@ -17,9 +23,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.errors import InputError
+from commcc.serialization.metadata import DERIVED_KEYS, INLINE, NO_VAL, decode_entry, encode_entry, is_lost
+from commcc.serialization.pt2.specs import same_argument
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from commcc.serialization.pt2.specs import Spec
+    from commcc.serialization.shapes import ShapeContext
 
 _ACTIONS = frozenset({"", "create", "replace", "create+replace", "replace+create"})
 _MAX_DEPTH = 200
@@ -46,10 +57,6 @@ def write_metadata(meta: dict[str, Any]) -> dict[str, str]:
         if (value := meta.get(key)) and (text := writer(value)) is not None:
             out[key] = text
     return out
-
-
-def _read_stack(text: str) -> dict[str, list[str]]:
-    return {key: [path, kind] for key, path, kind in _parse_stack(text)}
 
 
 @lru_cache(maxsize=8192)
@@ -113,15 +120,11 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and len(value) == 2 and all(isinstance(part, str) for part in value)
 
 
-def _read_function(text: str) -> tuple[str, ...]:
-    return tuple(text.split(";"))
-
-
 def _write_function(value: Any) -> str | None:
     if not isinstance(value, tuple) or not all(isinstance(part, str) for part in value):
         return None
     text = ";".join(value)
-    return text if _read_function(text) == value else None
+    return text if tuple(text.split(";")) == value else None
 
 
 def _comes_back(reader: Callable[[str], Any], text: str, value: Any) -> bool:
@@ -165,9 +168,9 @@ def _is_origin(item: Any, depth: int) -> bool:
 
 _READERS: dict[str, Callable[[str], Any]] = {
     "stack_trace": str,
-    "nn_module_stack": _read_stack,
+    "nn_module_stack": lambda text: {key: [path, kind] for key, path, kind in _parse_stack(text)},
     "source_fn_stack": _read_sources,
-    "torch_fn": _read_function,
+    "torch_fn": lambda text: tuple(text.split(";")),
     "custom": _read_json,
     "from_node": _read_json,
 }
@@ -179,3 +182,92 @@ _WRITERS: dict[str, Callable[[Any], str | None]] = {
     "custom": _write_custom,
     "from_node": _write_origin,
 }
+
+
+class MetadataWriter:
+    """Collects the metadata of all graphs of one file.
+
+    shared: the values of each key, equal ones once. lost: nodes whose value of a key cannot be kept, by key.
+    """
+
+    def __init__(self) -> None:
+        self.shared: dict[str, list[Any]] = {}
+        self.lost: dict[str, list[str]] = {}
+        self._by_object: dict[tuple[str, int], int] = {}
+        self._by_text: dict[tuple[str, str], int] = {}
+        self._kept: list[Any] = []
+
+    def changes(self, spec: Spec, found: Spec) -> dict[str, Any]:
+        """How the metadata of ``spec`` differs from what reading gives back; empty if it does not."""
+        inline: dict[str, Any] = {}
+        use: dict[str, int] = {}
+        for key, value in spec.meta.items():
+            if key == "val" or key in DERIVED_KEYS or (key in found.meta and _equal(found.meta[key], value)):
+                continue
+            if key in INLINE:
+                if (encoded := self._encode(key, value, spec)) is not None:
+                    inline[key] = encoded[0]
+            elif (number := self._share(key, value, spec)) is not None:
+                use[key] = number
+        drop = [key for key in found.meta if key not in spec.meta]
+        return {key: value for key, value in (("set", inline), ("use", use), ("drop", drop)) if value}
+
+    def _encode(self, key: str, value: Any, spec: Spec) -> tuple[Any] | None:
+        encoded = encode_entry(key, value)
+        if is_lost(encoded):
+            self.lost.setdefault(str(key), []).append(spec.name)
+            return None
+        return (encoded,)
+
+    def _share(self, key: str, value: Any, spec: Spec) -> int | None:
+        known = self._by_object.get((key, id(value)))
+        if known is not None:
+            return known
+        encoded = self._encode(key, value, spec)
+        if encoded is None:
+            return None
+        values = self.shared.setdefault(key, [])
+        text = json.dumps(encoded[0])
+        number = self._by_text.setdefault((key, text), len(values))
+        if number == len(values):
+            values.append(encoded[0])
+        self._by_object[key, id(value)] = number
+        self._kept.append(value)  # an id stays unique only while its object lives
+        return number
+
+
+def _equal(left: Any, right: Any) -> bool:
+    if isinstance(left, dict):
+        # Equal for Python is not enough where numbers may differ in type only (1, 1.0, True).
+        return bool(left == right) and (all(map(_is_text, left.values())) or same_argument(left, right))
+    return type(left) is type(right) and bool(left == right)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value))
+
+
+class MetadataReader:
+    """Decodes the metadata of all graphs of one file; shared values once."""
+
+    def __init__(self, shared: dict[str, list[Any]], ctx: ShapeContext) -> None:
+        self._shared = shared
+        self._ctx = ctx
+        self._values: dict[tuple[str, int], Any] = {}
+
+    def restore(self, spec: Spec, changes: dict[str, Any]) -> None:
+        """Make the metadata of ``spec`` what it was."""
+        for key in changes.get("drop", ()):
+            spec.meta.pop(key, None)
+        for key, entry in changes.get("set", {}).items():
+            spec.meta[_checked(key)] = decode_entry(key, entry, self._ctx, NO_VAL)
+        for key, number in changes.get("use", {}).items():
+            if (key, number) not in self._values:
+                self._values[key, number] = decode_entry(key, self._shared[key][number], self._ctx, NO_VAL)
+            spec.meta[_checked(key)] = self._values[key, number]
+
+
+def _checked(key: str) -> str:
+    if key == "val":
+        raise InputError("a value stands among the metadata")
+    return key

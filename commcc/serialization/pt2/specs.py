@@ -1,25 +1,25 @@
-"""Graph specs to FX graphs, and back to specs.
+"""A ``.pt2`` graph as records, before any FX node exists, since the sidecar may still change order and names.
 
 Usage::
 
-    graph, root = build(spec)           # fx.Graph, and a module that holds the sub-graphs
+    Spec("mm", "call_function", torch.ops.aten.mm.default, (Ref("x"), Ref("w")), {}, val, metadata)
+    graph, root = build(spec)           # fx.Graph, and a module that holds the sub-graphs and constants
     spec_of(graph, root)                # the same spec again
 
-Names are given to FX as they are; where FX would change one (``input`` hides a Python built-in) it is
-set afterwards. Names, keywords and module paths must have been checked: FX puts them into Python code.
+Names, keywords and module paths must have been checked: FX puts them into Python code.
 Limits: a sub-graph used under two names becomes two modules.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
-from commcc.base.errors import InputError
-from commcc.serialization.pt2.inputs import attribute
-from commcc.serialization.pt2.schema import NO_VAL, GraphSpec, Ref, Spec
+from commcc.serialization.attributes import find, put, sub_graph
+from commcc.serialization.metadata import NO_VAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,49 +27,59 @@ if TYPE_CHECKING:
 _PLAIN = (str, int, float, type(None))
 
 
+@dataclass(frozen=True)
+class Ref:
+    """A use of the node called ``name``."""
+
+    __slots__ = ("name",)
+    name: str
+
+
+@dataclass
+class Spec:
+    """One node to be made; ``args`` and ``kwargs`` hold :class:`Ref` where FX holds nodes."""
+
+    name: str
+    op: str
+    target: Any
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    val: Any = NO_VAL
+    meta: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class GraphSpec:
+    """One graph to be made: its nodes in order, its sub-graphs, and tensors that ``get_attr`` nodes hold."""
+
+    nodes: list[Spec]
+    subgraphs: dict[str, GraphSpec] = field(default_factory=dict)
+    attributes: dict[str, Any] = field(default_factory=dict)
+
+
 def build(spec: GraphSpec) -> tuple[fx.Graph, torch.nn.Module]:
     """The FX graph of a spec; sub-graphs are attributes of the module beside it."""
     root = torch.nn.Module()
     for name, child in spec.subgraphs.items():
         graph, owner = build(child)
-        try:
-            root.add_module(name, fx.GraphModule(owner, graph))
-        except (SyntaxError, KeyError, RuntimeError, NotImplementedError) as error:
-            raise InputError(f"sub-graph {name!r} cannot be made: {str(error)[:80]}") from None
+        put(root, name, sub_graph(owner, graph, name))
     for path, tensor in spec.attributes.items():
-        _hold(root, path, tensor)
-    return _build_nodes(spec.nodes), root
-
-
-def _hold(root: torch.nn.Module, path: str, tensor: Any) -> None:
-    *folders, last = path.split(".")
-    for folder in folders:
-        child = getattr(root, folder, None)
-        if child is None:
-            child = torch.nn.Module()
-            root.add_module(folder, child)
-        root = child
-    if not isinstance(root, torch.nn.Module) or hasattr(root, last):
-        raise InputError(f"{path[:60]!r} cannot hold a tensor")
-    setattr(root, last, tensor)
-
-
-def _build_nodes(specs: list[Spec]) -> fx.Graph:
+        put(root, path, tensor)
     graph = fx.Graph()
     made: dict[str, fx.Node] = {}
-    for spec in specs:
-        args = tuple([_to_fx(arg, made) for arg in spec.args])
-        kwargs = {key: _to_fx(value, made) for key, value in spec.kwargs.items()}
-        node = graph.create_node(spec.op, spec.target, args, kwargs, spec.name)
-        if node.name != spec.name:
-            node.name = spec.name
-        node.meta = spec.meta
-        if spec.val is not NO_VAL:
-            node.meta["val"] = spec.val
-        made[spec.name] = node
+    for node in spec.nodes:
+        args = tuple([_to_fx(arg, made) for arg in node.args])
+        kwargs = {key: _to_fx(value, made) for key, value in node.kwargs.items()}
+        created = graph.create_node(node.op, node.target, args, kwargs, node.name)
+        if created.name != node.name:  # FX renames what hides a Python built-in
+            created.name = node.name
+        created.meta = node.meta
+        if node.val is not NO_VAL:
+            created.meta["val"] = node.val
+        made[node.name] = created
     # Names that FX makes up later must not clash with those that it would not have chosen.
     graph._graph_namespace._used_names.update(made)
-    return graph
+    return graph, root
 
 
 def _to_fx(arg: Any, made: dict[str, fx.Node]) -> Any:
@@ -100,7 +110,7 @@ def spec_of(graph: fx.Graph, root: torch.nn.Module) -> GraphSpec:
         val = node.meta.get("val", NO_VAL)
         out.nodes.append(Spec(node.name, node.op, node.target, args, kwargs, val, node.meta))
         if node.op == "get_attr" and str(node.target) not in out.subgraphs:
-            child = attribute(root, str(node.target))
+            child = find(root, str(node.target))
             if isinstance(child, fx.GraphModule):
                 out.subgraphs[str(node.target)] = spec_of(child.graph, child)
     return out

@@ -4,24 +4,38 @@ Usage::
 
     document = check_document(read_json(source, "models/model.json"))    # only known keys, checked
     constant_names(document)                                              # names of the inputs, by position
-    rename(document, graph_data)                                          # the same for a rewritten graph
+    rename(document, graph_data, names)                                   # the same for a rewritten graph
+    new_document(graph, graph_data, inputs, ranges)                       # for a graph from elsewhere
 
 All of it is carried as the JSON that it was, since only PyTorch gives it meaning, but nothing is carried
 unchecked: names become Python code when PyTorch loads the file.
-Limits: the number, order and kinds of inputs and outputs cannot change.
+
+A graph from a text or from memory has no signature, so one is made: every placeholder is an input of the user's, in
+order, every returned value an output, and every symbol keeps its range.
+Limits: the number, order and kinds of inputs and outputs cannot change; a new document carries no parameters, they
+are inputs like all others.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
 from commcc.base.errors import InputError, OutputError
 from commcc.serialization.pt2.code import check_guard, check_tree_spec
-from commcc.serialization.pt2.schema import SCHEMA_MAJOR, check_name, check_path, union
+from commcc.serialization.pt2.schema import SCHEMA_MAJOR, SCHEMA_MINOR, check_name, check_path, union
+from commcc.serialization.pt2.specs import map_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
+    from commcc.serialization.pt2.tables import InputTable
+
+#: What PyTorch calls the verifier that lets in-place ops and collectives pass.
+_DIALECT = "TRAINING"
 #: For each kind of input and output: the key of the target's name in the specification, if it has one.
 _INPUTS = {
     "user_input": None,
@@ -44,6 +58,7 @@ _OUTPUTS = {
 }
 _SYMBOLIC = ("as_sym_int", "as_sym_float", "as_sym_bool")
 _NUMBERS = {"as_int": (int,), "as_bool": (bool,), "as_float": (int, float, str), "as_none": (bool,)}
+_INFINITE = ("Infinity", "-Infinity", "NaN")
 
 
 def check_document(document: Any) -> dict[str, Any]:
@@ -56,26 +71,27 @@ def check_document(document: Any) -> dict[str, Any]:
     if version["major"] != SCHEMA_MAJOR:
         raise InputError(f"follows schema version {version['major']}, commcc reads {SCHEMA_MAJOR}")
     module = document["graph_module"]
+    signature, tuples = module["signature"], module.get("treespec_namedtuple_fields", {})
     return {
         "graph_module": {
             "graph": module["graph"],
-            "signature": _check_signature(module["signature"]),
+            "signature": {
+                "input_specs": _list(signature["input_specs"], lambda spec: _check_spec(spec, _INPUTS)),
+                "output_specs": _list(signature["output_specs"], lambda spec: _check_spec(spec, _OUTPUTS)),
+            },
             "module_call_graph": [_check_call(entry) for entry in module["module_call_graph"]],
             "metadata": _table(module.get("metadata", {}), str),
-            "treespec_namedtuple_fields": _check_tuples(module.get("treespec_namedtuple_fields", {})),
+            "treespec_namedtuple_fields": {
+                str(name): {"field_names": _list(fields["field_names"], check_name)} for name, fields in tuples.items()
+            },
         },
         "opset_version": _table(document["opset_version"], int),
         "range_constraints": _check_ranges(document["range_constraints"]),
         "schema_version": {"major": version["major"], "minor": version["minor"]},
         "verifiers": _list(document.get("verifiers", []), check_path),
         "torch_version": check_path(document.get("torch_version", "")),
-        "guards_code": _list(document.get("guards_code", []), _guard),
+        "guards_code": _list(document.get("guards_code", []), check_guard),
     }
-
-
-def _guard(text: Any) -> str:
-    check_guard(text)
-    return str(text)
 
 
 def _list(items: Any, check: Callable[[Any], Any]) -> list[Any]:
@@ -100,11 +116,7 @@ def _check_ranges(items: Any) -> dict[str, Any]:
     return out
 
 
-def _check_tuples(items: Any) -> dict[str, Any]:
-    return {str(name): {"field_names": _list(fields["field_names"], check_name)} for name, fields in items.items()}
-
-
-def check_spec_argument(data: Any) -> dict[str, Any]:
+def _check_argument(data: Any) -> dict[str, Any]:
     """An argument of a signature or calling convention: a name or a number, never a graph or an op."""
     kind, value = union(data)
     if kind in ("as_tensor", "as_custom_obj"):
@@ -125,16 +137,6 @@ def check_spec_argument(data: Any) -> dict[str, Any]:
     return {kind: value}
 
 
-_INFINITE = ("Infinity", "-Infinity", "NaN")
-
-
-def _check_signature(signature: Any) -> dict[str, Any]:
-    return {
-        "input_specs": _list(signature["input_specs"], lambda spec: _check_spec(spec, _INPUTS)),
-        "output_specs": _list(signature["output_specs"], lambda spec: _check_spec(spec, _OUTPUTS)),
-    }
-
-
 def _check_spec(spec: Any, kinds: dict[str, str | None]) -> dict[str, Any]:
     kind, value = union(spec)
     if kind not in kinds:
@@ -142,10 +144,10 @@ def _check_spec(spec: Any, kinds: dict[str, str | None]) -> dict[str, Any]:
     if kind == "constant_input":
         constant, item = union(value["value"])
         name = value["name"]
-        return {kind: {"name": check_name(name) if name else "", "value": check_spec_argument({constant: item})}}
+        return {kind: {"name": check_name(name) if name else "", "value": _check_argument({constant: item})}}
     if kind in ("user_input", "user_output", "custom_obj"):
         argument = value["arg"] if kind != "custom_obj" else {"as_custom_obj": value["arg"]}
-        checked = check_spec_argument(argument)
+        checked = _check_argument(argument)
         out: dict[str, Any] = {"arg": checked if kind != "custom_obj" else checked["as_custom_obj"]}
     else:
         out = {"arg": {"name": check_name(value["arg"]["name"])}}
@@ -164,13 +166,63 @@ def _check_call(entry: Any) -> dict[str, Any]:
             check_tree_spec(spec)
         names = signature.get("forward_arg_names")
         signature = {
-            "inputs": _list(signature["inputs"], check_spec_argument),
-            "outputs": _list(signature["outputs"], check_spec_argument),
+            "inputs": _list(signature["inputs"], _check_argument),
+            "outputs": _list(signature["outputs"], _check_argument),
             "in_spec": signature["in_spec"],
             "out_spec": signature["out_spec"],
             "forward_arg_names": None if names is None else _list(names, check_name),
         }
     return {"fqn": check_path(entry["fqn"]), "signature": signature}
+
+
+def new_document(graph: fx.Graph, data: dict[str, Any], inputs: InputTable, ranges: dict[str, Any]) -> dict[str, Any]:
+    """Everything but the graph, for a program that came from no ``.pt2`` file.
+
+    data: the graph in the schema, ``inputs`` its inputs.
+    """
+    lifted = {name: path for path, name in inputs.lifted.items()}
+    specs: list[dict[str, Any]] = []
+    for name, written in zip(inputs.names, data["inputs"], strict=True):
+        if name in lifted:
+            specs.append({"tensor_constant": {"arg": {"name": name}, "tensor_constant_name": lifted[name]}})
+        elif name in inputs.constants:
+            specs.append({"constant_input": {"name": name, "value": written}})
+        else:
+            specs.append({"user_input": {"arg": written}})
+    user_inputs = [0] * (len(specs) - len(lifted))
+    returned = next(node for node in graph.nodes if node.op == "output").args[0]
+    signature: dict[str, Any] = {
+        "inputs": [],
+        "outputs": [],
+        "in_spec": pytree.treespec_dumps(pytree.tree_structure((tuple(user_inputs), {})), 1),
+        "out_spec": pytree.treespec_dumps(pytree.tree_structure(_leaves(returned)), 1),
+        "forward_arg_names": None,
+    }
+    return {
+        "graph_module": {
+            "graph": data,
+            "signature": {
+                "input_specs": specs,
+                "output_specs": [{"user_output": {"arg": written}} for written in data["outputs"]],
+            },
+            "module_call_graph": [{"fqn": "", "signature": signature}],
+            "metadata": {},
+            "treespec_namedtuple_fields": {},
+        },
+        "opset_version": {"aten": torch._C._get_max_operator_version()},
+        "range_constraints": ranges,
+        "schema_version": {"major": SCHEMA_MAJOR, "minor": SCHEMA_MINOR},
+        "verifiers": [_DIALECT],
+        "torch_version": str(torch.__version__),
+        "guards_code": [],
+    }
+
+
+def _leaves(returned: Any) -> Any:
+    """The structure of what a graph returns, as plain containers with a number at each leaf."""
+    if isinstance(returned, (tuple, list, dict)):
+        return map_arguments(returned, _leaves)
+    return 0
 
 
 def constant_names(document: dict[str, Any]) -> list[str]:
@@ -196,8 +248,8 @@ def rename(document: dict[str, Any], graph: dict[str, Any], names: list[str]) ->
         "output_specs": [_rename_output(spec, data, new) for spec, data in zip(outputs, graph["outputs"], strict=True)],
     }
     calls = [_rename_call(entry, new) for entry in module["module_call_graph"]]
-    new_module = {"graph": graph, **module, "signature": renamed, "module_call_graph": calls}
-    return {**document, "graph_module": {**new_module, "graph": graph}}
+    renamed_module = {"graph": graph, **module, "signature": renamed, "module_call_graph": calls}
+    return {**document, "graph_module": renamed_module}
 
 
 def dangling_calls(document: dict[str, Any], names: Container[str]) -> list[str]:

@@ -1,12 +1,21 @@
-"""Statements to FX nodes: the right-hand side decides the kind of node, names and order stay as written.
+"""Statements to FX nodes, and the two parts of a text that may span lines: parameters and ``return``.
 
-::
+The right-hand side of a statement decides the kind of node; names and order stay as written::
 
     mm = torch.ops.aten.mm.default(x, w)      call_function aten.mm.default
     getitem = mm[0]                           call_function operator.getitem
     add = u0 + 1                              call_function operator.add
     weight = self.weight                      get_attr "weight"
     x_1 = x                                   another name of x; renames an input that nothing used yet
+
+In a signature, trailing comments are descriptors (``expanded_def=True``), comments of their own line are commcc's
+metadata for the parameter below::
+
+    def forward(
+        self,
+        # {"$target": "x"}
+        x_1: "f32[32, 64][64, 1]cpu",  # ParamAOTInput(target='weight')
+    ):
 
 Limits: calls of modules and methods, and all that Dynamo's own graphs have besides, are refused.
 """
@@ -17,17 +26,19 @@ import ast
 import keyword
 import re
 import unicodedata
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from commcc.base.errors import InputError
+from commcc.base.errors import InputError, located
+from commcc.serialization.fx.commcc_comments import load_object
+from commcc.serialization.fx.source import check_runs, expression_tree
 from commcc.serialization.fx.values import Values, dotted
 from commcc.serialization.targets import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from commcc.serialization.fx.source import Line
     from commcc.serialization.shapes import ShapeContext
 
 #: Names that mean something else in the text, or would break code that FX generates from the graph.
@@ -36,6 +47,7 @@ _RESERVED = frozenset({*keyword.kwlist, "self", "torch", "inf", "nan", "device"}
 _MODULES = frozenset({"operator", "math"})
 _ATTRIBUTE = re.compile(r"(?!__)\w{1,500}")
 _LONGEST_NAME = 1000
+_COMMENT = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|#""")
 _HINT = "only AOT, joint and post-grad graphs are read"
 
 _BINARY = {
@@ -70,14 +82,6 @@ class Nodes:
         self.env: dict[str, fx.Node] = {}
         self.names: set[str] = set()
         self.values = Values(self.env, ctx)
-        self.forms: dict[type, Callable[[str, Any], fx.Node]] = {
-            ast.Call: self._call,
-            ast.Attribute: self._attribute,
-            ast.Subscript: self._subscript,
-            ast.BinOp: self._binary,
-            ast.UnaryOp: self._unary,
-            ast.Compare: self._compare,
-        }
 
     def placeholder(self, name: str, target: str, default: tuple[Any, ...] = ()) -> fx.Node:
         return self._create("placeholder", name, target, default, {})
@@ -87,13 +91,25 @@ class Nodes:
 
     def statement(self, name: str, tree: ast.expr) -> fx.Node | None:
         """The node that ``name = tree`` makes; None for another name of an existing node."""
+        if isinstance(tree, ast.Call):
+            return self._call(name, tree)
+        if isinstance(tree, ast.Subscript):
+            return self._operator(name, "getitem", tree.value, tree.slice)
+        if isinstance(tree, ast.Attribute):
+            return self._create("get_attr", name, _attribute_path(tree), (), {})
+        if isinstance(tree, ast.BinOp):
+            return self._operator(name, _BINARY[type(tree.op)], tree.left, tree.right)
+        if isinstance(tree, ast.UnaryOp):
+            return self._unary(name, tree)
+        if isinstance(tree, ast.Compare):
+            function = _COMPARE.get(type(tree.ops[0])) if len(tree.ops) == 1 else None
+            if function is None:
+                raise InputError("this comparison is not allowed in a graph")
+            return self._operator(name, function, tree.left, tree.comparators[0])
         if isinstance(tree, ast.Name):
             self._alias(name, tree)
             return None
-        form = self.forms.get(type(tree))
-        if form is None:
-            raise InputError(f"{name[:60]!r} is assigned a {type(tree).__name__}, which no graph does")
-        return form(name, tree)
+        raise InputError(f"{name[:60]!r} is assigned a {type(tree).__name__}, which no graph does")
 
     def delete(self, name: str) -> None:
         """Forget a name, as ``name = None`` after its last use does."""
@@ -149,35 +165,17 @@ class Nodes:
         args, kwargs = self.values.call_arguments(tree)
         return self._create("call_function", name, target, args, kwargs)
 
-    def _attribute(self, name: str, tree: ast.Attribute) -> fx.Node:
-        return self._create("get_attr", name, _attribute_path(tree), (), {})
-
-    def _subscript(self, name: str, tree: ast.Subscript) -> fx.Node:
-        args = (self.values.value(tree.value), self.values.value(tree.slice))
-        return self._operator(name, "getitem", args)
-
-    def _binary(self, name: str, tree: ast.BinOp) -> fx.Node:
-        args = (self.values.value(tree.left), self.values.value(tree.right))
-        return self._operator(name, _BINARY[type(tree.op)], args)
-
     def _unary(self, name: str, tree: ast.UnaryOp) -> fx.Node:
         inner = tree.operand
         if isinstance(tree.op, ast.USub) and isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Pow):
             # FX prints pow(-1, x) without parentheses, and Python then reads -(1 ** x).
-            base = ast.UnaryOp(op=tree.op, operand=inner.left)
-            return self._operator(name, "pow", (self.values.value(base), self.values.value(inner.right)))
+            return self._operator(name, "pow", ast.UnaryOp(op=tree.op, operand=inner.left), inner.right)
         if type(tree.op) not in _UNARY:
             raise InputError("'not' is not allowed in a graph")
-        return self._operator(name, _UNARY[type(tree.op)], (self.values.value(inner),))
+        return self._operator(name, _UNARY[type(tree.op)], inner)
 
-    def _compare(self, name: str, tree: ast.Compare) -> fx.Node:
-        function = _COMPARE.get(type(tree.ops[0])) if len(tree.ops) == 1 else None
-        if function is None:
-            raise InputError("this comparison is not allowed in a graph")
-        args = (self.values.value(tree.left), self.values.value(tree.comparators[0]))
-        return self._operator(name, function, args)
-
-    def _operator(self, name: str, function: str, args: tuple[Any, ...]) -> fx.Node:
+    def _operator(self, name: str, function: str, *operands: ast.expr) -> fx.Node:
+        args = tuple([self.values.value(operand) for operand in operands])
         return self._create("call_function", name, resolve(f"operator.{function}"), args, {})
 
 
@@ -199,3 +197,100 @@ def _attribute_path(tree: ast.expr) -> str:
         path = ".".join([tree.id, *reversed(parts)])
         raise InputError(f"{path[:80]!r} is not an attribute of the graph's module", hint=_HINT)
     return ".".join(reversed(parts))
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One input: ``annotation`` as printed, ``default`` empty or of one value."""
+
+    name: str
+    target: str
+    annotation: str | None
+    default: tuple[Any, ...] = ()
+    desc: str | None = None
+    meta: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is returned; ``desc`` has one descriptor for each element, if the text has them."""
+
+    value: Any
+    desc: list[str] | None
+
+
+def read_signature(lines: list[Line], values: Values, where: str) -> list[Parameter]:
+    """The parameters after ``self``; errors name the line."""
+    code: list[str] = []
+    descs: dict[int, str] = {}
+    metas: dict[int, dict[str, Any]] = {}
+    for index, (number, line) in enumerate(lines, 1):
+        if line.startswith("# {"):
+            with located(f"{where}:{number}"):
+                metas[index + 1] = load_object(line[2:], "the metadata above a parameter")
+        bare, comment = _split_comment(line)
+        code.append(bare)
+        if comment:
+            descs[index] = comment
+    with located(f"{where}:{lines[0][0]}"):
+        function = _parse_function("\n".join(code))
+    out = []
+    for arg, target, default in _parameters(function.args):
+        annotation = arg.annotation
+        text = annotation.value if isinstance(annotation, ast.Constant) and type(annotation.value) is str else None
+        value = () if default is None else (values.value(default),)
+        meta = metas.pop(arg.lineno, {})
+        out.append(Parameter(arg.arg, target, text, value, descs.get(arg.lineno), meta))
+    return out
+
+
+def _parse_function(code: str) -> ast.FunctionDef:
+    check_runs(code)
+    try:
+        module = compile(f"{code} pass", "<graph>", "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+    except (SyntaxError, ValueError, OverflowError, MemoryError, RecursionError):
+        raise InputError("cannot parse the parameters of 'forward'", hint="dump the graph again") from None
+    function = module.body[0] if isinstance(module, ast.Module) and len(module.body) == 1 else None
+    if not isinstance(function, ast.FunctionDef) or not function.args.args or function.args.args[0].arg != "self":
+        raise InputError("'forward' has no parameter 'self'")
+    return function
+
+
+def _parameters(args: ast.arguments) -> list[tuple[ast.arg, str, ast.expr | None]]:
+    """All parameters but ``self``: the syntax, the name as FX writes it, the default."""
+    first_default = len(args.args) - len(args.defaults)
+    out: list[tuple[ast.arg, str, ast.expr | None]] = []
+    for position, arg in enumerate(args.args[1:], 1):
+        default = args.defaults[position - first_default] if position >= first_default else None
+        out.append((arg, arg.arg, default))
+    if args.vararg is not None:
+        out.append((args.vararg, f"*{args.vararg.arg}", None))
+    out += [(arg, arg.arg, default) for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True)]
+    if args.kwarg is not None:
+        out.append((args.kwarg, f"**{args.kwarg.arg}", None))
+    return out
+
+
+def read_result(lines: list[Line], values: Values) -> Result:
+    """The value after ``return``, which may be a pytree call around it."""
+    parts = [_split_comment(line) for _, line in lines]
+    descs = [comment for _, comment in parts if comment]
+    code = "\n".join(text for text, _ in parts)[len("return") :].strip()
+    tree = expression_tree(code)
+    if isinstance(tree, ast.Call):
+        if dotted(tree.func) != "pytree.tree_unflatten" or not tree.args:
+            raise InputError("a call is returned; only values can be")
+        tree = tree.args[0]
+    value = values.value(tree)
+    count = len(value) if isinstance(value, (tuple, list)) else 1
+    return Result(value, descs if descs and len(descs) == count else None)
+
+
+def _split_comment(line: str) -> tuple[str, str | None]:
+    """A line without the comment at its end, and that comment without its ``#``."""
+    if "#" not in line:
+        return line, None
+    for match in _COMMENT.finditer(line):
+        if match[0] == "#":
+            return line[: match.start()].rstrip(), line[match.end() :].strip()
+    return line, None

@@ -8,7 +8,7 @@
 
 Limits: PyTorch prints the last frame of a stack only, and cuts annotation values at 40 characters; cut
 values are named in ``lost`` and left out, except that a cut module path still tells the modules before its
-last dot. Comments of other sorts mean nothing and are skipped.
+last dot. Comments of other kinds mean nothing and are skipped.
 """
 
 from __future__ import annotations
@@ -61,21 +61,17 @@ def read_comment(text: str) -> CommentMeta | None:
     match = _RECOMPUTE.match(rest)
     if match is not None:
         found.meta["recompute"] = match[1]
-    _stack(rest, found)
-    return found if found.meta or found.lost or _NO_STACK in rest else None
-
-
-def _stack(text: str, found: CommentMeta) -> None:
-    """The innermost frame, as the trace that PyTorch would print it from."""
-    head, separator, code = text[text.find("File: ") :].partition(", code:")
+    # The innermost frame, as the trace that PyTorch would print it from.
+    head, separator, code = rest[rest.find("File: ") :].partition(", code:")
     match = _FRAME.fullmatch(head[len("File: ") :]) if separator and head.startswith("File: ") else None
     if match is not None:
         file, line, function = match.groups()
         found.meta["stack_trace"] = f'File "{file}", line {line}, in {function}\n    {code.strip()}'
+    return found if found.meta or found.lost or _NO_STACK in rest else None
 
 
 def _additional(text: str, found: CommentMeta) -> str:
-    """Read ``key: value, key: value`` at the start; give back what follows."""
+    """Read ``key: value, key: value`` at the start; return what follows."""
     while (match := _KEY.match(text)) is not None and match[1] not in ("recompute", "ac_graph_id"):
         key, rest = match[1], text[match.end() :]
         end = _literal_end(rest) if rest[:1] in "{[(" else _PLAIN_VALUE.match(rest).end()  # type: ignore[union-attr]
@@ -112,8 +108,9 @@ def _annotation(text: str, found: CommentMeta) -> str:
         return text[end:].lstrip()
     whole = {key: value for key, value in values.items() if not _is_cut(value)}
     found.lost += [f"custom[{key!r}]" for key in values if key not in whole and "custom" not in found.meta]
-    outer = _outer_module(values.get("module_fqn"))
-    if outer:
+    path: Any = values.get("module_fqn")
+    # layers.1.moe.routed_experts.inner_expert... still says layers.1.moe.routed_experts
+    if _is_cut(path) and (outer := path[: _CUT - len("...")].rpartition(".")[0]):
         whole["module_fqn"] = outer
     if whole:
         found.meta.setdefault("custom", whole)
@@ -122,11 +119,6 @@ def _annotation(text: str, found: CommentMeta) -> str:
 
 def _is_cut(value: Any) -> bool:
     return isinstance(value, str) and len(value) == _CUT and value.endswith("...")
-
-
-def _outer_module(path: Any) -> str:
-    """``layers.1.moe.routed_experts.inner_expert...`` -> ``layers.1.moe.routed_experts``; empty if it is not cut."""
-    return path[: _CUT - len("...")].rpartition(".")[0] if _is_cut(path) else ""
 
 
 def _literal(text: str) -> Any:

@@ -1,0 +1,86 @@
+"""What ``get_attr`` nodes refer to: sub-graphs and constants, under dotted paths below the module that owns a graph.
+
+Usage::
+
+    put(root, "body.weight", tensor)        # makes the modules on the way; a buffer that is not persistent
+    find(root, "body.weight")               # tensor, sub-graph or module; None if there is nothing
+    sub_graph(owner, graph, "body")         # fx.GraphModule
+    flat_tensor(b"\\0\\0\\x80?", torch.float32)   # tensor([1.]), to be given its sizes
+
+Limits: only modules' own tables are looked at, never properties or methods.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from commcc.base.errors import InputError
+from commcc.serialization.shapes import remember_requires_grad
+
+_DEEPEST = 40
+
+
+def find(root: Any, path: str) -> Any:
+    """The attribute at ``path``, None if there is none."""
+    for part in path.split("."):
+        if not isinstance(root, nn.Module):
+            return None
+        tables = (root._modules, root._buffers, root._parameters, vars(root))
+        root = next((table[part] for table in tables if part in table), None)
+    return root
+
+
+def put(root: nn.Module, path: str, value: Any) -> None:
+    """Hold ``value``, a tensor or a module, at ``path``; :class:`InputError` where nothing can be held."""
+    *parents, name = path.split(".")
+    if len(parents) > _DEEPEST:
+        raise InputError(f"the attribute {path[:60]!r} is nested too deeply")
+    for part in parents:
+        if part not in root._modules:
+            _check_free(root, part)
+            root.add_module(part, nn.Module())
+        child = root._modules[part]
+        if child is None or isinstance(child, fx.GraphModule):
+            raise InputError(f"the attribute {path[:60]!r} reaches into a sub-graph")
+        root = child
+    _check_free(root, name)
+    if isinstance(value, nn.Module):
+        root.add_module(name, value)
+    else:
+        root.register_buffer(name, value, persistent=False)
+
+
+def _check_free(root: nn.Module, name: str) -> None:
+    if not name or "." in name or name.startswith("__") or hasattr(root, name):
+        raise InputError(f"{name[:60]!r} cannot be the name of a constant or sub-graph")
+
+
+def sub_graph(owner: nn.Module, graph: fx.Graph, name: str) -> fx.GraphModule:
+    """A graph from a file as a module, for use by the graph around it."""
+    # FX generates code here. All names in it are identifiers (the readers saw to it), all other arguments
+    # are printed by repr, and nothing of it runs.
+    try:
+        return fx.GraphModule(owner, graph, class_name="GraphModule")
+    except (SyntaxError, NameError, TypeError, ValueError, RuntimeError, KeyError) as error:
+        raise InputError(f"FX cannot hold the sub-graph {name[:60]!r}: {str(error)[:80]}") from None
+
+
+def flat_tensor(data: bytes, dtype: torch.dtype) -> torch.Tensor:
+    """The elements that lie in ``data``, one dimension; a copy on the CPU."""
+    if not data:
+        return torch.empty(0, dtype=dtype)
+    raw = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    # Bytes other than 0 and 1 would make truth values that PyTorch does not know.
+    return (raw != 0) if dtype is torch.bool else raw.view(dtype)
+
+
+def constant(value: torch.Tensor, *, parameter: bool, requires_grad: bool) -> torch.Tensor:
+    """A constant as it was written; ``requires_grad`` is only remembered, see :mod:`commcc.serialization.shapes`."""
+    if parameter:
+        value = torch.nn.Parameter(value, requires_grad=False)
+    if requires_grad:
+        remember_requires_grad(value)
+    return value
