@@ -81,7 +81,7 @@ def test_what_can_run_is_not_refused():
 def test_refused_for_an_input_without_a_value():
     g = Graph()
     g.value("odd", (1, 2))
-    with pytest.raises(InputError, match="no value for input 'odd' can be worked out: a tuple cannot be made up"):
+    with pytest.raises(InputError, match="no value for input 'odd' can be worked out: a tuple is neither a number"):
         preflight(g.program(g.reduce(g.input("x", 8), "sum"), groups=TWO), ranks=2)
 
 

@@ -13,10 +13,10 @@ from commcc.base.errors import InputError
 from commcc.cli.main import run
 from commcc.replay.bench import profiling
 from commcc.replay.bench.benchmark import Benchmark, GraphTimes, RankTimes
-from commcc.replay.bench.cost_choice import model_text, with_settings
 from commcc.replay.bench.demo import demo_pair
+from commcc.replay.bench.forecast import model_text, with_settings
 from commcc.replay.bench.graph_set import BenchSettings, make_set
-from commcc.replay.bench.node_times import NodeTimes
+from commcc.replay.bench.recording import NodeTimes
 from commcc.report import benching
 from commcc.report import profiling as profile_report
 from commcc.report.console import make_console

@@ -10,7 +10,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from commcc.base.errors import InputError
 from commcc.graph.collectives import identify
-from commcc.replay.input_constraints import Demands
+from commcc.replay.input_constraints import InputConstraints
 from commcc.replay.inputs import InputMaker, integers
 from commcc.replay.layout import make_layout
 from commcc.replay.prepare import prepare
@@ -114,7 +114,7 @@ def test_the_bound_is_met_and_not_too_low(kind):
     ids = maker.of_rank(0)["ids"]
     assert ids.min() >= 0
     assert 800 < ids.max() < 1000
-    assert maker.demands("ids").why
+    assert maker.constraints("ids").why
 
 
 def test_without_the_bound_the_run_fails():
@@ -155,11 +155,11 @@ def test_an_op_that_writes_each_place_once_gets_no_index_twice():
 @settings(max_examples=examples(30), deadline=None)
 @given(st.integers(1, 9), st.integers(0, 40), st.integers(0, 5))
 def test_group_ends_rise_to_the_number_of_rows(groups, rows, seed):
-    made = integers([groups], Demands(ends=rows), torch.Generator().manual_seed(seed))
+    made = integers([groups], InputConstraints(ends=rows), torch.Generator().manual_seed(seed))
     assert made.tolist() == sorted(made.tolist())
     assert made.min() >= 0
     assert made[-1] == rows
-    counts = integers([groups], Demands(counts=rows), torch.Generator().manual_seed(seed))
+    counts = integers([groups], InputConstraints(counts=rows), torch.Generator().manual_seed(seed))
     assert counts.min() >= 0
     assert counts.sum() == rows
 

@@ -114,7 +114,7 @@ def attention(damage=False):
 def test_a_backward_of_attention_runs_on_made_up_values():
     prepared = prepare(attention())
     maker = InputMaker(prepared, identify(prepared.index), Layout(1, {}), 0)
-    assert maker.demands("sums").log_sums == 6
+    assert maker.constraints("sums").log_sums == 6
     results = VirtualRun(prepared, Layout(1, {}))([maker.of_rank(0)])
     assert all(value.isfinite().all() and value.abs().max() > 0 for value in results[0].outputs)
     assert verify_numeric(attention(), attention(), Settings()).status == "equal"

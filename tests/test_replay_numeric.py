@@ -303,7 +303,7 @@ def test_shapes_and_kinds_that_differ():
 
 def test_merged_reductions_excuse_rounding_on_real_ranks_only():
     from commcc.graph.index import build_index
-    from commcc.replay.numeric.rounding import Reasons
+    from commcc.replay.numeric.causes import Reasons
 
     before, after = (build_index(gradients(merge)) for merge in (None, Graph.merged_scatter))
     outputs = tuple(node for node in after.outputs if node is not None)

@@ -13,8 +13,16 @@ from commcc.base.terms import Kind
 from commcc.replay.bench.demo import demo_pair
 from commcc.replay.bench.forecast import Beside, forecast
 from commcc.replay.bench.graph_set import BenchSettings, make_set
-from commcc.replay.bench.node_times import NodeTimes, RankNodes, gather_times, medians
-from commcc.replay.bench.recording import NodeRun, marked, read_runs, record
+from commcc.replay.bench.recording import (
+    NodeRun,
+    NodeTimes,
+    RankNodes,
+    gather_times,
+    marked,
+    medians,
+    read_runs,
+    record,
+)
 from commcc.replay.place import CpuPlace
 from commcc.replay.rank_run import RankRun
 from commcc.timing.cost import load_model

@@ -55,7 +55,9 @@ def received(fact: CollectiveOp, calls: Sequence[Call]) -> list[list[Tensor]]:
 def _one(fact: CollectiveOp, calls: Sequence[Call], tensors: list[Tensor]) -> list[Tensor]:
     """Results of one tensor of each rank."""
     if "gather_dim" in fact.arguments:
-        return _redistributed(tensors, calls[0]["gather_dim"], calls[0]["shard_dim"])
+        # DTensor's change of the sharded dimension: everybody's piece along one, joined along the other.
+        pieces = [tensor.chunk(len(tensors), calls[0]["shard_dim"]) for tensor in tensors]
+        return [torch.cat([piece[rank] for piece in pieces], calls[0]["gather_dim"]) for rank in range(len(tensors))]
     if fact.kind is Kind.ALL_TO_ALL:
         return _exchanged(tensors, calls)
     shapes = {(tuple(tensor.shape), tensor.dtype) for tensor in tensors}
@@ -116,9 +118,3 @@ def splits(given: Sequence[int], rows: int, ranks: int) -> list[int]:
     if sum(given) != rows or len(given) != ranks or min(given) < 0:
         raise DisagreementError(f"split sizes {list(given)} are not those of {rows} rows for {ranks} ranks")
     return list(given)
-
-
-def _redistributed(tensors: list[Tensor], gather_dim: int, shard_dim: int) -> list[Tensor]:
-    """DTensor's change of the sharded dimension: everybody's piece along one, joined along the other."""
-    pieces = [tensor.chunk(len(tensors), shard_dim) for tensor in tensors]
-    return [torch.cat([piece[rank] for piece in pieces], gather_dim) for rank in range(len(tensors))]

@@ -2,8 +2,8 @@
 
 ::
 
-    demands_of(placeholder)
-    # Demands(low=0, high=128, why="'embedding' (aten.embedding)")
+    constraints_of(placeholder)
+    # InputConstraints(low=0, high=128, why="'embedding' (aten.embedding)")
 
 An integer's way is followed through views, casts, copies, collectives and arithmetic with constants, up to the ops
 that index with it; the strictest of several bounds counts. What passes through a mask (``where``) is bounded only
@@ -79,7 +79,7 @@ _POSITIVE = {
 
 
 @dataclass(frozen=True)
-class Demands:
+class InputConstraints:
     """What one input must be.
 
     low, high: integers from ``low`` to below ``high``; ``high`` is None when nothing indexes with them.
@@ -111,7 +111,7 @@ class _At(NamedTuple):
     summed: bool = False
 
 
-def demands_of(placeholder: fx.Node, size: Callable[[Any], int | None]) -> Demands:
+def constraints_of(placeholder: fx.Node, size: Callable[[Any], int | None]) -> InputConstraints:
     """Everything the graph asks of one input; contradictions raise ``ValueError``."""
     found = _Search(placeholder, size)
     queue, seen = deque([_At(placeholder)]), {placeholder}
@@ -161,19 +161,19 @@ class _Search:
     def __init__(self, placeholder: fx.Node, size: Callable[[Any], int | None]) -> None:
         self._input = placeholder
         self._size = size
-        self.demands = Demands()
+        self.asked = InputConstraints()
         self._low, self._why = 0, ""
         self._high: int | None = None
         self._soft: list[tuple[int, int, str]] = []
 
-    def result(self) -> Demands:
+    def result(self) -> InputConstraints:
         low, high, why = self._low, self._high, self._why
         for soft_low, soft_high, soft_why in self._soft:
             if max(low, soft_low) < min(high or soft_high, soft_high):
                 low, high, why = max(low, soft_low), min(high or soft_high, soft_high), why or soft_why
         if high is not None and low >= high:
             raise ValueError(f"no number is what {why} asks for")
-        return replace(self.demands, low=low, high=high, why=why or self.demands.why)
+        return replace(self.asked, low=low, high=high, why=why or self.asked.why)
 
     def ask(self, user: fx.Node, at: _At) -> None:
         """What ``user`` asks of the numbers at ``at``."""
@@ -186,37 +186,37 @@ class _Search:
             self._bound(extent, at._replace(masked=at.masked or name in _MASKED), why)
         self._ask_integers(user, name, at, why)
         if argument(user, _POSITIVE.get(name, "-")) is at.node or _fractional_power(user, name, at.node):
-            self.demands = replace(self.demands, positive=True)
+            self.asked = replace(self.asked, positive=True)
         if name.endswith("_attention_backward") and _log_sums(user) is at.node:
             keys = self._extents(argument(user, "key"))
-            self.demands = replace(self.demands, log_sums=keys[-2] if len(keys) > 1 else 1, why=why)
+            self.asked = replace(self.asked, log_sums=keys[-2] if len(keys) > 1 else 1, why=why)
         if name == "aten._scaled_mm" and at.node in (argument(user, "scale_a"), argument(user, "scale_b")):
-            self.demands = replace(self.demands, positive=True, why=why)
+            self.asked = replace(self.asked, positive=True, why=why)
 
     def _ask_integers(self, user: fx.Node, name: str, at: _At, why: str) -> None:
         if name in ("aten._grouped_mm", "aten._scaled_grouped_mm") and argument(user, "offs") is at.node:
             rows = self._rows(user)
-            asked = replace(self.demands, counts=rows) if at.summed else replace(self.demands, ends=rows)
-            self.demands = replace(asked, why=why)
+            asked = replace(self.asked, counts=rows) if at.summed else replace(self.asked, ends=rows)
+            self.asked = replace(asked, why=why)
         elif name == "aten.repeat_interleave" and argument(user, "repeats") is at.node:
             total = argument(user, "output_size")
             total = self._size(total.meta.get("val") if hasattr(total, "meta") else total)
-            self.demands = replace(self.demands, counts=total, why=why)
+            self.asked = replace(self.asked, counts=total, why=why)
         elif name in ("aten.item", "aten._local_scalar_dense") and not at.summed:
             number = self._size(user.meta.get("val"))
             if number is not None:
-                self.demands = replace(self.demands, exactly=number, why=why)
+                self.asked = replace(self.asked, exactly=number, why=why)
         elif name in _ONCE and argument(user, "index") is at.node:
             self._once(argument(user, "index"), int(argument(user, "dim", 0)))
         elif name in _WRITING and not argument(user, "accumulate", False):
             once = at.node in argument(user, "indices")
-            self.demands = replace(self.demands, once=True, once_dim=None) if once else self.demands
+            self.asked = replace(self.asked, once=True, once_dim=None) if once else self.asked
 
     def _once(self, index: Any, dim: int) -> None:
         """No place along ``dim`` of an index may come twice."""
         extents = self._extents(index)
-        if len(extents) > dim and extents[dim] != 1 and not (self.demands.once and self.demands.once_dim is None):
-            self.demands = replace(self.demands, once=True, once_dim=dim if index is self._input else None)
+        if len(extents) > dim and extents[dim] != 1 and not (self.asked.once and self.asked.once_dim is None):
+            self.asked = replace(self.asked, once=True, once_dim=dim if index is self._input else None)
 
     def _bound(self, extent: int, at: _At, why: str) -> None:
         """``0 <= value * times + plus < extent``."""

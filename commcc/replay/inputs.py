@@ -5,13 +5,25 @@
     maker = InputMaker(prepared, ident, layout, seed=0)
     maker.of_rank(2)             # {'primals_1': tensor(...), 'u0': 32, ...}
 
-Values depend on the seed, on the input's name and on which rank's they are (:mod:`commcc.replay.sharing`), on
-nothing else. Matrices are small (0.1, less for wide ones), vectors and what is divided by are near 1, the gradient
-that a backward graph is given is 1, complex numbers have modulus 1, masks have both values in every row, integers
-obey :mod:`commcc.replay.input_constraints`. Sizes known only at run time get their hints, the same on all ranks.
+Values depend on the seed, on the input's name and on which rank's they are, on nothing else. Matrices are small (0.1,
+less for wide ones), vectors and what is divided by are near 1, the gradient that a backward graph is given is 1,
+complex numbers have modulus 1, masks have both values in every row, integers obey
+:mod:`commcc.replay.input_constraints`. Sizes known only at run time get their hints, the same on all ranks.
 
-Limits: values that a forward graph would have saved are made up: shapes and ranges fit, the numbers do not belong
-together. A device mesh, which has no value, is None.
+Which ranks get equal values of an input, as they would in the program that the graph comes from, is told by the roles
+of the collectives and, where the graph has them, by the descriptors of its inputs:
+
+=====================  ==================================================================================
+a parameter            differs along the group that gathers it and, as a matrix, along groups of tensor
+                       parallelism; equal along groups that only reduce gradients (DDP, HSDP)
+a buffer, a scalar     equal on all ranks
+token ids, labels      equal along groups of tensor parallelism, which work on the same tokens
+anything else          saved activations: every rank has its own
+=====================  ==================================================================================
+
+Limits: values that a forward graph would have saved are synthetic: shapes and ranges fit, the numbers do not belong
+together. A device mesh, which has no value, is None. Without descriptors a parameter that nobody gathers is known by
+its name only (``primals_*``).
 """
 
 from __future__ import annotations
@@ -23,10 +35,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from commcc.base.errors import InputError
+from commcc.base.terms import Kind, Role
+from commcc.graph.collectives.derive import walk_back
 from commcc.graph.index.hints import SizeHints
-from commcc.replay.input_constraints import Demands, demands_of
+from commcc.replay.input_constraints import InputConstraints, constraints_of
 from commcc.replay.prepare import widened
-from commcc.replay.sharing import Sharing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -34,7 +47,8 @@ if TYPE_CHECKING:
     from torch import fx
 
     from commcc.graph.collectives import Identification
-    from commcc.replay.layout import Layout
+    from commcc.graph.index import GraphIndex
+    from commcc.replay.layout import Layout, Parts
     from commcc.replay.prepare import Prepared
 
 
@@ -55,7 +69,9 @@ class InputMaker:
         sharing = Sharing(prepared.index, ident, layout)
         self._vals = {node: node.meta.get("val") for node in prepared.inputs}
         self._keys = {node: sharing.keys(node, val) for node, val in self._vals.items()}
-        self._demands = {node: self._asked(node) for node, val in self._vals.items() if isinstance(val, torch.Tensor)}
+        self._constraints = {
+            node: self._constrained(node) for node, val in self._vals.items() if isinstance(val, torch.Tensor)
+        }
         self.assumed = _assumed(self._vals.values(), prepared, hints or {})
 
     def of_rank(self, rank: int) -> dict[str, Any]:
@@ -75,15 +91,15 @@ class InputMaker:
     def guessed(self) -> list[str]:
         """Inputs of whole numbers about which no op says what they may be."""
         whole = (n for n, v in self._vals.items() if isinstance(v, torch.Tensor) and not v.dtype.is_floating_point)
-        return [node.name for node in whole if node.meta["val"].dtype != torch.bool and not self._demands[node].why]
+        return [node.name for node in whole if node.meta["val"].dtype != torch.bool and not self._constraints[node].why]
 
-    def demands(self, name: str) -> Demands:
-        """What was found out about an input that is a tensor."""
-        return next(asked for node, asked in self._demands.items() if node.name == name)
+    def constraints(self, name: str) -> InputConstraints:
+        """What the graph asks of an input that is a tensor."""
+        return next(asked for node, asked in self._constraints.items() if node.name == name)
 
-    def _asked(self, node: fx.Node) -> Demands:
+    def _constrained(self, node: fx.Node) -> InputConstraints:
         try:
-            return demands_of(node, self._size)
+            return constraints_of(node, self._size)
         except ValueError as error:
             raise _impossible(node, str(error)) from error
 
@@ -92,15 +108,19 @@ class InputMaker:
         if isinstance(val, torch.Tensor):
             text = f"{self._seed}/{node.name}/{self._keys[node][rank]}"
             number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
-            made = self._tensor(node, val, torch.Generator().manual_seed(number))
-            return widened(made, self._prepared.wide)
+            numbers = self._numbers(node, val, torch.Generator().manual_seed(number)).to(val.dtype)
+            _, strides = self._layout(node, val)
+            return widened(_laid_out(numbers, strides, self._prepared.home(node)), self._prepared.wide)
         if val is None:
-            return _nothing(node)
+            # What has no value (a device mesh) can only be returned as it is.
+            if any(user.op != "output" for user in node.users):
+                raise _impossible(node, "the graph does not say what it is")
+            return None
         if isinstance(val, (bool, int, float, str, complex)):
             return val
         if isinstance(val, torch.SymInt):
             return self._number(node, val)
-        raise _impossible(node, f"a {type(val).__name__} cannot be made up")
+        raise _impossible(node, f"a {type(val).__name__} is neither a number nor a tensor")
 
     def _number(self, node: fx.Node, val: Any) -> int:
         number = self._size(val)
@@ -112,15 +132,16 @@ class InputMaker:
         """Shape and strides."""
         return [self._number(node, extent) for extent in val.shape], [self._number(node, each) for each in val.stride()]
 
-    def _tensor(self, node: fx.Node, val: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        _, strides = self._layout(node, val)
-        return _laid_out(self._numbers(node, val, generator).to(val.dtype), strides, self._prepared.home(node))
-
     def _numbers(self, node: fx.Node, val: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         shape, _ = self._layout(node, val)
-        asked = self._demands[node]
+        asked = self._constraints[node]
         if val.dtype == torch.bool:
-            return _mask(shape, generator)
+            # Both values in every row of two or more: no row of an attention mask hides everything or nothing.
+            mask = torch.randint(0, 2, shape, generator=generator).bool()
+            if shape and shape[-1] > 1:
+                mask[..., 0] = True
+                mask[..., -1] = False
+            return mask
         if val.dtype.is_complex:
             return torch.polar(torch.ones(shape), torch.rand(shape, generator=generator) * 2 * math.pi)
         if val.dtype.is_floating_point:
@@ -151,13 +172,7 @@ def _impossible(node: fx.Node, reason: str, hint: str | None = None) -> InputErr
     return InputError(f"no value for input '{node.name}' can be worked out: {reason}; {used}", hint=hint)
 
 
-def _nothing(node: fx.Node) -> None:
-    """What has no value (a device mesh) can only be handed back."""
-    if any(user.op != "output" for user in node.users):
-        raise _impossible(node, "the graph does not say what it is")
-
-
-def _floats(name: str, shape: list[int], asked: Demands, generator: torch.Generator) -> torch.Tensor:
+def _floats(name: str, shape: list[int], asked: InputConstraints, generator: torch.Generator) -> torch.Tensor:
     noise = torch.randn(shape, generator=generator)
     if not shape:
         return torch.ones(()) if name.startswith("tangents") else 1.0 + 0.1 * noise.abs()
@@ -168,16 +183,7 @@ def _floats(name: str, shape: list[int], asked: Demands, generator: torch.Genera
     return noise * min(0.1, shape[-1] ** -0.5 if shape[-1] else 0.1)
 
 
-def _mask(shape: list[int], generator: torch.Generator) -> torch.Tensor:
-    """Both values in every row of two or more: no row of an attention mask hides everything or nothing."""
-    made = torch.randint(0, 2, shape, generator=generator).bool()
-    if made.dim() and shape[-1] > 1:
-        made[..., 0] = True
-        made[..., -1] = False
-    return made
-
-
-def integers(shape: list[int], asked: Demands, generator: torch.Generator) -> torch.Tensor:
+def integers(shape: list[int], asked: InputConstraints, generator: torch.Generator) -> torch.Tensor:
     """Integers that obey ``asked``; 0 and 1 where nothing indexes with them."""
     if asked.exactly is not None:
         return torch.full(shape, asked.exactly)
@@ -209,3 +215,68 @@ def _laid_out(value: torch.Tensor, strides: list[int], home: torch.device) -> to
         single = single.narrow(dim, 0, 1)
     out = torch.empty_strided(single.shape, strides, dtype=value.dtype, device=home).copy_(single)
     return out.expand(value.shape) if repeated else out
+
+
+# Who shares values
+
+
+class Sharing:
+    """Answers, for one graph, whose values are equal."""
+
+    def __init__(self, index: GraphIndex, ident: Identification, layout: Layout) -> None:
+        self._index = index
+        self._layout = layout
+        self._gathered = _gathered(index, ident)
+        self._replicas = _groups(ident, (Role.FSDP, Role.DDP), Kind.ALL_REDUCE)
+        self._tensor_parallel = _groups(ident, (Role.TP,), None)
+
+    def keys(self, placeholder: fx.Node, val: object) -> tuple[int, ...]:
+        """One number for each rank; ranks with the same number get the same values."""
+        everyone = tuple(0 for _ in range(self._layout.world))
+        if not isinstance(val, torch.Tensor) or val.dim() == 0:
+            return everyone
+        described = self._index.descriptors.get(self._index.position[placeholder.name], "")
+        if "BufferAOTInput" in described:
+            return everyone
+        replicated = placeholder.name.startswith("primals") and val.dtype.is_floating_point and bool(self._replicas)
+        if placeholder.name in self._gathered or "ParamAOTInput" in described or replicated:
+            own = [self._layout.parts[group] for group in self._gathered.get(placeholder.name, ())]
+            along = (*self._replicas, *(self._tensor_parallel if val.dim() == 1 else ()))
+            return self._equal_along(group for group in along if not self._overlaps(group, own))
+        counting = not val.dtype.is_floating_point and not val.dtype.is_complex
+        return self._equal_along(self._tensor_parallel if counting else ())
+
+    def _overlaps(self, group: str, others: Iterable[Parts]) -> bool:
+        """Whether two ranks are together in this group and in one of the others."""
+        mine = self._layout.parts[group]
+        return any(len(set(a) & set(b)) > 1 for parts in others for a in mine for b in parts)
+
+    def _equal_along(self, groups: Iterable[str]) -> tuple[int, ...]:
+        """Ranks that share a part of any of these groups have the lowest rank among them as their number."""
+        lowest = list(range(self._layout.world))
+        parts = [part for group in groups for part in self._layout.parts[group]]
+        for _ in parts:
+            before = list(lowest)
+            for part in parts:
+                least = min(lowest[rank] for rank in part)
+                for rank in part:
+                    lowest[rank] = least
+            if lowest == before:
+                break
+        return tuple(lowest)
+
+
+def _gathered(index: GraphIndex, ident: Identification) -> dict[str, tuple[str, ...]]:
+    """Groups that gather a parameter, by the input's name."""
+    found: dict[str, dict[str, None]] = {}
+    for each in ident.collectives:
+        if each.kind is Kind.ALL_GATHER and each.role is Role.FSDP:
+            source = walk_back(index, index.launches[each.launch].inputs, joining=True)
+            for place in source.inputs if source is not None else ():
+                found.setdefault(index.names[place], {})[each.group] = None
+    return {name: tuple(groups) for name, groups in found.items()}
+
+
+def _groups(ident: Identification, roles: tuple[Role, ...], kind: Kind | None) -> tuple[str, ...]:
+    fitting = (c.group for c in ident.collectives if c.role in roles and kind in (None, c.kind))
+    return tuple(dict.fromkeys(fitting))

@@ -96,8 +96,16 @@ def make_layout(
     Raises :class:`OptionError` where the graphs are for another number, or where a group's ranks must be given.
     """
     pairs, told = list(programs), dict(given or {})
-    entries = _entries(index for _, index in pairs)
-    _check_names(told, entries)
+    used: dict[str, GroupEntry] = {}
+    for _, index in pairs:
+        groups = {launch.group for launch in index.launches.values()} & index.groups.keys()
+        used = {name: index.groups[name] for name in groups} | used
+    entries = dict(sorted(used.items()))
+    unknown = sorted(set(told) - set(entries))
+    if unknown:
+        raise OptionError(
+            f"groups: no collective uses '{unknown[0]}'", hint=f"the graphs use {', '.join(entries) or 'no groups'}"
+        )
     meshes = [mesh for program, _ in pairs if (mesh := _mesh(program.header)) is not None]
     size = _world(entries.values(), meshes, told, world)
     known = {name: parts for mesh in meshes for name, parts in mesh.parts.items()} | told
@@ -105,24 +113,6 @@ def make_layout(
     for name in entries:
         maker.add(name)
     return Layout(size, maker.done, tuple(maker.assumed))
-
-
-def _entries(indices: Iterable[GraphIndex]) -> dict[str, GroupEntry]:
-    """The groups that launches name, by name."""
-    found: dict[str, GroupEntry] = {}
-    for index in indices:
-        for launch in index.launches.values():
-            if launch.group in index.groups:
-                found.setdefault(launch.group, index.groups[launch.group])
-    return dict(sorted(found.items()))
-
-
-def _check_names(told: Mapping[str, Parts], entries: Mapping[str, GroupEntry]) -> None:
-    unknown = sorted(set(told) - set(entries))
-    if unknown:
-        raise OptionError(
-            f"groups: no collective uses '{unknown[0]}'", hint=f"the graphs use {', '.join(entries) or 'no groups'}"
-        )
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from commcc.graph.ops import (
 )
 from commcc.graph.ops.allowed import refusal
 from commcc.replay.kernels import stand_in
-from commcc.replay.values import leaves
+from commcc.replay.values import tensors_in
 from commcc.verify.normalise import unfolded
 
 if TYPE_CHECKING:
@@ -128,9 +128,7 @@ class Prepared:
 
     def constant(self, node: fx.Node) -> Any:
         """What a ``get_attr`` node refers to, a tensor in the precision of this run."""
-        owner: Any = self.program.root
-        for part in str(node.target).split("."):
-            owner = getattr(owner, part)
+        owner = _constant(self.program, node)
         if not isinstance(owner, torch.Tensor):
             return owner
         return widened(owner.detach().to(self.homes.of(owner.device), copy=True), self.wide)
@@ -157,16 +155,19 @@ def prepare(
     plain = unfolded(program)
     index = build_index(plain, hints=hints)
     nodes = tuple(unwrapped(plain).nodes)
-    homes = Homes(device, accelerated=_accelerated(nodes))
+    vals = (leaf for node in nodes for leaf in tensors_in(node.meta.get("val")))
+    homes = Homes(device, accelerated=any(val.device.type != "cpu" for val in vals))
     _refuse(program, nodes, wide=wide, device=device)
     last = _last_uses(nodes)
-    steps = [
+    steps = tuple(
         _step(node, number, last.get(node, ()), index, homes, wide=wide)
         for number, node in enumerate(nodes)
         if node.op == "call_function"
-    ]
+    )
     output = next(node for node in nodes if node.op == "output").args[0]
-    return Prepared(plain, index, nodes, tuple(steps), output, _written(index), wide, plain is not program, homes)
+    storages = {storage for written in index.writes.values() for storage in written}
+    written = frozenset(index.names[i] for i in index.placeholders if storages & set(index.storages[i]))
+    return Prepared(plain, index, nodes, steps, output, written, wide, plain is not program, homes)
 
 
 def widened(tensor: torch.Tensor, wide: bool) -> torch.Tensor:
@@ -178,12 +179,6 @@ def _retyped(dtype: torch.dtype) -> torch.dtype:
     if dtype.is_complex:
         return torch.complex128
     return torch.float64 if dtype.is_floating_point else dtype
-
-
-def _accelerated(nodes: Iterable[fx.Node]) -> bool:
-    """Whether anything in the graph is on another device than the CPU."""
-    vals = (leaf for node in nodes for leaf in leaves(node.meta.get("val")))
-    return any(isinstance(val, torch.Tensor) and val.device.type != "cpu" for val in vals)
 
 
 def _step(
@@ -226,21 +221,21 @@ def _last_uses(nodes: tuple[fx.Node, ...]) -> dict[fx.Node, tuple[fx.Node, ...]]
     return {node: tuple(dict.fromkeys(freed)) for node, freed in found.items()}
 
 
-def _written(index: GraphIndex) -> frozenset[str]:
-    storages = {storage for written in index.writes.values() for storage in written}
-    return frozenset(index.names[i] for i in index.placeholders if storages & set(index.storages[i]))
-
-
 def _refuse(program: Program, nodes: Iterable[fx.Node], *, wide: bool, device: str) -> None:
     """Raise for everything that cannot run, all of it in one message."""
     problems: dict[str, str] = {}
     for node in nodes:
+        problem = None
         if node.op == "call_function":
             problem = _problem(node, device, wide=wide)
         elif node.op == "get_attr":
-            problem = _constant_problem(program, node)
-        else:
-            problem = None if node.op in ("placeholder", "output") else f"a {node.op} node"
+            constant = _constant(program, node)
+            if isinstance(constant, FakeTensor):
+                problem = "a constant whose value is not in the file"
+            elif not isinstance(constant, torch.Tensor) and not hasattr(constant, "graph"):
+                problem = "a constant that is no tensor"
+        elif node.op not in ("placeholder", "output"):
+            problem = f"a {node.op} node"
         if problem is not None:
             problems.setdefault(problem, node.name)
     if not problems:
@@ -304,10 +299,9 @@ def _problem(node: fx.Node, device: str, *, wide: bool) -> str | None:
     return None if runs(schema_name, device.upper()) else f"{name} has no {device.upper()} kernel"
 
 
-def _constant_problem(program: Program, node: fx.Node) -> str | None:
+def _constant(program: Program, node: fx.Node) -> Any:
+    """What a ``get_attr`` node refers to; None where there is nothing."""
     owner: Any = program.root
     for part in str(node.target).split("."):
         owner = getattr(owner, part, None)
-    if isinstance(owner, FakeTensor):
-        return "a constant whose value is not in the file"
-    return None if isinstance(owner, torch.Tensor) or hasattr(owner, "graph") else "a constant that is no tensor"
+    return owner

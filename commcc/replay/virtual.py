@@ -117,11 +117,11 @@ class VirtualRun:
             for step in self.prepared.steps:
                 self._run(step)
             self.unwaited = list(dict.fromkeys(flight.step.name for flight in self._flights.values()))
-            return [self._results(rank, inputs[rank]) for rank in self._ranks]
-
-    def _results(self, rank: int, given: Inputs) -> RankResults:
-        outputs = leaves(self._resolve(self.prepared.output, rank))
-        return RankResults(outputs, {name: given[name] for name in sorted(self.prepared.written)})
+            written = sorted(self.prepared.written)
+            return [
+                RankResults(leaves(self._resolve(self.prepared.output, rank)), {name: given[name] for name in written})
+                for rank, given in enumerate(inputs)
+            ]
 
     def _run(self, step: Step) -> None:
         try:
@@ -148,10 +148,15 @@ class VirtualRun:
         if step.fact is not None:
             return self._launch(step, calls)
         if step.host_wait:
-            self._land_copies()
+            for _, held, real in self._copies:
+                for buffer, value in zip(held, real, strict=True):
+                    buffer.copy_(value)
+            self._copies.clear()
         results = [self._call(step, rank, *call) for rank, call in zip(self._ranks, calls, strict=True)]
-        if step.looks and (self._flights or self._copies) and not _same_storages(results[0], calls[0]):
-            self._note_early(step, calls[0])  # a reshape that had to copy
+        if step.looks and (self._flights or self._copies):
+            shared = set(map(storage, tensors_in(results[0]))) <= set(map(storage, tensors_in(calls[0])))
+            if not shared:  # a reshape that had to copy
+                self._note_early(step, calls[0])
         if step.host_copy and step.name not in self.blocking:
             return self._copy(step, results)
         return results
@@ -220,18 +225,15 @@ class VirtualRun:
         if flight is None:
             return held
         if flight.versions is not None and [tensor._version for tensor in flight.sent()] != flight.versions:
-            self._send_again(flight, step)
+            # What was sent has been written since, perhaps with the same values; a late sender sends those.
+            fresh = [tensors[flight.which] for tensors in self._exchange(flight.step, flight.calls)]
+            if not all(map(bits_equal, fresh, flight.real)):
+                self._say(f"what '{flight.step.name}' sends is written before '{step.name}' waits for it")
+                flight.real = fresh
         for buffer, value in zip(flight.held, flight.real, strict=True):
             del self._flights[storage(buffer)]
             buffer.copy_(value)
         return held
-
-    def _send_again(self, flight: _Flight, wait: Step) -> None:
-        """What was sent has been written since, perhaps with the same values; a late sender sends those."""
-        fresh = [tensors[flight.which] for tensors in self._exchange(flight.step, flight.calls)]
-        if not all(map(bits_equal, fresh, flight.real)):
-            self._say(f"what '{flight.step.name}' sends is written before '{wait.name}' waits for it")
-            flight.real = fresh
 
     def _copy(self, step: Step, real: list[Any]) -> list[Any]:
         """A copy to the host that does not block: it is there once the host has waited for the device."""
@@ -240,13 +242,3 @@ class VirtualRun:
             poison(buffer, value)
         self._copies.append((step, held, real))
         return held
-
-    def _land_copies(self) -> None:
-        for _, held, real in self._copies:
-            for buffer, value in zip(held, real, strict=True):
-                buffer.copy_(value)
-        self._copies.clear()
-
-
-def _same_storages(results: Any, operands: Any) -> bool:
-    return set(map(storage, tensors_in(results))) <= set(map(storage, tensors_in(operands)))

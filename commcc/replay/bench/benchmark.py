@@ -21,8 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
-from commcc.replay.bench.cost_choice import replay_model
-from commcc.replay.bench.forecast import forecast
+from commcc.replay.bench.forecast import forecast, replay_model
 from commcc.replay.bench.graph_set import (
     BenchSettings,
     check,
@@ -32,7 +31,7 @@ from commcc.replay.bench.graph_set import (
     variants_of,
     within_rounding,
 )
-from commcc.replay.bench.node_times import RankNodes, gather_times
+from commcc.replay.bench.recording import RankNodes, gather_times
 from commcc.replay.bench.statistics import Comparison, Spread, compare_times, slowest, spread
 from commcc.replay.compiled.calls import OrderKept
 from commcc.replay.emulate.times import CommTotals, remarks, totals_json
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
     from commcc.graph.program import Program
     from commcc.replay.bench.forecast import Forecast
     from commcc.replay.bench.graph_set import GraphSet
-    from commcc.replay.bench.node_times import NodeTimes
+    from commcc.replay.bench.recording import NodeTimes
     from commcc.replay.numeric.verdict import Numeric
     from commcc.replay.ranks.machines import Machines
     from commcc.timing.cost import CostModel

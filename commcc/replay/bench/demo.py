@@ -2,8 +2,8 @@
 
     before, after = demo_pair(ranks=2)
 
-One training step of a chain of linear layers whose weights are sharded over all ranks: every layer's weight is gathered
-forward and again backward, and its gradient reduce-scattered.
+One training step of a chain of linear layers whose weights are sharded over all ranks: every layer's weight is
+gathered forward and again backward, and its gradient reduce-scattered.
 
 Limits: it shows that an installation works, and nothing about a model.
 """

@@ -6,11 +6,16 @@
     found.step.error                     # -0.92: predicted 92 % too short
     found.collectives[0].transfer        # Beside(measured=540_000, predicted=71_000)
 
-An error is (predicted - measured) / measured. The step is the sum of four parts: compute, launches, time that the rank
-stands still for communication, and the rest, which is what the host needs between ops. What late ranks
-and outliers cost within collectives makes them exposed for longer; the simulator knows one rank only, and no late ones.
+    model_text("", device="cpu")                     # 'laptop-cpu,fused=no': the cost text that predicts a replay
+    model_text("h100,skew=1.2", device="cuda")       # 'h100,skew=1.2,fused=no'
 
-Limits: parts are measured in runs of their own, so they do not add up to the step exactly.
+An eager replay calls ops one by one, so nothing is fused unless the text says so. An error is (predicted - measured)
+/ measured. The step is the sum of four parts: compute, launches, time that the rank stalls for communication, and the
+rest, which is what the host needs between ops. What late ranks and outliers cost within collectives makes them
+exposed for longer; the simulator knows one rank only, and no late ones.
+
+Limits: parts are measured in runs of their own, so they do not add up to the step exactly. Without a cost text a CUDA
+device is told by the name that it has; one that is not known counts as an H100.
 """
 
 from __future__ import annotations
@@ -19,13 +24,23 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
+import torch
+
+from commcc.replay.place import CUDA
+from commcc.timing.cost import load_model
+from commcc.timing.cost.devices import device_names
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from commcc.base.terms import Json, Kind
     from commcc.graph.index import GraphIndex
-    from commcc.replay.bench.node_times import NodeTimes
+    from commcc.replay.bench.recording import NodeTimes
+    from commcc.timing.cost import CostModel
     from commcc.timing.predict import Prediction
+
+#: Processes on one machine's CPU that talk through gloo; a CUDA device that is not known.
+_CPU_MODEL, _CUDA_MODEL = "laptop-cpu", "h100-sxm"
 
 
 @dataclass(frozen=True)
@@ -192,3 +207,25 @@ def _sum(parts: list[Beside]) -> Beside:
 
 def _scaled(value: float | None, scale: float, digits: int) -> float | None:
     return None if value is None else round(value * scale, digits)
+
+
+def model_text(text: str, *, device: str, compiled: bool = False) -> str:
+    """The cost text that counts for a replay; text: what was asked for, may be empty."""
+    chosen = text or _CPU_MODEL
+    if not text and device == CUDA:
+        # The device file whose name is in what the driver calls the device (``NVIDIA H200``).
+        name = torch.cuda.get_device_name().lower() if torch.cuda.is_available() else ""
+        words = name.replace(" ", "-").split("-")
+        chosen = next((each for each in device_names() if each.partition("-")[0] in words), _CUDA_MODEL)
+    return chosen if compiled else with_settings(chosen, {"fused": "no"})
+
+
+def with_settings(text: str, settings: Mapping[str, str]) -> str:
+    """A cost text with these settings, unless it has them already."""
+    keys = {part.partition("=")[0].strip() for part in text.split(",")}
+    return ",".join([text, *(f"{key}={value}" for key, value in settings.items() if key not in keys)])
+
+
+def replay_model(text: str, *, device: str, compiled: bool = False) -> CostModel:
+    """The model of :func:`model_text`. Raises :class:`CommccError` for a wrong text or file."""
+    return load_model(model_text(text, device=device, compiled=compiled))

@@ -33,8 +33,8 @@ from commcc.replay.compiled.inductor import require_compiler
 from commcc.replay.emulate.fills import REDUCTIONS
 from commcc.replay.inputs import InputMaker
 from commcc.replay.layout import make_layout
+from commcc.replay.numeric.causes import TOLERANCES
 from commcc.replay.numeric.pair import Settings, match_inputs
-from commcc.replay.numeric.rounding import TOLERANCES
 from commcc.replay.numeric.verification import MOST_BY_DEFAULT, require_processes
 from commcc.replay.place import CUDA, DeviceError, free_memory, require_memory
 from commcc.replay.prepare import prepare

@@ -16,7 +16,7 @@ Limits: ops run beside the communication of the same graph, and are slowed by it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ import torch
 
 from commcc.base.errors import InputError
 from commcc.replay.bench.benchmark import Elsewhere, bench
-from commcc.replay.bench.cost_choice import model_text, replay_model, with_settings
+from commcc.replay.bench.forecast import model_text, replay_model, with_settings
 from commcc.replay.place import CPU, CUDA
 from commcc.replay.work_folder import work_folder
 from commcc.timing.cost import load_model
@@ -38,13 +38,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from commcc.base.terms import Json
-    from commcc.graph.index import GraphIndex
     from commcc.graph.program import Program
     from commcc.replay.bench.benchmark import Benchmark, GraphTimes, Runner
     from commcc.replay.bench.forecast import Forecast
     from commcc.replay.bench.graph_set import BenchSettings
-    from commcc.replay.bench.node_times import NodeTimes
-    from commcc.timing.cost import CostModel
     from commcc.timing.cost.profiles.measured import Profile
 
 
@@ -111,41 +108,37 @@ def profile(
     measured = bench(named, settings, runner)
     if isinstance(measured, Elsewhere):
         return measured
-    model = replay_model(settings.cost, device=settings.device)
-    pool = Pool()
-    for graph in measured.graphs:
-        assert graph.nodes is not None, "a profile is made of recorded runs"
-        # What emulated collectives take was modelled, not measured.
-        nodes = replace(graph.nodes, transfers={}) if settings.emulated else graph.nodes
-        _add(pool, graph.index, nodes, model, settings.recorded * len(graph.ranks))
-    found = pool.profile()
+    found = _pooled(measured, settings)
     if not found.ops and not found.collectives:
         raise InputError("the graphs hold no op and no collective that a profile can have a time of")
     alone = "one process for " if settings.emulated else ""
     note = f"commcc profile on {alone}{measured.settings.ranks} ranks"
-    text = profile_text(found, device=_device(settings.device), note=note)
+    # What the file says it was measured on.
+    device = torch.cuda.get_device_name() if settings.device == CUDA else settings.device
+    text = profile_text(found, device=device, note=note)
     plain = f"{model_text(settings.cost, device=settings.device)},profile={{}}"
     cost = with_settings(plain, _host_times(measured.graphs) if settings.device == CPU else {})
     return Profiled(found, text, cost, _calibrated(measured, text, cost), measured)
 
 
-def _device(device: str) -> str:
-    """What the file says it was measured on."""
-    return torch.cuda.get_device_name() if device == CUDA else device
-
-
-def _add(pool: Pool, index: GraphIndex, times: NodeTimes, model: CostModel, count: int) -> None:
-    for node, operation in operations(index, fused=False).items():
-        which, ns = op_key(operation), times.ops.get(index.names[node])
-        if which is not None and which.inputs and ns is not None:
-            pool.median(which, round(ns), count)
-    for node in index.launches:
-        moved = times.transfers.get(index.names[node])
-        if moved is not None:
-            transfer, _ = model.transfer_of(index, node)
-            pool.collective(
-                CollectiveKey(transfer.kind, transfer.size, transfer.input_bytes), round(moved), count=count
-            )
+def _pooled(measured: Benchmark, settings: BenchSettings) -> Profile:
+    """The times of all graphs, by what ops read and collectives send."""
+    model = replay_model(settings.cost, device=settings.device)
+    pool = Pool()
+    for graph in measured.graphs:
+        assert graph.nodes is not None, "a profile is made of recorded runs"
+        index, times, count = graph.index, graph.nodes, settings.recorded * len(graph.ranks)
+        for node, operation in operations(index, fused=False).items():
+            which, ns = op_key(operation), times.ops.get(index.names[node])
+            if which is not None and which.inputs and ns is not None:
+                pool.median(which, round(ns), count)
+        # What emulated collectives take was modelled, not measured.
+        for node in index.launches if not settings.emulated else ():
+            took = times.transfers.get(index.names[node])
+            if took is not None:
+                sent, _ = model.transfer_of(index, node)
+                pool.collective(CollectiveKey(sent.kind, sent.size, sent.input_bytes), round(took), count=count)
+    return pool.profile()
 
 
 def _host_times(graphs: Sequence[GraphTimes]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Times of nodes on one rank: stamps around steps, and runs recorded by PyTorch's profiler.
+"""Times of nodes: stamps around steps, runs recorded by PyTorch's profiler, and one time out of those of all ranks.
 
 ::
 
@@ -11,14 +11,22 @@
     record(place, [run, run], file)                    # a trace for Perfetto
     read_runs(file, {"all_gather_3": Kind.ALL_GATHER})[0].transfers["all_gather_3"]      # nanoseconds
 
-What a step takes is on the CPU the time in the call; on a CUDA device the time between what was queued before the call
-and what is queued after it: for a wait what the stream of the rank stalls.
+    times = gather_times(index, layout, ranks)         # out of every rank's RankNodes
+    times.ops["mm_3"], times.transfers["all_gather_3"], times.waits["wait_tensor_3"]     # nanoseconds
+
+What a step takes is on the CPU the time in the call; on a CUDA device the time between what was queued before the
+call and what is queued after it: for a wait what the stream of the rank stalls.
 
 What a collective takes is the time that gloo's thread works on it, or that NCCL's kernel runs: from when this rank
 begins until it has everything, so waiting for ranks that begin later is in it. gloo's events name no group and no
-launch; they belong to launches in order, each to the first that begins after the launch, of its kind and size. What an
-op takes on a CUDA device is the time of the kernels and copies that it has queued; on the CPU a trace does not tell,
-because recording takes longer than many an op (:class:`StepTimes` does).
+launch; they belong to launches in order, each to the first that begins after the launch, of its kind and size. What
+an op takes on a CUDA device is the time of the kernels and copies that it has queued; on the CPU a trace does not
+tell, because recording takes longer than many an op (:class:`StepTimes` does).
+
+One time for each node comes of all ranks' records. An op's time is the mean over ranks of each rank's median. A
+collective ends on all ranks of its group together, but a rank that comes early has waited, so one run of it takes the
+shortest time that any rank of the group saw; the time is the median over runs and groups. How much longer it was on
+average, over runs and ranks, is what late ranks and outliers cost: means add up to what ranks stall, medians do not.
 
 Limits: a host that is late with its launches lets a device stall as well, which no wait shows. What the profiler does
 not record (ops of other back ends, collectives inside a compiled call) is not there.
@@ -32,6 +40,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from math import prod
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,9 +50,12 @@ from commcc.base.terms import Kind
 from commcc.replay.place import CUDA
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from commcc.base.terms import Json
+    from commcc.graph.index import GraphIndex
+    from commcc.replay.layout import Layout
     from commcc.replay.place import Place
     from commcc.replay.prepare import Step
 
@@ -240,3 +252,78 @@ def _elements(dims: list[Any]) -> list[int]:
     if any(isinstance(each, list) for each in dims):
         return [prod(each) for each in dims]
     return [prod(dims)]
+
+
+# All ranks
+
+
+@dataclass
+class RankNodes:
+    """One rank's nodes, nanoseconds by node. ops, waits: medians. transfers: run after run."""
+
+    ops: dict[str, float] = field(default_factory=dict)
+    waits: dict[str, float] = field(default_factory=dict)
+    transfers: dict[str, list[int]] = field(default_factory=dict)
+
+    def add_runs(self, runs: Sequence[NodeRun]) -> None:
+        """Take over what a trace told."""
+        self.ops.update(medians(run.ops for run in runs))
+        for run in runs:
+            for node, ns in run.transfers.items():
+                self.transfers.setdefault(node, []).append(ns)
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "ops": dict(self.ops),
+            "waits": dict(self.waits),
+            "transfers": {node: list(times) for node, times in self.transfers.items()},
+        }
+
+    @staticmethod
+    def of(data: Mapping[str, Any]) -> RankNodes:
+        """What :meth:`to_json` wrote."""
+        return RankNodes(**data)
+
+
+@dataclass(frozen=True)
+class NodeTimes:
+    """One graph on all ranks, nanoseconds by node. late: how much longer transfers were on average."""
+
+    ops: Mapping[str, float]
+    waits: Mapping[str, float]
+    transfers: Mapping[str, float]
+    late: Mapping[str, float] = field(default_factory=dict)
+
+
+def medians(runs: Iterable[Mapping[str, int]]) -> dict[str, float]:
+    """By node, of the runs in which it is."""
+    found: dict[str, list[int]] = {}
+    for run in runs:
+        for node, ns in run.items():
+            found.setdefault(node, []).append(ns)
+    return {node: float(median(times)) for node, times in found.items()}
+
+
+def gather_times(index: GraphIndex, layout: Layout, ranks: Sequence[RankNodes]) -> NodeTimes:
+    """One time for each node out of every rank's. ranks: in order; one alone stands for all."""
+    groups = {index.names[node]: launch.group for node, launch in index.launches.items()}
+    transfers, late = {}, {}
+    for node in {node: None for rank in ranks for node in rank.transfers}:
+        parts = layout.parts[groups[node]] if len(ranks) == layout.world else ((0,),)
+        runs: list[tuple[int, ...]] = []
+        for part in parts:
+            seen = [ranks[rank].transfers.get(node, []) for rank in part]
+            # Run by run; nothing unless all ranks have seen it equally often.
+            runs += zip(*seen, strict=True) if len(set(map(len, seen))) == 1 else ()
+        if runs:
+            transfers[node] = float(median(map(min, runs)))
+            late[node] = max(0.0, fmean(map(fmean, runs)) - transfers[node])
+    return NodeTimes(_means(rank.ops for rank in ranks), _means(rank.waits for rank in ranks), transfers, late)
+
+
+def _means(ranks: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for rank in ranks:
+        for node, ns in rank.items():
+            found.setdefault(node, []).append(ns)
+    return {node: fmean(times) for node, times in found.items()}

@@ -6,8 +6,8 @@
     slowest([[1, 9], [4, 2]])                  # [4, 9]: of each repetition, the slowest rank
     compare_times(before, after).verdict       # 'faster', 'slower' or 'not distinguishable'
 
-Two graphs are compared by the ratios of their times in the same repetition, so that what slows the machine down
-for a while slows both. The interval of the median ratio is the one of order statistics, that is, of the sign test: the
+Two graphs are compared by the ratios of their times in the same repetition, so that what slows the machine down for a
+while slows both. The interval of the median ratio is the one of order statistics, that is, of the sign test: the
 number of ratios below the true median is binomial with 1/2, whatever the distribution of times is (David and
 Nagaraja, Order Statistics, third edition, section 7.1). Nothing is drawn at random, and exchanging the two graphs
 turns every figure into its reciprocal.

@@ -24,8 +24,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commcc.replay.bench.graph_set import BenchSettings, trace_file
-from commcc.replay.bench.node_times import RankNodes, medians
-from commcc.replay.bench.recording import NodeRun, StepTimes, every, marked, read_runs, record, stalls
+from commcc.replay.bench.recording import (
+    NodeRun,
+    RankNodes,
+    StepTimes,
+    every,
+    marked,
+    medians,
+    read_runs,
+    record,
+    stalls,
+)
 from commcc.replay.compiled.cuda_graphs import CapturedRun
 from commcc.replay.compiled.inductor import CompiledRun, Direct
 from commcc.replay.emulate.times import CommTotals

@@ -16,7 +16,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.gc_pause import no_collection
-from commcc.replay.bench.cost_choice import replay_model
+from commcc.replay.bench.forecast import replay_model
 from commcc.replay.bench.graph_set import BenchSettings, check_device_memory, graph_file, make_set, variants_of
 from commcc.replay.bench.turns import RankContext, make_bench, record_nodes
 from commcc.replay.compiled.inductor import CACHE_VARIABLE

@@ -20,7 +20,7 @@ Launches of one kind in one group are told apart by their order. A :class:`Liste
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from commcc.base.sequences import longest_increasing
+from commcc.base.text import listed
 from commcc.graph.ops import WAIT, argument_names, collective_of, is_wait, op_name
 from commcc.graph.ops.collective_table import COLLECTIVES
 from commcc.replay.values import storage, tensors_in
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
 
     from commcc.base.terms import Json
     from commcc.replay.prepare import Prepared, Step
-
-#: Names that are listed.
-_LISTED = 3
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Call:
 
     @property
     def name(self) -> str:
-        """The op, whichever way it gives its result: ``all_reduce`` also for ``all_reduce_``."""
+        """The op, wherever it puts its result: ``all_reduce`` also for ``all_reduce_``."""
         return _plain(self.op)
 
     @property
@@ -85,10 +83,10 @@ class OrderKept:
         if self.moved:
             told.append(
                 f"puts {len(self.moved)} of {self.compared} launches and waits elsewhere among them and the "
-                f"{self.whole} ops that it leaves whole: {_listed(self.moved)}"
+                f"{self.whole} ops that it leaves whole: {listed(self.moved)}"
             )
         if self.missing:
-            told.append(f"leaves out {_listed(self.missing)}")
+            told.append(f"leaves out {listed(self.missing)}")
         return f"Inductor {' and '.join(told) or 'keeps the order'}"
 
     def to_json(self) -> dict[str, Json]:
@@ -98,11 +96,6 @@ class OrderKept:
             "moved": list(self.moved),
             "missing": list(self.missing),
         }
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return f"{', '.join(names[:_LISTED])}{more}"
 
 
 @dataclass(frozen=True)
@@ -155,7 +148,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def match(prepared: Prepared, calls: Sequence[Call]) -> Order:
     """Which step each call of communication stands for, and what stands elsewhere."""
     graph, code = _graph_marks(prepared), _code_marks(calls)
-    whole = _whole(graph, code)
+    # Ops that are called as often as the graph has them are left whole.
+    ours, theirs = (Counter(mark[1] for mark in marks if mark[0] == _OP) for marks in (graph, code))
+    whole = {name for name, count in ours.items() if theirs[name] == count}
     here, there = _before(graph, whole), _before(code, whole)
     both = [mark for mark in there if mark in here]
     rank = {mark: place for place, mark in enumerate(here)}
@@ -165,7 +160,7 @@ def match(prepared: Prepared, calls: Sequence[Call]) -> Order:
     return Order(
         tuple(graph.get(mark) for mark in there),
         tuple(call.op for call in calls if call.communicates),
-        OrderKept(len(both), sum(mark[1] in whole for mark in graph if mark[0] == _OP), tuple(moved), tuple(missing)),
+        OrderKept(len(both), sum(ours[name] for name in whole), tuple(moved), tuple(missing)),
     )
 
 
@@ -176,6 +171,14 @@ _OP = "op"
 _PRODUCTS = {"aten.addmm": "aten.mm", "aten.baddbmm": "aten.bmm"}
 
 
+class _Marks(Counter[_Mark]):
+    """Numbers what is alike."""
+
+    def of(self, *key: Any) -> _Mark:
+        self[key] += 1
+        return (*key, self[key])
+
+
 def _graph_marks(prepared: Prepared) -> dict[_Mark, Step]:
     """Steps by their marks, in order."""
     index = prepared.index
@@ -184,12 +187,12 @@ def _graph_marks(prepared: Prepared) -> dict[_Mark, Step]:
     found: dict[_Mark, Step] = {}
     for step in prepared.steps:
         if step.waits:
-            mark = marks.wait(launches.get(launch_of.get(step.name, "")))
+            mark = marks.of("wait", launches.get(launch_of.get(step.name, "")))
         elif step.fact is not None:
             group = _group(step.node.target, step.args, step.kwargs)
-            mark = launches[step.name] = marks.launch(_plain(step.node.target), group)
+            mark = launches[step.name] = marks.of("launch", _plain(step.node.target), group)
         else:
-            mark = marks.op(_plain(step.node.target))
+            mark = marks.of(_OP, _plain(step.node.target))
         found[mark] = step
     return found
 
@@ -199,39 +202,13 @@ def _code_marks(calls: Sequence[Call]) -> list[_Mark]:
     found: list[_Mark] = []
     for number, call in enumerate(calls):
         if is_wait(call.op):
-            found.append(marks.wait(launches.get(call.waits_for if call.waits_for is not None else -1)))
+            found.append(marks.of("wait", launches.get(call.waits_for if call.waits_for is not None else -1)))
         elif call.group is not None:
-            launches[number] = marks.launch(call.name, call.group)
+            launches[number] = marks.of("launch", call.name, call.group)
             found.append(launches[number])
         else:
-            found.append(marks.op(call.name))
+            found.append(marks.of(_OP, call.name))
     return found
-
-
-@dataclass
-class _Marks:
-    """Numbers what is alike."""
-
-    seen: Counter[_Mark] = field(default_factory=Counter)
-
-    def launch(self, name: str, group: str | None) -> _Mark:
-        return self._numbered("launch", name, group)
-
-    def wait(self, launch: _Mark | None) -> _Mark:
-        return self._numbered("wait", launch)
-
-    def op(self, name: str) -> _Mark:
-        return self._numbered(_OP, name)
-
-    def _numbered(self, *key: Any) -> _Mark:
-        self.seen[key] += 1
-        return (*key, self.seen[key])
-
-
-def _whole(graph: dict[_Mark, Step], code: Sequence[_Mark]) -> set[str]:
-    """Ops that are called as often as the graph has them, so that they are left whole."""
-    ours, theirs = (Counter(mark[1] for mark in marks if mark[0] == _OP) for marks in (graph, code))
-    return {name for name, count in ours.items() if theirs[name] == count}
 
 
 def _before(marks: Iterable[_Mark], whole: set[str]) -> dict[_Mark, tuple[int, ...]]:
@@ -270,7 +247,10 @@ class Listener:
             for step, op in zip(order.steps, order.ops, strict=True)
         ]
         self._next: Iterator[Any] = iter(())
-        self._ops = {packet: packet.default for packet in _packets()}
+        # The ops of communication that this PyTorch has.
+        names = [(getattr(torch.ops, home), op) for home, op in (name.split(".") for name in (*COLLECTIVES, WAIT))]
+        packets = [getattr(library, op) for library, op in names if hasattr(library, op)]
+        self._ops = {packet: packet.default for packet in packets}
         self._heard = {packet: partial(self._called, op) for packet, op in self._ops.items()}
 
     def __enter__(self) -> None:
@@ -284,9 +264,3 @@ class Listener:
 
     def _called(self, op: Any, *args: Any, **kwargs: Any) -> Any:
         return next(self._next, op)(*args, **kwargs)
-
-
-def _packets() -> list[Any]:
-    """The ops of communication that this PyTorch has."""
-    names = [name.split(".") for name in (*COLLECTIVES, WAIT)]
-    return [getattr(getattr(torch.ops, home), op) for home, op in names if hasattr(getattr(torch.ops, home), op)]

@@ -23,7 +23,7 @@ import torch
 from commcc.base.errors import InputError
 from commcc.replay.place import CUDA
 from commcc.replay.rank_run import run
-from commcc.replay.values import RankResults, leaves
+from commcc.replay.values import RankResults, tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-    from commcc.replay.prepare import Prepared, Step
+    from commcc.replay.prepare import Prepared
     from commcc.replay.rank_run import Runnable
 
 #: Runs before the recording: communicators, workspaces and libraries are set up in the first ones.
@@ -51,7 +51,10 @@ class CapturedRun:
     def ready(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Bring inputs to where the graph reads them; the first time the graph is recorded."""
         if self._graph is None:
-            self._inputs = {name: _own(value) for name, value in inputs.items()}
+            self._inputs = {
+                name: value.clone(memory_format=torch.preserve_format) if isinstance(value, torch.Tensor) else value
+                for name, value in inputs.items()
+            }
             self._record(inputs)
         self._restore(inputs)
         return self._inputs
@@ -104,10 +107,6 @@ class CapturedRun:
                 self._inputs[name].copy_(value)
 
 
-def _own(value: Any) -> Any:
-    return value.clone(memory_format=torch.preserve_format) if isinstance(value, torch.Tensor) else value
-
-
 def require_capturable(prepared: Prepared, called: str) -> None:
     """Raise :class:`InputError` for a program that cannot be recorded; called: what to call it."""
     if prepared.homes.device != CUDA:
@@ -124,34 +123,18 @@ def require_capturable(prepared: Prepared, called: str) -> None:
 
 def _problems(prepared: Prepared) -> Iterator[tuple[str, str]]:
     """Nodes that cannot be recorded, with the reason."""
-    for node in (*prepared.inputs, *prepared.constants):
-        if _on_host(node, prepared):
-            yield node.name, "a tensor is on the CPU"
-    for step in prepared.steps:
-        reason = _problem(step, prepared)
-        if reason is not None:
-            yield step.name, reason
-
-
-def _problem(step: Step, prepared: Prepared) -> str | None:
-    if step.host_wait or step.host_copy is not None:
-        return "the host waits for the device, or is sent something"
-    if _on_host(step.node, prepared):
-        return "a tensor is on the CPU"
-    if _sizes(step.node):
-        return "sizes depend on data"
-    return None
-
-
-def _on_host(node: fx.Node, prepared: Prepared) -> bool:
-    """Whether a node gives a tensor that a run has on the CPU."""
-    values = (each for each in leaves(node.meta.get("val")) if isinstance(each, torch.Tensor))
-    return any(prepared.homes.of(each.device).type == "cpu" for each in values)
-
-
-def _sizes(node: fx.Node) -> bool:
-    """Whether a size of what a node gives is known at run time only."""
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-    values = (each for each in leaves(node.meta.get("val")) if isinstance(each, torch.Tensor))
-    return any(bool(free_unbacked_symbols(each)) for each in values)
+    def on_host(node: fx.Node) -> bool:
+        return any(prepared.homes.of(each.device).type == "cpu" for each in tensors_in(node.meta.get("val")))
+
+    for node in (*prepared.inputs, *prepared.constants):
+        if on_host(node):
+            yield node.name, "a tensor is on the CPU"
+    for step in prepared.steps:
+        if step.host_wait or step.host_copy is not None:
+            yield step.name, "the host waits for the device, or is sent something"
+        elif on_host(step.node):
+            yield step.name, "a tensor is on the CPU"
+        elif any(free_unbacked_symbols(each) for each in tensors_in(step.node.meta.get("val"))):
+            yield step.name, "sizes depend on data"

@@ -167,7 +167,7 @@ class Network(Protocol):
         """A launch or a wait on this network."""
 
     def at_once(self, op: Any, *args: Any, **kwargs: Any) -> Any:
-        """What a launch or a wait gives back, where nothing is timed."""
+        """What a launch or a wait returns, where nothing is timed."""
 
     @property
     def end(self) -> Step | None:
@@ -221,22 +221,19 @@ class CompiledRun:
                 self._compiled = Compiled(self.eager.prepared, inputs)
 
     def outputs(self, inputs: dict[str, Any]) -> list[Any]:
-        """What a compiled program gives back; the first run is watched call by call."""
+        """What a compiled program returns; the first run is watched call by call."""
         assert self._compiled is not None, "compile comes first"
-        if self._listener is None:
-            return self._watched(self._compiled, inputs)
-        with self._listener:
+        if self._listener is not None:
+            with self._listener:
+                found = self._compiled(inputs)
+            if self._end is not None:
+                self._end()
+            return found
+        progress, network = self.eager.progress, self.network
+        with Recorder(network.at_once, progress) as seen:
             found = self._compiled(inputs)
-        if self._end is not None:
-            self._end()
-        return found
-
-    def _watched(self, compiled: Compiled, inputs: dict[str, Any]) -> list[Any]:
-        progress = self.eager.progress
-        with Recorder(self.network.at_once, progress) as seen:
-            found = compiled(inputs)
         self.order = match(self.eager.prepared, seen.calls)
-        self._listener = Listener(self.order, lambda step: told(self.wrap(self.network.step(step)), progress))
-        if self.network.end is not None:
-            self._end = told(self.wrap(self.network.end), progress).call
+        self._listener = Listener(self.order, lambda step: told(self.wrap(network.step(step)), progress))
+        if network.end is not None:
+            self._end = told(self.wrap(network.end), progress).call
         return found

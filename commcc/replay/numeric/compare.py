@@ -95,7 +95,12 @@ def compare_rank(before: RankResults, after: RankResults, rank: int) -> RankGaps
     """Compare what one rank has after both runs."""
     pairs = _pairs(before, after)
     gaps = (_gap(name, rank, old, new) for name, old, new in pairs)
-    floats = {n: old for n, old, _ in pairs if _is_float(old)}
+    # Numbers of one byte (float8) can only be copied.
+    floats = {
+        name: old
+        for name, old, _ in pairs
+        if isinstance(old, torch.Tensor) and old.dtype.is_floating_point and not is_freed(old) and old.itemsize > 1
+    }
     return RankGaps(
         tuple(gap for gap in gaps if gap is not None),
         tuple(name for name, _, _ in pairs),
@@ -140,15 +145,6 @@ class _Missing:
 
 
 _MISSING = _Missing()
-
-
-def _is_float(value: Any) -> bool:
-    return (
-        isinstance(value, torch.Tensor)
-        and value.dtype.is_floating_point
-        and not is_freed(value)
-        and value.element_size() > 1
-    )
 
 
 def _gap(name: str, rank: int, old: Any, new: Any) -> ValueGap | None:
@@ -197,16 +193,12 @@ def _ulps(old: torch.Tensor, new: torch.Tensor) -> float | None:
     if not old.dtype.is_floating_point or whole is None:
         return None
     fine = (old.isfinite() & new.isfinite()).reshape(-1)
-    one, other = (_ordered(value.contiguous().reshape(-1).view(whole))[fine] for value in (old, new))
+    # Bit patterns as whole numbers in the order of what they stand for.
+    lowest = torch.iinfo(whole).min
+    raw = (value.contiguous().reshape(-1).view(whole).to(torch.int64)[fine] for value in (old, new))
+    one, other = (torch.where(bits < 0, lowest - bits, bits) for bits in raw)
     # In float64: differences of 64-bit positions can be larger than a 64-bit integer.
     return float((one.double() - other.double()).abs().max()) if one.dtype is torch.int64 and one.numel() else None
-
-
-def _ordered(raw: torch.Tensor) -> torch.Tensor:
-    """Bit patterns as whole numbers in the order of what they stand for."""
-    lowest = torch.iinfo(raw.dtype).min
-    wide = raw.to(torch.int64)
-    return torch.where(wide < 0, lowest - wide, wide)
 
 
 def _shown(value: torch.Tensor) -> str:

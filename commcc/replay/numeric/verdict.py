@@ -149,14 +149,9 @@ class Judge:
         if gap is None:
             return ValueVerdict(name, about.node, INCONCLUSIVE, nan=nan)
         limit = self.tolerance if self.tolerance is not None else about.tolerance
-        status = WITHIN if _is_small(gap, limit) else DIFFERENT
-        if status == WITHIN and nan:
-            status = INCONCLUSIVE
+        status = DIFFERENT
+        if not gap.mismatch and not gap.nan and gap.absolute is not None:
+            # Zeros of another sign differ by nothing, and need no tolerance.
+            small = gap.absolute == 0 or (limit is not None and gap.relative is not None and gap.relative <= limit)
+            status = DIFFERENT if not small else INCONCLUSIVE if nan else WITHIN
         return ValueVerdict(name, about.node, status, gap, limit, about.reasons, about.producers, nan)
-
-
-def _is_small(gap: ValueGap, limit: float | None) -> bool:
-    """Whether a difference is one of rounding; zeros of another sign are."""
-    if gap.mismatch or gap.nan or gap.absolute is None:
-        return False
-    return gap.absolute == 0 or (limit is not None and gap.relative is not None and gap.relative <= limit)

@@ -17,26 +17,23 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from commcc.base.errors import CommccError, GraphError, InputError
+from commcc.base.text import plural
 from commcc.graph.memory import live_bytes
 from commcc.graph.ops.allowed import imported_ops
+from commcc.replay.numeric.causes import Explainer, first_difference, upstream
 from commcc.replay.numeric.compare import compare_rank
-from commcc.replay.numeric.first_difference import first_difference
-from commcc.replay.numeric.pair import Pair, Settings, make_pair, producers
-from commcc.replay.numeric.rounding import TOLERANCES, Reasons, upstream
-from commcc.replay.numeric.verdict import DIFFERENT, EQUAL, INCONCLUSIVE, STATUSES, About, Judge, Numeric
+from commcc.replay.numeric.pair import Pair, Settings, make_pair
+from commcc.replay.numeric.verdict import DIFFERENT, EQUAL, INCONCLUSIVE, STATUSES, Judge, Numeric
 from commcc.replay.place import free_memory, require_memory
 from commcc.replay.prepare import prepare
 from commcc.replay.virtual import StepError, VirtualRun
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
-    from commcc.graph.index import GraphIndex
     from commcc.graph.program import Program
     from commcc.replay.numeric.compare import RankGaps
 
-#: Producers that are shown for a value.
-_SHOWN = 6
 #: Most ranks that are run when nobody says how many.
 MOST_BY_DEFAULT = 8
 
@@ -86,13 +83,11 @@ class _Ran(NamedTuple):
 
 def _numeric(pair: Pair, settings: Settings, ran: _Ran, seconds: float) -> Numeric:
     ranks = ran.gaps
-    explain = _Explainer(pair, settings.real)
-    values = Judge(settings.tolerance, explain).values(ranks)
+    values = Judge(settings.tolerance, Explainer(pair, settings.real)).values(ranks)
     worst = max((value.status for value in values), key=STATUSES.index, default=EQUAL)
     status = DIFFERENT if ran.failure is not None else worst
-    first = None
-    if not settings.real and worst == DIFFERENT:
-        first = first_difference(pair, settings.seed)
+    # Real ranks keep no values, and running them again would take as long as the first time.
+    part = first_difference(pair, settings.seed) if not settings.real and worst == DIFFERENT else None
     return Numeric(
         status=status,
         ranks=pair.layout.world,
@@ -102,7 +97,7 @@ def _numeric(pair: Pair, settings: Settings, ran: _Ran, seconds: float) -> Numer
         compared=len(ranks[0].compared) if ranks else 0,
         values=values,
         failure=ran.failure,
-        first=first,
+        first=part,
         notes=(*_assumed(pair), *ran.notes, *_remarks(ranks, status)),
         seconds=seconds,
     )
@@ -158,92 +153,45 @@ def before_fails(pair: Pair, node: str, reason: str) -> CommccError:
     behind = {index.names[place] for place in upstream(index, places)}
     guessed = [name for name in pair.maker.guessed() if name in behind]
     hint = (
-        f"made-up integers lead there: {', '.join(guessed[:5])}"
+        f"synthetic integers lead there: {', '.join(guessed[:5])}"
         if guessed
-        else "the made-up inputs do not fit this graph"
+        else "the synthetic inputs do not fit this graph"
     )
     return InputError(f"BEFORE cannot be run: {reason}", hint=hint)
 
 
-class _Explainer:
-    """What is known about a value by its name: node, reasons, producers."""
-
-    def __init__(self, pair: Pair, real: bool) -> None:
-        self._pair = pair
-        self._reasons = Reasons(pair.old.index, pair.new.index, reductions=real)
-        self._made = producers(pair.new)
-
-    def __call__(self, name: str) -> About:
-        places = self._places(name)
-        if not places:
-            return About()
-        index = self._pair.new.index
-        tolerance = self._reasons.tolerance(places)
-        if tolerance is not None and self._pair.old.wide:
-            tolerance = TOLERANCES["float64"]
-        return About(index.names[places[-1]], self._reasons.of(places), _chain(index, places[-1]), tolerance)
-
-    def _places(self, name: str) -> tuple[int, ...]:
-        """The node behind an output; the nodes that write an input, which is then no output."""
-        index = self._pair.new.index
-        if name.startswith("output["):
-            number = int(name[len("output[") : -1])
-            node = self._made[number] if number < len(self._made) else None
-            return (index.position[node.name],) if node is not None else ()
-        place = index.position.get(name.partition(" ")[2])
-        own = set(index.storages[place]) if place is not None else set()
-        return tuple(node for node, written in index.writes.items() if own & set(written))
-
-
-def _chain(index: GraphIndex, start: int) -> tuple[str, ...]:
-    """What leads to a node: first operands, up to the nearest collective."""
-    names: list[str] = []
-    node = start
-    while len(names) < _SHOWN:
-        names.append(index.names[node])
-        if node in index.launches or not index.data_preds[node]:
-            break
-        node = index.data_preds[node][0]
-    return tuple(names)
-
-
 def _assumed(pair: Pair) -> tuple[str, ...]:
+    """What was taken for granted."""
+    told = {launch.group for launch in pair.old.index.launches.values()}
+    fresh = sorted({launch.group for launch in pair.new.index.launches.values()} - told)
+    groups = [
+        f"AFTER uses group '{name}', which BEFORE does not use and which is split off from none"
+        for name in fresh
+        if pair.new.index.groups[name].origin is None
+    ]
     racing = [
         f"BEFORE reads '{name}' without waiting for the host: taken to be there" for name in sorted(pair.blocking)
     ]
     fused = ["fused ops of tensor parallelism are run as the plain ops they stand for"]
     unfolded = fused if pair.old.unfolded or pair.new.unfolded else []
-    return (*pair.layout.assumed, *_new_groups(pair), *pair.maker.assumed, *racing[:1], *unfolded)
-
-
-def _new_groups(pair: Pair) -> list[str]:
-    """Groups of AFTER alone, other than those that say which group they were split off from."""
-    told = {launch.group for launch in pair.old.index.launches.values()}
-    fresh = sorted({launch.group for launch in pair.new.index.launches.values()} - told)
-    unknown = [name for name in fresh if pair.new.index.groups[name].origin is None]
-    return [
-        f"AFTER uses group '{name}', which BEFORE does not use and which is split off from none" for name in unknown
-    ]
+    return (*pair.layout.assumed, *groups, *pair.maker.assumed, *racing[:1], *unfolded)
 
 
 def _remarks(ranks: Sequence[RankGaps], status: str) -> tuple[str, ...]:
     """What weakens the comparison."""
-    remarks = []
-    nan = dict.fromkeys(name for rank in ranks for name in rank.nan)
-    infinite = dict.fromkeys(name for rank in ranks for name in rank.infinite)
+    nan = list(dict.fromkeys(name for rank in ranks for name in rank.nan))
+    infinite = list(dict.fromkeys(name for rank in ranks for name in rank.infinite))
     zero = [name for name in (ranks[0].compared if ranks else ()) if all(name in rank.zero for rank in ranks)]
+    remarks = []
     if nan:
-        names = ", ".join(list(nan)[:3])
-        remarks.append(f"{_values(nan)} of BEFORE with what is no number ({names}): equality there proves nothing")
+        few = f"{plural(len(nan), 'value')} of BEFORE with what is no number ({', '.join(nan[:3])})"
+        remarks.append(f"{few}: equality there proves nothing")
     if infinite:
-        names = ", ".join(list(infinite)[:3])
-        remarks.append(f"{_values(infinite)} with infinities, as masks of attention have: {names}")
+        few = f"{plural(len(infinite), 'value')} with infinities"
+        remarks.append(f"{few}, as masks of attention have: {', '.join(infinite[:3])}")
     if zero:
-        remarks.append(f"{_values(zero)} of nothing but zeros on all ranks, which proves little: {', '.join(zero[:3])}")
+        few = f"{plural(len(zero), 'value')} of nothing but zeros on all ranks"
+        remarks.append(f"{few}, which proves little: {', '.join(zero[:3])}")
     if status == INCONCLUSIVE:
         remarks.append("another --seed may give numbers everywhere")
     return tuple(remarks)
-
-
-def _values(named: Collection[str]) -> str:
-    return "1 value" if len(named) == 1 else f"{len(named)} values"

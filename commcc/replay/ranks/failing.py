@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from commcc.base.errors import CommccError, InputError
+from commcc.base.text import listed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -173,8 +174,7 @@ def _lost(found: Evidence) -> RanksError:
 
 
 def _numbers(ranks: tuple[int, ...]) -> str:
-    more = f" and {len(ranks) - _SHOWN} more" if len(ranks) > _SHOWN else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:_SHOWN]))}{more}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {listed([str(rank) for rank in ranks], _SHOWN)}"
 
 
 def _how(code: int) -> str:

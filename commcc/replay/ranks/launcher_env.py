@@ -63,55 +63,38 @@ def joined(environment: Mapping[str, str]) -> Joined | None:
     Raises :class:`OptionError` for variables that contradict each other.
     """
     if all(environment.get(name) for name in _TORCHRUN):
-        return _of_torchrun(environment)
-    return _of_slurm(environment) if _is_step(environment) else None
-
-
-def _of_torchrun(environment: Mapping[str, str]) -> Joined:
-    rank, world, local, port = (
-        _number(environment, name) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")
-    )
-    here = _number(environment, "LOCAL_WORLD_SIZE") if environment.get("LOCAL_WORLD_SIZE") else None
-    return _checked(Joined(TORCHRUN, rank, world, local, here, environment["MASTER_ADDR"], port))
-
-
-def _is_step(environment: Mapping[str, str]) -> bool:
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")
+        rank, world, local, port = (_number(environment, name) for name in names)
+        here = _number(environment, "LOCAL_WORLD_SIZE") if environment.get("LOCAL_WORLD_SIZE") else None
+        return _checked(Joined(TORCHRUN, rank, world, local, here, environment["MASTER_ADDR"], port))
     step = environment.get("SLURM_STEP_ID") or environment.get("SLURM_STEPID") or ""
     if not step.isdigit() or int(step) >= _SPECIAL_STEPS or not environment.get("SLURM_PROCID"):
-        return False
-    return _number(environment, _tasks(environment)) > 1
+        return None
+    # One variable has the tasks of the step, the other one may have the job's.
+    tasks = "SLURM_STEP_NUM_TASKS" if environment.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
+    world = _number(environment, tasks)
+    return _task(environment, int(step), world) if world > 1 else None
 
 
-def _tasks(environment: Mapping[str, str]) -> str:
-    """The variable with the tasks of the step; the other one may be the job's."""
-    return "SLURM_STEP_NUM_TASKS" if environment.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
-
-
-def _of_slurm(environment: Mapping[str, str]) -> Joined:
+def _task(environment: Mapping[str, str], step: int, world: int) -> Joined:
+    """One of so many tasks of a SLURM step."""
     rank, local = _number(environment, "SLURM_PROCID"), _number(environment, "SLURM_LOCALID")
     nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_NODELIST") or ""
     address = environment.get("MASTER_ADDR") or first_host(nodes)
     if not address:
         raise OptionError(f"SLURM_STEP_NODELIST is '{nodes}', which names no machine", hint="set MASTER_ADDR")
-    port = _number(environment, "MASTER_PORT") if environment.get("MASTER_PORT") else _port(environment)
-    world, here = _number(environment, _tasks(environment)), _tasks_here(environment)
+    # The same port for all tasks of a step, another one for other jobs, and mostly for other steps of the job.
+    job = re.sub(r"\D", "", environment.get("SLURM_JOB_ID") or environment.get("SLURM_JOBID") or "")
+    port = _FIRST_PORT + (int(job or 0) * 7 + step) % _PORTS
+    if environment.get("MASTER_PORT"):
+        port = _number(environment, "MASTER_PORT")
+    # Tasks on each machine are told as 4 or 4(x2), or, where machines have different numbers, as 4,3.
+    alike = re.fullmatch(r"(\d+)(\(x\d+\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    here = int(alike[1]) if alike else None
     devices = environment.get("CUDA_VISIBLE_DEVICES", "")
     if devices and "," not in devices:
         local, here = 0, 1  # with --gpus-per-task a task sees its own device alone
     return _checked(Joined(SLURM, rank, world, local, here, address, port))
-
-
-def _port(environment: Mapping[str, str]) -> int:
-    """The same for all tasks of a step, another one for other jobs, and mostly for other steps of the job."""
-    job = environment.get("SLURM_JOB_ID") or environment.get("SLURM_JOBID") or "0"
-    step = environment.get("SLURM_STEP_ID") or environment.get("SLURM_STEPID") or "0"
-    return _FIRST_PORT + (int(re.sub(r"\D", "", job) or 0) * 7 + int(step)) % _PORTS
-
-
-def _tasks_here(environment: Mapping[str, str]) -> int | None:
-    """Tasks on each machine, from ``4`` or ``4(x2)``; None where machines have different numbers."""
-    match = re.fullmatch(r"(\d+)(\(x\d+\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", ""))
-    return int(match[1]) if match else None
 
 
 def first_host(nodes: str) -> str:

@@ -73,24 +73,24 @@ class Machines:
 
     def check(self) -> None:
         """Refuse what cannot meet. Raises :class:`OptionError`, and :class:`InputError` for a port that is taken."""
-        wrong = self._wrong()
-        if wrong is not None:
-            raise OptionError(wrong[0], hint=wrong[1])
+        numbers = f"0 to {self.nnodes - 1}"
+        if self.nnodes > 1 and (self.endpoint is None or self.endpoint.endswith(":0")):
+            raise OptionError(
+                f"--nnodes {self.nnodes} needs --rdzv-endpoint HOST:PORT", hint="the same on every machine"
+            )
+        if self.node_rank is not None and not 0 <= self.node_rank < self.nnodes:
+            raise OptionError(
+                f"--node-rank {self.node_rank} is not one of {numbers}", hint="each machine has a number of its own"
+            )
+        if self.means == "static" and self.node_rank is None and self.nnodes > 1:
+            raise OptionError(
+                "--rdzv-backend static needs --node-rank", hint=f"each machine has a number of its own, {numbers}"
+            )
         if self.means in ("c10d", "static"):
             host, _, port = self.store.rpartition(":")
             if not host or not port.isdigit() or int(port) > 65535:
                 raise OptionError(f"'{self.store}' is not HOST:PORT", hint="as in localhost:29500")
             self._check_port(host, int(port))
-
-    def _wrong(self) -> tuple[str, str] | None:
-        numbers = f"0 to {self.nnodes - 1}"
-        if self.nnodes > 1 and (self.endpoint is None or self.endpoint.endswith(":0")):
-            return f"--nnodes {self.nnodes} needs --rdzv-endpoint HOST:PORT", "the same on every machine"
-        if self.node_rank is not None and not 0 <= self.node_rank < self.nnodes:
-            return f"--node-rank {self.node_rank} is not one of {numbers}", "each machine has a number of its own"
-        if self.means == "static" and self.node_rank is None and self.nnodes > 1:
-            return "--rdzv-backend static needs --node-rank", f"each machine has a number of its own, {numbers}"
-        return None
 
     def _check_port(self, host: str, port: int) -> None:
         """Refuse a port that somebody else has: the launcher would take it for its own store and wait."""
@@ -101,7 +101,8 @@ class Machines:
             return
         if self.nnodes > 1 and self.means == "c10d" and (problem.absent or is_store(host, port)):
             return  # the port of another machine, or of another launcher on this one
-        raise InputError(f"port {port} of {host} cannot be used: {problem.text}", hint=_free_port(self.nnodes))
+        other = "port 0 takes a free one" if self.nnodes == 1 else "every machine must be given another one"
+        raise InputError(f"port {port} of {host} cannot be used: {problem.text}", hint=other)
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,3 @@ def within(seconds: float, work: Callable[[], T]) -> T:
     if not done:
         raise TimeoutError(f"no answer after {seconds:g} s")
     return done[0]
-
-
-def _free_port(nnodes: int) -> str:
-    return "port 0 takes a free one" if nnodes == 1 else "every machine must be given another one"
