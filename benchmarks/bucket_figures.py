@@ -54,7 +54,7 @@ def measure_file(path: Path, repeat: int, passes: str) -> dict[str, Any]:
         "seconds": {stage: round(statistics.median(values), 3) for stage, values in seconds.items()},
         "before": measure(index, ident).to_json(),
         "after": measure(new_index, identify(new_index)).to_json(),
-        "report": dict(plan.report),
+        "report": plan.report.to_json(),
         "verified": verdict.status,
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }

@@ -78,7 +78,8 @@ def measure(path: Path, count: int, options: argparse.Namespace) -> dict[str, An
         lap("plan")
         program = apply_plan(program, index, plan) if plan.changes else program
         lap("apply")
-        row["report"] = {key: plan.report[key] for key in ("step_ms", "over_bound") if key in plan.report}
+        report = plan.report.to_json()
+        row["report"] = {key: report[key] for key in ("step_ms", "over_bound") if key in report}
     rounded = {stage: round(found, 3) for stage, found in seconds.items()}
     return {**row, "seconds": rounded, "mib": round(peak_mib() - before), "process_mib": round(peak_mib())}
 

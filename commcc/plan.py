@@ -18,8 +18,10 @@ Plans are stored by :mod:`commcc.run.planfile`, which reads from the annotations
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+
+from commcc.base.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -337,15 +339,31 @@ PARTS: Mapping[str, type] = {
 
 
 @dataclass(frozen=True)
+class PassReport(Record):
+    """A pass's own account of what it did. Each pass has a class of its own, whose fields are the keys of the JSON."""
+
+
+@dataclass(frozen=True)
+class StoredReport(PassReport):
+    """The account of a pass that planned before, as its plan file has it."""
+
+    values: Mapping[str, Json]
+
+    def to_json(self) -> dict[str, Json]:
+        """What the file says, whatever that is."""
+        return dict(self.values)
+
+
+@dataclass(frozen=True)
 class Plan:
-    """What one pass makes of the graph with this fingerprint. report: the pass's own account."""
+    """What one pass makes of the graph with this fingerprint."""
 
     pass_text: str
     fingerprint: str
     rewrite: Rewrite | None = None
     edits: tuple[Edit, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
-    report: Mapping[str, Json] = field(default_factory=dict)
+    report: PassReport = PassReport()
 
     @property
     def changes(self) -> bool:

@@ -97,13 +97,14 @@ def look(program: Program) -> str:
 def planned(passes: str, path: str | Path) -> list[str]:
     """What a pipeline decides on a file: plans with reasons, the verdict, and the look of the result."""
     from commcc.passes.options import parse_pipeline
+    from commcc.plan import PassReport
     from commcc.run.pipeline import run
     from commcc.serialization import load
     from commcc.timing.cost import load_model
 
     result = run(load(path), parse_pipeline(passes), model=load_model("h100"))
     # The report is told to people, in words that name groups.
-    bare = [(replace(step.plan, fingerprint="", report={}), step.before) for step in result.steps]
+    bare = [(replace(step.plan, fingerprint="", report=PassReport()), step.before) for step in result.steps]
     return [*(_without_names(repr(plan), seen) for plan, seen in bare), result.verified, look(result.program)]
 
 

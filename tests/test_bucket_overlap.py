@@ -100,7 +100,7 @@ def test_the_program_stays_the_same(seed, options):
     assert same(VirtualRanks(program.graph, inputs).run(), VirtualRanks(after.graph, inputs).run())
     verdict = verify(program, after)
     assert verdict.status == "proved", verdict.findings or verdict.unproved
-    assert plan.report["members"] == sum(len(b.members) for b in plan.rewrite.buckets)
+    assert plan.report.members == sum(len(b.members) for b in plan.rewrite.buckets)
 
 
 @RELAXED

@@ -77,7 +77,7 @@ def test_exactly_the_dead_goes(seed, world):
     grown, count = with_dead(program, random.Random(seed))
     after, plan = cleaned(grown)
     after.graph.lint()
-    assert plan.report["nodes_removed"] == count
+    assert plan.report.nodes_removed == count
     assert [n.name for n in after.graph.nodes] == [n.name for n in program.graph.nodes]
     inputs = random_inputs(program.graph, world, seed)
     assert same(VirtualRanks(grown.graph, inputs).run(), VirtualRanks(after.graph, inputs).run())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from commcc.passes.options import parse_pipeline
-from commcc.plan import Plan, Reordering
+from commcc.plan import Plan, Reordering, StoredReport
 from commcc.run.forms import preset_names
 from commcc.run.pipeline import Job, Rules, run
 from commcc.serialization import load
@@ -172,7 +172,7 @@ def improved():
     back = tuple(result.steps[0].plan.rewrite.order.index(node) for node in range(len(result.first.index)))
 
     def undo(context):
-        return Plan("undo", context.index.fingerprint, Reordering(back), report={"why": "a test"})
+        return Plan("undo", context.index.fingerprint, Reordering(back), report=StoredReport({"why": "a test"}))
 
     return program, model, Job("undo", "undo", {}, undo), result
 

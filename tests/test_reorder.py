@@ -80,7 +80,7 @@ def check_report(index, costs, plan, after):
     assert [after.position[index.names[node]] for node in order] == list(range(len(index)))
     moved = Simulator(index, costs).run(order)
     own = Simulator(index, costs).run()
-    report = plan.report
+    report = plan.report.to_json()
     assert report["step_ms"] == [own.step_ns / 1e6, moved.step_ns / 1e6]
     assert report["exposed_ms"] == [own.exposed_ns / 1e6, moved.exposed_ns / 1e6]
     assert report["in_flight_bytes"] == [own.in_flight_bytes, moved.in_flight_bytes]
@@ -133,9 +133,9 @@ def test_a_budget_below_the_own_peak_is_told():
     own = live_bytes(index)
     options = Reorder(memory_budget=(own.input_bytes + 1) / GIB)
     plan = options.plan(PlanContext(program, index, identify(index), MODEL))
-    assert len(plan.report["remarks"]) == 1
-    assert "no order found meets the memory budget" in plan.report["remarks"][0]
-    assert plan.report["peak_bytes"][1] <= own.peak_bytes
+    assert len(plan.report.remarks) == 1
+    assert "no order found meets the memory budget" in plan.report.remarks[0]
+    assert plan.report.peak_bytes[1] <= own.peak_bytes
 
 
 def test_a_budget_below_the_inputs_is_an_error():

@@ -25,19 +25,41 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.errors import OptionError, closest
+from commcc.base.record import Record
 from commcc.base.terms import Kind, Role
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import option, to_text
-from commcc.plan import Fusing, Fusion, LeftOut, Plan
+from commcc.plan import Fusing, Fusion, LeftOut, PassReport, Plan
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from commcc.apply.microtp import Tried
-    from commcc.base.terms import Json
     from commcc.graph.collectives import Identification
     from commcc.graph.index import GraphIndex
 
 TENSOR_PARALLEL = "tp"
 _KINDS = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER)
+
+
+@dataclass(frozen=True)
+class FusedPair(Record):
+    """A collective and what it was fused with, by name."""
+
+    launch: str
+    matmuls: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AsyncTpReport(PassReport):
+    """fused: collectives by kind. left: numbers of collectives by what stood against it."""
+
+    collectives: int
+    fused: Mapping[str, int]
+    matmuls_fused: int
+    pairs: tuple[FusedPair, ...]
+    left: Mapping[str, int]
+    remarks: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -96,22 +118,22 @@ class AsyncTp(Pass):
 
 def _report(
     index: GraphIndex, fusions: tuple[Fusion, ...], left: tuple[LeftOut, ...], groups: set[str]
-) -> dict[str, Json]:
+) -> AsyncTpReport:
     kinds = Counter(str(index.launches[each.launch].kind) for each in fusions)
     reasons = Counter(str(entry.reason) for entry in left).most_common()
-    remarks: list[Json] = []
+    remarks: tuple[str, ...] = ()
     if fusions:
-        remarks = [
+        remarks = (
             "simulated as their matmuls alone: the step is a lower bound",
             f"set up symmetric memory for {'group' if len(groups) == 1 else 'groups'} {', '.join(sorted(groups))}",
-        ]
-    return {
-        "collectives": len(fusions) + len(left),
-        "fused": dict(sorted(kinds.items())),
-        "matmuls_fused": sum(len(each.matmuls) for each in fusions),
-        "pairs": [
-            {"launch": index.names[each.launch], "matmuls": [index.names[m] for m in each.matmuls]} for each in fusions
-        ],
-        "left": dict(reasons),
-        "remarks": remarks,
-    }
+        )
+    return AsyncTpReport(
+        collectives=len(fusions) + len(left),
+        fused=dict(sorted(kinds.items())),
+        matmuls_fused=sum(len(each.matmuls) for each in fusions),
+        pairs=tuple(
+            FusedPair(index.names[each.launch], tuple(index.names[m] for m in each.matmuls)) for each in fusions
+        ),
+        left=dict(reasons),
+        remarks=remarks,
+    )

@@ -24,16 +24,42 @@ from commcc.passes import strategies
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import option, to_text
 from commcc.passes.strategies.pairs import prefetch_problems
-from commcc.plan import Merging, Plan
+from commcc.plan import Merging, PassReport, Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from commcc.base.terms import Json
     from commcc.graph.collectives import Identification
     from commcc.graph.index import GraphIndex
     from commcc.passes.strategies.formed import Formed
-    from commcc.plan import Bucket as PlannedBucket
+
+
+@dataclass(frozen=True)
+class BucketReport(PassReport):
+    """own: the strategy's account, whose keys stand among the others. copies: results copied out; shared_casts:
+    casts merged; reordered_buckets: those not in graph order; left_out: collectives by kind and reason.
+    """
+
+    strategy: str
+    primary_group: str | None
+    buckets: int
+    members: int
+    by_kind: Mapping[str, Mapping[str, int]]
+    own: Mapping[str, Json]
+    copies: int
+    shared_casts: int
+    reordered_buckets: int
+    left_out: Mapping[str, int]
+    remarks: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Json]:
+        """See :class:`commcc.base.record.Record`."""
+        return {
+            key: value
+            for name, part in super().to_json().items()
+            for key, value in (self.own if name == "own" else {name: part}).items()
+        }
 
 
 @dataclass(frozen=True)
@@ -159,30 +185,27 @@ class Bucket(Pass):
             report=self._report(index, ident, formed),
         )
 
-    def _report(self, index: GraphIndex, ident: Identification, formed: Formed) -> dict[str, Json]:
+    def _report(self, index: GraphIndex, ident: Identification, formed: Formed) -> BucketReport:
         buckets = formed.buckets
         remarks = [*formed.remarks]
         if self.groups_given == "primary" and ident.primary is None and ident.collectives:
             remarks.insert(0, "no group gathers parameters, so none is primary; name groups or use groups=all")
         left_out = Counter(f"{index.launches[each.launch].kind}: {each.reason.general}" for each in formed.left_out)
-        return {
-            "strategy": self.strategy,
-            "primary_group": ident.primary,
-            "buckets": len(buckets),
-            "members": sum(len(b.members) for b in buckets),
-            "by_kind": _by_kind(buckets),
-            **formed.report,
-            "copies": sum(sum(b.copies) for b in buckets),
-            "shared_casts": sum(len(b.members) for b in buckets if b.shared_cast),
-            "reordered_buckets": sum(list(b.members) != sorted(b.members) for b in buckets),
-            "left_out": dict(sorted(left_out.items())),
-            "remarks": list(remarks),
-        }
-
-
-def _by_kind(buckets: tuple[PlannedBucket, ...]) -> dict[str, Json]:
-    kinds: dict[str, Json] = {}
-    for kind in dict.fromkeys(b.kind for b in buckets):
-        same = [b for b in buckets if b.kind is kind]
-        kinds[kind.value] = {"buckets": len(same), "members": sum(len(b.members) for b in same)}
-    return kinds
+        by_kind: dict[str, dict[str, int]] = {}
+        for each in buckets:
+            counts = by_kind.setdefault(each.kind.value, {"buckets": 0, "members": 0})
+            counts["buckets"] += 1
+            counts["members"] += len(each.members)
+        return BucketReport(
+            strategy=self.strategy,
+            primary_group=ident.primary,
+            buckets=len(buckets),
+            members=sum(len(b.members) for b in buckets),
+            by_kind=by_kind,
+            own=formed.report,
+            copies=sum(sum(b.copies) for b in buckets),
+            shared_casts=sum(len(b.members) for b in buckets if b.shared_cast),
+            reordered_buckets=sum(list(b.members) != sorted(b.members) for b in buckets),
+            left_out=dict(sorted(left_out.items())),
+            remarks=tuple(remarks),
+        )

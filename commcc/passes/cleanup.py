@@ -26,14 +26,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from commcc.base.reasons import Reason
+from commcc.base.record import left_out
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import option, to_text
-from commcc.plan import Dead, Plan, Removal, Same
+from commcc.plan import Dead, PassReport, Plan, Removal, Same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from commcc.base.terms import Json
     from commcc.graph.index import GraphIndex
     from commcc.graph.program import Program
 
@@ -67,6 +67,17 @@ NEEDED = frozenset(
 
 
 @dataclass(frozen=True)
+class CleanupReport(PassReport):
+    """Numbers of nodes: removed, those of them that launch collectives, by op, and that held a key of metadata."""
+
+    nodes_removed: int
+    collectives_removed: int
+    ops_removed: Mapping[str, int]
+    metadata_dropped: Mapping[str, int]
+    views_removed: int | None = left_out()
+
+
+@dataclass(frozen=True)
 class Cleanup(Pass):
     """What to remove; see the module docstring."""
 
@@ -92,12 +103,17 @@ class Cleanup(Pass):
         feeding = tuple(n for n in dead if index.users[n])
         entries = (Dead(unused, Reason.of("unused")), Dead(feeding, Reason.of("feeds_removed")))
         keys = tuple(key for key in index.metadata if self._drops(key))
-        report = _report(index, dead, keys)
-        same: tuple[Same, ...] = ()
-        if self.views:
-            gone = set(dead)
-            same = tuple(each for each in _same(context.program, index) if each.node not in gone)
-            report["views_removed"] = len(same)
+        gone = set(dead)
+        views = _same(context.program, index) if self.views else ()
+        same = tuple(each for each in views if each.node not in gone)
+        counts = Counter(index.ops[node] for node in dead)
+        report = CleanupReport(
+            nodes_removed=len(dead),
+            collectives_removed=sum(node in index.launches for node in dead),
+            ops_removed=dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))),
+            metadata_dropped={key: index.metadata[key] for key in keys},
+            views_removed=len(same) if self.views else None,
+        )
         return Plan(
             pass_text=to_text(self),
             fingerprint=index.fingerprint,
@@ -156,14 +172,3 @@ def _same(program: Program, index: GraphIndex) -> Iterator[Same]:
 def _chunked(meta: Mapping[str, Any]) -> bool:
     custom = meta.get("custom")
     return "chunked_region_fqn" in meta or (isinstance(custom, dict) and "chunked_region_fqn" in custom)
-
-
-def _report(index: GraphIndex, dead: list[int], keys: tuple[str, ...]) -> dict[str, Json]:
-    counts = Counter(index.ops[node] for node in dead)
-    most = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
-    return {
-        "nodes_removed": len(dead),
-        "collectives_removed": sum(node in index.launches for node in dead),
-        "ops_removed": dict(most),
-        "metadata_dropped": {key: index.metadata[key] for key in keys},
-    }

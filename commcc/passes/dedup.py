@@ -26,15 +26,25 @@ from commcc.base.terms import GIB
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.budget import budget_option
 from commcc.passes.options import option, to_text
-from commcc.plan import Duplicate, LeftOut, Plan, Removal
+from commcc.plan import Duplicate, LeftOut, PassReport, Plan, Removal
 from commcc.planning.eligibility import result_obstacle, writers
 from commcc.planning.headroom import Headroom
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from commcc.base.terms import Json
     from commcc.graph.index import GraphIndex
+
+
+@dataclass(frozen=True)
+class DedupReport(PassReport):
+    """served: gathers that now serve others. left_out: numbers of gathers by reason."""
+
+    served: int
+    gathers_removed: int
+    bytes_not_gathered: int
+    nodes_removed: int
+    left_out: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -69,7 +79,13 @@ class Dedup(Pass):
             fingerprint=index.fingerprint,
             rewrite=Removal(duplicates),
             left_out=tuple(draft.left),
-            report=_report(duplicates, draft.left),
+            report=DedupReport(
+                served=len(duplicates),
+                gathers_removed=sum(len(d.drop) for d in duplicates),
+                bytes_not_gathered=sum(d.bytes * len(d.drop) for d in duplicates),
+                nodes_removed=sum(len(d.drop) + len(d.waits) + len(d.dead) for d in duplicates),
+                left_out=dict(sorted(Counter(entry.reason.general for entry in draft.left).items())),
+            ),
         )
 
 
@@ -157,14 +173,3 @@ def _with_dead(index: GraphIndex, duplicate: Duplicate, removed: set[int]) -> Du
         dead.append(node)
         stack.extend(index.data_preds[node])
     return Duplicate(**{**vars(duplicate), "dead": tuple(sorted(dead))})
-
-
-def _report(duplicates: tuple[Duplicate, ...], left: list[LeftOut]) -> dict[str, Json]:
-    reasons = Counter(entry.reason.general for entry in left)
-    return {
-        "served": len(duplicates),
-        "gathers_removed": sum(len(d.drop) for d in duplicates),
-        "bytes_not_gathered": sum(d.bytes * len(d.drop) for d in duplicates),
-        "nodes_removed": sum(len(d.drop) + len(d.waits) + len(d.dead) for d in duplicates),
-        "left_out": dict(sorted(reasons.items())),
-    }

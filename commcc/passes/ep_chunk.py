@@ -28,15 +28,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.errors import OptionError, closest
+from commcc.base.record import Record, left_out
 from commcc.graph.modules import syntax_problems
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import option, to_text
-from commcc.plan import Chunking, HostCopy, Plan, Reordering
+from commcc.plan import Chunking, HostCopy, PassReport, Plan, Reordering
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from commcc.base.terms import Json
     from commcc.ep.chunk import Chunks
     from commcc.graph.index import GraphIndex
     from commcc.graph.program import Program
@@ -46,6 +46,50 @@ if TYPE_CHECKING:
 DIMS = ("batch", "seq")
 #: Numbers of chunks that ``auto`` compares.
 CANDIDATES = (2, 4)
+
+
+@dataclass(frozen=True)
+class CutRegion(Record):
+    """One region that is cut: units of each chunk, nodes and exchanges in its body, and how many values are split
+    on their way in, and concatenated or added up on their way out.
+    """
+
+    module: str
+    direction: str
+    sizes: tuple[int, ...]
+    body: int
+    exchanges: int
+    split: int
+    concatenated: int
+    added: int
+
+    @classmethod
+    def of(cls, index: GraphIndex, region: ChunkedRegion) -> CutRegion:
+        """A region as the plan has it."""
+        how = [join.how for join in region.joins]
+        return cls(
+            module=region.root,
+            direction="backward" if region.backward else "forward",
+            sizes=region.sizes,
+            body=len(region.body),
+            exchanges=sum(node in index.launches for node in region.body),
+            split=len(region.cuts),
+            concatenated=how.count("rows"),
+            added=how.count("sum"),
+        )
+
+
+@dataclass(frozen=True)
+class EpChunkReport(PassReport):
+    """skipped: modules without exchanges. by_annotation: no all-to-all is in the graph, and modules were told by their
+    annotations. tried_ms: steps by number of chunks, where the pass had to choose.
+    """
+
+    chunks: int
+    regions: tuple[CutRegion, ...]
+    skipped: tuple[str, ...]
+    by_annotation: bool
+    tried_ms: Mapping[str, float] | None = left_out()
 
 
 @dataclass(frozen=True)
@@ -80,7 +124,7 @@ class EpChunk(Pass):
         from commcc.ep.chunk import plan_chunks
 
         index = context.index
-        tried: dict[str, Json] = {}
+        tried: dict[str, float] | None = None
         if isinstance(self.chunks, int):
             found = plan_chunks(context.program, index, self._modules(), self.chunks, self.dim)
             chunks = self.chunks
@@ -90,10 +134,16 @@ class EpChunk(Pass):
             pass_text=to_text(self),
             fingerprint=index.fingerprint,
             rewrite=Chunking(found.regions) if chunks > 1 else None,
-            report={**_report(index, found, chunks), **({"tried_ms": tried} if tried else {})},
+            report=EpChunkReport(
+                chunks=chunks,
+                regions=tuple(CutRegion.of(index, region) for region in found.regions),
+                skipped=tuple(found.skipped),
+                by_annotation=found.annotated,
+                tried_ms=tried,
+            ),
         )
 
-    def _best(self, context: PlanContext) -> tuple[int, Chunks, dict[str, Json]]:
+    def _best(self, context: PlanContext) -> tuple[int, Chunks, dict[str, float]]:
         """How many chunks make the step shortest, the regions, and the steps that were compared in ms."""
         from commcc.ep.chunk import plan_chunks
         from commcc.timing.predict import milliseconds
@@ -128,27 +178,3 @@ def _step_ns(program: Program, index: GraphIndex, model: CostModel, regions: tup
     priced = with_copies(after, {copy.node: copy.non_blocking for copy in plan.of(HostCopy)})
     order = plan.rewrite.order if isinstance(plan.rewrite, Reordering) else None
     return Simulator(after, model.price(priced)).run(order).step_ns
-
-
-def _report(index: GraphIndex, found: Chunks, chunks: int) -> dict[str, Json]:
-    return {
-        "chunks": chunks,
-        "regions": [_region(index, region) for region in found.regions],
-        "skipped": list(found.skipped),
-        "by_annotation": found.annotated,
-    }
-
-
-def _region(index: GraphIndex, region: ChunkedRegion) -> dict[str, Json]:
-    exchanges = [node for node in region.body if node in index.launches]
-    how = [join.how for join in region.joins]
-    return {
-        "module": region.root,
-        "direction": "backward" if region.backward else "forward",
-        "sizes": list(region.sizes),
-        "body": len(region.body),
-        "exchanges": len(exchanges),
-        "split": len(region.cuts),
-        "concatenated": how.count("rows"),
-        "added": how.count("sum"),
-    }

@@ -32,16 +32,26 @@ from commcc.base.errors import InputError, closest
 from commcc.base.reasons import Reason
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import option, to_text
-from commcc.plan import FixedSize, Fixing, Plan
+from commcc.plan import FixedSize, Fixing, PassReport, Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from commcc.base.terms import Json
     from commcc.ep.concrete import Sizes
     from commcc.graph.program import Program
 
 MARKED, KNOWN = "marked", "known"
+
+
+@dataclass(frozen=True)
+class EpConcretizeReport(PassReport):
+    """fixed: in words. symbols: numbers by symbol. sizes_gone: nodes whose value is known now."""
+
+    fixed: str
+    symbols: Mapping[str, int]
+    values_rewritten: int
+    sizes_gone: int
+    guards_gone: int
 
 
 @dataclass(frozen=True)
@@ -84,7 +94,13 @@ class EpConcretize(Pass):
             pass_text=to_text(self),
             fingerprint=context.index.fingerprint,
             rewrite=Fixing(tuple(FixedSize(name, number, reason) for name, number in numbers.items())),
-            report=_report(numbers, counts, told(numbers)),
+            report=EpConcretizeReport(
+                fixed=told(numbers) or "none: no size is to be fixed",
+                symbols=numbers,
+                values_rewritten=counts["values"],
+                sizes_gone=counts["known"],
+                guards_gone=counts["guards"],
+            ),
         )
 
     def _numbers(self, program: Program) -> tuple[dict[str, int], str]:
@@ -145,13 +161,3 @@ def _checked(program: Program, sizes: Sizes) -> dict[str, int]:
                 what = f"this does not hold for {told(sizes.numbers)}: {said:.200}"
                 raise InputError(what, where=f"node '{node.name}'", hint="give other numbers, or mark other sizes")
     return counts
-
-
-def _report(numbers: dict[str, int], counts: dict[str, int], text: str) -> dict[str, Json]:
-    return {
-        "fixed": text or "none: no size is to be fixed",
-        "symbols": dict(numbers),
-        "values_rewritten": counts["values"],
-        "sizes_gone": counts["known"],
-        "guards_gone": counts["guards"],
-    }

@@ -12,26 +12,41 @@ Limits: layers are found by what they gather and reduce, like those of ``bucket{
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.errors import FindingError, InputError, OptionError
 from commcc.base.reasons import Reason
+from commcc.base.record import left_out
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import option, to_text
-from commcc.plan import LeftOut, Plan, Reordering
+from commcc.plan import LeftOut, PassReport, Plan, Reordering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from commcc.base.terms import Json
     from commcc.ep.dense import Blocked, Dense, Wish, Wishes
     from commcc.graph.collectives import Identification
     from commcc.graph.index import GraphIndex
-    from commcc.timing.cost import CostModel
 
 #: How many blocked collectives an error names.
 _SHOWN = 5
+
+
+@dataclass(frozen=True)
+class EpDenseReport(PassReport):
+    """Numbers of collectives. Pairs are before and after; they are there where there is a cost model."""
+
+    layers: int
+    gathers_placed: int
+    reductions_placed: int
+    reductions_waited_late: int
+    left_in_place: int
+    blocked: int
+    step_ms: tuple[float, float] | None = left_out()
+    exposed_ms: tuple[float, float] | None = left_out()
+    peak_bytes: tuple[int, int] | None = left_out()
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,7 +95,7 @@ class EpDense(Pass):
             fingerprint=index.fingerprint,
             rewrite=Reordering.of(order),
             left_out=tuple(LeftOut(each.launch, each.reason) for each in blocked),
-            report={**_report(index, context.model, dense.layers, wishes, order, blocked), "remarks": _remarks(dense)},
+            report=_report(context, dense, wishes, order, len(blocked)),
         )
 
     def _layers(self, index: GraphIndex, ident: Identification) -> tuple[str, ...]:
@@ -101,12 +116,6 @@ class EpDense(Pass):
         return tuple(entry.name for entry in selection.entries)
 
 
-def _remarks(dense: Dense) -> list[Json]:
-    """Where the rules find nothing to go by."""
-    inside = [layer for layer, _ in dense.first if layer < len(dense.layers)]
-    return [] if inside else ["no layer has dense products outside of chunked regions: nothing is launched there"]
-
-
 def _not_met(order: Sequence[int], moves: Sequence[Wish]) -> list[Blocked]:
     """Launches that dependences keep from their place."""
     from commcc.ep.dense import Blocked
@@ -125,35 +134,31 @@ def _told(index: GraphIndex, blocked: Sequence[Blocked]) -> str:
     return f"{len(blocked)} collectives cannot be moved: {said}{more}"
 
 
-def _report(
-    index: GraphIndex,
-    model: CostModel | None,
-    layers: Sequence[str],
-    wishes: Wishes,
-    order: Sequence[int],
-    blocked: Sequence[Blocked],
-) -> dict[str, Json]:
-    from commcc.timing.predict import milliseconds
-
-    launched = [wish for wish in wishes.moves if wish.node == wish.launch]
-    report: dict[str, Json] = {
-        "layers": len(layers),
-        "gathers_placed": sum(wish.reason.code == "gathered" for wish in launched),
-        "reductions_placed": sum(wish.reason.code == "reduced" for wish in launched),
-        "reductions_waited_late": len(wishes.moves) - len(launched),
-        "left_in_place": len(wishes.kept),
-        "blocked": len(blocked),
-    }
-    if model is None:
-        return report
+def _report(context: PlanContext, dense: Dense, wishes: Wishes, order: Sequence[int], blocked: int) -> EpDenseReport:
     from commcc.graph.memory import MemoryModel
+    from commcc.timing.predict import milliseconds
     from commcc.timing.simulate import Simulator
 
-    simulator, memory = Simulator(index, model.price(index)), MemoryModel(index)
-    both = [simulator.run(each) for each in (range(len(index)), order)]
-    return {
-        **report,
-        "step_ms": [milliseconds(each.step_ns) for each in both],
-        "exposed_ms": [milliseconds(each.exposed_ns) for each in both],
-        "peak_bytes": [memory.live(each).peak_bytes for each in (range(len(index)), order)],
-    }
+    index, remarks = context.index, []
+    if all(layer >= len(dense.layers) for layer, _ in dense.first):
+        remarks.append("no layer has dense products outside of chunked regions: nothing is launched there")
+    launched = [wish for wish in wishes.moves if wish.node == wish.launch]
+    report = EpDenseReport(
+        layers=len(dense.layers),
+        gathers_placed=sum(wish.reason.code == "gathered" for wish in launched),
+        reductions_placed=sum(wish.reason.code == "reduced" for wish in launched),
+        reductions_waited_late=len(wishes.moves) - len(launched),
+        left_in_place=len(wishes.kept),
+        blocked=blocked,
+        remarks=tuple(remarks),
+    )
+    if context.model is None:
+        return report
+    simulator, memory = Simulator(index, context.model.price(index)), MemoryModel(index)
+    before, after = simulator.run(), simulator.run(order)
+    return replace(
+        report,
+        step_ms=(milliseconds(before.step_ns), milliseconds(after.step_ns)),
+        exposed_ms=(milliseconds(before.exposed_ns), milliseconds(after.exposed_ns)),
+        peak_bytes=(memory.live(range(len(index))).peak_bytes, memory.live(order).peak_bytes),
+    )

@@ -17,21 +17,21 @@ Limits: nodes outside of regions are not scheduled; they move only where a regio
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.errors import InputError, OptionError
 from commcc.base.reasons import Reason
+from commcc.base.record import Record, left_out
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.budget import budget_option
 from commcc.passes.options import option, to_text
-from commcc.plan import HostCopy, Plan, Reordering, WaitLabel
+from commcc.plan import HostCopy, PassReport, Plan, Reordering, WaitLabel
 from commcc.planning.headroom import budget_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from commcc.base.terms import Json
     from commcc.ep.regions import Region
     from commcc.ep.schedule import Local
     from commcc.ep.schedule.choose import Tried
@@ -42,6 +42,47 @@ if TYPE_CHECKING:
 
     #: Prices of the graph as it is, and with the copies to the host that will not block.
     BeforeAfter = tuple[Costs, Costs]
+
+
+@dataclass(frozen=True)
+class ScheduledRegion(Record):
+    """One region: nodes of each chunk, labels of its exchanges, its strip (:func:`commcc.ep.schedule.strip_of`), and
+    its soft order: launches and waits, each behind the one before.
+    """
+
+    root: str
+    direction: str
+    body_nodes: tuple[int, ...]
+    exchanges: tuple[str, ...]
+    strip: str
+    soft_order: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TriedOrder(Record):
+    """An order that the simulator judged."""
+
+    in_flight: Mapping[str, int]
+    step_ms: float
+    peak_bytes: int | None
+
+
+@dataclass(frozen=True)
+class EpScheduleReport(PassReport):
+    """in_flight: chunks that hold received tokens at a time, by direction. tried: with ``order=auto``. Times and bytes
+    are there where there is a cost model; pairs are before and after.
+    """
+
+    chunks: int
+    in_flight: Mapping[str, int]
+    regions: tuple[ScheduledRegion, ...]
+    tried: tuple[TriedOrder, ...] | None = left_out()
+    step_ms: tuple[float, float] | None = left_out()
+    exchange_ms: float | None = left_out()
+    exposed_exchange_ms: tuple[float, ...] | None = left_out()
+    hidden_share_of_exchanges: tuple[float | None, ...] | None = left_out()
+    peak_bytes: tuple[int, int] | None = left_out()
+    remarks: tuple[str, ...] | None = left_out()
 
 
 @dataclass(frozen=True)
@@ -85,7 +126,9 @@ class EpSchedule(Pass):
         notes = annotations_of(program, index)
         regions = regions_of(index, notes, self.modules or ())
         if not regions and _left_whole(program):
-            return Plan(pass_text=to_text(self), fingerprint=index.fingerprint, report=_NOTHING)
+            remark = "nothing to order: ep-chunk has found that chunks do not pay"
+            nothing = EpScheduleReport(1, {"forward": 1, "backward": 1}, (), remarks=(remark,))
+            return Plan(to_text(self), index.fingerprint, report=nothing)
         if not regions:
             raise InputError(
                 "no chunked region exchanges tokens", where="pass 'ep-schedule'", hint="run ep-chunk first"
@@ -113,15 +156,6 @@ class EpSchedule(Pass):
             return chooser.best(), tuple(chooser.tried.values())
         depth = max(each.region.chunks for each in locals_) if self.order == "phase" else self.in_flight
         return planned(index, locals_, Depths(depth, depth)), ()
-
-
-#: The report where ep-chunk{chunks=auto} has found that no chunks are best.
-_NOTHING: dict[str, Json] = {
-    "chunks": 1,
-    "in_flight": {"forward": 1, "backward": 1},
-    "regions": [],
-    "remarks": ["nothing to order: ep-chunk has found that chunks do not pay"],
-}
 
 
 def _left_whole(program: Program) -> bool:
@@ -154,66 +188,51 @@ def _labels(regions: Sequence[Region], notes: Sequence[Annotation]) -> tuple[Wai
 
 def _report(
     index: GraphIndex, locals_: Sequence[Local], costs: BeforeAfter | None, chosen: Tried, tried: Sequence[Tried]
-) -> dict[str, Json]:
+) -> EpScheduleReport:
     from commcc.timing.predict import milliseconds
 
-    depths = chosen.depths
-    report: dict[str, Json] = {
-        "chunks": max(each.region.chunks for each in locals_),
-        "in_flight": {"forward": depths.forward, "backward": depths.backward},
-        "regions": [_region(index, each, chosen) for each in locals_],
-    }
-    if tried:
-        report["tried"] = [
-            {
-                "in_flight": {"forward": each.depths.forward, "backward": each.depths.backward},
-                "step_ms": milliseconds(each.step_ns or 0),
-                "peak_bytes": each.peak_bytes,
-            }
-            for each in tried
-        ]
-    if costs is not None:
-        report.update(_figures(index, costs, chosen, [n for each in locals_ for n in _launches(each)]))
-    return report
+    report = EpScheduleReport(
+        chunks=max(each.region.chunks for each in locals_),
+        in_flight=_in_flight(chosen),
+        regions=tuple(_region(index, each, chosen) for each in locals_),
+        tried=tuple(TriedOrder(_in_flight(each), milliseconds(each.step_ns or 0), each.peak_bytes) for each in tried)
+        or None,
+    )
+    if costs is None:
+        return report
+    from commcc.graph.memory import MemoryModel
+    from commcc.timing.simulate import Simulator
+
+    launches = [launch for local in locals_ for own in local.region.exchanges for launch in own]
+    memory = MemoryModel(index)
+    before, after = Simulator(index, costs[0]).run(), Simulator(index, costs[1]).run(chosen.order)
+    exposed = [sum(timeline.exposed.get(n, 0) for n in launches) for timeline in (before, after)]
+    total = sum(after.spans[n].ns for n in launches)
+    return replace(
+        report,
+        step_ms=(milliseconds(before.step_ns), milliseconds(after.step_ns)),
+        exchange_ms=milliseconds(total),
+        exposed_exchange_ms=tuple(milliseconds(ns) for ns in exposed),
+        hidden_share_of_exchanges=tuple(round(1 - ns / total, 6) if total else None for ns in exposed),
+        peak_bytes=(memory.live(range(len(index))).peak_bytes, memory.live(chosen.order).peak_bytes),
+    )
 
 
-def _region(index: GraphIndex, local: Local, chosen: Tried) -> dict[str, Json]:
-    """One region: sizes, its strip, and its soft order: launches and waits, each behind the one before."""
+def _in_flight(tried: Tried) -> dict[str, int]:
+    return {"forward": tried.depths.forward, "backward": tried.depths.backward}
+
+
+def _region(index: GraphIndex, local: Local, chosen: Tried) -> ScheduledRegion:
     from commcc.ep.schedule import events_of, strip_of
 
     region = local.region
     events = events_of(region)
-    line = [index.names[node] for node in chosen.order if node in events]
     flags = {node: free for made in chosen.made for node, free in made.host_copies.items()}
-    return {
-        "root": region.root,
-        "direction": "backward" if region.backward else "forward",
-        "body_nodes": [len(body) for body in region.bodies],
-        "exchanges": list(region.labels),
-        "strip": strip_of(index, region, chosen.order, flags),
-        "soft_order": list(line),
-    }
-
-
-def _launches(local: Local) -> list[int]:
-    return [launch for launches in local.region.exchanges for launch in launches]
-
-
-def _figures(index: GraphIndex, costs: BeforeAfter, chosen: Tried, launches: Sequence[int]) -> dict[str, Json]:
-    """What the simulator says of the graph before and after; exchanges are those of the regions."""
-    from commcc.graph.memory import MemoryModel
-    from commcc.timing.predict import milliseconds
-    from commcc.timing.simulate import Simulator
-
-    memory = MemoryModel(index)
-    before, after = Simulator(index, costs[0]).run(), Simulator(index, costs[1]).run(chosen.order)
-    hidden = [sum(timeline.exposed.get(n, 0) for n in launches) for timeline in (before, after)]
-    total = sum(after.spans[n].ns for n in launches)
-    peaks = (memory.live(range(len(index))).peak_bytes, memory.live(chosen.order).peak_bytes)
-    return {
-        "step_ms": [milliseconds(before.step_ns), milliseconds(after.step_ns)],
-        "exchange_ms": milliseconds(total),
-        "exposed_exchange_ms": [milliseconds(ns) for ns in hidden],
-        "hidden_share_of_exchanges": [round(1 - ns / total, 6) if total else None for ns in hidden],
-        "peak_bytes": list(peaks),
-    }
+    return ScheduledRegion(
+        root=region.root,
+        direction="backward" if region.backward else "forward",
+        body_nodes=tuple(len(body) for body in region.bodies),
+        exchanges=tuple(region.labels),
+        strip=strip_of(index, region, chosen.order, flags),
+        soft_order=tuple(index.names[node] for node in chosen.order if node in events),
+    )

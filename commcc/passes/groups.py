@@ -24,19 +24,41 @@ from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.errors import closest
 from commcc.base.reasons import Reason
+from commcc.base.record import Record
 from commcc.base.terms import Kind, Role
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import option, to_text
-from commcc.plan import LeftOut, NewGroup, Plan, Regroup
+from commcc.plan import LeftOut, NewGroup, PassReport, Plan, Regroup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from commcc.base.terms import Json
     from commcc.graph.collectives import Collective, Identification
     from commcc.graph.index import GraphIndex
 
 ROLES = ("ep", "all_gather")
+
+
+@dataclass(frozen=True)
+class SplitOff(Record):
+    """A new group, and how many launches move to it."""
+
+    name: str
+    copy_of: str
+    role: str
+    launches: int
+    reason: Reason
+
+
+@dataclass(frozen=True)
+class GroupsReport(PassReport):
+    """not_shared: groups that had nothing else to carry. left_out: numbers of launches by reason."""
+
+    groups: tuple[SplitOff, ...]
+    moved: int
+    not_shared: tuple[str, ...]
+    left_out: Mapping[str, int]
+    remarks: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -86,7 +108,7 @@ class _Draft:
     groups: list[NewGroup] = field(default_factory=list)
     moved: dict[int, Regroup] = field(default_factory=dict)
     left: list[LeftOut] = field(default_factory=list)
-    unshared: list[Json] = field(default_factory=list)
+    unshared: list[str] = field(default_factory=list)
 
     def move(self, role: str, ident: Identification, *, high_priority: bool) -> None:
         """Split ``role`` off every group that it shares."""
@@ -131,31 +153,20 @@ class _Draft:
             name = f"{base}_{number}"
         return name
 
-    def report(self) -> dict[str, Json]:
+    def report(self) -> GroupsReport:
         """The pass's account, by new group."""
         counts = Counter(move.group for move in self.moved.values())
-        remarks: list[Json] = []
-        if self.groups:
-            remarks.append(
-                "groups with the same ranks share the links between them; unless --cost says share_link=topology, "
-                "each is simulated as if it had them to itself"
-            )
-        return {
-            "groups": [
-                {
-                    "name": g.name,
-                    "copy_of": g.origin,
-                    "role": g.role,
-                    "launches": counts[g.name],
-                    "reason": str(g.reason),
-                }
-                for g in self.groups
-            ],
-            "moved": len(self.moved),
-            "not_shared": self.unshared,
-            "left_out": dict(sorted(Counter(str(entry.reason) for entry in self.left).items())),
-            "remarks": remarks,
-        }
+        remark = (
+            "groups with the same ranks share the links between them; unless --cost says share_link=topology, "
+            "each is simulated as if it had them to itself"
+        )
+        return GroupsReport(
+            groups=tuple(SplitOff(g.name, g.origin, g.role, counts[g.name], g.reason) for g in self.groups),
+            moved=len(self.moved),
+            not_shared=tuple(self.unshared),
+            left_out=dict(sorted(Counter(str(entry.reason) for entry in self.left).items())),
+            remarks=(remark,) if self.groups else (),
+        )
 
 
 def _has_role(collective: Collective, role: str) -> bool:

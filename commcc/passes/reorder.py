@@ -17,24 +17,46 @@ on a machine as far as the costs are right.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.errors import OptionError
+from commcc.base.record import left_out
 from commcc.base.sequences import longest_increasing
 from commcc.base.terms import GIB
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.budget import budget_option
 from commcc.passes.control_edges import control_edges
 from commcc.passes.options import option, to_text
-from commcc.plan import Plan, Reordering
+from commcc.plan import PassReport, Plan, Reordering
 from commcc.planning.headroom import budget_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-    from commcc.base.terms import Json
     from commcc.schedule import Found, Limits, Problem
+
+
+@dataclass(frozen=True)
+class ReorderReport(PassReport):
+    """Pairs are before and after. moved_nodes: those that did not keep their order among the others. settings: of
+    each round of the search (:class:`commcc.schedule.Found`); none where the graph's own order is best.
+    """
+
+    cost_model: Mapping[str, str]
+    step_ms: tuple[float, float]
+    exposed_ms: tuple[float, float]
+    lower_bound_ms: float
+    over_bound: float
+    peak_bytes: tuple[int, int]
+    memory_budget_bytes: int | None
+    in_flight_bytes: tuple[int, int]
+    moved_nodes: int
+    moved_launches: int
+    schedules_tried: int
+    settings: tuple[tuple[int, ...], ...]
+    remarks: tuple[str, ...]
+    control_edges: int | None = left_out()
 
 
 @dataclass(frozen=True)
@@ -83,7 +105,15 @@ class Reorder(Pass):
             raise OptionError("reorder needs a cost model", where="pass 'reorder'", hint="name one, as in --cost h100")
         problem = Problem(index, model.price(index))
         before = problem.memory.live(range(len(index)))
-        limits = self._limits(before.peak_bytes, before.input_bytes)
+        budget = budget_bytes(self.memory_budget, before.peak_bytes)
+        if budget is not None and budget < before.input_bytes:
+            raise OptionError(
+                f"memory_budget={self.memory_budget:g} GiB is less than the graph's inputs take, "
+                f"{_gib(before.input_bytes)}",
+                where="pass 'reorder'",
+                hint=f"the graph's own peak is {_gib(before.peak_bytes)}",
+            )
+        limits = self.limits(budget)
         found = search(problem, limits, self.effort)
         edges, left = control_edges(index, found.order) if self.control_deps else ((), ())
         report = _report(problem, limits, found, before.peak_bytes)
@@ -93,18 +123,8 @@ class Reorder(Pass):
             rewrite=Reordering.of(found.order),
             edits=edges,
             left_out=left,
-            report={**report, "control_edges": len(edges)} if self.control_deps else report,
+            report=replace(report, control_edges=len(edges)) if self.control_deps else report,
         )
-
-    def _limits(self, peak: int, inputs: int) -> Limits:
-        budget = budget_bytes(self.memory_budget, peak)
-        if budget is not None and budget < inputs:
-            raise OptionError(
-                f"memory_budget={self.memory_budget:g} GiB is less than the graph's inputs take, {_gib(inputs)}",
-                where="pass 'reorder'",
-                hint=f"the graph's own peak is {_gib(peak)}",
-            )
-        return self.limits(budget)
 
     def limits(self, budget: int | None) -> Limits:
         """What the options allow a schedule, with a budget in bytes."""
@@ -114,34 +134,34 @@ class Reorder(Pass):
         return Limits(budget, in_flight, self.max_compute_prefetch)
 
 
-def _report(problem: Problem, limits: Limits, found: Found, peak: int) -> dict[str, Json]:
+def _report(problem: Problem, limits: Limits, found: Found, peak: int) -> ReorderReport:
     from commcc.timing.predict import milliseconds
 
     before, after = problem.simulator.run(), problem.simulator.run(found.order)
     place = {node: at for at, node in enumerate(found.order)}
     launches = [n for n in problem.index.launches if place[n] != n]
-    remarks: list[Json] = []
+    remarks = []
     if limits.budget is not None and found.peak_bytes > limits.budget:
         over = found.peak_bytes - limits.budget
         remarks.append(
             f"no order found meets the memory budget of {_gib(limits.budget)}: this one passes it by {_gib(over)}"
         )
-    return {
-        "cost_model": {"name": problem.costs.model, "hash": problem.costs.hash},
-        "step_ms": [milliseconds(before.step_ns), milliseconds(after.step_ns)],
-        "exposed_ms": [milliseconds(before.exposed_ns), milliseconds(after.exposed_ns)],
-        "lower_bound_ms": milliseconds(problem.bound),
-        "over_bound": round(after.step_ns / problem.bound - 1, 6) if problem.bound else 0.0,
-        "peak_bytes": [peak, found.peak_bytes],
-        "memory_budget_bytes": limits.budget,
-        "in_flight_bytes": [before.in_flight_bytes, after.in_flight_bytes],
+    return ReorderReport(
+        cost_model={"name": problem.costs.model, "hash": problem.costs.hash},
+        step_ms=(milliseconds(before.step_ns), milliseconds(after.step_ns)),
+        exposed_ms=(milliseconds(before.exposed_ns), milliseconds(after.exposed_ns)),
+        lower_bound_ms=milliseconds(problem.bound),
+        over_bound=round(after.step_ns / problem.bound - 1, 6) if problem.bound else 0.0,
+        peak_bytes=(peak, found.peak_bytes),
+        memory_budget_bytes=limits.budget,
+        in_flight_bytes=(before.in_flight_bytes, after.in_flight_bytes),
         # What is not on one longest run that kept its order had to be moved.
-        "moved_nodes": len(found.order) - len(longest_increasing(found.order)),
-        "moved_launches": len(launches),
-        "schedules_tried": found.tried,
-        "settings": [list(pair) for pair in found.settings],
-        "remarks": remarks,
-    }
+        moved_nodes=len(found.order) - len(longest_increasing(found.order)),
+        moved_launches=len(launches),
+        schedules_tried=found.tried,
+        settings=found.settings,
+        remarks=tuple(remarks),
+    )
 
 
 def _gib(count: int) -> str:

@@ -14,12 +14,23 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import to_text
-from commcc.plan import Plan, TagEntry
+from commcc.plan import PassReport, Plan, TagEntry
 from commcc.planning.eligibility import is_taggable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class TagReport(PassReport):
+    """tagged: eligible collectives by ``role.kind``. new: those that did not carry their tag yet."""
+
+    tagged: Mapping[str, int]
+    new: int
 
 
 @dataclass(frozen=True)
@@ -39,5 +50,5 @@ class Tag(Pass):
             pass_text=to_text(self),
             fingerprint=index.fingerprint,
             edits=tuple(TagEntry(c.launch, c.role, c.evidence) for c in new),
-            report={"tagged": dict(sorted(counts.items())), "new": len(new)},
+            report=TagReport(dict(sorted(counts.items())), len(new)),
         )

@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from commcc.base.record import plain
 from commcc.base.text import Lines
 from commcc.report import costs
 from commcc.run.forms import from_preset, pipeline_yaml
-from commcc.run.pipeline import plain_option
 from commcc.timing.snapshot import cost_warnings
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def rewriting(
             "dropped": step.dropped,
             "seconds": round(sum(step.seconds.values()), 4),
             "phases": {phase: round(seconds, 4) for phase, seconds in step.seconds.items()},
-            "report": dict(step.report),
+            "report": step.report,
             "metrics": step.after.to_json(),
         }
         for step in result.steps
@@ -207,7 +207,7 @@ def _option(field: dataclasses.Field[Any]) -> dict[str, Json]:
     return {
         "name": field.name,
         "type": field.metadata["type"],
-        "default": plain_option(field.default),
+        "default": plain(field.default),
         "choices": list(field.metadata.get("choices", ())),
         "none": field.metadata.get("none"),
         "help": field.metadata["help"],

@@ -13,7 +13,7 @@ from commcc.report import bucketing, overlapping, parallel, reordering, stepping
 from commcc.report.metrics import compare, costed_by
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from rich.console import RenderableType
 
@@ -63,22 +63,14 @@ def _step(step: Document) -> list[RenderableType]:
     grid.add_column(overflow="fold")
     report = step["report"]
     try:
-        lines = list(_lines(report))
-        tables = [bucketing.modules(report["modules"])] if report.get("modules") and "by_kind" in report else []
+        lines = list(_LINES.get(step["name"], _anything)(report))
+        tables = [bucketing.modules(report["modules"])] if step["name"] == "bucket" and report.get("modules") else []
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
         # The report of a stored plan is what its file says, and may be anything.
         lines, tables = list(_anything(report)), []
     for label, text in lines:
         grid.add_row(Text(label, style="cyan"), Text(text))
     return [head, *(Padding(each, (0, 0, 0, 2), expand=False) for each in (grid, *tables))]
-
-
-def _lines(report: Document) -> Iterator[tuple[str, str]]:
-    """The report of a pass in lines; what is known of it is told by a key that only it has."""
-    known = {"by_kind": bucketing.lines, "schedules_tried": reordering.lines, "not_shared": _regrouping}
-    known |= {"by_annotation": parallel.chunks, "in_flight": parallel.schedule}
-    known |= {"values_rewritten": parallel.concrete, "matmuls_fused": parallel.fusions}
-    return next((lines for key, lines in known.items() if key in report), _anything)(report)
 
 
 def _regrouping(report: Document) -> Iterator[tuple[str, str]]:
@@ -110,3 +102,15 @@ def _plain(value: Any) -> str:
     if value is None:
         return "none"
     return count(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
+
+
+#: What says a pass's report in lines, by the name of the pass; reports of other passes are told key by key.
+_LINES: Mapping[str, Callable[[Document], Iterator[tuple[str, str]]]] = {
+    "groups": _regrouping,
+    "bucket": bucketing.lines,
+    "reorder": reordering.lines,
+    "ep-chunk": parallel.chunks,
+    "ep-schedule": parallel.schedule,
+    "ep-concretize": parallel.concrete,
+    "async-tp": parallel.fusions,
+}

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from commcc.base.errors import FindingError, InputError, InternalError, OptionError
 from commcc.base.gc_pause import no_collection
 from commcc.base.jit import cold
+from commcc.base.record import plain
 from commcc.graph.index import build_index
 from commcc.passes.base import PlanContext
 from commcc.passes.options import to_text
@@ -29,7 +30,6 @@ from commcc.timing.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
 
     from commcc.base.terms import Json
     from commcc.graph.index import GraphIndex
@@ -89,12 +89,16 @@ class StepResult:
     options_text: str
     changed: bool
     seconds: Mapping[str, float]
-    report: Mapping[str, Json]
     plan: Plan
     options: Mapping[str, Json]
     before: Snapshot
     after: Snapshot
     dropped: str | None = None
+
+    @property
+    def report(self) -> dict[str, Json]:
+        """The pass's own account."""
+        return self.plan.report.to_json()
 
 
 @dataclass(frozen=True)
@@ -141,16 +145,7 @@ def job_of(made: Pass) -> Job:
 
 def option_values(made: Pass) -> dict[str, Json]:
     """The effective options of a pass, defaults too."""
-    return {field.name: plain_option(getattr(made, field.name)) for field in dataclasses.fields(made)}
-
-
-def plain_option(value: Any) -> Json:
-    """An option's value as JSON."""
-    if isinstance(value, (tuple, list)):
-        return [plain_option(part) for part in value]
-    if isinstance(value, dict):
-        return {str(key): plain_option(part) for key, part in value.items()}
-    return value if value is None or isinstance(value, (bool, int, float)) else str(value)
+    return {field.name: plain(getattr(made, field.name)) for field in dataclasses.fields(made)}
 
 
 def run(
@@ -222,7 +217,6 @@ class _Run:
             job.text,
             plan.changes and dropped is None,
             clock.seconds,
-            plan.report,
             plan,
             job.options,
             before,

@@ -45,7 +45,7 @@ def entry(
         "hints": {hint.symbol: hint.value for hint in before.index.estimates.hints},
         "reasons": reasons(plan, before.index.names),
         **_spans(plan, before.index.names),
-        "report": dict(plan.report),
+        "report": plan.report.to_json(),
         "metrics": after.to_json(),
         "commcc": __version__,
     }

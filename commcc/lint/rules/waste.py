@@ -167,7 +167,7 @@ def module_plan(subject: Subject, options: ModuleOptions) -> Iterator[Finding]:
 
     plan = Bucket(strategy="module", modules=options.modules, prefetch=None, include_all_reduce=True)
     try:
-        uncovered = plan.plan(PlanContext(subject.program, subject.index, subject.ident)).report["uncovered"]
+        uncovered = plan.plan(PlanContext(subject.program, subject.index, subject.ident)).report.to_json()["uncovered"]
     except OptionError as error:
         yield Finding(error.what, remedy=error.hint or "")
         return

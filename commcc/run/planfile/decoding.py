@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from commcc.base.terms import Json
     from commcc.base.yaml_file import Node
     from commcc.graph.index import GraphIndex
+    from commcc.plan import PassReport
 
 #: Names that get a did-you-mean; looking for one among all nodes of a graph takes its time.
 _SUGGESTED = 5
@@ -40,7 +41,7 @@ class Decoder:
         self.index = index
         self._unknown = 0
 
-    def plan(self, node: Node, text: str, fingerprint: str, report: Mapping[str, Json]) -> Plan:
+    def plan(self, node: Node, text: str, fingerprint: str, report: PassReport) -> Plan:
         """A plan from a mapping of its parts."""
         given = node.mapping((), PARTS)
         read = {name: self.value(given[name], part_hint(name), name) for name in PARTS if name in given}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from commcc.base.errors import InputError
 from commcc.base.text import shown
 from commcc.base.yaml_file import read_yaml
-from commcc.plan import PARTS, Plan
+from commcc.plan import PARTS, PassReport, Plan, StoredReport
 from commcc.run.pipeline import Job
 from commcc.run.planfile.decoding import Decoder, to_json
 from commcc.run.planfile.legal import problems
@@ -62,8 +62,8 @@ class StoredStep:
                 hint="plan again, or give the graph that the plan was made for",
             )
         if self.dropped is not None:
-            return Plan(self.text, self.fingerprint, report=self.report)
-        plan = Decoder(index).plan(_edits(self.body), self.text, self.fingerprint, self.report)
+            return Plan(self.text, self.fingerprint, report=StoredReport(self.report))
+        plan = Decoder(index).plan(_edits(self.body), self.text, self.fingerprint, StoredReport(self.report))
         self.body.file.check()
         for path, what in problems(plan, index):
             _at(self.body, path).fail(what)
@@ -124,7 +124,7 @@ def _read_step(node: Node, graphs: dict[str, StoredGraph]) -> Job | None:
         parts["graph"].fail(f"graph '{shown(fingerprint)}' is not among the graphs below")
     dropped = parts["dropped"].text() if "dropped" in parts else None
     if dropped is None:
-        Decoder().plan(_edits(node), "", "", {})
+        Decoder().plan(_edits(node), "", "", PassReport())
     elif any(name in parts for name in PARTS):
         node.fail("a pass that was dropped has no edits")
     options, report = (_mapping(parts.get(key)) for key in ("options", "report"))

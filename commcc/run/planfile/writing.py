@@ -51,7 +51,7 @@ def _step(step: StepResult) -> dict[str, Json]:
         said["dropped"] = step.dropped
     else:
         said.update(encode_plan(step.plan, step.before.index.names))
-    return {**said, "options": dict(step.options), "report": dict(step.report)}
+    return {**said, "options": dict(step.options), "report": step.report}
 
 
 def _graph(index: GraphIndex) -> dict[str, Json]:
