@@ -14,7 +14,7 @@ import click
 import pytest
 
 from commcc.base.errors import InputError
-from commcc.cli import lazy, main, parameters
+from commcc.cli import main, parameters
 from commcc.cli.main import COMMANDS, run
 from commcc.cli.session import OutputClosedError, Session
 from commcc.passes import registry
@@ -271,7 +271,7 @@ def test_progress_is_for_terminals_only(capsys):
 
 
 def test_lazy_group_imports_nothing_until_asked(monkeypatch):
-    group = lazy.LazyGroup(table={"x": "no_such_module_at_all:command"}, name="g", help="")
+    group = main.LazyGroup(table={"x": "no_such_module_at_all:command"}, name="g", help="")
     context = click.Context(group)
     assert group.list_commands(context) == ["x"]
     assert group.get_command(context, "y") is None

@@ -7,7 +7,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from commcc.cli.costing import report_costs
+from commcc.cli.session import Session
 from commcc.graph.index import build_index
 from commcc.graph.index.hints import Hint, SizeHints
 from commcc.graph.memory import live_bytes
@@ -333,13 +333,11 @@ def b_of_shape(shape, hints, header=None):
 # What the command line says
 
 
-class Notes:
-    """Stands for a command's session."""
-
-    quiet = False
-    used_hints = frozenset()
+class Notes(Session):
+    """A session that keeps what it is told to say."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.notes: list[str] = []
         self.warnings: list[str] = []
 
@@ -356,7 +354,7 @@ def said(hints, header=None):
     _, wait = b.exchange(b.tensor(12, 4), got, sent)
     b.built(wait, header=header)
     notes = Notes()
-    report_costs(notes, hints, take(b.made, load_model("h100"), hints))
+    notes.report_costs(hints, take(b.made, load_model("h100"), hints))
     return notes
 
 

@@ -54,6 +54,11 @@ def replace_file(target: Path, write: Callable[[BinaryIO], T]) -> T:
     return result
 
 
+def replace_text(target: Path, text: str) -> None:
+    """Write all of ``target`` as UTF-8; half characters, which only names of files can hold, are spelt out."""
+    replace_file(target, lambda stream: stream.write(text.encode(errors="backslashreplace")))
+
+
 def same_file(target: Path, source: Path) -> bool:
     """Whether both are one file, also through links; for a folder, whether ``target`` lies in it."""
     with suppress(OSError):

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from commcc.cli.session import Session
     from commcc.graph.program import Program
-    from commcc.replay.bench.benchmark import Benchmark, Elsewhere, Runner
     from commcc.replay.bench.graph_set import BenchSettings
 
 HELP = f"""Run graphs on real ranks, in turns and on the same inputs, and say which is faster.
@@ -29,8 +28,8 @@ GRAPH, a small graph is run before and after two passes: that checks an installa
 For several machines run the same on each, with --nnodes and --rdzv-endpoint. Under torchrun or srun
 each process is one of the ranks.
 
-Exits with 0 when all graphs give back the same, to the bit or but for the rounding of sums that one of
-them makes of other parts; whichever is faster.
+Exits with 0 when all graphs return the same, to the bit or but for the rounding of sums that one of
+them adds up from other parts; whichever is faster.
 """
 MOST_REPETITIONS = 10_000
 _EMULATED = "emulated"
@@ -39,45 +38,36 @@ DEVICES = ("auto", "cpu", "cuda", _EMULATED, f"{_EMULATED}-cpu", f"{_EMULATED}-c
 RECORDED = 5
 #: Ranks of the small graph when nobody says how many.
 _DEMO_RANKS = 2
-#: Options that mean the same as those of ``verify --numeric``.
-_SHARED = ("nproc", "seed", "timeout", "groups", "size_hints", "imports")
 
 
 @click.pass_obj
-def _bench(session: Session, /, graphs: tuple[str, ...], per_rank: bool, collectives: int, **options: Any) -> int:
+def time_graphs(session: Session, /, graphs: tuple[str, ...], per_rank: bool, collectives: int, **options: Any) -> int:
+    trace, captured = options.pop("trace"), options.pop("captured")
+    if trace is not None and captured:
+        hint = "a trace is of launches, and the replay of a CUDA graph has none"
+        raise OptionError("--trace and --cuda-graphs cannot go together", hint=hint)
     me = starting.place(options)
+    options["nproc"] = starting.ranks(me, options)
     with session.working("loading PyTorch") as say, starting.runner(me, options) as runner:
-        found = _run(session, graphs, {**options, "nproc": starting.ranks(me, options)}, runner, say)
-    from commcc.replay.bench.benchmark import Elsewhere
-    from commcc.report import benching
+        from commcc.replay.bench.benchmark import Elsewhere, bench
+        from commcc.report import benching
 
-    if isinstance(found, Elsewhere):
-        return starting.say_where(session, found)
-    document = benching.benchmark(list(graphs), found)
+        ways = {"compiled": options.pop("compiled"), "captured": captured}
+        if trace is not None:
+            ways |= {"trace": str(trace_folder(trace)), "recorded": RECORDED}
+        chosen = settings(graphs, options, **ways)
+        programs = named(session, graphs, chosen, say)
+        say("running the graphs")
+        result = bench(programs, chosen, runner)
+    if isinstance(result, Elsewhere):
+        return starting.say_where(session, result)
+    document = benching.benchmark(list(graphs), result)
     session.emit(
         document,
         brief=benching.brief(document),
         view=lambda shown: benching.view(shown, ranks=per_rank, collectives=collectives),
     )
-    return EXIT_OK if found.fine else EXIT_FINDINGS
-
-
-def _run(
-    session: Session, graphs: tuple[str, ...], options: dict[str, Any], runner: Runner, say: Callable[[str], None]
-) -> Benchmark | Elsewhere:
-    from commcc.replay.bench.benchmark import bench
-
-    trace = options.pop("trace")
-    ways = {name: options.pop(name) for name in ("compiled", "captured")}
-    if trace is not None and ways["captured"]:
-        raise OptionError(
-            "--trace and --cuda-graphs cannot go together", hint="a trace is of launches, which a replay has none of"
-        )
-    folder = "" if trace is None else str(_folder(trace))
-    chosen = settings(graphs, options, recorded=RECORDED if folder else 0, trace=folder, **ways)
-    programs = named(session, graphs, chosen, say)
-    say("running the graphs")
-    return bench(programs, chosen, runner)
+    return EXIT_OK if result.fine else EXIT_FINDINGS
 
 
 def settings(graphs: tuple[str, ...], options: dict[str, Any], **more: Any) -> BenchSettings:
@@ -85,6 +75,11 @@ def settings(graphs: tuple[str, ...], options: dict[str, Any], **more: Any) -> B
     from commcc.replay.bench.graph_set import BenchSettings
     from commcc.replay.layout import read_groups
 
+    device = options["device"].removeprefix(_EMULATED).removeprefix("-")
+    if device in ("", "auto"):
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     return BenchSettings(
         ranks=options["nproc"] or (None if graphs else _DEMO_RANKS),
         seed=options["seed"],
@@ -94,23 +89,14 @@ def settings(graphs: tuple[str, ...], options: dict[str, Any], **more: Any) -> B
         imports=options["imports"],
         repeat=options["repeat"],
         warmup=options["warmup"],
-        device=_device(options["device"].removeprefix(_EMULATED).removeprefix("-") or "auto"),
+        device=device,
         emulated=options["device"].startswith(_EMULATED),
         cost=options["cost"],
         **more,
     )
 
 
-def _device(asked: str) -> str:
-    """The device that was asked for; ``auto`` is a CUDA device where there is one."""
-    if asked != "auto":
-        return asked
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def _folder(path: str) -> Path:
+def trace_folder(path: str) -> Path:
     """A folder for traces, made if it is not there."""
     folder = Path(path).absolute()
     try:
@@ -128,24 +114,23 @@ def named(
     if not graphs:
         from commcc.replay.bench.demo import PASSES, demo_pair
 
-        say("making a graph")
+        say("building a graph")
         before, after = demo_pair(chosen.ranks or _DEMO_RANKS)
         return [("a small graph", before), (f"after {PASSES}", after)]
     numeric.import_ops(chosen.imports)
-    found = []
+    programs = []
     for graph in graphs:
         say(f"reading {graph}")
         program = session.load(graph)
         session.report_notes(program.notes, f"{graph}: ")
-        found.append((graph, program))
-    return found
+        programs.append((graph, program))
+    return programs
 
 
 def where_options() -> list[click.Parameter]:
     """Ranks, their device, their inputs and the cost model."""
-    shared = {option.name: option for option in numeric.options()}
     return [
-        *(shared[name] for name in _SHARED),
+        *numeric.run_options(),
         *starting.options(),
         click.Option(
             ["--device"],
@@ -186,9 +171,15 @@ def repeat_options(*, repeat: int) -> list[click.Parameter]:
     ]
 
 
-def how_options() -> list[click.Parameter]:
-    """What runs beside ops that are called one by one, or instead."""
-    return [
+command = starting.RankCommand(
+    "bench",
+    callback=time_graphs,
+    help=HELP,
+    short_help="Time graphs beside each other on real ranks",
+    params=[
+        graphs_argument(),
+        *where_options(),
+        *repeat_options(repeat=20),
         click.Option(
             ["--compile", "compiled"],
             is_flag=True,
@@ -199,14 +190,6 @@ def how_options() -> list[click.Parameter]:
             is_flag=True,
             help="Record each graph once as a CUDA graph and replay that; for graphs without host syncs.",
         ),
-    ]
-
-
-def _options() -> list[click.Parameter]:
-    return [
-        *where_options(),
-        *repeat_options(repeat=20),
-        *how_options(),
         click.Option(
             ["--trace"],
             type=click.Path(path_type=str),
@@ -220,16 +203,10 @@ def _options() -> list[click.Parameter]:
             default=5,
             show_default=True,
             metavar="N",
-            help="With --trace: list the N collectives whose time is most off.",
+            help="With --trace: list the N collectives with the largest error.",
         ),
         click.Option(["--ranks", "per_rank"], is_flag=True, help="Show every rank."),
-    ]
-
-
-command = starting.RankCommand(
-    "bench",
-    callback=_bench,
-    help=HELP,
-    short_help="Time graphs beside each other on real ranks",
-    params=[graphs_argument(), *_options(), trust_option(), *common_options()],
+        trust_option(),
+        *common_options(),
+    ],
 )

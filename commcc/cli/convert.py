@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import click
 
 from commcc.base.errors import EXIT_OK
-from commcc.cli.outputs import check_output
 from commcc.cli.parameters import GRAPH_HELP, common_options, graph_argument, output_option, trust_option
 
 if TYPE_CHECKING:
@@ -20,12 +19,12 @@ HELP = f"""Write a graph in another format, and say what that format could not h
 
 
 @click.pass_obj
-def _convert(session: Session, graph: str, output: str) -> int:
+def convert(session: Session, graph: str, output: str) -> int:
     with session.working("loading PyTorch") as say:
         from commcc import serialization
         from commcc.report import converting, documents
 
-        target = check_output(session, output, serialization.EXTENSIONS)
+        target = session.output(output, serialization.EXTENSIONS)
         say(f"reading {graph}")
         program = session.load(graph)
         say(f"writing {target}")
@@ -37,7 +36,7 @@ def _convert(session: Session, graph: str, output: str) -> int:
 
 command = click.Command(
     "convert",
-    callback=_convert,
+    callback=convert,
     help=HELP,
     short_help="Write a graph in another format",
     params=[graph_argument(), output_option(required=True), trust_option(), *common_options()],

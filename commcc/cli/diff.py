@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commcc.base.errors import EXIT_OK
-from commcc.cli.costing import report_costs
 from commcc.cli.parameters import common_options, cost_option, graph_argument, hint_option, trust_option
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ the change is right: that is 'commcc verify'.
 
 
 @click.pass_obj
-def _diff(
+def compare(
     session: Session, /, before: str, after: str, cost: CostModel | None, hints: Mapping[str, int], **given: Any
 ) -> int:
     with session.working("loading PyTorch") as say:
@@ -39,7 +38,7 @@ def _diff(
         say("comparing")
         found = diff(old, new, model=cost, hints=hints)
         document = documents.difference(before, after, found)
-    report_costs(session, hints, found.first, found.last)
+    session.report_costs(hints, found.first, found.last)
     top = None if given["everything"] else given["top"]
     brief = documents.difference_brief(document)
     session.emit(document, brief=brief, view=lambda shown: differing.view(shown, top))
@@ -48,7 +47,7 @@ def _diff(
 
 command = click.Command(
     "diff",
-    callback=_diff,
+    callback=compare,
     help=HELP,
     short_help="What changed from BEFORE to AFTER",
     params=[

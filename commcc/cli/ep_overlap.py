@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commcc.base.errors import OptionError
-from commcc.cli import configured
 from commcc.cli.config.types import Named
-from commcc.cli.outputs import check_output
 from commcc.cli.parameters import (
     GRAPH_HELP,
     common_options,
@@ -24,14 +22,13 @@ from commcc.cli.parameters import (
 )
 from commcc.cli.rewriting import Extras, Request, require_proof_option, rewrite
 from commcc.cli.run import said
-from commcc.cli.simulate import PAGES, TRACES, write_page, write_trace_file
+from commcc.cli.simulate import PAGES, TRACES, picture_options, text_of, write_page, write_trace_file
 from commcc.passes.ep_chunk import EpChunk
 from commcc.passes.ep_schedule import EpSchedule
 from commcc.passes.options import build, value_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from commcc.base.terms import Json
     from commcc.cli.session import Session
@@ -51,9 +48,9 @@ _SCHEDULE = ("order", "in_flight", "memory_budget")
 
 
 @click.pass_obj
-def _overlap(session: Session, /, **given: Any) -> int:
-    trace = _target(session, given.pop("trace"), TRACES, "--trace")
-    page = _target(session, given.pop("page"), PAGES, "--html")
+def overlap_exchanges(session: Session, /, **given: Any) -> int:
+    trace = session.report_file(given.pop("trace"), TRACES, "--trace")
+    page = session.report_file(given.pop("page"), PAGES, "--html")
     if (trace or page) and given["cost"] is None:
         raise OptionError("--trace and --html show simulated times, and need costs", hint="leave out --cost none")
     passes = _passes(session, given)
@@ -61,10 +58,15 @@ def _overlap(session: Session, /, **given: Any) -> int:
 
     def report(result: RunResult) -> dict[str, Json]:
         from commcc.report.overlap_data import overlap
+        from commcc.report.perfetto import Track
 
-        _write(trace, page, result, given)
-        written: dict[str, Json] = {"trace": _text(trace), "html": _text(page)}
-        return {**written, "overlap": overlap(result)}
+        tracks = [Track("before", result.first), Track("after", result.last)] if trace or page else []
+        if trace is not None:
+            write_trace_file(trace, tracks)
+        if page is not None:
+            sources: dict[str, Json] = {"input": given["graph"], "after": None, "passes": PRESET}
+            write_page(page, tracks, sources, given["cost"], given["hints"])
+        return {"trace": text_of(trace), "html": text_of(page), "overlap": overlap(result)}
 
     extras = Extras(said=said(Named("preset", PRESET), passes), report=report)
     return rewrite(session, Request(PRESET, passes, **shared, extras=extras))
@@ -77,13 +79,17 @@ def _passes(session: Session, given: Mapping[str, Any]) -> Sequence[Pass]:
     from commcc.passes.reorder import Reorder
     from commcc.run import forms as pipelines
 
-    own = configured.defaults(session)
-    made = pipelines.from_preset(PRESET, own)
+    own = session.defaults
+    from_preset = pipelines.from_preset(PRESET, own)
     wanted = {
         "ep-chunk": {name: given[name] for name in _CHUNK if given[name] is not None},
         "ep-schedule": {name: given[name] for name in _SCHEDULE if given[name] is not None},
     }
-    passes = [_with(each, wanted.get(each.name, {})) for each in made]
+    passes = []
+    for each in from_preset:
+        chosen = wanted.get(each.name, {})
+        present = {field.name: getattr(each, field.name) for field in dataclasses.fields(each)}
+        passes.append(build(type(each), {**present, **chosen}) if chosen else each)
     if any(isinstance(each, EpChunk) and each.chunks in (0, 1) for each in passes):
         raise OptionError("one chunk leaves nothing that could run beside an exchange", hint="--chunks takes 2 or more")
     if given["keep_chunks"]:
@@ -91,36 +97,12 @@ def _passes(session: Session, given: Mapping[str, Any]) -> Sequence[Pass]:
             raise OptionError(f"--keep-chunks leaves no use for --{next(iter(wanted['ep-chunk']))}")
         passes = [each for each in passes if each.name != "ep-chunk"]
     behind: dict[str, type[Pass]] = {"reorder": Reorder, "dense": EpDense, "async_tp": AsyncTp}
-    usual: dict[str, Mapping[str, Any]] = {"reorder": {"memory_budget": "own"}}
     for flag, cls in behind.items():
-        passes += [build(cls, {**usual.get(flag, {}), **own.get(cls.name, {})})] if given[flag] else []
-    configured.remember(session, passes)
+        # --reorder promises no more peak memory.
+        usual = {"memory_budget": "own"} if flag == "reorder" else {}
+        passes += [build(cls, {**usual, **own.get(cls.name, {})})] if given[flag] else []
+    session.remember(passes)
     return passes
-
-
-def _with(made: Pass, given: Mapping[str, Any]) -> Pass:
-    held = {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}
-    return build(type(made), {**held, **given}) if given else made
-
-
-def _target(session: Session, path: str | None, extensions: Sequence[str], flag: str) -> Path | None:
-    return None if path is None else check_output(session, path, extensions, flag)
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
-
-
-def _write(trace: Path | None, page: Path | None, result: RunResult, given: Mapping[str, Any]) -> None:
-    """The reports besides: a trace, and a page."""
-    from commcc.report.perfetto import Track
-
-    tracks = [Track("before", result.first), Track("after", result.last)] if trace or page else []
-    if trace is not None:
-        write_trace_file(trace, tracks)
-    if page is not None:
-        sources: dict[str, Json] = {"input": given["graph"], "after": None, "passes": PRESET}
-        write_page(page, tracks, sources, given["cost"], given["hints"])
 
 
 def _options() -> list[click.Option]:
@@ -134,13 +116,9 @@ def _options() -> list[click.Option]:
     return flags
 
 
-def _path_option(names: list[str], text: str) -> click.Option:
-    return click.Option(names, type=click.Path(path_type=str), metavar="OUT", help=text)
-
-
 command = click.Command(
     PRESET,
-    callback=_overlap,
+    callback=overlap_exchanges,
     help=HELP,
     short_help="Hide the token exchanges of expert parallelism",
     params=[
@@ -153,8 +131,7 @@ command = click.Command(
         ),
         click.Option(["--dense"], is_flag=True, help="Then launch FSDP collectives beside attention (ep-dense)."),
         click.Option(["--async-tp"], is_flag=True, help="Fuse the collectives of tensor parallelism last of all."),
-        _path_option(["--trace"], "Write a trace of before and after for ui.perfetto.dev; .json or .json.gz."),
-        _path_option(["--html", "page"], "Write before and after as one self-contained page; .html."),
+        *picture_options(" of before and after"),
         require_proof_option(),
         cost_option(),
         hint_option(),

@@ -8,15 +8,12 @@ import click
 
 from commcc.base.errors import EXIT_OK, OptionError
 from commcc.base.terms import GIB
-from commcc.cli.costing import report_costs
 from commcc.cli.parameters import GRAPH_HELP, common_options, cost_option, graph_argument, hint_option, trust_option
 from commcc.passes.reorder import Reorder
 
 if TYPE_CHECKING:
     from commcc.cli.session import Session
-    from commcc.explain import Explanation, Limits
     from commcc.timing.cost import CostModel
-    from commcc.timing.snapshot import Snapshot
 
 HELP = f"""Why COLLECTIVE is exposed: what could hide it, what stops that, what it costs, what would change it.
 
@@ -29,11 +26,11 @@ LARGEST = 1e6
 
 
 @click.pass_obj
-def _explain(session: Session, /, graph: str, cost: CostModel, hints: dict[str, int], **chosen: Any) -> int:
+def explain_exposed(session: Session, /, graph: str, cost: CostModel, hints: dict[str, int], **chosen: Any) -> int:
     if chosen["collective"] is not None and chosen["worst"] is not None:
         raise OptionError("COLLECTIVE and --worst exclude each other", hint="leave one of them out")
     with session.working("loading PyTorch") as say:
-        from commcc.explain import Limits
+        from commcc.explain import Limits, explain, explain_worst
         from commcc.report import explaining, explaining_data
         from commcc.timing import snapshot
 
@@ -41,32 +38,24 @@ def _explain(session: Session, /, graph: str, cost: CostModel, hints: dict[str, 
         program = session.load(graph)
         say("simulating")
         seen = snapshot.take(program, cost, hints)
+        window, budget = chosen["max_compute_prefetch"], chosen["memory_budget"]
         limits = Limits(
-            max_compute_prefetch=_whole(chosen["max_compute_prefetch"]),
+            max_compute_prefetch=None if window is None else round(window),
             max_in_flight_gb=chosen["max_in_flight_gb"],
-            memory_budget=_whole(chosen["memory_budget"], GIB),
+            memory_budget=None if budget is None else round(budget * GIB),
         )
         say("explaining")
-        found = _found(seen, cost, limits, chosen)
+        assert seen.prediction is not None
+        known = (seen.index, seen.ident, seen.prediction, cost)
+        if chosen["collective"] is not None:
+            found = [explain(*known, chosen["collective"], limits)]
+        else:
+            found = explain_worst(*known, WORST if chosen["worst"] is None else chosen["worst"], limits)
         document = explaining_data.explanations(graph, seen, found, limits)
     session.report_notes(program.notes)
-    report_costs(session, hints, seen, brief_has_times=True)
+    session.report_costs(hints, seen, brief_has_times=True)
     session.emit(document, brief=explaining_data.brief(found), view=explaining.view)
     return EXIT_OK
-
-
-def _whole(value: float | None, unit: int = 1) -> int | None:
-    return None if value is None else round(value * unit)
-
-
-def _found(seen: Snapshot, cost: CostModel, limits: Limits, chosen: dict[str, Any]) -> list[Explanation]:
-    from commcc.explain import explain, explain_worst
-
-    assert seen.prediction is not None
-    known = (seen.index, seen.ident, seen.prediction, cost)
-    if chosen["collective"] is not None:
-        return [explain(*known, chosen["collective"], limits)]
-    return explain_worst(*known, WORST if chosen["worst"] is None else chosen["worst"], limits)
 
 
 def _limit(ctx: click.Context, parameter: click.Parameter, value: str) -> float | None:
@@ -84,7 +73,7 @@ def _limit(ctx: click.Context, parameter: click.Parameter, value: str) -> float 
 
 command = click.Command(
     "explain",
-    callback=_explain,
+    callback=explain_exposed,
     help=HELP,
     short_help="Why a collective is exposed, and what would change it",
     params=[

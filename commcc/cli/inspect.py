@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commcc.base.errors import EXIT_OK
-from commcc.cli.costing import report_costs
 from commcc.cli.parameters import GRAPH_HELP, common_options, cost_option, graph_argument, hint_option, trust_option
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ HELP = f"""What is in a graph: process groups and their roles, collectives and b
 
 
 @click.pass_obj
-def _inspect(session: Session, /, graph: str, cost: CostModel | None, hints: dict[str, int], **given: Any) -> int:
+def inspect(session: Session, /, graph: str, cost: CostModel | None, hints: dict[str, int], **given: Any) -> int:
     with session.working("loading PyTorch") as say:
         from commcc import serialization
         from commcc.report import documents, inspecting
@@ -30,7 +29,10 @@ def _inspect(session: Session, /, graph: str, cost: CostModel | None, hints: dic
         say(f"reading {graph}")
         entries = () if serialization.split_spec(graph)[1] else serialization.list_graphs(graph)
         if sum(entry.loadable for entry in entries) > 1:
-            return _list(session, graph, entries)
+            document = documents.listing(graph, entries)
+            brief = [f"{graph}::{entry.name}" for entry in entries]
+            session.emit(document, brief=brief, view=inspecting.listing)
+            return EXIT_OK
         program = session.load(graph)
         say("identifying collectives")
         seen = snapshot.take(program, cost, hints)
@@ -38,24 +40,15 @@ def _inspect(session: Session, /, graph: str, cost: CostModel | None, hints: dic
     session.report_notes(program.notes)
     for warning in seen.ident.warnings:
         session.warn(warning)
-    report_costs(session, hints, seen)
+    session.report_costs(hints, seen)
     top = None if given["everything"] else given["top"]
     session.emit(document, brief=documents.brief(seen.to_json()), view=lambda shown: inspecting.view(shown, top))
     return EXIT_OK
 
 
-def _list(session: Session, graph: str, entries: Any) -> int:
-    from commcc.report import documents, inspecting
-
-    document = documents.listing(graph, entries)
-    brief = [f"{graph}::{entry.name}" for entry in entries]
-    session.emit(document, brief=brief, view=inspecting.listing)
-    return EXIT_OK
-
-
 command = click.Command(
     "inspect",
-    callback=_inspect,
+    callback=inspect,
     help=HELP,
     short_help="What is in a graph, or in a file of several",
     params=[

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from commcc.base.errors import EXIT_FINDINGS, EXIT_OK, EXIT_USAGE, OptionError, closest
+from commcc.base.errors import EXIT_FINDINGS, EXIT_OK, EXIT_USAGE, OptionError
+from commcc.base.files import replace_text
 from commcc.base.text import json_text
-from commcc.cli.outputs import check_output
 from commcc.cli.parameters import common_options, cost_option, hint_option, trust_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from commcc.base.terms import Json
     from commcc.cli.session import Session
@@ -40,9 +39,13 @@ _EXTENSIONS = {
 
 
 @click.pass_obj
-def _lint(session: Session, /, graphs: tuple[str, ...], **given: Any) -> int:
+def lint(session: Session, /, graphs: tuple[str, ...], **given: Any) -> int:
     if given["list_rules"]:
-        return _rules(session)
+        from commcc.report import linting_rules
+
+        rules = linting_rules.rules_document()
+        session.emit(rules, brief=linting_rules.rules_brief(), view=linting_rules.rules_view)
+        return EXIT_OK
     form = _form(session, given["form"], in_file=given["output"] is not None)
     settings = _settings(session, given)
     wanted = graphs or settings.graphs
@@ -50,21 +53,17 @@ def _lint(session: Session, /, graphs: tuple[str, ...], **given: Any) -> int:
         raise OptionError("no graph is named", hint="name files or folders, or set lint.graphs in the configuration")
     with session.working("loading PyTorch") as say:
         run = _run(session, settings, given, wanted, say)
-    report = run.report()
+    report, task = run.report(), run.task
     if given["update_baseline"]:
-        _store(run)
-    _warn(session, run)
+        from commcc.lint.baseline import key_of, write_baseline
+
+        assert task.baseline is not None
+        write_baseline(task.baseline, {key_of(graph, task.baseline): each for graph, each in run.measured.items()})
+    symbols = [symbol for each in run.measured.values() for symbol in each.hints]
+    session.warn_of_costs(task.hints, symbols, () if session.quiet else run.assumed)
     code = EXIT_USAGE if report.unread else EXIT_FINDINGS if report.failed else EXIT_OK
-    _emit(session, report, run.task, form, code, given)
+    _emit(session, report, task, (form, code), given)
     return code
-
-
-def _rules(session: Session) -> int:
-    from commcc.report import linting_rules
-
-    document = linting_rules.rules_document()
-    session.emit(document, brief=linting_rules.rules_brief(), view=linting_rules.rules_view)
-    return EXIT_OK
 
 
 def _form(session: Session, form: str | None, *, in_file: bool) -> str:
@@ -89,6 +88,7 @@ def _settings(session: Session, given: dict[str, Any]) -> Settings:
         found = (session.config.lint if session.config is not None else None) or Settings()
         if found.file is not None:
             session.used["lint"] = "settings"
+    # --ranks and --no-ranks are short for options of one rule.
     ranks = given["ranks"]
     return dataclasses.replace(
         found,
@@ -102,93 +102,52 @@ def _run(
     session: Session, settings: Settings, given: dict[str, Any], graphs: Iterable[str], say: Callable[[str], None]
 ) -> Run:
     """Every graph checked. Mistakes in what was asked for are said before the first one is read."""
+    from commcc.lint.baseline import check_path, read_baseline
     from commcc.lint.expand import expand
     from commcc.lint.running import Run, Task
 
-    known, baseline = _baseline(settings, given)
-    task = Task(
-        given["cost"],
-        given["hints"],
-        known,
-        baseline,
-        updating=given["update_baseline"],
-        load=session.load,
-        progress=say,
-    )
+    updating, baseline, known = given["update_baseline"], given["baseline"] or settings.baseline, None
+    if baseline is not None:
+        check_path(baseline)
+        # A file that is yet to be written holds nothing.
+        known = {} if updating and not Path(baseline).exists() else read_baseline(baseline)
+    elif updating:
+        raise OptionError("--update-baseline has no file to write", hint="name one with --baseline FILE")
+    task = Task(given["cost"], given["hints"], known, baseline, updating=updating, load=session.load, progress=say)
     items = expand(graphs)
     session.inputs += [Path(item.graph.partition("::")[0]) for item in items]
     if given["output"] is not None:
-        check_output(session, given["output"], _EXTENSIONS[given["form"] or ("json" if session.json else "text")])
-    if baseline is not None and given["update_baseline"]:
-        check_output(session, baseline, (".yaml", ".yml", ".json"), "--baseline")
+        session.output(given["output"], _EXTENSIONS[given["form"] or ("json" if session.json else "text")])
+    if baseline is not None and updating:
+        session.output(baseline, (".yaml", ".yml", ".json"), "--baseline")
     run = Run(settings, task)
     for item in items:
         run.add(item)
     return run
 
 
-def _baseline(settings: Settings, given: dict[str, Any]) -> tuple[dict[str, Any] | None, str | None]:
-    """What the baseline holds, and its path; a file that is yet to be written holds nothing."""
-    from commcc.lint.baseline import check_path, read_baseline
+def _emit(session: Session, report: Report, task: Task, how: tuple[str, int], given: dict[str, Any]) -> None:
+    """The report on standard output or in a file, and then text on standard output. how: form, exit code."""
+    from commcc.report import linting, linting_github, linting_junit, linting_sarif
 
-    path = given["baseline"] or settings.baseline
-    if path is None:
-        if given["update_baseline"]:
-            raise OptionError("--update-baseline has no file to write", hint="name one with --baseline FILE")
-        return None, None
-    check_path(path)
-    if given["update_baseline"] and not Path(path).exists():
-        return {}, path
-    return read_baseline(path), path
-
-
-def _warn(session: Session, run: Run) -> None:
-    """Hints that fit no size of any graph, and what the cost model had to assume."""
-    symbols = [symbol for each in run.measured.values() for symbol in each.hints]
-    for pattern in run.task.hints:
-        if pattern not in session.used_hints and not any(fnmatchcase(symbol, pattern) for symbol in symbols):
-            session.warn(f"hint '{pattern}' fits no size that is known only at run time{closest(pattern, symbols)}")
-    for warning in () if session.quiet else run.assumed:
-        session.warn(f"cost model: {warning}")
-
-
-def _store(run: Run) -> None:
-    from commcc.lint.baseline import key_of, write_baseline
-
-    path = run.task.baseline
-    assert path is not None
-    write_baseline(path, {key_of(graph, path): each for graph, each in run.measured.items()})
-
-
-def _emit(session: Session, report: Report, task: Task, form: str, code: int, given: dict[str, Any]) -> None:
-    """The report in the form asked for, on standard output or in a file; then text on standard output."""
-    from commcc.report import linting
-
+    form, code = how
     baseline: Json = None if task.baseline is None else {"file": task.baseline, "written": task.updating}
     document = linting.document(report, baseline=baseline, hints=dict(task.hints))
     top, output = given["top"], given["output"]
-    if form in ("github", "sarif", "junit") or output is not None:
-        text = _rendered(form, document, top, code)
-        if output is None:
-            session.write(text)
-            return
-        from commcc.base.files import replace_file
-
-        replace_file(Path(output), lambda stream: stream.write(text.encode(errors="backslashreplace")))
+    forms: dict[str, Callable[[], str]] = {
+        "text": lambda: linting.plain(document, top),
+        "json": lambda: json_text(document),
+        "github": lambda: linting_github.github(document, top),
+        "sarif": lambda: linting_sarif.sarif(document, code),
+        "junit": lambda: linting_junit.junit(document, top),
+    }
+    if output is not None:
+        replace_text(Path(output), forms[form]())
         document["output"] = output
+    elif form not in ("text", "json"):
+        session.write(forms[form]())
+        return
     session.emit(document, brief=linting.summary(document), view=lambda shown: linting.view(shown, top))
-
-
-def _rendered(form: str, document: dict[str, Any], top: int, code: int) -> str:
-    from commcc.report import linting, linting_github, linting_junit, linting_sarif
-
-    if form == "sarif":
-        return linting_sarif.sarif(document, code)
-    if form == "junit":
-        return linting_junit.junit(document, top)
-    if form == "github":
-        return linting_github.github(document, top)
-    return json_text(document) if form == "json" else linting.plain(document, top)
 
 
 def _ids(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -197,17 +156,21 @@ def _ids(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> l
     return [each for each in rule_ids() if each.startswith(incomplete)]
 
 
-def _options() -> Sequence[click.Parameter]:
-    file = click.Path(path_type=str)
-    return [
-        click.Argument(["graphs"], nargs=-1, required=False, metavar="[GRAPH]...", type=file),
-        click.Option(["--config"], type=file, metavar="FILE", help="Settings of the rules; YAML."),
-        click.Option(["--baseline"], type=file, metavar="FILE", help="Compare with what this file has stored."),
+_FILE = click.Path(path_type=str)
+command = click.Command(
+    "lint",
+    callback=lint,
+    help=HELP,
+    short_help="Check graphs against rules and limits: a gate for CI",
+    params=[
+        click.Argument(["graphs"], nargs=-1, required=False, metavar="[GRAPH]...", type=_FILE),
+        click.Option(["--config"], type=_FILE, metavar="FILE", help="Settings of the rules; YAML."),
+        click.Option(["--baseline"], type=_FILE, metavar="FILE", help="Compare with what this file has stored."),
         click.Option(["--update-baseline"], is_flag=True, help="Store what is measured now in the baseline file."),
         click.Option(["--format", "form"], type=click.Choice(FORMATS), help="Form of the report. [default: text]"),
         click.Option(
             ["-o", "--output"],
-            type=file,
+            type=_FILE,
             metavar="FILE",
             help="Write the report in that form to a file, and print text.",
         ),
@@ -235,13 +198,9 @@ def _options() -> Sequence[click.Parameter]:
             "as rank0.fx.txt]",
         ),
         click.Option(["--rules", "list_rules"], is_flag=True, help="List the rules with their options."),
-    ]
-
-
-command = click.Command(
-    "lint",
-    callback=_lint,
-    help=HELP,
-    short_help="Check graphs against rules and limits: a gate for CI",
-    params=[*_options(), cost_option(), hint_option(), trust_option(), *common_options()],
+        cost_option(),
+        hint_option(),
+        trust_option(),
+        *common_options(),
+    ],
 )

@@ -17,6 +17,7 @@ Errors are one line on standard error; ``--debug`` adds the traceback.
 from __future__ import annotations
 
 import errno
+import importlib
 import io
 import os
 import sys
@@ -26,17 +27,17 @@ from typing import TYPE_CHECKING
 import click
 
 from commcc import __version__
-from commcc.base.errors import EXIT_BUG, EXIT_OK, EXIT_USAGE, CommccError
+from commcc.base.errors import EXIT_BUG, EXIT_OK, EXIT_USAGE, CommccError, closest
 from commcc.base.text import Lines, escaped, without_commands
-from commcc.cli.lazy import LazyGroup
 from commcc.cli.session import OutputClosedError, Session, abandon_stdout
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 #: Set by the shell's completion script; click then answers and exits by itself.
 COMPLETION = "_COMMCC_COMPLETE"
 EXIT_INTERRUPTED = 130
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 #: What writing to a full, broken or closed device fails with.
 _REFUSED = (errno.EBADF, errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT)
 EXIT_PIPE = 141
@@ -76,6 +77,39 @@ computes the same. FILE::NAME picks one graph of a file that holds several.
 """
 
 
+class LazyGroup(click.Group):
+    """A group that imports a command when it is asked for, and suggests the nearest name.
+
+    table: by name ``module:attribute``; the attribute is a ``click.Command``, or a function from the command's name to
+    one. Limits: ``--help`` of the group imports every command module, so these must stay light.
+    """
+
+    def __init__(self, *, table: Mapping[str, str], name: str, help: str) -> None:
+        super().__init__(name=name, help=help, no_args_is_help=False, context_settings=SETTINGS)
+        self.table = table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.table)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        address = self.table.get(cmd_name)
+        if address is None:
+            return None
+        module, attribute = address.split(":")
+        found = getattr(importlib.import_module(module), attribute)
+        command = found if isinstance(found, click.Command) else found(cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in self.table and not name.startswith("-"):
+            ctx.fail(f"no such command '{name}'{closest(name, list(self.table))}")
+        return super().resolve_command(ctx, args)
+
+
 def make_group() -> LazyGroup:
     """The root command."""
     group = LazyGroup(table=COMMANDS, name="commcc", help=HELP)
@@ -93,7 +127,7 @@ def run(arguments: Sequence[str]) -> int:
             click.echo(make_group().get_help(click.Context(make_group(), info_name="commcc")), err=True)
             return EXIT_USAGE
         outcome = make_group().main(list(arguments), prog_name="commcc", standalone_mode=False, obj=session)
-        session.flush()
+        session.write("")  # what the stream still holds is written, or refused, here
     except Exception as error:
         return _explain(session, error)
     except KeyboardInterrupt:

@@ -88,35 +88,17 @@ def run(request: Request, before: Program, after: Program) -> Numeric:
 
 def options() -> list[click.Option]:
     """``--numeric`` and what goes with it."""
-    return [*_ranks(), *_numbers(), *_surroundings()]
-
-
-def _ranks() -> list[click.Option]:
-    ranks = click.IntRange(1, MOST_RANKS)
     return [
         click.Option(
-            ["--numeric"], is_flag=True, help="Also run both graphs on the same inputs and compare what they give."
+            ["--numeric"], is_flag=True, help="Also run both graphs on the same inputs and compare what they return."
         ),
-        click.Option(["--nproc"], type=ranks, metavar="N", help="Run on N processes with gloo."),
         click.Option(
             ["--virtual-ranks"],
-            type=ranks,
+            type=click.IntRange(1, MOST_RANKS),
             metavar="N",
             help="Run N ranks in this process. [default: as many as the graphs are for, if these are 8 or fewer]",
         ),
-    ]
-
-
-def _numbers() -> list[click.Option]:
-    return [
-        click.Option(
-            ["--seed"],
-            type=click.IntRange(0, 2**31),
-            default=0,
-            show_default=True,
-            metavar="S",
-            help="Of the made-up inputs.",
-        ),
+        *run_options(),
         click.Option(
             ["--float64"], is_flag=True, help="Compute everything in float64: what still differs is not rounding."
         ),
@@ -130,8 +112,23 @@ def _numbers() -> list[click.Option]:
     ]
 
 
-def _surroundings() -> list[click.Option]:
+def run_options() -> list[click.Option]:
+    """Ranks and their inputs, for every command that runs graphs."""
     return [
+        click.Option(
+            ["--nproc"],
+            type=click.IntRange(1, MOST_RANKS),
+            metavar="N",
+            help="Run on N processes, each of them a rank.",
+        ),
+        click.Option(
+            ["--seed"],
+            type=click.IntRange(0, 2**31),
+            default=0,
+            show_default=True,
+            metavar="S",
+            help="Of the synthetic inputs.",
+        ),
         click.Option(
             ["--timeout"],
             type=click.FloatRange(1.0, 86400.0),

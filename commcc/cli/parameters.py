@@ -9,6 +9,7 @@ the command line and a pipeline text accept the same words and all wrong ones ar
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +18,13 @@ from click.core import ParameterSource
 
 from commcc.base.errors import InputError, OptionError, closest
 from commcc.base.text import sentence
-from commcc.cli import configured
 from commcc.cli.session import Session
 from commcc.graph.hint_text import read_hints
 from commcc.passes.options import value_text
 from commcc.timing.cost import DEFAULT_MODEL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     from commcc.passes.base import Pass
     from commcc.timing.cost import CostModel
@@ -90,7 +90,7 @@ def cost_option(*, required: bool = False) -> click.Option:
         if ctx.resilient_parsing:
             return None
         if ctx.get_parameter_source("cost") is ParameterSource.DEFAULT:
-            value = configured.cost(ctx.ensure_object(Session), value, none_allowed=not required)
+            value = ctx.ensure_object(Session).cost(value, none_allowed=not required)
         if value == NO_COSTS and not required:
             return None
         if value == NO_COSTS:
@@ -103,6 +103,16 @@ def cost_option(*, required: bool = False) -> click.Option:
         ctx.ensure_object(Session).inputs += map(Path, (*device, *chosen.tables, *chosen.profiles))
         return load_model(value)
 
+    def words(ctx: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
+        """Devices for the first part of a cost text, keys for the others."""
+        from commcc.timing.cost import Settings
+        from commcc.timing.cost.devices import device_names
+
+        before, comma, _ = incomplete.rpartition(",")
+        keys = ("table", "profile", *(field.name for field in dataclasses.fields(Settings)))
+        parts = [f"{before},{key}=" for key in keys] if comma else [*device_names(), NO_COSTS]
+        return _starting(parts, ctx, option, incomplete)
+
     return click.Option(
         ["--cost"],
         default=DEFAULT_MODEL,
@@ -110,19 +120,8 @@ def cost_option(*, required: bool = False) -> click.Option:
         metavar="TEXT",
         help=text,
         callback=read,
-        shell_complete=_costs,
+        shell_complete=words,
     )
-
-
-def _costs(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Devices for the first part of a cost text, keys for the others."""
-    from commcc.timing.cost import Settings
-    from commcc.timing.cost.devices import device_names
-
-    done, comma, _ = incomplete.rpartition(",")
-    keys = ("table", "profile", *(field.name for field in dataclasses.fields(Settings)))
-    words = [f"{done},{key}=" for key in keys] if comma else [*device_names(), NO_COSTS]
-    return [word for word in words if word.startswith(incomplete)]
 
 
 def hint_option() -> click.Option:
@@ -131,14 +130,12 @@ def hint_option() -> click.Option:
         "A number for a size that is known only at run time; SYMBOL may be a pattern, as in 'u*=512'. Can be given "
         "several times; the first that fits counts. Only estimates change."
     )
-    return click.Option(["--hint", "hints"], multiple=True, metavar="SYMBOL=NUMBER", help=text, callback=_read_hints)
 
+    def read(ctx: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> dict[str, int]:
+        given = read_hints(texts)
+        return given if ctx.resilient_parsing else ctx.ensure_object(Session).with_hints(given)
 
-def _read_hints(ctx: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> dict[str, int]:
-    given = read_hints(texts)
-    if ctx.resilient_parsing:
-        return given
-    return configured.with_hints(ctx.ensure_object(Session), given)
+    return click.Option(["--hint", "hints"], multiple=True, metavar="SYMBOL=NUMBER", help=text, callback=read)
 
 
 def common_options() -> list[click.Option]:
@@ -167,18 +164,23 @@ def _switch(names: list[str], attribute: str, text: str) -> click.Option:
 
 def pass_options(cls: type[Pass]) -> list[click.Option]:
     """One flag for each field of the pass; a flag that is not given is None."""
-    return [_pass_option(field) for field in dataclasses.fields(cls)]
-
-
-def _pass_option(field: dataclasses.Field[Any]) -> click.Option:
-    flag = "--" + field.name.replace("_", "-")
-    text = f"{option_help(field)} [default: {value_text(field.default)}]"
-    if field.metadata["type"] == "bool":
-        return click.Option([f"{flag}/--no-{flag[2:]}", field.name], default=None, help=text)
-    metavar = option_metavar(field)
-    return click.Option(
-        [flag, field.name], type=str, default=None, metavar=metavar, help=text, shell_complete=_words(field)
-    )
+    options = []
+    for field in dataclasses.fields(cls):
+        name = field.name.replace("_", "-")
+        text = f"{option_help(field)} [default: {value_text(field.default)}]"
+        if field.metadata["type"] == "bool":
+            options.append(click.Option([f"--{name}/--no-{name}", field.name], default=None, help=text))
+            continue
+        words = [*field.metadata.get("choices", ()), *(["none"] if "none" in field.metadata else [])]
+        options.append(
+            click.Option(
+                [f"--{name}", field.name],
+                metavar=option_metavar(field),
+                help=text,
+                shell_complete=partial(_starting, words),
+            )
+        )
+    return options
 
 
 def option_help(field: dataclasses.Field[Any]) -> str:
@@ -196,10 +198,6 @@ def option_metavar(field: dataclasses.Field[Any]) -> str:
     return "|".join(filter(None, (choices, _METAVARS.get(kind, "TEXT"))))
 
 
-def _words(field: dataclasses.Field[Any]) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    words = [*field.metadata.get("choices", ()), *(["none"] if "none" in field.metadata else [])]
-
-    def complete(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-        return [word for word in words if word.startswith(incomplete)]
-
-    return complete
+def _starting(words: Sequence[str], _ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """What a shell may complete."""
+    return [word for word in words if word.startswith(incomplete)]

@@ -21,7 +21,7 @@ command it is --option value.
 
 
 @click.pass_obj
-def _passes(session: Session, name: str | None) -> int:
+def passes(session: Session, name: str | None) -> int:
     from commcc.report import documents
     from commcc.report import passes as report
     from commcc.run.forms import PRESETS
@@ -36,7 +36,7 @@ def _passes(session: Session, name: str | None) -> int:
 
 command = click.Command(
     "passes",
-    callback=_passes,
+    callback=passes,
     help=HELP,
     short_help="The passes and their options",
     params=[click.Argument(["name"], required=False), *common_options()],

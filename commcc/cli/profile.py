@@ -8,7 +8,6 @@ import click
 
 from commcc.base.errors import EXIT_OK
 from commcc.cli import bench, starting
-from commcc.cli.outputs import check_output
 from commcc.cli.parameters import GRAPH_HELP, common_options, graphs_argument, trust_option
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ DEFAULT_OUTPUT = "costs.yaml"
 
 
 @click.pass_obj
-def _profile(session: Session, /, graphs: tuple[str, ...], output: str, recorded: int, **options: Any) -> int:
+def measure(session: Session, /, graphs: tuple[str, ...], output: str, recorded: int, **options: Any) -> int:
     me = starting.place(options)
     options["nproc"] = starting.ranks(me, options)
     with session.working("loading PyTorch") as say, starting.runner(me, options) as runner:
@@ -33,22 +32,27 @@ def _profile(session: Session, /, graphs: tuple[str, ...], output: str, recorded
 
         settings = bench.settings(graphs, options, recorded=recorded)
         named = bench.named(session, graphs, settings, say)
-        target = check_output(session, output, (".yaml", ".yml"))
+        target = session.output(output, (".yaml", ".yml"))
         say("running the graphs")
-        found = profile(named, settings, runner)
-        if isinstance(found, Elsewhere):
-            return starting.say_where(session, found)
+        result = profile(named, settings, runner)
+        if isinstance(result, Elsewhere):
+            return starting.say_where(session, result)
         say(f"writing {target}")
-        replace_file(target, lambda stream: stream.write(found.text.encode()))
+        replace_file(target, lambda stream: stream.write(result.text.encode()))
     from commcc.report import profiling
 
-    document = profiling.profiled(graphs, str(target), found)
+    document = profiling.profiled(graphs, str(target), result)
     session.emit(document, brief=str(target), view=profiling.view)
     return EXIT_OK
 
 
-def _options() -> list[click.Parameter]:
-    return [
+command = starting.RankCommand(
+    "profile",
+    callback=measure,
+    help=HELP,
+    short_help="Measure op and collective times for the cost model",
+    params=[
+        graphs_argument(),
         click.Option(
             ["-o", "--output"],
             type=click.Path(path_type=str),
@@ -67,13 +71,7 @@ def _options() -> list[click.Parameter]:
             metavar="R",
             help="Further repetitions, recorded node by node, whose medians are written.",
         ),
-    ]
-
-
-command = starting.RankCommand(
-    "profile",
-    callback=_profile,
-    help=HELP,
-    short_help="Measure op and collective times for the cost model",
-    params=[graphs_argument(), *_options(), trust_option(), *common_options()],
+        trust_option(),
+        *common_options(),
+    ],
 )

@@ -7,17 +7,16 @@ prove is written with a warning, or not at all with ``--require-proof`` (exit co
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from commcc.base.errors import EXIT_OK, VerifyError
+from commcc.base.errors import EXIT_OK, OutputError, VerifyError
+from commcc.base.files import replace_text
 from commcc.base.text import plural, sentence
-from commcc.cli import configured
-from commcc.cli.costing import report_costs
-from commcc.cli.dumping import Dumps
-from commcc.cli.outputs import check_output
 from commcc.cli.parameters import (
     GRAPH_HELP,
     common_options,
@@ -32,15 +31,18 @@ from commcc.passes import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from commcc.base.terms import Json
     from commcc.cli.session import Session
+    from commcc.graph.program import Program
     from commcc.passes.base import Pass
-    from commcc.run.pipeline import Job, RunResult
+    from commcc.run.pipeline import Job, RunResult, StepResult
     from commcc.timing.cost import CostModel
 
 PLANS = (".yaml", ".yml")
+_DUMP_FLAG = "--dump-after-each"
+_EXTENSIONS = (".fx.txt.gz", ".fx.txt", ".txt.gz", ".txt", ".pt2")
+_DUMP = re.compile(r"\d{2,}-[\w-]+(\.dropped)?(\.fx)?\.(txt|txt\.gz|pt2)")
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,8 @@ def pass_command(name: str) -> click.Command:
     @click.pass_obj
     def callback(session: Session, /, **given: Any) -> int:
         shared = {key: given.pop(key) for key in ("graph", "output", "require_proof", "cost", "hints")}
-        made = configured.build_pass(session, cls, {key: value for key, value in given.items() if value is not None})
-        return rewrite(session, Request(name, (made,), **shared))
+        chosen = session.build_pass(cls, {key: value for key, value in given.items() if value is not None})
+        return rewrite(session, Request(name, (chosen,), **shared))
 
     return click.Command(
         name,
@@ -113,9 +115,12 @@ def rewrite(session: Session, request: Request) -> int:
         from commcc.report import documents
         from commcc.report import rewriting as report
         from commcc.run import pipeline
+        from commcc.run.planfile import plan_text
 
-        target, extras = choose_output(session, request), request.extras
-        plan_target = None if extras.plan_out is None else check_output(session, extras.plan_out, PLANS, "--plan-out")
+        extras = request.extras
+        output = request.output or serialization.default_output(request.graph, request.command)
+        target = session.output(str(output), serialization.EXTENSIONS)
+        plan_target = session.report_file(extras.plan_out, PLANS, "--plan-out")
         dumps = None if extras.dump is None else Dumps(session, extras.dump, target, [p.name for p in request.passes])
         say(f"reading {request.graph}")
         program = session.load(request.graph)
@@ -127,39 +132,64 @@ def rewrite(session: Session, request: Request) -> int:
         say(f"writing {target}")
         lost = serialization.save(result.program, target)
         if plan_target is not None:
-            write_plan(plan_target, result)
+            replace_text(plan_target, plan_text(result))
         more = {} if extras.report is None else extras.report(result)
     session.report_notes((*program.notes, *lost))
     for warning in result.warnings:
         session.warn(warning)
-    report_costs(session, request.hints, result.first, result.last)
-    written = _written(plan_target, dumps) if request.command == "run" else {}
-    said = {**extras.said, **written, **more}
+    session.report_costs(request.hints, result.first, result.last)
+    said = {**extras.said, **more}
+    if request.command == "run":
+        said["plan_out"] = None if plan_target is None else str(plan_target)
+        said["dumped"] = [] if dumps is None else [str(path) for path in dumps.written]
     document = documents.rewriting(request.command, (request.graph, str(target)), result, lost, said)
     session.emit(document, brief=str(target), view=report.view)
     return EXIT_OK
 
 
-def write_plan(target: Path, result: RunResult) -> None:
-    """The plans of a run as a file, whole or not at all."""
-    from commcc.base.files import replace_file
-    from commcc.run.planfile import plan_text
+class Dumps:
+    """``--dump-after-each DIR``: the graph after every pass, for whoever looks for the pass that did it::
 
-    data = plan_text(result).encode()
-    replace_file(target, lambda stream: stream.write(data))
+        DIR/01-tag.fx.txt.gz  DIR/02-bucket.fx.txt.gz  DIR/03-reorder.dropped.fx.txt.gz
 
+    Graphs are written as the passes go, in the format of the output, so that they are there when a later
+    pass fails. The folder is made if need be. written: their paths so far.
+    """
 
-def _written(plan: Path | None, dumps: Dumps | None) -> dict[str, Json]:
-    graphs: list[Json] = [] if dumps is None else [str(path) for path in dumps.written]
-    return {"plan_out": None if plan is None else str(plan), "dumped": graphs}
+    def __init__(self, session: Session, folder: str, target: Path, passes: Sequence[str]) -> None:
+        self.session = session
+        self.folder = Path(folder)
+        self.extension = next(each for each in _EXTENSIONS if target.name.lower().endswith(each))
+        self.written: list[Path] = []
+        if self.folder.exists() and not self.folder.is_dir():
+            raise OutputError("is not a folder", where=str(self.folder), hint=f"name one with {_DUMP_FLAG}")
+        if not self.folder.parent.is_dir():
+            raise OutputError(f"folder '{self.folder.parent}' does not exist", where=str(self.folder))
+        wanted = {self._name(n, name, d) for n, name in enumerate(passes, 1) for d in (False, True)}
+        there = sorted(each.name for each in self.folder.iterdir()) if self.folder.exists() else []
+        # What an earlier run of the same passes left is overwritten; of other passes it would pass for this run's.
+        others = [name for name in there if _DUMP.fullmatch(name) and name not in wanted]
+        if others:
+            raise OutputError(
+                f"holds '{others[0]}' of another run", where=str(self.folder), hint="empty the folder, or name another"
+            )
 
+    def _name(self, number: int, name: str, dropped: bool) -> str:
+        return f"{number:02}-{name}{'.dropped' if dropped else ''}{self.extension}"
 
-def choose_output(session: Session, request: Request) -> Path:
-    """Where to write: as asked, or beside the input."""
-    from commcc import serialization
+    def write(self, number: int, step: StepResult, program: Program) -> None:
+        """Write what a pass made, with ``.dropped`` in its name if it was not kept."""
+        from commcc import serialization
 
-    chosen = request.output or serialization.default_output(request.graph, request.command)
-    return check_output(session, str(chosen), serialization.EXTENSIONS)
+        self.folder.mkdir(exist_ok=True)
+        path = self.folder / self._name(number, step.name, step.dropped is not None)
+        if path.exists():
+            self.session.output(str(path), _EXTENSIONS, _DUMP_FLAG)
+        # The same pass may have been kept before, and be dropped now.
+        other = self.folder / self._name(number, step.name, step.dropped is None)
+        other.unlink(missing_ok=True)
+        serialization.save(program, path)
+        self.written.append(path)
 
 
 def judge(session: Session, result: RunResult, *, require_proof: bool = False) -> None:

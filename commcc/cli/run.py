@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commcc.base.errors import OptionError
-from commcc.cli import configured
 from commcc.cli.config.types import Named
 from commcc.cli.parameters import (
     GRAPH_HELP,
@@ -40,9 +39,9 @@ KINDS = ("passes", "pipeline", "preset", "plan")
 
 
 @click.pass_obj
-def _run(session: Session, /, **given: Any) -> int:
+def run_passes(session: Session, /, **given: Any) -> int:
     named = choose(session, {kind: given.pop(kind) for kind in KINDS})
-    passes = made_of(session, named)
+    passes = passes_of(session, named)
     extras = Extras(
         given["plan_out"], given["dump"], given["expect_change"], given["keep_if_better"], said(named, passes)
     )
@@ -68,7 +67,7 @@ def choose(session: Session, given: Mapping[str, str | None]) -> Named:
     return pipeline
 
 
-def made_of(session: Session, named: Named) -> Sequence[Pass | Job]:
+def passes_of(session: Session, named: Named) -> Sequence[Pass | Job]:
     """The passes, or for a plan its jobs; files count as inputs, which are never overwritten."""
     if named.kind in ("pipeline", "plan"):
         session.inputs.append(Path(named.value))
@@ -76,20 +75,13 @@ def made_of(session: Session, named: Named) -> Sequence[Pass | Job]:
         from commcc.run.planfile import read_plans
 
         return read_plans(named.value)
-    passes = _passes(named, configured.defaults(session))
-    configured.remember(session, passes)
-    return passes
-
-
-def _passes(named: Named, defaults: Mapping[str, Mapping[str, Any]]) -> list[Pass]:
     from commcc.passes.options import parse_pipeline
-    from commcc.run import forms as pipelines
+    from commcc.run import forms
 
-    if named.kind == "pipeline":
-        return pipelines.read_pipeline(named.value, defaults)
-    if named.kind == "preset":
-        return pipelines.from_preset(named.value, defaults)
-    return parse_pipeline(named.value, defaults)
+    read = {"passes": parse_pipeline, "pipeline": forms.read_pipeline, "preset": forms.from_preset}[named.kind]
+    passes = read(named.value, session.defaults)
+    session.remember(passes)
+    return passes
 
 
 def said(named: Named, passes: Sequence[Pass | Job]) -> dict[str, Json]:
@@ -101,23 +93,18 @@ def said(named: Named, passes: Sequence[Pass | Job]) -> dict[str, Json]:
     return {"pipeline": text, "from": {named.kind: named.value}}
 
 
-def _presets(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    from commcc.run.forms import preset_names
-
-    return [name for name in preset_names() if name.startswith(incomplete)]
-
-
 def pipeline_options(*, plan: bool = True) -> list[click.Option]:
     """``--passes``, ``--pipeline``, ``--preset``, and ``--plan`` for commands that can apply one."""
     from commcc.run.forms import preset_names
+
+    def presets(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+        return [name for name in preset_names() if name.startswith(incomplete)]
 
     file = click.Path(path_type=str)
     options = [
         click.Option(["--passes"], metavar="TEXT", help="Passes with options, as in 'tag,bucket{bucket_cap_mb=25}'."),
         click.Option(["--pipeline"], type=file, metavar="FILE", help="The same from a YAML file."),
-        click.Option(
-            ["--preset"], metavar="NAME", shell_complete=_presets, help=f"One of {', '.join(preset_names())}."
-        ),
+        click.Option(["--preset"], metavar="NAME", shell_complete=presets, help=f"One of {', '.join(preset_names())}."),
     ]
     if plan:
         text = "Apply a plan that --plan-out wrote; refused for any other graph."
@@ -127,7 +114,7 @@ def pipeline_options(*, plan: bool = True) -> list[click.Option]:
 
 command = click.Command(
     "run",
-    callback=_run,
+    callback=run_passes,
     help=HELP,
     short_help="Run a pipeline of passes, or apply a plan",
     params=[

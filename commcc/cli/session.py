@@ -1,27 +1,33 @@
-"""One run of one command: what the user asked to hear, and on which stream.
+"""One run of one command: what the user asked for, which files it touches, and what is said on which stream.
 
 Standard output gets the result and nothing else: tables, one line (``--quiet``) or one JSON
 document (``--json``). Standard error gets notes, warnings, errors and progress.
 
     session.emit(document, brief="out.fx.txt", view=view)       # view(document) is what rich can print
+    session.cost("h100", none_allowed=True)                     # the configuration's cost text, if it has one
+    session.used                                                # {'cost': 'a100'}: what took effect of it
 
 Limits: progress is shown on a terminal only, once work has taken longer than a second.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 import threading
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commcc.base.errors import OutputError
+from commcc.base.errors import OutputError, closest
+from commcc.base.files import same_file
 from commcc.base.text import escaped, json_text, one_line, without_commands
+from commcc.passes.options import applicable, build, parse_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from rich.console import Console, RenderableType
     from rich.status import Status
@@ -30,6 +36,8 @@ if TYPE_CHECKING:
     from commcc.base.terms import Json
     from commcc.cli.config import Config
     from commcc.graph.program import Note, Program
+    from commcc.passes.base import Pass
+    from commcc.timing.snapshot import Snapshot
 
     View = Callable[[Any], Sequence[RenderableType]]
 
@@ -59,24 +67,95 @@ class Session:
         #: What is to be said once the spinner is gone; None while there is none.
         self._held: list[tuple[str, str, str]] | None = None
 
-    @property
-    def used_hints(self) -> frozenset[str]:
-        """Hints of the configuration; they need not fit every graph."""
-        hints = self.used.get("hints")
-        return frozenset(hints) if isinstance(hints, dict) else frozenset()
+    # Defaults from the project's configuration: the command line wins.
 
     @property
     def config(self) -> Config | None:
         """The project's configuration, read when it is first asked for; None without one or with ``--no-config``.
 
-        Raises :class:`commcc.base.errors.InputError` for a file that is wrong.
+        Its file counts as one that the command reads. Raises :class:`commcc.base.errors.InputError` for a file that is
+        wrong.
         """
         if not self._looked and not self.no_config:
-            from commcc.cli.configured import find
+            from commcc.cli.config import find_config
 
             self._looked = True
-            self._config = find(self)
+            try:
+                folder = Path.cwd()
+            except OSError:  # the folder is gone
+                return None
+            self._config = find_config(folder)
+            if self._config is not None:
+                self.inputs.append(Path(self._config.path))
         return self._config
+
+    def cost(self, usual: str, *, none_allowed: bool) -> str:
+        """The cost text for a command that was given none."""
+        config = self.config
+        if config is None or config.cost is None or (config.cost == "none" and not none_allowed):
+            return usual
+        self.used["cost"] = config.cost
+        return config.cost
+
+    def with_hints(self, given: dict[str, int]) -> dict[str, int]:
+        """The hints that were given, then those of the configuration for other symbols."""
+        config = self.config
+        more = {} if config is None else {key: value for key, value in config.hints.items() if key not in given}
+        if more:
+            self.used["hints"] = dict(more)
+        return {**given, **more}
+
+    @property
+    def defaults(self) -> Mapping[str, Mapping[str, Any]]:
+        """Options of the configuration by pass."""
+        return {} if self.config is None else self.config.options
+
+    def build_pass(self, cls: type[Pass], given: Mapping[str, Any]) -> Pass:
+        """A pass from the options that were given, and defaults for the others."""
+        result = build(cls, {**applicable(cls, given, self.defaults.get(cls.name, {})), **given})
+        self.remember([result])
+        return result
+
+    def remember(self, passes: Iterable[Pass]) -> None:
+        """Note which defaults are the effective options of these passes."""
+        effective: dict[str, Json] = {}
+        for each in passes:
+            fields = {field.name: field for field in dataclasses.fields(each)}
+            texts = self.defaults.get(each.name, {})
+            # An option that the command line or a preset sets to another value did not come from there.
+            held = {key: text for key, text in texts.items() if parse_value(fields[key], text) == getattr(each, key)}
+            if held:
+                effective[each.name] = held
+        if effective:
+            self.used["options"] = effective
+
+    # Files.
+
+    def load(self, path: str) -> Program:
+        """Read a graph, trusting the file with code of its choice only when told to."""
+        from commcc import serialization
+
+        return serialization.load(path, trust=self.trust)
+
+    def output(self, path: str, extensions: Sequence[str], flag: str = "-o") -> Path:
+        """The path to write to; refused before any work is done if the writer would refuse it after."""
+        target = Path(path)
+        if not target.name.lower().endswith(tuple(extensions)):
+            raise OutputError("unknown extension", where=path, hint=f"use {', '.join(extensions)}")
+        for source in self.inputs:
+            if source.exists() and target.exists() and same_file(target, source):
+                raise OutputError("would overwrite the input", where=path, hint=f"choose another name with {flag}")
+        if target.is_dir():
+            raise OutputError("is a folder", where=path, hint=f"name a file with {flag}")
+        if not target.parent.is_dir():
+            raise OutputError(f"folder '{target.parent}' does not exist", where=path, hint="make it first")
+        return target
+
+    def report_file(self, path: str | None, extensions: Sequence[str], flag: str) -> Path | None:
+        """As :meth:`output`, of a file that need not be asked for."""
+        return None if path is None else self.output(path, extensions, flag)
+
+    # The result, on standard output.
 
     def emit(self, document: dict[str, Json], *, brief: str | Sequence[str], view: View) -> None:
         """Print the result in the form that was asked for.
@@ -88,35 +167,44 @@ class Session:
         if self.used and self.config is not None:
             document["config"] = {"file": self.config.path, "used": self.used}
         if self.json:
-            self._write(json_text(document))
+            self.write(json_text(document))
         elif self.quiet:
             lines = [brief] if isinstance(brief, str) else brief
-            self._write(without_commands("".join(f"{one_line(line)}\n" for line in lines)))
+            self.write(without_commands("".join(f"{one_line(line)}\n" for line in lines)))
         else:
-            from commcc.report.configured import line
-            from commcc.report.console import drawn, make_console
+            from commcc.report.console import config_line, drawn
 
             safe = escaped(document)
-            shown = [*view(safe), *([line(safe["config"])] if "config" in safe else [])]
-            self._write(without_commands(drawn(make_console(sys.stdout), shown)))
+            shown = [*view(safe), *([config_line(safe["config"])] if "config" in safe else [])]
+            self.write(without_commands(drawn(_console(sys.stdout), shown)))
 
     def write(self, text: str) -> None:
-        """Print a result that has a form of its own, which is not that of :meth:`emit`."""
-        self._write(text)
+        """Print a result that has a form of its own."""
+        if self.silent:
+            return
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except BrokenPipeError as error:
+            raise OutputClosedError from error
+        except OSError as error:
+            abandon_stdout()
+            raise OutputError(f"cannot be written: {error.strerror}", where="standard output") from None
 
-    def load(self, path: str) -> Program:
-        """Read a graph, trusting the file with code of its choice only when told to."""
-        from commcc import serialization
-
-        return serialization.load(path, trust=self.trust)
-
-    def flush(self) -> None:
-        self._write("")
+    # Everything else, on standard error.
 
     def note(self, text: str) -> None:
         """Something the user may want to know; not shown with ``--quiet``."""
         if not self.quiet:
             self._say("note", "cyan", text)
+
+    def warn(self, text: str) -> None:
+        """Something the user should act on; always shown."""
+        self._say("warning", "yellow", text)
+
+    def error(self, text: str, source: str = "commcc") -> None:
+        """Why the command failed, on one line."""
+        self._say(f"{source}: error", "bold red", text)
 
     def report_notes(self, notes: Iterable[Note], source: str = "") -> None:
         """Notes of a reader or writer; equal ones are said once, with their number and the first node."""
@@ -128,21 +216,41 @@ class Session:
             more = f" ({len(nodes):,} times)" if len(nodes) > 1 else ""
             self.note(f"{source}{where}{text}{more}")
 
-    def warn(self, text: str) -> None:
-        """Something the user should act on; always shown."""
-        self._say("warning", "yellow", text)
+    def report_costs(self, hints: Mapping[str, int], *snapshots: Snapshot, brief_has_times: bool = False) -> None:
+        """One note on the sizes that hints stand for, a warning for each assumption and each useless hint.
 
-    def error(self, text: str, source: str = "commcc") -> None:
-        """Why the command failed, on one line."""
-        self._say(f"{source}: error", "bold red", text)
+        What the model assumed is not said with ``--quiet``, unless the one line that it prints has times.
+        """
+        from commcc.report.costs import hints_note
+        from commcc.timing.snapshot import cost_warnings, hints_used
+
+        used = hints_used(*snapshots)
+        note = hints_note({"source": hint.source} for hint in used)
+        if note is not None:
+            self.note(note)
+        assumed = () if self.quiet and not brief_has_times else cost_warnings(*snapshots)
+        self.warn_of_costs(hints, [hint.symbol for hint in used], assumed)
+
+    def warn_of_costs(self, hints: Mapping[str, int], symbols: Sequence[str], assumed: Iterable[str]) -> None:
+        """Warn of hints that fit none of the symbols, and of what the cost model had to assume."""
+        of_config = self.used.get("hints")
+        for pattern in hints:
+            # Hints of the configuration need not fit every graph of the project.
+            if isinstance(of_config, dict) and pattern in of_config:
+                continue
+            if not any(fnmatchcase(symbol, pattern) for symbol in symbols):
+                self.warn(f"hint '{pattern}' fits no size that is known only at run time{closest(pattern, symbols)}")
+        for text in assumed:
+            self.warn(f"cost model: {text}")
 
     @contextmanager
     def working(self, text: str) -> Iterator[Callable[[str], None]]:
         """Show a spinner if the work inside takes long; the value changes its text."""
         if self.quiet or not sys.stderr.isatty():
-            yield _ignore
+            yield lambda _text: None
             return
         spinner = _Spinner(text)
+        # A line in the middle of the spinner's would be drawn over.
         self._held = []
         try:
             yield spinner.update
@@ -151,18 +259,6 @@ class Session:
             held, self._held = self._held, None
             for label, style, said in held:
                 self._say(label, style, said)
-
-    def _write(self, text: str) -> None:
-        if self.silent:
-            return
-        try:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-        except BrokenPipeError as error:
-            raise OutputClosedError from error
-        except OSError as error:
-            abandon_stdout()
-            raise OutputError(f"cannot be written: {error.strerror}", where="standard output") from None
 
     def _say(self, label: str, style: str, text: str) -> None:
         if self.silent:
@@ -187,10 +283,6 @@ def abandon_stdout() -> None:
     os.close(nowhere)
 
 
-def _ignore(_text: str) -> None:
-    """Progress that nobody looks at."""
-
-
 class _Spinner:
     """A rich status line that appears only after ``PATIENCE_SECONDS``."""
 
@@ -204,6 +296,7 @@ class _Spinner:
 
     def _appear(self) -> None:
         with self._lock:
+            # The work may have ended between the timer's last look and the lock.
             if not self._timer.finished.is_set():
                 self._status = _console(sys.stderr).status(_plain(self._text))
                 self._status.start()

@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from commcc.base.errors import EXIT_OK, OptionError
-from commcc.cli import configured
-from commcc.cli.costing import report_costs
-from commcc.cli.outputs import check_output
 from commcc.cli.parameters import (
     GRAPH_HELP,
     common_options,
@@ -46,76 +43,46 @@ EXPLAINED = 10
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for. after, passes: at most one of them."""
+    """What to simulate beside the graph. after, passes: at most one of them."""
 
-    graph: str
     after: str | None
     passes: Sequence[Pass]
     cost: CostModel
     hints: Mapping[str, int]
-    trace: Path | None
-    page: Path | None
 
 
 @click.pass_obj
-def _simulate(
+def simulate(
     session: Session, /, graph: str, after: str | None, cost: CostModel, hints: dict[str, int], **more: Any
 ) -> int:
-    request = Request(
-        graph,
-        after,
-        _passes(session, more["passes"], after),
-        cost,
-        hints,
-        _target(session, more["trace"], TRACES, "--trace"),
-        _target(session, more["page"], PAGES, "--html"),
-    )
+    from commcc.passes.options import parse_pipeline, to_text
+
+    if more["passes"] is not None and after is not None:
+        raise OptionError("AFTER and --passes both say what comes after", hint="give one of them")
+    passes = [] if more["passes"] is None else parse_pipeline(more["passes"], session.defaults)
+    session.remember(passes)
+    trace = session.report_file(more["trace"], TRACES, "--trace")
+    page = session.report_file(more["page"], PAGES, "--html")
+    sources: dict[str, Json] = {"input": graph, "after": after, "passes": ",".join(map(to_text, passes)) or None}
     with session.working("loading PyTorch") as say:
         from commcc.report import simulating, simulation
 
         program = session.load(graph)
-        tracks, verified = _tracks(session, request, program, say)
-        if request.trace is not None:
-            say(f"writing {request.trace}")
-            write_trace_file(request.trace, tracks)
-        if request.page is not None:
-            say(f"writing {request.page}")
-            write_page(request.page, tracks, _sources(request), cost, hints)
+        tracks, verified = _tracks(session, Request(after, passes, cost, hints), program, say)
+        if trace is not None:
+            say(f"writing {trace}")
+            write_trace_file(trace, tracks)
+        if page is not None:
+            say(f"writing {page}")
+            write_page(page, tracks, sources, cost, hints)
     session.report_notes(program.notes)
     for warning in dict.fromkeys(w for track in tracks for w in track.seen.ident.warnings):
         session.warn(warning)
-    report_costs(session, hints, *(track.seen for track in tracks), brief_has_times=True)
-    written: dict[str, Json] = {"trace": _text(request.trace), "html": _text(request.page)}
-    document = simulation.simulation(tracks, **_sources(request), verified=verified, **written)
+    session.report_costs(hints, *(track.seen for track in tracks), brief_has_times=True)
+    written = {"trace": text_of(trace), "html": text_of(page)}
+    document = simulation.simulation(tracks, **sources, verified=verified, **written)
     session.emit(document, brief=simulation.brief(document), view=lambda shown: simulating.view(shown, more["top"]))
     return EXIT_OK
-
-
-def _passes(session: Session, text: str | None, after: str | None) -> Sequence[Pass]:
-    from commcc.passes.options import parse_pipeline
-
-    if text is None:
-        return ()
-    if after is not None:
-        raise OptionError("AFTER and --passes both say what comes after", hint="give one of them")
-    passes = parse_pipeline(text, configured.defaults(session))
-    configured.remember(session, passes)
-    return passes
-
-
-def _target(session: Session, path: str | None, extensions: Sequence[str], flag: str) -> Path | None:
-    return None if path is None else check_output(session, path, extensions, flag)
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
-
-
-def _sources(request: Request) -> dict[str, Json]:
-    from commcc.passes.options import to_text
-
-    passes = ",".join(map(to_text, request.passes)) or None
-    return {"input": request.graph, "after": request.after, "passes": passes}
 
 
 def _tracks(
@@ -141,6 +108,11 @@ def _tracks(
     return [Track("before", first), Track("after", snapshot.take(later, request.cost, request.hints))], None
 
 
+def text_of(path: Path | None) -> str | None:
+    """A path as documents have it."""
+    return None if path is None else str(path)
+
+
 def write_trace_file(target: Path, tracks: Sequence[Track]) -> None:
     """A trace of the graphs, packed where the name says so."""
     from commcc.base.files import replace_file
@@ -160,7 +132,7 @@ def write_page(
     target: Path, tracks: Sequence[Track], sources: Mapping[str, Json], cost: CostModel, hints: Mapping[str, int]
 ) -> None:
     """The graphs as one page, with the worst collectives of the last one explained."""
-    from commcc.base.files import replace_file
+    from commcc.base.files import replace_text
     from commcc.explain import explain_worst
     from commcc.report.simulation_data import side
     from commcc.report.simulation_html import write_html
@@ -175,16 +147,23 @@ def write_page(
     }
     title = " and ".join(Path(name).name for name in (str(sources["input"]), sources["after"]) if isinstance(name, str))
     page = write_html(sides, title=title, options=options, explanations=[each.to_json() for each in worst])
-    replace_file(target, lambda stream: stream.write(page.encode()))
+    replace_text(target, page)
 
 
-def _path_option(names: list[str], metavar: str, text: str) -> click.Option:
-    return click.Option(names, type=click.Path(path_type=str), metavar=metavar, help=text)
+def picture_options(what: str) -> list[click.Option]:
+    """``--trace`` and ``--html``; what: is shown in them."""
+    file = click.Path(path_type=str)
+    trace = f"Write a trace{what} for ui.perfetto.dev; .json or .json.gz."
+    page = f"Write a report{what} as one self-contained page; .html."
+    return [
+        click.Option(["--trace"], type=file, metavar="OUT", help=trace),
+        click.Option(["--html", "page"], type=file, metavar="OUT", help=page),
+    ]
 
 
 command = click.Command(
     "simulate",
-    callback=_simulate,
+    callback=simulate,
     help=HELP,
     short_help="The predicted timeline of a graph, or before and after",
     params=[
@@ -195,8 +174,7 @@ command = click.Command(
             metavar="TEXT",
             help="Show what these passes make of the graph, as in 'tag,bucket{bucket_cap_mb=25}'.",
         ),
-        _path_option(["--trace"], "OUT", "Write a trace for ui.perfetto.dev; .json or .json.gz."),
-        _path_option(["--html", "page"], "OUT", "Write a report as one self-contained page; .html."),
+        *picture_options(""),
         cost_option(required=True),
         hint_option(),
         click.Option(

@@ -34,20 +34,17 @@ class RankCommand(click.Command):
     """A command that may be one of many ranks; only rank 0 of them is heard."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As ever, but in silence on other ranks."""
+        """As click does, but in silence on other ranks."""
         session: Any = ctx.obj
         try:
             me = joined(os.environ)
         except CommccError:
             me = None  # said later, when it matters
-        if me is not None and session is not None and not _launches_under(me, args):
-            session.silent = me.rank > 0
+        if me is not None and session is not None:
+            # With --nnodes tasks of SLURM are launchers, one on each machine, and no ranks themselves.
+            launcher = me.starter == SLURM and any(arg.partition("=")[0] == "--nnodes" for arg in args)
+            session.silent = me.rank > 0 and not launcher
         return super().parse_args(ctx, args)
-
-
-def _launches_under(me: Joined, args: list[str]) -> bool:
-    """Whether tasks of SLURM are launchers themselves, one on each machine, as they are with --nnodes."""
-    return me.starter == SLURM and any(arg.partition("=")[0] == "--nnodes" for arg in args)
 
 
 def place(given: dict[str, Any]) -> Joined | None:
@@ -56,12 +53,16 @@ def place(given: dict[str, Any]) -> Joined | None:
     Raises :class:`OptionError` for options that contradict the ranks there are.
     """
     me = joined(os.environ)
-    if given["device"].startswith("emulated"):
-        _alone(me, given)
+    wrong = ["--" + name.replace("_", "-") for name in _MACHINES if given[name] is not None]
+    if given["device"].startswith("emulated"):  # one process stands for all ranks
+        one = f"--device {given['device']} is one process"
+        if me is not None and me.world > 1:
+            raise OptionError(f"{one}, and {me.starter} has started {me.world}", hint="run it without")
+        if wrong:
+            raise OptionError(f"{', '.join(wrong)}: {one}", hint="leave it out")
         return None
     if me is None or (me.starter == SLURM and given["nnodes"] is not None):
         return None
-    wrong = _about_machines(given)
     if wrong:
         raise OptionError(f"{', '.join(wrong)}: {me.starter} has started the ranks already", hint="leave it out")
     if given["nproc"] not in (None, me.world):
@@ -70,23 +71,6 @@ def place(given: dict[str, Any]) -> Joined | None:
             hint="leave it out: each process is a rank",
         )
     return me
-
-
-def _alone(me: Joined | None, given: dict[str, Any]) -> None:
-    """Refuse company: one process stands for all ranks."""
-    if me is not None and me.world > 1:
-        raise OptionError(
-            f"--device {given['device']} is one process, and {me.starter} has started {me.world}",
-            hint="run it without",
-        )
-    wrong = _about_machines(given)
-    if wrong:
-        raise OptionError(f"{', '.join(wrong)}: --device {given['device']} is one process", hint="leave it out")
-
-
-def _about_machines(given: dict[str, Any]) -> list[str]:
-    """Options about machines that were given."""
-    return ["--" + name.replace("_", "-") for name in _MACHINES if given[name] is not None]
 
 
 def ranks(me: Joined | None, given: dict[str, Any]) -> int | None:
@@ -105,7 +89,11 @@ def runner(me: Joined | None, given: dict[str, Any]) -> Iterator[Runner]:
     if me is not None:
         from commcc.replay.ranks.joined import together
 
-        with together(me, given["timeout"], _say) as run:
+        def say(text: str) -> None:
+            """An error of a process that ends before its session can speak."""
+            print(f"commcc: error: {one_line(' '.join(text.split()))}", file=sys.stderr, flush=True)
+
+        with together(me, given["timeout"], say) as run:
             yield run
         return
     from commcc.replay.bench.benchmark import Launched
@@ -134,11 +122,6 @@ def _nnodes(given: dict[str, Any]) -> int | None:
     if not text.isdigit() or not 1 <= int(text) <= MOST_RANKS:
         raise OptionError(f"--nnodes is '{text}', not a number of machines", hint="a bench has as many all the time")
     return int(text)
-
-
-def _say(text: str) -> None:
-    """An error of a process that ends before its session can speak."""
-    print(f"commcc: error: {one_line(' '.join(text.split()))}", file=sys.stderr, flush=True)
 
 
 def options() -> list[click.Option]:

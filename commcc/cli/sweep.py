@@ -9,40 +9,38 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commcc.base.errors import EXIT_FINDINGS, EXIT_OK, OptionError
-from commcc.cli.costing import report_costs
-from commcc.cli.outputs import check_output
+from commcc.base.files import replace_text
 from commcc.cli.parameters import GRAPH_HELP, common_options, cost_option, graph_argument, hint_option, trust_option
-from commcc.cli.run import choose, made_of, pipeline_options, said
+from commcc.cli.run import choose, passes_of, pipeline_options, said
+from commcc.cli.simulate import PAGES, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from commcc.cli.session import Session
     from commcc.passes.base import Pass
     from commcc.timing.cost import CostModel
 
-HELP = f"""Run a pipeline with every combination of settings, and show which are worth having.
+HELP = f"""Run a pipeline with every combination of settings, and show which are best.
 
 {GRAPH_HELP} The pipeline is given as for 'commcc run'. Every result is verified; no graph is written.
 A setting is on the Pareto front when no other is as good in step time, peak memory and max
 consecutive compute, and better in one of them. The best has the shortest step.
 """
 _YAML = (".yaml", ".yml")
-_PAGES = (".html",)
 
 
 @click.pass_obj
-def _sweep(session: Session, /, graph: str, cost: CostModel, hints: dict[str, int], **given: Any) -> int:
+def sweep(session: Session, /, graph: str, cost: CostModel, hints: dict[str, int], **given: Any) -> int:
     from commcc.run.sweep import make_grid
 
     named = choose(session, {kind: given[kind] for kind in ("passes", "pipeline", "preset")})
     if named.kind == "plan":
         raise OptionError("a plan has no options to vary", hint="give --passes, --pipeline or --preset")
-    passes: list[Pass] = list(made_of(session, named))  # type: ignore[arg-type]
+    passes: list[Pass] = list(passes_of(session, named))  # type: ignore[arg-type]
     grid = make_grid(passes, given["params"])
-    best_out = _target(session, given["output"], _YAML, "-o")
-    page = _target(session, given["page"], _PAGES, "--html")
+    best_out = session.report_file(given["output"], _YAML, "-o")
+    page = session.report_file(given["page"], PAGES, "--html")
     with session.working("loading PyTorch") as say:
         from commcc.run import sweep as sweeping
 
@@ -53,31 +51,20 @@ def _sweep(session: Session, /, graph: str, cost: CostModel, hints: dict[str, in
         result = sweeping.sweep(grid, task, program, jobs=given["jobs"], progress=progress)
     from commcc.report import sweeping as report
 
-    written = {"best_out": None if best_out is None else str(best_out), "html": None if page is None else str(page)}
-    document = report.sweeping(graph, said(named, passes), result, **written)
+    document = report.sweeping(graph, said(named, passes), result, best_out=text_of(best_out), html=text_of(page))
     if best_out is not None and document["best"] is not None:
-        _write(best_out, str(document["best_yaml"]))
+        replace_text(best_out, str(document["best_yaml"]))
     if page is not None:
         from commcc.report.sweep_html import write_html
 
-        _write(page, write_html(document))
+        replace_text(page, write_html(document))
     session.report_notes(program.notes)
     for warning in result.first.ident.warnings:
         session.warn(warning)
-    report_costs(session, hints, result.first)
+    session.report_costs(hints, result.first)
     best = result.best
     session.emit(document, brief="" if best is None else result.point(best).text, view=report.view)
     return EXIT_OK if best is not None else EXIT_FINDINGS
-
-
-def _target(session: Session, path: str | None, extensions: tuple[str, ...], flag: str) -> Path | None:
-    return None if path is None else check_output(session, path, extensions, flag)
-
-
-def _write(target: Path, text: str) -> None:
-    from commcc.base.files import replace_file
-
-    replace_file(target, lambda stream: stream.write(text.encode()))
 
 
 @contextmanager
@@ -98,7 +85,7 @@ def _bar(session: Session, total: int) -> Iterator[Callable[[int], None] | None]
 
 command = click.Command(
     "sweep",
-    callback=_sweep,
+    callback=sweep,
     help=HELP,
     short_help="A pipeline with many settings, side by side",
     params=[

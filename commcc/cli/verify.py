@@ -12,8 +12,6 @@ from commcc.cli.parameters import common_options, graph_argument, trust_option
 
 if TYPE_CHECKING:
     from commcc.cli.session import Session
-    from commcc.graph.program import Program
-    from commcc.verify.peak import Peak
 
 HELP = """Is AFTER the same program as BEFORE, whoever rewrote it.
 
@@ -21,9 +19,10 @@ Exits with 0 when that is proved. Exits with 1 when the two differ, and also whe
 proved equal: the first line says which, and --json has it under "verified" (proved, different,
 unproved).
 
-With --numeric both graphs are run as well, on inputs worked out from BEFORE, and everything they give
-back is compared to the bit. Exits with 0 when the structure shows no difference and the numbers are
-equal, or differ by no more than the rounding of sums that AFTER makes of other parts.
+With --numeric both graphs are run as well, on virtual ranks in this process or with --nproc on processes
+with gloo. Their inputs are worked out from BEFORE, and everything they return is compared to the bit.
+Exits with 0 when the structure shows no difference and the numbers are equal, or differ by no more than
+the rounding of sums that AFTER adds up from other parts.
 
 With --memory-budget the peak memory of both graphs is worked out anew; exits with 1 when AFTER passes
 the budget.
@@ -31,14 +30,17 @@ the budget.
 
 
 @click.pass_obj
-def _verify(session: Session, /, before: str, after: str, memory_budget: str | float | None, **options: Any) -> int:
+def verify_pair(session: Session, /, before: str, after: str, memory_budget: str | float | None, **options: Any) -> int:
     hints = dict(options["size_hints"])
     request = numeric.read(click.get_current_context(), options)
     with session.working("loading PyTorch") as say:
+        from commcc.planning.headroom import budget_bytes
         from commcc.report import documents, verifying
+        from commcc.report.numeric import brief
         from commcc.verify import verify
+        from commcc.verify.peak import compare_peaks
 
-        if request is not None:
+        if request is not None:  # ahead of the graphs, which may hold these ops
             numeric.import_ops(request.imports)
         say(f"reading {before}")
         old = session.load(before)
@@ -46,23 +48,19 @@ def _verify(session: Session, /, before: str, after: str, memory_budget: str | f
         new = session.load(after)
         say("verifying")
         verdict = verify(old, new)
+        ran = peak = None
         if request is not None:
             say("running both graphs")
-        ran = numeric.run(request, old, new) if request is not None else None
-        peak = None if memory_budget is None else _peak(old, new, memory_budget, hints)
+            ran = numeric.run(request, old, new)
+        if memory_budget is not None:
+            peak = compare_peaks(old, new, lambda own: budget_bytes(memory_budget, own) or 0, hints)
     session.report_notes(old.notes, f"{before}: ")
     session.report_notes(new.notes, f"{after}: ")
     document = documents.verification(before, after, verdict, ran, peak)
-    session.emit(document, brief=verdict.status + _brief(document), view=verifying.view)
+    session.emit(document, brief=verdict.status + brief(document["numeric"]), view=verifying.view)
+    # Numbers that agree are no proof, but they settle what the structure left open.
     fine = verdict.status == "proved" if ran is None else verdict.status != "different" and ran.fine
     return EXIT_OK if fine and (peak is None or peak.within) else EXIT_FINDINGS
-
-
-def _peak(old: Program, new: Program, budget: str | float, hints: dict[str, int]) -> Peak:
-    from commcc.planning.headroom import budget_bytes
-    from commcc.verify.peak import compare_peaks
-
-    return compare_peaks(old, new, lambda own: budget_bytes(budget, own) or 0, hints)
 
 
 def _budget(_ctx: click.Context, _option: click.Parameter, text: str | None) -> str | float | None:
@@ -77,15 +75,9 @@ def _budget(_ctx: click.Context, _option: click.Parameter, text: str | None) -> 
     return value
 
 
-def _brief(document: dict[str, Any]) -> str:
-    from commcc.report.numeric import brief
-
-    return brief(document["numeric"])
-
-
 command = click.Command(
     "verify",
-    callback=_verify,
+    callback=verify_pair,
     help=HELP,
     short_help="Is AFTER the same program as BEFORE",
     params=[

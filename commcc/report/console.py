@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import TextIO
+    from collections.abc import Iterable, Mapping
+    from typing import Any, TextIO
 
     from rich.console import ConsoleOptions, RenderableType, RenderResult
 
@@ -70,6 +70,21 @@ def make_table(heading: str, *columns: str, numbers: tuple[str, ...] = (), whole
     return table
 
 
-def one_line(text: str) -> Text:
+def config_line(config: Mapping[str, Any]) -> Text:
+    """``defaults from commcc.yaml: cost a100, bucket{bucket_cap_mb=25}``, from ``config`` of a document."""
+    parts = []
+    for key, value in config["used"].items():
+        if key == "options":
+            for name, options in value.items():
+                texts = {k: ":".join(map(str, v)) if isinstance(v, list) else v for k, v in options.items()}
+                parts.append(f"{name}{{{','.join(f'{k}={v}' for k, v in texts.items())}}}")
+        elif isinstance(value, dict):
+            parts.append(f"{key} {' '.join(f'{name}={number}' for name, number in value.items())}")
+        else:
+            parts.append(f"{key} {value}")
+    return Text(f"defaults from {config['file']}: {', '.join(parts)}", style="dim")
+
+
+def cut_short(text: str) -> Text:
     """A cell that is cut short, not wrapped, where the terminal is too narrow."""
     return Text(text, no_wrap=True, overflow="ellipsis")

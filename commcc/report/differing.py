@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from commcc.base.text import count, plural
-from commcc.report.console import make_table, one_line
+from commcc.report.console import cut_short, make_table
 from commcc.report.metrics import compare, costed_by
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _merged(merges: list[Document], top: int | None) -> Section | None:
         names = merge["members"]
         listed: str | Text = ", ".join(names)
         if top is not None and len(names) > 2:
-            listed = one_line(f"{names[0]} ... {names[-1]}")
+            listed = cut_short(f"{names[0]} ... {names[-1]}")
         launch, wait = _range(merge["launch_moved"]), _range(merge["wait_moved"])
         table.add_text(merge["into"], merge["group"], count(len(names)), count(merge["span"]), launch, wait, listed)
     return table
@@ -144,7 +144,7 @@ def _ops(added: list[Document], removed: list[Document], top: int | None) -> Sec
     for op in _cut(ops, top):
         names = [*(f"+{name}" for name in new.get(op, ())), *(f"-{name}" for name in old.get(op, ()))]
         counts = (count(len(side[op])) if op in side else "" for side in (new, old))
-        table.add_text(op, *counts, ", ".join(names) if top is None else one_line(names[0]))
+        table.add_text(op, *counts, ", ".join(names) if top is None else cut_short(names[0]))
     return table
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from commcc.base.text import milliseconds, plural, size
-from commcc.report.console import make_table, one_line
+from commcc.report.console import cut_short, make_table
 from commcc.report.explaining_picture import Drawing
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _overview(found: Sequence[Document], graph: Document) -> list[RenderableType
     for each in found:
         kinds = ", ".join(dict.fromkeys(_words(reason["kind"]) for reason in each["reasons"]))
         exposed, total = milliseconds(each["exposed_ms"]), milliseconds(each["total_ms"])
-        table.add_text(each["name"], each["group"], each["role"], exposed, total, one_line(kinds))
+        table.add_text(each["name"], each["group"], each["role"], exposed, total, cut_short(kinds))
     return [table]
 
 

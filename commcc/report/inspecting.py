@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from commcc.base.text import count, milliseconds, plural, share, size
-from commcc.report.console import make_table, one_line
+from commcc.report.console import cut_short, make_table
 from commcc.report.metrics import costed_by, single
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _largest(collectives: list[Document], top: int, costed: bool) -> Section:
     table = make_table(title, "name", "group", "role", *numbers, "module", numbers=numbers, whole=whole)
     for each in largest:
         times = (milliseconds(each["ms"]), milliseconds(each["exposed_ms"])) if costed else ()
-        module = one_line(each["module"] or "")
+        module = cut_short(each["module"] or "")
         table.add_text(each["name"], each["group"], each["role"], size(each["wire_bytes"]), *times, module)
     return table
 

@@ -24,7 +24,7 @@ _LINES = {
 _SHOWN = 12
 
 
-def brief(numeric: Mapping[str, Any] | None) -> str:
+def brief(numeric: Any) -> str:
     """What a one-line result says besides the verdict."""
     return f", numeric: {numeric['status']}" if numeric is not None else ""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from commcc.base.text import change, count, milliseconds, plural, share, size
-from commcc.report.console import make_table, one_line
+from commcc.report.console import cut_short, make_table
 from commcc.report.metrics import compare, costed_by, single
 from commcc.report.rewriting import verdict
 
@@ -101,7 +101,7 @@ def _families(graphs: Sequence[Document]) -> Section:
         times = [side[name]["ms"] if name in side else 0.0 for side in by_name]
         extra = share(times[0] / totals[0] if totals[0] else None) if len(times) == 1 else change(*times)
         largest = ", ".join(f"{each['op']} {each['ms']:,.1f}" for each in last["largest"])
-        table.add_text(name, count(last["nodes"]), *map(milliseconds, times), extra, one_line(largest))
+        table.add_text(name, count(last["nodes"]), *map(milliseconds, times), extra, cut_short(largest))
     for key, name in (("launch_ms", "launching collectives"), ("slowed_ms", "slowed by collectives")):
         times = [graph[key] for graph in graphs]
         if any(times):
@@ -134,6 +134,6 @@ def _exposed(graph: Document, top: int, *, named: bool) -> Section:
     table = make_table(heading, *whole, *numbers, "module", numbers=numbers, whole=whole)
     for each in worst:
         times = (milliseconds(each["ms"]), milliseconds(each["exposed_ms"]))
-        module = one_line(each["module"] or "")
+        module = cut_short(each["module"] or "")
         table.add_text(each["name"], each["group"], each["role"], size(each["wire_bytes"]), *times, module)
     return table

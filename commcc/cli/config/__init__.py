@@ -20,7 +20,7 @@ not read; nothing in a file is ever run.
 
 from __future__ import annotations
 
-from commcc.cli.config.finding import find_config
+from commcc.cli.config.reading import find_config
 from commcc.cli.config.types import Config, Named
 
 __all__ = ["Config", "Named", "find_config"]

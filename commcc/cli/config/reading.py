@@ -1,4 +1,4 @@
-"""Reads a configuration from values that know their line, whichever format they came from."""
+"""Finds the configuration of a folder, and reads it from values that know their line, in whichever format."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.errors import CommccError
-from commcc.base.yaml_file import read_yaml
+from commcc.base.yaml_file import read_text, read_yaml
 from commcc.cli.config.types import Config, Named
 from commcc.graph.hint_text import hint_problem
 from commcc.lint.reading import settings_of
@@ -22,7 +22,27 @@ if TYPE_CHECKING:
     from commcc.base.yaml_file import Node, YamlFile
 
 KEYS = ("cost", "hints", "passes", "pipeline", "preset", "options", "lint")
+YAML_NAME = "commcc.yaml"
+TOML_NAME = "pyproject.toml"
 _PIPELINES = ("passes", "pipeline", "preset")
+
+
+def find_config(folder: Path) -> Config | None:
+    """The nearest configuration at ``folder`` or above; None when there is none.
+
+    Raises :class:`commcc.base.errors.InputError` for a file that is wrong.
+    """
+    for place in (folder, *folder.parents):
+        if (place / YAML_NAME).is_file():
+            return read_config(read_yaml(place / YAML_NAME))
+        text = read_text(place / TOML_NAME) if (place / TOML_NAME).is_file() else ""
+        if "commcc" in text and "tool" in text:  # most files never say commcc, and need not be parsed
+            from commcc.cli.config.toml_file import parse_table
+
+            file = parse_table(text, str(place / TOML_NAME), ("tool", "commcc"))
+            if file is not None:
+                return read_config(file)
+    return None
 
 
 def read_config(file: YamlFile) -> Config:
