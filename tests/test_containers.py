@@ -11,8 +11,8 @@ import pytest
 
 from commcc.base.errors import InputError
 from commcc.serialization import list_graphs
-from commcc.serialization.logs import tlparse, trace_log
 from commcc.serialization.logs import torch_logs as logs
+from commcc.serialization.logs import traces
 from commcc.serialization.logs.graph_text import GraphEntry, count_nodes, with_names
 from commcc.serialization.sources import read_text
 
@@ -113,8 +113,8 @@ def test_tlparse_folder_of_several_ranks(tmp_path):
 
 
 def test_tlparse_files_are_the_payloads_of_the_trace():
-    trace = with_names(trace_log.find_graphs(read_text(next((DATA / "torch_trace").glob("*rank_0*"))), "t"))
-    folder = with_names(tlparse.find_graphs(DATA / "tlparse"))
+    trace = with_names(traces.find_in_log(read_text(next((DATA / "torch_trace").glob("*rank_0*"))), "t"))
+    folder = with_names(traces.find_in_folder(DATA / "tlparse"))
     for a, b in zip(trace, folder, strict=True):
         assert (a.name, a.kind, dense(a.source())) == (b.name, b.kind, dense(b.source()))
 

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import InputError
-from commcc.serialization.logs import tlparse, trace_log
-from commcc.serialization.logs import torch_logs as logs
+from commcc.serialization.logs import torch_logs, traces
 from commcc.serialization.logs.graph_text import GraphEntry, GraphText, Kind, with_names
 from commcc.serialization.propagate import propagate
 from commcc.serialization.sources import decode, is_zip, is_zip_file, read_content
@@ -141,7 +140,7 @@ def _find(file: Path, name: str | None) -> tuple[GraphText, ...]:
     """All graphs of a text file or folder, named; those of other ranks may be left out when ``name`` has one."""
     if file.is_dir():
         rank = re.match(r"rank(\d{1,7})/", name or "")
-        found = tlparse.find_graphs(file, only_rank=int(rank.group(1)) if rank else None)
+        found = traces.find_in_folder(file, only_rank=int(rank.group(1)) if rank else None)
         several_ranks = True if rank else None
         kind = "the folder holds no graphs"
     else:
@@ -150,8 +149,8 @@ def _find(file: Path, name: str | None) -> tuple[GraphText, ...]:
         if is_zip(content):
             raise InputError("is a gzip-compressed archive", where=str(file), hint="decompress it with gunzip first")
         text = decode(content, str(file))
-        reader = trace_log if trace_log.is_trace_log(text) else logs
-        found = reader.find_graphs(text, str(file))
+        find_graphs = traces.find_in_log if traces.is_trace_log(text) else torch_logs.find_graphs
+        found = find_graphs(text, str(file))
         kind = "no graph found in this text"
     if not found:
         raise InputError(kind, where=str(file), hint=_CAPTURE_HINT)

@@ -119,7 +119,11 @@ class _Splitter:
             stream.comments.append((number, line))
             return
         elif (title := _TITLE.match(line)) is not None:
-            stream.title, stream.tag = _slug(title.group(1)), tag
+            # PyTorch's structured logs have other names for the titles of its text logs.
+            text = title.group(1)
+            compiled = text.startswith("__compiled_fn")
+            stream.title = "dynamo_output_graph" if compiled else _TITLES.get(text.lower(), text)
+            stream.tag = tag
         elif stream.tag != tag:
             stream.title = None
         stream.comments = []
@@ -138,10 +142,3 @@ class _Splitter:
         block, stream.block = stream.block, None
         graph = GraphText(stream.base, stream.kind, self.file, lambda: block, stream.rank)
         self.started.append((block[0][0], graph))
-
-
-def _slug(title: str) -> str:
-    """PyTorch's structured name for a title of its text logs."""
-    if title.startswith("__compiled_fn"):
-        return "dynamo_output_graph"
-    return _TITLES.get(title.lower(), title)
