@@ -99,7 +99,7 @@ def own_costs(graph: GraphTimes, besides: float) -> Costs:
 
 def row(graph: GraphTimes, first: GraphTimes, besides: float) -> dict[str, Any]:
     """All figures of one graph, milliseconds."""
-    from commcc.replay.emulate.times import totals_json
+    from commcc.replay.emulate.transport import totals_json
     from commcc.timing.simulate import Simulator
 
     own = Simulator(graph.index, own_costs(graph, besides)).run()

@@ -17,7 +17,6 @@ from commcc.base.errors import CommccError, InputError
 from commcc.cli.main import run
 from commcc.graph.program import ProcessGroup
 from commcc.replay.bench import graph_set as bench_set
-from commcc.replay.bench import turns
 from commcc.replay.bench import worker as bench_worker
 from commcc.replay.bench.benchmark import Benchmark, GraphTimes, RankTimes, bench
 from commcc.replay.bench.demo import PASSES, demo_pair, demo_text
@@ -134,7 +133,7 @@ def test_inputs_are_as_they_were_before_every_run(monkeypatch):
     graphs = make_set([counting()], BenchSettings(ranks=1))
     made = graphs.maker.of_rank(0)
     kept = made["x"].clone()
-    timed = turns.Bench(graphs.prepared[0], context())
+    timed = bench_worker.Bench(graphs.prepared[0], context())
     seen = []
     inner = timed.program.outputs
     monkeypatch.setattr(type(timed.program), "outputs", lambda _self, inputs: seen.append(inner(inputs)[0]))
@@ -172,7 +171,7 @@ class Watch:
 
 
 def context():
-    return turns.RankContext(0, CpuPlace(), Alone(), Watch(), 0)
+    return bench_worker.RankContext(0, CpuPlace(), Alone(), Watch(), 0)
 
 
 def test_only_waits_are_exposed():

@@ -13,7 +13,7 @@ import torch
 from commcc.base.errors import InputError
 from commcc.cli.main import run
 from commcc.graph.program import ProcessGroup
-from commcc.replay.bench import turns
+from commcc.replay.bench import worker as bench_worker
 from commcc.replay.bench.graph_set import (
     BenchSettings,
     Variant,
@@ -225,10 +225,10 @@ def test_the_same_numbers_and_calls_by_node(cache, silent):
     made, watch = graphs.maker.of_rank(0), Noted()
     silent(graphs.layout)
     transport = Transport(graphs.prepared[0], graphs.layout, load_model("laptop-cpu"), Recorded())
-    context = turns.RankContext(0, CpuPlace(), Alone(), watch, 0)
-    eager = turns.make_bench(Variant(0), transport.prepared, context, transport)
-    bench = turns.make_bench(Variant(0, compiled=True), transport.prepared, context, transport)
-    assert type(eager) is turns.Bench
+    context = bench_worker.RankContext(0, CpuPlace(), Alone(), watch, 0)
+    eager = bench_worker.make_bench(Variant(0), transport.prepared, context, transport)
+    bench = bench_worker.make_bench(Variant(0, compiled=True), transport.prepared, context, transport)
+    assert type(eager) is bench_worker.Bench
     expected = eager.run(own_inputs(eager.prepared, made)).outputs
     for first in (True, False):
         watch.told.clear()

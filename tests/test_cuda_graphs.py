@@ -11,7 +11,7 @@ import torch
 from commcc.base.errors import InputError
 from commcc.cli.main import run
 from commcc.graph.program import ProcessGroup
-from commcc.replay.bench import turns
+from commcc.replay.bench import worker as bench_worker
 from commcc.replay.bench.graph_set import BenchSettings, Variant, check_variants, make_set
 from commcc.replay.compiled.cuda_graphs import WARM_UPS, CapturedRun, require_capturable
 from commcc.replay.place import CpuPlace
@@ -211,8 +211,8 @@ def test_samples_of_a_recorded_graph_have_no_exposed_time(device):
     """The copies of inputs come before the barrier, so that they are not timed."""
     graphs = make_set([counting()], BenchSettings())
     made = graphs.maker.of_rank(0)
-    bench = turns.make_bench(
-        Variant(0, captured=True), graphs.prepared[0], turns.RankContext(0, CpuPlace(), Alone(), Watch(), 0)
+    bench = bench_worker.make_bench(
+        Variant(0, captured=True), graphs.prepared[0], bench_worker.RankContext(0, CpuPlace(), Alone(), Watch(), 0)
     )
     bench._captured.program = Replayable(bench._captured.program, device)
     for keep in (False, True, True):

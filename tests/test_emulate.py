@@ -17,13 +17,12 @@ from commcc.cli.main import run
 from commcc.graph.index.host import early_reads
 from commcc.graph.program import ProcessGroup
 from commcc.passes.options import parse_pipeline
-from commcc.replay.bench import graph_set, turns
+from commcc.replay.bench import graph_set
 from commcc.replay.bench import worker as bench_worker
 from commcc.replay.bench.graph_set import BenchSettings, check, make_set
 from commcc.replay.bench.recording import NodeRun
 from commcc.replay.emulate.streams import CpuStreams
-from commcc.replay.emulate.times import CommTotals, Durations, remarks, totals_json
-from commcc.replay.emulate.transport import Transport
+from commcc.replay.emulate.transport import CommTotals, Durations, Transport, remarks, totals_json
 from commcc.replay.numeric.compare import compare_rank
 from commcc.replay.numeric.pair import own_inputs
 from commcc.replay.rank_run import RankRun
@@ -82,7 +81,7 @@ def ran(transport, inputs):
 
 def bench_of(prepared, layout, cost, streams):
     transport = Transport(prepared, layout, cost, streams)
-    return turns.Bench(transport.prepared, context(), transport)
+    return bench_worker.Bench(transport.prepared, context(), transport)
 
 
 # Launches and waits
@@ -467,9 +466,9 @@ def test_recorded_runs_take_the_times_of_collectives_from_their_streams(at_home,
 def test_what_a_device_does_for_a_collective_is_no_compute(at_home, monkeypatch, tmp_path):
     """Copies and idle kernels are queued by the launch's node."""
     gathers = NodeRun({"gather_full_1": 5_000_000, "mm_1": 3_000})
-    monkeypatch.setattr(turns, "read_runs", lambda file, launches: [gathers] * 5)
+    monkeypatch.setattr(bench_worker, "read_runs", lambda file, launches: [gathers] * 5)
     kept = []
-    monkeypatch.setattr(turns.RankNodes, "add_runs", lambda self, runs: kept.append(runs))
+    monkeypatch.setattr(bench_worker.RankNodes, "add_runs", lambda self, runs: kept.append(runs))
     arguments = ["--repeat", "1", "--warmup", "0", "--trace", str(tmp_path)]
     assert run(["bench", "-q", "--device", "emulated-cpu", *arguments]) == 0
     assert [each.ops for each in kept[0]] == [{"mm_1": 3_000}] * 5

@@ -7,8 +7,8 @@ import torch
 
 from commcc.base.terms import Kind
 from commcc.graph.ops.collective_table import COLLECTIVES
-from commcc.replay.collectives import DisagreementError, received
 from commcc.replay.emulate.fills import REDUCTIONS, Peers, receive
+from commcc.replay.virtual import DisagreementError, received
 
 WHOLE = ("band", "bor", "bxor")
 

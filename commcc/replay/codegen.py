@@ -8,8 +8,8 @@
 The function has a line for each step, and drops a value behind its last use, as the program itself would. Looking up
 every operand in a table instead takes longer than many an op.
 
-The text of the function is made of numbers only: ``v7 = fv7(v3, (v4, 2), **{k1: k2})``. Nothing from a graph file is in
-it; ops, strings, dtypes and whatever else is not a small literal are handed in as objects.
+The text of the function is made of numbers only: ``v7 = fv7(v3, (v4, 2), **{k1: k2})``. Nothing from a graph file is
+in it; ops, strings, dtypes and whatever else is not a small literal are handed in as objects.
 """
 
 from __future__ import annotations

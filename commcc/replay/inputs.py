@@ -130,7 +130,8 @@ class InputMaker:
 
     def _layout(self, node: fx.Node, val: torch.Tensor) -> tuple[list[int], list[int]]:
         """Shape and strides."""
-        return [self._number(node, extent) for extent in val.shape], [self._number(node, each) for each in val.stride()]
+        shape = [self._number(node, extent) for extent in val.shape]
+        return shape, [self._number(node, stride) for stride in val.stride()]
 
     def _numbers(self, node: fx.Node, val: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         shape, _ = self._layout(node, val)
@@ -144,9 +145,17 @@ class InputMaker:
             return mask
         if val.dtype.is_complex:
             return torch.polar(torch.ones(shape), torch.rand(shape, generator=generator) * 2 * math.pi)
-        if val.dtype.is_floating_point:
-            return _floats(node.name, shape, asked, generator)
-        return integers(shape, asked, generator)
+        if not val.dtype.is_floating_point:
+            return integers(shape, asked, generator)
+        noise = torch.randn(shape, generator=generator)
+        if not shape:
+            # The gradient that a backward graph is given.
+            return torch.ones(()) if node.name.startswith("tangents") else 1.0 + 0.1 * noise.abs()
+        if asked.log_sums is not None:
+            return math.log(max(1, asked.log_sums)) + 0.1 * noise
+        if asked.positive or len(shape) == 1:
+            return 1.0 + 0.1 * noise.clamp(-3, 3)
+        return noise * min(0.1, shape[-1] ** -0.5 if shape[-1] else 0.1)
 
 
 def _sizes(prepared: Prepared, hints: Mapping[str, int]) -> SizeHints:
@@ -170,17 +179,6 @@ def _impossible(node: fx.Node, reason: str, hint: str | None = None) -> InputErr
     user = next(iter(node.users), None)
     used = f"'{user.name}' ({user.target}) uses it" if user is not None else "nothing uses it"
     return InputError(f"no value for input '{node.name}' can be worked out: {reason}; {used}", hint=hint)
-
-
-def _floats(name: str, shape: list[int], asked: InputConstraints, generator: torch.Generator) -> torch.Tensor:
-    noise = torch.randn(shape, generator=generator)
-    if not shape:
-        return torch.ones(()) if name.startswith("tangents") else 1.0 + 0.1 * noise.abs()
-    if asked.log_sums is not None:
-        return math.log(max(1, asked.log_sums)) + 0.1 * noise
-    if asked.positive or len(shape) == 1:
-        return 1.0 + 0.1 * noise.clamp(-3, 3)
-    return noise * min(0.1, shape[-1] ** -0.5 if shape[-1] else 0.1)
 
 
 def integers(shape: list[int], asked: InputConstraints, generator: torch.Generator) -> torch.Tensor:
@@ -268,13 +266,13 @@ class Sharing:
 
 def _gathered(index: GraphIndex, ident: Identification) -> dict[str, tuple[str, ...]]:
     """Groups that gather a parameter, by the input's name."""
-    found: dict[str, dict[str, None]] = {}
-    for each in ident.collectives:
-        if each.kind is Kind.ALL_GATHER and each.role is Role.FSDP:
-            source = walk_back(index, index.launches[each.launch].inputs, joining=True)
+    result: dict[str, dict[str, None]] = {}
+    for collective in ident.collectives:
+        if collective.kind is Kind.ALL_GATHER and collective.role is Role.FSDP:
+            source = walk_back(index, index.launches[collective.launch].inputs, joining=True)
             for place in source.inputs if source is not None else ():
-                found.setdefault(index.names[place], {})[each.group] = None
-    return {name: tuple(groups) for name, groups in found.items()}
+                result.setdefault(index.names[place], {})[collective.group] = None
+    return {name: tuple(groups) for name, groups in result.items()}
 
 
 def _groups(ident: Identification, roles: tuple[Role, ...], kind: Kind | None) -> tuple[str, ...]:

@@ -53,22 +53,22 @@ class Layout:
 
 def read_groups(text: str) -> dict[str, Parts]:
     """``'33=0,2|1,3;35=0-1|2-3'`` as parts by name; :class:`OptionError` names everything that is wrong."""
-    found: dict[str, Parts] = {}
+    groups: dict[str, Parts] = {}
     wrong: list[str] = []
     for entry in filter(None, (part.strip() for part in text.split(";"))):
         name, equals, ranks = (part.strip() for part in entry.partition("="))
         parts = _parts(ranks) if equals and name else None
         if parts is None:
             wrong.append(f"'{entry[:60]}' is not NAME=RANKS|RANKS")
-        elif name in found:
+        elif name in groups:
             wrong.append(f"{name} is given twice")
         elif len(set(itertools.chain(*parts))) < sum(map(len, parts)):
             wrong.append(f"{name}: a rank is in two groups or twice in one")
         else:
-            found[name] = parts
-    if wrong or not found:
+            groups[name] = parts
+    if wrong or not groups:
         raise OptionError(f"groups: {'; '.join(wrong) or 'none are given'}", hint="as in --groups '33=0,2|1,3;35=0-3'")
-    return found
+    return groups
 
 
 def _parts(text: str) -> Parts | None:

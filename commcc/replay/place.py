@@ -56,8 +56,8 @@ def _kilobytes(file: Path, field: str) -> int | None:
         lines = file.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return None
-    found = (line.split() for line in lines if line.startswith(field))
-    return next((int(words[1]) * 1024 for words in found), None)
+    rows = (line.split() for line in lines if line.startswith(field))
+    return next((int(words[1]) * 1024 for words in rows), None)
 
 
 class Place(Protocol):

@@ -211,14 +211,14 @@ def _step(
 
 def _last_uses(nodes: tuple[fx.Node, ...]) -> dict[fx.Node, tuple[fx.Node, ...]]:
     """By node, what is used there for the last time; a result that nobody uses goes at once."""
-    found: dict[fx.Node, list[fx.Node]] = {}
+    freed_at: dict[fx.Node, list[fx.Node]] = {}
     seen: set[fx.Node] = set()
     for node in reversed(nodes):
-        fresh = [each for each in (node, *node.all_input_nodes) if each not in seen]
+        fresh = [value for value in (node, *node.all_input_nodes) if value not in seen]
         seen.update(fresh)
         if fresh and node.op == "call_function":
-            found[node] = fresh
-    return {node: tuple(dict.fromkeys(freed)) for node, freed in found.items()}
+            freed_at[node] = fresh
+    return {node: tuple(dict.fromkeys(freed)) for node, freed in freed_at.items()}
 
 
 def _refuse(program: Program, nodes: Iterable[fx.Node], *, wide: bool, device: str) -> None:
@@ -265,15 +265,15 @@ def _refuse_unsafe(program: Program, imported: frozenset[str]) -> None:
 
 def _called(node: fx.Node) -> list[Any]:
     """Ops and functions that are handed to a higher-order op."""
-    found: list[Any] = []
+    called: list[Any] = []
 
     def seen(leaf: Any) -> Any:
         if callable(leaf) and not isinstance(leaf, Node):
-            found.append(leaf)
+            called.append(leaf)
         return leaf
 
     map_aggregate((node.args, node.kwargs), seen)
-    return found
+    return called
 
 
 def _problem(node: fx.Node, device: str, *, wide: bool) -> str | None:

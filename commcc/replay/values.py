@@ -51,8 +51,8 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 def storage(tensor: torch.Tensor) -> int:
     """Which storage a tensor lives in; views of one have the same."""
-    found: int = tensor.untyped_storage()._cdata
-    return found
+    result: int = tensor.untyped_storage()._cdata
+    return result
 
 
 def is_freed(tensor: torch.Tensor) -> bool:

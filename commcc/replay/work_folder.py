@@ -7,7 +7,7 @@ A process that is killed leaves its folder behind. Whoever makes the next one re
 this user, with a lock file that no process holds. The kernel lets go of a lock when its process ends, so that neither
 a process id that somebody else has by now nor one of another container misleads it.
 
-Limits: only what is in the same temporary folder is found; without ``flock`` (Windows, some network file systems)
+Limits: only the same temporary folder is looked through; without ``flock`` (Windows, some network file systems)
 nothing is removed.
 """
 

@@ -1,9 +1,9 @@
 """Graphs timed beside each other on real ranks: the same inputs, repetitions in turns, the same results.
 
-    found = bench([("before", old), ("after", new)], BenchSettings(ranks=2, repeat=20))
-    found.graphs[0].wall.median           # nanoseconds of the slowest rank
-    found.others[0].times.verdict         # 'faster', 'slower' or 'not distinguishable' from the first
-    found.others[0].numeric.status        # 'equal': what it returns is the same to the bit
+    result = bench([("before", old), ("after", new)], BenchSettings(ranks=2, repeat=20))
+    result.graphs[0].wall.median           # nanoseconds of the slowest rank
+    result.others[0].times.verdict         # 'faster', 'slower' or 'not distinguishable' from the first
+    result.others[0].numeric.status        # 'equal': what it returns is the same to the bit
 
     machines = Machines(nnodes=2, node_rank=0, endpoint="node1:29500")
     bench(named, settings, Launched(machines))         # the ranks of this machine are started by this process
@@ -34,7 +34,7 @@ from commcc.replay.bench.graph_set import (
 from commcc.replay.bench.recording import RankNodes, gather_times
 from commcc.replay.bench.statistics import Comparison, Spread, compare_times, slowest, spread
 from commcc.replay.compiled.calls import OrderKept
-from commcc.replay.emulate.times import CommTotals, remarks, totals_json
+from commcc.replay.emulate.transport import CommTotals, remarks, totals_json
 from commcc.replay.numeric.compare import RankGaps
 from commcc.replay.numeric.pair import pair_of
 from commcc.replay.numeric.verification import judge_real
@@ -77,7 +77,7 @@ class RankTimes:
     @staticmethod
     def of(data: Mapping[str, Any]) -> RankTimes:
         """What a rank wrote down."""
-        communication = tuple(CommTotals(**each) for each in data["communication"])
+        communication = tuple(CommTotals(**totals) for totals in data["communication"])
         return RankTimes(tuple(data["wall_ns"]), tuple(data["exposed_ns"]), data["peak_bytes"], communication)
 
     def to_json(self) -> dict[str, Json]:
@@ -130,7 +130,7 @@ class GraphTimes:
         return forecast(self.index, prediction or self.prediction, self.nodes, step_ns=step, exposed_ns=exposed)
 
     def to_json(self) -> dict[str, Json]:
-        found, timeline = self.forecast(), self.prediction.timeline
+        result, timeline = self.forecast(), self.prediction.timeline
         return {
             "name": self.name,
             "wall_ms": _milliseconds(self.wall),
@@ -143,7 +143,7 @@ class GraphTimes:
                 "peak_bytes": self.prediction.memory.peak_bytes,
             },
             "order": None if self.order is None else self.order.to_json(),
-            "forecast": None if found is None else found.to_json(),
+            "forecast": None if result is None else result.to_json(),
             "emulated": totals_json(self.ranks[0].communication),
             "ranks": [rank.to_json() for rank in self.ranks],
         }
@@ -199,7 +199,7 @@ class Benchmark:
     def to_json(self) -> dict[str, Json]:
         return {
             **self.how_json(),
-            "graphs": [each.to_json() for each in self.graphs],
+            "graphs": [graph.to_json() for graph in self.graphs],
             "comparisons": [other.to_json() for other in self.others],
             "notes": list(self.notes),
             "seconds": round(self.seconds, 3),
@@ -247,11 +247,11 @@ class Launched:
             (folder / "settings.json").write_text(settings.to_text(), encoding="utf-8")
             ranks = 1 if settings.emulated else self.here(graphs.layout.world)
             try:
-                found = run_ranks(ranks, folder, settings.timeout, worker=_WORKER, machines=self.machines)
+                written = run_ranks(ranks, folder, settings.timeout, worker=_WORKER, machines=self.machines)
             except RanksError as error:
                 raise hinted(error) from error
-        ranked: list[dict[str, Any]] | None = found[0].get("ranks")
-        return Elsewhere(found[0]["elsewhere"]) if ranked is None else ranked
+        ranked: list[dict[str, Any]] | None = written[0].get("ranks")
+        return Elsewhere(written[0]["elsewhere"]) if ranked is None else ranked
 
 
 def hinted(error: CommccError) -> CommccError:
@@ -261,9 +261,9 @@ def hinted(error: CommccError) -> CommccError:
     if not isinstance(error, RanksError) or error.memory:
         return error
     more = "--timeout allows more seconds; " if error.late else ""
-    found = RanksError(error.what, hint=more + _HINT, failed=error.failed)
-    found.late = error.late
-    return found
+    explained = RanksError(error.what, hint=more + _HINT, failed=error.failed)
+    explained.late = error.late
+    return explained
 
 
 def bench(
@@ -284,16 +284,16 @@ def bench(
     world, here = graphs.layout.world, runner.here(graphs.layout.world)
     check(graphs, settings, here)
     settings = replace(settings, ranks=world)
-    found = runner(graphs, programs, settings)
-    if isinstance(found, Elsewhere):
-        return found
+    measured = runner(graphs, programs, settings)
+    if isinstance(measured, Elsewhere):
+        return measured
     order = variants_of(settings)
     fusing = replay_model(settings.cost, device=settings.device, compiled=True) if settings.compiled else model
     times = tuple(
-        _times(n, each.named(named[each.graph][0]), graphs, found, fusing if each.compiled else model)
+        _times(n, each.named(named[each.graph][0]), graphs, measured, fusing if each.compiled else model)
         for n, each in enumerate(order)
     )
-    others = tuple(_other(n, graphs, times, found, settings) for n in range(1, len(order)))
+    others = tuple(_other(n, graphs, times, measured, settings) for n in range(1, len(order)))
     fused = ("fused ops of tensor parallelism are run as the plain ops they stand for",)
     unfolded = fused if any(each.unfolded for each in graphs.prepared) else ()
     emulated = [each.ranks[0].communication for each in times]
@@ -316,31 +316,33 @@ def _crowded(world: int) -> tuple[str, ...]:
     return (told,) if world > cores else ()
 
 
-def _times(number: int, name: str, graphs: GraphSet, found: Sequence[dict[str, Any]], model: CostModel) -> GraphTimes:
+def _times(
+    number: int, name: str, graphs: GraphSet, measured: Sequence[dict[str, Any]], model: CostModel
+) -> GraphTimes:
     """What all ranks measured of one variant; number: of the variant, from 0."""
     index = graphs.prepared[number % len(graphs.prepared)].index
-    ranks = tuple(RankTimes.of(rank["graphs"][number]) for rank in found)
-    nodes = [RankNodes.of(each) for rank in found for each in rank["nodes"][number : number + 1]]
+    ranks = tuple(RankTimes.of(rank["graphs"][number]) for rank in measured)
+    nodes = [RankNodes.of(nodes_of_rank) for rank in measured for nodes_of_rank in rank["nodes"][number : number + 1]]
     times = gather_times(index, graphs.layout, nodes) if nodes else None
-    placed = found[0]["graphs"][number]["order"]
+    placed = measured[0]["graphs"][number]["order"]
     order = None if placed is None else OrderKept.of(placed)
     return GraphTimes(name, ranks, index, predict(index, model), times, order)
 
 
 def _other(
-    number: int, graphs: GraphSet, times: Sequence[GraphTimes], found: list[dict[str, Any]], settings: BenchSettings
+    number: int, graphs: GraphSet, times: Sequence[GraphTimes], measured: list[dict[str, Any]], settings: BenchSettings
 ) -> Other:
     order = variants_of(settings)
     against = order[number].against or 0
     old, new = graphs.prepared[order[against].graph], graphs.prepared[order[number].graph]
     pair = pair_of(old, new, graphs.layout, graphs.maker)
     judged = within_rounding(settings, (old.index, new.index)) if order[number].compiled else settings
-    numeric = judge_real(pair, judged, [RankGaps.of(rank["gaps"][number - 1]) for rank in found])
+    numeric = judge_real(pair, judged, [RankGaps.of(rank["gaps"][number - 1]) for rank in measured])
     return Other(number + 1, against + 1, compare_times(times[against].samples, times[number].samples), numeric)
 
 
-def _milliseconds(found: Spread) -> dict[str, Json]:
-    return {key: _ms(ns) for key, ns in (("median", found.median), ("p10", found.p10), ("p90", found.p90))}
+def _milliseconds(times: Spread) -> dict[str, Json]:
+    return {key: _ms(ns) for key, ns in (("median", times.median), ("p10", times.p10), ("p90", times.p90))}
 
 
 def _ms(ns: float) -> float:

@@ -2,9 +2,9 @@
 
 ::
 
-    found = forecast(prepared.index, prediction, times, step_ns=27_000_000, exposed_ns=20_000_000)
-    found.step.error                     # -0.92: predicted 92 % too short
-    found.collectives[0].transfer        # Beside(measured=540_000, predicted=71_000)
+    result = forecast(prepared.index, prediction, times, step_ns=27_000_000, exposed_ns=20_000_000)
+    result.step.error                     # -0.92: predicted 92 % too short
+    result.collectives[0].transfer        # Beside(measured=540_000, predicted=71_000)
 
     model_text("", device="cpu")                     # 'laptop-cpu,fused=no': the cost text that predicts a replay
     model_text("h100,skew=1.2", device="cuda")       # 'h100,skew=1.2,fused=no'
@@ -124,7 +124,7 @@ class Forecast:
     @property
     def typical_error(self) -> float | None:
         """Median over collectives of the size of the error of their time."""
-        errors = [abs(e) for each in self.collectives if (e := each.transfer.error) is not None]
+        errors = [abs(e) for collective in self.collectives if (e := collective.transfer.error) is not None]
         return median(errors) if errors else None
 
     def to_json(self) -> dict[str, Json]:
@@ -139,7 +139,7 @@ class Forecast:
             "hidden_share": self.hidden_share.to_json(scale=1.0),
             "typical_error": _scaled(self.typical_error, 1.0, 4),
             "kinds": [kind.to_json() for kind in self.kinds],
-            "collectives": [each.to_json() for each in self.collectives],
+            "collectives": [collective.to_json() for collective in self.collectives],
         }
 
 
@@ -152,8 +152,8 @@ def forecast(
     names = {index.names[node] for node in index.launches}
     compute = sum(ns for node, ns in times.ops.items() if node not in names)
     launches = sum(ns for node, ns in times.ops.items() if node in names)
-    known = all(each.transfer.measured is not None for each in collectives)
-    moved = sum(each.transfer.measured or 0 for each in collectives) if known else None
+    known = all(collective.transfer.measured is not None for collective in collectives)
+    moved = sum(collective.transfer.measured or 0 for collective in collectives) if known else None
     hidden = 1 - min(exposed_ns / moved, 1) if moved else None
     return Forecast(
         step=Beside(step_ns, timeline.step_ns),
@@ -186,23 +186,23 @@ def _collective(index: GraphIndex, prediction: Prediction, times: NodeTimes, nod
 
 def _kinds(collectives: Iterable[CollectiveBeside]) -> Iterable[KindBeside]:
     by_kind: dict[Kind, list[CollectiveBeside]] = {}
-    for each in collectives:
-        by_kind.setdefault(each.kind, []).append(each)
-    for kind, found in sorted(by_kind.items()):
-        known = [each for each in found if each.transfer.measured is not None]
+    for collective in collectives:
+        by_kind.setdefault(collective.kind, []).append(collective)
+    for kind, of_kind in sorted(by_kind.items()):
+        known = [collective for collective in of_kind if collective.transfer.measured is not None]
         yield KindBeside(
             kind,
             len(known),
-            len(found),
-            _sum([each.transfer for each in known]),
-            _sum([each.exposed for each in known if each.exposed.measured is not None]),
+            len(of_kind),
+            _sum([collective.transfer for collective in known]),
+            _sum([collective.exposed for collective in known if collective.exposed.measured is not None]),
         )
 
 
 def _sum(parts: list[Beside]) -> Beside:
     if not parts:
         return Beside(None, None)
-    return Beside(sum(each.measured or 0 for each in parts), sum(each.predicted or 0 for each in parts))
+    return Beside(sum(part.measured or 0 for part in parts), sum(part.predicted or 0 for part in parts))
 
 
 def _scaled(value: float | None, scale: float, digits: int) -> float | None:
@@ -216,7 +216,7 @@ def model_text(text: str, *, device: str, compiled: bool = False) -> str:
         # The device file whose name is in what the driver calls the device (``NVIDIA H200``).
         name = torch.cuda.get_device_name().lower() if torch.cuda.is_available() else ""
         words = name.replace(" ", "-").split("-")
-        chosen = next((each for each in device_names() if each.partition("-")[0] in words), _CUDA_MODEL)
+        chosen = next((known for known in device_names() if known.partition("-")[0] in words), _CUDA_MODEL)
     return chosen if compiled else with_settings(chosen, {"fused": "no"})
 
 

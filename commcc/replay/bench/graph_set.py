@@ -91,7 +91,7 @@ class GraphSet:
     @property
     def largest_bytes(self) -> int:
         """What a rank keeps at once, at the most, of the graph that keeps most."""
-        return max(live_bytes(each.index).peak_bytes for each in self.prepared)
+        return max(live_bytes(prepared.index).peak_bytes for prepared in self.prepared)
 
 
 @dataclass(frozen=True)
@@ -197,8 +197,8 @@ def check_variants(graphs: GraphSet, settings: BenchSettings) -> None:
             "--cuda-graphs needs real communication, not --device emulated", hint="leave one of the two away"
         )
     if settings.captured:
-        for number, each in enumerate(graphs.prepared, 1):
-            require_capturable(each, f"graph {number}")
+        for number, prepared in enumerate(graphs.prepared, 1):
+            require_capturable(prepared, f"graph {number}")
 
 
 def check_emulated(graphs: GraphSet, settings: BenchSettings) -> None:
@@ -206,16 +206,14 @@ def check_emulated(graphs: GraphSet, settings: BenchSettings) -> None:
     if settings.device == CUDA and not torch.cuda.is_available():
         raise DeviceError("this machine has no CUDA device", hint="--device emulated-cpu runs on the CPU")
     for number, prepared in enumerate(graphs.prepared, 1):
-        for each in identify(prepared.index).collectives:
-            if each.reduction is None:
+        for collective in identify(prepared.index).collectives:
+            if collective.reduction is None:
                 continue
-            unknown = each.reduction.lower() not in REDUCTIONS
-            if unknown or each.dtype.startswith("float8"):
-                what = f"'{each.reduction}'" if unknown else f"'{each.reduction}' of {each.dtype}"
-                raise InputError(
-                    f"graph {number}: node '{prepared.index.names[each.launch]}' reduces with {what}, which is not"
-                    " emulated"
-                )
+            unknown = collective.reduction.lower() not in REDUCTIONS
+            if unknown or collective.dtype.startswith("float8"):
+                what = f"'{collective.reduction}'" if unknown else f"'{collective.reduction}' of {collective.dtype}"
+                node = prepared.index.names[collective.launch]
+                raise InputError(f"graph {number}: node '{node}' reduces with {what}, which is not emulated")
     if settings.device != CUDA:
         smaller = "capture a smaller model, or shorter inputs; its graph has the same structure"
         require_memory("one rank needs", graphs.largest_bytes, free_memory(), smaller)
@@ -241,22 +239,22 @@ def check_device_memory(graphs: GraphSet, free: int | None) -> None:
 def _check_gloo(graphs: GraphSet) -> None:
     """Refuse what gloo would refuse once it runs."""
     for number, prepared in enumerate(graphs.prepared, 1):
-        for each in identify(prepared.index).collectives:
-            what = _not_on_gloo(each)
+        for collective in identify(prepared.index).collectives:
+            what = _not_on_gloo(collective)
             if what is not None:
                 raise InputError(
-                    f"graph {number}: node '{prepared.index.names[each.launch]}' sends {what}, which gloo cannot",
+                    f"graph {number}: node '{prepared.index.names[collective.launch]}' sends {what}, which gloo cannot",
                     hint="commcc verify --numeric runs it on virtual ranks, without times",
                 )
 
 
-def _not_on_gloo(each: Collective) -> str | None:
+def _not_on_gloo(collective: Collective) -> str | None:
     """Measured with PyTorch 2.13: everything else that functional collectives can send, gloo can."""
-    if each.dtype.startswith("float8"):
-        return each.dtype
-    if each.kind is Kind.ALL_TO_ALL and each.dtype.startswith("complex"):
-        return f"{each.dtype} from all to all"
-    if each.reduction == "avg" and each.dtype.startswith(("int", "uint")):
-        return f"an average of {each.dtype}"
-    scaled = each.reduction is not None and each.reduction.startswith("premul_sum")
-    return f"a {each.reduction}" if scaled else None
+    if collective.dtype.startswith("float8"):
+        return collective.dtype
+    if collective.kind is Kind.ALL_TO_ALL and collective.dtype.startswith("complex"):
+        return f"{collective.dtype} from all to all"
+    if collective.reduction == "avg" and collective.dtype.startswith(("int", "uint")):
+        return f"an average of {collective.dtype}"
+    scaled = collective.reduction is not None and collective.reduction.startswith("premul_sum")
+    return f"a {collective.reduction}" if scaled else None

@@ -2,10 +2,10 @@
 
 ::
 
-    found = profile([("g", program)], BenchSettings(ranks=2))
-    found.text                        # the file for --cost profile=...
-    found.cost                        # 'laptop-cpu,fused=no,profile={},launch_us=31.2,free_us=2.1'; {}: the file
-    found.graphs[0].with_profile.step.error
+    result = profile([("g", program)], BenchSettings(ranks=2))
+    result.text                        # the file for --cost profile=...
+    result.cost                        # 'laptop-cpu,fused=no,profile={},launch_us=31.2,free_us=2.1'; {}: the file
+    result.graphs[0].with_profile.step.error
 
 An op counts under its name and what it reads, a collective under its kind, the ranks of its group and the bytes that
 one rank sends. Ops that nothing can be looked up for (sized by numbers, of sizes known only at run time) are left to
@@ -108,17 +108,17 @@ def profile(
     measured = bench(named, settings, runner)
     if isinstance(measured, Elsewhere):
         return measured
-    found = _pooled(measured, settings)
-    if not found.ops and not found.collectives:
+    pooled = _pooled(measured, settings)
+    if not pooled.ops and not pooled.collectives:
         raise InputError("the graphs hold no op and no collective that a profile can have a time of")
     alone = "one process for " if settings.emulated else ""
     note = f"commcc profile on {alone}{measured.settings.ranks} ranks"
     # What the file says it was measured on.
     device = torch.cuda.get_device_name() if settings.device == CUDA else settings.device
-    text = profile_text(found, device=device, note=note)
+    text = profile_text(pooled, device=device, note=note)
     plain = f"{model_text(settings.cost, device=settings.device)},profile={{}}"
     cost = with_settings(plain, _host_times(measured.graphs) if settings.device == CPU else {})
-    return Profiled(found, text, cost, _calibrated(measured, text, cost), measured)
+    return Profiled(pooled, text, cost, _calibrated(measured, text, cost), measured)
 
 
 def _pooled(measured: Benchmark, settings: BenchSettings) -> Profile:
@@ -149,8 +149,8 @@ def _host_times(graphs: Sequence[GraphTimes]) -> dict[str, str]:
         ops, names = graph.nodes.ops, graph.index.names
         launches += [ops[names[node]] for node in graph.index.launches if names[node] in ops]
         free += [ops[names[node]] for node in free_calls(graph.index) if names[node] in ops]
-    found = {"launch_us": median(launches or [0.0]), "free_us": fmean(free or [0.0])}
-    return {key: f"{ns / 1000:.1f}" for key, ns in found.items() if ns}
+    host_ns = {"launch_us": median(launches or [0.0]), "free_us": fmean(free or [0.0])}
+    return {key: f"{ns / 1000:.1f}" for key, ns in host_ns.items() if ns}
 
 
 def _calibrated(measured: Benchmark, text: str, cost: str) -> tuple[Calibrated, ...]:
@@ -158,7 +158,7 @@ def _calibrated(measured: Benchmark, text: str, cost: str) -> tuple[Calibrated, 
         file = folder / "profile.yaml"
         file.write_text(text, encoding="utf-8")
         model = load_model(cost.replace("{}", str(file)))
-    found = []
+    calibrated = []
     for graph in measured.graphs:
         prediction = predict(graph.index, model)
         without, with_profile = graph.forecast(), graph.forecast(prediction)
@@ -168,5 +168,5 @@ def _calibrated(measured: Benchmark, text: str, cost: str) -> tuple[Calibrated, 
         own = sum(
             ns for node, ns in enumerate(costs.ns) if costs.priced_by[node] == 0 and node not in graph.index.launches
         )
-        found.append(Calibrated(graph.name, without, with_profile, own / of_all if of_all else 0.0))
-    return tuple(found)
+        calibrated.append(Calibrated(graph.name, without, with_profile, own / of_all if of_all else 0.0))
+    return tuple(calibrated)

@@ -184,8 +184,8 @@ class _Reader:
     def __init__(self, events: list[dict[str, Any]], launches: Mapping[str, Kind]) -> None:
         self._events = events
         self._launches = launches
-        found = [e for e in events if e["name"].startswith(MARK) and e.get("cat") == "cpu_op"]
-        self._marks = [_Mark(e["name"].removeprefix(MARK), float(e["ts"]), float(e["ts"]) + e["dur"]) for e in found]
+        calls = [e for e in events if e["name"].startswith(MARK) and e.get("cat") == "cpu_op"]
+        self._marks = [_Mark(e["name"].removeprefix(MARK), float(e["ts"]), float(e["ts"]) + e["dur"]) for e in calls]
         self._starts = [mark.start for mark in self._marks]
 
     def read(self) -> NodeRun:
@@ -215,7 +215,13 @@ class _Reader:
 
     def _gloo(self) -> Iterator[tuple[str, int]]:
         """Launches with the time from the first of their events to the end of the last."""
-        sent = self._sent()
+        # Elements of every tensor that a launch sends, by node.
+        sent: dict[str, list[int]] = {}
+        for event in self._events:
+            if event.get("cat") == "cpu_op" and event["name"].startswith(("_c10d_functional::", "_dtensor::")):
+                mark, dims = self._at(float(event["ts"])), event.get("args", {}).get("Input Dims")
+                if mark is not None and dims:
+                    sent.setdefault(mark.node, _elements(dims[0]))
         left = [e for e in self._events if e["name"].startswith("gloo:")]
         for mark in self._marks:
             kind = self._launches.get(mark.node)
@@ -226,17 +232,6 @@ class _Reader:
             if done and len(done) == len(own):
                 begin = min(float(e["ts"]) for e in done)
                 yield mark.node, round(1000 * (max(float(e["ts"]) + e["dur"] for e in done) - begin))
-
-    def _sent(self) -> dict[str, list[int]]:
-        """Elements of every tensor that a launch sends, by node."""
-        found: dict[str, list[int]] = {}
-        for event in self._events:
-            if event.get("cat") == "cpu_op" and event["name"].startswith(("_c10d_functional::", "_dtensor::")):
-                mark = self._at(float(event["ts"]))
-                dims = event.get("args", {}).get("Input Dims")
-                if mark is not None and dims:
-                    found.setdefault(mark.node, _elements(dims[0]))
-        return found
 
     def _take(self, left: list[dict[str, Any]], mark: _Mark, kind: Kind, count: int) -> dict[str, Any] | None:
         for place, event in enumerate(left):
@@ -249,8 +244,8 @@ class _Reader:
 
 def _elements(dims: list[Any]) -> list[int]:
     """Elements of a tensor of this shape, or of each tensor of a list of shapes."""
-    if any(isinstance(each, list) for each in dims):
-        return [prod(each) for each in dims]
+    if any(isinstance(shape, list) for shape in dims):
+        return [prod(shape) for shape in dims]
     return [prod(dims)]
 
 
@@ -297,11 +292,11 @@ class NodeTimes:
 
 def medians(runs: Iterable[Mapping[str, int]]) -> dict[str, float]:
     """By node, of the runs in which it is."""
-    found: dict[str, list[int]] = {}
+    by_node: dict[str, list[int]] = {}
     for run in runs:
         for node, ns in run.items():
-            found.setdefault(node, []).append(ns)
-    return {node: float(median(times)) for node, times in found.items()}
+            by_node.setdefault(node, []).append(ns)
+    return {node: float(median(times)) for node, times in by_node.items()}
 
 
 def gather_times(index: GraphIndex, layout: Layout, ranks: Sequence[RankNodes]) -> NodeTimes:
@@ -322,8 +317,8 @@ def gather_times(index: GraphIndex, layout: Layout, ranks: Sequence[RankNodes]) 
 
 
 def _means(ranks: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    found: dict[str, list[float]] = {}
+    by_node: dict[str, list[float]] = {}
     for rank in ranks:
         for node, ns in rank.items():
-            found.setdefault(node, []).append(ns)
-    return {node: fmean(times) for node, times in found.items()}
+            by_node.setdefault(node, []).append(ns)
+    return {node: fmean(times) for node, times in by_node.items()}

@@ -9,9 +9,9 @@
     with Listener(order, wrap):                    # every call goes through wrap(step).call
         compiled(inputs)
 
-Code that Inductor makes calls launches and waits as ``torch.ops._c10d_functional.NAME.default(...)``, and leaves large
-ops such as matrix products whole; those are the landmarks that a launch or a wait stands before or behind. It has no
-branches, so every run makes the same calls.
+Code that Inductor makes calls launches and waits as ``torch.ops._c10d_functional.NAME.default(...)``, and leaves
+large ops such as matrix products whole; those are the landmarks that a launch or a wait stands before or behind. It
+has no branches, so every run makes the same calls.
 
 Limits: what Inductor fuses into kernels of its own makes no call, so that what has moved past it goes unnoticed.
 Launches of one kind in one group are told apart by their order. A :class:`Listener` holds for the whole process.
@@ -138,9 +138,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         self._told("launches", _plain(func))
         result = self._carry(func, *args, **kwargs)
-        made = {storage(each): each for each in tensors_in(result)}
-        self._flights.update(dict.fromkeys(made, len(self.calls)))
-        self._held.update(made)
+        tensors = {storage(tensor): tensor for tensor in tensors_in(result)}
+        self._flights.update(dict.fromkeys(tensors, len(self.calls)))
+        self._held.update(tensors)
         self.calls.append(Call(func, group=_group(func, args, kwargs)))
         return result
 
@@ -184,7 +184,7 @@ def _graph_marks(prepared: Prepared) -> dict[_Mark, Step]:
     index = prepared.index
     launch_of = {index.names[wait]: index.names[launch] for wait, launch in index.wait_of.items()}
     marks, launches = _Marks(), dict[str, _Mark]()
-    found: dict[_Mark, Step] = {}
+    steps: dict[_Mark, Step] = {}
     for step in prepared.steps:
         if step.waits:
             mark = marks.of("wait", launches.get(launch_of.get(step.name, "")))
@@ -193,34 +193,34 @@ def _graph_marks(prepared: Prepared) -> dict[_Mark, Step]:
             mark = launches[step.name] = marks.of("launch", _plain(step.node.target), group)
         else:
             mark = marks.of(_OP, _plain(step.node.target))
-        found[mark] = step
-    return found
+        steps[mark] = step
+    return steps
 
 
 def _code_marks(calls: Sequence[Call]) -> list[_Mark]:
     marks, launches = _Marks(), dict[int, _Mark]()
-    found: list[_Mark] = []
+    result: list[_Mark] = []
     for number, call in enumerate(calls):
         if is_wait(call.op):
-            found.append(marks.of("wait", launches.get(call.waits_for if call.waits_for is not None else -1)))
+            result.append(marks.of("wait", launches.get(call.waits_for if call.waits_for is not None else -1)))
         elif call.group is not None:
             launches[number] = marks.of("launch", call.name, call.group)
-            found.append(launches[number])
+            result.append(launches[number])
         else:
-            found.append(marks.of(_OP, call.name))
-    return found
+            result.append(marks.of(_OP, call.name))
+    return result
 
 
 def _before(marks: Iterable[_Mark], whole: set[str]) -> dict[_Mark, tuple[int, ...]]:
     """Launches and waits in order, with how many whole ops of each name come before them."""
     counts = dict.fromkeys(sorted(whole), 0)
-    found: dict[_Mark, tuple[int, ...]] = {}
+    result: dict[_Mark, tuple[int, ...]] = {}
     for mark in marks:
         if mark[0] != _OP:
-            found[mark] = tuple(counts.values())
+            result[mark] = tuple(counts.values())
         elif mark[1] in counts:
             counts[mark[1]] += 1
-    return found
+    return result
 
 
 def _plain(op: Any) -> str:

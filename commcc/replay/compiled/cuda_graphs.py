@@ -126,7 +126,7 @@ def _problems(prepared: Prepared) -> Iterator[tuple[str, str]]:
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
     def on_host(node: fx.Node) -> bool:
-        return any(prepared.homes.of(each.device).type == "cpu" for each in tensors_in(node.meta.get("val")))
+        return any(prepared.homes.of(tensor.device).type == "cpu" for tensor in tensors_in(node.meta.get("val")))
 
     for node in (*prepared.inputs, *prepared.constants):
         if on_host(node):
@@ -136,5 +136,5 @@ def _problems(prepared: Prepared) -> Iterator[tuple[str, str]]:
             yield step.name, "the host waits for the device, or is sent something"
         elif on_host(step.node):
             yield step.name, "a tensor is on the CPU"
-        elif any(free_unbacked_symbols(each) for each in tensors_in(step.node.meta.get("val"))):
+        elif any(free_unbacked_symbols(tensor) for tensor in tensors_in(step.node.meta.get("val"))):
             yield step.name, "sizes depend on data"

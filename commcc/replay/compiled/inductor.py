@@ -12,11 +12,11 @@
 
 Inductor traces the steps again, decomposes and functionalizes them, and fuses what it can. It is told to keep the
 order: what would move nodes for locality, for peak memory or for overlap is switched off, and so is bucketing, since
-all that is what commcc has done. Random numbers are those of eager ops. What is told of progress and timed is as in an
-eager run: launches and waits, by their nodes.
+all that is what commcc has done. Random numbers are those of eager ops. What is told of progress and timed is as in
+an eager run: launches and waits, by their nodes.
 
-Limits: those of :mod:`commcc.replay.compiled.calls`; inputs that are no tensors are compiled in. Which graphs Inductor
-can take shows when it compiles; the error names the node where PyTorch does.
+Limits: those of :mod:`commcc.replay.compiled.calls`; inputs that are no tensors are compiled in. Which graphs
+Inductor can take shows when it compiles; the error names the node where PyTorch does.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Compiled:
         self._constants = [n for n in prepared.constants if isinstance(prepared.constant(n), torch.Tensor)]
         module, self._outputs = self._module(inputs)
         mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
-        examples: list[Any] = [mode.from_tensor(each, static_shapes=True) for each in self._given(inputs)]
+        examples: list[Any] = [mode.from_tensor(value, static_shapes=True) for value in self._given(inputs)]
         try:
             self._call: Callable[..., Any] = torch._inductor.compile(module, examples, options=_options(prepared))
         except Exception as error:
@@ -99,8 +99,8 @@ class Compiled:
 
     def __call__(self, inputs: Mapping[str, Any]) -> list[Any]:
         """All outputs, in order; written inputs are written."""
-        found = iter(self._call(*self._given(inputs)))
-        return leaves([next(found) if isinstance(each, fx.Node) else each for each in self._outputs])
+        tensors = iter(self._call(*self._given(inputs)))
+        return leaves([next(tensors) if isinstance(output, fx.Node) else output for output in self._outputs])
 
     def _given(self, inputs: Mapping[str, Any]) -> list[torch.Tensor]:
         constants = [self._prepared.constant(node) for node in self._constants]
@@ -124,7 +124,7 @@ class Compiled:
                 "call_function", step.call, here(step.args), here(step.kwargs), name=step.name
             )
         outputs = leaves(here(prepared.output))
-        graph.output(tuple(each for each in outputs if isinstance(each, fx.Node)))
+        graph.output(tuple(output for output in outputs if isinstance(output, fx.Node)))
         return fx.GraphModule(torch.nn.Module(), graph), outputs
 
 
@@ -225,15 +225,15 @@ class CompiledRun:
         assert self._compiled is not None, "compile comes first"
         if self._listener is not None:
             with self._listener:
-                found = self._compiled(inputs)
+                results = self._compiled(inputs)
             if self._end is not None:
                 self._end()
-            return found
+            return results
         progress, network = self.eager.progress, self.network
         with Recorder(network.at_once, progress) as seen:
-            found = self._compiled(inputs)
+            results = self._compiled(inputs)
         self.order = match(self.eager.prepared, seen.calls)
         self._listener = Listener(self.order, lambda step: told(self.wrap(network.step(step)), progress))
         if network.end is not None:
             self._end = told(self.wrap(network.end), progress).call
-        return found
+        return results

@@ -6,6 +6,6 @@
 
 - :mod:`commcc.replay.emulate.fills`: what a rank receives whose peers send what it sends
 - :mod:`commcc.replay.emulate.streams`: queues beside the compute: threads on the CPU, streams of a CUDA device
-- :mod:`commcc.replay.emulate.transport`: the steps of a program, with launches and waits on such streams
-- :mod:`commcc.replay.emulate.times`: how long each collective is to take, and how long it took
+- :mod:`commcc.replay.emulate.transport`: the steps of a program, with launches and waits on such streams, and how long
+  each collective is to take and took
 """

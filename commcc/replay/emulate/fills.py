@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from commcc.base.terms import Kind
-from commcc.replay.collectives import DisagreementError, splits
 from commcc.replay.values import storage
+from commcc.replay.virtual import DisagreementError, splits
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,9 +22,9 @@ How long it idles is what the modelled time leaves after filling, as events have
 
 Limits: a thread is late by some tens of microseconds when it is woken, and by much more where there are fewer free
 cores than streams. That is in ``took_ns`` as far as it makes a collective longer. The idle kernel
-(``torch.cuda._sleep``) keeps one thread of one multiprocessor busy: it stands for the time of a collective, not for the
-multiprocessors and the memory bandwidth that NCCL would take from compute. Queueing costs the host what it costs here,
-which is not what NCCL costs it.
+(``torch.cuda._sleep``) keeps one thread of one multiprocessor busy: it stands for the time of a collective, not for
+the multiprocessors and the memory bandwidth that NCCL would take from compute. Queueing costs the host what it costs
+here, which is not what NCCL costs it.
 """
 
 from __future__ import annotations

@@ -7,16 +7,26 @@
     place.synchronize()
     transport.take_times()               # {'all_gather_3': CommTime(modelled_ns=250_000, took_ns=250_000), ...}
 
+    totals = [CommTotals.of(transport.take_times()), ...]             # of each repetition
+    totals_json(totals)                  # {"launches": 34, "modelled_ms": 8.42, "took_ms": 8.421}
+
 A launch returns its result at once; a wait for it, or for a view of it, waits for all that is on its way to that
 storage. A collective that returns only when it is done is launched and waited for. A last step waits for what nobody
 has waited for, so that a run ends when all of its communication has.
 
-Limits: one process, which is rank 0 and whose peers send what it sends (:mod:`commcc.replay.emulate.fills`).
+A collective of the size that the graph states has the price that the simulator uses. One whose size is known only at
+run time is priced when it runs, once for each size.
+
+Limits: the model's slow-down of compute beside communication is not part of a collective's time. Of runs that count
+only the sums are kept. There is one process, which is rank 0 and whose peers send what it sends
+(:mod:`commcc.replay.emulate.fills`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -25,22 +35,110 @@ from torch import fx
 from commcc.graph.ops import collective_of
 from commcc.replay.emulate.fills import Peers, Receive, receive
 from commcc.replay.emulate.streams import Pace, make_streams
-from commcc.replay.emulate.times import CommTime, Durations
 from commcc.replay.prepare import Step
 from commcc.replay.values import storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
+    from commcc.base.terms import Json
+    from commcc.graph.index import GraphIndex
     from commcc.replay.bench.graph_set import GraphSet
     from commcc.replay.emulate.streams import Stream, Streams
     from commcc.replay.layout import Layout
     from commcc.replay.place import Place
     from commcc.replay.prepare import Prepared
-    from commcc.timing.cost import CostModel
+    from commcc.timing.cost import CostModel, Costs, Transfer
 
 _RANK = 0
 _END = "end_of_communication"
+#: From which share on communication is late enough to be told.
+_LATE = 1.1
+
+
+@dataclass(frozen=True)
+class Durations:
+    """Prices of the launches of one graph, given by their node number."""
+
+    index: GraphIndex
+    model: CostModel
+    _seen: dict[Transfer, int] = field(default_factory=dict)
+
+    @cached_property
+    def costs(self) -> Costs:
+        return self.model.price(self.index)
+
+    def stream(self, node: int) -> str:
+        """The stream that its group waits in; groups that share a link have one."""
+        group = self.index.launches[node].group
+        return self.costs.lanes.get(group, group)
+
+    def ns(self, node: int, sent: int, received: int) -> int:
+        """Nanoseconds of a launch that sends and receives this many bytes on each rank."""
+        stated = self._stated[node]
+        if (stated.input_bytes, stated.output_bytes) == (sent, received):
+            return self.costs.ns[node]
+        real = replace(stated, input_bytes=sent, output_bytes=received)
+        if real not in self._seen:
+            self._seen[real] = self.model.transfer(real).ns
+        return self._seen[real]
+
+    @cached_property
+    def _stated(self) -> dict[int, Transfer]:
+        return {node: self.model.transfer_of(self.index, node)[0] for node in self.index.launches}
+
+
+class CommTime(NamedTuple):
+    """One collective. took_ns: from start to end, as measured; more than modelled where writing its result took longer
+    than the modelled time.
+    """
+
+    modelled_ns: int
+    took_ns: int
+
+
+@dataclass(frozen=True)
+class CommTotals:
+    """The sums over all collectives of one run."""
+
+    launches: int
+    modelled_ns: int
+    took_ns: int
+
+    @staticmethod
+    def of(run: Mapping[str, CommTime]) -> CommTotals:
+        """The sums of one run, given by node."""
+        times = run.values()
+        return CommTotals(len(run), sum(t.modelled_ns for t in times), sum(t.took_ns for t in times))
+
+
+def totals_json(runs: Sequence[CommTotals]) -> dict[str, Json] | None:
+    """Medians of all repetitions, milliseconds; None where nothing was emulated."""
+    if not runs:
+        return None
+    return {
+        "launches": runs[0].launches,
+        "modelled_ms": round(median(run.modelled_ns for run in runs) / 1e6, 6),
+        "took_ms": round(median(run.took_ns for run in runs) / 1e6, 6),
+    }
+
+
+def remarks(world: int, model: str, graphs: Sequence[Sequence[CommTotals]]) -> tuple[str, ...]:
+    """What the reader of an emulated bench must know."""
+    told = [
+        f"one process stands for {world} {'rank' if world == 1 else 'ranks'}: it receives what it would if all others"
+        " sent what it sends",
+        f"communication is emulated: its times are modelled ({model}), and only compute, copies and launches measured",
+    ]
+    for number, runs in enumerate(graphs, 1):
+        took = median([run.took_ns for run in runs] or [0])
+        modelled = median([run.modelled_ns for run in runs] or [0])
+        if took > _LATE * modelled:
+            told.append(
+                f"graph {number}: communication took {took / 1e6:,.3f} ms where {modelled / 1e6:,.3f} ms are modelled:"
+                " results could not be written in that time here"
+            )
+    return tuple(told)
 
 
 class _Launch(NamedTuple):
@@ -83,9 +181,9 @@ class Transport:
 
     def take_times(self) -> dict[str, CommTime]:
         """What each collective of the last run took, by node; the place must have been synchronized."""
-        found = {node: CommTime(ns, stream.took_ns(ticket)) for node, stream, ticket, ns in self._run}
+        result = {node: CommTime(ns, stream.took_ns(ticket)) for node, stream, ticket, ns in self._run}
         self._run.clear()
-        return found
+        return result
 
     def step(self, step: Step) -> Step:
         """A step as it is, or on a stream if it communicates."""

@@ -15,8 +15,8 @@ choose the order of its sum by its size. Virtual ranks add in the order of ranks
 
 For the first difference both programs run once more on virtual ranks, and a digest of every value is kept.
 
-Limits: sums whose operands changed but not their shapes, and a sum in place of an equal one, are no reasons. Nodes are
-told by name; what a rewrite renamed or made new is seen where it meets an old name again.
+Limits: sums whose operands changed but not their shapes, and a sum in place of an equal one, are no reasons. Nodes
+are told by name; what a rewrite renamed or made new is seen where it meets an old name again.
 """
 
 from __future__ import annotations
@@ -71,38 +71,33 @@ class Explainer:
     def __init__(self, pair: Pair, real: bool) -> None:
         self._pair = pair
         self._reasons = Reasons(pair.old.index, pair.new.index, reductions=real)
-        self._made = producers(pair.new)
+        self._producers = producers(pair.new)
 
     def __call__(self, name: str) -> About:
         places = self._places(name)
         if not places:
             return About()
-        index = self._pair.new.index
         tolerance = self._reasons.tolerance(places)
         if tolerance is not None and self._pair.old.wide:
             tolerance = TOLERANCES["float64"]
-        return About(index.names[places[-1]], self._reasons.of(places), self._chain(places[-1]), tolerance)
+        # What leads there: first operands, up to the nearest collective.
+        index, node, chain = self._pair.new.index, places[-1], [places[-1]]
+        while len(chain) < _SHOWN and node not in index.launches and index.data_preds[node]:
+            node = index.data_preds[node][0]
+            chain.append(node)
+        names = tuple(index.names[place] for place in chain)
+        return About(names[0], self._reasons.of(places), names, tolerance)
 
     def _places(self, name: str) -> tuple[int, ...]:
         """The node behind an output; the nodes that write an input, which is then no output."""
         index = self._pair.new.index
         if name.startswith("output["):
             number = int(name[len("output[") : -1])
-            node = self._made[number] if number < len(self._made) else None
+            node = self._producers[number] if number < len(self._producers) else None
             return (index.position[node.name],) if node is not None else ()
         place = index.position.get(name.partition(" ")[2])
         own = set(index.storages[place]) if place is not None else set()
         return tuple(node for node, written in index.writes.items() if own & set(written))
-
-    def _chain(self, node: int) -> tuple[str, ...]:
-        """What leads to a node: first operands, up to the nearest collective."""
-        index, names = self._pair.new.index, list[str]()
-        while len(names) < _SHOWN:
-            names.append(index.names[node])
-            if node in index.launches or not index.data_preds[node]:
-                break
-            node = index.data_preds[node][0]
-        return tuple(names)
 
 
 class Reasons:
@@ -122,9 +117,15 @@ class Reasons:
 
     def of(self, places: tuple[int, ...]) -> tuple[str, ...]:
         """Reasons for a value that AFTER makes at these nodes."""
-        found = [node for node in upstream(self._after, places) if node in self._changed]
-        more = (f"and {len(found) - _KEPT} more",) if len(found) > _KEPT else ()
-        return tuple(self._text(node) for node in found[:_KEPT]) + more
+        index = self._after
+        changed = [node for node in upstream(index, places) if node in self._changed]
+        reasons = []
+        for node in changed[:_KEPT]:
+            merged = index.merged_from.get(node, ())
+            origin = f", merged from {', '.join(merged[:3])}{', ...' if len(merged) > 3 else ''}" if merged else ""
+            op, shapes = index.ops[node].partition(".")[2], " and ".join(_shapes(index, node))
+            reasons.append(f"{index.names[node]} ({op} of {shapes}{origin})")
+        return (*reasons, *([f"and {len(changed) - _KEPT} more"] if len(changed) > _KEPT else []))
 
     def tolerance(self, places: tuple[int, ...]) -> float | None:
         """What changed sums explain in a value: that of the coarsest dtype from the sums to the value; None without."""
@@ -135,14 +136,6 @@ class Reasons:
                 touched.add(node)
         dtypes = {tensor.dtype for node in touched if (tensor := index.tensors[node]) is not None}
         return max((TOLERANCES[dtype] for dtype in dtypes if dtype in TOLERANCES), default=None)
-
-    def _text(self, node: int) -> str:
-        index = self._after
-        merged = index.merged_from.get(node, ())
-        names = ", ".join(merged[:3]) + (", ..." if len(merged) > 3 else "")
-        of = " and ".join(_shapes(index, node))
-        origin = f", merged from {names}" if merged else ""
-        return f"{index.names[node]} ({index.ops[node].partition('.')[2]} of {of}{origin})"
 
 
 def upstream(index: GraphIndex, starts: tuple[int, ...]) -> list[int]:
@@ -194,17 +187,17 @@ def _why(pair: Pair, step: Step) -> str:
 
 def _digests(pair: Pair, prepared: Prepared, seed: int) -> dict[str, list[bytes]]:
     """Of every node's value, by its name: one digest for each rank."""
-    found: dict[str, list[bytes]] = {}
+    digests: dict[str, list[bytes]] = {}
 
     def keep(step: Step, results: list[Any]) -> None:
         if step.fact is None:
-            found[step.name] = [_digest(result) for result in results]
+            digests[step.name] = [_digest(result) for result in results]
 
     world = range(pair.layout.world)
-    given = [pair.inputs(of=prepared, made=pair.maker.of_rank(rank)) for rank in world]
+    given = [pair.inputs(of=prepared, rank_inputs=pair.maker.of_rank(rank)) for rank in world]
     with suppress(StepError):  # what came before it is what we are after
         VirtualRun(prepared, pair.layout, seed, pair.blocking, watch=keep)(given)
-    return found
+    return digests
 
 
 def _digest(value: Any) -> bytes:

@@ -104,7 +104,7 @@ def compare_rank(before: RankResults, after: RankResults, rank: int) -> RankGaps
     return RankGaps(
         tuple(gap for gap in gaps if gap is not None),
         tuple(name for name, _, _ in pairs),
-        {name: found for name, value in floats.items() if (found := int(value.isnan().sum()))},
+        {name: count for name, value in floats.items() if (count := int(value.isnan().sum()))},
         tuple(name for name, value in floats.items() if value.isinf().any()),
         tuple(name for name, value in floats.items() if value.numel() > 1 and not value.any()),
     )
@@ -112,17 +112,17 @@ def compare_rank(before: RankResults, after: RankResults, rank: int) -> RankGaps
 
 def worst(gaps: Iterable[ValueGap]) -> ValueGap:
     """All ranks' differences in one value: the first place, and the largest differences anywhere."""
-    found = list(gaps)
-    first = min(found, key=lambda gap: gap.rank)
+    all_gaps = list(gaps)
+    first = min(all_gaps, key=lambda gap: gap.rank)
     return replace(
         first,
-        count=sum(gap.count for gap in found),
-        total=sum(gap.total for gap in found),
-        absolute=_largest(gap.absolute for gap in found),
-        relative=_largest(gap.relative for gap in found),
-        ulps=_largest(gap.ulps for gap in found),
-        nan=sum(gap.nan for gap in found),
-        mismatch=next((gap.mismatch for gap in found if gap.mismatch), ""),
+        count=sum(gap.count for gap in all_gaps),
+        total=sum(gap.total for gap in all_gaps),
+        absolute=_largest(gap.absolute for gap in all_gaps),
+        relative=_largest(gap.relative for gap in all_gaps),
+        ulps=_largest(gap.ulps for gap in all_gaps),
+        nan=sum(gap.nan for gap in all_gaps),
+        mismatch=next((gap.mismatch for gap in all_gaps if gap.mismatch), ""),
     )
 
 
@@ -133,7 +133,7 @@ def _largest(numbers: Iterable[float | None]) -> float | None:
 def _pairs(before: RankResults, after: RankResults) -> list[tuple[str, Any, Any]]:
     """Names and both values; a missing one is :data:`_MISSING`."""
     count = max(len(before.outputs), len(after.outputs))
-    old, new = ([*each, *[_MISSING] * (count - len(each))] for each in (before.outputs, after.outputs))
+    old, new = ([*outputs, *[_MISSING] * (count - len(outputs))] for outputs in (before.outputs, after.outputs))
     pairs = [(f"output[{i}]", *both) for i, both in enumerate(zip(old, new, strict=True))]
     names = sorted({*before.written, *after.written})
     written = ((f"input {n}", before.written.get(n, _MISSING), after.written.get(n, _MISSING)) for n in names)
@@ -156,28 +156,27 @@ def _gap(name: str, rank: int, old: Any, new: Any) -> ValueGap | None:
         return ValueGap(name, rank, mismatch=f"{_kind(old)} against {_kind(new)}")
     if is_freed(old) or bits_equal(old, new):
         return None
-    return _measured(ValueGap(name, rank, str(old.dtype).removeprefix("torch."), total=old.numel()), old, new)
-
-
-def _measured(gap: ValueGap, old: torch.Tensor, new: torch.Tensor) -> ValueGap:
     size = old.element_size()
     differ = (bits(old).view(-1, size) != bits(new).view(-1, size)).any(1)
     place = int(differ.nonzero()[0])
-    element = tuple(int(i) for i in torch.unravel_index(torch.tensor(place), old.shape)) if old.dim() else ()
+    # Measured in more digits than either has, so that a difference is not itself rounded.
     wide = torch.complex128 if old.dtype.is_complex else torch.float64
     one, other = old.reshape(-1).to(wide), new.reshape(-1).to(wide)
     numbers = ~(one.isnan() | other.isnan())
     apart = torch.where(one == other, 0.0, (one - other).abs())[numbers]
-    largest = one[numbers & one.isfinite()].abs().max() if bool((numbers & one.isfinite()).any()) else torch.zeros(())
-    absolute = float(apart.max()) if apart.numel() else None
-    return replace(
-        gap,
-        element=element,
+    finite = one[numbers & one.isfinite()]
+    absolute, largest = (float(values.max()) if values.numel() else None for values in (apart, finite.abs()))
+    return ValueGap(
+        name,
+        rank,
+        dtype=str(old.dtype).removeprefix("torch."),
+        element=tuple(int(i) for i in torch.unravel_index(torch.tensor(place), old.shape)) if old.dim() else (),
         old=_shown(old.reshape(-1)[place]),
         new=_shown(new.reshape(-1)[place]),
         count=int(differ.sum()),
+        total=old.numel(),
         absolute=_finite(absolute),
-        relative=_finite(absolute / float(largest)) if absolute is not None and float(largest) else None,
+        relative=_finite(absolute / largest) if absolute is not None and largest else None,
         ulps=_ulps(old, new),
         nan=int((one.isnan() != other.isnan()).sum()),
     )

@@ -74,17 +74,17 @@ class Pair:
     maker: InputMaker
     blocking: frozenset[str]
 
-    def inputs(self, *, of: Prepared, made: Mapping[str, Any]) -> dict[str, Any]:
-        """What a program is given, from what was ``made`` for the rank: what it writes is a copy of its own."""
-        return own_inputs(of, made)
+    def inputs(self, *, of: Prepared, rank_inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """What a program is given of all that a rank has: what it writes is a copy of its own."""
+        return own_inputs(of, rank_inputs)
 
 
-def own_inputs(of: Prepared, made: Mapping[str, Any]) -> dict[str, Any]:
-    """A program's inputs out of all that were made, to be used once: those that it writes are copies."""
+def own_inputs(of: Prepared, rank_inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A program's inputs out of all that a rank has, to be used once: those that it writes are copies."""
     return {
-        node.name: made[node.name].clone(memory_format=torch.preserve_format)
-        if node.name in of.written and isinstance(made[node.name], torch.Tensor)
-        else made[node.name]
+        node.name: rank_inputs[node.name].clone(memory_format=torch.preserve_format)
+        if node.name in of.written and isinstance(rank_inputs[node.name], torch.Tensor)
+        else rank_inputs[node.name]
         for node in of.inputs
     }
 

@@ -40,8 +40,8 @@ def run_pair(pair: Pair, before: Program, after: Program, settings: Settings) ->
         save(before, folder / "before.fx.txt")
         save(after, folder / "after.fx.txt")
         (folder / "settings.json").write_text(settings.to_text(), encoding="utf-8")
-        found = run_ranks(pair.layout.world, folder, settings.timeout, worker=__name__)
-    return [RankGaps.of(each) for each in found]
+        written = run_ranks(pair.layout.world, folder, settings.timeout, worker=__name__)
+    return [RankGaps.of(words) for words in written]
 
 
 def main() -> None:
@@ -53,13 +53,13 @@ def _run(folder: Path, rank: int, settings: Settings, watch: Watch) -> dict[str,
     """Both runs and the comparison."""
     programs = [load(folder / f"{name}.fx.txt") for name in ("before", "after")]
     pair = make_pair(programs[0], programs[1], settings)
-    made = pair.maker.of_rank(rank)
+    rank_inputs = pair.maker.of_rank(rank)
     team = join(pair.layout, rank, CpuPlace(), settings.timeout, watch)
     results = []
     for name, prepared in (("BEFORE", pair.old), ("AFTER", pair.new)):
         watch.program = name
         run = RankRun(prepared, rank, settings.seed, watch.progress)
-        results.append(run(pair.inputs(of=prepared, made=made)))
+        results.append(run(pair.inputs(of=prepared, rank_inputs=rank_inputs)))
         watch.stage(f"waiting for the other ranks to end {name}")
         team.barrier()
     gaps = compare_rank(results[0], results[1], rank)

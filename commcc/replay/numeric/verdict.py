@@ -141,8 +141,8 @@ class Judge:
             for name, count in rank.nan.items():
                 nan[name] = nan.get(name, 0) + count
         names = [name for name in ranks[0].compared if name in gaps or name in nan] if ranks else []
-        found = [self._value(name, worst(gaps[name]) if name in gaps else None, nan.get(name, 0)) for name in names]
-        return tuple(sorted(found, key=lambda value: -STATUSES.index(value.status)))
+        verdicts = [self._value(name, worst(gaps[name]) if name in gaps else None, nan.get(name, 0)) for name in names]
+        return tuple(sorted(verdicts, key=lambda value: -STATUSES.index(value.status)))
 
     def _value(self, name: str, gap: ValueGap | None, nan: int) -> ValueVerdict:
         about = self.explain(name)

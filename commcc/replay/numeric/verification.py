@@ -57,7 +57,7 @@ def verify_numeric(before: Program, after: Program, settings: Settings) -> Numer
     if settings.real:
         ran = _on_real_ranks(pair, before, after, settings)
     else:
-        peak = max(live_bytes(each.index).peak_bytes for each in (pair.old, pair.new))
+        peak = max(live_bytes(prepared.index).peak_bytes for prepared in (pair.old, pair.new))
         require_memory(
             f"{world} virtual ranks need",
             world * peak * (3 if pair.old.wide else 1),
@@ -69,7 +69,7 @@ def verify_numeric(before: Program, after: Program, settings: Settings) -> Numer
 
 
 def judge_real(pair: Pair, settings: Settings, gaps: list[RankGaps]) -> Numeric:
-    """The verdict on what real ranks found that ran both programs for another purpose."""
+    """The verdict on what real ranks have that ran both programs for another purpose."""
     return _numeric(pair, settings, _Ran(gaps), 0.0)
 
 
@@ -106,14 +106,14 @@ def _numeric(pair: Pair, settings: Settings, ran: _Ran, seconds: float) -> Numer
 def _on_virtual_ranks(pair: Pair, settings: Settings) -> _Ran:
     """Every rank's comparison, remarks, and why AFTER failed if it did."""
     world = range(pair.layout.world)
-    made = [pair.maker.of_rank(rank) for rank in world]
-    runs = [VirtualRun(each, pair.layout, settings.seed, pair.blocking) for each in (pair.old, pair.new)]
+    rank_inputs = [pair.maker.of_rank(rank) for rank in world]
+    runs = [VirtualRun(prepared, pair.layout, settings.seed, pair.blocking) for prepared in (pair.old, pair.new)]
     try:
-        old = runs[0]([pair.inputs(of=pair.old, made=made[rank]) for rank in world])
+        old = runs[0]([pair.inputs(of=pair.old, rank_inputs=rank_inputs[rank]) for rank in world])
     except StepError as error:
         raise before_fails(pair, error.node, error.what) from error
     try:
-        new = runs[1]([pair.inputs(of=pair.new, made=made[rank]) for rank in world])
+        new = runs[1]([pair.inputs(of=pair.new, rank_inputs=rank_inputs[rank]) for rank in world])
     except StepError as error:
         hint = f" ({runs[1].early[0]})" if runs[1].early else ""
         return _Ran([], failure=f"AFTER: {error.what}{hint}")

@@ -90,30 +90,30 @@ class Evidence:
         return {rank: words for rank, words in sorted(self.said.items()) if key in words}
 
 
-def explained(found: Evidence) -> CommccError:
+def explained(evidence: Evidence) -> CommccError:
     """The error to raise: :class:`InputError` where a rank refused its device, else :class:`RanksError`."""
-    for rank, words in found.with_words("refused").items():
+    for rank, words in evidence.with_words("refused").items():
         return InputError(f"rank {rank}: {words['refused']}", hint=words.get("hint"))
-    own = {rank: words for rank, words in found.with_words("error").items() if not _of_others(words)}
-    late, silent = found.with_words("timeout"), found.silent
+    # Errors but for those that a rank sees when another one is gone.
+    own = {
+        rank: words
+        for rank, words in evidence.with_words("error").items()
+        if words.get("memory") or not any(text in words["error"] for text in _LOST_WORDS)
+    }
+    late, silent = evidence.with_words("timeout"), evidence.silent
     starved = [rank for rank, words in own.items() if words.get("memory")]
     killed = [rank for rank, code in silent.items() if code == -signal.SIGKILL]
     aborted = [rank for rank, code in silent.items() if code < 0]
     if killed and not starved:
-        return _ended(killed[0], found)
+        return _ended(killed[0], evidence)
     if own:
         rank = (starved or list(own))[0]
         return _failed(rank, own[rank])
     if aborted:
-        return _ended(aborted[0], found)
+        return _ended(aborted[0], evidence)
     if late:
-        return _late(late, found)
-    return _ended(next(iter(silent)), found) if silent else _lost(found)
-
-
-def _of_others(words: Words) -> bool:
-    """Whether an error is what a rank sees when another one is gone."""
-    return not words.get("memory") and any(text in words["error"] for text in _LOST_WORDS)
+        return _late(late, evidence)
+    return _ended(next(iter(silent)), evidence) if silent else _lost(evidence)
 
 
 def _failed(rank: int, words: Words) -> RanksError:
@@ -128,49 +128,51 @@ def _failed(rank: int, words: Words) -> RanksError:
     return error
 
 
-def _late(late: Mapping[int, Words], found: Evidence) -> RanksError:
-    gone = f"; nothing from {_numbers(found.missing)}" if found.missing else ""
+def _late(late: Mapping[int, Words], evidence: Evidence) -> RanksError:
+    gone = f"; nothing from {_numbers(evidence.missing)}" if evidence.missing else ""
     # A rank whose time is up a moment later is ended before it can say anything; its board says it.
-    told = {rank: board for rank, board in found.boards.items() if rank not in found.said} | dict(late)
-    for rank in found.stopped:
+    told = {rank: board for rank, board in evidence.boards.items() if rank not in evidence.said} | dict(late)
+    for rank in evidence.stopped:
         told[rank] = {"at": "starting", **told.get(rank, {}), "stopped": True}
     error = RanksError(f"not done after {next(iter(late.values()))['timeout']:g} s{last_words(told)}{gone}", hint=HINT)
     error.late = True
     return error
 
 
-def _ended(rank: int, found: Evidence) -> RanksError:
-    code = found.codes[rank]
-    board = found.boards.get(rank, {})
+def _ended(rank: int, evidence: Evidence) -> RanksError:
+    code = evidence.codes[rank]
+    board = evidence.boards.get(rank, {})
     at = f" ({_at(board)})" if board.get("at") else ""
-    output = found.output.get(rank)
+    output = evidence.output.get(rank)
     text = f"rank {rank} {_how(code)}{at}{f' ({output})' if output else ''}; the other ranks were ended"
     if code != -signal.SIGKILL:
         return RanksError(text, hint=HINT)
-    known = "the kernel did, for memory had run out" if found.starved else "the kernel does that when memory runs out"
+    known = (
+        "the kernel did, for memory had run out" if evidence.starved else "the kernel does that when memory runs out"
+    )
     error = RanksError(text, hint=f"{known}: {_MEMORY_HINT}")
     error.memory = True
     return error
 
 
-def _lost(found: Evidence) -> RanksError:
+def _lost(evidence: Evidence) -> RanksError:
     """Nothing but ranks that miss others, or that were told to end."""
-    signals = {rank: str(words["signal"]) for rank, words in found.with_words("signal").items()}
-    if found.stopped:
-        ranks = tuple(sorted(found.stopped))
+    signals = {rank: str(words["signal"]) for rank, words in evidence.with_words("signal").items()}
+    if evidence.stopped:
+        ranks = tuple(sorted(evidence.stopped))
         text = f"{_numbers(ranks)} {'was' if len(ranks) == 1 else 'were'} stopped (SIGSTOP) and did not answer"
-    elif found.missing:
-        text = f"{_numbers(found.missing)} ended without a word"
+    elif evidence.missing:
+        text = f"{_numbers(evidence.missing)} ended without a word"
     elif signals:
         text = f"{_numbers(tuple(signals))} ended by {next(iter(signals.values()))}"
-    elif errors := found.with_words("error"):
+    elif errors := evidence.with_words("error"):
         rank, words = next(iter(errors.items()))
         reason = words["error"].partition(". ")[0]
         return RanksError(f"rank {rank} lost another one{last_words({rank: words})} ({reason[:200]})", hint=HINT)
     else:
-        rank, code = next(iter(sorted(found.codes.items())), (0, 0))
+        rank, code = next(iter(sorted(evidence.codes.items())), (0, 0))
         return RanksError(f"rank {rank} {_how(code)}", hint=HINT)
-    return RanksError(f"{text}{last_words(found.said)}", hint=HINT)
+    return RanksError(f"{text}{last_words(evidence.said)}", hint=HINT)
 
 
 def _numbers(ranks: tuple[int, ...]) -> str:
@@ -219,9 +221,9 @@ def out_of_memory(error: BaseException | None) -> bool:
 
 def kernel_kills() -> int:
     """How many processes the kernel has killed for memory, here and in this container; 0 where it does not say."""
-    found = 0
+    result = 0
     for file in _KERNEL_COUNTS:
         with suppress(OSError, ValueError):
             lines = Path(file).read_text(encoding="ascii").splitlines()
-            found += sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
-    return found
+            result += sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+    return result

@@ -3,15 +3,15 @@
 ::
 
     with together(joined(os.environ), timeout=300, say=print) as runner:
-        found = bench(named, settings, runner)       # on rank 0; an Elsewhere on the others
+        result = bench(named, settings, runner)       # on rank 0; an Elsewhere on the others
 
 A rank runs within this process, and is watched. Whatever goes wrong on any rank is one line of rank 0, and every rank
 ends: with an exception, or, from the thread that watches it, at once. Rank 0 waits a moment for the last words of the
 others, so that what it says is the cause; if rank 0 is gone the others speak for themselves.
 
-Limits: a process that is stopped or killed says nothing, and is named as one that did not. Ending its processes is the
-starter's part (``srun --kill-on-bad-exit``); ranks that only wait for it end at the deadline. Signals are noticed in
-the main thread's place only, which is where the command line runs.
+Limits: a process that is stopped or killed says nothing, and is named as one that did not. Ending its processes is
+the starter's part (``srun --kill-on-bad-exit``); ranks that only wait for it end at the deadline. Signals are noticed
+in the main thread's place only, which is where the command line runs.
 """
 
 from __future__ import annotations
@@ -126,13 +126,13 @@ class Meeting:
             error = RanksError(f"not all ranks are there after {self._timeout:g} s: rank {missing} is not")
             error.late = True
             raise error from None
-        found = [json.loads(answer) for answer in answers]
-        first = next((rank for rank, each in enumerate(found) if each), None)
+        problems = [json.loads(answer) for answer in answers]
+        first = next((rank for rank, each in enumerate(problems) if each), None)
         if first is None:
             return
-        if problem is not None and found[first] == mine:
+        if problem is not None and problems[first] == mine:
             raise problem
-        raise SharedError(f"rank {first}: {found[first]['what']}", found[first]["exit_code"])
+        raise SharedError(f"rank {first}: {problems[first]['what']}", problems[first]["exit_code"])
 
     def listen(self, done: threading.Event) -> threading.Thread:
         """Begin to look, in a thread of its own, whether some rank has told that it ends, until ``done``."""
@@ -246,10 +246,10 @@ class JoinedWatch(Watch):
         words = self.words(**error_words(error))
         if not self._ending.acquire(blocking=False):
             time.sleep(_PATIENCE)  # the other thread ends the process
-        found = self._meeting.told(words)
-        if self._meeting.me.rank and found is not None:
-            self._say(hinted(found).render())
-        return RanksError("rank 0 says why") if found is None else hinted(found)
+        said = self._meeting.told(words)
+        if self._meeting.me.rank and said is not None:
+            self._say(hinted(said).render())
+        return RanksError("rank 0 says why") if said is None else hinted(said)
 
     def listen(self) -> None:
         """The others may begin to run, and to end."""
@@ -276,9 +276,9 @@ class JoinedWatch(Watch):
         if not self._ending.acquire(blocking=False):
             time.sleep(_PATIENCE)  # the main thread is at it
             os._exit(EXIT_FINDINGS)
-        found = self._meeting.told(words)
-        if found is not None:
-            self._say(hinted(found).render())
+        said = self._meeting.told(words)
+        if said is not None:
+            self._say(hinted(said).render())
         os._exit(EXIT_FINDINGS)
 
 
@@ -304,10 +304,10 @@ class JoinedRun:
         self._watch.listen()
         torch.set_num_threads(1)
         try:
-            found = measure(graphs, self._meeting.me.rank, settings, self._watch)
+            result = measure(graphs, self._meeting.me.rank, settings, self._watch)
         except Exception as error:
             raise self._watch.failed(error) from error
-        return Elsewhere(self._meeting.me.address) if found is None else found
+        return Elsewhere(self._meeting.me.address) if result is None else result
 
     def agree(self, problem: Exception | None) -> None:
         """Raises the first problem that any rank has."""

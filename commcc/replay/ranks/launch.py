@@ -1,10 +1,11 @@
 """Starts ranks with PyTorch's elastic launcher, waits for them, and says in one line what went wrong.
 
-    found = run_ranks(4, folder, timeout=300, worker="commcc.replay.bench.worker")       # what each rank wrote
+    results = run_ranks(4, folder, timeout=300, worker="commcc.replay.bench.worker")       # what each rank wrote
 
 The ranks are told everything through files in a folder. The launcher starts them, redirects what they write, has the
-machines meet, and ends the others when a rank dies. Each rank is a command of its own and not a function: a function's
-process would import the program that called commcc once more, and only of commands are all exit codes known.
+machines meet, and ends the others when a rank dies. Each rank is a command of its own and not a function: a
+function's process would import the program that called commcc once more, and only of commands are all exit codes
+known.
 
 What the launcher does not do is here. At the deadline every rank ends itself and says what it was at, and ranks that
 cannot are killed (:mod:`commcc.replay.ranks.watch`). Why ranks ended is told from all that they left
@@ -69,7 +70,7 @@ def run_ranks(
             elastic_launch(_config(ranks, folder, timeout, machines), sys.executable)("-c", start, str(folder))
         except ChildFailedError as error:
             said = _results(folder)
-            found = Evidence(
+            evidence = Evidence(
                 said,
                 codes={rank: failure.exitcode for rank, failure in error.failures.items()},
                 boards={int(file.stem[len("rank") :]): Board.read(file) for file in folder.glob("rank*.board")},
@@ -77,7 +78,7 @@ def run_ranks(
                 starved=kernel_kills() > kills,
                 stopped=frozenset(guard.stopped - set(said)),
             )
-            raise explained(found) from None
+            raise explained(evidence) from None
         except SignalException as error:
             # The launcher has ended the ranks; what is left is what the signal does without it.
             raise KeyboardInterrupt if error.sigval == signal.SIGINT else SystemExit(128 + error.sigval) from None
@@ -86,7 +87,7 @@ def run_ranks(
     results = _results(folder)
     if len(results) < ranks:
         raise RanksError(f"{ranks - len(results)} of {ranks} ranks ended without a result")
-    return [each for _, each in sorted(results.items())]
+    return [words for _, words in sorted(results.items())]
 
 
 def _config(ranks: int, folder: Path, timeout: float, machines: Machines) -> LaunchConfig:
@@ -120,19 +121,19 @@ def _apart(machines: Machines, timeout: float, error: Exception) -> CommccError:
         return OptionError(f"--rdzv-backend {machines.means}: {text}")
     if isinstance(error, (RendezvousTimeoutError, TimeoutError)) or "imed out" in text or "timeout" in text:
         others = f"the {machines.nnodes} machines did not meet at {machines.store} within {timeout:g} s"
-        found = RanksError(others, hint="every machine runs the same command, and can reach that port")
-        found.late = True
-        return found
+        missed = RanksError(others, hint="every machine runs the same command, and can reach that port")
+        missed.late = True
+        return missed
     return RanksError(f"the machines cannot meet at {machines.store}: {text}")
 
 
 def _results(folder: Path) -> dict[int, dict[str, Any]]:
     """What each rank of this machine has written, by rank."""
-    found = {}
+    results = {}
     for file in folder.glob("rank*.json"):
         with suppress(OSError, ValueError):  # what is not whole says nothing
-            found[int(file.stem[len("rank") :])] = json.loads(file.read_text(encoding="utf-8"))
-    return found
+            results[int(file.stem[len("rank") :])] = json.loads(file.read_text(encoding="utf-8"))
+    return results
 
 
 def _last_line(folder: Path, local_rank: int) -> str:

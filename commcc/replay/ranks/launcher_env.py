@@ -110,9 +110,9 @@ def _number(environment: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-def _checked(found: Joined) -> Joined:
-    if not found.rank < found.world:
-        raise OptionError(f"{found.starter} says that this is rank {found.rank} of {found.world}")
-    if found.port > 65535:
-        raise OptionError(f"MASTER_PORT {found.port} is no port")
-    return found
+def _checked(me: Joined) -> Joined:
+    if not me.rank < me.world:
+        raise OptionError(f"{me.starter} says that this is rank {me.rank} of {me.world}")
+    if me.port > 65535:
+        raise OptionError(f"MASTER_PORT {me.port} is no port")
+    return me

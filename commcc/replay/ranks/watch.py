@@ -195,7 +195,7 @@ def rank_processes(folder: Path) -> dict[int, tuple[int, str]]:
     for children in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):  # a thread that has just ended
             pids += children.read_text(encoding="ascii").split()
-    found = {}
+    result = {}
     for pid in pids:
         process = Path("/proc", pid)
         with suppress(OSError, ValueError, IndexError, StopIteration):  # a process that has just ended, or is no rank
@@ -204,8 +204,8 @@ def rank_processes(folder: Path) -> dict[int, tuple[int, str]]:
             if last == os.fsencode(folder) and state != "Z":
                 variables = (process / "environ").read_bytes().split(b"\0")
                 rank = next(each for each in variables if each.startswith(b"RANK="))
-                found[int(rank[len(b"RANK=") :])] = int(pid), state
-    return found
+                result[int(rank[len(b"RANK=") :])] = int(pid), state
+    return result
 
 
 def board_file(file: Path) -> Path:

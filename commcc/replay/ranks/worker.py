@@ -6,7 +6,7 @@
 
     team = join(layout, rank, place, timeout, watch)
     team.barrier()
-    found = team.gather({"wall_ns": [...]})       # on rank 0 a list with every rank's, None on the others
+    results = team.gather({"wall_ns": [...]})       # on rank 0 a list with every rank's, None on the others
     team.leave()
 
 Every rank makes every group, in one order, as ``new_group`` wants it. Each name has a process group of its own, also
@@ -65,11 +65,11 @@ def serve(work: Callable[[Path, int, S, Watch], dict[str, Json]], kind: type[S])
     watch = Watch(settings.timeout, file)
     try:
         imported_ops(settings.imports)  # before the files that name their ops are read
-        found = work(folder, rank, settings, watch)
+        result = work(folder, rank, settings, watch)
     except Exception as error:
         write_json(file, watch.words(**error_words(error)))
         sys.exit(EXIT_FAILED)
-    write_json(file, found)
+    write_json(file, result)
     watch.close()
 
 
@@ -118,9 +118,9 @@ class Ranks:
         dist.barrier()
 
     def gather(self, value: Any) -> list[Any] | None:
-        found: list[Any] | None = [None] * self._world if self._rank == 0 else None
-        dist.gather_object(value, found)
-        return found
+        result: list[Any] | None = [None] * self._world if self._rank == 0 else None
+        dist.gather_object(value, result)
+        return result
 
     def leave(self) -> None:
         dist.barrier()
@@ -139,18 +139,18 @@ def bind_groups(layout: Layout, rank: int, timeout: float, backend: str = "gloo"
     """Make and register all groups of a layout; timeout: seconds that a collective may take."""
     # new_group does not take over the timeout of init_process_group: without one it waits half an hour.
     limit = timedelta(seconds=timeout)
-    made: dict[str, Any] = {}
+    own: dict[str, Any] = {}
     for name, parts in sorted(layout.parts.items()):
         for part in parts:
             group = dist.new_group(list(part), timeout=limit, backend=backend)
             if rank in part:
-                made[name] = group
+                own[name] = group
     # A graph's names can be those that PyTorch has just made up for these groups.
     registry: Any = torch._C._distributed_c10d
-    taken = {str(group.group_name) for group in (*made.values(), dist.group.WORLD) if group is not None}
+    taken = {str(group.group_name) for group in (*own.values(), dist.group.WORLD) if group is not None}
     for name in sorted(taken):
         registry._unregister_process_group(name)
-    for name, group in sorted(made.items()):
+    for name, group in sorted(own.items()):
         registry._register_process_group(name, group)
 
 
