@@ -115,21 +115,24 @@ KNOWN = (
         ("h100,device=a100", "device is given twice"),
         ("device=h100,device=a100", "device is given twice"),
         ("h100,fused=no,fused=yes", "fused is given twice"),
-        ("h100,fused=maybe", "fused: 'maybe' is not yes or no"),
-        ("h100,skew=high", "skew: 'high' is not a number"),
-        ("h100,skew=0.9", "skew: 0.9 is not a number from 1 to 1e6"),
-        ("h100,skew=nan", "skew: nan is not a number from 1 to 1e6"),
-        ("h100,slowdown=inf", "slowdown: inf is not a number from 1 to 1e6"),
-        ("h100,slowdown=1000001", "slowdown: 1000001 is not a number from 1 to 1e6"),
-        ("h100,launch_us=-1", "launch_us: -1 is not a number from 0 to 1e6"),
-        ("h100,ranks_per_node=0", "ranks_per_node: '0' is not a whole number above 0"),
-        ("h100,ranks_per_node=-4", "ranks_per_node: '-4' is not a whole number above 0"),
-        ("h100,ranks_per_node=1.5", "ranks_per_node: '1.5' is not a whole number above 0"),
-        ("h100,ranks_per_node=1000001", "ranks_per_node: '1000001' is not a whole number above 0"),
-        ("h100,algorithm=rings", "algorithm: 'rings' is not one of auto, ring, tree, nvls (did you mean 'ring'?)"),
+        ("h100,fused=maybe", "fused: expected true or false, got 'maybe'"),
+        ("h100,skew=high", "skew: expected a number, got 'high'"),
+        ("h100,skew=0.9", "skew: must be at least 1, got 0.9"),
+        ("h100,skew=nan", "skew: expected a finite number, got 'nan'"),
+        ("h100,slowdown=inf", "slowdown: expected a finite number, got 'inf'"),
+        ("h100,slowdown=1000001", "slowdown: must be at most 1,000,000, got 1000001"),
+        ("h100,launch_us=-1", "launch_us: must be at least 0, got -1"),
+        ("h100,ranks_per_node=0", "ranks_per_node: must be at least 1, got 0"),
+        ("h100,ranks_per_node=-4", "ranks_per_node: must be at least 1, got -4"),
+        ("h100,ranks_per_node=1.5", "ranks_per_node: expected a whole number, got '1.5'"),
+        ("h100,ranks_per_node=1000001", "ranks_per_node: must be at most 1,000,000, got 1000001"),
+        (
+            "h100,algorithm=rings",
+            "algorithm: expected one of auto, ring, tree, nvls, got 'rings' (did you mean 'ring'?)",
+        ),
         (
             "h100,share_link=topologi",
-            "share_link: 'topologi' is not one of none, topology, all (did you mean 'topology'?)",
+            "share_link: expected one of none, topology, all, got 'topologi' (did you mean 'topology'?)",
         ),
     ],
 )
@@ -139,7 +142,7 @@ def test_bad_texts(text, message):
 
 def test_all_mistakes_at_once():
     assert said("h100,fused=x,skew=y,,algoritm=ring") == (
-        "fused: 'x' is not yes or no; skew: 'y' is not a number; an empty part; "
+        "fused: expected true or false, got 'x'; skew: expected a number, got 'y'; an empty part; "
         f"no setting is called 'algoritm' (did you mean 'algorithm'?); {KNOWN}"
     )
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commcc.base.errors import OptionError
+from commcc.base.options import option, options_of, value_text
 from commcc.passes import registry
 from commcc.passes.bucket import Bucket
 from commcc.passes.options import build, parse_pipeline, to_text
+from commcc.timing.cost.types import Settings
 from tests.effort import examples
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 NAMES = st.text("abcdef0123456789_", min_size=1, max_size=6)
 
@@ -65,3 +73,37 @@ def test_none_where_it_means_nothing():
 def test_names_without_choices(text):
     made = parse_pipeline(text)[0]
     assert parse_pipeline(to_text(made)) == [made]
+
+
+@pytest.mark.parametrize("cls", [*map(registry.get, registry.names()), Settings])
+def test_what_none_means_is_said_where_the_annotation_allows_it(cls):
+    for each in options_of(cls).values():
+        assert each.optional == (each.none is not None), each.name
+        assert each.read(value_text(each.default)) == each.default or each.default is None, each.name
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """One option of every kind."""
+
+    number: float = option(0.0, "")
+    whole: int | None = option(None, "", none="any")
+    numbers: float | tuple[float, ...] = option(0.0, "")
+    switch: bool = option(False, "")
+    word: str = option("a", "", choices=("a", "b"))
+    text: str = option("", "")
+    names: tuple[str, ...] = option((), "")
+    either: str | tuple[str, ...] = option("all", "", choices=("all",))
+    limit: str | float | None = option("auto", "", choices=("auto",), none="no limit")
+    figures: Mapping[str, float] | None = option(None, "", keys=("x",))
+
+
+def test_annotations_say_what_an_option_may_be():
+    options = options_of(Kinds)
+    assert [each.kind for each in options.values()] == [
+        *("float", "int", "floats", "bool", "choice", "text", "names", "names", "float", "by key")
+    ]
+    assert [name for name, each in options.items() if each.optional] == ["whole", "limit", "figures"]
+    assert [options["either"].read(text) for text in ("all", "all:b", "b")] == ["all", ("all", "b"), ("b",)]
+    assert [options["limit"].read(text) for text in ("auto", "2", "none")] == ["auto", 2.0, None]
+    assert [options["numbers"].read(text) for text in ("1", "1:2", "[1;2]")] == [1.0, (1.0, 2.0), (1.0, 2.0)]

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commcc.base.errors import CommccError, InputError, OptionError
+from commcc.base.options import options_of
 from commcc.passes import registry
 from commcc.passes.bucket import Bucket
 from commcc.passes.options import parse_pipeline
@@ -214,8 +215,8 @@ def test_defaults_are_for_what_is_not_said(tmp_path):
 
 
 def test_defaults_of_another_strategy_do_not_count():
-    fields = registry.get("bucket").__dataclass_fields__
-    having = fields["max_consecutive"].metadata["strategies"]
-    for strategy in fields["strategy"].metadata["choices"]:
+    options = options_of(registry.get("bucket"))
+    having = options["max_consecutive"].strategies
+    for strategy in options["strategy"].choices:
         (made,) = parse_pipeline(f"bucket{{strategy={strategy}}}", {"bucket": {"max_consecutive": "7"}})
         assert ("max_consecutive=7" in pipeline_text([made])) == (strategy in having)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from commcc.base.errors import OptionError
+from commcc.base.options import options_of
 from commcc.cli.config.types import Named
 from commcc.cli.parameters import (
     GRAPH_HELP,
@@ -25,7 +25,7 @@ from commcc.cli.run import said
 from commcc.cli.simulate import PAGES, TRACES, picture_options, text_of, write_page, write_trace_file
 from commcc.passes.ep_chunk import EpChunk
 from commcc.passes.ep_schedule import EpSchedule
-from commcc.passes.options import build, value_text
+from commcc.passes.options import build
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,7 +88,7 @@ def _passes(session: Session, given: Mapping[str, Any]) -> Sequence[Pass]:
     passes = []
     for each in from_preset:
         chosen = wanted.get(each.name, {})
-        present = {field.name: getattr(each, field.name) for field in dataclasses.fields(each)}
+        present = {name: getattr(each, name) for name in options_of(type(each))}
         passes.append(build(type(each), {**present, **chosen}) if chosen else each)
     if any(isinstance(each, EpChunk) and each.chunks in (0, 1) for each in passes):
         raise OptionError("one chunk leaves nothing that could run beside an exchange", hint="--chunks takes 2 or more")
@@ -106,13 +106,12 @@ def _passes(session: Session, given: Mapping[str, Any]) -> Sequence[Pass]:
 
 
 def _options() -> list[click.Option]:
-    fields = {f.name: f for cls in (EpChunk, EpSchedule) for f in dataclasses.fields(cls)}
-    fields["modules"] = EpChunk.__dataclass_fields__["modules"]
+    options = {**options_of(EpSchedule), **options_of(EpChunk)}
     flags = []
     for name in (*_CHUNK, *_SCHEDULE):
-        field = fields[name]
-        text = f"{option_help(field)} [default: {value_text(field.default)}]"
-        flags.append(click.Option([f"--{name.replace('_', '-')}", name], metavar=option_metavar(field), help=text))
+        each = options[name]
+        flag = f"--{name.replace('_', '-')}"
+        flags.append(click.Option([flag, name], metavar=option_metavar(each), help=option_help(each)))
     return flags
 
 

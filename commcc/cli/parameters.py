@@ -2,30 +2,30 @@
 
     --bucket-cap-mb NUMBER[:NUMBER...]   one flag for each option of the pass, its help and default from there
 
-Flags hand the text that was typed to :mod:`commcc.passes.options`, which knows what it may be, so that
+Flags hand the text that was typed to :mod:`commcc.base.options`, which knows what it may be, so that
 the command line and a pipeline text accept the same words and all wrong ones are named at once.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
 from commcc.base.errors import InputError, OptionError, closest
+from commcc.base.options import options_of, value_text
 from commcc.base.text import sentence
 from commcc.cli.session import Session
 from commcc.graph.hint_text import read_hints
-from commcc.passes.options import value_text
 from commcc.timing.cost import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from commcc.base.options import Option
     from commcc.passes.base import Pass
     from commcc.timing.cost import CostModel
 
@@ -109,7 +109,7 @@ def cost_option(*, required: bool = False) -> click.Option:
         from commcc.timing.cost.devices import device_names
 
         before, comma, _ = incomplete.rpartition(",")
-        keys = ("table", "profile", *(field.name for field in dataclasses.fields(Settings)))
+        keys = ("table", "profile", *options_of(Settings))
         parts = [f"{before},{key}=" for key in keys] if comma else [*device_names(), NO_COSTS]
         return _starting(parts, ctx, option, incomplete)
 
@@ -164,38 +164,36 @@ def _switch(names: list[str], attribute: str, text: str) -> click.Option:
 
 def pass_options(cls: type[Pass]) -> list[click.Option]:
     """One flag for each field of the pass; a flag that is not given is None."""
-    options = []
-    for field in dataclasses.fields(cls):
-        name = field.name.replace("_", "-")
-        text = f"{option_help(field)} [default: {value_text(field.default)}]"
-        if field.metadata["type"] == "bool":
-            options.append(click.Option([f"--{name}/--no-{name}", field.name], default=None, help=text))
+    flags = []
+    for option in options_of(cls).values():
+        name = option.name.replace("_", "-")
+        if option.kind == "bool":
+            flags.append(click.Option([f"--{name}/--no-{name}", option.name], default=None, help=option_help(option)))
             continue
-        words = [*field.metadata.get("choices", ()), *(["none"] if "none" in field.metadata else [])]
-        options.append(
+        words = [*option.choices, *(["none"] if option.optional else [])]
+        flags.append(
             click.Option(
-                [f"--{name}", field.name],
-                metavar=option_metavar(field),
-                help=text,
+                [f"--{name}", option.name],
+                metavar=option_metavar(option),
+                help=option_help(option),
                 shell_complete=partial(_starting, words),
             )
         )
-    return options
+    return flags
 
 
-def option_help(field: dataclasses.Field[Any]) -> str:
-    """The field's help with the meaning of ``none``, as sentences."""
-    text = sentence(str(field.metadata["help"]))
-    none = field.metadata.get("none")
-    return f"{text} 'none': {str(none).rstrip('.')}." if none else text
+def option_help(option: Option) -> str:
+    """The option's help with the meaning of ``none``, as sentences, and its default."""
+    none = f" 'none': {option.none.rstrip('.')}." if option.none else ""
+    return f"{sentence(option.help)}{none} [default: {value_text(option.default)}]"
 
 
-def option_metavar(field: dataclasses.Field[Any]) -> str:
+def option_metavar(option: Option) -> str:
     """What may be typed for an option: ``NUMBER``, ``greedy|module``, ``primary|all|NAME[:NAME...]``."""
-    kind, choices = field.metadata["type"], "|".join(field.metadata.get("choices", ()))
-    if kind == "choice":
+    choices = "|".join(option.choices)
+    if option.kind == "choice":
         return choices
-    return "|".join(filter(None, (choices, _METAVARS.get(kind, "TEXT"))))
+    return "|".join(filter(None, (choices, _METAVARS.get(option.kind, "TEXT"))))
 
 
 def _starting(words: Sequence[str], _ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:

@@ -12,7 +12,6 @@ Limits: progress is shown on a terminal only, once work has taken longer than a 
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 import threading
@@ -23,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from commcc.base.errors import OutputError, closest
 from commcc.base.files import same_file
+from commcc.base.options import options_of
 from commcc.base.text import escaped, json_text, one_line, without_commands
-from commcc.passes.options import applicable, build, parse_value
+from commcc.passes.options import applicable, build
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -120,10 +120,10 @@ class Session:
         """Note which defaults are the effective options of these passes."""
         effective: dict[str, Json] = {}
         for each in passes:
-            fields = {field.name: field for field in dataclasses.fields(each)}
+            options = options_of(type(each))
             texts = self.defaults.get(each.name, {})
             # An option that the command line or a preset sets to another value did not come from there.
-            held = {key: text for key, text in texts.items() if parse_value(fields[key], text) == getattr(each, key)}
+            held = {key: text for key, text in texts.items() if options[key].read(text) == getattr(each, key)}
             if held:
                 effective[each.name] = held
         if effective:

@@ -1,10 +1,10 @@
-"""Options of rules: fields of a frozen dataclass, each with a sort of value, read from text or a file.
+"""Options of rules: figures with units, read from a file or from texts of the command line.
 
     @dataclass(frozen=True)
     class PeakMemory:
-        max: float | None = setting(None, BYTES, "live bytes at the peak")
+        max: float | None = figure(None, BYTES, "live bytes at the peak")
 
-    value_of(fields(PeakMemory)["max"], node)       # 60 GiB -> 64424509440
+    value_of(options_of(PeakMemory)["max"], node)       # 60 GiB -> 64424509440
 
 A value is a figure (:mod:`commcc.lint.quantities`), a figure by selector (``all_gather``, ``fsdp``,
 ``all_gather/fsdp`` or ``total``), a tolerance by metric, or names. ``none`` takes a limit away.
@@ -12,17 +12,17 @@ A value is a figure (:mod:`commcc.lint.quantities`), a figure by selector (``all
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.errors import closest
+from commcc.base.options import Option, option
 from commcc.base.terms import Kind, Role
 from commcc.base.text import shown
 from commcc.lint.tolerance import TOLERATED, read_tolerance
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from commcc.base.yaml_file import Node
     from commcc.lint.quantities import Quantity
@@ -37,112 +37,77 @@ class NoOptions:
     """Of rules that have none."""
 
 
-@dataclass(frozen=True)
-class Sort:
-    """What an option may be. keys: selectors of a mapping, empty for a plain value; a plain value
-    for a mapping is about the first of them.
-
-    meaning: for manuals, as in ``a size such as 25 MiB``. several: a list of names. shown: a value as text.
-    """
-
-    meaning: str
-    one: Callable[[str, str], Any]
-    keys: tuple[str, ...] = ()
-    several: bool = False
-    shown: Callable[[Any], str] = str
+def figure(default: Any, quantity: Quantity, help: str) -> Any:
+    """An option that is one figure; none means that there is no limit."""
+    return option(default, help, one=lambda _, text: quantity.parse(text), takes=quantity.meaning, show=quantity.show)
 
 
-def setting(default: Any, sort: Sort | Quantity, help: str) -> Any:
-    """A field that is an option; None as its default means that there is no limit."""
-    return dataclasses.field(default=default, metadata={"sort": _sort(sort), "help": help})
-
-
-def _sort(sort: Sort | Quantity) -> Sort:
-    return sort if isinstance(sort, Sort) else figure(sort)
-
-
-def figure(quantity: Quantity) -> Sort:
-    """One figure."""
-    return Sort(quantity.meaning, lambda _key, text: quantity.parse(text), shown=quantity.show)
-
-
-def by_role(quantity: Quantity) -> Sort:
+def by_role(quantity: Quantity, help: str) -> Any:
     """A figure for each of some kinds and roles of collectives; one alone is about all of them."""
     pairs = tuple(f"{kind}/{role}" for kind in KINDS for role in ROLES)
-    meaning = f"{quantity.meaning}, or one for each of: {TOTAL}, a kind, a role, KIND/ROLE"
-    return Sort(meaning, lambda _key, text: quantity.parse(text), (TOTAL, *KINDS, *ROLES, *pairs))
+    takes = f"{quantity.meaning}, or one for each of: {TOTAL}, a kind, a role, KIND/ROLE"
+    keys = (TOTAL, *KINDS, *ROLES, *pairs)
+    return option(None, help, keys=keys, one=lambda _, text: quantity.parse(text), takes=takes)
 
 
-def by_kind(quantity: Quantity, *kinds: Kind) -> Sort:
+def by_kind(quantity: Quantity, kinds: tuple[Kind, ...], help: str) -> Any:
     """A figure for each of some kinds of collectives; one alone is about the first."""
     names = tuple(map(str, kinds))
-    meaning = f"{quantity.meaning} for {names[0]}, or one for each of: {', '.join(names)}"
-    return Sort(meaning, lambda _key, text: quantity.parse(text), names)
+    takes = f"{quantity.meaning} for {names[0]}, or one for each of: {', '.join(names)}"
+    return option(None, help, keys=names, one=lambda _, text: quantity.parse(text), takes=takes)
 
 
-def tolerances() -> Sort:
+def tolerances(help: str) -> Any:
     """A tolerance for each metric of a baseline; one alone is about those that have no other."""
-    return Sort("such as 2 % or 100 MiB, or one for each metric", read_tolerance, TOLERATED)
+    takes = "such as 2 % or 100 MiB, or one for each metric"
+    return option(None, help, keys=TOLERATED, one=read_tolerance, takes=takes)
 
 
-def names(meaning: str, check: Callable[[str], str]) -> Sort:
-    """One or several texts; ``check`` gives a text back, or raises ``ValueError``."""
-    return Sort(meaning, lambda _key, text: check(text), several=True)
-
-
-def options_of(cls: type[Any]) -> dict[str, dataclasses.Field[Any]]:
-    """The options by name."""
-    return {each.name: each for each in dataclasses.fields(cls)}
-
-
-def value_of(option: dataclasses.Field[Any], node: Node) -> Any:
+def value_of(option: Option, node: Node) -> Any:
     """The value that a file gives to an option; what is wrong is noted at its line, and None stands in for it.
 
     Of a mapping None stands for a key whose limit is taken away.
     """
-    sort: Sort = option.metadata["sort"]
-    if sort.several:
-        return _names(sort, node)
-    if not sort.keys:
-        return _one(sort, option.name, node)
+    if option.kind == "names":
+        return _names(option, node)
+    if not option.keys:
+        return _one(option, "", node)
     if not isinstance(node.value, dict):
-        if node.is_null or node.value == "none":
-            return None
-        return {sort.keys[0]: _one(sort, sort.keys[0], node)}
-    found: dict[str, Any] = {}
+        # One figure for a mapping is about the first of its keys.
+        one = _one(option, option.keys[0], node)
+        return one if one is None else {option.keys[0]: one}
+    values: dict[str, Any] = {}
     for key, each in node.value.items():
-        if key in sort.keys:
-            found[key] = _one(sort, key, each)
+        if key in option.keys:
+            values[key] = _one(option, key, each)
         else:
-            known = ", ".join(name for name in sort.keys if "/" not in name)
-            near = closest(key, sort.keys) or f" (it has {known})"
+            known = ", ".join(name for name in option.keys if "/" not in name)
+            near = closest(key, option.keys) or f" (it has {known})"
             each.fail(f"'{option.name}' has no '{shown(key)}'{near}")
-    return found
+    return values
 
 
-def _names(sort: Sort, node: Node) -> tuple[str, ...]:
+def _names(option: Option, node: Node) -> tuple[str, ...]:
     """A list of texts, or one text with commas."""
-    found: list[str] = []
+    assert option.one is not None
+    names: list[str] = []
     for each in node.items() if isinstance(node.value, list) else [node]:
-        text = each.text()
-        parts = [part for piece in text.split(",") if (part := piece.strip())]
+        parts = [part for piece in each.text().split(",") if (part := piece.strip())]
         try:
-            found += [sort.one("", part) for part in parts]
+            names += [option.one("", part) for part in parts]
         except ValueError as error:
             each.fail(f"'{node.name}': {error}")
-    return tuple(found)
+    return tuple(names)
 
 
-def _one(sort: Sort, key: str, node: Node) -> Any:
-    if node.is_null or node.value == "none":
-        return None
-    text = node.text()
+def _one(option: Option, key: str, node: Node) -> Any:
+    text = "none" if node.is_null else node.text()
     if not text:
         return None
     try:
-        return sort.one(key, text)
+        return option.read(text, key)
     except ValueError as error:
-        node.fail(f"'{node.name}' {error}")
+        node.fail(f"'{node.name}'{' ' if option.one is not None else ': '}{error}")
         return None
 
 

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.errors import OptionError, closest
+from commcc.base.options import options_of
 from commcc.base.yaml_file import Node, YamlFile
-from commcc.lint.options import options_of, value_of
+from commcc.lint.options import value_of
 from commcc.lint.registry import BY_ID
 from commcc.lint.settings import Chosen, Layer, Settings
 from commcc.lint.types import Severity

@@ -158,7 +158,7 @@ class Rule:
 
     check: of one graph, ``(Subject, options)``; of a rule that is ``across`` graphs, of what it keeps of all that were
     read: ``(tuple[Any, ...], options)``. keep: of such a rule, what it keeps of a graph. options: a frozen
-    dataclass of :func:`commcc.lint.options.setting`. summary: what it finds, in a few words. about: a paragraph for
+    dataclass of options (:mod:`commcc.lint.options`). summary: what it finds, in a few words. about: a paragraph for
     people. needs: options of which one has to be set, or there is nothing to check. costed: asks what a cost model
     predicts.
     """

@@ -25,10 +25,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.errors import OptionError, closest
+from commcc.base.options import option
 from commcc.base.record import Record
 from commcc.base.terms import Kind, Role
 from commcc.passes.base import Pass, PlanContext
-from commcc.passes.options import option, to_text
+from commcc.passes.options import to_text
 from commcc.plan import Fusing, Fusion, LeftOut, PassReport, Plan
 
 if TYPE_CHECKING:
@@ -72,7 +73,6 @@ class AsyncTp(Pass):
     groups: str | tuple[str, ...] = option(
         TENSOR_PARALLEL,
         "whose collectives: tp (those of the role tensor parallelism, on any group), or names of groups",
-        type="names",
         choices=(TENSOR_PARALLEL,),
     )
 

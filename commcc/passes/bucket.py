@@ -14,15 +14,15 @@ with its reason.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from commcc.base.options import option, options_of
 from commcc.graph.modules import syntax_problems
 from commcc.passes import strategies
 from commcc.passes.base import Pass, PlanContext
-from commcc.passes.options import option, to_text
+from commcc.passes.options import to_text
 from commcc.passes.strategies.pairs import prefetch_problems
 from commcc.plan import Merging, PassReport, Plan
 
@@ -69,11 +69,10 @@ class Bucket(Pass):
     name: ClassVar[str] = "bucket"
     summary: ClassVar[str] = "merge collectives of one kind, group, reduction and dtype"
 
-    strategy: str = option("greedy", "how buckets are formed", type="choice", choices=strategies.names())
+    strategy: str = option("greedy", "how buckets are formed", choices=strategies.names())
     bucket_cap_mb: float | tuple[float, ...] | None = option(
         200.0,
         "MiB in one bucket, the larger of input and output counted; a list 10:25 gives caps by bucket number",
-        type="floats",
         minimum=0,
         none="no limit",
         strategies=("greedy", "overlap"),
@@ -81,7 +80,6 @@ class Bucket(Pass):
     max_topo_span: int | None = option(
         1500,
         "nodes between the first and the last member, in the graph before the pass",
-        type="int",
         minimum=0,
         none="no limit, only bytes count",
         strategies=("greedy", "overlap", "auto"),
@@ -89,7 +87,6 @@ class Bucket(Pass):
     max_consecutive: int | None = option(
         None,
         "longest run of compute nodes between reduce-scatters that merging may make",
-        type="int",
         minimum=1,
         none="no limit",
         strategies=("greedy",),
@@ -98,7 +95,6 @@ class Bucket(Pass):
         "transformer_block",
         "what gets a bucket of its own: paths, patterns layers.[0-5] and layers.*, several together norm+output; "
         "transformer_block finds the repeated blocks",
-        type="names",
         choices=("transformer_block",),
         strategies=("module",),
     )
@@ -106,46 +102,36 @@ class Bucket(Pass):
         "next",
         "modules to gather for before a module's own gather is waited for: next, a number of them, or pairs "
         "layers.0=layers.1:layers.1=layers.2; results of reductions are waited for after the next module's launch",
-        type="names",
         choices=("next",),
         none="buckets stay where they are",
         strategies=("module",),
     )
-    strict: bool = option(
-        False, "refuse a graph with collectives that no entry covers", type="bool", strategies=("module",)
-    )
-    include_all_reduce: bool = option(False, "merge all-reduces of gradients too", type="bool", strategies=("module",))
+    strict: bool = option(False, "refuse a graph with collectives that no entry covers", strategies=("module",))
+    include_all_reduce: bool = option(False, "merge all-reduces of gradients too", strategies=("module",))
     groups: str | tuple[str, ...] = option(
         "auto",
         "groups that take part: primary, all, or names a:b; auto is primary with greedy, else all",
-        type="names",
         choices=("auto", "primary", "all"),
     )
-    multi_dtype: bool = option(False, "let all-gathers of several dtypes share a bucket, as bytes", type="bool")
-    param_order: bool = option(
-        False, "concatenate in order of parameters and outputs instead of graph order", type="bool"
-    )
+    multi_dtype: bool = option(False, "let all-gathers of several dtypes share a bucket, as bytes")
+    param_order: bool = option(False, "concatenate in order of parameters and outputs instead of graph order")
 
     hiding: str | None = option(
         None,
         "YAML file that says which nodes hide which collective",
-        type="text",
         none="as in the graph's order, simulated",
         strategies=("overlap",),
     )
-    exposed_first: bool = option(
-        True, "form buckets of exposed collectives first, not last", type="bool", strategies=("overlap",)
-    )
+    exposed_first: bool = option(True, "form buckets of exposed collectives first, not last", strategies=("overlap",))
     memory_budget: str | float | None = option(
         "auto",
         "peak memory in GiB; auto is the graph's own peak, with strategy auto and the larger of 1 GiB and 5 %",
-        type="float",
         minimum=0,
         choices=("auto",),
         none="no limit",
         strategies=("overlap", "auto"),
     )
-    effort: int = option(16, "bucketings to try", type="int", minimum=1, strategies=("auto",))
+    effort: int = option(16, "bucketings to try", minimum=1, strategies=("auto",))
 
     @property
     def kernels(self) -> str | None:
@@ -156,10 +142,10 @@ class Bucket(Pass):
         """Options that the chosen strategy does not have, and texts that no graph could give a meaning."""
         yield from syntax_problems(self.modules_given)
         yield from prefetch_problems(self.prefetch)
-        for each in dataclasses.fields(self):
-            having = each.metadata.get("strategies", (self.strategy,))
-            if self.strategy not in having and getattr(self, each.name) != each.default:
-                yield f"{each.name} is an option of strategy {' and '.join(having)}, not of {self.strategy}"
+        for name, each in options_of(type(self)).items():
+            having = each.strategies
+            if having and self.strategy not in having and getattr(self, name) != each.default:
+                yield f"{name} is an option of strategy {' and '.join(having)}, not of {self.strategy}"
 
     @property
     def modules_given(self) -> tuple[str, ...]:

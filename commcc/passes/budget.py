@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from commcc.passes.options import option
+from commcc.base.options import option
 
 
 def budget_option(help: str) -> Any:
     """The field of a pass: GiB, ``auto``, ``own``, or none for no limit; see :class:`commcc.planning.headroom`."""
     text = f"{help} in GiB; auto is the graph's own peak and the larger of 1 GiB and 5 %, own is no more than that peak"
-    return option("auto", text, type="float", minimum=0, choices=("auto", "own"), none="no limit")
+    return option("auto", text, minimum=0, choices=("auto", "own"), none="no limit")

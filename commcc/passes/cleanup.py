@@ -25,10 +25,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from commcc.base.options import option
 from commcc.base.reasons import Reason
 from commcc.base.record import left_out
 from commcc.passes.base import Pass, PlanContext
-from commcc.passes.options import option, to_text
+from commcc.passes.options import to_text
 from commcc.plan import Dead, PassReport, Plan, Removal, Same
 
 if TYPE_CHECKING:
@@ -84,16 +85,15 @@ class Cleanup(Pass):
     name: ClassVar[str] = "cleanup"
     summary: ClassVar[str] = "remove nodes that nothing needs and metadata that nothing reads"
 
-    dead: bool = option(True, "remove nodes without effect that nothing needs", type="bool")
+    dead: bool = option(True, "remove nodes without effect that nothing needs")
     metadata: str = option(
         "tracing",
         "metadata to drop: tracing (what tracers leave behind for themselves), all (whatever nothing is known to "
         "need), or keep it",
-        type="choice",
         choices=("tracing", "all", "keep"),
     )
-    views: bool = option(False, "remove views that show all of a tensor as it is", type="bool")
-    stack_traces: bool = option(True, "keep stack traces, for people to read", type="bool")
+    views: bool = option(False, "remove views that show all of a tensor as it is")
+    stack_traces: bool = option(True, "keep stack traces, for people to read")
 
     def plan(self, context: PlanContext) -> Plan:
         """Dead nodes, in two entries: those that nothing uses, and those that only fed others; and views."""

@@ -21,11 +21,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from commcc.base.options import option
 from commcc.base.reasons import Reason
 from commcc.base.terms import GIB
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.budget import budget_option
-from commcc.passes.options import option, to_text
+from commcc.passes.options import to_text
 from commcc.plan import Duplicate, LeftOut, PassReport, Plan, Removal
 from commcc.planning.eligibility import result_obstacle, writers
 from commcc.planning.headroom import Headroom
@@ -55,7 +56,7 @@ class Dedup(Pass):
     summary: ClassVar[str] = "let gathers of the same parameter be one"
 
     max_topo_span: int | None = option(
-        None, "nodes between a gather and one that repeats it", type="int", minimum=0, none="no limit"
+        None, "nodes between a gather and one that repeats it", minimum=0, none="no limit"
     )
     memory_budget: str | float | None = budget_option("peak memory")
 

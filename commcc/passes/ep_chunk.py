@@ -28,10 +28,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.errors import OptionError, closest
+from commcc.base.options import option
 from commcc.base.record import Record, left_out
 from commcc.graph.modules import syntax_problems
 from commcc.passes.base import Pass, PlanContext
-from commcc.passes.options import option, to_text
+from commcc.passes.options import to_text
 from commcc.plan import Chunking, HostCopy, PassReport, Plan, Reordering
 
 if TYPE_CHECKING:
@@ -100,12 +101,10 @@ class EpChunk(Pass):
     summary: ClassVar[str] = "cut the tokens of modules with expert parallelism in chunks"
 
     modules: str | tuple[str, ...] = option(
-        ("layers.*.moe",), "modules to cut: paths, '*' for any name, '[0-5]' for numbers", type="names", choices=()
+        ("layers.*.moe",), "modules to cut: paths, '*' for any name, '[0-5]' for numbers"
     )
-    chunks: int | str = option(
-        2, "in how many chunks; auto lets the simulator choose", type="int", minimum=1, choices=("auto",)
-    )
-    dim: str = option("batch", "what is cut: batch (dimension 0) or seq (the sequence)", type="choice", choices=DIMS)
+    chunks: int | str = option(2, "in how many chunks; auto lets the simulator choose", minimum=1, choices=("auto",))
+    dim: str = option("batch", "what is cut: batch (dimension 0) or seq (the sequence)", choices=DIMS)
 
     def problems(self) -> Iterator[str]:
         """Patterns that no module can match."""

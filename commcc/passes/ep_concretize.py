@@ -29,9 +29,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from commcc.base.errors import InputError, closest
+from commcc.base.options import option
 from commcc.base.reasons import Reason
 from commcc.passes.base import Pass, PlanContext
-from commcc.passes.options import option, to_text
+from commcc.passes.options import to_text
 from commcc.plan import FixedSize, Fixing, PassReport, Plan
 
 if TYPE_CHECKING:
@@ -65,7 +66,6 @@ class EpConcretize(Pass):
         MARKED,
         "symbols and their numbers, u0=160:u3=32; marked: those that inputs mark, with the numbers given there; known: "
         "all sizes of inputs whose number when the graph was made is on record",
-        type="names",
         choices=(MARKED, KNOWN),
     )
 

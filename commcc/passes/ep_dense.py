@@ -16,10 +16,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.errors import FindingError, InputError, OptionError
+from commcc.base.options import option
 from commcc.base.reasons import Reason
 from commcc.base.record import left_out
 from commcc.passes.base import Pass, PlanContext
-from commcc.passes.options import option, to_text
+from commcc.passes.options import to_text
 from commcc.plan import LeftOut, PassReport, Plan, Reordering
 
 if TYPE_CHECKING:
@@ -56,16 +57,13 @@ class EpDense(Pass):
     name: ClassVar[str] = "ep-dense"
     summary: ClassVar[str] = "launch FSDP collectives in the dense parts of neighbouring layers"
 
-    layers: tuple[str, ...] | None = option(
-        None, "layers, as paths or patterns", type="names", choices=(), none="modules that are alike"
-    )
+    layers: tuple[str, ...] | None = option(None, "layers, as paths or patterns", none="modules that are alike")
     reduce_waits: str = option(
         "end",
         "where reductions are waited for: at the end, or (less memory) where the next layer launches its own",
-        type="choice",
         choices=("end", "layer"),
     )
-    strict: bool = option(False, "a collective that cannot be moved is an error", type="bool")
+    strict: bool = option(False, "a collective that cannot be moved is an error")
 
     def problems(self) -> Iterator[str]:
         """Patterns that no graph can have."""

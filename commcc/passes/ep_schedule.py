@@ -21,11 +21,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.errors import InputError, OptionError
+from commcc.base.options import option
 from commcc.base.reasons import Reason
 from commcc.base.record import Record, left_out
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.budget import budget_option
-from commcc.passes.options import option, to_text
+from commcc.passes.options import to_text
 from commcc.plan import HostCopy, PassReport, Plan, Reordering, WaitLabel
 from commcc.planning.headroom import budget_bytes
 
@@ -95,12 +96,11 @@ class EpSchedule(Pass):
     order: str = option(
         "phase",
         "by phases, by wavefront, or the simulator's choice",
-        type="choice",
         choices=("phase", "wavefront", "auto"),
     )
-    in_flight: int = option(2, "wavefront: chunks that hold received tokens at a time", type="int", minimum=1)
+    in_flight: int = option(2, "wavefront: chunks that hold received tokens at a time", minimum=1)
     modules: tuple[str, ...] | None = option(
-        None, "roots of the regions to schedule, as paths or patterns", type="names", choices=(), none="all regions"
+        None, "roots of the regions to schedule, as paths or patterns", none="all regions"
     )
     memory_budget: str | float | None = budget_option("auto: peak memory")
 

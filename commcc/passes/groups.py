@@ -23,11 +23,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.errors import closest
+from commcc.base.options import option
 from commcc.base.reasons import Reason
 from commcc.base.record import Record
 from commcc.base.terms import Kind, Role
 from commcc.passes.base import Pass, PlanContext
-from commcc.passes.options import option, to_text
+from commcc.passes.options import to_text
 from commcc.plan import LeftOut, NewGroup, PassReport, Plan, Regroup
 
 if TYPE_CHECKING:
@@ -72,10 +73,9 @@ class Groups(Pass):
         "ep",
         "what to move off shared groups: ep (all-to-alls of expert parallelism), all_gather (gathers of parameters), "
         "or both, ep:all_gather",
-        type="names",
         choices=ROLES,
     )
-    high_priority: bool = option(True, "ask for streams of high priority for the new groups", type="bool")
+    high_priority: bool = option(True, "ask for streams of high priority for the new groups")
 
     def problems(self) -> Iterator[str]:
         """Words that name no role."""

@@ -21,13 +21,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.errors import OptionError
+from commcc.base.options import option
 from commcc.base.record import left_out
 from commcc.base.sequences import longest_increasing
 from commcc.base.terms import GIB
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.budget import budget_option
 from commcc.passes.control_edges import control_edges
-from commcc.passes.options import option, to_text
+from commcc.passes.options import to_text
 from commcc.plan import PassReport, Plan, Reordering
 from commcc.planning.headroom import budget_bytes
 
@@ -69,21 +70,19 @@ class Reorder(Pass):
     max_compute_prefetch: int | None = option(
         50,
         "compute nodes between a launch and its first wait, or what the graph has already if that is more",
-        type="int",
         minimum=0,
         none="no limit",
     )
     max_in_flight_gb: float | None = option(
         5.0,
         "GiB of collectives launched and not yet waited for, or what the graph has already if that is more",
-        type="float",
         minimum=0,
         none="no limit",
     )
     memory_budget: str | float | None = budget_option("peak memory")
-    effort: int = option(24, "schedules to try at most; more take longer and are never worse", type="int", minimum=1)
+    effort: int = option(24, "schedules to try at most; more take longer and are never worse", minimum=1)
     control_deps: bool = option(
-        False, "write the order into the graph as control edges, for a backend that would reorder again", type="bool"
+        False, "write the order into the graph as control edges, for a backend that would reorder again"
     )
 
     @property

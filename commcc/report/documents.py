@@ -6,9 +6,9 @@ Key order is fixed; nothing here depends on the machine, except the seconds that
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from commcc.base.options import options_of
 from commcc.base.record import plain
 from commcc.base.text import Lines
 from commcc.report import costs
@@ -18,6 +18,7 @@ from commcc.timing.snapshot import cost_warnings
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from commcc.base.options import Option
     from commcc.base.terms import Json
     from commcc.diff import GraphDiff
     from commcc.graph.collectives import Collective, GroupFacts
@@ -188,7 +189,7 @@ def conversion(graph: str, output: str, program: Program, lost: Iterable[Note]) 
 def passes(classes: Iterable[type[Pass]], presets: Iterable[Preset]) -> dict[str, Json]:
     """``passes``."""
     found: list[Json] = [
-        {"name": cls.name, "summary": cls.summary, "options": [_option(field) for field in dataclasses.fields(cls)]}
+        {"name": cls.name, "summary": cls.summary, "options": [_option(each) for each in options_of(cls).values()]}
         for cls in classes
     ]
     named: list[Json] = [
@@ -203,14 +204,14 @@ def passes(classes: Iterable[type[Pass]], presets: Iterable[Preset]) -> dict[str
     return document("passes", passes=found, presets=named)
 
 
-def _option(field: dataclasses.Field[Any]) -> dict[str, Json]:
+def _option(each: Option) -> dict[str, Json]:
     return {
-        "name": field.name,
-        "type": field.metadata["type"],
-        "default": plain(field.default),
-        "choices": list(field.metadata.get("choices", ())),
-        "none": field.metadata.get("none"),
-        "help": field.metadata["help"],
+        "name": each.name,
+        "type": each.kind,
+        "default": plain(each.default),
+        "choices": list(each.choices),
+        "none": each.none,
+        "help": each.help,
     }
 
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 from rich.padding import Padding
 from rich.text import Text
 
+from commcc.base.options import options_of
 from commcc.base.text import sentence
-from commcc.lint.options import options_of
 from commcc.lint.registry import RULES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from dataclasses import Field
 
     from rich.console import RenderableType
 
+    from commcc.base.options import Option
     from commcc.base.terms import Json
     from commcc.lint.types import Rule
 
@@ -40,10 +40,10 @@ def _rule(rule: Rule) -> dict[str, Json]:
     options: list[Json] = [
         {
             "name": name,
-            "takes": option.metadata["sort"].meaning,
+            "takes": option.takes,
             "default": _plain(option.default),
             "default_text": _default(option),
-            "help": option.metadata["help"],
+            "help": option.help,
         }
         for name, option in options_of(rule.options).items()
     ]
@@ -63,9 +63,9 @@ def _plain(value: Any) -> float | str | None:
     return value if isinstance(value, (int, float, str)) else None
 
 
-def _default(option: Field[Any]) -> str:
+def _default(option: Option) -> str:
     """The default as people write it; nothing for a limit that is not set."""
-    return "" if option.default in (None, (), {}) else option.metadata["sort"].shown(option.default)
+    return "" if option.default in (None, (), {}) else option.show(option.default)
 
 
 def rules_view(document: Document) -> list[RenderableType]:

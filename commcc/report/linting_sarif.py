@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from commcc import __version__
+from commcc.base.options import options_of
 from commcc.base.text import json_text, one_line
-from commcc.lint.options import options_of
 from commcc.lint.registry import RULES
 from commcc.report.linting import file_of, message
 from commcc.report.linting_github import is_packed
@@ -58,9 +58,7 @@ def _rule(rule: Rule) -> dict[str, Json]:
 def _help(rule: Rule, quoted: str) -> str:
     """The paragraph of the rule and a line for each of its options."""
     options = options_of(rule.options).items()
-    lines = [
-        f"- {quoted}{name}{quoted}: {each.metadata['help']} ({each.metadata['sort'].meaning})" for name, each in options
-    ]
+    lines = [f"- {quoted}{name}{quoted}: {each.help} ({each.takes})" for name, each in options]
     return "\n".join([rule.about, *(["", *lines] if lines else [])])
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from commcc.base.options import value_text
 from commcc.base.text import sentence
-from commcc.passes.options import value_text
 from commcc.report.console import make_table
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ with passes and apply; a difference is a bug in commcc and nothing is returned. 
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 from commcc.base.errors import FindingError, InputError, InternalError, OptionError
 from commcc.base.gc_pause import no_collection
 from commcc.base.jit import cold
+from commcc.base.options import options_of
 from commcc.base.record import plain
 from commcc.graph.index import build_index
 from commcc.passes.base import PlanContext
@@ -145,7 +145,7 @@ def job_of(made: Pass) -> Job:
 
 def option_values(made: Pass) -> dict[str, Json]:
     """The effective options of a pass, defaults too."""
-    return {field.name: plain(getattr(made, field.name)) for field in dataclasses.fields(made)}
+    return {name: plain(getattr(made, name)) for name in options_of(type(made))}
 
 
 def run(

@@ -14,7 +14,7 @@ from commcc.lint.reading import settings_of
 from commcc.lint.settings import Settings
 from commcc.passes.options import parse_pipeline
 from commcc.run.forms.presets import from_preset
-from commcc.run.forms.yaml_form import options_of, pass_class, passes_of, pipeline_text
+from commcc.run.forms.yaml_form import option_texts, pass_class, passes_of, pipeline_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -173,5 +173,5 @@ def _options(node: Node) -> dict[str, dict[str, Any]]:
     for name, each in node.entries().items():
         cls = pass_class(name, each)
         if cls is not None:
-            options[name] = options_of(each, cls)
+            options[name] = option_texts(each, cls)
     return options

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.terms import Kind
-from commcc.lint.options import ROLES, TOTAL, by_kind, by_role, figure, setting
+from commcc.lint.options import ROLES, TOTAL, by_kind, by_role, figure
 from commcc.lint.quantities import BYTES, COUNT, Quantity
 from commcc.lint.types import Finding, Rule, Severity
 
@@ -25,23 +25,23 @@ _NAMED = 5
 class CountOptions:
     """Most launches."""
 
-    max: Mapping[str, float] | None = setting(None, by_role(COUNT), "most launches")
+    max: Mapping[str, float] | None = by_role(COUNT, "most launches")
 
 
 @dataclass(frozen=True)
 class BytesOptions:
     """Most bytes."""
 
-    max: Mapping[str, float] | None = setting(None, by_role(BYTES), "most bytes on the wire, of one rank")
+    max: Mapping[str, float] | None = by_role(BYTES, "most bytes on the wire, of one rank")
 
 
 @dataclass(frozen=True)
 class RunOptions:
     """Longest runs of compute."""
 
-    max: Mapping[str, float] | None = setting(
-        None,
-        by_kind(COUNT, Kind.REDUCE_SCATTER, Kind.ALL_GATHER, Kind.ALL_TO_ALL),
+    max: Mapping[str, float] | None = by_kind(
+        COUNT,
+        (Kind.REDUCE_SCATTER, Kind.ALL_GATHER, Kind.ALL_TO_ALL),
         "most compute nodes in a row without a launch of the kind",
     )
 
@@ -50,7 +50,7 @@ class RunOptions:
 class SpanOptions:
     """Widest bucket."""
 
-    max: float | None = setting(None, figure(COUNT), "most nodes between the first and the last member of a bucket")
+    max: float | None = figure(None, COUNT, "most nodes between the first and the last member of a bucket")
 
 
 def collective_count(subject: Subject, options: CountOptions) -> Iterator[Finding]:

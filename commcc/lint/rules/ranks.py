@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from commcc.lint.options import Sort, setting
+from commcc.base.options import option
+from commcc.lint.options import figure
 from commcc.lint.quantities import COUNT
 from commcc.lint.types import Finding, Rule, Severity, Spot
 
@@ -18,23 +19,18 @@ if TYPE_CHECKING:
 NAMES, ALL = "names", "all"
 
 
-def _way(_key: str, text: str) -> str:
-    if text not in (NAMES, ALL):
-        raise ValueError(f"is '{NAMES}' or '{ALL}'")
-    return text
-
-
 @dataclass(frozen=True)
 class RankAgreement:
     """Options of ``rank-agreement``."""
 
-    ranks: str = setting(
+    ranks: str = option(
         NAMES,
-        Sort(f"'{NAMES}' or '{ALL}'", _way),
         f"'{NAMES}': graphs named after their rank, as rank0.fx.txt or rank_1/bw.fx.txt; '{ALL}': all graphs are the "
         "ranks of one program, in the order in which they are named where the names do not tell",
+        choices=(NAMES, ALL),
+        takes=f"'{NAMES}' or '{ALL}'",
     )
-    around: int | None = setting(3, COUNT, "launches to show before and after a difference")
+    around: int | None = figure(3, COUNT, "launches to show before and after a difference")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from commcc.lint.options import setting, tolerances
+from commcc.lint.options import tolerances
 from commcc.lint.tolerance import MEMORY, TIMED, Tolerance, flat, in_unit, quantity_of, tolerance_of
 from commcc.lint.types import Finding, Rule, Severity
 
@@ -21,8 +21,8 @@ _UPDATE = "--update-baseline stores what is measured now"
 class BaselineOptions:
     """How much worse is fine."""
 
-    tolerance: Mapping[str, Tolerance | None] | None = setting(
-        None, tolerances(), "how much worse than the baseline a metric may be; none: it is not compared"
+    tolerance: Mapping[str, Tolerance | None] | None = tolerances(
+        "how much worse than the baseline a metric may be; none: it is not compared"
     )
 
 

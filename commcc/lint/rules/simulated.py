@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from commcc.lint.options import figure, setting
+from commcc.lint.options import figure
 from commcc.lint.quantities import BYTES, SHARE, TIME, Quantity
 from commcc.lint.types import Finding, Rule, Severity, Spot
 
@@ -23,38 +23,38 @@ _EXPLAIN = "commcc explain says why, commcc reorder schedules for overlap"
 class StepOptions:
     """Longest step."""
 
-    max: float | None = setting(None, figure(TIME), "longest step")
+    max: float | None = figure(None, TIME, "longest step")
 
 
 @dataclass(frozen=True)
 class ExposedOptions:
     """Most exposed communication."""
 
-    max: float | None = setting(None, figure(TIME), "most exposed time")
-    max_share: float | None = setting(None, figure(SHARE), "most exposed time, as a share of all communication")
-    max_of_step: float | None = setting(None, figure(SHARE), "most exposed time, as a share of the step")
-    max_each: float | None = setting(None, figure(TIME), "most exposed time of one collective")
+    max: float | None = figure(None, TIME, "most exposed time")
+    max_share: float | None = figure(None, SHARE, "most exposed time, as a share of all communication")
+    max_of_step: float | None = figure(None, SHARE, "most exposed time, as a share of the step")
+    max_each: float | None = figure(None, TIME, "most exposed time of one collective")
 
 
 @dataclass(frozen=True)
 class GapOptions:
     """Widest gap."""
 
-    max: float | None = setting(None, figure(SHARE), "how far the step may be above its lower bound")
+    max: float | None = figure(None, SHARE, "how far the step may be above its lower bound")
 
 
 @dataclass(frozen=True)
 class MemoryOptions:
     """Highest peak."""
 
-    max: float | None = setting(None, figure(BYTES), "most live bytes")
+    max: float | None = figure(None, BYTES, "most live bytes")
 
 
 @dataclass(frozen=True)
 class FlightOptions:
     """Most in flight."""
 
-    max: float | None = setting(None, figure(BYTES), "most bytes launched and not yet waited for")
+    max: float | None = figure(None, BYTES, "most bytes launched and not yet waited for")
 
 
 def step_time(subject: Subject, options: StepOptions) -> Iterator[Finding]:

@@ -8,8 +8,9 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import OptionError
+from commcc.base.options import option
 from commcc.graph.modules import syntax_problems
-from commcc.lint.options import names, setting
+from commcc.lint.options import figure
 from commcc.lint.quantities import BYTES, COUNT, show
 from commcc.lint.types import Finding, Rule, Severity
 
@@ -27,16 +28,16 @@ _NAMED = 5
 class SmallOptions:
     """Which collectives are small, and how many make a finding."""
 
-    below: float = setting(1 << 20, BYTES, "a collective is small below this, the larger of input and output counted")
-    least: float = setting(2, COUNT, "small ones of one kind, group, reduction and dtype that make a finding")
+    below: float = figure(1 << 20, BYTES, "a collective is small below this, the larger of input and output counted")
+    least: float = figure(2, COUNT, "small ones of one kind, group, reduction and dtype that make a finding")
 
 
 @dataclass(frozen=True)
 class DuplicateOptions:
     """Which repeated gathers count."""
 
-    max_span: float | None = setting(None, COUNT, "nodes between a gather and one that repeats it; none: any number")
-    room: float | None = setting(
+    max_span: float | None = figure(None, COUNT, "nodes between a gather and one that repeats it; none: any number")
+    room: float | None = figure(
         None,
         BYTES,
         "by how much keeping the first result may raise the peak; none: the larger of 1 GiB and 5 %, as commcc dedup",
@@ -47,8 +48,8 @@ class DuplicateOptions:
 class WaitOptions:
     """What counts as directly after."""
 
-    least: float = setting(1, COUNT, "ops that do work on the device which have to stand between launch and wait")
-    above: float = setting(0, BYTES, "collectives that move fewer bytes than this do not count")
+    least: float = figure(1, COUNT, "ops that do work on the device which have to stand between launch and wait")
+    above: float = figure(0, BYTES, "collectives that move fewer bytes than this do not count")
 
 
 def _module_text(text: str) -> str:
@@ -62,8 +63,11 @@ def _module_text(text: str) -> str:
 class ModuleOptions:
     """The module plan."""
 
-    modules: tuple[str, ...] = setting(
-        (), names("module paths and patterns, as bucket{strategy=module} takes them", _module_text), "the module plan"
+    modules: tuple[str, ...] = option(
+        (),
+        "the module plan",
+        one=lambda _, text: _module_text(text),
+        takes="module paths and patterns, as bucket{strategy=module} takes them",
     )
 
 

@@ -16,15 +16,15 @@ Limits: what the text form cannot say (a name with a comma in it) is refused her
 
 from __future__ import annotations
 
-import dataclasses
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.errors import CommccError, closest
+from commcc.base.options import options_of
 from commcc.base.text import shown
 from commcc.base.yaml_file import read_yaml
 from commcc.passes import registry
-from commcc.passes.options import applicable, build, parse_pipeline, parse_value, to_text
+from commcc.passes.options import applicable, build, changed_options, parse_pipeline, to_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,42 +69,26 @@ def pass_class(name: str, node: Node) -> type[Pass] | None:
     return None
 
 
-def options_of(node: Node, cls: type[Pass]) -> dict[str, Any]:
-    """Options of a pass from a mapping, by field name; what is wrong is noted with its line and left out."""
-    fields = {field.name: field for field in dataclasses.fields(cls)}
-    found: dict[str, Any] = {}
+def option_texts(node: Node, cls: type[Pass]) -> dict[str, str | list[str]]:
+    """Options of a pass from a mapping, as texts by name; what is wrong is noted with its line and left out."""
+    options = options_of(cls)
+    texts: dict[str, str | list[str]] = {}
     for raw, each in node.entries().items():
         name = raw.replace("-", "_")
-        if name not in fields:
-            near = closest(name, list(fields)) if len(name) < 100 else ""
+        if name not in options:
+            near = closest(name, list(options)) if len(name) < 100 else ""
             each.fail(f"pass '{cls.name}' has no option '{shown(raw)}'{near}")
-        elif name in found:
+        elif name in texts:
             each.fail(f"option '{shown(raw)}' is given twice")
         else:
-            _option(each, fields[name], found)
-    return found
-
-
-def _option(node: Node, field: dataclasses.Field[Any], found: dict[str, Any]) -> None:
-    try:
-        value = _plain(node)
-        parse_value(field, value)
-        found[field.name] = value
-    except ValueError as error:
-        node.fail(f"{field.name}: {shown_error(error)}")
-
-
-def shown_error(error: ValueError) -> str:
-    """The message of an option that cannot be read, short enough for a line."""
-    text = str(error)
-    return text if len(text) < 200 else f"{text[:200]}..."
-
-
-def _plain(node: Node) -> str | list[str]:
-    """A text or a list of texts, as the text form has them."""
-    if isinstance(node.value, list):
-        return [_word(each) for each in node.value]
-    return _word(node)
+            try:
+                text = [_word(part) for part in each.value] if isinstance(each.value, list) else _word(each)
+                options[name].read(text)
+                texts[name] = text
+            except ValueError as error:
+                said = str(error)
+                each.fail(f"{name}: {said if len(said) < 200 else f'{said[:200]}...'}")
+    return texts
 
 
 def _word(node: Node) -> str:
@@ -131,7 +115,7 @@ def _pass(node: Node, defaults: Defaults) -> Pass | None:
     if cls is None:
         return None
     before = len(node.file.mistakes)
-    given = {} if options is None or options.is_null else options_of(options, cls)
+    given = {} if options is None or options.is_null else option_texts(options, cls)
     return _made(cls, node, {**applicable(cls, given, defaults.get(name, {})), **given}, before)
 
 
@@ -167,13 +151,9 @@ def pipeline_yaml(passes: Sequence[Pass]) -> str:
 
     listed: list[Json] = []
     for made in passes:
-        changed = {f.name: _value(getattr(made, f.name)) for f in dataclasses.fields(made) if _differs(made, f)}
+        changed = {name: _value(value) for name, value in changed_options(made).items()}
         listed.append({made.name: changed} if changed else made.name)
     return dump({"passes": listed})
-
-
-def _differs(made: Pass, field: dataclasses.Field[Any]) -> bool:
-    return bool(getattr(made, field.name) != field.default)
 
 
 def _value(value: Any) -> Json:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from commcc.base.errors import CommccError, OptionError, closest
-from commcc.passes.options import build, parse_value, to_text, value_text
+from commcc.base.options import options_of, value_text
+from commcc.passes.options import build, to_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from commcc.base.options import Option
     from commcc.passes.base import Pass
 
 #: More settings than this are refused: nobody reads them, and they take hours.
@@ -101,20 +102,20 @@ def _parameter(text: str, passes: Sequence[Pass], places: Mapping[str, int], wro
         others = closest(name, known) or f" (passes: {', '.join(known)})"
         wrong.append(f"no pass '{name}' in the pipeline{others}")
         return None
-    fields = {field.name: field for field in dataclasses.fields(passes[places[name]])}
-    if option not in fields:
-        wrong.append(f"pass '{name}' has no option '{match[2]}'{closest(option, list(fields))}")
+    options = options_of(type(passes[places[name]]))
+    if option not in options:
+        wrong.append(f"pass '{name}' has no option '{match[2]}'{closest(option, list(options))}")
         return None
-    values = _values(match[3], fields[option], f"{name}.{option}", wrong)
+    values = _values(match[3], options[option], f"{name}.{option}", wrong)
     return Parameter(f"{name}.{option}", places[name], option, values) if values else None
 
 
-def _values(text: str, field: dataclasses.Field[Any], name: str, wrong: list[str]) -> tuple[str, ...]:
+def _values(text: str, option: Option, name: str, wrong: list[str]) -> tuple[str, ...]:
     """The values as options print them, each once."""
     values: list[str] = []
     for part in (piece.strip() for piece in text.split(",")):
         try:
-            value = value_text(parse_value(field, part)) if part else None
+            value = value_text(option.read(part)) if part else None
         except ValueError as error:
             wrong.append(f"{name}: {error}")
             continue
@@ -136,7 +137,7 @@ def _point(
         by_place.setdefault(parameter.place, {})[parameter.option] = value
     for place, changed in by_place.items():
         old = passes[place]
-        kept = {field.name: getattr(old, field.name) for field in dataclasses.fields(old)}
+        kept = {name: getattr(old, name) for name in options_of(type(old))}
         try:
             made[place] = build(type(old), {**kept, **changed})
         except CommccError as error:

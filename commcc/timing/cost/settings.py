@@ -3,24 +3,18 @@
     parse("h100,fused=no")      # CostText("h100", (), (), Settings(fused=False))
 
 The first word is a device by name or a device file; every other part is ``key=value``. ``table`` and
-``profile`` may be given several times. All mistakes are named at once.
+``profile`` may be given several times; what else there is, :class:`commcc.timing.cost.types.Settings` says. All
+mistakes are named at once.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from commcc.base.errors import OptionError, closest
+from commcc.base.options import options_of
 from commcc.timing.cost.types import Settings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-SHARES = ("none", "topology", "all")
-ALGORITHMS = ("auto", "ring", "tree", "nvls")
 
 
 @dataclass(frozen=True)
@@ -60,62 +54,14 @@ def parse(text: str) -> CostText:
 
 
 def _setting(key: str, value: str, values: dict[str, Any], wrong: list[str]) -> None:
-    read = _READERS.get(key)
-    if read is None:
-        known = [*_READERS, "table", "profile", "device"]
+    options = options_of(Settings)
+    if key not in options:
+        known = [*options, "table", "profile", "device"]
         wrong.append(f"no setting is called '{key}'{closest(key, known)}; known: {', '.join(sorted(known))}")
     elif key in values:
         wrong.append(f"{key} is given twice")
     else:
         try:
-            values[key] = read(value)
+            values[key] = options[key].read(value)
         except ValueError as error:
             wrong.append(f"{key}: {error}")
-
-
-def _switch(text: str) -> bool:
-    words = {"yes": True, "no": False, "true": True, "false": False, "on": True, "off": False}
-    if text.lower() not in words:
-        raise ValueError(f"'{text}' is not yes or no")
-    return words[text.lower()]
-
-
-def _number(least: float) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            raise ValueError(f"'{text}' is not a number") from None
-        if not math.isfinite(value) or value < least or value > 1e6:
-            raise ValueError(f"{text} is not a number from {least:g} to 1e6")
-        return value
-
-    return read
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) <= 1_000_000:
-        raise ValueError(f"'{text}' is not a whole number above 0")
-    return int(text)
-
-
-def _word(words: tuple[str, ...]) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        if text not in words:
-            raise ValueError(f"'{text}' is not one of {', '.join(words)}{closest(text, words)}")
-        return text
-
-    return read
-
-
-_READERS: dict[str, Callable[[str], Any]] = {
-    "fused": _switch,
-    "skew": _number(1.0),
-    "slowdown": _number(1.0),
-    "share_link": _word(SHARES),
-    "launch_us": _number(0.0),
-    "free_us": _number(0.0),
-    "ranks_per_node": _count,
-    "algorithm": _word(ALGORITHMS),
-}
-assert set(_READERS) == {field.name for field in dataclasses.fields(Settings)}

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from commcc.base.options import option
+
 if TYPE_CHECKING:
     from commcc.base.terms import Json, Kind
     from commcc.graph.index import Tensor
@@ -101,26 +103,38 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Settings:
-    """What can be set in a cost text besides its sources.
+    """What can be set in a cost text besides its sources."""
 
-    fused: pointwise ops, casts and reductions pay only for what enters and leaves a chain of them, as
-    after a compiler has fused them. skew: how much more than the mean the busiest rank of an uneven
-    all-to-all gets. slowdown: factor on compute while a collective is in flight. share_link: ``none``:
-    each group has a link of its own; ``topology``: groups that cross nodes share the network, the
-    others share the links inside a node; ``all``: one link. A shared link carries one collective at a
-    time, in order of launch. launch_us: time on the compute stream that a launch takes, None for the
-    device's own figure. ranks_per_node: None for the device's. algorithm: ``auto`` takes the fastest.
-    free_us: time on the compute stream of a call that moves no data, as views do, where the host calls ops one by one.
-    """
-
-    fused: bool = True
-    skew: float = 1.0
-    slowdown: float = 1.0
-    share_link: str = "none"
-    launch_us: float | None = None
-    ranks_per_node: int | None = None
-    algorithm: str = "auto"
-    free_us: float = 0.0
+    fused: bool = option(
+        True,
+        "pointwise ops, casts and reductions pay only for what enters and leaves a chain of them, as after a compiler "
+        "has fused them",
+    )
+    skew: float = option(
+        1.0, "how much more than the mean the busiest rank of an uneven all-to-all gets", minimum=1, maximum=1_000_000
+    )
+    slowdown: float = option(1.0, "factor on compute while a collective is in flight", minimum=1, maximum=1_000_000)
+    share_link: str = option(
+        "none",
+        "none: each group has a link of its own; topology: groups that cross nodes share the network, the others share "
+        "the links inside a node; all: one link. A shared link carries one collective at a time, in order of launch",
+        choices=("none", "topology", "all"),
+    )
+    launch_us: float | None = option(
+        None,
+        "time on the compute stream that a launch takes",
+        minimum=0,
+        maximum=1_000_000,
+        none="the device's own figure",
+    )
+    ranks_per_node: int | None = option(None, "ranks in a node", minimum=1, maximum=1_000_000, none="the device's")
+    algorithm: str = option("auto", "auto takes the fastest", choices=("auto", "ring", "tree", "nvls"))
+    free_us: float = option(
+        0.0,
+        "time on the compute stream of a call that moves no data, as views do, where the host calls ops one by one",
+        minimum=0,
+        maximum=1_000_000,
+    )
 
     def to_json(self) -> dict[str, Json]:
         return {
