@@ -33,7 +33,7 @@ from commcc.replay.compiled.inductor import require_compiler
 from commcc.replay.emulate.fills import REDUCTIONS
 from commcc.replay.inputs import InputMaker
 from commcc.replay.layout import make_layout
-from commcc.replay.numeric.causes import TOLERANCES
+from commcc.replay.numeric.causes import coarsest
 from commcc.replay.numeric.pair import Settings, match_inputs
 from commcc.replay.numeric.verification import MOST_BY_DEFAULT, require_processes
 from commcc.replay.place import CUDA, DeviceError, free_memory, require_memory
@@ -131,9 +131,10 @@ def variants_of(settings: BenchSettings) -> tuple[Variant, ...]:
 
 def within_rounding(settings: BenchSettings, indices: Iterable[GraphIndex]) -> BenchSettings:
     """Settings to compare compiled results with: a tolerance, unless one was asked for."""
-    dtypes = {tensor.dtype for index in indices for tensor in index.tensors if tensor is not None}
-    tolerance = _ALONG * max((TOLERANCES[dtype] for dtype in dtypes if dtype in TOLERANCES), default=0.0)
-    return settings if settings.tolerance is not None else replace(settings, tolerance=tolerance)
+    if settings.tolerance is not None:
+        return settings
+    dtypes = (tensor.dtype for index in indices for tensor in index.tensors if tensor is not None)
+    return replace(settings, tolerance=_ALONG * (coarsest(dtypes) or 0.0))
 
 
 def graph_file(number: int) -> str:

@@ -36,7 +36,7 @@ from commcc.replay.values import bits, is_freed, leaves, tensors_in
 from commcc.replay.virtual import StepError, VirtualRun
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from commcc.graph.index import GraphIndex
     from commcc.replay.numeric.pair import Pair
@@ -134,8 +134,12 @@ class Reasons:
         for node in reversed(upstream(index, places)):
             if node in self._changed or touched.intersection(index.needs(node)):
                 touched.add(node)
-        dtypes = {tensor.dtype for node in touched if (tensor := index.tensors[node]) is not None}
-        return max((TOLERANCES[dtype] for dtype in dtypes if dtype in TOLERANCES), default=None)
+        return coarsest(tensor.dtype for node in touched if (tensor := index.tensors[node]) is not None)
+
+
+def coarsest(dtypes: Iterable[str]) -> float | None:
+    """The largest tolerance of these dtypes; None where none of them rounds."""
+    return max((TOLERANCES[dtype] for dtype in dtypes if dtype in TOLERANCES), default=None)
 
 
 def upstream(index: GraphIndex, starts: tuple[int, ...]) -> list[int]:

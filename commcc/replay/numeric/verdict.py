@@ -3,7 +3,7 @@
 ::
 
     numeric.status                # 'equal', 'within tolerance', 'inconclusive' or 'different'
-    numeric.outputs[0].gap        # where the worst output differs, and by how much
+    numeric.values[0].gap         # where the worst value differs, and by how much
     numeric.to_json()
 
 One output is ``within tolerance`` when its largest difference is one that another order of sums makes in its

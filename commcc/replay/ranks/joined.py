@@ -86,14 +86,14 @@ class Meeting:
         os.environ.update(me.environment)
         # torchrun holds a store for its ranks; for others rank 0 does.
         agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        self._hosts = me.rank == 0 and not agent
-        problem = port_problem("", me.port) if self._hosts else None
+        hosts = me.rank == 0 and not agent
+        problem = port_problem("", me.port) if hosts else None
         if problem is not None:
             raise InputError(
                 f"port {me.port} of this machine cannot be used: {problem.text}",
                 hint="MASTER_PORT names another one for all ranks",
             )
-        self._store = self._connect(timeout, host=self._hosts)
+        self._store = self._connect(timeout, host=hosts)
 
     def _connect(self, timeout: float, *, host: bool = False) -> Any:
         me, limit = self.me, timedelta(seconds=timeout)
@@ -224,8 +224,8 @@ class _Signals:
             signal.set_wakeup_fd(self._wakeup)
             for number, handler in self._before.items():
                 signal.signal(number, handler)
-            self._reader.close()
-            self._writer.close()
+        self._reader.close()
+        self._writer.close()
 
 
 class JoinedWatch(Watch):
@@ -297,7 +297,7 @@ class JoinedRun:
     def __call__(
         self, graphs: GraphSet, programs: Sequence[Program], settings: BenchSettings
     ) -> list[dict[str, Any]] | Elsewhere:
-        """Every rank's findings on rank 0. Raises :class:`RanksError`."""
+        """What every rank has measured, on rank 0. Raises :class:`RanksError`."""
         self._watch.stage("waiting for the other ranks to be ready")
         self.agree(None)
         self._watch.restart()
