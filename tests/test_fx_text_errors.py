@@ -267,7 +267,7 @@ def test_damaged_commcc_comments(old, new, what):
         ('{"val": {"offset": -3}}', "no tensor can have this shape"),
         ('{"val": {"offset": "os"}}', "is not the name of a symbolic size"),
         ('{"val": {"requires_grad": 7}}', "only tensors have a storage offset"),
-        ('{"val": null}', "the value is told twice"),
+        ('{"val": null}', "the value is given twice"),
         ("{", "broken JSON"),
         ('{"a": 1e999}', "the table of 'a' has no entry"),
     ],

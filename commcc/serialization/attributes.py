@@ -12,13 +12,17 @@ Limits: only modules' own tables are looked at, never properties or methods.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx, nn
 
 from commcc.base.errors import InputError
+from commcc.graph.program import Note
 from commcc.serialization.shapes import remember_requires_grad
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _DEEPEST = 40
 
@@ -43,14 +47,18 @@ def put(root: nn.Module, path: str, value: Any) -> None:
             _check_free(root, part)
             root.add_module(part, nn.Module())
         child = root._modules[part]
+        # Its attributes are put there while its own graph is read.
         if child is None or isinstance(child, fx.GraphModule):
             raise InputError(f"the attribute {path[:60]!r} reaches into a sub-graph")
         root = child
     _check_free(root, name)
     if isinstance(value, nn.Module):
         root.add_module(name, value)
-    else:
+    elif isinstance(value, torch.Tensor):
+        # Buffers, not parameters: a graph has no training state of its own.
         root.register_buffer(name, value, persistent=False)
+    else:
+        raise InputError(f"the attribute {path[:60]!r} is neither a tensor nor a sub-graph")
 
 
 def _check_free(root: nn.Module, name: str) -> None:
@@ -84,3 +92,15 @@ def constant(value: torch.Tensor, *, parameter: bool, requires_grad: bool) -> to
     if requires_grad:
         remember_requires_grad(value)
     return value
+
+
+def unknown_note(path: str, value: Any) -> Note:
+    """The note about an attribute of which the text has no value."""
+    if isinstance(value, torch.Tensor):
+        return Note(f"the value of constant {path} is not in the text")
+    return Note(f"what {path} is (a sub-graph or a constant) is not in the text")
+
+
+def subclass_note(kind: str, nodes: Sequence[str]) -> Note:
+    """The note about values of a tensor subclass, of which a text keeps shape, dtype and device."""
+    return Note(f"{kind} values are kept as plain tensors ({len(nodes)} nodes)", nodes[0])

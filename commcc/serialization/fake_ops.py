@@ -85,6 +85,7 @@ class Evaluator:
             raise UnknownValue(f"{target.qualified_name} is not registered with this PyTorch")
         if not isinstance(target, OpOverload):
             return self._python_function(target, args, kwargs)
+        # Called for its effect alone (print, assertions).
         if not target._schema.returns:
             return None
         check_callable(target)
@@ -96,9 +97,14 @@ class Evaluator:
         try:
             return checked(self._attempt(function, args, kwargs))
         except UnknownValue as first:
-            if not any(isinstance(leaf, FakeTensor) for leaf in pytree.tree_leaves((args, kwargs))):
+            tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, FakeTensor)]
+            if not tensors:
                 raise
-            device = _common_device(args, kwargs)
+            # Results are where they were asked for, else where the first tensor is; one without dimensions is often
+            # a number on the CPU.
+            asked = kwargs.get("device")
+            first_tensor = next((tensor for tensor in tensors if tensor.dim()), tensors[0])
+            device = asked if isinstance(asked, torch.device) else first_tensor.device
             meta = torch.device("meta")
             on_meta = pytree.tree_map_only(FakeTensor, lambda t: self._moved(t, meta), (list(args), dict(kwargs)))
             try:
@@ -113,13 +119,15 @@ class Evaluator:
                 return function(*args, **kwargs)
         # PyTorch's shape functions raise whatever wrong arguments make them stumble over.
         except Exception as error:
-            raise UnknownValue(_first_line(error)) from None
+            text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+            raise UnknownValue(f"{type(error).__name__}: {text[:160]}") from None
 
     def _spared(
         self, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Arguments in which every tensor that ``op`` writes is a copy, since ops can change shapes in place."""
         written = {a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
+        # Most ops write nothing.
         if not written:
             return args, kwargs
         names = [a.name for a in op._schema.arguments]
@@ -139,6 +147,7 @@ class Evaluator:
 
     def _python_function(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """``operator.*``, ``torch.sym_*``, ``math.*`` on symbolic and plain numbers."""
+        # Not for the numbers only: it takes results apart.
         if target is operator.getitem:
             return _item(*args)
         if plain_name(target) is None:
@@ -184,6 +193,7 @@ def check_callable(op: OpOverload) -> None:
     name, overload = op._schema.name, op._schema.overload_name
     if name in _NEVER or not torch._C._dispatch_has_kernel(f"{name}.{overload}" if overload else name):
         raise UnknownValue(f"{op} is not run on shapes")
+    # A kernel of its own would run if there is no shape function.
     if op.namespace not in _NAMESPACES and simple_registry.singleton.find(name).fake_impl.kernel is None:
         raise UnknownValue(f"{op} has no shape function")
 
@@ -192,6 +202,7 @@ def checked(value: Any) -> Any:
     """``value`` if it is made of fake tensors and plain values only."""
     for leaf in pytree.tree_leaves(value):
         if isinstance(leaf, FakeTensor):
+            # No annotation can say what it is.
             if leaf.layout is not torch.strided:
                 raise UnknownValue(f"the result is a {leaf.layout} tensor")
         elif not isinstance(leaf, _PLAIN):
@@ -211,15 +222,6 @@ def _without_fallback(mode: Any) -> Iterator[None]:
         mode.allow_fallback_kernels = before
 
 
-def _common_device(args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:
-    """The device asked for, else that of the first tensor with dimensions, else that of the first tensor."""
-    asked = kwargs.get("device")
-    if isinstance(asked, torch.device):
-        return asked
-    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, FakeTensor)]
-    return next((tensor.device for tensor in tensors if tensor.dim()), tensors[0].device)
-
-
 def _check_outputs(op: OpOverload, args: Sequence[Any]) -> None:
     """Keep a hostile ``split`` from making more tensors than fit into memory."""
     if not any("[]" in str(result.type) or "List" in str(result.type) for result in op._schema.returns):
@@ -237,11 +239,6 @@ def _item(value: Any, index: Any) -> Any:
     if isinstance(value, dict) and isinstance(index, str) and index in value:
         return value[index]
     raise UnknownValue(f"no item {str(index)[:40]!r} in a {type(value).__name__}")
-
-
-def _first_line(error: Exception) -> str:
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {text[:160]}"
 
 
 def _with_effects(evaluator: Evaluator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

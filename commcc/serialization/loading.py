@@ -79,10 +79,10 @@ def file_and_lines(path: str | Path) -> tuple[str, dict[str, int]]:
     file, name = split_spec(path)
     if _is_archive(file):
         return str(file), {}
-    found = _choose(_find(file, name), name, str(file))
+    graph = _choose(_find(file, name), name, str(file))
     lines: dict[str, int] = {}
     inside = False
-    for number, text in enumerate(found.source().split("\n"), 1):
+    for number, text in enumerate(graph.source().split("\n"), 1):
         if text.lstrip().startswith("def forward("):
             if inside:
                 break  # a sub-graph's
@@ -94,15 +94,15 @@ def file_and_lines(path: str | Path) -> tuple[str, dict[str, int]]:
             break
         elif inside and (match := _NAMED.match(text)) is not None:
             lines.setdefault(match[1], number)
-    return found.file, lines
+    return graph.file, lines
 
 
 def split_spec(path: str | Path, name: str | None = None) -> tuple[Path, str | None]:
     """``FILE::NAME`` as (FILE, NAME); a file that really has ``::`` in its name wins."""
     if name is None and not Path(path).exists():
-        file, separator, found = str(path).partition("::")
+        file, separator, graph = str(path).partition("::")
         if separator:
-            return Path(file), found or None
+            return Path(file), graph or None
     return Path(path), name
 
 
@@ -139,27 +139,31 @@ def _is_archive(file: Path) -> bool:
 def _find(file: Path, name: str | None) -> tuple[GraphText, ...]:
     """All graphs of a text file or folder, named; those of other ranks may be left out when ``name`` has one."""
     if file.is_dir():
+        # Reading one rank only can save most of the work.
         rank = re.match(r"rank(\d{1,7})/", name or "")
-        found = traces.find_in_folder(file, only_rank=int(rank.group(1)) if rank else None)
+        graphs = traces.find_in_folder(file, only_rank=int(rank.group(1)) if rank else None)
+        # The names that were listed have the rank, so these must too.
         several_ranks = True if rank else None
         kind = "the folder holds no graphs"
     else:
         several_ranks = None
         content = read_content(file)
+        # A .pt2 must be seekable.
         if is_zip(content):
             raise InputError("is a gzip-compressed archive", where=str(file), hint="decompress it with gunzip first")
         text = decode(content, str(file))
         find_graphs = traces.find_in_log if traces.is_trace_log(text) else torch_logs.find_graphs
-        found = find_graphs(text, str(file))
+        graphs = find_graphs(text, str(file))
         kind = "no graph found in this text"
-    if not found:
+    if not graphs:
         raise InputError(kind, where=str(file), hint=_CAPTURE_HINT)
-    return with_names(found, several_ranks=several_ranks)
+    return with_names(graphs, several_ranks=several_ranks)
 
 
 def _choose(graphs: Sequence[GraphText], name: str | None, file: str) -> GraphText:
     loadable = [graph for graph in graphs if graph.kind is not Kind.DYNAMO]
     if name is None:
+        # Dynamo graphs do not count: nobody can mean them.
         if len(loadable) == 1:
             return loadable[0]
         if not loadable:

@@ -81,8 +81,10 @@ def encode_entry(key: Any, value: Any, size_text: SizeText = str) -> Any:
         return (_tensor_extra(value, size_text) if isinstance(value, torch.Tensor) else None) or _LOST
     if key == META_KEY:
         return value.to_json() if isinstance(value, NodeRecord) else _LOST
+    # Descriptors are objects of PyTorch; their printed form is what everything reads.
     if key in _PRINTED and not isinstance(value, str):
         return [str(item) for item in value] if isinstance(value, (list, tuple)) else str(value)
+    # A value of another type under a known key would mislead whoever reads the key.
     known = _has_known_type(key, value.name if isinstance(value, Enum) else value)
     return encode_json(value) if known else _LOST
 
@@ -93,6 +95,7 @@ def _has_known_type(key: str, value: Any) -> bool:
 
 def encode_json(value: Any) -> Any:
     """``value`` as JSON with tags, or a private marker if it cannot be (see :func:`is_lost`)."""
+    # Before int and str: an enum may be one of them.
     if isinstance(value, Enum):
         return value.name
     if value is None or isinstance(value, (str, bool, int)):
@@ -134,6 +137,7 @@ def _encode_items(value: list[Any] | tuple[Any, ...], encode: Callable[[Any], An
 def _encode_dict(value: dict[Any, Any]) -> Any:
     pairs = [(key, encode_json(item)) for key, item in value.items()]
     plain = all(type(key) is str and not key.startswith("$") for key in value)
+    # JSON has strings as keys, and a key with a $ would be taken for a tag.
     if not plain:
         pairs = [(encode_json(key), item) for key, item in pairs]
     if any(key is _LOST or item is _LOST for key, item in pairs):
@@ -147,6 +151,7 @@ def decode_json(data: Any) -> Any:
         return [decode_json(item) for item in data]
     if not isinstance(data, dict):
         return data
+    # An object with more than one key is no tag.
     if len(data) != 1 or not (tag := next(iter(data))).startswith("$"):
         return {key: decode_json(item) for key, item in data.items()}
     return _decode_tagged(tag, data[tag])
@@ -215,6 +220,7 @@ def _decode_val(data: Any, ctx: ShapeContext) -> Any:
 def _with_extra(val: Any, extra: Mapping[str, Any], ctx: ShapeContext) -> Any:
     """The tensor ``val`` with the storage offset and ``requires_grad`` that ``extra`` tells."""
     offset, requires_grad = extra.get("offset", 0), extra.get("requires_grad", False)
+    # A new tensor only where there is something to change.
     if offset == 0 and not requires_grad:
         return val
     if isinstance(offset, str):
@@ -232,17 +238,18 @@ def decode_entry(key: str, entry: Any, ctx: ShapeContext, val: Any = NO_VAL) -> 
     val: the value of the node that its annotation described, if there was one.
     """
     if key == "val":
+        # Without an annotation the metadata have the whole value.
         if val is NO_VAL:
             return _decode_val(entry, ctx)
         if not isinstance(entry, dict):
-            raise InputError("the value is told twice, by an annotation and in the metadata")
+            raise InputError("the value is given twice, by an annotation and in the metadata")
         return _with_extra(val, entry, ctx)
     if key == META_KEY:
         try:
             return NodeRecord.from_json(entry)
         except (AttributeError, ValueError) as error:
             raise InputError(f"broken commcc record: {error}") from None
-    found = decode_json(entry)
-    if not _has_known_type(key, found):
-        raise InputError(f"metadata {key!r} has the wrong type ({type(found).__name__})")
-    return found
+    value = decode_json(entry)
+    if not _has_known_type(key, value):
+        raise InputError(f"metadata {key!r} has the wrong type ({type(value).__name__})")
+    return value

@@ -66,6 +66,7 @@ def context_of(graph: fx.Graph) -> ShapeContext:
         val = node.meta.get("val")
         if isinstance(val, FakeTensor):
             ctx.fake_mode = val.fake_mode
+        # Its environment will do if no tensor follows, which would have the mode too.
         elif isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             ctx.shape_env = val.node.shape_env
             continue
@@ -142,12 +143,14 @@ class _Walk:
             return
         observed = _observed_items(node)
         returns = node.target._schema.returns if isinstance(node.target, OpOverload) else ()
+        # All results are annotated: nothing needs to be computed.
         if observed is not None and len(returns) > 1 and all(index in observed for index in range(len(returns))):
             node.meta["val"] = _as_sequence(node.target, observed, len(observed))
             return
         try:
             value = self._evaluate(node)
         except _Missing:
+            # Told once, at the node that is the cause.
             self.dependents += observed is None
         except UnknownValue as unknown:
             if observed is None:
@@ -158,6 +161,7 @@ class _Walk:
                 value = merged if isinstance(value, list) else tuple(merged)
             node.meta["val"] = value
             return
+        # The results that are annotated are better than nothing.
         if observed is not None:
             node.meta["val"] = _as_sequence(node.target, observed, max(observed) + 1)
 
@@ -173,10 +177,10 @@ class _Walk:
     def _value(self, node: fx.Node) -> Any:
         if "val" in node.meta:
             return node.meta["val"]
-        found = find(self.root, str(node.target)) if node.op == "get_attr" else None
-        if not isinstance(found, torch.nn.Module):
+        module = find(self.root, str(node.target)) if node.op == "get_attr" else None
+        if not isinstance(module, torch.nn.Module):
             raise _Missing
-        return found
+        return module
 
     def _call_subgraph(self, module: fx.GraphModule, operands: Sequence[Any]) -> Any:
         """Results of a sub-graph; its inputs get the operands' values where the file gives none."""
@@ -201,6 +205,7 @@ def _observed_items(node: fx.Node) -> dict[int, Any] | None:
     for user in node.users:
         if user.target is operator.getitem and user.args[0] is node and "val" in user.meta:
             index = user.args[1]
+            # A hostile index would make a list of any length.
             if type(index) is int and 0 <= index < _MOST_ITEMS:
                 out[index] = user.meta["val"]
     return out or None
@@ -208,5 +213,6 @@ def _observed_items(node: fx.Node) -> dict[int, Any] | None:
 
 def _as_sequence(target: Any, observed: Mapping[int, Any], length: int) -> Any:
     values = [observed.get(index) for index in range(length)]
+    # An op that returns one list (split) gives a list, all others a tuple.
     single = isinstance(target, OpOverload) and len(target._schema.returns) == 1
     return values if single else tuple(values)

@@ -4,11 +4,11 @@
     default_output("llama.fx.txt.gz", "bucket")       # llama.bucket.fx.txt.gz
     default_output("run.log::0_0/aot_forward_graph", "bucket")   # run.0_0.aot_forward_graph.bucket.fx.txt
 
-The file is written beside its destination and renamed, so a reader sees the old content or the new one,
+The file is written in the folder of its destination and renamed, so a reader sees the old content or the new one,
 and a failure leaves neither a half file nor a temporary one. ``.gz`` output holds no time and no name:
 equal programs give equal bytes.
 
-Limits: folders are not made; the file that the program was read from is never overwritten.
+Limits: folders are not created; the file that the program was read from is never overwritten.
 """
 
 from __future__ import annotations
@@ -40,12 +40,21 @@ def save(program: Program, path: str | Path) -> tuple[Note, ...]:
     extension = _extension(target.name, EXTENSIONS)
     if extension is None:
         raise OutputError("unknown extension", where=str(target), hint=f"use one of {', '.join(EXTENSIONS)}")
-    _check_target(target, program.source)
+    where = str(target)
+    if target.is_dir():
+        raise OutputError("is a folder", where=where, hint="name a file in it")
+    if not target.parent.is_dir():
+        raise OutputError("its folder does not exist", where=where, hint=f"make {target.parent} first")
+    # A device or a pipe cannot be replaced.
+    if target.exists() and not target.is_file():
+        raise OutputError("is not a regular file", where=where, hint="choose another name")
+    if program.source is not None and same_file(target, program.source):
+        raise OutputError("is the file that the graph was read from", where=where, hint="choose another name")
     return replace_file(target, lambda stream: _write(program, extension, stream))
 
 
 def default_output(source: str | Path, pass_name: str) -> Path:
-    """``STEM.PASS.EXT`` beside ``source``; ``source`` may be ``FILE::NAME``, whose name joins the stem.
+    """``STEM.PASS.EXT`` in the folder of ``source``; ``source`` may be ``FILE::NAME``, whose name joins the stem.
 
     Formats that are only read (logs, folders, repro files) become ``.fx.txt``.
     """
@@ -53,6 +62,7 @@ def default_output(source: str | Path, pass_name: str) -> Path:
     path = Path(file)
     known = _extension(path.name, _KNOWN_INPUTS)
     stem = path.name[: -len(known)] if known else path.name
+    # What can only be read gets the form that keeps most.
     extension = known if known in EXTENSIONS else ".fx.txt"
     parts = [stem or "graph", re.sub(r"[^\w-]+", ".", graph).strip("."), pass_name]
     return path.with_name(".".join(part for part in parts if part) + extension)
@@ -73,21 +83,10 @@ def _write(program: Program, extension: str, stream: BinaryIO) -> tuple[Note, ..
         return write_pt2(program, stream)
     text, notes = write_text(program)
     data = text.encode()
+    # No name and no time in the header: equal programs give equal bytes.
     if extension.endswith(".gz"):
         with gzip.GzipFile(filename="", mode="wb", fileobj=stream, compresslevel=_GZIP_LEVEL, mtime=0) as packed:
             packed.write(data)
     else:
         stream.write(data)
     return (*notes, *(program.carrier.left_behind() if isinstance(program.carrier, Pt2Carrier) else ()))
-
-
-def _check_target(target: Path, source: Path | None) -> None:
-    where = str(target)
-    if target.is_dir():
-        raise OutputError("is a folder", where=where, hint="name a file in it")
-    if not target.parent.is_dir():
-        raise OutputError("its folder does not exist", where=where, hint=f"make {target.parent} first")
-    if target.exists() and not target.is_file():
-        raise OutputError("is not a regular file", where=where, hint="choose another name")
-    if source is not None and same_file(target, source):
-        raise OutputError("is the file that the graph was read from", where=where, hint="choose another name")

@@ -1,4 +1,4 @@
-"""What every file of commcc's says about a program besides its graph, as JSON: process groups, notes.
+"""What a file of commcc's says about a program in addition to its graph, as JSON: process groups, notes.
 
 ::
 
@@ -65,18 +65,19 @@ def note_of(data: Any) -> Note:
     raise InputError("a note is not [text, node]")
 
 
-def with_used_groups(graph: fx.Graph, told: Mapping[str, ProcessGroup]) -> dict[str, ProcessGroup]:
-    """``told``, completed by the groups and sizes that collectives in ``graph`` name.
+def with_used_groups(graph: fx.Graph, named: Mapping[str, ProcessGroup]) -> dict[str, ProcessGroup]:
+    """``named``, completed by the groups and sizes that collectives in ``graph`` name.
 
     Two sizes for one group raise :class:`GraphError`.
     """
-    groups = dict(told)
+    groups = dict(named)
     for node in graph.nodes:
         fact = collective_of(node.target) if node.op == "call_function" else None
         name = argument(node, "group_name") if fact is not None else None
         if fact is None or not isinstance(name, str):
             continue
         size = argument(node, "group_size") if fact.has_group_size else None
+        # It may be a node, or a symbol.
         size = size if type(size) is int else None
         known = groups.get(name)
         if known is None:

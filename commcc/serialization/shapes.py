@@ -53,6 +53,7 @@ _DTYPES = {abbreviation: dtype for dtype, abbreviation in dtype_abbrs.items()}
 _TENSOR = re.compile(r"([a-z]\w*)\[([^][]*)\](?:\[([^][]*)\])?([a-z]\w*(?::\d+)?)?")
 _CONSTANT = re.compile(r"(?:\d{1,19}(?:, \d{1,19})*)?")
 _WRAPPED = re.compile(r"([A-Za-z_]\w*)\((.*)\)", re.DOTALL)
+#: Of the bounds of a symbol; longer numbers would make every computation on them slow.
 _MOST_BITS = 70
 
 
@@ -71,13 +72,10 @@ class SymbolInfo:
     @staticmethod
     def from_json(name: str, data: Any) -> SymbolInfo:
         """What a file says about ``name``; anything but three integers or None raises :class:`InputError`."""
-        if not isinstance(data, list) or len(data) != 3 or not all(map(_is_bound, data)):
+        bounds = data if isinstance(data, list) and len(data) == 3 else ["?"]
+        if not all(bound is None or (type(bound) is int and bound.bit_length() < _MOST_BITS) for bound in bounds):
             raise InputError(f"symbol {name[:40]!r} is not [lower, upper, hint]")
-        return SymbolInfo(*data)
-
-
-def _is_bound(value: Any) -> bool:
-    return value is None or (type(value) is int and value.bit_length() < _MOST_BITS)
+        return SymbolInfo(*bounds)
 
 
 class ShapeContext:
@@ -115,25 +113,28 @@ class ShapeContext:
             elif name.startswith("zuf"):
                 env.unbacked_symfloat_counter = max(env.unbacked_symfloat_counter, following)
         self.symbols[name] = SymbolInfo(lower, upper, hint)
+        # Sizes have infinities of their own in PyTorch.
         infinity = sympy.oo if name.startswith("z") else int_oo
         low, high = -infinity if lower is None else lower, infinity if upper is None else upper
         if lower is not None and upper is not None and lower > upper:
             raise InputError(f"the range of {name} is empty: {lower} to {upper}")
         env.var_to_range[symbol] = ValueRanges(low, high)
+        # Unbacked symbols have no value at trace time; PyTorch would take a hint for one.
         if hint is not None and not name.startswith(("u", "zuf")):
             env.backed_var_to_val[symbol] = sympy.Integer(hint)
         return symbol
 
     def symbol(self, name: str) -> sympy.Symbol:
         """The symbol called ``name``, declared without a range if it is new."""
-        found = self._by_name.get(name)
-        return found if found is not None else self.declare(name)
+        symbol = self._by_name.get(name)
+        return symbol if symbol is not None else self.declare(name)
 
     def integer(self, expr: sympy.Expr | int) -> int | torch.SymInt:
         """``expr`` as an int if it is a number, else as a SymInt of this context."""
         if isinstance(expr, (int, sympy.Integer)):
             return int(expr)
         value: torch.SymInt | None = self._by_text.get(key := expression_text(expr))
+        # Two expressions can have one text (symbols of other assumptions).
         if value is None or value.node.expr != expr:
             value = self._by_text[key] = _SYMBOLIC[int](self._node(expr, int))
         return value
@@ -147,11 +148,12 @@ class ShapeContext:
         if expr.is_number:
             number: int | float = kind(expr)
             return number
-        made: torch.SymInt | torch.SymFloat | torch.SymBool = _SYMBOLIC[kind](self._node(expr, kind))
-        return made
+        scalar: torch.SymInt | torch.SymFloat | torch.SymBool = _SYMBOLIC[kind](self._node(expr, kind))
+        return scalar
 
     def parse_integer(self, text: str) -> int | torch.SymInt:
         """A size, stride or split as printed: ``512``, ``8*u0 + 3``, ``(u0//8)``, ``Max(1, u0)``."""
+        # By far most sizes.
         if text.isdecimal() and len(text) < 20:
             return int(text)
         value = self._by_text.get(text)
@@ -175,6 +177,7 @@ class ShapeContext:
         values = self.shape_env.backed_var_to_val
         known = {symbol: values[symbol] for symbol in expr.free_symbols if symbol in values}
         hint = _NO_HINT
+        # An example value only where every symbol has one, and where it is quick to compute.
         if len(known) == len(expr.free_symbols) and not has_powers(expr):
             with contextlib.suppress(TypeError, ValueError, ArithmeticError):
                 hint = kind(expr.xreplace(known))
@@ -214,14 +217,14 @@ class ShapeContext:
             key = "_fake_device" if "_fake_device" in pattern else "fake_device"  # its name differs between versions
             template = self._templates[device] = {**pattern, key: device}
         # What FakeTensor.__new__ does, less its start of a CUDA context and its "cuda" -> "cuda:0".
-        made: FakeTensor = torch.Tensor._make_subclass(
+        fake: FakeTensor = torch.Tensor._make_subclass(
             FakeTensor, elem, False, dispatch_device=True, device_for_backend_keys=device
         )
-        torch._C._set_throw_on_mutable_data_ptr(made)
-        made.__dict__.update(template)
+        torch._C._set_throw_on_mutable_data_ptr(fake)
+        fake.__dict__.update(template)
         if requires_grad:
-            remember_requires_grad(made)
-        return made
+            remember_requires_grad(fake)
+        return fake
 
 
 @lru_cache(maxsize=4096)
@@ -280,6 +283,7 @@ def contiguous_stride(shape: Sequence[Any]) -> list[Any]:
     stride: list[Any] = [1] * len(shape)
     for i in range(len(shape) - 2, -1, -1):
         size = shape[i + 1]
+        # Empty dimensions count as one, as in PyTorch.
         stride[i] = stride[i + 1] * (size if type(size) is not int else max(size, 1))
     return stride
 
@@ -310,6 +314,7 @@ def split_annotation(text: str) -> TensorText | None:
     if match is not None:
         return TensorText(match[1], match[2], match[3], match[4])
     wrapped = _WRAPPED.fullmatch(text)
+    # DTensor(f32[4][1]cpu) and the like: what the wrapper shows.
     if wrapped is None or wrapped[1] == "Sym":
         return None
     inner = _TENSOR.match(wrapped[2])
@@ -326,8 +331,8 @@ def parse_val(text: str, ctx: ShapeContext, *, device: str = "cpu") -> Any:
         return ctx.parse_symbolic(text[4:-1])
     known = _constant_sizes(text)
     if known is not None:
-        shape, stride, dtype, found = known
-        return ctx.tensor(shape, stride, dtype, found or device)
+        shape, stride, dtype, named_device = known
+        return ctx.tensor(shape, stride, dtype, named_device or device)
     parts = split_annotation(text)
     if parts is None:
         raise InputError(f"cannot read the annotation {text[:80]!r}")
@@ -360,6 +365,7 @@ def _split(text: str) -> list[str]:
     if not text.strip():
         return []
     parts = text.split(",")
+    # Splitting at all commas is right for nearly all texts, and fast.
     if "(" not in text:
         return [part.strip() for part in parts]
     out: list[str] = []

@@ -66,6 +66,7 @@ def read_content(path: Path) -> bytes:
             stream.seek(0)
             if head == _GZIP:
                 return _decompress(stream, where)
+            # One more than allowed, to see that there is more.
             data = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise InputError("no such file", where=where) from None
@@ -87,6 +88,7 @@ def decode(data: bytes, where: str) -> str:
             raise InputError(f"is {what}, not a graph", where=where, hint=_READABLE)
     if b"\0" in data[:4096]:
         raise InputError("is a binary file, not a graph", where=where, hint=_READABLE)
+    # Deep nesting can crash Python's parser, so it is refused before anything is parsed.
     nested = _BRACKETS.search(data)
     if nested is not None:
         line = data.count(b"\n", 0, nested.start()) + 1

@@ -120,6 +120,7 @@ def _parsed(
         expr = expression_of(tree, True)
         if expr.has(sympy.nan, sympy.zoo, sympy.oo, -sympy.oo, sympy.I):
             raise InputError(f"the symbolic size {text[:60]!r} has no finite value")
+        # Simplified is what everything else works with.
         if spelled(expr) == wanted:
             return expr
         exact = expression_of(tree, False)
@@ -154,6 +155,7 @@ class _Printed:
 
     def _Constant(self, node: ast.Constant) -> sympy.Basic:
         value = node.value
+        # A bool is an int, so it comes first.
         if isinstance(value, bool):
             return sympy.true if value else sympy.false
         if isinstance(value, int) and value.bit_length() <= _MAX_BITS:
@@ -180,6 +182,7 @@ class _Printed:
         kind = type(node.op).__name__
         if kind == "Sub":
             right = self._negative(right)
+        # sympy has no division: a/b is a*b**-1.
         if kind == "Div":
             right = _call("Pow", [right, sympy.S.NegativeOne])
         name = _BINARY.get(kind)
@@ -218,10 +221,12 @@ def _from_srepr(node: ast.expr, symbol_of: SymbolOf, evaluate: bool) -> sympy.Ba
         values = [_integer(arg) for arg in node.args]
         if node.keywords or len(values) != (1 if name == "Integer" else 2):
             raise InputError(f"{name} with {len(values)} numbers in a symbolic size")
+        # A denominator of zero would be an infinity.
         return sympy.Integer(values[0]) if name == "Integer" else sympy.Rational(values[0], values[1] or 1)
     if node.keywords:
         raise InputError(f"{name[:40]!r} has keywords in a symbolic size")
     args = [_from_srepr(arg, symbol_of, evaluate) for arg in node.args]
+    # sympy adds truth values without a word, and fails when the sum is printed.
     if name not in _OF_TRUTH_VALUES and not all(isinstance(arg, sympy.Expr) for arg in args):
         raise InputError(f"{name[:40]!r} of truth values in a symbolic size")
     return _call(_SREPR_NAMES.get(name, name), args, evaluate=evaluate)
@@ -266,6 +271,7 @@ def _call(name: str, args: Sequence[sympy.Basic], *, evaluate: bool = True) -> s
 
 def _power(base: sympy.Expr, exponent: sympy.Expr, *, evaluate: bool) -> sympy.Expr:
     """A power that is quick to compute, whatever the file says."""
+    # Roots are no sizes, and take long to compute.
     if exponent.is_number and not exponent.is_Integer:
         raise InputError("a symbolic size is raised to a power that is no integer")
     if base.is_number and exponent.is_Integer:
@@ -273,6 +279,7 @@ def _power(base: sympy.Expr, exponent: sympy.Expr, *, evaluate: bool) -> sympy.E
         bits = max((int(part).bit_length() for part in parts), default=64)
         if bits * abs(int(exponent)) > _MAX_BITS:
             raise InputError("a number in a symbolic size is too large")
+    # The base is a symbol: a hint may be put in for it later.
     elif exponent.is_Integer and int(exponent).bit_length() > 16:
         raise InputError("a power in a symbolic size is too large")
     return sympy.Pow(base, exponent, evaluate=evaluate)
@@ -286,6 +293,7 @@ def expression_text(expr: object) -> str:
 def stable_text(expr: object, symbol_of: SymbolOf) -> str:
     """A text for ``expr`` that reads back to an expression with that very text."""
     text = expression_text(expr)
+    # Printing can reorder the terms, after which the text is stable.
     for _ in range(3):
         again = expression_text(parse_expression(text, symbol_of))
         if again == text:
@@ -310,4 +318,5 @@ def type_of(expr: sympy.Basic) -> type:
         return float
     if expr.is_Add or expr.is_Mul or expr.is_Pow:
         return float if any(type_of(arg) is float for arg in expr.args if not arg.is_Rational) else int
+    # A function of which sympy knows nothing counts sizes; a symbol that is no integer is a float.
     return int if expr.is_integer is not False and not expr.is_Symbol else float

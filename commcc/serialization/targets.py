@@ -81,12 +81,12 @@ def _find(path: str) -> Any:
     """What a name stands for now; not finding it is not remembered, since ops can be registered later."""
     if path.startswith("torch.ops."):
         parts = path.split(".")[2:]
-        found = _registered(parts) if _is_op_name(parts) else None
+        target = _registered(parts) if _is_op_name(parts) else None
     else:
-        found = plain_functions().get(_PRINTED_MODULE.sub(r"\1.", path))
-    if found is None:
+        target = plain_functions().get(_PRINTED_MODULE.sub(r"\1.", path))
+    if target is None:
         raise LookupError(path)
-    return found
+    return target
 
 
 def _is_op_name(parts: list[str]) -> bool:
@@ -99,9 +99,9 @@ def _registered(parts: list[str]) -> Any:
             _import(module)
         elif parts[0] in _EAGER:
             continue
-        found = _look_up(parts)
-        if found is not None:
-            return found
+        target = _look_up(parts)
+        if target is not None:
+            return target
     return None
 
 
@@ -120,14 +120,16 @@ def _import(module: str) -> bool:
 
 def _look_up(parts: list[str]) -> Any:
     namespace = getattr(torch.ops, parts[0], None)
+    # torch.ops has other attributes, such as load_library.
     if not isinstance(namespace, type(torch.ops.aten)) and parts[0] != "higher_order":
         return None
-    found = getattr(namespace, parts[1], None)
+    packet = getattr(namespace, parts[1], None)
+    # Without an overload: higher-order ops, and packets that FX prints so.
     if len(parts) == 2:
-        return found if isinstance(found, (OpOverloadPacket, HigherOrderOperator)) else None
-    if not isinstance(found, OpOverloadPacket):
+        return packet if isinstance(packet, (OpOverloadPacket, HigherOrderOperator)) else None
+    if not isinstance(packet, OpOverloadPacket):
         return None
-    overload = getattr(found, parts[2], None)
+    overload = getattr(packet, parts[2], None)
     return overload if isinstance(overload, OpOverload) else None
 
 

@@ -16,23 +16,35 @@
 JSON here is ASCII, so that no string can end a line. Metadata in :data:`INLINE` stands in the comment above its
 node; the values of all other keys are kept once, in order of first use. Keys in :data:`WHERE` repeat together, so
 that their combinations have a table too. A value that several nodes share is one object after reading; nobody may
-edit it. Limits: an unknown version or section is refused.
+edit it. A constant is stored with its bytes if it has at most 64 KiB, else by shape only.
+Limits: an unknown version or section is refused.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
+import math
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+
 from commcc.base.errors import InputError, OutputError, located
+from commcc.serialization.attributes import constant, flat_tensor
 from commcc.serialization.fx.source import COMMCC
+from commcc.serialization.fx.values import constants
 from commcc.serialization.metadata import INLINE, NO_VAL, decode_entry, decode_json, encode_json, is_lost
 from commcc.serialization.sections import group_json, group_of, note_of
+from commcc.serialization.shapes import contiguous_stride, format_val, parse_val, requires_grad_of, span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from commcc.base.terms import Json
     from commcc.graph.program import Note, ProcessGroup, Program
@@ -43,6 +55,7 @@ _SECTIONS = frozenset({"fx_text", "groups", "header", "provenance", "notes"})
 #: Metadata that says which line of which kind of code a node came from.
 WHERE = frozenset({"original_aten", "stack_trace", "partitioner_tag", "autograd_backward", "is_gradient_acc"})
 AT = "$at"
+MAX_CONSTANT_BYTES = 64 << 10
 _META, _CONSTANT = f"{COMMCC} meta ", f"{COMMCC} constant "
 
 
@@ -101,11 +114,12 @@ def read_header(lines: Iterable[tuple[int, str]], where: str) -> FileHeader | No
         if not line.startswith(COMMCC):
             continue
         with located(f"{where}:{number}"):
-            found = _typed(_load(line[len(COMMCC) :]), dict, "a section")
-            wrong = [name for name in found if name not in _SECTIONS or name in sections]
+            parts = _typed(_load(line[len(COMMCC) :]), dict, "a section")
+            wrong = [name for name in parts if name not in _SECTIONS or name in sections]
             if wrong:
                 raise InputError(f"unknown or repeated section {wrong[0][:40]!r} in a commcc comment")
-        sections.update(found)
+        sections.update(parts)
+    # Without any of our sections it is a text of PyTorch's.
     if not sections:
         return None
     if sections.get("fx_text") != VERSION:
@@ -134,6 +148,7 @@ def _typed(value: Any, kind: type, what: str) -> Any:
 def header_lines(program: Program, header: Mapping[str, Json], notes: Iterable[Note]) -> list[str]:
     """The comment lines above the graph; sections that would be empty are left out."""
     plain = {"header": encode_json(dict(header)), "provenance": encode_json(list(program.provenance))}
+    # What is not JSON cannot be read back.
     for name, encoded in plain.items():
         if is_lost(encoded):
             raise OutputError(f"the {name} holds something that is not JSON")
@@ -200,6 +215,7 @@ class TableReader:
                 raise InputError("broken commcc comment", where=f"{where}:{number}", hint="the text is damaged or cut")
 
     def _line(self, number: int, line: str) -> bool:
+        # There are two kinds of lines below a graph.
         prefix = _META if line.startswith(_META) else _CONSTANT
         if not line.startswith(prefix):
             return False
@@ -213,6 +229,7 @@ class TableReader:
             self.constants[entry[0]] = (number, entry[1])
             return True
         key = (entry[0], entry[1])
+        # The same entry twice would make the result depend on the order.
         if type(entry[1]) is not int or key in self._raw:
             return False
         self._raw[key] = (number, entry[2])
@@ -234,6 +251,7 @@ class TableReader:
         """Entry ``index`` of the table for ``key``, the same object each time."""
         if type(index) is not int or (key, index) not in self._raw:
             raise InputError(f"the table of {key[:40]!r} has no entry {str(index)[:20]}", hint="the text is cut")
+        # Decoded once, so that nodes share the value.
         if (key, index) not in self._values:
             number, raw = self._raw[key, index]
             with located(f"{self.where}:{number}"):
@@ -245,3 +263,62 @@ class TableReader:
                     raise InputError("broken table entry")
                 self._values[key, index] = value
         return self._values[key, index]
+
+
+def encode_constant(value: torch.Tensor, size_text: Callable[[object], str]) -> dict[str, Json]:
+    """A constant: its bytes if it is real and small enough, else its shape and device only.
+
+    Strides are kept where they only permute the elements; anything else is stored contiguously.
+    """
+    if not has_value(value):
+        return {"val": format_val(value, size_text)}
+    with _disable_current_modes():  # a backend may ask while PyTorch traces
+        plain = value.detach().to("cpu").contiguous()
+        data = plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+    shape, stride = list(value.shape), list(value.stride())
+    body: dict[str, Any] = {
+        "dtype": str(value.dtype),
+        "shape": shape,
+        "stride": stride if span(shape, stride) == value.numel() else contiguous_stride(shape),
+        "data": base64.b64encode(data).decode(),
+    }
+    if isinstance(value, nn.Parameter):
+        body["parameter"] = True
+    if requires_grad_of(value):
+        body["requires_grad"] = True
+    return body
+
+
+def has_value(value: torch.Tensor) -> bool:
+    """Whether the bytes of a constant go into the text."""
+    if isinstance(value, FakeTensor) or value.device.type == "meta":
+        return False
+    return value.numel() * value.element_size() <= MAX_CONSTANT_BYTES
+
+
+def decode_constant(body: Any, ctx: ShapeContext) -> torch.Tensor:
+    """What :func:`encode_constant` encoded, on the CPU; :class:`InputError` for anything else."""
+    if isinstance(body, dict) and isinstance(body.get("val"), str):
+        val = parse_val(body["val"], ctx)
+        if isinstance(val, torch.Tensor):
+            return val
+    try:
+        value = _with_data(body)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, binascii.Error):
+        raise InputError("a constant is damaged", hint="write the file again") from None
+    return constant(value, parameter=body.get("parameter") is True, requires_grad=body.get("requires_grad") is True)
+
+
+def _with_data(body: Any) -> torch.Tensor:
+    shape, stride, dtype = body["shape"], body["stride"], constants()[body["dtype"]]
+    data = base64.b64decode(body["data"], validate=True)
+    if len(data) % dtype.itemsize or len(data) > MAX_CONSTANT_BYTES:
+        raise ValueError("wrong length")
+    numel = len(data) // dtype.itemsize
+    if len(shape) != len(stride) or any(type(number) is not int or number < 0 for number in (*shape, *stride)):
+        raise ValueError("wrong sizes")
+    # Every element has one place, and no place is left over.
+    if math.prod(shape) != numel or (numel and span(shape, stride) != numel):
+        raise ValueError("wrong sizes")
+    tensor = torch.empty_strided(shape, stride, dtype=dtype)
+    return tensor.copy_(flat_tensor(data, dtype).reshape(shape))

@@ -26,9 +26,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from commcc.base.errors import InputError, located
 from commcc.base.gc_pause import no_collection
 from commcc.graph.program import Note, Program
-from commcc.serialization.attributes import find, put, sub_graph
-from commcc.serialization.fx.commcc_comments import FileHeader, TableReader, load_object, read_header
-from commcc.serialization.fx.constants import decode_constant, subclass_note, unknown_note
+from commcc.serialization.attributes import find, put, sub_graph, subclass_note, unknown_note
+from commcc.serialization.fx.commcc_comments import FileHeader, TableReader, decode_constant, load_object, read_header
 from commcc.serialization.fx.source import expression_tree, outline
 from commcc.serialization.fx.statements import Nodes, Parameter, read_result, read_signature
 from commcc.serialization.fx.torch_comments import read_comment
@@ -91,8 +90,9 @@ def parse_text(source: str, where: str) -> Program:
 
 
 def _parse(source: str, where: str) -> Program:
-    found = outline(source, where)
-    own = read_header(found.comments, where)
+    parts = outline(source, where)
+    own = read_header(parts.comments, where)
+    # A text that commcc wrote says all in its header and tables; PyTorch's comments in it mean nothing.
     header = own or FileHeader()
     ctx = ShapeContext()
     with located(where):
@@ -105,15 +105,16 @@ def _parse(source: str, where: str) -> Program:
     # Annotations without a device get the first that an argument names, else the CPU.
     match = _DEVICE.search(source)
     device = "cpu" if match is None else match[1] if match[2] is None else f"{match[1]}:{match[2]}"
-    reading = Reading(where, ctx, device, TableReader(found.footer, where) if own is not None else None)
-    graph, root = _module(found.graph, reading)
+    reading = Reading(where, ctx, device, TableReader(parts.footer, where) if own is not None else None)
+    graph, root = _module(parts.graph, reading)
     known = dict(header.header)
     if own is None:
-        if found.graph.name != "GraphModule":
-            known["class_name"] = found.graph.name
+        if parts.graph.name != "GraphModule":
+            known["class_name"] = parts.graph.name
         if reading.assumed:
             known["assumed"] = list(reading.assumed)
     with located(where):
+        # PyTorch's texts name groups in collectives only.
         groups = with_used_groups(graph, header.groups)
     notes = reading.all_notes() if own is None else header.notes
     return Program(graph, root, groups, "fx_text", header=known, notes=notes, provenance=header.provenance)
@@ -122,6 +123,7 @@ def _parse(source: str, where: str) -> Program:
 def _module(text: ClassText, reading: Reading, path: str = "") -> tuple[fx.Graph, nn.Module]:
     """A graph and the module that owns what it refers to; ``path`` is where it stands in the outermost one."""
     graph = _Function(text, reading).build()
+    # Sub-graphs first: what is then still missing under a name is a constant.
     children = {child.name: _module(child, reading, f"{path}{child.name}.") for child in text.children}
     root = nn.Module()
     with located(f"{reading.where}:{text.line}"):
@@ -144,6 +146,7 @@ def _constant(node: fx.Node, path: str, reading: Reading) -> Any:
             return decode_constant(body, reading.ctx)
     val = node.meta.get("val")
     reading.notes.append(unknown_note(str(node.target), val))
+    # FX needs something there; a module is what a sub-graph would be.
     return val if isinstance(val, torch.Tensor) else nn.Module()
 
 
@@ -170,12 +173,14 @@ class _Function:
         """The graph; anything that is not a graph raises :class:`InputError` with its line."""
         try:
             parameters = read_signature(self.text.signature, self.nodes.values, self.reading.where)
+            # Other forms unpack their inputs in the body, under the names that the nodes have.
             if not (self.flat or self.boxed):
                 for parameter in parameters:
                     self._placeholder(parameter)
             for number, line in self.text.body:
                 self.number = number
                 self._line(line)
+            # What follows is about the first line of the result.
             self.number = self.text.result[0][0]
             self._result()
             return self.nodes.finish()
@@ -219,20 +224,24 @@ class _Function:
             if line.startswith("# {"):
                 self.pending = load_object(line[2:], "the metadata above a node")
             return
+        # The same comment stands above many nodes.
         if line not in self.comments:
-            found = read_comment(line)
-            self.comments[line] = None if found is None else found.meta
-            self.reading.lost.update(dict.fromkeys(() if found is None else found.lost))
+            comment = read_comment(line)
+            self.comments[line] = None if comment is None else comment.meta
+            self.reading.lost.update(dict.fromkeys(() if comment is None else comment.lost))
         meta = self.comments[line]
+        # A comment that is none of metadata leaves what holds as it is.
         if meta is not None:
             self.sticky = meta
 
     def _assign(self, name: str, annotation: str | None, expression: str) -> None:
         if self.boxed and expression in ("iter(args_list)", "next(args_iter)"):
+            # iter(args_list) itself is no input.
             if expression[0] == "n":
                 self._placeholder(Parameter(name, name, annotation))
             return
         node = self.nodes.statement(name, expression_tree(expression))
+        # Another name of a node; what the comment says is for the next statement.
         if node is None:
             return
         meta, self.pending = self.pending, {}
@@ -248,6 +257,7 @@ class _Function:
                 self._placeholder(self.declared.get(name) or Parameter(name, name, None))
         elif self.flat and (match := _DECLARATION.match(code)) is not None:
             self._declare(code, match)
+        # A graph without statements has a pass.
         elif code != "pass" and not (self.boxed and code == "args_list.clear()"):
             raise InputError(f"not a statement of a graph: {code[:80]!r}", hint="the text is damaged; dump it again")
 

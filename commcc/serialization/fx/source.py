@@ -99,7 +99,9 @@ class _Scanner:
 
     def line(self, number: int, line: str, stripped: str) -> None:
         if self.state == "docstring":
+            # Nothing in a docstring counts.
             self.state = "body" if stripped.endswith('"""') else self.state
+        # Comments in a signature or result are descriptors and belong to it.
         elif stripped[0] == "#" and (self.state not in ("signature", "result") or stripped.startswith(COMMCC)):
             self._comment(number, stripped)
         elif "class " in stripped and (match := _CLASS.fullmatch(line)) is not None:
@@ -119,18 +121,19 @@ class _Scanner:
 
     def _class(self, number: int, match: re.Match[str]) -> None:
         self.classes += 1
-        found = ClassText(match[2].strip(), number, len(match[1]))
-        while self.open and self.open[-1].indent >= found.indent:
+        current = ClassText(match[2].strip(), number, len(match[1]))
+        # Indentation alone says where a class ends.
+        while self.open and self.open[-1].indent >= current.indent:
             self.open.pop()
         if self.open:
-            self.open[-1].children.append(found)
+            self.open[-1].children.append(current)
         elif self.top is None:
-            self.top = found
+            self.top = current
         else:
             raise self.fail(number, "a second graph starts here", "keep one graph in a file, or choose with FILE::NAME")
         if self.classes > _MOST_CLASSES or len(self.open) > _DEEPEST:
             raise self.fail(number, "too many nested sub-graphs")
-        self.open.append(found)
+        self.open.append(current)
         self.state = "class"
 
     def _def(self, number: int, line: str, stripped: str) -> None:
@@ -151,6 +154,7 @@ class _Scanner:
     def _signature(self, number: int, stripped: str) -> None:
         current = self.open[-1]
         current.signature.append((number, stripped))
+        # Annotations inside end in a comma, so that a colon ends the last line only.
         if stripped.endswith(":") and (stripped.startswith(")") or len(current.signature) == 1):
             self.state = "body"
 
@@ -163,6 +167,7 @@ class _Scanner:
             raise self.fail(number, f"unexpected statement outside 'forward': {stripped[:60]!r}")
         elif self.state == "result":
             self.open[-1].result.append((number, stripped))
+        # Not a node whose name only starts with return.
         elif stripped.startswith("return") and not stripped[6:7].isidentifier():
             self.state = "result"
             self.open[-1].result.append((number, stripped))
@@ -191,6 +196,7 @@ class _Scanner:
 
 def expression_tree(text: str) -> ast.expr:
     """Python's syntax tree of one expression, refused before parsing if it is deep enough to hurt the parser."""
+    # Short texts cannot hurt the parser.
     if len(text) > _LONGEST_RUN:
         check_runs(text)
     try:
@@ -207,6 +213,7 @@ def check_runs(text: str) -> None:
 
     The arguments of real graphs are long lists of short items.
     """
+    # What stands in strings makes no tree.
     bare = _STRINGS.sub("''", text)
     if len(bare) > _LONGEST or _ODD.search(bare) or any(len(item) > _LONGEST_RUN for item in bare.split(",")):
         raise InputError(f"an expression is too long to be one of a graph: {text[:60]!r}")

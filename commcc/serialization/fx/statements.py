@@ -137,6 +137,7 @@ class Nodes:
         node = self.graph.create_node(op, target, args, kwargs, name=name)
         if node.name != name:
             node.name = name  # FX renames what could clash; the file's names are checked above
+        # Nothing may use the result of a graph.
         if op != "output":
             self.env[name] = node
         return node
@@ -159,8 +160,10 @@ class Nodes:
         if path == "getattr":
             return self._create("get_attr", name, _attribute_path(tree), (), {})
         owner = path.split(".")[0] if "." in path else None
+        # operator and math are modules even in a graph with a node of that name.
         if owner == "self" or (owner in self.env and owner not in _MODULES):
             raise InputError(f"{path[:80]!r} calls a module or a method", hint=_HINT)
+        # Arguments are read last, so that an op that is not one is what the message is about.
         target = resolve(path)
         args, kwargs = self.values.call_arguments(tree)
         return self._create("call_function", name, target, args, kwargs)
@@ -227,6 +230,7 @@ def read_signature(lines: list[Line], values: Values, where: str) -> list[Parame
     for index, (number, line) in enumerate(lines, 1):
         if line.startswith("# {"):
             with located(f"{where}:{number}"):
+                # Python will say that the parameter is on the next line.
                 metas[index + 1] = load_object(line[2:], "the metadata above a parameter")
         bare, comment = _split_comment(line)
         code.append(bare)
@@ -237,6 +241,7 @@ def read_signature(lines: list[Line], values: Values, where: str) -> list[Parame
     out = []
     for arg, target, default in _parameters(function.args):
         annotation = arg.annotation
+        # Annotations that are no strings are types that FX adds; they say nothing about shapes.
         text = annotation.value if isinstance(annotation, ast.Constant) and type(annotation.value) is str else None
         value = () if default is None else (values.value(default),)
         meta = metas.pop(arg.lineno, {})

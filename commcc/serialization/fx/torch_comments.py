@@ -8,7 +8,7 @@
 
 Limits: PyTorch prints the last frame of a stack only, and cuts annotation values at 40 characters; cut
 values are named in ``lost`` and left out, except that a cut module path still tells the modules before its
-last dot. Comments of other kinds mean nothing and are skipped.
+last dot. Other comments mean nothing and are skipped.
 """
 
 from __future__ import annotations
@@ -47,73 +47,78 @@ class CommentMeta:
 
 def read_comment(text: str) -> CommentMeta | None:
     """The metadata in a comment, None if it is no metadata comment; ``text`` starts with ``#``."""
-    found = CommentMeta()
+    result = CommentMeta()
     if len(text) > _LONGEST:
-        found.lost.append("a comment that is too long")
-        return found
-    rest = _additional(text.lstrip("#").strip(), found)
-    rest = _annotation(rest.lstrip("# "), found)
+        result.lost.append("a comment that is too long")
+        return result
+    rest = _additional(text.lstrip("#").strip(), result)
+    rest = _annotation(rest.lstrip("# "), result)
     match = _AC_GRAPH.match(rest)
     if match is not None:
-        found.meta["ac_graph_id"] = int(match[1])
+        result.meta["ac_graph_id"] = int(match[1])
+        # The policy follows the region, if the node has one.
         if match[2]:
-            found.meta["recompute"] = match[2]
+            result.meta["recompute"] = match[2]
     match = _RECOMPUTE.match(rest)
     if match is not None:
-        found.meta["recompute"] = match[1]
+        result.meta["recompute"] = match[1]
     # The innermost frame, as the trace that PyTorch would print it from.
     head, separator, code = rest[rest.find("File: ") :].partition(", code:")
     match = _FRAME.fullmatch(head[len("File: ") :]) if separator and head.startswith("File: ") else None
     if match is not None:
         file, line, function = match.groups()
-        found.meta["stack_trace"] = f'File "{file}", line {line}, in {function}\n    {code.strip()}'
-    return found if found.meta or found.lost or _NO_STACK in rest else None
+        result.meta["stack_trace"] = f'File "{file}", line {line}, in {function}\n    {code.strip()}'
+    return result if result.meta or result.lost or _NO_STACK in rest else None
 
 
-def _additional(text: str, found: CommentMeta) -> str:
+def _additional(text: str, result: CommentMeta) -> str:
     """Read ``key: value, key: value`` at the start; return what follows."""
     while (match := _KEY.match(text)) is not None and match[1] not in ("recompute", "ac_graph_id"):
         key, rest = match[1], text[match.end() :]
         end = _literal_end(rest) if rest[:1] in "{[(" else _PLAIN_VALUE.match(rest).end()  # type: ignore[union-attr]
+        # No value follows, so that it is no metadata.
         if end == 0:
             return text
-        _keep(key, rest[:end].strip(), found)
+        _keep(key, rest[:end].strip(), result)
         text = rest[end:].lstrip(", ")
     return text
 
 
-def _keep(key: str, text: str, found: CommentMeta) -> None:
+def _keep(key: str, text: str, result: CommentMeta) -> None:
     if key not in (*_STACKS, *_STRINGS, *_OTHER):
         return
+    # Printed without quotes.
     value = text if key in _STRINGS else _literal(text)
     if key in _STACKS or key == "custom":
         if isinstance(value, dict):
-            found.meta[key] = value
+            result.meta[key] = value
         else:
-            found.lost.append(key)
+            result.lost.append(key)
+    # Passes compare sequence numbers.
     elif key == "seq_nr" and type(value) is not int:
-        found.lost.append(key)
+        result.lost.append(key)
     else:
-        found.meta[key] = value
+        result.meta[key] = value
 
 
-def _annotation(text: str, found: CommentMeta) -> str:
+def _annotation(text: str, result: CommentMeta) -> str:
     if not text.startswith("Annotation: {"):
         return text
     text = text[len("Annotation: ") :]
     end = _literal_end(text)
     values = _literal(text[:end])
+    # Too many annotations for the line: PyTorch cut them.
     if not isinstance(values, dict):
-        found.lost.append("custom")
+        result.lost.append("custom")
         return text[end:].lstrip()
     whole = {key: value for key, value in values.items() if not _is_cut(value)}
-    found.lost += [f"custom[{key!r}]" for key in values if key not in whole and "custom" not in found.meta]
+    result.lost += [f"custom[{key!r}]" for key in values if key not in whole and "custom" not in result.meta]
     path: Any = values.get("module_fqn")
     # layers.1.moe.routed_experts.inner_expert... still says layers.1.moe.routed_experts
     if _is_cut(path) and (outer := path[: _CUT - len("...")].rpartition(".")[0]):
         whole["module_fqn"] = outer
     if whole:
-        found.meta.setdefault("custom", whole)
+        result.meta.setdefault("custom", whole)
     return text[end:].lstrip()
 
 

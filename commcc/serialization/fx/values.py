@@ -49,8 +49,8 @@ _SYMBOL_NODES = (ast.BinOp, ast.UnaryOp, ast.Name, ast.Constant, ast.Call, ast.C
 @lru_cache(maxsize=1)
 def constants() -> Mapping[str, Any]:
     """``torch.float32``, ``torch.strided``, ``torch.contiguous_format`` and the like, by printed name."""
-    found = {f"torch.{name}": value for name, value in vars(torch).items() if isinstance(value, _TORCH_TYPES)}
-    return {**found, **_NUMBERS}
+    named = {f"torch.{name}": value for name, value in vars(torch).items() if isinstance(value, _TORCH_TYPES)}
+    return {**named, **_NUMBERS}
 
 
 def dotted(node: ast.expr) -> str | None:
@@ -73,7 +73,6 @@ class Values:
         self.ctx = ctx
         self.readers: dict[type, Callable[[Any], Any]] = {
             ast.Name: self._name,
-            ast.Constant: _constant,
             ast.Tuple: lambda node: tuple([self.value(item) for item in node.elts]),
             ast.List: lambda node: [self.value(item) for item in node.elts],
             ast.Dict: self._dict,
@@ -86,6 +85,10 @@ class Values:
 
     def value(self, node: ast.expr) -> Any:
         """The value of an expression; what no graph holds raises :class:`InputError`."""
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, bytes):
+                raise InputError("bytes are not allowed in an argument")
+            return node.value
         reader = self.readers.get(type(node))
         if reader is None:
             raise InputError(f"{type(node).__name__} is not allowed in an argument")
@@ -101,9 +104,9 @@ class Values:
         return tuple([self.value(arg) for arg in node.args]), kwargs
 
     def _name(self, node: ast.Name) -> Any:
-        found = self.env.get(node.id)
-        if found is not None:
-            return found
+        value = self.env.get(node.id)
+        if value is not None:
+            return value
         if node.id in _NUMBERS:
             return _NUMBERS[node.id]
         if SYMBOL_NAME.fullmatch(node.id) and node.id in self.ctx.symbols:
@@ -114,6 +117,7 @@ class Values:
         out: dict[Any, Any] = {}
         for key_node, value_node in zip(node.keys, node.values, strict=True):
             key = None if key_node is None else self.value(key_node)
+            # Anything else as a key might not be hashable.
             if not isinstance(key, (str, int, float, bool)) or isinstance(key, fx.Node):
                 raise InputError("a dictionary key is neither a string nor a number")
             out[key] = self.value(value_node)
@@ -126,6 +130,7 @@ class Values:
     def _unary(self, node: ast.UnaryOp) -> Any:
         value = self.value(node.operand)
         if isinstance(node.op, ast.USub):
+            # Not bool: -True would be read as -1.
             if type(value) in (int, float, complex):
                 return -value
             return self._symbolic(node)
@@ -136,6 +141,7 @@ class Values:
         if isinstance(imaginary, complex) and isinstance(node.op, (ast.Add, ast.Sub)):
             negative = isinstance(node.left, ast.UnaryOp)  # -0.0 is printed as -0
             real = self.value(node.left.operand if isinstance(node.left, ast.UnaryOp) else node.left)
+            # Python reads (1+2j) as a sum of a real and an imaginary literal.
             if type(real) in (int, float):
                 real = -float(real) if negative else float(real)
                 return complex(real, imaginary.imag if isinstance(node.op, ast.Add) else -imaginary.imag)
@@ -147,6 +153,7 @@ class Values:
             if isinstance(part, ast.expr) and not isinstance(part, _SYMBOL_NODES):
                 raise InputError(f"{type(part).__name__} is not allowed in a symbolic size")
             name = part.id if isinstance(part, ast.Name) else ""
+            # It would be a node of its own.
             if name in self.env:
                 raise InputError(f"arithmetic on {name[:80]!r} inside an argument")
             if SYMBOL_NAME.fullmatch(name) and name not in self.ctx.symbols:
@@ -172,19 +179,13 @@ class Values:
         raise InputError(f"a call of {str(name)[:80]!r} is not allowed in an argument")
 
 
-def _constant(node: ast.Constant) -> Any:
-    if isinstance(node.value, bytes):
-        raise InputError("bytes are not allowed in an argument")
-    return node.value
-
-
 def _attribute(node: ast.Attribute) -> Any:
     name = dotted(node)
     if name is None:
         raise InputError(f"attribute {node.attr[:80]!r} of an expression is not allowed")
-    found = constants().get(name)
-    if found is not None:
-        return found
+    value = constants().get(name)
+    if value is not None:
+        return value
     if name.startswith("torch.ops."):
         return resolve(name)
     raise InputError(f"{name[:120]!r} is neither an op nor a dtype, layout or memory format")
@@ -195,6 +196,7 @@ def argument_text(value: Any) -> str:
     writer = _WRITERS.get(type(value))
     if writer is not None:
         return writer(value)
+    # Subclasses and types without a fixed class: rare, so the table comes first.
     for kind, writer in _SUBCLASSES:
         if isinstance(value, kind):
             return writer(value)
@@ -202,6 +204,7 @@ def argument_text(value: Any) -> str:
 
 
 def _write_tuple(value: tuple[Any, ...]) -> str:
+    # It would come back as a plain tuple.
     if hasattr(value, "_fields"):
         raise OutputError(f"a named tuple {type(value).__name__} cannot be written as text")
     items = [argument_text(item) for item in value]

@@ -33,9 +33,18 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from commcc.base.errors import InputError, OutputError
-from commcc.serialization.attributes import find
-from commcc.serialization.fx.commcc_comments import AT, WHERE, TableWriter, constant_line, dump, header_lines, json_key
-from commcc.serialization.fx.constants import encode_constant, has_value, subclass_note, unknown_note
+from commcc.serialization.attributes import find, subclass_note, unknown_note
+from commcc.serialization.fx.commcc_comments import (
+    AT,
+    WHERE,
+    TableWriter,
+    constant_line,
+    dump,
+    encode_constant,
+    has_value,
+    header_lines,
+    json_key,
+)
 from commcc.serialization.fx.statements import is_node_name
 from commcc.serialization.fx.values import argument_text
 from commcc.serialization.metadata import (
@@ -70,9 +79,11 @@ def write_text(program: Program) -> tuple[str, tuple[Note, ...]]:
     """
     parts = WrittenParts()
     name = program.header.get("class_name")
+    # The header may come from another file format.
     if not isinstance(name, str) or not _CLASS_NAME.fullmatch(name):
         name = "GraphModule"
     body = GraphWriter(program.graph, program.root, parts).lines(name)
+    # Notes that were read are not new, and are written again as they are.
     new = tuple(note for note in parts.all_notes() if note not in program.notes)
     header = {key: value for key, value in program.header.items() if key != "symbols"}
     symbols = parts.sizes.symbols(program.header.get("symbols"))
@@ -104,11 +115,11 @@ class Sizes:
             self._found.update(symbols_in(node.shape_env, getattr(expr, "free_symbols", ())))
         return known
 
-    def symbols(self, told: Json) -> dict[str, Json]:
-        """``[lower, upper, hint]`` of every symbol; what ``told`` says about one is kept as it is."""
-        known = dict(told) if isinstance(told, dict) else {}
-        found = {name: info.to_json() for name, info in self._found.items()}
-        merged: dict[str, Any] = {**found, **known}
+    def symbols(self, header: Json) -> dict[str, Json]:
+        """``[lower, upper, hint]`` of every symbol; what ``header`` says about one is kept as it is."""
+        known = dict(header) if isinstance(header, dict) else {}
+        written = {name: info.to_json() for name, info in self._found.items()}
+        merged: dict[str, Any] = {**written, **known}
         return {name: merged[name] for name in sorted(merged, key=lambda name: (len(name), name))}
 
 
@@ -171,6 +182,7 @@ class GraphWriter:
         val = node.meta.get("val")
         if not is_annotated(val):
             return name
+        # A DTensor is written with the shape that it shows, and a note.
         if isinstance(val, torch.Tensor) and type(val) not in _PLAIN_TENSORS:
             self.parts.wrapped.setdefault(type(val).__name__, []).append(name)
         return f'{name}: "{format_val(val, self.parts.sizes.text)}"'
@@ -195,8 +207,10 @@ class GraphWriter:
     def _call(self, node: fx.Node) -> str:
         target: Any = node.target
         args = [argument_text(arg) for arg in node.args]
+        # As FX prints it.
         if target is operator.getitem and len(args) == 2 and not node.kwargs and isinstance(node.args[0], fx.Node):
             return f"{args[0]}[{args[1]}]"
+        # Names of ops are worked out once; that of getitem is needed only where it is no plain subscript.
         path = self.targets.get(target)
         if not path:
             path = self.targets[target] = path_of(target)
@@ -210,6 +224,7 @@ class GraphWriter:
         value = node.args[0]
         meta = self._meta(node, {"$name": node.name} if node.name != "output" else None)
         lines = [f"{self.indent}# {meta}"] if meta else []
+        # A single value, or nothing at all, fits on the line.
         if not isinstance(value, (tuple, list)) or not value:
             return [*lines, f"{self.indent}return {argument_text(value)}"]
         opening, closing = ("(", ")") if isinstance(value, tuple) else ("[", "]")
@@ -231,6 +246,7 @@ class GraphWriter:
 
     def _entry(self, node: fx.Node, key: Any, value: Any) -> int | str | None:
         """One value as JSON or as its number in a table, None if it cannot or need not be written."""
+        # Most metadata are sequence numbers.
         if type(value) is int and key in INLINE:
             return value
         tables = self.parts.tables
@@ -250,6 +266,7 @@ class GraphWriter:
         out: list[str] = []
         seen: set[str] = set()
         for node in self.graph.nodes:
+            # Two nodes may refer to one constant.
             if node.op != "get_attr" or node.target in seen:
                 continue
             path = str(node.target)

@@ -120,12 +120,12 @@ class GraphText:
         return GraphEntry(self.name, self.kind.value, count_nodes(text))
 
 
-def with_names(found: Iterable[GraphText], *, several_ranks: bool | None = None) -> tuple[GraphText, ...]:
+def with_names(graphs: Iterable[GraphText], *, several_ranks: bool | None = None) -> tuple[GraphText, ...]:
     """Give every graph its unique name (see the module's docstring).
 
-    several_ranks: whether to put the rank in front; found out when None.
+    several_ranks: whether to put the rank in front; None: if there are several.
     """
-    graphs = list(found)
+    graphs = list(graphs)
     if several_ranks is None:
         several_ranks = len({graph.rank for graph in graphs} - {None}) > 1
     counts: Counter[str] = Counter()
@@ -134,6 +134,7 @@ def with_names(found: Iterable[GraphText], *, several_ranks: bool | None = None)
     for graph in graphs:
         wanted = graph.base if graph.rank is None or not several_ranks else f"rank{graph.rank}/{graph.base}"
         name = wanted
+        # A graph of the user's may be called like a numbered one.
         while name in taken or counts[wanted] == 0:
             counts[wanted] += 1
             name = wanted if counts[wanted] == 1 else f"{wanted}.{counts[wanted]}"
@@ -174,6 +175,7 @@ def count_nodes(source: str) -> int | None:
     """Nodes of the outermost graph: inputs, statements and the output; None when there is no forward."""
     forward = _FORWARD.search(source)
     signature_end = _SIGNATURE_END.search(source, forward.end()) if forward is not None else None
+    # A repro whose class has no forward of its own, or a text that is cut.
     if forward is None or signature_end is None:
         return None
     start = signature_end.end()
@@ -181,6 +183,7 @@ def count_nodes(source: str) -> int | None:
     end = nested.start() if nested is not None else len(source)
     statements = len(_STATEMENT.findall(source, start, end))
     flattened = _FLATTENED.search(source, start, end)
+    # Joint graphs take one list apart: those are the inputs.
     if flattened is not None:
         return statements + len(str(flattened.group(1)).split(",")) + 1
     inputs = _PARAMETER.findall(_QUOTED.sub("", source[forward.end() : signature_end.start()]))

@@ -31,8 +31,8 @@ import torch
 
 from commcc.base.errors import InputError
 from commcc.graph.program import Note, ProcessGroup
+from commcc.serialization.attributes import unknown_note
 from commcc.serialization.fx import parse_text
-from commcc.serialization.fx.constants import unknown_note
 from commcc.serialization.fx.values import constants
 from commcc.serialization.shapes import ShapeContext, contiguous_stride
 
@@ -61,6 +61,7 @@ _NO_VALUE = object()
 def parse_runnable(text: str, where: str) -> tuple[Program, ShapeContext]:
     """The program in a repro file, with values on its inputs only, and the context that they belong to."""
     body = _block(text, _CLASS, where, "class Repro")
+    # Constants are made there, which the reader of graphs would refuse.
     init = _INIT.search(body)
     if init is not None:
         body = body[: init.start()] + "\n" * init.group(0).count("\n") + body[init.end() :]
@@ -74,11 +75,11 @@ def parse_runnable(text: str, where: str) -> tuple[Program, ShapeContext]:
 
 def _block(text: str, start: re.Pattern[str], where: str, what: str) -> str:
     """A top-level definition, with the lines before it left empty so that line numbers stay right."""
-    found = start.search(text)
-    if found is None:
+    match = start.search(text)
+    if match is None:
         raise InputError(f"{what} is missing", where=where, hint="dump the graph again")
-    end = _NEXT_TOP_LEVEL.search(text, found.end())
-    return "\n" * text.count("\n", 0, found.start()) + text[found.start() : end.start() if end else len(text)]
+    end = _NEXT_TOP_LEVEL.search(text, match.end())
+    return "\n" * text.count("\n", 0, match.start()) + text[match.start() : end.start() if end else len(text)]
 
 
 def _set_inputs(program: Program, text: str, where: str, ctx: ShapeContext) -> list[Note]:
@@ -109,6 +110,7 @@ def _with_constants(program: Program, held: Mapping[str, _Constant]) -> Program:
         if constant is None:
             continue
         node.meta["val"] = constant.val
+        # The body alone says nothing about it.
         known.append(unknown_note(name, None))
         if constant.data is None:
             notes.append(unknown_note(name, constant.val))
@@ -120,12 +122,12 @@ def _with_constants(program: Program, held: Mapping[str, _Constant]) -> Program:
 
 def _groups(named: Mapping[str, ProcessGroup], text: str, where: str) -> dict[str, ProcessGroup]:
     """Groups that collectives name, completed by those that the file lists."""
-    found = _GROUPS.search(text)
-    if found is None:
+    match = _GROUPS.search(text)
+    if match is None:
         return dict(named)
-    line = text.count("\n", 0, found.start(1)) + 1
+    line = text.count("\n", 0, match.start(1)) + 1
     try:
-        sizes = {name: info["size"] for name, info in ast.literal_eval(found.group(1)).items()}
+        sizes = {name: info["size"] for name, info in ast.literal_eval(match.group(1)).items()}
     except (ValueError, SyntaxError, TypeError, KeyError, AttributeError, MemoryError, RecursionError):
         raise InputError("setup_fake_process_groups is not a table of groups", where=f"{where}:{line}") from None
     out = dict(named)
@@ -229,6 +231,7 @@ class _ArgumentReader:
         dtype, offset = _keyword(call, "dtype"), _keyword(call, "storage_offset")
         grad = _keyword(call, "requires_grad")
         position = len(self.arguments.values)
+        # Writing to one of them changes the other.
         if self.used_by.setdefault(storage.id, position) != position:
             self.arguments.shared.append((self.used_by[storage.id], position))
         return self.ctx.tensor(
@@ -246,6 +249,7 @@ class _ArgumentReader:
         if isinstance(expr, ast.Constant) and isinstance(expr.value, str):
             return self.ctx.parse_integer(expr.value)
         hint = _integer(_argument(call, 0, "val"))
+        # A name that no other size has.
         number = 1 + max((int(name[1:]) for name in self.ctx.symbols if name[0] in "su"), default=-1)
         return self.ctx.integer(self.ctx.declare(f"s{number}", hint=hint))
 
@@ -289,10 +293,10 @@ def _integer(node: ast.expr | None) -> int:
 
 def _dtype(node: ast.expr) -> torch.dtype:
     """``torch.bfloat16`` as a dtype."""
-    found = constants().get(ast.unparse(node))
-    if not isinstance(found, torch.dtype):
+    dtype = constants().get(ast.unparse(node))
+    if not isinstance(dtype, torch.dtype):
         raise InputError(f"unknown dtype {ast.unparse(node)[:40]!r}")
-    return found
+    return dtype
 
 
 def _device(node: ast.expr) -> torch.device:
@@ -349,6 +353,7 @@ def _named(node: ast.AST) -> tuple[str, ast.expr] | None:
 
 def _constant_of(value: ast.expr, ctx: ShapeContext, where: str) -> _Constant | None:
     device: ast.expr | None = None
+    # tensor(...).to(device=...)
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "to":
         device, value = _argument(value, 0, "device"), value.func.value
     if isinstance(value, ast.Call) and ast.unparse(value.func) == "torch.nn.Parameter" and value.args:

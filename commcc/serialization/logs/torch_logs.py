@@ -62,9 +62,10 @@ class _Stream:
 
 def find_graphs(text: str, file: str) -> list[GraphText]:
     """All graphs in ``text``, in order of appearance, not yet named."""
-    if text.startswith(_CANONICAL) and text.count(_CANONICAL) == 1 and (found := _CLASS.search(text)) is not None:
+    if text.startswith(_CANONICAL) and text.count(_CANONICAL) == 1 and (match := _CLASS.search(text)) is not None:
         # What commcc writes has nothing around it; this saves taking it apart twice.
-        return [GraphText(name_of(None, found.group(1)), Kind.GRAPH, file, _whole(text), whole=text)]
+        return [GraphText(name_of(None, match.group(1)), Kind.GRAPH, file, _whole(text), whole=text)]
+    # A repro inside of a log is not one file, but its class is still a graph.
     if _REPRO.search(text) is not None and _PREFIX.search(text) is None:
         return [GraphText("Repro", Kind.REPRO, file, _whole(text), whole=text)]
     return list(_Splitter(file).split(text))
@@ -87,6 +88,7 @@ class _Splitter:
         plain = _Stream()
         for number, line in numbered_lines(text):
             match = _PREFIX.search(line, 0) if prefixed else None
+            # A line of the program that quotes a log line.
             if match is None or match.start() > _LONGEST_OUTER_PREFIX:
                 self._line(plain, (None, None), number, line)
             else:
@@ -100,12 +102,14 @@ class _Splitter:
         key = (outer, rank, process)
         stream = self.streams.get(key)
         if stream is None:
+            # Launchers write the rank before the line, PyTorch only when it knows it.
             if rank is None and (from_outer := _OUTER_RANK.search(outer)) is not None:
                 rank = from_outer.group(1)
             stream = self.streams[key] = _Stream(None if rank is None else int(rank))
         return stream
 
     def _line(self, stream: _Stream, tag: tuple[str | None, str | None], number: int, line: str) -> None:
+        # Still inside of a graph.
         if stream.block is not None and tag == stream.tag and line.startswith(_INSIDE):
             stream.block.append((number, line))
             return
@@ -115,6 +119,7 @@ class _Splitter:
         header = HEADER.fullmatch(line)
         if header is not None:
             self._open(stream, tag, number, header.group(1))
+        # May be the header of a graph that commcc wrote.
         elif line.startswith("#"):
             stream.comments.append((number, line))
             return
@@ -124,6 +129,7 @@ class _Splitter:
             compiled = text.startswith("__compiled_fn")
             stream.title = "dynamo_output_graph" if compiled else _TITLES.get(text.lower(), text)
             stream.tag = tag
+        # The title was for another compilation.
         elif stream.tag != tag:
             stream.title = None
         stream.comments = []

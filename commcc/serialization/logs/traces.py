@@ -51,7 +51,7 @@ def is_trace_log(text: str) -> bool:
 
 def find_in_log(text: str, file: str) -> list[GraphText]:
     """All graphs in a TORCH_TRACE log, in order, not yet named."""
-    found = []
+    graphs = []
     for record, payload in _records(text):
         # What PyTorch calls the payload: the artifact's name, else the record's first key.
         artifact = record.get("artifact")
@@ -61,14 +61,16 @@ def find_in_log(text: str, file: str) -> list[GraphText]:
         rank = record.get("rank")
         rank = rank if isinstance(rank, int) and not isinstance(rank, bool) else None
         name = name_of(_compile_id(record), title)
-        found.append(GraphText(name, kind_of(title), file, partial(list, block), rank))
-    return found
+        graphs.append(GraphText(name, kind_of(title), file, partial(list, block), rank))
+    return graphs
 
 
 def _graph_in(title: str, payload: list[Line]) -> list[Line] | None:
     """The lines of the payload's graph; None when it holds none."""
+    # Its class is not the only thing in it.
     if kind_of(title) is Kind.REPRO:
         return payload if any(line.startswith("def load_args(") for _, line in payload) else None
+    # Comments and imports may precede the class.
     for position, (number, line) in enumerate(payload[:50]):
         header = HEADER.fullmatch(line)
         if header is not None:
@@ -87,6 +89,7 @@ def _records(text: str) -> Iterator[tuple[dict[str, Any], list[Line]]]:
             continue
         if record is not None:
             yield record, payload
+        # Most records have no payload, and need no parsing.
         brace = line.find("] {") if _PAYLOAD in line else -1
         record, payload = _json(line[brace + 2 :]) if brace >= 0 else None, []
     if record is not None:
@@ -105,6 +108,7 @@ def _compile_id(record: dict[str, Any]) -> str | None:
     parts = [record.get("frame_id"), record.get("frame_compile_id")]
     if any(not isinstance(part, int) for part in parts):
         return None
+    # As PyTorch prints it: 0_0, and 0_0_1 after a restart.
     if record.get("attempt"):
         parts.append(record["attempt"])
     return "_".join(str(part) for part in parts)
@@ -125,10 +129,10 @@ def find_in_folder(folder: Path, *, only_rank: int | None = None) -> list[GraphT
 
 def _entries(folder: Path) -> list[Path]:
     try:
-        found = [path for path in islice(folder.iterdir(), _MOST_FILES + 1) if not path.is_symlink()]
+        paths = [path for path in islice(folder.iterdir(), _MOST_FILES + 1) if not path.is_symlink()]
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", where=str(folder)) from None
-    if len(found) > _MOST_FILES:
+    if len(paths) > _MOST_FILES:
         raise InputError(f"holds more than {_MOST_FILES} files", where=str(folder), hint=_HINT)
 
     def natural(path: Path) -> tuple[tuple[int, str], ...]:
@@ -136,7 +140,7 @@ def _entries(folder: Path) -> list[Path]:
         parts = re.split(r"(\d{1,18})", path.name)
         return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in parts)
 
-    return sorted(found, key=natural)
+    return sorted(paths, key=natural)
 
 
 def _from_traces(traces: list[Path], only_rank: int | None) -> Iterator[GraphText]:
@@ -144,6 +148,7 @@ def _from_traces(traces: list[Path], only_rank: int | None) -> Iterator[GraphTex
     for path in traces:
         match = _TRACE_FILE.fullmatch(path.name)
         rank = int(match["rank"]) if match is not None and match["rank"] is not None else None
+        # A log without a rank may hold any.
         if only_rank is not None and rank not in (None, only_rank):
             continue
         # Two logs of one rank are two runs; their graphs have the same names otherwise.
@@ -185,6 +190,7 @@ def _from_compile_folder(folder: Path, rank: int | None) -> Iterator[GraphText]:
 
 
 def _holds_graph(path: Path, title: str) -> bool:
+    # The name is enough where it is one of PyTorch's; all others need a look inside.
     if kind_of(title) is not Kind.GRAPH:
         return True
     with path.open("rb") as stream:

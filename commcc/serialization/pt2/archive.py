@@ -133,6 +133,7 @@ class Pt2Carrier:
 def check_layout(source: ZipSource, *, trust: bool) -> Layout:
     """Find the model and check everything that would be carried over."""
     models = [match for name in source.entries if (match := _MODEL.fullmatch(name))]
+    # Which of several would be meant cannot be said.
     if len(models) != 1:
         what = "no models/*.json in the archive" if not models else f"{len(models)} models in the archive"
         raise source.error(what, hint="commcc reads files with one exported program, saved by PyTorch 2.8 or newer")
@@ -143,6 +144,7 @@ def check_layout(source: ZipSource, *, trust: bool) -> Layout:
         raise source.error(f"archive version {version[:10]!r} is not supported, expected 0", "archive_version")
     model, name = models[0][0], models[0][1]
     payload = [entry for entry in source.entries if _PAYLOAD.fullmatch(entry)]
+    # torch.export.load runs what these entries hold; commcc never does.
     if not trust:
         _check_payload(source, name, payload)
     folders: Counter[str] = Counter()  # what stays behind
@@ -194,6 +196,7 @@ def _check_config(source: ZipSource, entry: str, kind: str) -> None:
         path = meta.get("path_name") if isinstance(meta, dict) else None
         if not isinstance(path, str) or f"data/{kind}/{path}" not in source.entries:
             raise source.error(f"{name[:60]!r} names no entry of the archive", entry)
+        # Anything but False makes PyTorch unpickle it.
         if meta.get("use_pickle") is not False:
             raise source.error(f"{name[:60]!r} is stored as a pickle, which runs code when loaded", entry, hint=_HINT)
 
@@ -233,6 +236,7 @@ def write_archive(
     if carrier is None:
         with _opened(target) as stream:
             return _write_new(stream, document, sidecar, tensors)
+    # It would be cut to nothing before its entries are copied.
     if isinstance(target, Path) and target.resolve() == carrier.path:
         raise OutputError("is the file that the program still needs", where=str(target), hint="choose another name")
     with open_zip(carrier.path) as source:
@@ -287,6 +291,7 @@ def storable(tensor: torch.Tensor) -> torch.Tensor:
 def store(tensor: torch.Tensor) -> tuple[bytes | None, dict[str, Any]]:
     """The memory of a constant and its description; tensors that are not :func:`storable` are a waste."""
     meta = write_tensor(tensor)
+    # Only the part of the memory that the tensor reaches over is stored.
     meta["storage_offset"] = {"as_int": 0}
     if isinstance(tensor, FakeTensor) or tensor.device.type == "meta":
         return None, meta
@@ -305,10 +310,12 @@ def fill_constants(source: ZipSource, model: str, spec: GraphSpec) -> None:
     config = read_json(source, entry)["config"]
     for path, val in spec.attributes.items():
         meta = config.get(path)
+        # A pickle is never opened here.
         if meta is None or meta["use_pickle"] is not False:
             continue
         try:
             spec.attributes[path] = _load(source, meta, val)
+        # The constant stays a fake tensor, as one without a value does.
         except _MISFIT:
             continue
 
@@ -319,6 +326,7 @@ def _load(source: ZipSource, meta: dict[str, Any], val: torch.Tensor) -> torch.T
     dtype = lookup(DTYPES, described["dtype"], "dtype")
     sizes = [size["as_int"] for size in described["sizes"]]
     strides = [stride["as_int"] for stride in described["strides"]]
+    # Another tool may have changed one of the two.
     if sizes != list(val.shape) or dtype != val.dtype or (not data and val.numel()):
         raise InputError("the constant is not the one that the graph uses")
     value = flat_tensor(data, dtype).as_strided(sizes, strides, described["storage_offset"]["as_int"])

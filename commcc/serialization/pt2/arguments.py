@@ -54,13 +54,14 @@ class ReadingScope(Protocol):
         ...
 
     def subgraph(self, name: str, graph: Any) -> Ref:
-        """A use of a sub-graph, which is read and put beside the graph."""
+        """A use of a sub-graph, which is read and kept with the graph."""
         ...
 
 
 def read_argument(data: Any, scope: ReadingScope) -> Any:
     """One argument; anything that is not in the schema raises :class:`InputError`."""
     kind, value = union(data)
+    # By far most arguments.
     if kind == "as_tensor":
         return scope.use(value["name"])
     if kind in _PLAIN:
@@ -106,10 +107,6 @@ def _tensor(value: Any, scope: ReadingScope) -> Any:
     return scope.use(value["name"])
 
 
-def _dictionary(value: Any, scope: ReadingScope) -> dict[str, Any]:
-    return {_checked("a key", key, str): read_argument(item, scope) for key, item in value.items()}
-
-
 _PLAIN: dict[str, type] = {"as_int": int, "as_bool": bool, "as_string": str}
 _PLAIN_LISTS: dict[str, type] = {"as_ints": int, "as_bools": bool, "as_strings": str}
 _READERS: dict[str, Callable[[Any, ReadingScope], Any]] = {
@@ -132,7 +129,9 @@ _READERS: dict[str, Callable[[Any, ReadingScope], Any]] = {
     "as_graph": lambda value, scope: scope.subgraph(check_name(value["name"]), value["graph"]),
     "as_custom_obj": _tensor,
     "as_operator": lambda value, _scope: resolve(_checked("as_operator", value, str)),
-    "as_string_to_argument": _dictionary,
+    "as_string_to_argument": lambda value, scope: {
+        _checked("a key", key, str): read_argument(item, scope) for key, item in value.items()
+    },
 }
 
 
@@ -144,8 +143,8 @@ def _argument_positions(target: OpOverload) -> dict[str, int]:
 def check_order(target: OpOverload, names: list[str], positional: int) -> None:
     """Arguments must come as the op declares them; PyTorch would sort them, or drop what it does not know."""
     positions = _argument_positions(target)
-    found = [positions.get(name, -1) for name in names]
-    if found[:positional] != list(range(positional)) or -1 in found or found != sorted(set(found)):
+    order = [positions.get(name, -1) for name in names]
+    if order[:positional] != list(range(positional)) or -1 in order or order != sorted(set(order)):
         raise InputError(f"the arguments are not those of {target}")
 
 
@@ -166,15 +165,15 @@ def write_argument(arg: Any, scope: WritingScope, empty: str = "as_tensors") -> 
     if isinstance(arg, fx.Node):
         if arg.op == "get_attr":
             return scope.subgraph(arg)
-        found = scope.effective(arg)
-        if not isinstance(found, fx.Node):
-            return write_argument(found, scope, empty)
-        val = found.meta.get("val")
+        effective = scope.effective(arg)
+        if not isinstance(effective, fx.Node):
+            return write_argument(effective, scope, empty)
+        val = effective.meta.get("val")
         if not kind_of_value(val):
             what = "results are passed on together" if isinstance(val, (list, tuple)) else "value is not known"
-            what = f"the {what} ({found.name} as an argument), which a .pt2 file cannot hold"
+            what = f"the {what} ({effective.name} as an argument), which a .pt2 file cannot hold"
             raise OutputError(what, hint=TEXT_HINT)
-        return write_use(found.name, val)
+        return write_use(effective.name, val)
     if isinstance(arg, (list, tuple)):
         return _write_list(arg, scope, empty)
     if isinstance(arg, dict):
@@ -233,6 +232,7 @@ def write_use(name: str, val: Any) -> dict[str, Any]:
 
 
 def _write_list(arg: Any, scope: WritingScope, empty: str) -> dict[str, Any]:
+    # What an empty list holds is up to the schema of the op.
     if not arg:
         return {empty: []}
     items = [scope.effective(item) if isinstance(item, fx.Node) else item for item in arg]
@@ -303,6 +303,7 @@ def op_arguments(target: OpOverload) -> tuple[tuple[str, bool, str], ...]:
 
 
 def _empty_of(kind: Any) -> str:
+    # Optional lists of optional items are as deep as schemas go.
     for _ in range(3):
         for wanted, word in _EMPTY:
             if isinstance(kind, wanted):

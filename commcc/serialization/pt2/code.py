@@ -68,23 +68,20 @@ def _check_guard_node(node: ast.AST) -> None:
     elif isinstance(node, ast.Name):
         fine = node.id in _GUARD_NAMES
     elif isinstance(node, ast.Call):
-        fine = not node.keywords and _is_guard_function(node.func)
+        function = node.func
+        is_function = ast.unparse(function) in _GUARD_FUNCTIONS
+        is_method = isinstance(function, ast.Attribute) and function.attr in _GUARD_METHODS
+        fine = not node.keywords and (is_function or is_method)
         for argument in node.args:
             _check_guard_node(argument)
-        if isinstance(node.func, ast.Attribute) and ast.unparse(node.func) not in _GUARD_FUNCTIONS:
-            _check_guard_node(node.func.value)
+        if isinstance(function, ast.Attribute) and not is_function:
+            _check_guard_node(function.value)  # what the method is called on
     else:
         fine = isinstance(node, _GUARD_NODES)
         for child in ast.iter_child_nodes(node):
             _check_guard_node(child)
     if not fine:
         raise InputError(f"{ast.unparse(node)[:60]!r} is not allowed in a guard")
-
-
-def _is_guard_function(function: ast.expr) -> bool:
-    if ast.unparse(function) in _GUARD_FUNCTIONS:
-        return True
-    return isinstance(function, ast.Attribute) and function.attr in _GUARD_METHODS
 
 
 def check_tree_spec(text: Any) -> None:
@@ -96,6 +93,7 @@ def check_tree_spec(text: Any) -> None:
         _check_tree(tree)
         children = tree["children_spec"]
         if tree["type"] == "builtins.tuple" and len(children) == 2 and children[1]["type"] == "builtins.dict":
+            # Names of keyword arguments become parameters of a generated function.
             for name in json.loads(children[1]["context"]):
                 check_name(name)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
@@ -106,6 +104,7 @@ def _check_tree(tree: dict[str, Any]) -> None:
     kind, context = tree["type"], tree["context"]
     if kind is not None and not isinstance(kind, str):
         raise InputError("a calling convention has a type that is no name")
+    # PyTorch imports the module and calls what it finds there under the name.
     if kind == "collections.defaultdict":
         module, name = context["default_factory_module"], context["default_factory_name"]
         if module != "builtins" or name not in _FACTORIES:

@@ -68,6 +68,7 @@ def check_document(document: Any) -> dict[str, Any]:
     version = document.get("schema_version")
     if not isinstance(version, dict) or type(version.get("major")) is not int or type(version.get("minor")) is not int:
         raise InputError("does not say which version of the schema it follows")
+    # A new major version may give old names a new meaning.
     if version["major"] != SCHEMA_MAJOR:
         raise InputError(f"follows schema version {version['major']}, commcc reads {SCHEMA_MAJOR}")
     module = document["graph_module"]
@@ -189,6 +190,7 @@ def new_document(graph: fx.Graph, data: dict[str, Any], inputs: InputTable, rang
             specs.append({"constant_input": {"name": name, "value": written}})
         else:
             specs.append({"user_input": {"arg": written}})
+    # Constants that were lifted are no arguments of the caller.
     user_inputs = [0] * (len(specs) - len(lifted))
     returned = next(node for node in graph.nodes if node.op == "output").args[0]
     signature: dict[str, Any] = {
@@ -239,9 +241,9 @@ def rename(document: dict[str, Any], graph: dict[str, Any], names: list[str]) ->
     module = document["graph_module"]
     signature = module["signature"]
     inputs, outputs = signature["input_specs"], signature["output_specs"]
-    for what, specs, found in (("inputs", inputs, graph["inputs"]), ("outputs", outputs, graph["outputs"])):
-        if len(specs) != len(found):
-            raise OutputError(f"the graph has {len(found)} {what}, the exported program {len(specs)}")
+    for what, specs, items in (("inputs", inputs, graph["inputs"]), ("outputs", outputs, graph["outputs"])):
+        if len(specs) != len(items):
+            raise OutputError(f"the graph has {len(items)} {what}, the exported program {len(specs)}")
     new = {_input_name(spec): name for spec, name in zip(inputs, names, strict=True)}
     renamed = {
         "input_specs": [_rename_input(spec, *new_) for spec, *new_ in zip(inputs, graph["inputs"], names, strict=True)],
@@ -258,6 +260,7 @@ def dangling_calls(document: dict[str, Any], names: Container[str]) -> list[str]
     for entry in document["graph_module"]["module_call_graph"]:
         signature = entry["signature"] or {"inputs": [], "outputs": []}
         used = [_argument_name(argument) for argument in (*signature["inputs"], *signature["outputs"])]
+        # PyTorch loads such a file, but cannot unflatten it.
         if any(name is not None and name not in names for name in used):
             out.append(entry["fqn"])
     return out
@@ -268,8 +271,8 @@ def _input_name(spec: dict[str, Any]) -> str:
     if kind == "constant_input":
         return str(value["name"])
     argument = value["arg"]
-    found = _argument_name(argument) if kind == "user_input" else argument["name"]
-    return found or ""
+    name = _argument_name(argument) if kind == "user_input" else argument["name"]
+    return name or ""
 
 
 def _argument_name(argument: dict[str, Any]) -> str | None:
@@ -284,6 +287,7 @@ def _rename_input(spec: dict[str, Any], data: dict[str, Any], name: str) -> dict
     if kind == "constant_input":
         return {kind: {**value, "name": name}}
     if kind == "user_input":
+        # A tensor where the caller gives a number cannot work.
         if next(iter(data)) != next(iter(value["arg"])):
             raise OutputError(f"input {name!r} is no longer what the exported program says it is")
         return {kind: {"arg": data}}
@@ -305,6 +309,7 @@ def _rename_output(spec: dict[str, Any], data: dict[str, Any], new: dict[str, st
 
 def _rename_call(entry: dict[str, Any], new: dict[str, str]) -> dict[str, Any]:
     signature = entry["signature"]
+    # A module without a calling convention names nothing.
     if signature is None or not signature["inputs"]:
         return entry
     inputs = []

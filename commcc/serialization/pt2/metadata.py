@@ -43,6 +43,7 @@ def read_metadata(data: Any) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for key, value in data.items():
         reader = _READERS.get(key)
+        # Empty strings stand for nothing, as in PyTorch.
         if reader is not None and value:
             if not isinstance(value, str):
                 raise InputError(f"the metadata {key!r} of a node is not a string")
@@ -72,6 +73,7 @@ def _parse_stack(text: str) -> tuple[tuple[str, str, str], ...]:
 
 def _split(text: str) -> list[str]:
     """Split at commas outside brackets, as PyTorch does."""
+    # Nearly all of them, and much faster.
     if "(" not in text and "[" not in text:
         return text.split(",")
     out, depth, start = [], 0, 0
@@ -197,19 +199,20 @@ class MetadataWriter:
         self._by_text: dict[tuple[str, str], int] = {}
         self._kept: list[Any] = []
 
-    def changes(self, spec: Spec, found: Spec) -> dict[str, Any]:
+    def changes(self, spec: Spec, restored: Spec) -> dict[str, Any]:
         """How the metadata of ``spec`` differs from what reading gives back; empty if it does not."""
         inline: dict[str, Any] = {}
         use: dict[str, int] = {}
         for key, value in spec.meta.items():
-            if key == "val" or key in DERIVED_KEYS or (key in found.meta and _equal(found.meta[key], value)):
+            if key == "val" or key in DERIVED_KEYS or (key in restored.meta and _equal(restored.meta[key], value)):
                 continue
             if key in INLINE:
                 if (encoded := self._encode(key, value, spec)) is not None:
                     inline[key] = encoded[0]
             elif (number := self._share(key, value, spec)) is not None:
                 use[key] = number
-        drop = [key for key in found.meta if key not in spec.meta]
+        # PyTorch copies metadata to nodes that never had any (getitem).
+        drop = [key for key in restored.meta if key not in spec.meta]
         return {key: value for key, value in (("set", inline), ("use", use), ("drop", drop)) if value}
 
     def _encode(self, key: str, value: Any, spec: Spec) -> tuple[Any] | None:
@@ -221,6 +224,7 @@ class MetadataWriter:
 
     def _share(self, key: str, value: Any, spec: Spec) -> int | None:
         known = self._by_object.get((key, id(value)))
+        # The very object was seen before: nothing to encode.
         if known is not None:
             return known
         encoded = self._encode(key, value, spec)

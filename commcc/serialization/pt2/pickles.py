@@ -58,10 +58,10 @@ class _Global:
 
 
 @dataclass(frozen=True)
-class _Made:
+class _Result:
     """The result of a call, or of a storage look-up."""
 
-    maker: str
+    function: str
     args: Any = None
 
 
@@ -71,6 +71,7 @@ class _Mark:
 
 def check_tensor_file(stream: IO[bytes], size: int) -> None:
     """Raise ``ValueError`` with the reason if the ``torch.save`` file in ``stream`` is more than tensors."""
+    # An empty entry stands for no example inputs.
     if size == 0:
         return
     try:
@@ -88,10 +89,10 @@ def _pickle_entry(infos: list[zipfile.ZipInfo]) -> zipfile.ZipInfo:
     for info in infos:
         if not info.filename.startswith(root) or not _ENTRY.fullmatch(info.filename[len(root) :]):
             raise ValueError(f"it holds an entry {info.filename[:60]!r} that tensors do not need")
-    found = [info for info in infos if info.filename == f"{root}data.pkl"]
-    if not found or found[0].file_size > MAX_PICKLE_BYTES:
+    pickles = [info for info in infos if info.filename == f"{root}data.pkl"]
+    if not pickles or pickles[0].file_size > MAX_PICKLE_BYTES:
         raise ValueError("its pickle is missing or too large")
-    return found[0]
+    return pickles[0]
 
 
 def _check_layout(stream: IO[bytes], size: int, infos: list[zipfile.ZipInfo]) -> None:
@@ -127,6 +128,7 @@ def _check_directory(stream: IO[bytes], size: int, end: int) -> None:
         raise ValueError("its zip directory does not end the file")
     stream.seek(size - _TAIL)
     tail = stream.read(_TAIL - 22)
+    # Bytes before the end that no record accounts for.
     gap = size - 22 - start - length
     if tail[56:60] == b"PK\x06\x07":
         large_count, large_length, large_start = struct.unpack("<QQQ", tail[32:56])
@@ -157,6 +159,7 @@ class _Machine:
                 end = position or 0
         except (IndexError, KeyError, TypeError, struct.error) as error:
             raise ValueError(f"its pickle is damaged ({type(error).__name__})") from None
+        # Another reader might go on with what follows.
         if data[end:] != b".":
             raise ValueError("its pickle goes on after its end")
 
@@ -180,24 +183,29 @@ class _Machine:
         args, function = self.stack.pop(), self.stack.pop()
         if not isinstance(function, _Global) or function.name not in _CALLABLE or not isinstance(args, tuple):
             raise ValueError("it calls something that does not make a tensor")
+        # Bytes are pickled as text in latin1; any other codec may be a program.
         if function.name == "_codecs encode" and (len(args) != 2 or args[1] != "latin1" or type(args[0]) is not str):
             raise ValueError("it decodes bytes in an unusual way")
         if function.name.endswith("_reconstruct_fake_tensor"):
             _check_fake_tensor(args)
-        self.push(_Made(function.name, args))
+        self.push(_Result(function.name, args))
 
     def build(self, _argument: Any) -> None:
         state, target = self.stack.pop(), self.stack[-1]
-        if not (isinstance(target, _Made) and target.maker == "collections OrderedDict" and isinstance(state, dict)):
+        if not (
+            isinstance(target, _Result) and target.function == "collections OrderedDict" and isinstance(state, dict)
+        ):
             raise ValueError("it sets the state of an object")
 
     def set_items(self, values: list[Any]) -> None:
         target = self.stack[-1]
-        if not all(map(_is_plain_key, values[::2])):
-            raise ValueError("it has keys that are neither plain strings nor numbers")
+        for key in values[::2]:
+            # PyTorch puts the keys of example inputs between quotes into Python code.
+            if not (_KEY.fullmatch(key) if isinstance(key, str) else isinstance(key, (int, float))):
+                raise ValueError("it has keys that are neither plain strings nor numbers")
         if isinstance(target, dict):
             target.update(zip(values[::2], values[1::2], strict=True))
-        elif not (isinstance(target, _Made) and target.maker == "collections OrderedDict"):
+        elif not (isinstance(target, _Result) and target.function == "collections OrderedDict"):
             raise ValueError("it sets items of an object")
 
     def append(self, values: list[Any]) -> None:
@@ -210,7 +218,7 @@ class _Machine:
 
     def persistent(self, _argument: Any) -> None:
         self.stack.pop()
-        self.push(_Made("storage"))
+        self.push(_Result("storage"))
 
     def take(self, count: int) -> list[Any]:
         if len(self.stack) < count:
@@ -220,15 +228,10 @@ class _Machine:
         return values
 
 
-def _is_plain_key(key: Any) -> bool:
-    """PyTorch puts the keys of example inputs between quotes into Python code."""
-    return _KEY.fullmatch(key) is not None if isinstance(key, str) else isinstance(key, (int, float))
-
-
 def _check_fake_tensor(args: tuple[Any, ...]) -> None:
     """A fake tensor is rebuilt from JSON whose symbolic sizes are evaluated as code; only numbers may pass."""
     source = args[0] if args else None
-    text = source.args[0] if isinstance(source, _Made) and source.maker == "_codecs encode" else source
+    text = source.args[0] if isinstance(source, _Result) and source.function == "_codecs encode" else source
     if not isinstance(text, (str, bytes)):
         raise ValueError("it describes a fake tensor in an unusual way")
     try:

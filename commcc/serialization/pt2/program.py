@@ -51,10 +51,10 @@ from commcc.serialization.pt2.values import ExpressionReader
 from commcc.serialization.pt2.write import GraphWriter, WriteState, same_graph
 from commcc.serialization.pt2.zip_files import open_zip
 from commcc.serialization.sections import with_used_groups
-from commcc.serialization.shapes import ShapeContext, symbols_in
+from commcc.serialization.shapes import ShapeContext
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     import torch
     from torch import fx
@@ -104,30 +104,32 @@ class _Reader:
 
     def program(self) -> Program:
         sidecar = self._sidecar()
-        found = self._with_sidecar(sidecar) if sidecar is not None else None
+        result = self._with_sidecar(sidecar) if sidecar is not None else None
         with self._located():
-            if found is None:
-                found = self._without_sidecar()
+            if result is None:
+                state, kept = self._spec(NO_EXTRA, ShapeContext())
+                graph, root = build(kept)
+                result = _Read(graph, root, state, NO_EXTRA, with_used_groups(graph, {}))
         self.notes += [
             Note(f"{target.qualified_name} is not registered with this PyTorch; it is kept, but not understood")
-            for target in found.state.opaque
+            for target in result.state.opaque
         ]
         module = {key: value for key, value in self.document["graph_module"].items() if key != "graph"}
         document = {**self.document, "graph_module": module}
         source = self.source
         carrier = Pt2Carrier(
-            source.path.resolve(), source.root, self.layout, dict(source.entries), document, found.state.opaque
+            source.path.resolve(), source.root, self.layout, dict(source.entries), document, result.state.opaque
         )
         return Program(
-            graph=found.graph,
-            root=found.root,
-            groups=found.groups,
+            graph=result.graph,
+            root=result.root,
+            groups=result.groups,
             format="pt2",
             source=self.source.path,
             carrier=carrier,
-            header=found.extra.header,
-            notes=tuple(dict.fromkeys((*found.extra.notes, *self.notes))),
-            provenance=found.extra.provenance,
+            header=result.extra.header,
+            notes=tuple(dict.fromkeys((*result.extra.notes, *self.notes))),
+            provenance=result.extra.provenance,
         )
 
     @contextmanager
@@ -141,6 +143,7 @@ class _Reader:
             raise self.source.error(error.what, self.layout.model, hint=error.hint) from None
 
     def _sidecar(self) -> dict[str, Any] | None:
+        # A file of PyTorch's own.
         if SIDECAR not in self.source.entries:
             return None
         try:
@@ -168,6 +171,7 @@ class _Reader:
             spec = apply(sidecar["graph"], kept, MetadataReader(sidecar.get("shared", {}), ctx))
             fill_constants(self.source, self.layout.name, spec)
             graph, root = build(spec)
+            # The only proof that the sidecar belongs to this graph.
             again = GraphWriter(graph, root, WriteState(state.opaque, describe=False)).write()
             if not same_graph(again, self.document["graph_module"]["graph"]):
                 raise InputError("describes another graph")
@@ -176,11 +180,6 @@ class _Reader:
             self._ignore(error)
             return None
         return _Read(graph, root, state, extra, groups)
-
-    def _without_sidecar(self) -> _Read:
-        state, kept = self._spec(NO_EXTRA, ShapeContext())
-        graph, root = build(kept)
-        return _Read(graph, root, state, NO_EXTRA, with_used_groups(graph, {}))
 
     def _spec(self, extra: Extra, ctx: ShapeContext) -> tuple[FileState, GraphSpec]:
         declare_symbols(ctx, self.document["range_constraints"], extra.symbols)
@@ -205,7 +204,7 @@ def _write(program: Program, target: str | Path | IO[bytes]) -> tuple[Note, ...]
     try:
         writer = GraphWriter(program.graph, program.root, state)
         data = writer.write()
-        symbols = _symbols_of(state.symbolic)
+        symbols = state.symbols()
         document = _document(program, carrier, writer, data, symbols)
         extra = encode_extra(program, symbols)
         # What reading the graph back would lose; the sub-graphs included.
@@ -229,14 +228,6 @@ def _write(program: Program, target: str | Path | IO[bytes]) -> tuple[Note, ...]
         raise OutputError(f"what the program needs of its file is gone: {error.what}", where=error.where) from None
 
 
-def _symbols_of(scalars: Sequence[Any]) -> Mapping[str, SymbolInfo]:
-    """Range and example value of every symbol in some symbolic scalars, by name."""
-    if not scalars:
-        return {}
-    found = {symbol for scalar in {id(s.node): s for s in scalars}.values() for symbol in scalar.node.expr.free_symbols}
-    return symbols_in(scalars[0].node.shape_env, sorted(found, key=str))
-
-
 def _document(
     program: Program,
     carrier: Pt2Carrier | None,
@@ -249,8 +240,10 @@ def _document(
         document = new_document(program.graph, data, writer.inputs, ranges)
     else:
         document = rename(dict(carrier.document), data, writer.inputs.names)
+        # What the exported program says about its symbols wins.
         document["range_constraints"] = {**ranges, **document["range_constraints"]}
     version = document["schema_version"]
+    # Older PyTorch refuses a newer version, so it is raised only where it must be.
     if writer.state.needs_new_schema:
         document["schema_version"] = {**version, "minor": max(version["minor"], SCHEMA_MINOR_NEW)}
     return document

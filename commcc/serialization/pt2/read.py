@@ -119,8 +119,8 @@ class _GraphReader:
         return Ref(name)
 
     def subgraph(self, name: str, graph: Any) -> Ref:
-        found = read_graph(graph, self.state, self.depth + 1)
-        self.out.subgraphs[name] = found
+        spec_of_graph = read_graph(graph, self.state, self.depth + 1)
+        self.out.subgraphs[name] = spec_of_graph
         spec = self.add(Spec(self.fresh(name), "get_attr", name))
         return Ref(spec.name)
 
@@ -145,6 +145,7 @@ class _GraphReader:
             self.add(Spec(name, "placeholder", name, val=self.values.of(name)))
         elif kind in ("as_int", "as_float", "as_bool", "as_none", "as_string"):
             constants = self.state.constants
+            # Constants carry no name in the graph, only in the signature.
             known = constants[position] if position < len(constants) else ""
             name = self.fresh(check_name(known or f"arg{position}"))
             self.add(Spec(name, "placeholder", known or name, val=read_argument(data, self)))
@@ -156,6 +157,7 @@ class _GraphReader:
         before = len(self.out.nodes)
         args, kwargs = self._arguments(target, data["inputs"])
         meta = read_metadata(data.get("metadata") or {})
+        # The get_attr nodes of sub-graphs come from the node that uses them.
         for subgraph in self.out.nodes[before:]:
             subgraph.meta = dict(meta)
         results = _Results(self, Spec("", "call_function", target, args, kwargs, meta=meta), data)
@@ -173,6 +175,7 @@ class _GraphReader:
         for data in inputs:
             value = read_argument(data["arg"], self)
             kind, name = data.get("kind"), data["name"]
+            # A keyword of Python (from, to) cannot be given by name.
             if kind == POSITIONAL or name == "" or keyword.iskeyword(name):
                 args.append(value)
             elif kind == KEYWORD:
@@ -221,6 +224,7 @@ class _Results:
             reader.add(spec)
         elif kind == "as_none":
             spec.val = None
+            # PyTorch names it so, because nothing can use it.
             unused = f"{reader.name_of_target(spec.target)}_unused"
             spec.name = spec.name if spec.name == unused else reader.fresh(unused)
             reader.add(spec)
@@ -242,6 +246,7 @@ class _Results:
             elif kind == "as_tensors":
                 name = self.reader.fresh("getitem")
                 spec = self._item(producer, index, name, [])
+                # A list inside of several results: one getitem for the list, and one for each of its tensors.
                 spec.val = self._items(spec, [("as_tensor", item) for item in value])
                 values.append(spec.val)
             elif kind == "as_none":

@@ -92,10 +92,10 @@ def union(data: Any) -> tuple[str, Any]:
 
 def lookup(table: dict[int, Any], number: Any, what: str) -> Any:
     """The dtype, layout or memory format of a number."""
-    found = table.get(number) if type(number) is int else None
-    if found is None:
+    value = table.get(number) if type(number) is int else None
+    if value is None:
         raise InputError(f"unknown {what} {str(number)[:40]!r}")
-    return found
+    return value
 
 
 def device_of(data: Any) -> torch.device:

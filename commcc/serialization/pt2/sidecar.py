@@ -147,14 +147,16 @@ def difference(
     known = {spec.name: spec for spec in kept.nodes}
     entries = [spec.name if _same(spec, known.get(spec.name)) else _encode_spec(spec, lifted) for spec in program.nodes]
     out: dict[str, Any] = {}
+    # Most graphs need no list of nodes at all.
     if entries != [spec.name for spec in kept.nodes]:
         out["nodes"] = entries
+    # Metadata are compared with what reading will have, nodes that changed included.
     restored = apply(out, kept) if out else kept
     values, metadata = {}, {}
-    for spec, found in zip(program.nodes, restored.nodes, strict=True):
-        if (shape := _shape(spec.val)) != _shape(found.val):
+    for spec, restored_spec in zip(program.nodes, restored.nodes, strict=True):
+        if (shape := _shape(spec.val)) != _shape(restored_spec.val):
             values[spec.name] = shape
-        if changed := writer.changes(spec, found):
+        if changed := writer.changes(spec, restored_spec):
             metadata[spec.name] = changed
     children = {
         name: child
@@ -178,6 +180,7 @@ def _same(spec: Spec, kept: Spec | None) -> bool:
 def _encode_spec(spec: Spec, lifted: Mapping[str, str]) -> list[Any]:
     target = path_of(spec.target) if spec.op == "call_function" else str(spec.target)
     out = [spec.name, spec.op, target, encode_argument(spec.args), encode_argument(spec.kwargs)]
+    # The constant is an input in the graph file.
     if spec.op == "get_attr" and target in lifted:
         out.append(lifted[target])
     return out
@@ -205,36 +208,38 @@ def apply(sidecar: dict[str, Any], kept: GraphSpec, reader: MetadataReader | Non
     """
     known = {spec.name: spec for spec in kept.nodes}
     out = GraphSpec([], attributes=dict(kept.attributes))
-    made: dict[str, Spec] = {}
+    specs: dict[str, Spec] = {}
     for entry in sidecar["nodes"] if "nodes" in sidecar else list(known):
         if isinstance(entry, str):
             spec = known[entry]
             spec = Spec(spec.name, spec.op, spec.target, spec.args, spec.kwargs, spec.val, dict(spec.meta))
         else:
-            spec = _restore(entry, known, made, out)
-        if spec.name in made:
+            spec = _restore(entry, known, specs, out)
+        if spec.name in specs:
             raise InputError(f"two nodes are called {spec.name[:60]!r}")
-        _check_uses((spec.args, spec.kwargs), made)
-        made[spec.name] = spec
-    out.nodes = list(made.values())
+        _check_uses((spec.args, spec.kwargs), specs)
+        specs[spec.name] = spec
+    out.nodes = list(specs.values())
+    # FX accepts nodes behind the output and never runs them.
     if not out.nodes or out.nodes[-1].op != "output" or any(spec.op == "output" for spec in out.nodes[:-1]):
         raise InputError("the output is not the last node")
     if reader is not None:
         _restore_values(sidecar.get("values", {}), out)
         for name, changes in sidecar.get("metadata", {}).items():
-            reader.restore(made[name], changes)
+            reader.restore(specs[name], changes)
     children = sidecar.get("subgraphs", {})
     out.subgraphs = {name: apply(children.get(name, {}), child, reader) for name, child in kept.subgraphs.items()}
     return out
 
 
-def _restore(entry: Any, known: dict[str, Spec], made: dict[str, Spec], out: GraphSpec) -> Spec:
+def _restore(entry: Any, known: dict[str, Spec], specs: dict[str, Spec], out: GraphSpec) -> Spec:
     name, op, path, args, kwargs, *source = entry
     if op not in _TARGETS:
         raise InputError(f"{str(op)[:40]!r} is not a kind of node")
     spec = Spec(check_name(name), op, _TARGETS[op](path), decode_argument(args), decode_argument(kwargs))
     if not isinstance(spec.args, tuple) or not isinstance(spec.kwargs, dict):
         raise InputError(f"the arguments of {name[:60]!r} are malformed")
+    # FX would drop them, and the file would not come out the same.
     if (spec.args or spec.kwargs) and op in ("placeholder", "get_attr"):
         raise InputError(f"{name[:60]!r} has arguments")
     for key in spec.kwargs:
@@ -243,12 +248,13 @@ def _restore(entry: Any, known: dict[str, Spec], made: dict[str, Spec], out: Gra
     if spec.target is operator.getitem:
         # Its value comes from its producer, and its metadata from where PyTorch would take it.
         source, index = spec.args
-        producer = made[source.name]
+        producer = specs[source.name]
         if not isinstance(producer.val, (list, tuple)) or not 0 <= index < len(producer.val):
             raise InputError(f"{spec.name[:60]!r} takes a result that does not exist")
         spec.val, spec.meta = producer.val[index], dict(known.get(spec.name, producer).meta)
     elif like is not None:
         spec.val, spec.meta = like.val, dict(like.meta) if not source else {}
+    # Its value is that of the input that replaced it.
     if source and like is not None:
         out.attributes[path] = like.val
     return spec
@@ -272,6 +278,7 @@ def _restore_values(shapes: dict[str, str], out: GraphSpec) -> None:
         shape = shapes.get(spec.name)
         if shape == "absent":
             spec.val = NO_VAL
+        # A node whose value is None has no place for it in the graph file.
         elif shape == "":
             spec.val = None if spec.val is NO_VAL else spec.val
         elif shape is not None:

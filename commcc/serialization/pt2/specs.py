@@ -58,34 +58,35 @@ class GraphSpec:
 
 
 def build(spec: GraphSpec) -> tuple[fx.Graph, torch.nn.Module]:
-    """The FX graph of a spec; sub-graphs are attributes of the module beside it."""
+    """The FX graph of a spec; sub-graphs are attributes of the module that is returned with it."""
     root = torch.nn.Module()
+    # Sub-graphs first: nodes refer to them.
     for name, child in spec.subgraphs.items():
         graph, owner = build(child)
         put(root, name, sub_graph(owner, graph, name))
     for path, tensor in spec.attributes.items():
         put(root, path, tensor)
     graph = fx.Graph()
-    made: dict[str, fx.Node] = {}
+    nodes: dict[str, fx.Node] = {}
     for node in spec.nodes:
-        args = tuple([_to_fx(arg, made) for arg in node.args])
-        kwargs = {key: _to_fx(value, made) for key, value in node.kwargs.items()}
+        args = tuple([_to_fx(arg, nodes) for arg in node.args])
+        kwargs = {key: _to_fx(value, nodes) for key, value in node.kwargs.items()}
         created = graph.create_node(node.op, node.target, args, kwargs, node.name)
         if created.name != node.name:  # FX renames what hides a Python built-in
             created.name = node.name
         created.meta = node.meta
         if node.val is not NO_VAL:
             created.meta["val"] = node.val
-        made[node.name] = created
+        nodes[node.name] = created
     # Names that FX makes up later must not clash with those that it would not have chosen.
-    graph._graph_namespace._used_names.update(made)
+    graph._graph_namespace._used_names.update(nodes)
     return graph, root
 
 
-def _to_fx(arg: Any, made: dict[str, fx.Node]) -> Any:
+def _to_fx(arg: Any, nodes: dict[str, fx.Node]) -> Any:
     if isinstance(arg, Ref):
-        return made[arg.name]
-    return arg if isinstance(arg, _PLAIN) else map_arguments(arg, lambda item: _to_fx(item, made))
+        return nodes[arg.name]
+    return arg if isinstance(arg, _PLAIN) else map_arguments(arg, lambda item: _to_fx(item, nodes))
 
 
 def map_arguments(arg: Any, function: Callable[[Any], Any]) -> Any:
@@ -132,6 +133,7 @@ def same_argument(left: Any, right: Any) -> bool:
         return list(left) == list(right) and all(map(same_argument, left.values(), right.values()))
     if isinstance(left, slice):
         return same_argument((left.start, left.stop, left.step), (right.start, right.stop, right.step))
+    # NaN equals nothing, and 0.0 equals -0.0.
     if isinstance(left, float):
         return repr(left) == repr(right)
     return bool(left == right)

@@ -111,6 +111,7 @@ class InputTable:
 
     def _input(self, node: fx.Node, values: Values) -> dict[str, Any] | None:
         val = node.meta.get("val", _NO_CONSTANT)
+        # The schema has a kind of input for it, without a place among the values.
         if isinstance(val, _CONSTANT):
             self.constants[node.name] = val
             return _constant(node.name, val)
@@ -155,6 +156,7 @@ class ResultTable:
             source, index = node.args[0], node.args[1]
             if not isinstance(source, fx.Node) or type(index) is not int or source.op != "call_function":
                 raise OutputError(f"{node.name} does not take a result of an op by its number", hint=TEXT_HINT)
+            # A getitem of a doubled getitem belongs to the first.
             source = self._same.get(source, source)
             first = self._items.setdefault(source, {}).setdefault(index, node)
             if first is not node:
@@ -169,6 +171,7 @@ class ResultTable:
         target, val = node.target, node.meta.get("val")
         if isinstance(target, OpOverload):
             return _returns(target)
+        # Only the file of origin says how many results an op has that is not registered.
         known = self._opaque.get(target) if isinstance(target, OpaqueOp) else None
         if known is not None:
             return known.returns
@@ -203,6 +206,7 @@ class ResultTable:
                 raise OutputError(f"{item.name} takes result {index} of {count}", hint=TEXT_HINT)
 
     def _item(self, node: fx.Node, index: int, val: Any, values: Values) -> dict[str, Any]:
+        # A result that the op does not give (a mask that nobody asked for).
         if val is None:
             return {"as_none": True}
         user = self._items.get(node, {}).get(index)

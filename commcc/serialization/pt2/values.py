@@ -50,6 +50,7 @@ class ExpressionReader:
         """A SymInt of the schema: ``{"as_int": 4}`` or ``{"as_expr": ...}``."""
         ((kind, value),) = data.items()
         if kind == "as_int":
+            # Python reads integers of any length, PyTorch fails on them later.
             if type(value) is not int or not -_INT64 <= value < _INT64:
                 raise InputError(f"{str(value)[:40]!r} is not a 64-bit integer")
             return value
@@ -90,10 +91,10 @@ class ExpressionReader:
         text = value["expr_str"] if kind == "as_expr" else None
         if not isinstance(text, str):
             raise InputError(f"{kind[:40]!r} is not a symbolic size")
-        found = self._known.get(text)
-        if found is None:
-            found = self._known[text] = parse_srepr(text, self.ctx.symbol)
-        return text, found
+        expr = self._known.get(text)
+        if expr is None:
+            expr = self._known[text] = parse_srepr(text, self.ctx.symbol)
+        return text, expr
 
 
 class ValueReader:
@@ -184,6 +185,7 @@ def needs_new_schema(tensor: dict[str, Any]) -> bool:
 def number(value: Any) -> float:
     """A float of the schema, where infinities and NaN are strings."""
     if isinstance(value, str):
+        # float() reads more words than these.
         if value not in ("Infinity", "-Infinity", "NaN"):
             raise InputError(f"{value[:40]!r} is not a number")
         return float(value)
@@ -194,6 +196,7 @@ def number(value: Any) -> float:
 
 def write_number(value: float) -> float | str:
     """The opposite of :func:`number`."""
+    # JSON has no NaN and no infinity.
     if value != value:
         return "NaN"
     if value in (float("inf"), float("-inf")):
@@ -215,6 +218,7 @@ def write_scalar(value: Any) -> dict[str, Any]:
     if type(value) is float:
         return {"as_float": write_number(value)}
     node = value.node
+    # A symbol that was replaced by a number since.
     if node.expr.is_number:
         return write_scalar(node.pytype(node.expr))
     # The hint is the example value of a symbol; sizes known only at run time have none.

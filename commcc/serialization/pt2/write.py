@@ -44,11 +44,13 @@ from commcc.serialization.pt2.metadata import write_metadata
 from commcc.serialization.pt2.schema import KEYWORD, POSITIONAL, check_name
 from commcc.serialization.pt2.tables import InputTable, ResultTable
 from commcc.serialization.pt2.values import needs_new_schema, write_scalar, write_tensor
+from commcc.serialization.shapes import symbols_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from commcc.serialization.pt2.schema import OpaqueCall
+    from commcc.serialization.shapes import SymbolInfo
 
 _RETURNABLE = ("as_tensor", "as_sym_int", "as_sym_float", "as_int", "as_float", "as_bool", "as_none")
 
@@ -67,6 +69,14 @@ class WriteState:
     describe: bool = True
     needs_new_schema: bool = False
     symbolic: list[Any] = field(default_factory=list)
+
+    def symbols(self) -> Mapping[str, SymbolInfo]:
+        """Range and example value of every symbol that was written, by name."""
+        if not self.symbolic:
+            return {}
+        scalars = {id(scalar.node): scalar for scalar in self.symbolic}.values()
+        symbols = {symbol for scalar in scalars for symbol in scalar.node.expr.free_symbols}
+        return symbols_in(self.symbolic[0].node.shape_env, sorted(symbols, key=str))
 
 
 class GraphWriter:
@@ -89,6 +99,7 @@ class GraphWriter:
         outputs: list[dict[str, Any]] = []
         single = False
         for node in self.graph.nodes:
+            # Inputs are written above, constants where they are used, and getitem by the names of results.
             if node.op in ("placeholder", "get_attr") or (node.op == "call_function" and is_getitem(node.target)):
                 continue
             with _about(node):
@@ -115,6 +126,7 @@ class GraphWriter:
         if node.op == "placeholder":
             if node in self.inputs.opaque:
                 raise OutputError(f"{node.name} is neither a tensor nor a number", hint=TEXT_HINT)
+            # A constant input is written as its value wherever it is used.
             return self.inputs.constants.get(node.name, node)
         return node
 
@@ -122,11 +134,12 @@ class GraphWriter:
         path = str(node.target)
         if path in self.inputs.lifted:
             return {"as_tensor": {"name": self.inputs.lifted[path]}}
-        found = find(self.root, path)
-        if not isinstance(found, fx.GraphModule) or "." in path:
+        held = find(self.root, path)
+        if not isinstance(held, fx.GraphModule) or "." in path:
             raise OutputError(f"{node.name} holds neither a graph nor a tensor", hint=TEXT_HINT)
+        # Written once, however many nodes use it.
         if path not in self._subgraphs:
-            writer = GraphWriter(found.graph, found, self.state, top=False)
+            writer = GraphWriter(held.graph, held, self.state, top=False)
             self._subgraphs[path] = {"name": check_name(path), "graph": writer.write()}
         return {"as_graph": self._subgraphs[path]}
 
@@ -180,6 +193,7 @@ class GraphWriter:
             if known is None or len(known.arguments) < len(node.args):
                 raise OutputError(f"{target.qualified_name} is not registered with this PyTorch", hint=TEXT_HINT)
             names = known.arguments
+        # An empty name is a positional argument.
         names += ("",) * (len(node.args) - len(names))
         out = [
             _named(name, write_argument(arg, self), POSITIONAL)
@@ -195,6 +209,7 @@ class GraphWriter:
                 out.append(_named(name, write_argument(kwargs[name], self, empty), KEYWORD))
             elif position < len(node.args) and not keyword_only:
                 out.append(_named(name, write_argument(node.args[position], self, empty), POSITIONAL))
+        # What the schema does not know would be lost without a word.
         if len(out) != len(node.args) + len(kwargs):
             raise OutputError(f"has arguments that {target} does not declare")
         return out
@@ -204,6 +219,7 @@ class GraphWriter:
         if not isinstance(node.args[0], (list, tuple)) or "val" not in node.meta:
             raise OutputError("its terms or its value are not known", hint=TEXT_HINT)
         terms: list[Any] = [self.effective(term) if isinstance(term, fx.Node) else term for term in node.args[0]]
+        # A sum of one term, or of none.
         terms += [0] * (2 - len(terms))
         values = [term.meta.get("val", 0) if isinstance(term, fx.Node) else term for term in terms]
         left, total = write_argument(terms[0], self), values[0]
@@ -230,6 +246,7 @@ class GraphWriter:
         return [write_argument(item, self) for item in returned], False
 
     def _returned(self, leaf: Any) -> dict[str, Any]:
+        # A device mesh that is returned as it is.
         if isinstance(leaf, fx.Node) and leaf in self.inputs.opaque:
             return {"as_none": True}
         written = write_argument(leaf, self)

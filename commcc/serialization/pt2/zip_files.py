@@ -83,6 +83,7 @@ class ZipSource:
         for name in names:
             if _BAD_NAME.search(name):
                 raise self.error("the archive holds an entry whose name leaves the archive", name)
+            # Two readers could take different ones, and some file systems fold case.
             if name.casefold() in seen:
                 raise self.error("the archive holds the same entry twice", name)
             seen.add(name.casefold())
@@ -99,10 +100,12 @@ class ZipSource:
                 raise self.error("the entry gives two sizes", info.filename)
             if info.file_size > _RATIO_FREE and info.file_size > _MAX_RATIO * max(info.compress_size, 1):
                 raise self.error(f"the entry unpacks to {info.file_size} bytes: taken for a zip bomb", info.filename)
+        # Entries that share bytes can unpack to any size.
         if packed > self.path.stat().st_size:
             raise self.error("entries of the archive overlap: taken for a zip bomb")
 
     def _root(self, infos: list[zipfile.ZipInfo]) -> str:
+        # PyTorch takes the root folder from the first entry.
         roots = list(dict.fromkeys(info.filename.split("/", 1)[0] for info in infos))
         if len(roots) != 1 or any("/" not in info.filename for info in infos):
             raise self.error(f"{len(roots)} root folders in the archive, expected one; is this a .pt2 file?")
