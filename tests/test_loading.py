@@ -125,7 +125,7 @@ def test_split_spec(tmp_path):
 @pytest.mark.parametrize("name", ["g.fx.txt.gz", "g.txt", "g.txt.gz", "g.py", "g.py.gz", "no_extension", "g.pt2"])
 def test_content_decides_the_format(tmp_path, name):
     file = tmp_path / name
-    file.write_bytes(gzip.compress(SOURCE.encode()) if name.endswith(".gz") else SOURCE.encode())
+    file.write_bytes(gzip.compress(SOURCE.encode(), mtime=0) if name.endswith(".gz") else SOURCE.encode())
     assert names(load(file)) == ["a", "b", "mm", "output"]
 
 
@@ -179,11 +179,14 @@ def test_missing_file_names_a_similar_one(graph_file):
         (b"hello\nwor\xffld\n", "byte 0xff is not UTF-8"),
         (b"<html><body>tlparse</body></html>", "no graph found"),
         (b'{"a": 1}\n', "no graph found"),
-        (gzip.compress(SOURCE.encode())[:-20], "the gzip data ends too early"),
-        (gzip.compress(SOURCE.encode())[:30] + b"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", "damaged gzip data"),
+        (gzip.compress(SOURCE.encode(), mtime=0)[:-20], "the gzip data ends too early"),
+        (
+            gzip.compress(SOURCE.encode(), mtime=0)[:30] + b"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
+            "damaged gzip data",
+        ),
         (b"\x1f\x8b\x07" + b"0" * 40, "damaged gzip data"),
-        (gzip.compress(b"PK\x03\x04aaaa"), "gzip-compressed archive"),
-        (gzip.compress(b""), "the file is empty"),
+        (gzip.compress(b"PK\x03\x04aaaa", mtime=0), "gzip-compressed archive"),
+        (gzip.compress(b"", mtime=0), "the file is empty"),
         (b"class GraphModule(torch.nn.Module):\n", ""),
         (SOURCE[:150].encode(), ""),
         (SOURCE.replace("torch.ops.aten.mm.default", "os.system").encode(), "os.system"),
