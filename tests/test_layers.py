@@ -38,8 +38,8 @@ ONLY = {
     "rich": ("report", "cli"),
     "click": ("report", "cli"),
 }
-#: The one module that imports parts of torch.distributed by name, to register their ops with PyTorch.
-REGISTERS = "commcc.serialization.targets"
+#: The one module that names parts of torch.distributed, which are imported to register their ops with PyTorch.
+REGISTERS = "commcc.graph.ops.libraries"
 #: What needs a process group; not even that module may name these.
 PROCESS_GROUPS = ("torch.distributed.distributed_c10d", "torch.distributed.rendezvous", "torch.distributed.launcher")
 
@@ -152,12 +152,12 @@ def test_the_checks_fire():
     bad = imports_in("commcc.graph.index.build", "def f():\n    import rich.table\n    from commcc import cli\n")
     assert len(wrong_way(bad)) == 1
     assert len(forbidden(bad)) == 1
-    group = imports_in("commcc.serialization.targets", "import torch.distributed.distributed_c10d")
+    group = imports_in("commcc.graph.ops.libraries", "import torch.distributed.distributed_c10d")
     assert len(forbidden(group)) == 1
     by_name = 'OPS = ("torch.distributed._functional_collectives", "torch.distributed.tensor")'
-    assert forbidden(imports_in("commcc.serialization.targets", by_name)) == []
+    assert forbidden(imports_in("commcc.graph.ops.libraries", by_name)) == []
     assert len(forbidden(imports_in("commcc.serialization.shapes", by_name))) == 2
-    assert len(forbidden(imports_in("commcc.serialization.targets", 'X = "torch.distributed.distributed_c10d"'))) == 1
+    assert len(forbidden(imports_in("commcc.graph.ops.libraries", 'X = "torch.distributed.distributed_c10d"'))) == 1
     assert imports_in("commcc.plan", "if TYPE_CHECKING:\n    import torch\n") == []
 
 

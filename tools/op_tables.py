@@ -3,9 +3,9 @@
     python tools/op_tables.py            # a line for each: file, line, name, how many ops
     python tools/op_tables.py --check    # exits with 1 when there is one
 
-A table is a collection that stands in a module or a class and names ops: as ``"aten.mm"``, as ``aten.mm`` under
-``torch.ops``, or bare (``"mm"``) where nearly all of its words are ops of PyTorch. A single op that code compares with
-is no table.
+A table is a collection that names ops: as ``"aten.mm"``, as ``aten.mm.default`` under ``torch.ops``, or bare (``"mm"``)
+where nearly all of its words are ops of PyTorch. In a module or a class one op makes a table, in a function two do. A
+single op that code compares with is no table.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ LIBRARIES = (
     *("bucketing", "fsdp", "symm_mem", "higher_order", "rngprims", "streams", "quantized_decomposed", "operator"),
 )
 _QUALIFIED = re.compile(rf"^(torch\.ops\.)?({'|'.join(LIBRARIES)})(\.|::)\w*")
+_COLLECTIONS = (ast.Set, ast.Tuple, ast.List, ast.Dict, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+#: Words that are ops as well: Python's comparisons, and methods of tensors in code of guards.
+NO_TABLES = {"commcc/serialization/fx/statements.py": "_COMPARE", "commcc/serialization/pt2/code.py": "_GUARD_METHODS"}
 #: Words of a table of bare names that may be something else.
 _BARE_SHARE = 0.8
 _FEWEST_BARE = 3
@@ -44,11 +47,20 @@ class Table:
 
 def tables(path: Path, bare: frozenset[str]) -> list[Table]:
     """Of one file; bare: names of PyTorch's ops without their library."""
+    file = str(path.relative_to(ROOT))
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     found = []
-    for name, value in _assigned(ast.parse(path.read_text(encoding="utf-8"))):
+    for name, value in _assigned(tree):
         count = _named(value, bare)
-        if count:
-            found.append(Table(str(path.relative_to(ROOT)), value.lineno, name, count))
+        if count and NO_TABLES.get(file) != name:
+            found.append(Table(file, value.lineno, name, count))
+    for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+        for value in (
+            node for node in ast.walk(function) if isinstance(node, (ast.Set, ast.Tuple, ast.List, ast.Dict))
+        ):
+            count = sum(_is_op(node) for node in ast.iter_child_nodes(value))
+            if count > 1:
+                found.append(Table(file, value.lineno, f"in {function.name}", count))
     return found
 
 
@@ -67,9 +79,7 @@ def _assigned(tree: ast.AST) -> list[tuple[str, ast.expr]]:
 
 def _named(value: ast.expr, bare: frozenset[str]) -> int:
     """How many ops a value names, if it is a collection."""
-    if not any(
-        isinstance(n, (ast.Set, ast.Tuple, ast.List, ast.Dict, ast.SetComp, ast.DictComp)) for n in ast.walk(value)
-    ):
+    if not any(isinstance(node, _COLLECTIONS) for node in ast.walk(value)):
         return 0
     qualified = sum(_is_op(node) for node in ast.walk(value))
     words = [n.value for n in ast.walk(value) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
@@ -91,11 +101,8 @@ def all_tables() -> list[Table]:
     """Of all files but those in the table's home."""
     import torch
 
-    bare = frozenset(
-        schema.name.partition("::")[2]
-        for schema in torch._C._jit_get_all_schemas()
-        if schema.name.startswith(("aten::", "prims::"))
-    )
+    schemas = (schema.name.partition("::") for schema in torch._C._jit_get_all_schemas())
+    bare = frozenset(op for library, _, op in schemas if library in ("aten", "prims"))
     files = sorted(path for path in (ROOT / "commcc").rglob("*.py") if HOME not in path.parents)
     return [table for path in files for table in tables(path, bare)]
 

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 GATHER = "torch.ops.symm_mem.fused_all_gather_matmul.default"
 SCATTER = "torch.ops.symm_mem.fused_matmul_reduce_scatter.default"
 RESTRIDE = "torch.ops.prims.inductor_force_stride_order.default"
-_VIEW, _RESHAPE = torch.ops.aten.view.default, torch.ops.aten.reshape.default
 #: Metadata that new nodes take over from what they stand for.
 _PLACE = ("custom", "nn_module_stack", "fwd_nn_module_stack", "stack_trace", "seq_nr", "autograd_backward")
 
@@ -127,8 +126,8 @@ class _Work:
             self.original[made] = node
             if "val" in node.meta:
                 made.meta["val"] = tree_map_only(torch.Tensor, on_cpu, node.meta["val"])
-            if made.op == "call_function" and made.target is _VIEW:
-                made.target = _RESHAPE
+            if made.op == "call_function" and made.target is torch.ops.aten.view.default:
+                made.target = torch.ops.aten.reshape.default
 
     def run(self, launches: Collection[str]) -> tuple[Tried, ...]:
         """Let the pass have the launches one after the other, as PyTorch does."""

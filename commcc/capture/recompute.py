@@ -20,19 +20,12 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from commcc.capture.tracing import parameter_gathers
 from commcc.graph.index.modules import module_path
-from commcc.graph.ops import aliasing, op_name
+from commcc.graph.ops import aliasing, is_getitem, is_wait, op_name
+from commcc.graph.ops.products import KEPT
 
 if TYPE_CHECKING:
     from torch import fx
 
-#: Ops of a layer whose results are kept.
-SAVED = frozenset(
-    {
-        "aten.mm", "aten._grouped_mm", "aten._scaled_dot_product_cudnn_attention", "aten.bmm", "aten.topk",
-        "aten.sort", "aten.histc", "aten._local_scalar_dense", "aten.sym_size", "aten.sym_numel",
-        "_c10d_functional.all_to_all_single",
-    }
-)  # fmt: skip
 _LAYER = re.compile(r"^layers\.(\d+)(\.|$)")
 #: Region of gathers outside of layers; must be larger than any layer's.
 _OUTSIDE = 100_000
@@ -54,14 +47,14 @@ def tag(graph: fx.Graph) -> None:
             node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
             continue
         # What only passes on a saved result is saved with it: members of a tuple, the wait of a launch.
-        save = op_name(node.target) in SAVED or (_passes_on(node) and node.all_input_nodes[0] in kept)
+        save = op_name(node.target) in KEPT or (_passes_on(node) and node.all_input_nodes[0] in kept)
         if save:
             kept.add(node)
         node.meta["recompute"] = CheckpointPolicy.MUST_SAVE if save else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def _passes_on(node: fx.Node) -> bool:
-    return op_name(node.target) in ("operator.getitem", "_c10d_functional.wait_tensor")
+    return is_getitem(node.target) or is_wait(node.target)
 
 
 def materialise(graph: fx.Graph) -> None:

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from commcc.graph.ops import is_wait, op_name
+from commcc.graph.ops.sizes import ASKING
 
 if TYPE_CHECKING:
     from torch import fx
-
-_SIZES = frozenset({"aten.sym_size", "aten.sym_numel", "aten.sym_stride"})
 
 
 def settle_sizes(graph: fx.Graph) -> None:
@@ -38,7 +37,7 @@ def settle_sizes(graph: fx.Graph) -> None:
         if not isinstance(value, torch.SymInt):
             continue
         known = first.setdefault(value.node.expr, node)
-        if op_name(node.target) not in _SIZES:
+        if op_name(node.target) not in ASKING:
             continue
         if known is not node:
             node.replace_all_uses_with(known)

@@ -20,6 +20,8 @@ from torch.utils._pytree import tree_map
 from commcc.base.errors import InputError
 from commcc.graph import ops
 from commcc.graph.index.hints import SizeHints
+from commcc.graph.ops.libraries import ARITHMETIC
+from commcc.graph.ops.sizes import ASKING, ASSERTED, RANGES
 from commcc.serialization.propagate import context_of
 from commcc.serialization.shapes import requires_grad_of
 
@@ -34,11 +36,6 @@ if TYPE_CHECKING:
 HINTS = "torchtitan_chunk_symbol_hints"
 _SCALARS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
-#: Ops of PyTorch that only ask a tensor for its sizes.
-_ASKS = frozenset(f"aten.{name}" for name in ("sym_size", "sym_numel", "sym_stride", "sym_storage_offset"))
-_ARITHMETIC = frozenset({"operator", "math", "builtins", "torch"})
-_ASSERTS = frozenset({"aten._assert_scalar"})
-_RANGES = frozenset({"aten.sym_constrain_range", "aten.sym_constrain_range_for_size"})
 LARGEST = 2**62
 
 
@@ -153,17 +150,17 @@ class Sizes:
 def only_sizes(target: Any) -> bool:
     """Whether an op computes with sizes only, so that a number may stand for its result."""
     name = ops.op_name(target)
-    return name in _ASKS or (name.partition(".")[0] in _ARITHMETIC and not ops.is_getitem(target))
+    return name in ASKING or (name.partition(".")[0] in ARITHMETIC and not ops.is_getitem(target))
 
 
 def is_guard(target: Any) -> bool:
     """Whether the op only checks a scalar."""
-    return ops.op_name(target) in _ASSERTS | _RANGES
+    return ops.op_name(target) in ASSERTED | RANGES
 
 
 def holds(node: fx.Node, value_of: Callable[[Any], Any]) -> bool | None:
     """Whether a guard holds; None when its value is not a number yet. ``value_of`` gives the value of an argument."""
-    if ops.op_name(node.target) in _ASSERTS:
+    if ops.op_name(node.target) in ASSERTED:
         found = value_of(ops.argument(node, "self"))
         return bool(found) if isinstance(found, (bool, int)) else None
     size = value_of(ops.argument(node, "size"))

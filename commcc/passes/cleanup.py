@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from commcc.base.options import option
 from commcc.base.reasons import Reason
 from commcc.base.record import left_out
+from commcc.graph.ops.collective_table import WAIT
+from commcc.graph.ops.views import SHOWING
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.options import to_text
 from commcc.plan import Dead, PassReport, Plan, Removal, Same
@@ -38,12 +40,6 @@ if TYPE_CHECKING:
     from commcc.graph.index import GraphIndex
     from commcc.graph.program import Program
 
-#: Ops that may show all of their argument as it is.
-_VIEWS = frozenset(
-    f"aten.{name}"
-    for name in ("detach", "alias", "view", "reshape", "_unsafe_view", "slice", "squeeze", "permute", "t")
-)
-_WAIT = "_c10d_functional.wait_tensor"
 #: What tracers, DTensor and the partitioner note for themselves; all of it is derived or private.
 TRACING = frozenset(
     {
@@ -133,7 +129,7 @@ def _dead(index: GraphIndex) -> list[int]:
     """Nodes that nothing needs, in graph order."""
     fixed = {node for node, op in enumerate(index.ops) if op in ("placeholder", "output")}
     # A wait on what no launch of this graph made is somebody's synchronization.
-    foreign = {n for n, op in enumerate(index.ops) if op == _WAIT and n not in index.wait_of}
+    foreign = {n for n, op in enumerate(index.ops) if op == WAIT and n not in index.wait_of}
     live: set[int] = set()
     stack = [*fixed, *foreign, *index.held, *index.stays]
     while stack:
@@ -154,7 +150,7 @@ def _same(program: Program, index: GraphIndex) -> Iterator[Same]:
     nodes = list(program.graph.nodes)
     returned = set(index.output_slots)
     for node, op in enumerate(index.ops):
-        shows = nodes[node].args[:1] if op in _VIEWS and node not in returned and node not in index.held else ()
+        shows = nodes[node].args[:1] if op in SHOWING and node not in returned and node not in index.held else ()
         source = index.position.get(getattr(shows[0], "name", "")) if shows else None
         if (
             source is None

@@ -21,6 +21,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from commcc.graph.ops import argument, argument_names, collective_of, is_wait, op_name
+from commcc.graph.ops.arithmetic import ADDITIVE, MASKS, POSITIVE
+from commcc.graph.ops.effects import NUMBERS
+from commcc.graph.ops.indexing import BY_DIMENSION, CLASSES, INDEXED, MASKED, ONCE, ONCE_EACH
+from commcc.graph.ops.products import GROUPED
+from commcc.graph.ops.views import PASSING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,53 +34,6 @@ if TYPE_CHECKING:
 
 #: The number for a size, symbolic or not; None when nothing tells it.
 Size = "Callable[[Any], int | None]"
-
-#: Ops that hand on their operand's numbers, whatever they do to its shape.
-_PASSING = frozenset(
-    {
-        *(f"aten.{n}" for n in ("view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze")),
-        *(f"aten.{n}" for n in ("_to_copy", "to", "clone", "alias", "detach", "contiguous", "lift_fresh_copy")),
-        *(f"aten.{n}" for n in ("slice", "select", "split", "split_with_sizes", "chunk", "unbind", "narrow")),
-        *(f"aten.{n}" for n in ("expand", "repeat", "permute", "transpose", "t", "cat", "stack", "as_strided", "flip")),
-        *("operator.getitem", "prims.convert_element_type", "prims.device_put", "aten.pin_memory", "prims.view_of"),
-    }
-)
-_MASKING = frozenset({"aten.where", "aten.masked_fill"})
-#: Ops that index: names of the table, of the index, and of the dimension (None: the first).
-_INDEXING = {
-    "aten.embedding": ("weight", "indices", None),
-    "aten.index_select": ("self", "index", "dim"),
-    "aten.gather": ("self", "index", "dim"),
-    "aten.scatter": ("self", "index", "dim"),
-    "aten.scatter_add": ("self", "index", "dim"),
-    "aten.scatter_reduce": ("self", "index", "dim"),
-    "aten.index_add": ("self", "index", "dim"),
-    "aten.index_copy": ("self", "index", "dim"),
-    "aten.take_along_dim": ("self", "indices", "dim"),
-}
-#: Those that write each place once, so that no index may come twice.
-_ONCE = frozenset({"aten.scatter", "aten.index_copy"})
-_WRITING = frozenset({"aten.index_put", "aten.index_put_", "aten._unsafe_index_put"})
-_MANY = {
-    "aten.index": ("self", "indices"),
-    "aten._unsafe_index": ("self", "indices"),
-    "aten.index_put": ("self", "indices"),
-    "aten.index_put_": ("self", "indices"),
-    "aten._unsafe_index_put": ("self", "indices"),
-    "aten._unsafe_masked_index": ("self", "indices"),
-    "aten._unsafe_masked_index_put_accumulate": ("self", "indices"),
-}
-#: As those, and a mask keeps what is outside away.
-_MASKED = frozenset({"aten._unsafe_masked_index", "aten._unsafe_masked_index_put_accumulate"})
-_CLASSES = {"aten.nll_loss_forward": "self", "aten.nll_loss_backward": "self", "aten.nll_loss2d_forward": "self"}
-_POSITIVE = {
-    **{f"aten.{n}": "self" for n in ("log", "log2", "log10", "sqrt", "rsqrt", "reciprocal")},
-    "aten.div": "other",
-    "aten.true_divide": "other",
-    "aten.fmod": "other",
-    "aten.remainder": "other",
-    "aten.floor_divide": "other",
-}
 
 
 @dataclass(frozen=True)
@@ -132,16 +90,16 @@ def _onward(user: fx.Node, at: _At) -> _At | None:
         return None
     name = op_name(user.target)
     fact = collective_of(user.target)
-    if name in _PASSING or is_wait(user.target) or (fact is not None and not fact.has_reduction):
+    if name in PASSING or is_wait(user.target) or (fact is not None and not fact.has_reduction):
         return at._replace(node=user)
-    if name in _MASKING:
-        return at._replace(node=user, masked=True) if argument(user, _condition(name)) is not at.node else None
+    if name in MASKS:
+        return at._replace(node=user, masked=True) if argument(user, MASKS[name]) is not at.node else None
     if name == "aten.cumsum":
         return at._replace(node=user, summed=True)
     other = argument(user, "other")
     if type(other) is not int or argument(user, "self") is not at.node:
         return None
-    if name in ("aten.add", "aten.sub"):
+    if name in ADDITIVE:
         step = other * int(argument(user, "alpha", 1) or 0)
         return at._replace(node=user, plus=at.plus + (step if name == "aten.add" else -step))
     return (
@@ -149,10 +107,6 @@ def _onward(user: fx.Node, at: _At) -> _At | None:
         if name == "aten.mul" and other > 0
         else None
     )
-
-
-def _condition(name: str) -> str:
-    return "condition" if name == "aten.where" else "mask"
 
 
 class _Search:
@@ -183,9 +137,9 @@ class _Search:
         why = f"'{user.name}' ({name})"
         extent = self._extent(user, name, at.node)
         if extent is not None and not at.summed:
-            self._bound(extent, at._replace(masked=at.masked or name in _MASKED), why)
+            self._bound(extent, at._replace(masked=at.masked or name in MASKED), why)
         self._ask_integers(user, name, at, why)
-        if argument(user, _POSITIVE.get(name, "-")) is at.node or _fractional_power(user, name, at.node):
+        if argument(user, POSITIVE.get(name, "-")) is at.node or _fractional_power(user, name, at.node):
             self.asked = replace(self.asked, positive=True)
         if name.endswith("_attention_backward") and _log_sums(user) is at.node:
             keys = self._extents(argument(user, "key"))
@@ -194,7 +148,7 @@ class _Search:
             self.asked = replace(self.asked, positive=True, why=why)
 
     def _ask_integers(self, user: fx.Node, name: str, at: _At, why: str) -> None:
-        if name in ("aten._grouped_mm", "aten._scaled_grouped_mm") and argument(user, "offs") is at.node:
+        if name in GROUPED and argument(user, "offs") is at.node:
             rows = self._rows(user)
             asked = replace(self.asked, counts=rows) if at.summed else replace(self.asked, ends=rows)
             self.asked = replace(asked, why=why)
@@ -202,13 +156,13 @@ class _Search:
             total = argument(user, "output_size")
             total = self._size(total.meta.get("val") if hasattr(total, "meta") else total)
             self.asked = replace(self.asked, counts=total, why=why)
-        elif name in ("aten.item", "aten._local_scalar_dense") and not at.summed:
+        elif name in NUMBERS and not at.summed:
             number = self._size(user.meta.get("val"))
             if number is not None:
                 self.asked = replace(self.asked, exactly=number, why=why)
-        elif name in _ONCE and argument(user, "index") is at.node:
+        elif name in ONCE and argument(user, "index") is at.node:
             self._once(argument(user, "index"), int(argument(user, "dim", 0)))
-        elif name in _WRITING and not argument(user, "accumulate", False):
+        elif name in ONCE_EACH and not argument(user, "accumulate", False):
             once = at.node in argument(user, "indices")
             self.asked = replace(self.asked, once=True, once_dim=None) if once else self.asked
 
@@ -230,20 +184,19 @@ class _Search:
 
     def _extent(self, user: fx.Node, name: str, node: fx.Node) -> int | None:
         """How many places there are for an index that ``user`` takes from ``node``; None when it takes none."""
-        if name in _INDEXING:
-            table, index, dim = _INDEXING[name]
+        if name in INDEXED:
+            table, index, dim = INDEXED[name]
             if argument(user, index) is not node:
                 return None
             along = argument(user, dim, 0) if dim is not None else 0
             return self._of_dim(argument(user, table), along)
-        if name in _MANY:
-            table, index = _MANY[name]
-            held = argument(user, index)
-            extents = [self._of_dim(argument(user, table), i) for i, each in enumerate(held) if each is node]
+        if name in BY_DIMENSION:
+            held = argument(user, "indices")
+            extents = [self._of_dim(argument(user, "self"), i) for i, each in enumerate(held) if each is node]
             return min((e for e in extents if e is not None), default=None)
-        if name in _CLASSES:
+        if name in CLASSES:
             return (
-                self._of_dim(argument(user, _CLASSES[name]), 1 if _dims(argument(user, "self")) > 1 else 0)
+                self._of_dim(argument(user, "self"), 1 if _dims(argument(user, "self")) > 1 else 0)
                 if argument(user, "target") is node
                 else None
             )

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from commcc.apply.order import LAUNCH, NODE, RESULT, Unit, arrange
 from commcc.base.gc_pause import no_collection
 from commcc.graph.index.build import users_of
-from commcc.graph.ops.kernels import Work
+from commcc.graph.ops.kernels import COPIES, Work
 from commcc.planning.bucket_model import BucketModel, flat, strided
 
 if TYPE_CHECKING:
@@ -32,10 +32,6 @@ if TYPE_CHECKING:
     from commcc.plan import Bucket, Merging
     from commcc.timing.cost import CostModel
     from commcc.timing.cost.types import Costs
-
-
-#: How copies of results run: a clone can be fused with what reads it.
-COPY = {"aten.clone": Work.FUSABLE, "aten.reshape": Work.KERNEL}
 
 
 @dataclass(frozen=True)
@@ -195,10 +191,10 @@ class _Merge:
         copies = model.result_copies(unit.member)
         for op in copies[:-1]:
             source = self._made(
-                f"{name}_own", op, [source], (), tensor=model.members[unit.member].result, work=COPY[op]
+                f"{name}_own", op, [source], (), tensor=model.members[unit.member].result, work=COPIES[op]
             )
         if copies:
-            fact = _Fact(name, copies[-1], (source,), (), tensor, own, COPY[copies[-1]])
+            fact = _Fact(name, copies[-1], (source,), (), tensor, own, COPIES[copies[-1]])
         else:
             self.same_buffer.update((b, shared[0]) for b in own)
             fact = _Fact(name, "aten.reshape", (source,), (), tensor, shared, Work.FREE)

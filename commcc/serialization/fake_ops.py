@@ -36,8 +36,10 @@ from torch.utils import _pytree as pytree
 from torch.utils._traceback import CapturedTraceback
 
 from commcc.base.errors import InputError
-from commcc.graph.ops import OpaqueOp
+from commcc.graph.ops import OpaqueOp, op_name
+from commcc.graph.ops.effects import UNSHAPED
 from commcc.graph.ops.functions import plain_name
+from commcc.graph.ops.libraries import SHAPED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,15 +50,6 @@ if TYPE_CHECKING:
 
     CallSubgraph = Callable[[fx.GraphModule, Sequence[Any]], Any]
 
-_NAMESPACES = frozenset(
-    {
-        *("aten", "prims", "inductor", "inductor_prims", "rngprims", "quantized_decomposed", "fsdp", "_dtensor"),
-        *("_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "symm_mem"),
-    }
-)
-_NEVER = frozenset(
-    {"aten::from_file", "aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu", "aten::_thnn_fused_lstm_cell"}
-)
 _MOST_OUTPUTS = 65_536
 _LARGEST_SHIFT = 64
 _SCALARS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
@@ -191,10 +184,10 @@ class Evaluator:
 def check_callable(op: OpOverload) -> None:
     """Raise :class:`UnknownValue` unless calling ``op`` under a fake mode can only compute shapes."""
     name, overload = op._schema.name, op._schema.overload_name
-    if name in _NEVER or not torch._C._dispatch_has_kernel(f"{name}.{overload}" if overload else name):
+    if op_name(op) in UNSHAPED or not torch._C._dispatch_has_kernel(f"{name}.{overload}" if overload else name):
         raise UnknownValue(f"{op} is not run on shapes")
     # A kernel of its own would run if there is no shape function.
-    if op.namespace not in _NAMESPACES and simple_registry.singleton.find(name).fake_impl.kernel is None:
+    if op.namespace not in SHAPED and simple_registry.singleton.find(name).fake_impl.kernel is None:
         raise UnknownValue(f"{op} has no shape function")
 
 

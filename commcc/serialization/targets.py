@@ -25,35 +25,8 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from commcc.base.errors import InputError, OutputError
 from commcc.graph.ops import OpaqueOp
 from commcc.graph.ops.functions import plain_functions, plain_name
+from commcc.graph.ops.libraries import REGISTERED_BY
 
-#: Modules that register the ops of a namespace, or one higher-order op; tried in this order.
-_REGISTERED_BY: dict[str, tuple[str, ...]] = {
-    "_c10d_functional": ("torch.distributed._functional_collectives",),
-    "_c10d_functional_autograd": ("torch.distributed._functional_collectives",),
-    "c10d_functional": ("torch.distributed._functional_collectives",),
-    "_dtensor": ("torch.distributed.tensor",),
-    "device_mesh": ("torch.distributed.device_mesh", "torch.distributed.tensor"),
-    "fsdp": (
-        "torch.distributed.fsdp._fully_shard._fsdp_collectives",
-        "torch.distributed.fsdp._fully_shard._fsdp_param",
-    ),
-    "symm_mem": ("torch.distributed._symmetric_memory",),
-    "prims": ("torch._prims", "torch._inductor.inductor_prims"),
-    "rngprims": ("torch._prims.rng_prims",),
-    "inductor": ("torch._inductor.inductor_prims",),
-    "bucketing": ("torch._inductor.fx_passes.bucketing",),
-    "streams": ("torch._dynamo.variables.streams",),
-    "quantized_decomposed": ("torch.ao.quantization.fx._decomposed",),
-    "higher_order.flex_attention": ("torch._higher_order_ops.flex_attention",),
-    "higher_order.flex_attention_backward": ("torch._higher_order_ops.flex_attention",),
-    "higher_order.control_deps": ("torch._inductor.fx_passes.control_dependencies",),
-    "higher_order.triton_kernel_wrapper_mutation": ("torch._higher_order_ops.triton_kernel_wrap",),
-    "higher_order.triton_kernel_wrapper_functional": ("torch._higher_order_ops.triton_kernel_wrap",),
-    "higher_order": (
-        *("torch._higher_order_ops", "torch._prims.rng_prims", "torch._higher_order_ops.effects"),
-        *("torch._higher_order_ops.triton_kernel_wrap", "torch.distributed.tensor"),
-    ),
-}
 _PART = re.compile(r"[A-Za-z_]\w{0,199}", re.ASCII)
 #: FX prints ``operator.index`` as ``_operator_index``, ``math.floor`` as ``math_floor``.
 _PRINTED_MODULE = re.compile(r"^_?(operator|math)[._]")
@@ -94,7 +67,7 @@ def _is_op_name(parts: list[str]) -> bool:
 
 
 def _registered(parts: list[str]) -> Any:
-    for module in (None, *_REGISTERED_BY.get(".".join(parts[:2]), ()), *_REGISTERED_BY.get(parts[0], ())):
+    for module in (None, *REGISTERED_BY.get(".".join(parts[:2]), ()), *REGISTERED_BY.get(parts[0], ())):
         if module is not None:
             _import(module)
         elif parts[0] in _EAGER:

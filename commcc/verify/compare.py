@@ -17,6 +17,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from commcc.graph.ops import aliasing, is_assertion, is_effect, is_host_sync, is_random, is_unknown_communication
+from commcc.graph.ops.table import is_blind_to_strides
 from commcc.verify.contents import CAST, is_widening
 from commcc.verify.memory import LOAD
 from commcc.verify.pair import Difference, settings
@@ -192,9 +193,6 @@ def _name(pair: Pair, source: int) -> str:
 
 # Work
 
-#: Namespaces of ops whose values are those of the elements they read, however these lie in memory.
-_STRIDE_BLIND = ("aten.", "prims.")
-
 
 def compare_ops(pair: Pair, live: set[str]) -> None:
     """Ops computed more often than in BEFORE are differences, dead ones that are gone are remarks."""
@@ -331,7 +329,7 @@ def compare_layouts(pair: Pair) -> None:
         known = pair.table.strides.get(step.plain)
         if known is None or step.strides in known:
             continue
-        if step.path.startswith(_STRIDE_BLIND):
+        if is_blind_to_strides(step.path):
             relaid.append(step)
             continue
         text = f"{step.path} reads tensors laid out as {step.strides}, in BEFORE {min(known, key=str)}"

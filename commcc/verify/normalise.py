@@ -32,6 +32,7 @@ import torch
 from torch import fx
 
 from commcc.graph.ops import op_name
+from commcc.graph.ops.products import AROUND_FUSED, GATHER_MATMUL, MATMUL_SCATTER
 from commcc.graph.program import copy_node
 from commcc.serialization.propagate import context_of
 
@@ -149,16 +150,14 @@ def _copy(plain: fx.Graph, node: fx.Node, inner: Call | None, env: dict[fx.Node,
 
 # Fused ops
 
-_GATHER, _SCATTER = "symm_mem.fused_all_gather_matmul", "symm_mem.fused_matmul_reduce_scatter"
 _RESTRIDE = "prims.inductor_force_stride_order"
 aten, c10d = torch.ops.aten, torch.ops._c10d_functional
-_EXPLAINED = (aten.reshape.default, aten.slice.Tensor, aten.cat.default, c10d.wait_tensor.default)
 
 
 def unfolded(program: Program) -> Program:
     """The program without fused ops; the same object when it has none."""
     names = {op_name(node.target) for node in program.graph.nodes if node.op == "call_function"}
-    if names.isdisjoint((_GATHER, _SCATTER)):
+    if names.isdisjoint((GATHER_MATMUL, MATMUL_SCATTER)):
         return program
     return replace(program, graph=_Unfolding(program).run())
 
@@ -188,11 +187,11 @@ class _Unfolding:
         if node.op != "call_function":
             return False
         name = op_name(node.target)
-        if name == _RESTRIDE and all(op_name(user.target) in (_GATHER, _SCATTER) for user in node.users):
+        if name == _RESTRIDE and all(op_name(user.target) in (GATHER_MATMUL, MATMUL_SCATTER) for user in node.users):
             return self._restrided(node)
-        if name == _GATHER:
+        if name == GATHER_MATMUL:
             return _taken_as_usual(node) and self._gather(node)
-        if name == _SCATTER:
+        if name == MATMUL_SCATTER:
             return self._scatter(node)
         return node.target is operator.getitem and self._taken(node)
 
@@ -236,7 +235,7 @@ class _Unfolding:
         made = self.graph.call_function(target, args)
         self.shapes[made] = shape
         like = self._tensor(next(n for n in made.all_input_nodes))
-        if target not in _EXPLAINED:
+        if op_name(target) not in AROUND_FUSED:
             made.meta["val"] = self.ctx.tensor(shape, _steps(shape), like.dtype, like.device)
         self.likes[made] = like
         return made

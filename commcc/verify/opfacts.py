@@ -7,15 +7,16 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from commcc.graph.ops import (
+    ALL,
     aliasing,
     collective_of,
+    facts,
     is_effect,
     is_getitem,
     is_host_sync,
     is_random,
     is_unknown_communication,
     is_wait,
-    op_name,
 )
 from commcc.verify.regroup import regroups
 from commcc.verify.terms import path_of
@@ -23,19 +24,6 @@ from commcc.verify.terms import path_of
 if TYPE_CHECKING:
     from commcc.graph.ops import Aliasing
     from commcc.graph.ops.collective_table import CollectiveOp
-
-#: Ops that look at storage itself, not at the elements of a tensor.
-_STORAGE_OPS = frozenset(
-    {
-        *(f"aten.{name}" for name in ("as_strided", "as_strided_", "as_strided_copy", "set_", "resize_")),
-        *(f"aten.{name}" for name in ("sym_stride", "stride", "sym_storage_offset", "storage_offset", "is_contiguous")),
-        "inductor.resize_storage_bytes_",
-    }
-)
-#: Ops that ask for sizes and strides, never for elements; a launch in flight may be asked.
-_SIZE_OPS = frozenset(f"aten.{name}" for name in ("sym_size", "sym_numel", "sym_stride", "sym_storage_offset"))
-#: Ops that only allocate: what they hold is undefined until it is written.
-_ALLOCATIONS = frozenset(f"aten.{name}" for name in ("empty", "empty_like", "empty_strided", "new_empty"))
 
 
 @dataclass(frozen=True)
@@ -66,6 +54,7 @@ class OpFacts:
 def facts_of(target: Any) -> OpFacts:
     """The facts about an op."""
     collective = collective_of(target)
+    fact = facts(target)
     return OpFacts(
         path=path_of(target),
         aliasing=aliasing(target),
@@ -76,9 +65,9 @@ def facts_of(target: Any) -> OpFacts:
         explained=regroups(path_of(target)),
         random=is_random(target),
         effect=is_effect(target) or is_host_sync(target) or is_unknown_communication(target),
-        sees_storage=op_name(target) in _STORAGE_OPS,
-        reads=op_name(target) not in _SIZE_OPS,
-        free=aliasing(target).views != () or op_name(target) in _ALLOCATIONS,
+        sees_storage=fact.storage,
+        reads=fact.reads,
+        free=fact.allocates or (fact.views not in ((), ALL) and not fact.sometimes),
     )
 
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from commcc.graph.ops.views import REGROUPING, Regrouping
 from commcc.verify import reshaping
 from commcc.verify.contents import cast, reinterpret
 from commcc.verify.layout import cut, cut_all, explicit_rows, intern, items_of, rows_of, total
@@ -308,51 +309,45 @@ def scatter_buffer(table: Terms, a: Arguments) -> Formed:
 
 # All of them
 
-_OPS: dict[str, Callable[[Terms, Arguments], Formed | tuple[Formed, ...]]] = {
-    "aten.view.default": reshaping.view,
-    "aten._unsafe_view.default": reshaping.view,
-    "aten.reshape.default": reshaping.reshape,
-    "aten.flatten.using_ints": reshaping.flatten,
-    "aten.unsqueeze.default": reshaping.unsqueeze,
-    "aten.squeeze.default": reshaping.squeeze,
-    "aten.squeeze.dim": reshaping.squeeze,
-    "aten.squeeze.dims": reshaping.squeeze,
-    "aten.alias.default": reshaping.alias,
-    "aten.detach.default": reshaping.alias,
-    "_c10d_functional._wrap_tensor_autograd.default": reshaping.alias,
-    "aten.contiguous.default": reshaping.contiguous,
-    "aten.clone.default": reshaping.clone,
-    "aten._to_copy.default": reshaping.to_copy,
-    "prims.convert_element_type.default": reshaping.convert,
-    "aten.view.dtype": reshaping.view_dtype,
-    "aten.permute.default": reshaping.permute,
-    "aten.transpose.int": reshaping.transpose,
-    "aten.t.default": reshaping.swap,
-    "aten.expand.default": reshaping.expand,
-    "aten.slice.Tensor": _slice,
-    "aten.narrow.default": _narrow_op,
-    "aten.select.int": _select,
-    "aten.split.Tensor": _split,
-    "aten.split.sizes": _split,
-    "aten.split_with_sizes.default": _split_with_sizes,
-    "aten.chunk.default": _chunk,
-    "aten.unbind.int": _unbind,
-    "aten.cat.default": cat,
-    "aten.stack.default": stack,
-    "bucketing._pre_bucket_all_gather.default": gather_buffer,
-    "bucketing._pre_bucket_reduce_scatter.default": scatter_buffer,
+_RULES: dict[Regrouping, Callable[[Terms, Arguments], Formed | tuple[Formed, ...]]] = {
+    Regrouping.VIEW: reshaping.view,
+    Regrouping.RESHAPE: reshaping.reshape,
+    Regrouping.FLATTEN: reshaping.flatten,
+    Regrouping.UNSQUEEZE: reshaping.unsqueeze,
+    Regrouping.SQUEEZE: reshaping.squeeze,
+    Regrouping.ALIAS: reshaping.alias,
+    Regrouping.CONTIGUOUS: reshaping.contiguous,
+    Regrouping.CLONE: reshaping.clone,
+    Regrouping.TO_COPY: reshaping.to_copy,
+    Regrouping.CONVERT: reshaping.convert,
+    Regrouping.VIEW_DTYPE: reshaping.view_dtype,
+    Regrouping.PERMUTE: reshaping.permute,
+    Regrouping.TRANSPOSE: reshaping.transpose,
+    Regrouping.SWAP: reshaping.swap,
+    Regrouping.EXPAND: reshaping.expand,
+    Regrouping.SLICE: _slice,
+    Regrouping.NARROW_OP: _narrow_op,
+    Regrouping.SELECT: _select,
+    Regrouping.SPLIT: _split,
+    Regrouping.SPLIT_WITH_SIZES: _split_with_sizes,
+    Regrouping.CHUNK: _chunk,
+    Regrouping.UNBIND: _unbind,
+    Regrouping.CAT: cat,
+    Regrouping.STACK: stack,
+    Regrouping.GATHER_BUFFER: gather_buffer,
+    Regrouping.SCATTER_BUFFER: scatter_buffer,
 }
 
 
 def regroups(path: str) -> bool:
     """Whether :func:`regroup` knows the op called ``namespace.op.overload``."""
-    return path in _OPS
+    return path in REGROUPING
 
 
 def regroup(table: Terms, path: str, arguments: Arguments) -> Formed | tuple[Formed, ...]:
     """The result of a regrouping op on resolved arguments, by schema name."""
     try:
-        return _OPS[path](table, arguments)
+        return _RULES[REGROUPING[path]](table, arguments)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         # Files may hold calls that no op would take; such a call is kept as it is, not a crash.
         raise Undecidable("arguments that the op does not take") from error

@@ -20,16 +20,17 @@ Limits: a symbol used before anything defines it stands for its name. Arithmetic
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from commcc.graph.ops.arithmetic import COMPARISONS
+from commcc.graph.ops.sizes import RANGES
 from commcc.verify.sizes import Shape, Size, Undecidable, from_expression, relevant, variable
 from commcc.verify.terms import Meta, Opaque
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from torch import fx
 
@@ -146,12 +147,7 @@ def _plain(shape: Shape | None) -> str:
 # Sizes that AFTER was fixed to
 
 _KEY = "fixed"
-_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
-    **{f"operator.{name}": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
-    **{f"operator.{name}": getattr(operator, name) for name in ("and_", "or_")},
-}
 _ASSERT = "aten._assert_scalar.default"
-_RANGES = ("aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default")
 
 
 def fixed_sizes(before: Program, after: Program, report: Report) -> dict[str, int]:
@@ -194,8 +190,8 @@ def _input_symbols(graph: fx.Graph) -> set[str]:
 def settled(table: Terms, path: str, arguments: dict[str, Any]) -> Value | None:
     """What a comparison of numbers says, or that an assert of what is true does nothing; None for all else."""
     values = list(arguments.values())
-    if path in _COMPARISONS and len(values) == 2 and all(isinstance(value, int) for value in values):
-        return bool(_COMPARISONS[path](*values))
+    if path in COMPARISONS and len(values) == 2 and all(isinstance(value, int) for value in values):
+        return bool(COMPARISONS[path](*values))
     if path == "torch.sym_not" and values and isinstance(values[0], bool):
         return not values[0]
     return Opaque(table.intern(("holds", path))) if _holds(path, arguments) else None
@@ -205,7 +201,7 @@ def _holds(path: str, arguments: dict[str, Any]) -> bool | None:
     if path == _ASSERT and isinstance(arguments.get("self"), int):
         return bool(arguments["self"])
     size = arguments.get("size")
-    if path in _RANGES and isinstance(size, int):
+    if path.rpartition(".")[0] in RANGES and isinstance(size, int):
         low, high = arguments.get("min"), arguments.get("max")
         return (low is None or size >= low) and (high is None or size <= high)
     return None

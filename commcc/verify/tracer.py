@@ -22,6 +22,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from commcc.graph.ops import op_name
+from commcc.graph.ops.arithmetic import ON_SIZES
+from commcc.graph.ops.constants import COPIES
+from commcc.graph.ops.sizes import EXTENTS
 from commcc.verify import launches
 from commcc.verify.contents import CAST, cast, counts, is_widening
 from commcc.verify.normalise import check_order, find
@@ -41,22 +45,8 @@ if TYPE_CHECKING:
     from commcc.graph.program import Program
     from commcc.verify.terms import Terms
 
-_ARITHMETIC = {
-    "operator.add": "add",
-    "operator.sub": "sub",
-    "operator.mul": "mul",
-    "operator.neg": "neg",
-    "operator.floordiv": "floordiv",
-    "operator.mod": "mod",
-    "torch.sym_sum": "add",
-    "torch.sym_max": "max",
-    "torch.sym_min": "min",
-}
-#: Ops that overwrite their targets with the elements of their sources.
-FILLS = frozenset({"aten.copy_.default", "aten._foreach_copy_.default"})
 #: What a regrouping op calls the tensor, or the tensors, that it regroups.
 _OPERANDS = ("self", "a", "tensors", "ag_ins", "rs_ins")
-_SIZES = frozenset({"aten.sym_size.int", "aten.sym_numel.default"})
 MAX_DEPTH = 16
 
 
@@ -155,10 +145,10 @@ class Tracer(State):
         known = settled(self.table, path, arguments) if self.fixed else None
         if known is not None:
             return known
-        why = ""
-        if facts.explained or path in FILLS:
+        why, fills = "", op_name(node.target) in COPIES
+        if facts.explained or fills:
             try:
-                return (self._filled if path in FILLS else self._regrouped)(node, path, arguments)
+                return (self._filled if fills else self._regrouped)(node, path, arguments)
             except Impossible as reason:
                 keys = tuple(key_of(self.table, value) for value in arguments.values())
                 self.event("value", node, f"{path} cannot run: {reason}", ("impossible", path, keys))
@@ -168,7 +158,7 @@ class Tracer(State):
 
     def _arithmetic(self, path: str, arguments: dict[str, Any]) -> Size | None:
         """The value of integer arithmetic, None for anything else."""
-        name = _ARITHMETIC.get(path)
+        name = ON_SIZES.get(path)
         try:
             if name is not None:
                 values = list(arguments.values())
@@ -176,7 +166,7 @@ class Tracer(State):
                     values[0] if path == "torch.sym_sum" and values and isinstance(values[0], tuple) else tuple(values)
                 )
                 return apply_function(name, flat, self.table.function) if flat and all(map(is_size, flat)) else None
-            if path not in _SIZES:
+            if path not in EXTENTS:
                 return None
             tensor = arguments.get("self")
             if not isinstance(tensor, Tensor) or tensor.shape is None:

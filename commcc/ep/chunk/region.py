@@ -23,6 +23,8 @@ from commcc.ep.chunk.resize import Sizes, resizes
 from commcc.ep.chunk.rules import state_of
 from commcc.ep.chunk.state import State
 from commcc.graph import ops
+from commcc.graph.ops.arithmetic import ADDITIVE_IN_PLACE
+from commcc.graph.ops.products import SCORES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
 
 _LINEAR = ("sum", "avg")
 _ATTENTION = re.compile(r"(^|\.)(self_)?att(ention|n)(\.|$)")
-_SCORES = frozenset({"aten.bmm", "aten.baddbmm", "aten.matmul", "aten._softmax", "aten.softmax"})
 _NO_ATTENTION = "attention needs all tokens of a sample: use dim=batch, or modules without attention"
 
 
@@ -84,7 +85,7 @@ class Trial:
         for number in draft.body:
             node, module = self.view.nodes[number], self.view.notes[number].module
             op = ops.op_name(node.target)
-            if "attention" in op or (_ATTENTION.search(module) and op in _SCORES):
+            if "attention" in op or (_ATTENTION.search(module) and op in SCORES):
                 where = f" of '{module}'" if module else ""
                 refuse(self.root, node, f"is in the attention{where}, over the sequence that is cut", _NO_ATTENTION)
 
@@ -213,7 +214,7 @@ class Trial:
         """To a buffer that the chunks share, nothing but sums over tokens may be added."""
         added = node.args[1] if len(node.args) > 1 else None
         state = operands.get(added) if isinstance(added, fx.Node) else None
-        adds = ops.op_name(node.target) in ("aten.add_", "aten.sub_") and shared == [node.args[0]]
+        adds = ops.op_name(node.target) in ADDITIVE_IN_PLACE and shared == [node.args[0]]
         if not adds or state is None or state.kind != "sum":
             refuse(
                 self.root,

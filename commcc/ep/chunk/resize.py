@@ -14,6 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from commcc.ep.chunk.refuse import refuse
 from commcc.graph import ops
+from commcc.graph.ops.collective_table import EXCHANGE
+from commcc.graph.ops.constants import SIZED, STRIDED
+from commcc.graph.ops.sizes import GRADIENTS, NUMBERED
+from commcc.graph.ops.views import EXPAND, RESHAPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -167,13 +171,11 @@ def _number(argument: str) -> Callable[[Sizes], tuple[Resized, ...]]:
 
 
 _RULES: dict[str, Callable[[Sizes], tuple[Resized, ...]]] = {
-    **dict.fromkeys(("aten.view", "aten.reshape", "aten._unsafe_view"), _view),
-    "aten.expand": _expand,
-    **dict.fromkeys((f"aten.new_{name}" for name in ("zeros", "ones", "empty", "full")), _factory),
-    **dict.fromkeys((f"aten.{name}" for name in ("zeros", "ones", "empty", "full")), _factory),
-    **dict.fromkeys(("aten.empty_strided", "aten.new_empty_strided"), _strided),
-    **dict.fromkeys(("aten.slice_backward", "aten.select_backward"), _of_gradient),
-    "_c10d_functional.all_to_all_single": _splits,
-    "aten.repeat_interleave": _number("output_size"),
-    "aten.arange": _number("end"),
+    **dict.fromkeys(RESHAPES, _view),
+    EXPAND: _expand,
+    **dict.fromkeys(SIZED, _factory),
+    **dict.fromkeys(STRIDED, _strided),
+    **dict.fromkeys(GRADIENTS, _of_gradient),
+    EXCHANGE: _splits,
+    **{op: _number(argument) for op, argument in NUMBERED.items()},
 }

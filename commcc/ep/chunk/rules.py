@@ -20,61 +20,19 @@ import torch
 from commcc.ep.chunk.call import Call, dims, in_other_orders, indexed, mixed, product
 from commcc.ep.chunk.state import SUM, State
 from commcc.graph import ops
+from commcc.graph.ops.arithmetic import ADDITIVE, ELEMENTWISE, SCALING
+from commcc.graph.ops.collective_table import EXCHANGE
+from commcc.graph.ops.constants import FILLED, ZEROS
+from commcc.graph.ops.indexing import ADDING, BY_ELEMENT, COUNTING, PICKING, PUTTING
+from commcc.graph.ops.products import BIASED
+from commcc.graph.ops.reductions import ALONG, NORMS, REDUCING, SORTING
+from commcc.graph.ops.sizes import RANGE, REPEAT
+from commcc.graph.ops.views import LAYOUT, RESHAPES, TAKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from commcc.ep.chunk.state import Kind
-
-
-_VIEWS = frozenset({"aten.view", "aten.reshape", "aten._unsafe_view"})
-_LAYOUT = frozenset(
-    {
-        *(f"aten.{n}" for n in ("t", "transpose", "permute", "unsqueeze", "squeeze", "expand", "slice", "select")),
-        *(f"aten.{n}" for n in ("detach", "alias", "clone", "_to_copy", "contiguous", "unbind", "split", "narrow")),
-        *(f"aten.{n}" for n in ("split_with_sizes", "chunk", "cat", "stack", "view_as_complex", "view_as_real")),
-        *(
-            f"aten.{n}"
-            for n in ("_conj", "conj", "resolve_conj", "_conj_physical", "slice_backward", "select_backward")
-        ),
-        *("prims.convert_element_type", "aten.lift_fresh_copy", "aten.squeeze_copy", "_c10d_functional.wait_tensor"),
-    }
-)
-_TAKING = frozenset(
-    f"aten.{n}" for n in ("slice", "select", "narrow", "split", "split_with_sizes", "chunk", "unbind", "slice_backward")
-)
-_ELEMENTWISE = frozenset({"aten.fill", "aten.floor_divide", "aten.one_hot", "aten.bucketize"})
-_ADDITIVE = frozenset({"aten.add", "aten.sub"})
-_SCALING = frozenset({"aten.mul", "aten.div"})
-_REDUCING = frozenset(
-    f"aten.{n}"
-    for n in (
-        *("sum", "mean", "amax", "amin", "prod", "var", "std", "var_mean", "linalg_vector_norm", "all", "any"),
-        *("argmax", "argmin", "logsumexp", "max", "min", "norm", "count_nonzero"),
-    )
-)
-_ALONG = frozenset(
-    f"aten.{n}"
-    for n in (
-        *("_softmax", "_log_softmax", "softmax", "cumsum", "cumprod", "sort", "argsort", "topk", "flip", "roll"),
-        *("_softmax_backward_data", "_log_softmax_backward_data", "logcumsumexp", "cummax", "cummin"),
-    )
-)
-_SORTING = frozenset({"aten.sort", "aten.argsort", "aten.flip", "aten.roll"})
-_PICKING = frozenset({"aten.index", "aten.index_select", "aten.gather", "aten.embedding", "aten.take_along_dim"})
-_PUTTING = frozenset(
-    f"aten.{n}" for n in ("index_add", "index_put", "_unsafe_index_put", "index_copy", "scatter", "scatter_add")
-)
-_ADDING = frozenset({"aten.index_add", "aten.scatter_add"})
-_COUNTING = frozenset({"aten.histc", "aten.bincount", "aten.embedding_dense_backward"})
-_ZEROS = frozenset({"aten.zeros", "aten.zeros_like", "aten.new_zeros"})
-_CONSTANTS = _ZEROS | {
-    *(f"aten.{n}{like}" for n in ("ones", "full", "empty") for like in ("", "_like")),
-    *(f"aten.new_{n}" for n in ("ones", "full", "empty")),
-    "aten.empty_strided",
-    "aten.new_empty_strided",
-}
-_NORMS = ("layer_norm", "rms_norm", "group_norm")
 
 
 def state_of(call: Call) -> State:
@@ -90,13 +48,13 @@ def _rule(call: Call) -> Callable[[Call], State]:
             return rule
     if "scaled_dot_product" in op or "_attention" in op:
         return _attention
-    if any(norm in op for norm in _NORMS):
+    if any(norm in op for norm in NORMS):
         return _norm
     if op in ops.COMPUTE:
         return _contraction
     target = call.node.target
     pointwise = isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
-    return _elementwise if pointwise or op in _ELEMENTWISE else Call.unknown
+    return _elementwise if pointwise or op in ELEMENTWISE else Call.unknown
 
 
 def _layout(call: Call) -> State:
@@ -105,7 +63,7 @@ def _layout(call: Call) -> State:
     cut = {state.dim for state in call.states.values()}
     if call.op == "aten.cat" and call.sliced(call.kinds) and dims(call, 0) & cut:
         return call.unknown()
-    if call.op in _TAKING and dims(call, 0) & cut and not _whole(call):
+    if call.op in TAKING and dims(call, 0) & cut and not _whole(call):
         return mixed(call)  # the first rows of a chunk are not those of the whole
     return call.tokens()
 
@@ -148,12 +106,12 @@ def _elementwise(call: Call) -> State:
 def _linear(call: Call) -> State:
     """Sums of parts are parts of the sum; so is a part times what is the same in every chunk."""
     tensors = [arg for arg in call.node.args[:2] if hasattr(arg, "op")]
-    if call.op in _ADDITIVE and call.kinds == {"sum"} and len(tensors) == 2 and all(t in call.states for t in tensors):
+    if call.op in ADDITIVE and call.kinds == {"sum"} and len(tensors) == 2 and all(t in call.states for t in tensors):
         return SUM
     if ops.argument(call.node, "rounding_mode") is not None:
         return call.unknown()
     scaled = [arg for arg in call.node.args[:2] if hasattr(arg, "op") and arg in call.states]
-    if call.op in _SCALING and call.kinds == {"sum"} and scaled == [call.node.args[0]]:
+    if call.op in SCALING and call.kinds == {"sum"} and scaled == [call.node.args[0]]:
         return SUM
     if call.op == "aten.mul" and call.kinds == {"sum"} and len(scaled) == 1:
         return SUM
@@ -177,7 +135,7 @@ def _along(call: Call) -> State:
         return SUM if call.kinds == {"sum"} and call.op == "aten.cumsum" else call.tokens()
     if call.kinds == {"sum"}:
         return SUM if call.op == "aten.cumsum" else call.unknown()
-    if call.op in _SORTING and call.dim is not None and "own" not in call.kinds:
+    if call.op in SORTING and call.dim is not None and "own" not in call.kinds:
         return State("routed", call.dim)
     return mixed(call)
 
@@ -194,7 +152,7 @@ def _contraction(call: Call) -> State:
         return mixed(call)
     if call.dim is not None:
         return call.unknown() if "sum" in kinds else State(call.sliced(kinds) or "routed", call.dim)
-    bias = call.op in ("aten.addmm", "aten.baddbmm", "aten.addmv") or ops.argument(call.node, "bias") is not None
+    bias = call.op in BIASED or ops.argument(call.node, "bias") is not None
     if bias or (len(operands) != 1 if "sum" in kinds else len(operands) < 2):
         return call.unknown()
     return SUM
@@ -210,7 +168,7 @@ def _picked(call: Call) -> State:
     indices = {state.kind for other, state in call.states.items() if other is not source}
     if table.kind not in ("rows", "folded", "routed") or indices & {"own", "last"} or call.dim is None:
         return call.unknown()
-    by_token = call.op in ("aten.gather", "aten.take_along_dim") and table.dim not in dims(call, None)
+    by_token = call.op in BY_ELEMENT and table.dim not in dims(call, None)
     if by_token:
         return call.tokens()
     return call.tokens() if table.dim not in indexed(call) and not indices else State("routed", call.dim)
@@ -221,11 +179,11 @@ def _put(call: Call) -> State:
     base = call.of("self")
     if call.kinds & {"own", "last"}:
         return call.unknown()
-    adds = call.op in _ADDING or ops.argument(call.node, "accumulate") is True
+    adds = call.op in ADDING or ops.argument(call.node, "accumulate") is True
     if base is None or base.kind == "sum":
         # Zeros that are not cut collect parts of a sum.
         made = ops.argument(call.node, "self")
-        zeros = base is not None or ops.op_name(getattr(made, "target", "")) in _ZEROS
+        zeros = base is not None or ops.op_name(getattr(made, "target", "")) in ZEROS
         return SUM if adds and zeros and call.dim is None else call.unknown()
     if call.dim is None:
         return call.unknown()
@@ -237,7 +195,7 @@ def _constant(call: Call) -> State:
         like = [state.kind for state in call.states.values() if _whole(call)]
         own: Kind = "folded" if call.folds and product(call.shape[: call.dim]) == 1 else "rows"
         return State("routed" if call.counted else call.sliced(like or [own]) or own, call.dim)
-    return SUM if call.op in _ZEROS else call.unknown()
+    return SUM if call.op in ZEROS else call.unknown()
 
 
 def _counted(call: Call) -> State:
@@ -286,15 +244,15 @@ def _attention(call: Call) -> State:
 
 
 _FAMILIES: tuple[tuple[frozenset[str], Callable[[Call], State]], ...] = (
-    (_VIEWS, _view),
-    (_LAYOUT, _layout),
-    (_REDUCING, _reduction),
-    (_ALONG, _along),
-    (_PICKING, _picked),
-    (_PUTTING, _put),
-    (_COUNTING, _counted),
-    (frozenset(_CONSTANTS), _constant),
-    (frozenset({"_c10d_functional.all_to_all_single"}), _exchanged),
-    (frozenset({"aten.repeat_interleave"}), _repeated),
-    (frozenset({"aten.arange"}), _numbered),
+    (RESHAPES, _view),
+    (LAYOUT, _layout),
+    (REDUCING, _reduction),
+    (ALONG, _along),
+    (PICKING, _picked),
+    (PUTTING, _put),
+    (COUNTING, _counted),
+    (FILLED, _constant),
+    (frozenset({EXCHANGE}), _exchanged),
+    (frozenset({REPEAT}), _repeated),
+    (frozenset({RANGE}), _numbered),
 )

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commcc.base.terms import Kind
-from commcc.graph.collectives.pieces import CONSTANTS, GATHERING, REDUCTIONS, operands
+from commcc.graph.collectives.pieces import REDUCTIONS, operands
+from commcc.graph.ops.arithmetic import ADDITIONS
+from commcc.graph.ops.constants import SOURCELESS
+from commcc.graph.ops.views import GATHERING
 
 if TYPE_CHECKING:
     from commcc.graph.collectives.pieces import Piece, Pieces
     from commcc.graph.index import GraphIndex
-
-_ADDITIONS = frozenset({"aten.add", "aten.add_", "aten._foreach_add"})
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def walk_back(index: GraphIndex, starts: tuple[int, ...], *, joining: bool = Fal
             inputs.add(node)
             continue
         chain.add(node)
-        if op in CONSTANTS:
+        if op in SOURCELESS:
             continue
         if not _passes_through(index, node, joining):
             return None
@@ -101,7 +102,7 @@ def walk_forward(pieces: Pieces, starts: tuple[int, ...]) -> Sink | None:
         seen.update(fresh)
         stack.extend(fresh)
     between = sorted({node for node, _ in seen} - set(starts))
-    accumulates = any(index.ops[n] in _ADDITIONS for n in between)
+    accumulates = any(index.ops[n] in ADDITIONS for n in between)
     if not slots and not accumulates:
         return None
     return Sink(tuple(sorted(slots)), tuple(n for n in between if n in index.launches), accumulates, mixed)
@@ -125,7 +126,7 @@ def _leads_on(pieces: Pieces, user: int, value: int) -> bool:
         return launch.kind in REDUCTIONS
     if len(operands(index, user)) == 1 or pieces.joins(user):
         return True
-    return index.ops[user] in _ADDITIONS and all(_is_gradient(index, p) for p in index.data_preds[user] if p != value)
+    return index.ops[user] in ADDITIONS and all(_is_gradient(index, p) for p in index.data_preds[user] if p != value)
 
 
 def fed_by_scatter(index: GraphIndex, launch: int) -> bool:
@@ -155,7 +156,7 @@ def _is_gradient(index: GraphIndex, node: int) -> bool:
                 return False
             continue
         preds = index.data_preds[at]
-        if index.compute[at] or not (len(preds) == 1 or index.ops[at] in _ADDITIONS):
+        if index.compute[at] or not (len(preds) == 1 or index.ops[at] in ADDITIONS):
             return False
         fresh = [p for p in preds if p not in seen]
         seen.update(fresh)

@@ -12,21 +12,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from commcc.base.terms import Kind
+from commcc.graph.ops.constants import SOURCELESS
+from commcc.graph.ops.views import GATHERING, IN_ORDER, SPLITS
 
 if TYPE_CHECKING:
     from commcc.graph.index import GraphIndex, Tensor
 
 REDUCTIONS = (Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
-#: Ops that make constants; they say nothing about where data comes from.
-CONSTANTS = frozenset(
-    f"aten.{n}" for n in ("full", "zeros", "ones", "empty", "new_zeros", "new_ones", "new_full", "new_empty")
-) | {"aten.scalar_tensor", "aten.arange", "get_attr"}
-GATHERING = frozenset({"aten.cat", "aten.stack"})
-_SPLITS = frozenset({"aten.split_with_sizes", "aten.split"})
-#: Ops of one tensor that leave its elements in their (row-major) order.
-_KEEPING = frozenset(
-    f"aten.{n}" for n in ("reshape", "view", "_unsafe_view", "_to_copy", "clone", "contiguous", "mul", "div", "neg")
-) | {"prims.convert_element_type"}
 
 
 class Piece(NamedTuple):
@@ -59,7 +51,7 @@ class Pieces:
             node = index.users[node][0]
             if node in index.launches:
                 return index.launches[node].kind in REDUCTIONS
-            if index.ops[node] not in _KEEPING:
+            if index.ops[node] not in IN_ORDER:
                 return False
         return False
 
@@ -73,11 +65,11 @@ class Pieces:
     def keeps(self, node: int) -> bool:
         """Whether an operand still has its place in what ``node`` makes of the concatenation."""
         index = self.index
-        return node in index.launches or node in index.wait_of or index.ops[node] in _KEEPING | _SPLITS
+        return node in index.launches or node in index.wait_of or index.ops[node] in IN_ORDER | SPLITS
 
     def own_part(self, piece: Piece, split: int) -> tuple[int, ...] | None:
         """The nodes that take the piece out of ``split``; None where it is no split, or not of these operands."""
-        if self.index.ops[split] not in _SPLITS:
+        if self.index.ops[split] not in SPLITS:
             return None
         key = (piece.join, split)
         if key not in self._parts:
@@ -119,4 +111,4 @@ def _by_rank(whole: Tensor, sent: list[Tensor], ranks: int) -> bool:
 
 def operands(index: GraphIndex, node: int) -> tuple[int, ...]:
     """What ``node`` is made of, constants left out."""
-    return tuple(p for p in index.data_preds[node] if index.ops[p] not in CONSTANTS)
+    return tuple(p for p in index.data_preds[node] if index.ops[p] not in SOURCELESS)

@@ -11,6 +11,7 @@ from torch import fx
 from commcc.graph import ops
 from commcc.graph.index.storage import assign_storages
 from commcc.graph.ops.operands import nodes_in, written
+from commcc.graph.ops.views import CASTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +47,6 @@ class Traits:
 
 
 _PLAIN = Traits()
-_CASTS = frozenset({"aten._to_copy", "prims.convert_element_type"})
 
 
 def traits_of(node: fx.Node, root: torch.nn.Module) -> Traits:
@@ -99,7 +99,7 @@ def _copies_to_host(node: fx.Node) -> bool:
 
 def _cast_key(node: fx.Node) -> str | None:
     name = ops.op_name(node.target)
-    if name not in _CASTS or len(node._input_nodes) != 1:
+    if name not in CASTS or len(node._input_nodes) != 1:
         return None
     source, val = next(iter(node._input_nodes)).meta.get("val"), node.meta.get("val")
     if not isinstance(source, torch.Tensor) or not isinstance(val, torch.Tensor) or source.device != val.device:

@@ -1,8 +1,7 @@
 """Facts that cost models and the memory model need: which nodes run a kernel, and how many FLOPs it has.
 
 FLOPs are those of ``torch.utils.flop_counter``, on shapes with hints in place of symbolic sizes; ops
-of the matmul family that PyTorch has no formula for have one here. As there, attention counts every
-query against every key, also under a causal mask.
+of the matmul family that PyTorch has no formula for have one in :mod:`commcc.graph.ops.flops`.
 """
 
 from __future__ import annotations
@@ -15,10 +14,11 @@ from torch import fx
 from torch.utils._pytree import tree_map
 
 from commcc.graph import ops
-from commcc.graph.ops.kernels import Work, may_copy, work_of
+from commcc.graph.ops.flops import formulas, own_formula
+from commcc.graph.ops.kernels import FUSING_COPIES, Work, may_copy, work_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from commcc.graph.index.hints import SizeHints
 
@@ -57,8 +57,7 @@ def _has_tensor(val: Any) -> bool:
 
 
 def _copy_work(node: fx.Node) -> Work:
-    """Copies that turn rows into columns are kernels; others fuse as ``aten.clone`` and ``aten._to_copy`` do."""
-    return Work.FUSABLE if ops.op_name(node.target) in ("aten.to", "aten.contiguous") else Work.KERNEL
+    return Work.FUSABLE if ops.op_name(node.target) in FUSING_COPIES else Work.KERNEL
 
 
 def copies(node: fx.Node) -> bool:
@@ -115,25 +114,18 @@ def viewable(shape: Shape, stride: Shape, target: Shape) -> bool:
 
 def flops(node: fx.Node, hints: SizeHints) -> int | None:
     """FLOPs of a compute node; None where there is no formula or a size has no number."""
-    own = _OWN.get(ops.op_name(node.target))
+    own = own_formula(node.target)
     try:
         args, kwargs = _shapes((node.args, node.kwargs), hints)
         out = _shapes(node.meta.get("val"), hints)
         if own is not None:
             count = int(own(args, out))
         else:
-            formula = _formulas().flop_registry[getattr(node.target, "overloadpacket", node.target)]
+            formula = formulas().flop_registry[getattr(node.target, "overloadpacket", node.target)]
             count = int(formula(*args, **kwargs, out_val=out))
     except Exception:
         return None
     return count if count <= _MAX_FLOPS else None
-
-
-def _formulas() -> Any:
-    """PyTorch's module of FLOP formulas; untyped, and slow to import."""
-    from torch.utils import flop_counter
-
-    return flop_counter
 
 
 class _NoNumberError(ValueError):
@@ -158,76 +150,3 @@ def _number(size: int | None) -> int:
     if size is None:
         raise _NoNumberError
     return size
-
-
-def _product(args: Any, out: Any) -> int:
-    """``[..., M, K] x [..., K, N]``: 2 for each element of the result and each of K."""
-    return 2 * int(prod(out)) * int(args[0][-1])
-
-
-def _linear(args: Any, out: Any) -> int:
-    return 2 * int(prod(out)) * int(args[1][-1])
-
-
-def _added(args: Any, out: Any) -> int:
-    return 2 * int(prod(out)) * int(args[1][-1])
-
-
-def _grouped(args: Any, _out: Any) -> int:
-    """``[M, K] x [G, K, N]``, ``[M, K] x [K, N]`` cut along K, ``[G, M, K] x [K, N]``: each row meets one group."""
-    a, b = args[0], args[1]
-    batches = int(a[0]) if len(a) == 3 and len(b) == 3 else 1
-    return 2 * batches * int(a[-2]) * int(a[-1]) * int(b[-1])
-
-
-def _attention(args: Any, _out: Any) -> int:
-    query, key, value = args[:3]
-    return int(_formulas().sdpa_flop_count(query, _of_each_head(key, query), _of_each_head(value, query)))
-
-
-def _attention_backward(args: Any, _out: Any) -> int:
-    grad, query, key, value = args[:4]
-    keys, values = _of_each_head(key, query), _of_each_head(value, query)
-    return int(_formulas().sdpa_backward_flop_count(grad, query, keys, values))
-
-
-def _of_each_head(shape: Any, query: Any) -> Any:
-    """Keys or values that several heads of the query share, once for each: some versions' formulas want that."""
-    shared = len(shape) == len(query) == 4 and query[1] % max(1, shape[1]) == 0
-    return torch.Size((shape[0], query[1], *shape[2:])) if shared else shape
-
-
-def _gathered_products(args: Any, out: Any) -> int:
-    """The matmuls of a fused op: ``[..., M, K] x [K, N]`` for each right operand."""
-    return sum(2 * int(prod(result)) * int(args[0][-1]) for result in out[1])
-
-
-def _scattered_product(args: Any, _out: Any) -> int:
-    return 2 * int(prod(args[0])) * int(args[1][-1])
-
-
-_OWN: dict[str, Callable[[Any, Any], int]] = {
-    "aten.linear": _linear,
-    "symm_mem.fused_all_gather_matmul": _gathered_products,
-    "symm_mem.fused_matmul_reduce_scatter": _scattered_product,
-    "aten.matmul": _product,
-    "aten.mv": _product,
-    "aten.dot": _product,
-    "aten.addmv": _added,
-    "aten._int_mm": _product,
-    "aten._grouped_mm": _grouped,
-    "aten._scaled_grouped_mm": _grouped,
-    "aten.scaled_dot_product_attention": _attention,
-    "aten._scaled_dot_product_math_attention": _attention,
-    "aten._scaled_dot_product_attention_math": _attention,
-    "aten._scaled_dot_product_flash_attention": _attention,
-    "aten._scaled_dot_product_flash_attention_backward": _attention_backward,
-    "aten._scaled_dot_product_efficient_attention": _attention,
-    "aten._scaled_dot_product_efficient_attention_backward": _attention_backward,
-    "aten._scaled_dot_product_cudnn_attention": _attention,
-    "aten._scaled_dot_product_cudnn_attention_backward": _attention_backward,
-    "aten._scaled_dot_product_flash_attention_for_cpu": _attention,
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
-    "aten._scaled_dot_product_fused_attention_overrideable": _attention,
-    "aten._scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
-}

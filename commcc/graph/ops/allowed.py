@@ -21,18 +21,12 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from commcc.base.errors import OptionError
 from commcc.graph import ops
+from commcc.graph.ops import libraries
 from commcc.graph.ops.functions import plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-#: Libraries of PyTorch whose ops compute, or communicate within the job.
-LIBRARIES = frozenset(
-    {
-        *("aten", "prims", "c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor"),
-        *("inductor", "inductor_prims", "bucketing", "fsdp", "symm_mem"),
-    }
-)
 #: Arguments that are texts: each chooses among words that the op knows, names a group, or is shown in an error.
 _TEXTS = frozenset(
     {
@@ -72,7 +66,7 @@ def refusal(target: Any, imported: frozenset[str] = frozenset()) -> str | None:
         return None if plain_name(target) is not None else "it is neither an op nor arithmetic"
     if target._schema.name in imported:
         return None
-    if target.namespace not in LIBRARIES:
+    if target.namespace not in libraries.RUNNABLE:
         return f"the library '{target.namespace}' is not PyTorch's"
     return _reaching(target)
 

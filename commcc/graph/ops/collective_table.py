@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from commcc.base.terms import Kind
 
 WAIT = "_c10d_functional.wait_tensor"
+EXCHANGE = "_c10d_functional.all_to_all_single"
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,12 @@ COLLECTIVES: dict[str, CollectiveOp] = {
     "_c10d_functional.all_reduce_coalesced_": CollectiveOp(
         Kind.ALL_REDUCE, _many(_AR), "inputs", coalesced=True, out="inputs"
     ),
-    "_c10d_functional.all_to_all_single": CollectiveOp(Kind.ALL_TO_ALL, _A2A, "input"),
+    EXCHANGE: CollectiveOp(Kind.ALL_TO_ALL, _A2A, "input"),
     "_c10d_functional.broadcast": CollectiveOp(Kind.BROADCAST, _BC, "input"),
     "_c10d_functional.broadcast_": CollectiveOp(Kind.BROADCAST, _BC, "input", out="input"),
     "_dtensor.shard_dim_alltoall": CollectiveOp(
         Kind.ALL_TO_ALL, ("input", "gather_dim", "shard_dim", "group_name"), "input", asynchronous=False
     ),
 }
+#: Libraries of those.
+LAUNCHING = frozenset(op.partition(".")[0] for op in COLLECTIVES)

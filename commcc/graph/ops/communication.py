@@ -10,6 +10,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from commcc.graph.ops import libraries
 from commcc.graph.ops.collective_table import COLLECTIVES, WAIT
 from commcc.graph.ops.effects import LOCAL_OPS
 from commcc.graph.ops.names import library_of, op_name
@@ -17,14 +18,6 @@ from commcc.graph.ops.names import library_of, op_name
 if TYPE_CHECKING:
     from commcc.graph.ops.collective_table import CollectiveOp
 
-_LIBRARIES = frozenset(
-    {
-        *("c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional"),
-        *("symm_mem", "_dtensor", "nccl", "deep_ep", "torchcomms"),
-    }
-)
-#: Libraries of PyTorch that never communicate, whatever their ops are called.
-_LOCAL = frozenset({"aten", "prims", "inductor", "inductor_prims", "higher_order", "operator", "fsdp"})
 _SOUNDS_LIKE_IT = re.compile(
     r"all_?gather|reduce_?scatter|all_?reduce|all_?to_?all|(^|_)(a2a|nccl|nvshmem|isend|irecv|send|recv|barrier)(_|$)"
 )
@@ -42,7 +35,7 @@ def is_wait(target: Any) -> bool:
 
 def is_local(target: Any) -> bool:
     """Whether the op is one of PyTorch's that only compute: it never launches a collective."""
-    return library_of(target) in _LOCAL - {"higher_order", "operator"}
+    return library_of(target) in libraries.LOCAL - {"higher_order", "operator"}
 
 
 @lru_cache(maxsize=4096)
@@ -55,9 +48,9 @@ def is_unknown_communication(target: Any) -> bool:
     if name in COLLECTIVES or name == WAIT or name in LOCAL_OPS:
         return False
     library, _, op = name.partition(".")
-    if library in _LIBRARIES:
+    if library in libraries.COMMUNICATING:
         return True
-    if library not in _LOCAL and _SOUNDS_LIKE_IT.search(op):
+    if library not in libraries.LOCAL and _SOUNDS_LIKE_IT.search(op):
         return True
     schema = getattr(target, "_schema", None)
     return schema is not None and any(argument.name in _GROUP_ARGUMENTS for argument in schema.arguments)

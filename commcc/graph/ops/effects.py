@@ -6,8 +6,6 @@ everything else is an effect.
 
 from __future__ import annotations
 
-#: Libraries whose schemas, with :mod:`commcc.graph.ops.undeclared`, say all that their ops do.
-PURE_LIBRARIES = frozenset({"aten", "prims", "inductor_prims", "rngprims", "quantized_decomposed", "_c10d_functional"})
 #: Ops with a group, or of libraries that communicate, that only compute or copy.
 LOCAL_OPS = frozenset(
     {
@@ -33,7 +31,8 @@ ACTING = frozenset(
     )
 )
 #: Reads of device data by the host: it stalls until the value is there.
-HOST_SYNCS = frozenset({"aten.item", "aten._local_scalar_dense", "aten.is_nonzero", "aten.equal"})
+NUMBERS = frozenset({"aten.item", "aten._local_scalar_dense"})
+HOST_SYNCS = NUMBERS | {"aten.is_nonzero", "aten.equal"}
 #: Ops whose only purpose is to fail at run time, or to tell the shape environment something.
 ASSERTIONS = frozenset(
     {
@@ -70,5 +69,7 @@ RANDOM_WRAPPERS = frozenset(
 )
 #: Higher-order ops that write every tensor handed to them by keyword.
 WRITES_KEYWORDS = frozenset({"higher_order.triton_kernel_wrapper_mutation"})
-#: Libraries whose ops order what comes before them with what comes after.
-FENCES = frozenset({"streams"})
+#: Ops that are not asked for the shape of their result: they would open a file, or loop over a size in Python.
+UNSHAPED = frozenset(
+    f"aten.{name}" for name in ("from_file", "lstm", "gru", "rnn_tanh", "rnn_relu", "_thnn_fused_lstm_cell")
+)

@@ -58,6 +58,12 @@ _FUSABLE = frozenset(
 _MAY_COPY = frozenset(f"aten.{n}" for n in ("reshape", "reshape_as", "flatten", "ravel", "contiguous", "to", "cpu"))
 
 
+#: Those whose copies fuse, as ``aten.clone`` and ``aten._to_copy`` do; the others' turn rows into columns.
+FUSING_COPIES = frozenset({"aten.to", "aten.contiguous"})
+#: How copies of results run: a clone can be fused with what reads it.
+COPIES = {"aten.clone": Work.FUSABLE, "aten.reshape": Work.KERNEL}
+
+
 @lru_cache(maxsize=4096)
 def work_of(target: Any) -> Work:
     """How the op runs, by its tags and schema; ops of unknown libraries are kernels."""

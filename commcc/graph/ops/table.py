@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
-from commcc.graph.ops import effects, undeclared
+from commcc.graph.ops import effects, libraries, undeclared
 from commcc.graph.ops.communication import collective_of, is_unknown_communication, is_wait
 from commcc.graph.ops.functions import plain_name
 from commcc.graph.ops.names import argument_names, library_of, op_name
+from commcc.graph.ops.products import COMPUTE
 
 if TYPE_CHECKING:
     from commcc.graph.ops.collective_table import CollectiveOp
@@ -43,8 +44,8 @@ class OpFacts:
     sometimes: the results are usually new all the same. joins: two arguments that are in one storage afterwards.
     writes_keywords: it writes all tensors in keywords.
 
-    reads: it looks at elements, not only at sizes. storage: its results depend on where elements lie in memory, or on
-    what is around them. allocates: what its result holds is undefined.
+    reads: it looks at elements, not only at sizes. strides: its results depend on how elements lie in memory; storage:
+    and on what is around them. allocates: what its result holds is undefined.
 
     random: it draws random numbers. host_sync: the host waits for it. assertion: it only checks something, and stops
     the program. launch: the collective that it starts. wait: it waits for one. barrier: nothing may move across it.
@@ -60,6 +61,7 @@ class OpFacts:
     joins: tuple[str, str] | None = None
     writes_keywords: bool = False
     reads: bool = True
+    strides: bool = False
     storage: bool = False
     allocates: bool = False
     random: bool = False
@@ -112,8 +114,8 @@ def _of_unknown(target: Any) -> OpFacts:
     if launch is not None:
         out = (launch.out,) if launch.out else ()
         return OpFacts(name, launch.arguments, writes=out, views=out, bases=(out,) if out else (), launch=launch)
-    barrier = is_unknown_communication(target) or library_of(target) in effects.FENCES
-    return OpFacts(name, writes=ALL, views=ALL, storage=True, barrier=barrier, effect=not barrier)
+    barrier = is_unknown_communication(target) or library_of(target) in libraries.FENCES
+    return OpFacts(name, writes=ALL, views=ALL, barrier=barrier, effect=not barrier)
 
 
 def _of_packet(packet: OpOverloadPacket) -> OpFacts:
@@ -130,6 +132,7 @@ def _of_packet(packet: OpOverloadPacket) -> OpFacts:
         writes=together("writes"),
         views=together("views"),
         bases=tuple(together("views") for _ in bases),
+        strides=any(each.strides for each in every),
         storage=any(each.storage for each in every),
         random=any(each.random for each in every),
         barrier=any(each.barrier for each in every),
@@ -144,7 +147,7 @@ def _of_op(op: OpOverload) -> OpFacts:
     writes = (*_hidden(undeclared.WRITES, op), *(n for n, info in infos if info.is_write))
     bases = _bases(op)
     assertion = name in effects.ASSERTIONS
-    barrier = is_unknown_communication(op) or library_of(op) in effects.FENCES
+    barrier = is_unknown_communication(op) or library_of(op) in libraries.FENCES
     silent = not op._schema.returns and not writes and not assertion
     return OpFacts(
         name,
@@ -155,6 +158,7 @@ def _of_op(op: OpOverload) -> OpFacts:
         sometimes=name in undeclared.SOMETIMES,
         joins=undeclared.JOINS.get(name),
         reads=name not in undeclared.SIZES,
+        strides=name in undeclared.STRIDES or name in undeclared.STORAGE,
         storage=name in undeclared.STORAGE,
         allocates=name in undeclared.ALLOCATIONS,
         random=torch.Tag.nondeterministic_seeded in op.tags,
@@ -169,7 +173,7 @@ def _of_op(op: OpOverload) -> OpFacts:
 
 def _is_known(op: OpOverload) -> bool:
     name = op_name(op)
-    return library_of(op) in effects.PURE_LIBRARIES or name in effects.PURE_OPS or collective_of(op) is not None
+    return library_of(op) in libraries.PURE or name in effects.PURE_OPS or collective_of(op) is not None
 
 
 def _hidden(table: dict[str, tuple[str, ...]], op: OpOverload) -> tuple[str, ...]:
@@ -208,3 +212,66 @@ def _of_higher_order(op: HigherOrderOperator) -> OpFacts:
         body=body or wrapper,
         barrier=is_unknown_communication(op),
     )
+
+
+@lru_cache(maxsize=4096)
+def is_compute(target: Any) -> bool:
+    """Whether the op has a FLOP formula (DESIGN: a *compute node*)."""
+    return op_name(target) in COMPUTE
+
+
+def is_blind_to_strides(path: str) -> bool:
+    """Whether ``library.op.overload`` has the same values for the same elements, however these lie in memory."""
+    library, op, *_ = path.split(".")
+    name = f"{library}.{op}"
+    return library in libraries.TESTED and name not in undeclared.STRIDES and name not in undeclared.STORAGE
+
+
+def is_random(target: Any) -> bool:
+    """Whether the op draws from a random-number generator, so that its order decides its result."""
+    return facts(target).random
+
+
+def is_host_sync(target: Any) -> bool:
+    """Whether the host waits for the op."""
+    return facts(target).host_sync
+
+
+def is_effect(target: Any) -> bool:
+    """Whether the op does something besides computing its result: asserts, prints, ops of unknown libraries."""
+    fact = facts(target)
+    return fact.effect or fact.assertion
+
+
+def is_assertion(target: Any) -> bool:
+    """Whether the op only checks something and stops the program when it does not hold."""
+    return facts(target).assertion
+
+
+def only_computes(target: Any) -> bool:
+    """Whether an op is known to do nothing but compute its result, so that it may go when nobody uses it."""
+    return facts(target).pure
+
+
+@dataclass(frozen=True)
+class Aliasing:
+    """Which arguments an op writes, and which arguments its results may share storage with.
+
+    writes, views: argument names, in schema order. ``writes_keywords``: all tensors in keyword
+    arguments are written (triton kernels).
+    """
+
+    writes: tuple[str, ...] = ()
+    views: tuple[str, ...] = ()
+    writes_keywords: bool = False
+
+    @property
+    def pure(self) -> bool:
+        return not self.writes and not self.writes_keywords
+
+
+@lru_cache(maxsize=4096)
+def aliasing(target: Any) -> Aliasing:
+    """Writes and views of :func:`facts`."""
+    fact = facts(target)
+    return Aliasing(fact.writes, fact.views, fact.writes_keywords)

@@ -62,6 +62,15 @@ STORAGE = frozenset(
         *("inductor.resize_storage_bytes_", "inductor._reinterpret_tensor", "inductor._alloc_from_pool"),
     }
 )
+#: Ops whose values depend on the strides of their operands, though none of them says so: they are written for one
+#: layout and do not ask for it.
+STRIDES = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"),
+        *("adaptive_max_pool3d_backward", "_masked_softmax", "_linalg_det", "_linalg_slogdet"),
+    )
+)
 #: Ops that ask for sizes, strides and places, never for elements.
 SIZES = frozenset(
     f"aten.{name}"

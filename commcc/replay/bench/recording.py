@@ -47,6 +47,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from commcc.base.terms import Kind
+from commcc.graph.ops.collective_table import LAUNCHING
 from commcc.replay.place import CUDA
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ class _Reader:
         # Elements of every tensor that a launch sends, by node.
         sent: dict[str, list[int]] = {}
         for event in self._events:
-            if event.get("cat") == "cpu_op" and event["name"].startswith(("_c10d_functional::", "_dtensor::")):
+            if event.get("cat") == "cpu_op" and event["name"].partition("::")[0] in LAUNCHING:
                 mark, dims = self._at(float(event["ts"])), event.get("args", {}).get("Input Dims")
                 if mark is not None and dims:
                     sent.setdefault(mark.node, _elements(dims[0]))

@@ -31,6 +31,7 @@ from commcc.base.sequences import longest_increasing
 from commcc.base.text import listed
 from commcc.graph.ops import WAIT, argument_names, collective_of, is_wait, op_name
 from commcc.graph.ops.collective_table import COLLECTIVES
+from commcc.graph.ops.products import WITH_ADDITION
 from commcc.replay.values import storage, tensors_in
 
 if TYPE_CHECKING:
@@ -167,8 +168,6 @@ def match(prepared: Prepared, calls: Sequence[Call]) -> Order:
 #: A launch by its op and group, a wait by its launch, any other op by its name; then how many like it came before.
 _Mark = tuple[Any, ...]
 _OP = "op"
-#: Matrix products that Inductor adds something to, by what they were before.
-_PRODUCTS = {"aten.addmm": "aten.mm", "aten.baddbmm": "aten.bmm"}
 
 
 class _Marks(Counter[_Mark]):
@@ -225,7 +224,7 @@ def _before(marks: Iterable[_Mark], whole: set[str]) -> dict[_Mark, tuple[int, .
 
 def _plain(op: Any) -> str:
     name = op_name(op).removesuffix("_out").rstrip("_")
-    return _PRODUCTS.get(name, name)
+    return WITH_ADDITION.get(name, name)
 
 
 def _group(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> str:

@@ -30,6 +30,7 @@ import torch
 
 from commcc.base.terms import Kind
 from commcc.graph.ops import op_name
+from commcc.graph.ops.arithmetic import SUMS
 from commcc.replay.numeric.pair import producers
 from commcc.replay.numeric.verdict import About
 from commcc.replay.values import bits, is_freed, leaves, tensors_in
@@ -42,15 +43,6 @@ if TYPE_CHECKING:
     from commcc.replay.numeric.pair import Pair
     from commcc.replay.prepare import Prepared, Step
 
-_SUMS = frozenset(
-    {
-        *(f"aten.{n}" for n in ("sum", "mean", "var", "var_mean", "prod", "cumsum", "add", "add_", "_foreach_add")),
-        *(f"aten.{n}" for n in ("index_put", "index_put_", "index_add", "index_add_", "scatter_add", "scatter_reduce")),
-        *(f"aten.{n}" for n in ("embedding_dense_backward", "_unsafe_masked_index_put_accumulate", "nll_loss_forward")),
-        *(f"aten.{n}" for n in ("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data")),
-        *("torch.sym_sum", "aten.addcmul", "aten.addcdiv", "prims.sum", "prims.fma"),
-    }
-)
 #: The largest difference that another order of sums explains, of the largest number of a value: a few roundings
 #: of 2^-53, 2^-24, 2^-11 and 2^-8. Sums in chunks were seen to differ by 1e-15, 1.2e-6 and, in bfloat16, 0.006.
 TOLERANCES = {
@@ -157,7 +149,7 @@ def _sums(index: GraphIndex) -> Iterator[tuple[int, tuple[str, tuple[str, ...]]]
     for node in range(len(index)):
         launch = index.launches.get(node)
         reduces = launch is not None and launch.kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER)
-        if reduces or index.compute[node] or index.ops[node] in _SUMS:
+        if reduces or index.compute[node] or index.ops[node] in SUMS:
             yield node, (index.ops[node], _shapes(index, node))
 
 

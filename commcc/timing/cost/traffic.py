@@ -20,33 +20,13 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from commcc.graph.ops.constants import OVERWRITES, UNREAD
+from commcc.graph.ops.indexing import IN_PLACE, LOOKUPS
 from commcc.graph.ops.kernels import Work
+from commcc.graph.ops.libraries import UNDERSCORED
 
 if TYPE_CHECKING:
     from commcc.graph.index import GraphIndex, Tensor
-
-_LOOKUPS = frozenset(
-    f"aten.{name}"
-    for name in ("embedding", "index", "_unsafe_index", "index_select", "gather", "take", "take_along_dim")
-)
-_IN_PLACE_SCATTERS = frozenset(
-    f"aten.{name}"
-    for name in ("index_put_", "_index_put_impl_", "index_add_", "index_copy_", "scatter_", "scatter_add_")
-)
-#: Ops that make values out of nothing; they read no tensor, even where one is named for its shape.
-_CONSTANTS = frozenset(
-    {
-        *(f"aten.{name}" for name in ("full", "full_like", "zeros", "zeros_like", "ones", "ones_like", "new_zeros")),
-        *(f"aten.{name}" for name in ("new_ones", "new_full", "scalar_tensor", "arange", "eye", "linspace")),
-        "prims.iota",
-    }
-)
-_OVERWRITES = frozenset(
-    f"aten.{name}"
-    for name in ("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_")
-) | {"aten._foreach_copy_", "aten._foreach_zero_"}
-#: Libraries whose ops write without reading unless their name ends in ``_``.
-_KNOWN = ("aten.", "prims.", "fsdp.", "inductor.")
 
 
 class Traffic:
@@ -86,7 +66,7 @@ class Traffic:
 
     def is_constant(self, node: int) -> bool:
         """Whether the node makes values that a compiler would not load from memory."""
-        return self._index.ops[node] in _CONSTANTS
+        return self._index.ops[node] in UNREAD
 
     def inputs(self, node: int) -> tuple[Tensor, ...]:
         """Tensors among the arguments, in their order."""
@@ -116,22 +96,22 @@ class Traffic:
     def reads(self, node: int) -> list[tuple[int, int]]:
         """Arguments that are read, with the bytes that are read of each."""
         index, op = self._index, self._index.ops[node]
-        if op in _CONSTANTS:
+        if op in UNREAD:
             return []
         found = [(p, self.bytes[p]) for p in index.data_preds[node] if self.results[p]]
         written = index.writes.get(node, ())
         if written:
             found = self._read_in_place(op, written, found)
-        elif op in _LOOKUPS and found:
+        elif op in LOOKUPS and found:
             table, size = found[0]
             found[0] = (table, min(size, self.bytes[node]))
         return found
 
     def _read_in_place(self, op: str, written: tuple[int, ...], found: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        if op in _IN_PLACE_SCATTERS:
+        if op in IN_PLACE:
             given = self._given(written, found)
             return [(p, min(size, given) if p in written else size) for p, size in found]
-        if op in _OVERWRITES or (op.startswith(_KNOWN) and not op.endswith("_")):
+        if op in OVERWRITES or (op.partition(".")[0] in UNDERSCORED and not op.endswith("_")):
             return [(p, size) for p, size in found if p not in written]
         return found
 
@@ -145,7 +125,7 @@ class Traffic:
         written = index.writes.get(node, ())
         if not written:
             return self.bytes[node]
-        if index.ops[node] in _IN_PLACE_SCATTERS:
+        if index.ops[node] in IN_PLACE:
             found = [(p, self.bytes[p]) for p in index.data_preds[node] if self.results[p]]
             return min(self._given(written, found), sum(self.bytes[w] for w in written))
         own = set(buffers[node]) if self.results[node] else set()

@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from commcc.base.text import short_size
+from commcc.graph.ops.constants import SIZED_BY_NUMBERS
 from commcc.timing.cost.interpolate import Curve
 from commcc.timing.cost.profiles.measured import CollectiveKey, OpKey
 from commcc.timing.cost.types import Price
@@ -28,15 +29,6 @@ if TYPE_CHECKING:
     from commcc.timing.cost.profiles.measured import CollectiveTime, Profile
     from commcc.timing.cost.types import Operation, Transfer
 
-#: The size of the result is a number in the arguments, which decides most of the time.
-SIZED_BY_NUMBERS: Final = frozenset(
-    {
-        *(f"aten.new_{n}" for n in ("empty", "empty_strided", "zeros", "ones", "full")),
-        *(f"aten.{n}" for n in ("repeat", "repeat_interleave", "constant_pad_nd", "expand", "as_strided", "resize_")),
-        *(f"aten.{n}" for n in ("slice_backward", "select_backward", "unfold_backward", "diagonal_backward")),
-        *(f"aten.{n}" for n in ("embedding_dense_backward", "one_hot", "bincount")),
-    }
-)
 _VARIED = "profile: calls with the same inputs but other arguments took different times; their median is used"
 _ONE_RANK = "profile: collectives were recorded on one rank only, so their times include waiting for the others"
 

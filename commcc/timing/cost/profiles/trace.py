@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.text import shown
+from commcc.graph.ops.libraries import COLLECTIVE
 from commcc.timing.cost.profiles import collectives
 from commcc.timing.cost.profiles.dtypes import tensor_dtype
 from commcc.timing.cost.profiles.json_stream import JsonStream, open_json
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 _OP = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*", re.ASCII)
 #: These only start collectives, or wait for them; their own time says nothing.
-_COMMUNICATION = ("c10d::", "_c10d_functional::", "c10d_functional::", "_c10d_functional_autograd::")
+_COMMUNICATION = tuple(f"{library}::" for library in sorted(COLLECTIVE))
 _DEVICE_WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _COMMS = "record_param_comms"
 #: Microseconds; 30 years. Kineto counts from the epoch or from the start of the program.

@@ -1,0 +1,58 @@
+"""Libraries of ops by their names in ``torch.ops``: which are PyTorch's, which only compute, which module has them."""
+
+from __future__ import annotations
+
+#: Libraries of PyTorch whose ops compute, or communicate within the job: a graph of a file may run them.
+RUNNABLE = frozenset(
+    {
+        *("aten", "prims", "c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor"),
+        *("inductor", "inductor_prims", "bucketing", "fsdp", "symm_mem"),
+    }
+)
+#: Libraries whose ops have shape functions that do nothing else.
+SHAPED = (RUNNABLE - {"c10d", "bucketing"}) | {"rngprims", "quantized_decomposed"}
+#: Libraries whose schemas, with :mod:`commcc.graph.ops.undeclared`, say all that their ops do.
+PURE = frozenset({"aten", "prims", "inductor_prims", "rngprims", "quantized_decomposed", "_c10d_functional"})
+#: Libraries of collectives alone.
+COLLECTIVE = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional"})
+#: Libraries whose ops were run to see what they do (``tests/test_op_facts.py``).
+TESTED = frozenset({"aten", "prims"})
+#: Libraries whose ops communicate, unless something else is known of one.
+COMMUNICATING = COLLECTIVE | {"symm_mem", "_dtensor", "nccl", "deep_ep", "torchcomms"}
+#: Libraries of PyTorch that never communicate, whatever their ops are called.
+LOCAL = frozenset({"aten", "prims", "inductor", "inductor_prims", "higher_order", "operator", "fsdp"})
+#: Libraries whose ops order what comes before them with what comes after.
+FENCES = frozenset({"streams"})
+#: Libraries whose ops write without reading unless their name ends in ``_``.
+UNDERSCORED = frozenset({"aten", "prims", "fsdp", "inductor"})
+#: Python's functions on numbers.
+ARITHMETIC = frozenset({"operator", "math", "builtins", "torch"})
+
+#: Modules that register the ops of a library, or one higher-order op; tried in this order.
+REGISTERED_BY: dict[str, tuple[str, ...]] = {
+    "_c10d_functional": ("torch.distributed._functional_collectives",),
+    "_c10d_functional_autograd": ("torch.distributed._functional_collectives",),
+    "c10d_functional": ("torch.distributed._functional_collectives",),
+    "_dtensor": ("torch.distributed.tensor",),
+    "device_mesh": ("torch.distributed.device_mesh", "torch.distributed.tensor"),
+    "fsdp": (
+        "torch.distributed.fsdp._fully_shard._fsdp_collectives",
+        "torch.distributed.fsdp._fully_shard._fsdp_param",
+    ),
+    "symm_mem": ("torch.distributed._symmetric_memory",),
+    "prims": ("torch._prims", "torch._inductor.inductor_prims"),
+    "rngprims": ("torch._prims.rng_prims",),
+    "inductor": ("torch._inductor.inductor_prims",),
+    "bucketing": ("torch._inductor.fx_passes.bucketing",),
+    "streams": ("torch._dynamo.variables.streams",),
+    "quantized_decomposed": ("torch.ao.quantization.fx._decomposed",),
+    "higher_order.flex_attention": ("torch._higher_order_ops.flex_attention",),
+    "higher_order.flex_attention_backward": ("torch._higher_order_ops.flex_attention",),
+    "higher_order.control_deps": ("torch._inductor.fx_passes.control_dependencies",),
+    "higher_order.triton_kernel_wrapper_mutation": ("torch._higher_order_ops.triton_kernel_wrap",),
+    "higher_order.triton_kernel_wrapper_functional": ("torch._higher_order_ops.triton_kernel_wrap",),
+    "higher_order": (
+        *("torch._higher_order_ops", "torch._prims.rng_prims", "torch._higher_order_ops.effects"),
+        *("torch._higher_order_ops.triton_kernel_wrap", "torch.distributed.tensor"),
+    ),
+}
