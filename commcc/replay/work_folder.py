@@ -36,13 +36,15 @@ _LOCK = "owner.lock"
 def work_folder(purpose: str) -> Iterator[Path]:
     """A folder that is removed at the end; those of processes that were killed are removed now."""
     remove_stale_folders()
-    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{purpose}-") as name:
-        lock = _locked(Path(name))
-        try:
+    lock = None
+    try:
+        with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{purpose}-") as name:
+            lock = _locked(Path(name))
             yield Path(name)
-        finally:
-            if lock is not None:
-                os.close(lock)
+    finally:
+        # Held until the folder is gone, so that nobody else removes it at the same time.
+        if lock is not None:
+            os.close(lock)
 
 
 def remove_stale_folders() -> None:
