@@ -71,17 +71,17 @@ class _At(NamedTuple):
 
 def constraints_of(placeholder: fx.Node, size: Callable[[Any], int | None]) -> InputConstraints:
     """Everything the graph asks of one input; contradictions raise ``ValueError``."""
-    found = _Search(placeholder, size)
+    search = _Search(placeholder, size)
     queue, seen = deque([_At(placeholder)]), {placeholder}
     while queue:
         at = queue.popleft()
         for user in at.node.users:
-            found.ask(user, at)
+            search.ask(user, at)
             onward = _onward(user, at)
             if onward is not None and user not in seen:
                 seen.add(user)
                 queue.append(onward)
-    return found.result()
+    return search.result()
 
 
 def _onward(user: fx.Node, at: _At) -> _At | None:
@@ -102,15 +102,13 @@ def _onward(user: fx.Node, at: _At) -> _At | None:
     if name in ADDITIVE:
         step = other * int(argument(user, "alpha", 1) or 0)
         return at._replace(node=user, plus=at.plus + (step if name == "aten.add" else -step))
-    return (
-        at._replace(node=user, times=at.times * other, plus=at.plus * other)
-        if name == "aten.mul" and other > 0
-        else None
-    )
+    if name == "aten.mul" and other > 0:
+        return at._replace(node=user, times=at.times * other, plus=at.plus * other)
+    return None
 
 
 class _Search:
-    """Bounds met so far."""
+    """What ops have asked so far. Bounds behind a mask are soft."""
 
     def __init__(self, placeholder: fx.Node, size: Callable[[Any], int | None]) -> None:
         self._input = placeholder
@@ -137,50 +135,55 @@ class _Search:
         why = f"'{user.name}' ({name})"
         extent = self._extent(user, name, at.node)
         if extent is not None and not at.summed:
-            self._bound(extent, at._replace(masked=at.masked or name in MASKED), why)
+            # 0 <= value * times + plus < extent
+            low, high = -(at.plus // at.times), (extent - 1 - at.plus) // at.times + 1
+            if at.masked or name in MASKED:
+                self._soft.append((low, high, why))
+            else:
+                self._low = max(self._low, low)
+                if self._high is None or high < self._high:
+                    self._high, self._why = high, why
         self._ask_integers(user, name, at, why)
-        if argument(user, POSITIVE.get(name, "-")) is at.node or _fractional_power(user, name, at.node):
-            self.asked = replace(self.asked, positive=True)
-        if name.endswith("_attention_backward") and _log_sums(user) is at.node:
-            keys = self._extents(argument(user, "key"))
-            self.asked = replace(self.asked, log_sums=keys[-2] if len(keys) > 1 else 1, why=why)
-        if name == "aten._scaled_mm" and at.node in (argument(user, "scale_a"), argument(user, "scale_b")):
-            self.asked = replace(self.asked, positive=True, why=why)
+        self._ask_floats(user, name, at.node, why)
 
     def _ask_integers(self, user: fx.Node, name: str, at: _At, why: str) -> None:
+        asked = self.asked
         if name in GROUPED and argument(user, "offs") is at.node:
-            rows = self._rows(user)
-            asked = replace(self.asked, counts=rows) if at.summed else replace(self.asked, ends=rows)
-            self.asked = replace(asked, why=why)
+            # The last group ends where the dimension does that both have, or that only one has.
+            one, other = self._extents(argument(user, "self")), self._extents(argument(user, "mat2"))
+            along = other[-1:] if len(one) == 3 else one[:1] if len(other) == 3 else one[-1:]
+            rows = along[0] if along else None
+            self.asked = replace(asked, counts=rows, why=why) if at.summed else replace(asked, ends=rows, why=why)
         elif name == "aten.repeat_interleave" and argument(user, "repeats") is at.node:
             total = argument(user, "output_size")
             total = self._size(total.meta.get("val") if hasattr(total, "meta") else total)
-            self.asked = replace(self.asked, counts=total, why=why)
+            self.asked = replace(asked, counts=total, why=why)
         elif name in NUMBERS and not at.summed:
             number = self._size(user.meta.get("val"))
             if number is not None:
-                self.asked = replace(self.asked, exactly=number, why=why)
+                self.asked = replace(asked, exactly=number, why=why)
         elif name in ONCE and argument(user, "index") is at.node:
-            self._once(argument(user, "index"), int(argument(user, "dim", 0)))
-        elif name in ONCE_EACH and not argument(user, "accumulate", False):
-            once = at.node in argument(user, "indices")
-            self.asked = replace(self.asked, once=True, once_dim=None) if once else self.asked
+            index, dim = argument(user, "index"), int(argument(user, "dim", 0))
+            extents = self._extents(index)
+            nowhere = asked.once and asked.once_dim is None  # twice at all, which is more than along one dimension
+            if len(extents) > dim and extents[dim] != 1 and not nowhere:
+                self.asked = replace(asked, once=True, once_dim=dim if index is self._input else None)
+        elif name in ONCE_EACH and not argument(user, "accumulate", False) and at.node in argument(user, "indices"):
+            self.asked = replace(asked, once=True, once_dim=None)
 
-    def _once(self, index: Any, dim: int) -> None:
-        """No place along ``dim`` of an index may come twice."""
-        extents = self._extents(index)
-        if len(extents) > dim and extents[dim] != 1 and not (self.asked.once and self.asked.once_dim is None):
-            self.asked = replace(self.asked, once=True, once_dim=dim if index is self._input else None)
-
-    def _bound(self, extent: int, at: _At, why: str) -> None:
-        """``0 <= value * times + plus < extent``."""
-        low, high = -(at.plus // at.times), (extent - 1 - at.plus) // at.times + 1
-        if at.masked:
-            self._soft.append((low, high, why))
-            return
-        if self._high is None or high < self._high:
-            self._high, self._why = high, why
-        self._low = max(self._low, low)
+    def _ask_floats(self, user: fx.Node, name: str, node: fx.Node, why: str) -> None:
+        power = argument(user, "exponent") if name == "aten.pow" and argument(user, "self") is node else 1
+        whole = isinstance(power, (int, float)) and power >= 0 and float(power).is_integer()
+        if argument(user, POSITIVE.get(name, "-")) is node or not whole:
+            self.asked = replace(self.asked, positive=True)
+        if name.endswith("_attention_backward"):
+            known = argument_names(user.target)
+            sums = next((argument(user, each) for each in ("logsumexp", "log_sumexp") if each in known), None)
+            if sums is node:
+                keys = self._extents(argument(user, "key"))
+                self.asked = replace(self.asked, log_sums=keys[-2] if len(keys) > 1 else 1, why=why)
+        if name == "aten._scaled_mm" and node in (argument(user, "scale_a"), argument(user, "scale_b")):
+            self.asked = replace(self.asked, positive=True, why=why)
 
     def _extent(self, user: fx.Node, name: str, node: fx.Node) -> int | None:
         """How many places there are for an index that ``user`` takes from ``node``; None when it takes none."""
@@ -195,11 +198,10 @@ class _Search:
             extents = [self._of_dim(argument(user, "self"), i) for i, each in enumerate(held) if each is node]
             return min((e for e in extents if e is not None), default=None)
         if name in CLASSES:
-            return (
-                self._of_dim(argument(user, "self"), 1 if _dims(argument(user, "self")) > 1 else 0)
-                if argument(user, "target") is node
-                else None
-            )
+            if argument(user, "target") is not node:
+                return None
+            scores = self._extents(argument(user, "self"))
+            return scores[1] if len(scores) > 1 else scores[0] if scores else None
         if name == "aten.embedding_dense_backward":
             return self._size(argument(user, "num_weights")) if argument(user, "indices") is node else None
         return self._size(argument(user, "num_classes")) if name == "aten.one_hot" else None
@@ -211,27 +213,3 @@ class _Search:
     def _extents(self, node: Any) -> list[int | None]:
         val = getattr(node, "meta", {}).get("val")
         return [self._size(extent) for extent in val.shape] if isinstance(val, torch.Tensor) else []
-
-    def _rows(self, user: fx.Node) -> int | None:
-        """Where the last group of a grouped product ends."""
-        one, other = self._extents(argument(user, "self")), self._extents(argument(user, "mat2"))
-        if len(one) == 3:
-            return other[-1] if other else None
-        return one[0] if len(other) == 3 and one else one[-1] if one else None
-
-
-def _dims(node: Any) -> int:
-    val = getattr(node, "meta", {}).get("val")
-    return val.dim() if isinstance(val, torch.Tensor) else 0
-
-
-def _log_sums(user: fx.Node) -> Any:
-    names = argument_names(user.target)
-    return next((argument(user, name) for name in ("logsumexp", "log_sumexp") if name in names), None)
-
-
-def _fractional_power(user: fx.Node, name: str, node: fx.Node) -> bool:
-    exponent = argument(user, "exponent")
-    if name != "aten.pow" or argument(user, "self") is not node:
-        return False
-    return not (isinstance(exponent, (int, float)) and exponent >= 0 and float(exponent).is_integer())
