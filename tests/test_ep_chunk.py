@@ -74,7 +74,7 @@ def test_chunks_of_one_token(chunks):
 
 def test_one_chunk_changes_nothing():
     assert not plan_of(forward(), chunks=1).changes
-    assert plan_of(forward(), chunks=1).report["regions"][0]["body"] == 28
+    assert plan_of(forward(), chunks=1).report.regions[0].body == 28
 
 
 def test_what_a_module_before_made_comes_in_whole():

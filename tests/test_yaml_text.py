@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from commcc.base.yaml_file import parse_yaml
 from commcc.base.yaml_text import dump
-from commcc.run.planfile.decoding import to_json
+from commcc.run.planfile.fields import to_json
 from tests.effort import examples
 
 TEXTS = st.one_of(

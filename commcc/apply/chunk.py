@@ -15,6 +15,7 @@ Values (shapes, strides) come from running the ops on fake tensors of a chunk's 
 
 from __future__ import annotations
 
+from collections import ChainMap
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ from commcc.graph.annotations import Mark, marked
 from commcc.graph.program import copy_node
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from commcc.graph.index import GraphIndex
     from commcc.graph.program import Program
@@ -96,14 +97,14 @@ class _Chunker:
                 self._split(cut.node, cut.dim, node, region)
         edits = self.resized.get(number, ())
         for chunk, part in enumerate(region.sizes):
-            args, kwargs = resized_arguments(node, edits, part)
+            # Values of the chunk where it has its own, whole ones elsewhere.
+            known = ChainMap(clones[chunk], self.env)
+            args, kwargs = fx.node.map_arg(resized_arguments(node, edits, part), known.__getitem__)
             if number in region.chained and chunk:
+                # What is written to a buffer that the chunks share goes on what the chunk before has written.
                 args = (clones[chunk - 1][node], *args[1:])
-            known = _Either(clones[chunk], self.env, set(clones[chunk - 1].values()) if chunk else set())
             val = self.values.of(region, chunk, node, edits)
-            made = self._make(
-                node.target, fx.node.map_arg((args, kwargs), known.__getitem__), f"{node.name}_chunk{chunk}", val
-            )
+            made = self._make(node.target, (args, kwargs), f"{node.name}_chunk{chunk}", val)
             mark = Mark(region.root, "body", region.backward, chunk, node.name)
             made.meta = {**marked(node.meta, mark), **({"val": val} if "val" in node.meta else {})}
             clones[chunk][node] = made
@@ -162,30 +163,12 @@ class _Chunker:
             args = (parts,) if join.dim == 0 else (parts, join.dim)
             self.env[node] = self._boundary("aten.cat.default", args, name, val, node, mark)
         else:
-            self.env[node] = self._sum(node, parts, name, replace(mark, proof=self._proof(node, region)))
-
-    def _sum(self, node: fx.Node, parts: list[fx.Node], name: str, mark: Mark) -> fx.Node:
-        """Added up from the left, chunk by chunk."""
-        total = parts[0]
-        for chunk, part in enumerate(parts[1:], 1):
-            own = name if chunk == len(parts) - 1 else f"{node.name}_chunk_sum{chunk}"
-            total = self._boundary("aten.add.Tensor", (total, part), own, node.meta["val"], node, mark)
-        return total
-
-    def _proof(self, node: fx.Node, region: ChunkedRegion) -> str:
-        if all(user.op == "output" for user in node.users):
-            return "graph_output_partial_sum"
-        return "backward_partial_sum" if region.backward else "partial_sum"
-
-
-class _Either:
-    """Values of a chunk where it has its own, whole ones elsewhere, and new nodes as they are."""
-
-    def __init__(self, own: Mapping[fx.Node, fx.Node], whole: Mapping[fx.Node, fx.Node], new: set[fx.Node]) -> None:
-        self.own, self.whole, self.new = own, whole, new
-
-    def __getitem__(self, node: fx.Node) -> fx.Node:
-        if node in self.new:
-            return node
-        found = self.own.get(node)
-        return found if found is not None else self.whole[node]
+            proof = "backward_partial_sum" if region.backward else "partial_sum"
+            if all(user.op == "output" for user in node.users):
+                proof = "graph_output_partial_sum"
+            mark = replace(mark, proof=proof)
+            total = parts[0]
+            for chunk, part in enumerate(parts[1:], 1):
+                own = name if chunk == len(parts) - 1 else f"{node.name}_chunk_sum{chunk}"
+                total = self._boundary("aten.add.Tensor", (total, part), own, node.meta["val"], node, mark)
+            self.env[node] = total

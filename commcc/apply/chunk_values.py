@@ -61,27 +61,28 @@ class ChunkValues:
         key = (region.root, part, node)
         if key not in self.ran:
             self.ran[key] = self._lab(region, part).run(node, resized)
-        start = self._start(region, chunk, node)
-        if key in self.static and not start:
+        # Where the piece begins, in its storage, that a view looks at; kept for views of the view.
+        starts = self.starts.setdefault((region.root, chunk), {})
+        source = next(iter(node._input_nodes), None)
+        if source is not None and ops.aliasing(node.target).views and source in starts:
+            starts[node] = starts[source]
+        start = starts.get(node, 0)
+        if start:
+            made = self._instance(region, chunk, node.meta.get("val"), self.ran[key])
+
+            def moved(tensor: torch.Tensor) -> Any:
+                shape, stride, offset = list(tensor.shape), list(tensor.stride()), tensor.storage_offset() + start
+                return self.ctx.tensor(shape, stride, tensor.dtype, tensor.device, storage_offset=offset)
+
+            return pytree.tree_map_only(torch.Tensor, moved, made)
+        if key in self.static:
             return self.static[key]
         made = self._instance(region, chunk, node.meta.get("val"), self.ran[key])
-        made = pytree.tree_map_only(torch.Tensor, lambda t: self._at(t, start), made) if start else made
-        if not start and not any(_symbolic(leaf) for leaf in pytree.tree_leaves(made)):
-            self.static[key] = made
+        leaves = pytree.tree_leaves(made)
+        sizes = [(*leaf.shape, *leaf.stride()) if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in leaves]
+        if not any(isinstance(size, _SYMBOLIC) for each in sizes for size in each):
+            self.static[key] = made  # the same in all chunks of this size
         return made
-
-    def _start(self, region: ChunkedRegion, chunk: int, node: fx.Node) -> int:
-        """Where the piece begins, in its storage, that a view looks at; kept for views of the view."""
-        known = self.starts.setdefault((region.root, chunk), {})
-        source = next(iter(node._input_nodes), None)
-        if source is not None and ops.aliasing(node.target).views and source in known:
-            known[node] = known[source]
-        return known.get(node, 0)
-
-    def _at(self, tensor: torch.Tensor, start: int) -> Any:
-        offset = tensor.storage_offset() + start
-        shape, stride = list(tensor.shape), list(tensor.stride())
-        return self.ctx.tensor(shape, stride, tensor.dtype, tensor.device, storage_offset=offset)
 
     def _lab(self, region: ChunkedRegion, part: int) -> Lab:
         key = (region.root, part)
@@ -166,11 +167,6 @@ class ChunkValues:
         old = {} if not isinstance(table, dict) else {k: v for k, v in table.items() if k not in self.replaced}
         header["symbols"] = {**old, **self.symbols}
         return header
-
-
-def _symbolic(leaf: Any) -> bool:
-    sizes = (*leaf.shape, *leaf.stride()) if isinstance(leaf, torch.Tensor) else (leaf,)
-    return any(isinstance(size, _SYMBOLIC) for size in sizes)
 
 
 def _context(program: Program) -> ShapeContext:

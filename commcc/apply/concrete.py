@@ -11,6 +11,7 @@ Limits: sub-graphs at dotted paths are refused where they hold such a symbol.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -69,51 +70,49 @@ class _Graph:
         env: dict[fx.Node, fx.Node] = {}
         lost: list[fx.Node] = []
         for node in old.nodes:
-            known = self._known(node)
-            if known is not None:
-                self.constants[node] = known
+            val = node.meta.get("val")
+            number = self.sizes.value(val) if isinstance(val, _SCALARS) else None
+            if number is not None and not isinstance(number, _SCALARS):
+                self.constants[node] = number
                 returned = any(user.op == "output" for user in node.users)
                 if node.op == "call_function" and not returned and only_sizes(node.target):
                     lost += node.all_input_nodes
                     continue
-            if node.op == "call_function" and is_guard(node.target) and self._checked(node):
+            if node.op == "call_function" and is_guard(node.target) and self._holds(node):
                 lost += node.all_input_nodes
                 continue
             env[node] = self._copied(graph, node, env)
         self._sweep(graph, [env[node] for node in lost if node in env])
         return graph, self.modules
 
-    def _known(self, node: fx.Node) -> Any:
-        """The number that a node's symbolic value has become; None for all others."""
-        val = node.meta.get("val")
-        if not isinstance(val, _SCALARS):
-            return None
-        made = self.sizes.value(val)
-        return None if isinstance(made, _SCALARS) else made
-
-    def _checked(self, node: fx.Node) -> bool:
+    def _holds(self, guard: fx.Node) -> bool:
         """Whether a guard says something of a number, which then holds."""
-        concerned = any(operand in self.constants for operand in node.all_input_nodes)
-        found = holds(node, self._value) if concerned else None
-        if found is False:
-            raise InternalError(f"'{node.name}' does not hold for {told(self.sizes.numbers)}", where="apply")
-        return found is True
 
-    def _value(self, operand: Any) -> Any:
-        if isinstance(operand, fx.Node):
-            return self.constants.get(operand, operand.meta.get("val"))
-        return self.sizes.value(operand)
+        def value_of(operand: Any) -> Any:
+            if isinstance(operand, fx.Node):
+                return self.constants.get(operand, operand.meta.get("val"))
+            return self.sizes.value(operand)
+
+        if self.constants.keys().isdisjoint(guard.all_input_nodes):
+            return False
+        said = holds(guard, value_of)
+        if said is False:
+            raise InternalError(f"'{guard.name}' does not hold for {told(self.sizes.numbers)}")
+        return said is True
 
     def _copied(self, graph: fx.Graph, node: fx.Node, env: dict[fx.Node, fx.Node]) -> fx.Node:
         if node.op == "output":
-            return copy_node(graph, node, env)
-        made = copy_node(graph, node, _Standing(env, self.constants))
+            return copy_node(graph, node, env)  # what the graph returns stays a node
+        made = copy_node(graph, node, ChainMap[fx.Node, Any](self.constants, env))
         made.args = fx.node.map_aggregate(made.args, self._argument)
         made.kwargs = fx.node.map_aggregate(made.kwargs, self._argument)
         made.meta = self._meta(node.meta)
         if node.op == "get_attr":
             self._attribute(str(node.target))
-        self._check(made)
+        held = symbols_of([*(made.meta.get(key) for key in _VALUES), made.args, made.kwargs])
+        left = sorted(held & self.sizes.numbers.keys())
+        if left:
+            raise InternalError(f"'{made.name}' still holds '{left[0]}'")
         return made
 
     def _argument(self, leaf: Any) -> Any:
@@ -138,7 +137,7 @@ class _Graph:
         if not isinstance(found, fx.GraphModule) or path in self.modules or not self._inside(found):
             return
         if "." in path:
-            raise InternalError(f"sub-graph '{path}' holds sizes that are to be fixed", where="apply")
+            raise InternalError(f"sub-graph '{path}' holds sizes that are to be fixed")
         graph, modules = _Graph(self.sizes, found).rewrite(found.graph)
         self.modules[path] = fx.GraphModule(with_modules(found, modules), graph)
 
@@ -161,20 +160,3 @@ class _Graph:
                 nodes += node.all_input_nodes
                 graph.erase_node(node)
                 gone.add(node)
-
-    def _check(self, node: fx.Node) -> None:
-        held = symbols_of([*(node.meta.get(key) for key in _VALUES), node.args, node.kwargs])
-        left = sorted(held & self.sizes.numbers.keys())
-        if left:
-            raise InternalError(f"'{node.name}' still holds '{left[0]}'", where="apply")
-
-
-class _Standing(dict[fx.Node, fx.Node]):
-    """What stands for each operand: the number that it is, else its copy."""
-
-    def __init__(self, env: Mapping[fx.Node, fx.Node], constants: Mapping[fx.Node, Any]) -> None:
-        super().__init__()
-        self.env, self.constants = env, constants
-
-    def __getitem__(self, node: fx.Node) -> Any:
-        return self.constants[node] if node in self.constants else self.env[node]

@@ -47,21 +47,19 @@ def hold(graph: fx.Graph, root: torch.nn.Module, index: GraphIndex, edges: Seque
         if any(not isinstance(dep.meta.get("val"), (torch.Tensor, tuple, list)) for dep in after):
             raise InternalError(f"'{name}' can be held behind tensors only")
         if index.position[name] in index.control:
-            _extend(node, after)
+            held, *rest = node.args
+            assert isinstance(held, (tuple, list))
+            node.args = (tuple(dict.fromkeys((*held, *after))), *rest)
             continue
         if not isinstance(node.target, OpOverload):
             raise InternalError(f"'{name}' is no call that can be held back")
-        attribute = _free(f"subgraph_{name}", taken, root)
+        attribute, number = f"subgraph_{name}", 0
+        while attribute in taken or hasattr(root, attribute):
+            attribute, number = f"subgraph_{name}_{number}", number + 1
         taken.add(attribute)
         modules[attribute] = _body(node)
         nodes[name] = _wrap(graph, node, attribute, after)
     return with_modules(root, modules) if modules else root
-
-
-def _extend(node: fx.Node, after: Sequence[fx.Node]) -> None:
-    held, *rest = node.args
-    assert isinstance(held, (tuple, list))
-    node.args = (tuple(dict.fromkeys((*held, *after))), *rest)
 
 
 def _operands(node: fx.Node) -> list[fx.Node]:
@@ -101,13 +99,6 @@ def _wrap(graph: fx.Graph, node: fx.Node, attribute: str, after: tuple[fx.Node, 
     graph.erase_node(node)
     made.name = name
     return made
-
-
-def _free(wanted: str, taken: set[str], root: torch.nn.Module) -> str:
-    name, number = wanted, 0
-    while name in taken or hasattr(root, name):
-        name, number = f"{wanted}_{number}", number + 1
-    return name
 
 
 def with_modules(root: torch.nn.Module, modules: dict[str, fx.GraphModule]) -> torch.nn.Module:

@@ -48,9 +48,18 @@ def edited(program: Program, index: GraphIndex, plan: Plan) -> Program:
                 node = nodes[index.names[edit.launch]]
                 node.meta[META_KEY] = NodeRecord(edit.role.value, edit.evidence, record_of(node).merged_from)
             case Regroup():
-                _regroup(nodes[index.names[edit.launch]], index, edit, groups)
+                node = nodes[index.names[edit.launch]]
+                if edit.launch not in index.launches or ops.collective_of(node.target) is None:
+                    raise InternalError(f"'{node.name}' launches no collective")
+                if edit.group not in groups:
+                    raise InternalError(f"there is no process group '{edit.group}'")
+                ops.set_argument(node, "group_name", edit.group)
             case HostCopy():
-                _set_blocking(nodes[index.names[edit.node]], index, edit)
+                node = nodes[index.names[edit.node]]
+                if edit.node not in index.host_copies:
+                    raise InternalError(f"'{node.name}' is no copy from a device to the host")
+                kwargs = {name: value for name, value in node.kwargs.items() if name != "non_blocking"}
+                node.kwargs = {**kwargs, "non_blocking": True} if edit.non_blocking else kwargs
             case WaitLabel():
                 _label(nodes[index.names[edit.wait]], index, edit)
     # Last, since a node that is held back is another node: one that wraps it, with all that was written on it.
@@ -79,21 +88,6 @@ def _table(known: Mapping[str, ProcessGroup], index: GraphIndex, new: tuple[NewG
         assert origin is not None
         table[group.name] = replace(origin, name=group.name, origin=group.origin, high_priority=group.high_priority)
     return table
-
-
-def _regroup(node: fx.Node, index: GraphIndex, move: Regroup, groups: Mapping[str, ProcessGroup]) -> None:
-    if move.launch not in index.launches or ops.collective_of(node.target) is None:
-        raise InternalError(f"'{node.name}' launches no collective")
-    if move.group not in groups:
-        raise InternalError(f"there is no process group '{move.group}'")
-    ops.set_argument(node, "group_name", move.group)
-
-
-def _set_blocking(node: fx.Node, index: GraphIndex, copy: HostCopy) -> None:
-    if copy.node not in index.host_copies:
-        raise InternalError(f"'{node.name}' is no copy from a device to the host")
-    kwargs = {name: value for name, value in node.kwargs.items() if name != "non_blocking"}
-    node.kwargs = {**kwargs, "non_blocking": True} if copy.non_blocking else kwargs
 
 
 def _label(node: fx.Node, index: GraphIndex, label: WaitLabel) -> None:

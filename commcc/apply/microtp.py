@@ -6,7 +6,8 @@
 Everything that decides or fuses is ``torch._inductor.fx_passes.micro_pipeline_tp``; this module prepares the graph as
 PyTorch's compiler does (views as reshapes, on a copy whose values are on the CPU, so that no device is asked), and
 completes it: values for the new nodes, a copy where a result would be laid out otherwise than what it replaces, views
-as they were.
+as they were. Why it leaves a collective alone it does not say, or logs: its own conditions are asked of its own
+functions.
 
 Limits: while the pass runs, PyTorch is told that NCCL and symmetric memory are there; not to be used from two threads.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import operator
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,7 @@ from torch.utils._pytree import tree_map_only
 from commcc.apply.fakes import contiguous_strides, fake_like
 from commcc.base.errors import InternalError, OptionError
 from commcc.base.reasons import Reason
+from commcc.graph import ops
 from commcc.graph.program import META_KEY, copy_node
 from commcc.serialization.propagate import context_of
 from commcc.serialization.targets import resolve
@@ -40,6 +43,10 @@ SCATTER = "torch.ops.symm_mem.fused_matmul_reduce_scatter.default"
 RESTRIDE = "torch.ops.prims.inductor_force_stride_order.default"
 #: Metadata that new nodes take over from what they stand for.
 _PLACE = ("custom", "nn_module_stack", "fwd_nn_module_stack", "stack_trace", "seq_nr", "autograd_backward")
+
+#: Gathers of the last dimension are cut along it; the pass wants pieces of this size at least.
+SMALLEST_LAST = 1024
+_SCALED = Reason.of("tp_scaled")
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,7 @@ def fuse(program: Program, groups: Collection[str], launches: Collection[str]) -
     work = _Work(program, groups)
     for tried in work.run(launches):
         if not tried.taken:
-            raise InternalError(f"'{tried.launch}' was not fused: {tried.reason}", where="apply")
+            raise InternalError(f"'{tried.launch}' was not fused: {tried.reason}")
     return work.finished()
 
 
@@ -112,16 +119,13 @@ class _Work:
         self.values: dict[fx.Node, Any] = {}
         self.place: dict[fx.Node, fx.Node] = {}
         self.copies = 0
-        self._copy()
-
-    def _copy(self) -> None:
-        ctx = context_of(self.program.graph)
+        ctx = context_of(program.graph)
 
         def on_cpu(val: torch.Tensor) -> torch.Tensor:
             return ctx.tensor(val.shape, val.stride(), val.dtype, "cpu")
 
         env: dict[fx.Node, fx.Node] = {}
-        for node in self.program.graph.nodes:
+        for node in program.graph.nodes:
             made = env[node] = copy_node(self.graph, node, env)
             self.original[made] = node
             if "val" in node.meta:
@@ -131,8 +135,6 @@ class _Work:
 
     def run(self, launches: Collection[str]) -> tuple[Tried, ...]:
         """Let the pass have the launches one after the other, as PyTorch does."""
-        from commcc.apply.microtp_reasons import of_gather, of_scatter
-
         pipeline, found = self.pipeline, {}
         gathers = [m for m in pipeline.find_all_gather_patterns(self.graph) if m.ag_node.name in launches]
         scatters = [
@@ -140,17 +142,19 @@ class _Work:
         ]
         with _as_if_connected(self.groups):
             for match in gathers:
-                found[match.ag_node.name] = self._gather(match, of_gather(pipeline, match))
+                found[match.ag_node.name] = self._gather(match)
             for match in scatters:
-                found[match.reduce_scatter_node.name] = self._scatter(match, of_scatter(pipeline, match))
+                found[match.reduce_scatter_node.name] = self._scatter(match)
         unknown = Reason.of("tp_unknown_form")
         names = [node.name for node in self.program.graph.nodes if node.name in launches]
         return tuple(found.get(name) or Tried(name, (), unknown) for name in names)
 
-    def _gather(self, match: Any, reason: Reason | None) -> Tried:
-        name, matmuls = match.ag_node.name, _eligible(self.pipeline, match)
+    def _gather(self, match: Any) -> Tried:
+        name, reason = match.ag_node.name, _against_gather(self.pipeline, match)
         if reason is not None:
             return Tried(name, (), reason)
+        users = self.pipeline._find_consumer_matmuls(match.res_node)
+        matmuls = [matmul for matmul in users if match.res_node not in matmul.arg_ancestor_nodes]
         results = [self._told(matmul.nodes[-1]) for matmul in matmuls]
         names = tuple(_product(matmul).name for matmul in matmuls)
         gathered = self._told(match.res_node)
@@ -162,8 +166,8 @@ class _Work:
         products = f"{len(names)} matmul{'s' if len(names) > 1 else ''}"
         return Tried(name, names, Reason.of("tp_gathers", dim=dim, matmuls=products))
 
-    def _scatter(self, match: Any, reason: Reason | None) -> Tried:
-        name = match.reduce_scatter_node.name
+    def _scatter(self, match: Any) -> Tried:
+        name, reason = match.reduce_scatter_node.name, _against_scatter(self.pipeline, match)
         if reason is not None:
             return Tried(name, (), reason)
         product = _product(self.pipeline._find_producer_matmul(match.input_node)).name
@@ -218,7 +222,8 @@ class _Work:
     def _keep_layout(self, node: fx.Node, stands_for: fx.Node) -> None:
         """A copy behind a result that is laid out otherwise than what it replaces."""
         wanted = stands_for.meta["val"]
-        if _same_layout(self.values[node], wanted) or not wanted.is_contiguous():
+        steps = zip(wanted.shape, self.values[node].stride(), wanted.stride(), strict=True)
+        if all(a == b for size, a, b in steps if size != 1) or not wanted.is_contiguous():
             return
         with self.graph.inserting_after(node):
             made = self.graph.call_function(
@@ -233,10 +238,14 @@ class _Work:
         graph = fx.Graph()
         env: dict[fx.Node, fx.Node] = {}
         for node in self.graph.nodes:
-            source = self._unneeded(node, env)
-            if source is not None:
-                env[node] = source
-                continue
+            if node.target is resolve(RESTRIDE):
+                source, stride = node.args
+                assert isinstance(source, fx.Node)
+                val = source.meta["val"]
+                steps = zip(val.shape, val.stride(), stride, strict=True)
+                if all(old == new for size, old, new in steps if size != 1):
+                    env[node] = env[source]  # the tensor is laid out as it would put it
+                    continue
             env[node] = made = copy_node(graph, node, env)
             old = self.original.get(node)
             if old is not None:
@@ -245,16 +254,6 @@ class _Work:
                 made.meta = self._meta(node)
         graph.lint()
         return graph
-
-    def _unneeded(self, node: fx.Node, env: dict[fx.Node, fx.Node]) -> fx.Node | None:
-        """What stands for a node that would put a tensor into the layout that it has."""
-        if node.op != "call_function" or node.target is not resolve(RESTRIDE):
-            return None
-        source, stride = node.args
-        assert isinstance(source, fx.Node)
-        val = source.meta["val"]
-        same = all(a == b for n, a, b in zip(val.shape, val.stride(), stride, strict=True) if n != 1)  # type: ignore[arg-type]
-        return env[source] if same else None
 
     def _meta(self, node: fx.Node) -> dict[str, Any]:
         stands_for = self.place.get(node)
@@ -285,17 +284,48 @@ def _packed(like: torch.Tensor, dim: int) -> torch.Tensor:
     return fake_like(like, shape, stride=[stride[d] for d in range(len(shape))])
 
 
-def _same_layout(one: torch.Tensor, other: torch.Tensor) -> bool:
-    steps = zip(one.shape, one.stride(), other.stride(), strict=True)
-    return all(a == b for size, a, b in steps if size != 1)
-
-
-def _eligible(pipeline: Any, match: Any) -> list[Any]:
-    """The matmuls that the pass would take."""
-    found = pipeline._find_consumer_matmuls(match.res_node)
-    return [matmul for matmul in found if match.res_node not in matmul.arg_ancestor_nodes]
-
-
 def _product(matmul: Any) -> fx.Node:
     node: fx.Node = matmul.nodes[0] if len(matmul.nodes) == 1 else matmul.nodes[1]
     return node
+
+
+def _against_gather(pipeline: Any, match: Any) -> Reason | None:
+    """Why an all-gather is not fused with the matmuls behind it; None when it can be."""
+    shard = match.shard_node.meta["val"]
+    last = pipeline._is_last_dim(shard, match.gather_dim)
+    if last and shard.shape[-1] < SMALLEST_LAST:
+        return Reason.of("tp_small_shard", shard=shard.shape[-1], smallest=SMALLEST_LAST)
+    matmuls = pipeline._find_consumer_matmuls(match.res_node)
+    if not matmuls:
+        counts = Counter(_op(user) for user in match.res_node.users)
+        users = ", ".join(name if number == 1 else f"{number} x {name}" for name, number in counts.items()) or "nothing"
+        return Reason.of("tp_no_matmul", users=users)
+    free = [m for m in matmuls if match.res_node not in m.arg_ancestor_nodes]
+    if not free:
+        return Reason.of("tp_other_operand")
+    if len({type(m) for m in free}) > 1:
+        return Reason.of("tp_both_kinds")
+    if last and len(match.res_node.users) > len(free):
+        return Reason.of("tp_last_dimension")
+    return _SCALED if type(free[0]) is not pipeline._Matmul else None
+
+
+def _against_scatter(pipeline: Any, match: Any) -> Reason | None:
+    """Why a reduce-scatter is not fused with the matmul before it; None when it can be."""
+    # The pass's own search trips over inputs of the graph.
+    searchable = all(hasattr(operand, "target") for operand in match.input_node.args[:1])
+    matmul = pipeline._find_producer_matmul(match.input_node) if searchable else None
+    if matmul is None:
+        return Reason.of("tp_no_product", input=_op(match.input_node))
+    inside = getattr(match.match, "nodes", match.match)
+    if len(match.input_node.users) != 1 and any(user not in inside for user in match.input_node.users):
+        return Reason.of("tp_other_users")
+    if match.wait_tensor_node in matmul.arg_ancestor_nodes:
+        return Reason.of("tp_operand")
+    return _SCALED if type(matmul) is not pipeline._Matmul else None
+
+
+def _op(node: fx.Node) -> str:
+    if node.op != "call_function":
+        return "the output" if node.op == "output" else "an input"
+    return ops.op_name(node.target).rpartition(".")[2].replace("reshape", "view")

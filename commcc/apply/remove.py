@@ -23,7 +23,13 @@ def without(old: fx.Graph, index: GraphIndex, removal: Removal) -> fx.Graph:
     """The graph without what is removed; :class:`InternalError` when something still needs it."""
     if not {"val", META_KEY}.isdisjoint(removal.metadata):
         raise InternalError("values and commcc's own record have to stay")
-    gone = _gone(removal)
+    # Every node that goes, and the node that its users get instead.
+    gone: dict[int, int | None] = {each.node: each.source for each in removal.same}
+    gone.update((node, None) for entry in removal.dead for node in entry.nodes)
+    for duplicate in removal.duplicates:
+        gone.update(dict.fromkeys(duplicate.dead))
+        gone.update(dict.fromkeys(duplicate.drop, duplicate.keep))
+        gone.update(dict.fromkeys(duplicate.waits, duplicate.wait))
     nodes = list(old.nodes)
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
@@ -44,14 +50,3 @@ def without(old: fx.Graph, index: GraphIndex, removal: Removal) -> fx.Graph:
         elif node.op in ("placeholder", "output") or number in index.stays:
             raise InternalError(f"'{node.name}' has to stay")
     return graph
-
-
-def _gone(removal: Removal) -> dict[int, int | None]:
-    """Every node that goes, and the node that its users get instead."""
-    gone: dict[int, int | None] = {each.node: each.source for each in removal.same}
-    gone.update((node, None) for entry in removal.dead for node in entry.nodes)
-    for duplicate in removal.duplicates:
-        gone.update(dict.fromkeys(duplicate.dead))
-        gone.update(dict.fromkeys(duplicate.drop, duplicate.keep))
-        gone.update(dict.fromkeys(duplicate.waits, duplicate.wait))
-    return gone

@@ -23,11 +23,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.options import option
 from commcc.base.reasons import Reason
 from commcc.base.record import left_out
+from commcc.graph.annotations import REGION
 from commcc.graph.ops.collective_table import WAIT
 from commcc.graph.ops.views import SHOWING
 from commcc.passes.base import Pass, PlanContext
@@ -152,19 +153,13 @@ def _same(program: Program, index: GraphIndex) -> Iterator[Same]:
     for node, op in enumerate(index.ops):
         shows = nodes[node].args[:1] if op in SHOWING and node not in returned and node not in index.held else ()
         source = index.position.get(getattr(shows[0], "name", "")) if shows else None
-        if (
-            source is None
-            or source in index.launches
-            or index.storages[node] != index.storages[source]
-            or _chunked(nodes[node].meta)
-        ):
+        if source is None or source in index.launches or index.storages[node] != index.storages[source]:
             continue
+        meta = nodes[node].meta
+        custom = meta.get("custom")
+        if REGION in meta or (isinstance(custom, dict) and REGION in custom):
+            continue  # the views at the border of a chunked region say where it is cut
         old, new = nodes[source].meta.get("val"), nodes[node].meta.get("val")
         shown = format_val(new)
         if shown and shown == format_val(old) and str(old.storage_offset()) == str(new.storage_offset()):
             yield Same(node, source)
-
-
-def _chunked(meta: Mapping[str, Any]) -> bool:
-    custom = meta.get("custom")
-    return "chunked_region_fqn" in meta or (isinstance(custom, dict) and "chunked_region_fqn" in custom)

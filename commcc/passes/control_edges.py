@@ -12,6 +12,7 @@ compute beside it is left out.
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from commcc.base.reasons import Reason
@@ -27,55 +28,28 @@ def control_edges(index: GraphIndex, order: Sequence[int]) -> tuple[tuple[Contro
     """Edges for ``order`` (all node numbers), in the order of the nodes that are held; launches left out."""
     place = {node: at for at, node in enumerate(order)}
     compute = [node for node in order if index.compute[node]]
-    found: dict[tuple[int, int], Reason] = {}
+    before = list(accumulate((index.compute[node] for node in order), initial=0))  # compute nodes before each position
+    reasons: dict[tuple[int, int], Reason] = {}
     left: list[LeftOut] = []
-    before = _counted(index, order)
     for launch, facts in index.launches.items():
         for wait in facts.waits:
             beside = compute[before[place[launch]] : before[place[wait]]]
-            if not beside:
-                continue
-            reason = _hold(index, (launch, wait), beside, place, found)
-            if reason is not None:
-                left.append(LeftOut(launch, reason))
-    edges = [ControlEdge(node, after, why) for (node, after), why in found.items() if not _has(index, node, after)]
+            # What is wrapped already, or writes, cannot be wrapped as a plain op.
+            plain = (n for n in beside if not index.ops[n].startswith("higher_order.") and n not in index.writes)
+            first = next(plain, None)
+            if first is not None:
+                last = _result_of(index, beside[-1], place, place[wait])
+                reasons[first, launch] = Reason.of("runs_meanwhile", launch=index.names[launch])
+                reasons[wait, last] = Reason.of("hides", node=index.names[beside[-1]], launch=index.names[launch])
+            elif beside:
+                left.append(LeftOut(launch, Reason.of("nothing_to_hold")))
+    edges = [
+        ControlEdge(node, after, why)
+        for (node, after), why in reasons.items()
+        if after not in index.data_preds[node] and after not in index.control.get(node, ())
+    ]
     edges.sort(key=lambda edge: (place[edge.node], place[edge.after]))
     return tuple(edges), tuple(dict.fromkeys(left))
-
-
-def _counted(index: GraphIndex, order: Sequence[int]) -> list[int]:
-    """For every position, how many compute nodes stand before it."""
-    counts, count = [], 0
-    for node in order:
-        counts.append(count)
-        count += index.compute[node]
-    return counts
-
-
-def _hold(
-    index: GraphIndex,
-    pair: tuple[int, int],
-    beside: Sequence[int],
-    place: dict[int, int],
-    found: dict[tuple[int, int], Reason],
-) -> Reason | None:
-    """Add the edges of one launch and wait; why that cannot be, None when it was done."""
-    launch, wait = pair
-    first = next((node for node in beside if _can_be_held(index, node)), None)
-    if first is None:
-        return Reason.of("nothing_to_hold")
-    last = _result_of(index, beside[-1], place, place[wait])
-    found[first, launch] = Reason.of("runs_meanwhile", launch=index.names[launch])
-    found[wait, last] = Reason.of("hides", node=index.names[beside[-1]], launch=index.names[launch])
-    return None
-
-
-def _has(index: GraphIndex, node: int, after: int) -> bool:
-    return after in index.data_preds[node] or after in index.control.get(node, ())
-
-
-def _can_be_held(index: GraphIndex, node: int) -> bool:
-    return not index.ops[node].startswith("higher_order.") and node not in index.writes
 
 
 def _result_of(index: GraphIndex, node: int, place: dict[int, int], until: int) -> int:

@@ -18,7 +18,7 @@ Limits: collectives other than all-gathers are not merged.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.options import option
@@ -103,9 +103,11 @@ class _Draft:
 
     def serve(self, launches: list[int]) -> None:
         """Merge launches that gather the same, in graph order, each with the nearest one that may serve it."""
-        good = []
+        index, good = self.index, []
         for launch in launches:
-            reason = _obstacle(self.index, launch, self.written)
+            reason = result_obstacle(index, launch, self.written)
+            if reason is None and not index.held.isdisjoint((launch, *index.launches[launch].waits)):
+                reason = Reason.of("control_edge")
             if reason is None:
                 good.append(launch)
             else:
@@ -152,15 +154,6 @@ class _Draft:
         )
 
 
-def _obstacle(index: GraphIndex, launch: int, written: Mapping[int, int]) -> Reason | None:
-    """Why a gather can neither serve nor be served."""
-    found = result_obstacle(index, launch, written)
-    if found is not None:
-        return found
-    held = not index.held.isdisjoint((launch, *index.launches[launch].waits))
-    return Reason.of("control_edge") if held else None
-
-
 def _with_dead(index: GraphIndex, duplicate: Duplicate, removed: set[int]) -> Duplicate:
     """The duplicate with the nodes that nothing uses once all duplicates are gone; adds them to ``removed``."""
     dead: list[int] = []
@@ -173,4 +166,4 @@ def _with_dead(index: GraphIndex, duplicate: Duplicate, removed: set[int]) -> Du
         removed.add(node)
         dead.append(node)
         stack.extend(index.data_preds[node])
-    return Duplicate(**{**vars(duplicate), "dead": tuple(sorted(dead))})
+    return replace(duplicate, dead=tuple(sorted(dead)))

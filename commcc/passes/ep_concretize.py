@@ -121,16 +121,12 @@ class EpConcretize(Pass):
                 fit = ", ".join(sorted(there)[:10]) or "there are none"
                 what = f"'{name}' is no size of an input{closest(name, sorted(there))}"
                 raise InputError(what, hint=f"only those can be fixed: {fit}")
-            _within(name, number, declared if isinstance(declared, dict) else {})
+            entry = declared.get(name) if isinstance(declared, dict) else None
+            low, high = entry[:2] if isinstance(entry, (list, tuple)) and len(entry) == 3 else (None, None)
+            if (type(low) is int and number < low) or (type(high) is int and number > high):
+                bounds = f"from {'?' if low is None else low} to {'?' if high is None else high}"
+                raise InputError(f"'{name}' cannot be {number}: the graph says that it is {bounds}")
         return {name: numbers[name] for name in sorted(numbers)}, source
-
-
-def _within(name: str, number: int, declared: dict[str, Any]) -> None:
-    entry = declared.get(name)
-    low, high = entry[:2] if isinstance(entry, (list, tuple)) and len(entry) == 3 else (None, None)
-    if (type(low) is int and number < low) or (type(high) is int and number > high):
-        bounds = f"from {'?' if low is None else low} to {'?' if high is None else high}"
-        raise InputError(f"'{name}' cannot be {number}: the graph says that it is {bounds}")
 
 
 def _checked(program: Program, sizes: Sizes) -> dict[str, int]:

@@ -87,7 +87,13 @@ class EpDense(Pass):
         order = placed(index, wishes.moves)
         blocked = (*wishes.blocked, *_not_met(order, wishes.moves))
         if blocked and self.strict:
-            raise FindingError(_told(index, blocked), where="pass 'ep-dense'", hint="strict=no moves the others")
+            said = "; ".join(f"'{index.names[each.launch]}': {each.reason}" for each in blocked[:_SHOWN])
+            more = f"; and {len(blocked) - _SHOWN} more" if len(blocked) > _SHOWN else ""
+            raise FindingError(
+                f"{len(blocked)} collectives cannot be moved: {said}{more}",
+                where="pass 'ep-dense'",
+                hint="strict=no moves the others",
+            )
         return Plan(
             pass_text=to_text(self),
             fingerprint=index.fingerprint,
@@ -124,12 +130,6 @@ def _not_met(order: Sequence[int], moves: Sequence[Wish]) -> list[Blocked]:
         for wish in moves
         if wish.node == wish.launch and wish.reason.code == "gathered" and place[wish.node] > place[wish.at]
     ]
-
-
-def _told(index: GraphIndex, blocked: Sequence[Blocked]) -> str:
-    said = "; ".join(f"'{index.names[each.launch]}': {each.reason}" for each in blocked[:_SHOWN])
-    more = f"; and {len(blocked) - _SHOWN} more" if len(blocked) > _SHOWN else ""
-    return f"{len(blocked)} collectives cannot be moved: {said}{more}"
 
 
 def _report(context: PlanContext, dense: Dense, wishes: Wishes, order: Sequence[int], blocked: int) -> EpDenseReport:

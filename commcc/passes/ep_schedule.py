@@ -137,11 +137,15 @@ class EpSchedule(Pass):
         flags = {node: free for region in regions for node, free in host_copies(region).items()}
         costs = None if model is None else (model.price(index), model.price(with_copies(index, flags)))
         chosen, tried = self._chosen(index, locals_, costs and costs[1])
+        # Only copies that block unlike before are edited.
+        reasons = {free: Reason.of("host_waits" if free else "last_copy") for free in (True, False)}
+        changed = [(node, free) for node, free in sorted(flags.items()) if index.host_copies[node] != free]
+        copies = [HostCopy(node, free, reasons[free]) for node, free in changed]
         return Plan(
             pass_text=to_text(self),
             fingerprint=index.fingerprint,
             rewrite=Reordering.of(chosen.order),
-            edits=(*_copies(index, flags), *_labels(regions, notes)),
+            edits=(*copies, *_labels(regions, notes)),
             report=_report(index, locals_, costs, chosen, tried),
         )
 
@@ -163,12 +167,6 @@ def _left_whole(program: Program) -> bool:
     seen = [each for each in program.provenance if str(each.get("pass", "")).startswith("ep-chunk")]
     options = seen[-1].get("options") if seen else None
     return isinstance(options, dict) and options.get("chunks") == "auto"
-
-
-def _copies(index: GraphIndex, flags: Mapping[int, bool]) -> tuple[HostCopy, ...]:
-    """The copies that block unlike before."""
-    reasons = {True: Reason.of("host_waits"), False: Reason.of("last_copy")}
-    return tuple(HostCopy(n, free, reasons[free]) for n, free in sorted(flags.items()) if index.host_copies[n] != free)
 
 
 def _labels(regions: Sequence[Region], notes: Sequence[Annotation]) -> tuple[WaitLabel, ...]:

@@ -122,26 +122,25 @@ class _Draft:
                 self.unshared.append(f"{role} has group {group} to itself")
         shared = {group: found for group, found in shared.items() if found[0]}
         for group, (wanted, others) in shared.items():
-            name = self._existing(role, group) or self._free(f"{role}_extra", group, alone=len(shared) == 1)
+            # An earlier run may have split off a group for the same.
+            known = self.index.groups.values()
+            again = (g.name for g in known if g.origin == group and g.name.startswith(f"{role}_extra"))
+            name = next(again, None) or self._free(f"{role}_extra", group, alone=len(shared) == 1)
             if name not in self.index.groups:
                 reason = Reason.of("shared_group", wanted=_counted(wanted), group=group, others=_counted(others))
                 self.groups.append(NewGroup(name, group, role, reason, high_priority))
             self.moved.update({c.launch: Regroup(c.launch, name) for c in wanted})
 
     def _movable(self, wanted: list[Collective]) -> list[Collective]:
-        taken = []
-        for collective in wanted:
-            reason = _obstacle(self.index, collective)
-            if reason is None:
-                taken.append(collective)
+        movable = []
+        for each in wanted:
+            if each.group.startswith("%"):
+                self.left.append(LeftOut(each.launch, Reason.of("group_from_node")))
+            elif each.launch in self.index.control:
+                self.left.append(LeftOut(each.launch, Reason.of("control_edge")))
             else:
-                self.left.append(LeftOut(collective.launch, reason))
-        return taken
-
-    def _existing(self, role: str, origin: str) -> str | None:
-        """The group that an earlier run split off for the same."""
-        entries = self.index.groups.values()
-        return next((g.name for g in entries if g.origin == origin and g.name.startswith(f"{role}_extra")), None)
+                movable.append(each)
+        return movable
 
     def _free(self, wanted: str, origin: str, *, alone: bool) -> str:
         """A name that no group has; it names the origin where several groups are split for one role."""
@@ -173,14 +172,6 @@ def _has_role(collective: Collective, role: str) -> bool:
     if role == "ep":
         return collective.role in (Role.EP, Role.EP_COUNT) and collective.kind is Kind.ALL_TO_ALL
     return collective.role is Role.FSDP and collective.kind is Kind.ALL_GATHER
-
-
-def _obstacle(index: GraphIndex, collective: Collective) -> Reason | None:
-    if collective.group.startswith("%"):
-        return Reason.of("group_from_node")
-    if collective.launch in index.control:
-        return Reason.of("control_edge")
-    return None
 
 
 def _counted(collectives: list[Collective]) -> str:

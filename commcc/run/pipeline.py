@@ -202,54 +202,34 @@ class _Run:
         with no_collection():
             plan = job.plan(PlanContext(self.program, before.index, before.ident, self.model))
         clock.lap("plan")
-        made, after, verdict, dropped = self.program, before, None, job.dropped
+        result, kept, dropped = self.program, before, job.dropped
         if plan.changes:
             self.tell(f"{job.name}: applying and verifying")
-            made, verdict = self._apply(job, before.index, plan, clock)
-            after = self._snapshot(made, before, plan)
+            result, verdict = self._apply(job, before.index, plan, clock)
+            after = Snapshot.of(build_index(result, self.hints))
+            self.tell("simulating")
+            if plan.of(TagEntry) and after.index.fingerprint == before.index.fingerprint:
+                after = replace(after, prediction=before.prediction)  # tags have no price
+            else:
+                after = after.priced(self.model)
             clock.lap("index")
-            dropped = self._worse(before, after) if self.rules.keep_if_better else None
-        kept = before if dropped is not None else after
+            dropped = _longer(before, after) if self.rules.keep_if_better else None
+            if dropped is None:
+                kept = after
+                self.verdicts.append(verdict)
+        changed = plan.changes and dropped is None
         entry = provenance.entry(plan, before, kept, job.options, self.cost_model, dropped=dropped)
         history = (*self.program.provenance, entry)
-        step = StepResult(
-            job.name,
-            job.text,
-            plan.changes and dropped is None,
-            clock.seconds,
-            plan,
-            job.options,
-            before,
-            kept,
-            dropped,
-        )
-        self.program = replace(made if kept is after else self.program, provenance=history)
-        if verdict is not None and dropped is None:
-            self.verdicts.append(verdict)
+        step = StepResult(job.name, job.text, changed, clock.seconds, plan, job.options, before, kept, dropped)
+        self.program = replace(result if changed else self.program, provenance=history)
         if self.rules.after_each is not None:
-            self.rules.after_each(number, step, replace(made, provenance=history))
-        self._check(step)
-        return step
-
-    def _snapshot(self, program: Program, before: Snapshot, plan: Plan) -> Snapshot:
-        seen = Snapshot.of(build_index(program, self.hints))
-        self.tell("simulating")
-        if before.prediction is not None and seen.index.fingerprint == before.index.fingerprint and plan.of(TagEntry):
-            return replace(seen, prediction=before.prediction)  # tags have no price
-        return seen.priced(self.model)
-
-    def _worse(self, before: Snapshot, after: Snapshot) -> str | None:
-        """Why a result is not kept: the simulated step became longer."""
-        assert before.prediction is not None and after.prediction is not None
-        old, new = before.prediction.timeline.step_ns, after.prediction.timeline.step_ns
-        return f"the simulated step grew from {old / 1e6:.3f} to {new / 1e6:.3f} ms" if new > old else None
-
-    def _check(self, step: StepResult) -> None:
-        if self.rules.expect_change and not step.changed:
-            why = "changed nothing" if step.dropped is None else f"was dropped: {step.dropped}"
+            self.rules.after_each(number, step, replace(result, provenance=history))
+        if self.rules.expect_change and not changed:
+            why = "changed nothing" if dropped is None else f"was dropped: {dropped}"
             raise FindingError(
-                f"{step.options_text} {why}", hint="every pass was expected to change something; nothing was written"
+                f"{job.text} {why}", hint="every pass was expected to change something; nothing was written"
             )
+        return step
 
     def _apply(self, job: Job, index: GraphIndex, plan: Plan, clock: _Clock) -> tuple[Program, Verdict]:
         from commcc.apply import apply_plan
@@ -282,6 +262,13 @@ class _Run:
                 what, where=plan.pass_text, hint="nothing was written; please report this with the graph"
             )
         return after, verdict
+
+
+def _longer(before: Snapshot, after: Snapshot) -> str | None:
+    """Why a result is not kept: the simulated step became longer."""
+    assert before.prediction is not None and after.prediction is not None
+    old, new = before.prediction.timeline.step_ns, after.prediction.timeline.step_ns
+    return f"the simulated step grew from {old / 1e6:.3f} to {new / 1e6:.3f} ms" if new > old else None
 
 
 class _Clock:

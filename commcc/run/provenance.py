@@ -34,6 +34,12 @@ def entry(
     plan: Plan, before: Snapshot, after: Snapshot, options: Mapping[str, Json], cost_model: Json, *, dropped: str | None
 ) -> dict[str, Json]:
     """The entry of one pass; ``after`` is ``before`` where it changed nothing or was dropped."""
+    names = before.index.names
+    buckets = plan.rewrite.buckets if isinstance(plan.rewrite, Merging) else ()
+    # How far apart members stood cannot be told once they are merged.
+    spans: list[Json] = [
+        {"members": [names[m] for m in each.members], "span": max(each.members) - min(each.members)} for each in buckets
+    ]
     return {
         "pass": plan.pass_text,
         "changed": plan.changes and dropped is None,
@@ -43,21 +49,12 @@ def entry(
         "options": dict(options),
         "cost_model": cost_model,
         "hints": {hint.symbol: hint.value for hint in before.index.estimates.hints},
-        "reasons": reasons(plan, before.index.names),
-        **_spans(plan, before.index.names),
+        "reasons": reasons(plan, names),
+        **({"spans": spans} if spans else {}),
         "report": plan.report.to_json(),
         "metrics": after.to_json(),
         "commcc": __version__,
     }
-
-
-def _spans(plan: Plan, names: Sequence[str]) -> dict[str, Json]:
-    """For each bucket how far apart its members stood, which cannot be told once they are merged."""
-    buckets = plan.rewrite.buckets if isinstance(plan.rewrite, Merging) else ()
-    spans: list[Json] = [
-        {"members": [names[m] for m in each.members], "span": max(each.members) - min(each.members)} for each in buckets
-    ]
-    return {"spans": spans} if spans else {}
 
 
 def reasons(plan: Plan, names: Sequence[str]) -> dict[str, Json]:

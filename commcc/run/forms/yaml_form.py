@@ -127,17 +127,11 @@ def _made(cls: type[Pass], node: Node, values: dict[str, Any], before: int) -> P
     except CommccError as error:
         node.fail(f"{cls.name}: {error.what}")
         return None
-    if not _is_sayable(made):
-        node.fail(f"{cls.name}: a value holds a character that the text form uses itself (, ; : {{ }} [ ])")
-        return None
-    return made
-
-
-def _is_sayable(made: Pass) -> bool:
-    """Whether the text form reads back as the same."""
     with suppress(CommccError):
-        return parse_pipeline(to_text(made)) == [made]
-    return False
+        if parse_pipeline(to_text(made)) == [made]:
+            return made
+    node.fail(f"{cls.name}: a value holds a character that the text form uses itself (, ; : {{ }} [ ])")
+    return None
 
 
 def pipeline_text(passes: Sequence[Pass]) -> str:

@@ -54,8 +54,16 @@ def _of_merging(merging: Merging, index: GraphIndex) -> Iterator[Problem]:
     for number, wish in enumerate(merging.before):
         if index.ops[wish.first] == "output":
             yield ("before", number), "the output has to stay last"
-    if used.keys() <= index.launches.keys():
-        yield from _of_cycles(merging, index)
+    if not used.keys() <= index.launches.keys():
+        return
+    # What would have to come before itself.
+    for cycle in cycles(index, [bucket.members for bucket in merging.buckets], merging.before):
+        for number in cycle.before:
+            wish = merging.before[number]
+            names = index.names[wish.first], index.names[wish.then]
+            yield ("before", number), f"'{names[0]}' cannot come before '{names[1]}'"
+        if not cycle.before:
+            yield ("buckets", cycle.groups[0]), "waits for itself"
 
 
 def _of_host_copies(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
@@ -72,17 +80,6 @@ def _of_host_copies(plan: Plan, index: GraphIndex) -> Iterator[Problem]:
         names = index.names[node], index.names[source]
         where = "host_copies" if order is before else "order"
         yield (where,), f"'{names[0]}' reads '{names[1]}' before the host has waited for that copy"
-
-
-def _of_cycles(merging: Merging, index: GraphIndex) -> Iterator[Problem]:
-    """What would have to come before itself."""
-    for cycle in cycles(index, [bucket.members for bucket in merging.buckets], merging.before):
-        for number in cycle.before:
-            wish = merging.before[number]
-            names = index.names[wish.first], index.names[wish.then]
-            yield ("before", number), f"'{names[0]}' cannot come before '{names[1]}'"
-        if not cycle.before:
-            yield ("buckets", cycle.groups[0]), "waits for itself"
 
 
 def _of_order(order: Sequence[int], index: GraphIndex) -> Iterator[Problem]:
@@ -117,7 +114,10 @@ def _of_bucket(bucket: Bucket, index: GraphIndex) -> Iterator[str]:
     dtypes = {getattr(index.tensors[each.inputs[0]], "dtype", None) for each in facts}
     if (len(dtypes) > 1) != bucket.as_bytes or (bucket.as_bytes and bucket.kind is not Kind.ALL_GATHER):
         yield "only all-gathers of several dtypes travel as bytes"
-    if bucket.shared_cast and not _one_cast(bucket, index):
+    sent = [each.inputs[0] for each in facts]
+    casts = {index.casts.get(node) for node in sent}
+    shared = len(casts) == 1 and None not in casts and all(len(index.users[node]) == 1 for node in sent)
+    if bucket.shared_cast and not shared:
         yield "the members do not share a cast"
 
 
@@ -134,9 +134,3 @@ def _of_member(bucket: Bucket, member: int, index: GraphIndex) -> str | None:
     if any(tensor is None or tensor.symbolic or not tensor.numel for tensor in tensors):
         return "has a size that is not known"
     return None
-
-
-def _one_cast(bucket: Bucket, index: GraphIndex) -> bool:
-    sent = [index.launches[member].inputs[0] for member in bucket.members]
-    keys = {index.casts.get(node) for node in sent}
-    return len(keys) == 1 and None not in keys and all(len(index.users[node]) == 1 for node in sent)

@@ -15,7 +15,7 @@ from commcc.base.text import shown
 from commcc.base.yaml_file import read_yaml
 from commcc.plan import PARTS, PassReport, Plan, StoredReport
 from commcc.run.pipeline import Job
-from commcc.run.planfile.decoding import Decoder, to_json
+from commcc.run.planfile.fields import Decoder, to_json
 from commcc.run.planfile.legal import problems
 from commcc.run.planfile.writing import VERSION
 

@@ -9,7 +9,6 @@ from commcc.run.planfile.fields import encode_plan
 
 if TYPE_CHECKING:
     from commcc.base.terms import Json
-    from commcc.graph.index import GraphIndex
     from commcc.run.pipeline import RunResult, StepResult
 
 VERSION = 1
@@ -29,20 +28,18 @@ def plan_text(result: RunResult) -> str:
     graphs: dict[str, Json] = {}
     for step in result.steps:
         index = step.before.index
-        graphs.setdefault(index.fingerprint, _graph(index))
+        starts = range(0, len(index), NODES_A_LINE)
+        lines: list[Json] = [f"{at} {index.digests[2 * at : 2 * (at + NODES_A_LINE)].hex()}" for at in starts]
+        graphs[index.fingerprint] = {"fingerprint": index.fingerprint, "nodes": len(index), "digests": lines}
+    costs = None if result.first.prediction is None else result.first.prediction.costs
     data: dict[str, Json] = {
         "commcc_plan": VERSION,
         "commcc": __version__,
-        "cost_model": _cost_model(result),
+        "cost_model": None if costs is None else {"name": costs.model, "hash": costs.hash},
         "passes": [_step(step) for step in result.steps],
         "graphs": list(graphs.values()),
     }
     return _HEAD + dump(data)
-
-
-def _cost_model(result: RunResult) -> Json:
-    prediction = result.first.prediction
-    return None if prediction is None else {"name": prediction.costs.model, "hash": prediction.costs.hash}
 
 
 def _step(step: StepResult) -> dict[str, Json]:
@@ -52,9 +49,3 @@ def _step(step: StepResult) -> dict[str, Json]:
     else:
         said.update(encode_plan(step.plan, step.before.index.names))
     return {**said, "options": dict(step.options), "report": step.report}
-
-
-def _graph(index: GraphIndex) -> dict[str, Json]:
-    starts = range(0, len(index), NODES_A_LINE)
-    lines: list[Json] = [f"{at} {index.digests[2 * at : 2 * (at + NODES_A_LINE)].hex()}" for at in starts]
-    return {"fingerprint": index.fingerprint, "nodes": len(index), "digests": lines}
