@@ -11,8 +11,7 @@ from pathlib import Path
 from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
 from commcc.passes.options import parse_pipeline
-from commcc.report.simulation_data import side
-from commcc.report.simulation_html import write_html
+from commcc.report.simulation_page import side, write_html
 from commcc.run.pipeline import run
 from commcc.serialization import load
 from commcc.timing.cost import load_model

@@ -11,7 +11,7 @@ from rich.console import Console
 from commcc.cli.main import run
 from commcc.passes.options import to_text
 from commcc.report import overlapping
-from commcc.report.overlapping import Lanes
+from commcc.report.overlapping import Chunks
 from commcc.run.forms import from_preset
 from tests.step_graphs import SAMPLES
 
@@ -90,7 +90,7 @@ def test_no_more_dispatches_than_in_flight(document):
 
 def test_hidden_share_follows_the_passes(document):
     rows = document["overlap"]["hidden"]
-    assert rows[0]["after"] == "as it came" and rows[0]["all_to_alls"] == 10
+    assert rows[0]["after"] == "input graph" and rows[0]["all_to_alls"] == 10
     assert rows[-1]["all_to_alls"] == 40
     assert rows[-1]["hidden_share"] > rows[0]["hidden_share"]
 
@@ -107,8 +107,8 @@ def test_the_section_fits_the_console(document, width: int):
 
 def test_lanes_are_broken_in_blocks():
     console = Console(file=io.StringIO(), width=20, highlight=False, markup=False)
-    console.print(Lanes("h", [["12", "D", ".", "d"], [".", ".", "D", "."]]))
-    console.print(Lanes("h", [["1"] * 7, ["."] * 7]))
+    console.print(Chunks("h", [["12", "D", ".", "d"], [".", ".", "D", "."]]))
+    console.print(Chunks("h", [["1"] * 7, ["."] * 7]))
     assert console.file.getvalue().splitlines() == [
         "h",
         "  chunk 0  12 D . d",

@@ -56,7 +56,7 @@ def test_one_in_full(graph, capsys):
     for part in (
         "rs  0.", "exposed", "what could hide it", "why it is exposed", "what would change it", "  compute  ",
         "group 0", "bytes", "by h100-sxm", "without it the step",
-        "= compute  . compute stands still  # this collective", "reduce_scatter for fsdp on group 0 (2 ranks)",
+        "= compute  . compute stalls  # this collective", "reduce_scatter for fsdp on group 0 (2 ranks)",
     ):  # fmt: skip
         assert part in out
     drawn = [line for line in out.splitlines() if line.startswith(("  compute ", "  group 0 "))]
@@ -153,7 +153,7 @@ def test_hidden_collectives_say_what_hides_them(tmp_path, capsys):
     ok("explain", path, "ag")
     out = output(capsys)
     assert "hidden, all of its" in out
-    assert "of work runs beside it, 1 compute node: mm" in out
+    assert "overlapped by " in out and " of work, 1 compute node: mm" in out
     assert "why it is exposed" not in out
     ok("explain", path)
     assert "no collective is exposed" in output(capsys)

@@ -204,10 +204,10 @@ def test_listing():
         "input": "run.log",
         "graphs": [{"name": "a/fw", "kind": "forward", "nodes": 1200, "loadable": True}] * 2,
     }
-    text = drawn(*inspecting.listing(document))
+    text = drawn(*inspecting.view_listing(document))
     other = {"name": "a/dynamo", "kind": "dynamo", "nodes": 5, "loadable": False}
     assert "dynamo, cannot be loaded" in drawn(
-        *inspecting.listing({**document, "graphs": [other, *document["graphs"]]})
+        *inspecting.view_listing({**document, "graphs": [other, *document["graphs"]]})
     )
     assert "run.log holds 2 graphs" in text and "1,200" in text and "commcc inspect run.log::a/fw" in text
 
@@ -277,5 +277,5 @@ def test_names_in_a_file_cannot_drive_the_terminal():
         assert "dp\\x1b[2J\\x07\\u202e" in text
         assert all(line.isprintable() for line in text.splitlines())
     listed = {"input": "g", "graphs": [{"name": evil, "kind": "joint", "nodes": 1, "loadable": True}] * 2}
-    text = drawn(*inspecting.listing(escaped(listed)))
+    text = drawn(*inspecting.view_listing(escaped(listed)))
     assert all(line.isprintable() for line in text.splitlines())

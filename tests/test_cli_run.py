@@ -66,7 +66,7 @@ def test_tables_show_the_metrics_after_each_pass(graph, capsys):
     for heading in ("after each pass", "step time", "exposed", "hidden", "peak memory", "launches", "max consecutive"):
         assert heading in lines[at]
     rows = [line.split("  ")[0] for line in lines[at + 2 : at + 6]]
-    assert rows == ["as it came", "tag", "bucket", "bucket"]
+    assert rows == ["input graph", "tag", "bucket", "bucket"]
     assert "(no change)" in lines[at + 5] and "changed nothing" in "\n".join(lines)
     ok("run", graph, "--passes", "tag,bucket", "--cost", "none")
     assert "step time" not in output(capsys)
@@ -330,7 +330,7 @@ def test_costs_can_be_off_for_a_project(graph, capsys):
 def test_inspect_tells_how_a_graph_was_made(graph, capsys):
     ok("run", graph, "--passes", "tag,bucket", "-q")
     ok("inspect", "g.run.fx.txt")
-    assert "made by" in (out := output(capsys).split("\n\n0")[0]) and "h100-sxm" in out
+    assert "written by" in (out := output(capsys).split("\n\n0")[0]) and "h100-sxm" in out
     ok("inspect", "g.run.fx.txt", "--json")
     assert [entry["pass"] for entry in document(capsys)["provenance"]] == ["tag", "bucket"]
     odd = '[{}, {"pass": 3}, {"pass": "x", "metrics": 1, "cost_model": []}]'

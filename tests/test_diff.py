@@ -22,7 +22,7 @@ from commcc.graph.program import META_KEY, NodeRecord, ProcessGroup, Program
 from commcc.passes.options import parse_pipeline
 from commcc.report import differing
 from commcc.report.console import make_console
-from commcc.report.documents import difference, difference_brief
+from commcc.report.differing import brief, difference
 from commcc.run.pipeline import run
 from commcc.serialization import load
 
@@ -100,7 +100,7 @@ def test_identical():
     d = diff(gathers(3), gathers(3))
     assert d.identical
     assert summary(d) == {}
-    assert difference_brief(d.to_json()) == "identical"
+    assert brief(d.to_json()) == "identical"
 
 
 @pytest.mark.parametrize("record", [True, False])

@@ -10,7 +10,7 @@ from commcc.base.errors import InputError, OptionError
 from commcc.passes.ep_chunk import EpChunk
 from commcc.passes.ep_schedule import EpSchedule
 from commcc.passes.options import parse_pipeline, to_text
-from commcc.report.parallel import chunks, schedule
+from commcc.report.pass_lines import lines
 from commcc.run.pipeline import run
 from commcc.timing.cost import load_model
 from commcc.timing.cost.types import Price
@@ -71,8 +71,8 @@ def test_where_nothing_is_cut_there_is_nothing_to_order():
     result = run(sample("tiny_deepseek_ep2"), [AUTO, EpSchedule()], model=model_of(0, 0, 100_000))
     assert not result.changed
     (remark,) = result.steps[1].report["remarks"]
-    assert "chunks do not pay" in remark and dict(schedule(result.steps[1].report)) == {"remark": remark}
-    assert any(label == "steps" and "taken: 1" in text for label, text in chunks(result.steps[0].report))
+    assert "chunks do not pay" in remark and dict(lines("ep-schedule", result.steps[1].report)) == {"remark": remark}
+    assert any(label == "steps" and "taken: 1" in text for label, text in lines("ep-chunk", result.steps[0].report))
     with pytest.raises(InputError, match="run ep-chunk first"):
         run(sample("tiny_deepseek_ep2"), [EpChunk(chunks=1), EpSchedule()])
 

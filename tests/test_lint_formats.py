@@ -11,9 +11,7 @@ import pytest
 from commcc.base.text import one_line
 from commcc.lint.types import Finding, Outcome, Report, Result, Severity, Spot
 from commcc.report import linting
-from commcc.report.linting_github import github
-from commcc.report.linting_junit import junit
-from commcc.report.linting_sarif import sarif
+from commcc.report.linting_forms import github, junit, sarif
 from tests.sarif_checker import problems
 
 NASTY = "100 % of\n50%0A %3A a::b, c\r\x1b[31m<&\"'>\u202e\ud800\u0000"

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from commcc.graph.index.graph import GroupEntry
 from commcc.graph.memory import live_bytes
-from commcc.report.perfetto import Track, microseconds, write_trace
-from commcc.report.perfetto_slices import TAIL
+from commcc.report.perfetto import TAIL, Track, microseconds, write_trace
 from commcc.serialization import load
 from commcc.timing.cost import load_model
 from commcc.timing.predict import Prediction

@@ -18,7 +18,6 @@ from commcc.replay.bench.forecast import model_text, with_settings
 from commcc.replay.bench.graph_set import BenchSettings, make_set
 from commcc.replay.bench.recording import NodeTimes
 from commcc.report import benching
-from commcc.report import profiling as profile_report
 from commcc.report.console import make_console
 from commcc.timing.cost import load_model
 from commcc.timing.cost.operations import free_calls, operations
@@ -86,7 +85,7 @@ def test_the_report_says_how_good_it_is(truth, tmp_path, monkeypatch, capsys):
         assert abs(graph["without"]["step_ms"]["error"]) > 0.2
         assert 0.5 < graph["priced_share"] <= 1
     console = make_console(sys.stdout)
-    for each in profile_report.view(data):
+    for each in benching.view_profile(data):
         console.print(each)
     assert "- a remark" in capsys.readouterr().out
     assert run(["profile", "--device", "cpu", "-q"]) == 0
@@ -160,7 +159,7 @@ def test_traces_and_what_was_predicted(tmp_path, capsys):
         console.print(each)
     out = capsys.readouterr().out
     assert "graph 2: measured, and predicted with laptop-cpu (fused=False)" in out
-    assert "the 3 of 17 collectives that are most off" in out
+    assert "the 3 of 17 collectives with the largest error" in out
     assert "every collective" in out
     # The folder is a profile that the cost model reads.
     assert load_model(f"laptop-cpu,profile={folder}").name.startswith("laptop-cpu + profile traces")

@@ -15,16 +15,14 @@ import pytest
 
 from commcc.base.text import escaped, one_line
 from commcc.graph.memory import live_bytes
-from commcc.report import simulation_html
-from commcc.report.simulation_data import FAMILIES, side
-from commcc.report.simulation_html import write_html
-from commcc.report.simulation_slack import slack
+from commcc.report import simulation_page
+from commcc.report.simulation_page import FAMILIES, side, slack, write_html
 from commcc.timing.predict import Prediction
 from commcc.timing.simulate import Simulator, lower_bound
 from tests.index_maker import IndexMaker, Shape, random_maker
 from tests.report_pages import HARMFUL, data_of, data_text, harmful_side, page, predicted, sides
 
-SOURCES = Path(simulation_html.__file__).parent / "html"
+SOURCES = Path(simulation_page.__file__).parent / "html"
 SAMPLE = "tiny_llama_fsdp2_tp2_bw"
 
 
@@ -170,7 +168,7 @@ def test_policy_lets_only_this_script_run():
 
 def test_scripts_make_no_markup_of_text():
     scripts = {path.name: path.read_text() for path in SOURCES.glob("*.js")}
-    assert sorted(scripts) == sorted(simulation_html.SCRIPTS)
+    assert sorted(scripts) == sorted(simulation_page.SCRIPTS)
     banned = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|fetch\(|XMLHttp|import\("
     for name, text in scripts.items():
         assert not re.search(banned, text), name
@@ -229,7 +227,7 @@ def test_sources_travel_with_the_package():
 
 def test_no_torch_for_a_page():
     code = (
-        "import sys; from commcc.report import page, simulation_html; "
+        "import sys; from commcc.report import page, simulation_page; "
         "page._source('html/shell.html'); assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

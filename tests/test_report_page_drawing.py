@@ -9,7 +9,7 @@ import pytest
 
 from commcc.graph.collectives import Identification
 from commcc.graph.memory import live_bytes
-from commcc.report.simulation_data import FAMILIES, side
+from commcc.report.simulation_page import FAMILIES, side
 from commcc.timing.predict import Prediction
 from commcc.timing.simulate import Simulator, lower_bound
 from tests.index_maker import IndexMaker
@@ -29,7 +29,7 @@ from tests.page_driver import (
 from tests.report_pages import in_order, page, predicted, sides
 
 if TYPE_CHECKING:
-    from commcc.report.simulation_data import NodeColumns, Side
+    from commcc.report.simulation_page import NodeColumns, Side
     from tests.browser import Page
 
 pytestmark = needs_browser

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from commcc.base.errors import OptionError
 from commcc.passes.options import parse_pipeline
 from commcc.passes.reorder import Reorder
-from commcc.report.sweep_html import write_html
+from commcc.report.sweeping import write_html
 from commcc.run.forms import pipeline_text, read_pipeline
 from commcc.run.sweep import Task, make_grid, running, sweep
 from commcc.run.sweep.outcome import pareto
@@ -159,7 +159,7 @@ def test_json_and_best_setting(graph, capsys):
 def test_tables(graph, capsys):
     ok("sweep", graph, "--passes", PIPELINE, "--param", "bucket.max_topo_span=0,none", "--jobs", "1")
     out = output(capsys)
-    assert "2 settings, " in out and "as it came" in out and "passes:" in out
+    assert "2 settings, " in out and "input graph" in out and "passes:" in out
     assert len([line for line in out.splitlines() if line.startswith("**")]) == 1
     ok("sweep", graph, "--passes", PIPELINE, "--param", "bucket.max_topo_span=0,none", "--jobs", "1", "-q")
     best = next(line for line in out.splitlines() if line.startswith("**")).split()[2]

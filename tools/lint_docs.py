@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from commcc.report.linting_rules import rules_manual
+from commcc.report.linting import rules_manual
 
 START, END = "<!-- rules: written by make docs -->", "<!-- end of rules -->"
 

@@ -22,14 +22,14 @@ HELP = f"""Write a graph in another format, and say what that format could not h
 def convert(session: Session, graph: str, output: str) -> int:
     with session.working("loading PyTorch") as say:
         from commcc import serialization
-        from commcc.report import converting, documents
+        from commcc.report import converting
 
         target = session.output(output, serialization.EXTENSIONS)
         say(f"reading {graph}")
         program = session.load(graph)
         say(f"writing {target}")
         lost = serialization.save(program, target)
-    document = documents.conversion(graph, str(target), program, lost)
+    document = converting.conversion(graph, str(target), program, lost)
     session.emit(document, brief=str(target), view=converting.view)
     return EXIT_OK
 

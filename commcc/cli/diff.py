@@ -29,7 +29,7 @@ def compare(
 ) -> int:
     with session.working("loading PyTorch") as say:
         from commcc.diff import diff
-        from commcc.report import differing, documents
+        from commcc.report import differing
 
         say(f"reading {before}")
         old = session.load(before)
@@ -37,10 +37,10 @@ def compare(
         new = session.load(after)
         say("comparing")
         found = diff(old, new, model=cost, hints=hints)
-        document = documents.difference(before, after, found)
+        document = differing.difference(before, after, found)
     session.report_costs(hints, found.first, found.last)
     top = None if given["everything"] else given["top"]
-    brief = documents.difference_brief(document)
+    brief = differing.brief(document)
     session.emit(document, brief=brief, view=lambda shown: differing.view(shown, top))
     return EXIT_OK
 

@@ -57,7 +57,7 @@ def overlap_exchanges(session: Session, /, **given: Any) -> int:
     shared = {key: given[key] for key in ("graph", "output", "require_proof", "cost", "hints")}
 
     def report(result: RunResult) -> dict[str, Json]:
-        from commcc.report.overlap_data import overlap
+        from commcc.report.overlapping import overlap
         from commcc.report.perfetto import Track
 
         tracks = [Track("before", result.first), Track("after", result.last)] if trace or page else []

@@ -31,7 +31,7 @@ def explain_exposed(session: Session, /, graph: str, cost: CostModel, hints: dic
         raise OptionError("COLLECTIVE and --worst exclude each other", hint="leave one of them out")
     with session.working("loading PyTorch") as say:
         from commcc.explain import Limits, explain, explain_worst
-        from commcc.report import explaining, explaining_data
+        from commcc.report import explaining
         from commcc.timing import snapshot
 
         say(f"reading {graph}")
@@ -51,10 +51,10 @@ def explain_exposed(session: Session, /, graph: str, cost: CostModel, hints: dic
             found = [explain(*known, chosen["collective"], limits)]
         else:
             found = explain_worst(*known, WORST if chosen["worst"] is None else chosen["worst"], limits)
-        document = explaining_data.explanations(graph, seen, found, limits)
+        document = explaining.explanations(graph, seen, found, limits)
     session.report_notes(program.notes)
     session.report_costs(hints, seen, brief_has_times=True)
-    session.emit(document, brief=explaining_data.brief(found), view=explaining.view)
+    session.emit(document, brief=explaining.brief(found), view=explaining.view)
     return EXIT_OK
 
 

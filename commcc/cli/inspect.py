@@ -23,26 +23,26 @@ HELP = f"""What is in a graph: process groups and their roles, collectives and b
 def inspect(session: Session, /, graph: str, cost: CostModel | None, hints: dict[str, int], **given: Any) -> int:
     with session.working("loading PyTorch") as say:
         from commcc import serialization
-        from commcc.report import documents, inspecting
+        from commcc.report import inspecting
         from commcc.timing import snapshot
 
         say(f"reading {graph}")
         entries = () if serialization.split_spec(graph)[1] else serialization.list_graphs(graph)
         if sum(entry.loadable for entry in entries) > 1:
-            document = documents.listing(graph, entries)
+            document = inspecting.listing(graph, entries)
             brief = [f"{graph}::{entry.name}" for entry in entries]
-            session.emit(document, brief=brief, view=inspecting.listing)
+            session.emit(document, brief=brief, view=inspecting.view_listing)
             return EXIT_OK
         program = session.load(graph)
         say("identifying collectives")
         seen = snapshot.take(program, cost, hints)
-        document = documents.inspection(graph, program, seen)
+        document = inspecting.inspection(graph, program, seen)
     session.report_notes(program.notes)
     for warning in seen.ident.warnings:
         session.warn(warning)
     session.report_costs(hints, seen)
     top = None if given["everything"] else given["top"]
-    session.emit(document, brief=documents.brief(seen.to_json()), view=lambda shown: inspecting.view(shown, top))
+    session.emit(document, brief=inspecting.brief(seen.to_json()), view=lambda shown: inspecting.view(shown, top))
     return EXIT_OK
 
 

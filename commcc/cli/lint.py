@@ -41,10 +41,9 @@ _EXTENSIONS = {
 @click.pass_obj
 def lint(session: Session, /, graphs: tuple[str, ...], **given: Any) -> int:
     if given["list_rules"]:
-        from commcc.report import linting_rules
+        from commcc.report import linting
 
-        rules = linting_rules.rules_document()
-        session.emit(rules, brief=linting_rules.rules_brief(), view=linting_rules.rules_view)
+        session.emit(linting.rules_document(), brief=linting.rules_brief(), view=linting.rules_view)
         return EXIT_OK
     form = _form(session, given["form"], in_file=given["output"] is not None)
     settings = _settings(session, given)
@@ -128,7 +127,8 @@ def _run(
 
 def _emit(session: Session, report: Report, task: Task, how: tuple[str, int], given: dict[str, Any]) -> None:
     """The report on standard output or in a file, and then text on standard output. how: form, exit code."""
-    from commcc.report import linting, linting_github, linting_junit, linting_sarif
+    from commcc.report import linting
+    from commcc.report.linting_forms import github, junit, sarif
 
     form, code = how
     baseline: Json = None if task.baseline is None else {"file": task.baseline, "written": task.updating}
@@ -137,9 +137,9 @@ def _emit(session: Session, report: Report, task: Task, how: tuple[str, int], gi
     forms: dict[str, Callable[[], str]] = {
         "text": lambda: linting.plain(document, top),
         "json": lambda: json_text(document),
-        "github": lambda: linting_github.github(document, top),
-        "sarif": lambda: linting_sarif.sarif(document, code),
-        "junit": lambda: linting_junit.junit(document, top),
+        "github": lambda: github(document, top),
+        "sarif": lambda: sarif(document, code),
+        "junit": lambda: junit(document, top),
     }
     if output is not None:
         replace_text(Path(output), forms[form]())

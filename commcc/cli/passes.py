@@ -22,13 +22,12 @@ command it is --option value.
 
 @click.pass_obj
 def passes(session: Session, name: str | None) -> int:
-    from commcc.report import documents
     from commcc.report import passes as report
     from commcc.run.forms import PRESETS
 
     presets = [preset for preset in PRESETS if name in (None, preset.name)]
     chosen = registry.names() if name is None else () if presets else (name,)
-    document = documents.passes([registry.get(each) for each in chosen], presets)
+    document = report.listed([registry.get(each) for each in chosen], presets)
     brief = chosen or presets[0].text
     session.emit(document, brief=brief, view=report.overview if name is None else report.detail)
     return EXIT_OK

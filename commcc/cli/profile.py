@@ -39,10 +39,10 @@ def measure(session: Session, /, graphs: tuple[str, ...], output: str, recorded:
             return starting.say_where(session, result)
         say(f"writing {target}")
         replace_file(target, lambda stream: stream.write(result.text.encode()))
-    from commcc.report import profiling
+    from commcc.report import benching
 
-    document = profiling.profiled(graphs, str(target), result)
-    session.emit(document, brief=str(target), view=profiling.view)
+    document = benching.profiled(graphs, str(target), result)
+    session.emit(document, brief=str(target), view=benching.view_profile)
     return EXIT_OK
 
 

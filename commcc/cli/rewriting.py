@@ -112,7 +112,6 @@ def rewrite(session: Session, request: Request) -> int:
     """Run the passes on the graph, verify, write and report; the exit code."""
     with session.working("loading PyTorch") as say:
         from commcc import serialization
-        from commcc.report import documents
         from commcc.report import rewriting as report
         from commcc.run import pipeline
         from commcc.run.planfile import plan_text
@@ -142,7 +141,7 @@ def rewrite(session: Session, request: Request) -> int:
     if request.command == "run":
         said["plan_out"] = None if plan_target is None else str(plan_target)
         said["dumped"] = [] if dumps is None else [str(path) for path in dumps.written]
-    document = documents.rewriting(request.command, (request.graph, str(target)), result, lost, said)
+    document = report.rewriting(request.command, (request.graph, str(target)), result, lost, said)
     session.emit(document, brief=str(target), view=report.view)
     return EXIT_OK
 

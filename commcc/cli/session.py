@@ -221,7 +221,7 @@ class Session:
 
         What the model assumed is not said with ``--quiet``, unless the one line that it prints has times.
         """
-        from commcc.report.costs import hints_note
+        from commcc.report.documents import hints_note
         from commcc.timing.snapshot import cost_warnings, hints_used
 
         used = hints_used(*snapshots)

@@ -65,7 +65,7 @@ def simulate(
     page = session.report_file(more["page"], PAGES, "--html")
     sources: dict[str, Json] = {"input": graph, "after": after, "passes": ",".join(map(to_text, passes)) or None}
     with session.working("loading PyTorch") as say:
-        from commcc.report import simulating, simulation
+        from commcc.report import simulating
 
         program = session.load(graph)
         tracks, verified = _tracks(session, Request(after, passes, cost, hints), program, say)
@@ -80,8 +80,8 @@ def simulate(
         session.warn(warning)
     session.report_costs(hints, *(track.seen for track in tracks), brief_has_times=True)
     written = {"trace": text_of(trace), "html": text_of(page)}
-    document = simulation.simulation(tracks, **sources, verified=verified, **written)
-    session.emit(document, brief=simulation.brief(document), view=lambda shown: simulating.view(shown, more["top"]))
+    document = simulating.simulation(tracks, **sources, verified=verified, **written)
+    session.emit(document, brief=simulating.brief(document), view=lambda shown: simulating.view(shown, more["top"]))
     return EXIT_OK
 
 
@@ -134,8 +134,7 @@ def write_page(
     """The graphs as one page, with the worst collectives of the last one explained."""
     from commcc.base.files import replace_text
     from commcc.explain import explain_worst
-    from commcc.report.simulation_data import side
-    from commcc.report.simulation_html import write_html
+    from commcc.report.simulation_page import side, write_html
 
     sides = [side(track.seen.index, track.seen.ident, track.prediction, track.label) for track in tracks]
     last = tracks[-1]

@@ -55,9 +55,7 @@ def sweep(session: Session, /, graph: str, cost: CostModel, hints: dict[str, int
     if best_out is not None and document["best"] is not None:
         replace_text(best_out, str(document["best_yaml"]))
     if page is not None:
-        from commcc.report.sweep_html import write_html
-
-        replace_text(page, write_html(document))
+        replace_text(page, report.write_html(document))
     session.report_notes(program.notes)
     for warning in result.first.ident.warnings:
         session.warn(warning)

@@ -35,8 +35,7 @@ def verify_pair(session: Session, /, before: str, after: str, memory_budget: str
     request = numeric.read(click.get_current_context(), options)
     with session.working("loading PyTorch") as say:
         from commcc.planning.headroom import budget_bytes
-        from commcc.report import documents, verifying
-        from commcc.report.numeric import brief
+        from commcc.report import verifying
         from commcc.verify import verify
         from commcc.verify.peak import compare_peaks
 
@@ -56,8 +55,8 @@ def verify_pair(session: Session, /, before: str, after: str, memory_budget: str
             peak = compare_peaks(old, new, lambda own: budget_bytes(memory_budget, own) or 0, hints)
     session.report_notes(old.notes, f"{before}: ")
     session.report_notes(new.notes, f"{after}: ")
-    document = documents.verification(before, after, verdict, ran, peak)
-    session.emit(document, brief=verdict.status + brief(document["numeric"]), view=verifying.view)
+    document = verifying.verification(before, after, verdict, ran, peak)
+    session.emit(document, brief=verifying.brief(document), view=verifying.view)
     # Numbers that agree are no proof, but they settle what the structure left open.
     fine = verdict.status == "proved" if ran is None else verdict.status != "different" and ran.fine
     return EXIT_OK if fine and (peak is None or peak.within) else EXIT_FINDINGS

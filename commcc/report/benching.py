@@ -1,4 +1,9 @@
-"""What ``commcc bench`` says: a row for each graph, a verdict for each but the first, ranks on demand."""
+"""What ``commcc bench`` and ``commcc profile`` say of graphs that ran on ranks.
+
+Of a bench: a row for each graph, a verdict for each but the first, ranks on demand; of recorded runs, what was
+predicted beside what was measured. Of a profile: what was measured, and how well it predicts the graphs that it was
+measured on.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from commcc.base.text import milliseconds, plural, share, size
-from commcc.report import forecasting
 from commcc.report.console import make_table
 from commcc.report.documents import document
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from rich.console import RenderableType
 
     from commcc.base.terms import Json
     from commcc.replay.bench.benchmark import Benchmark
+    from commcc.replay.bench.profiling import Profiled
     from commcc.report.console import Section
 
 _STYLES = {"faster": "bold green", "slower": "bold red", "not distinguishable": "bold yellow"}
@@ -27,6 +32,17 @@ _RESULTS = {
     "inconclusive": "the results of graph 1 are partly no numbers, so that equality proves nothing",
     "different": "the results are different",
 }
+_PARTS = (
+    ("step", "step_ms"),
+    ("  compute", "compute_ms"),
+    ("  launches", "launches_ms"),
+    ("  exposed", "exposed_ms"),
+    ("  rest", "rest_ms"),
+    ("communication", "communication_ms"),
+)
+_BESIDE = ("measured", "predicted", "error")
+#: Ops and collectives of a profile that are listed.
+_MOST_LISTED = 8
 _COLUMNS = ("median", "p10", "p90", "exposed", "of it", "peak memory")
 
 
@@ -57,12 +73,16 @@ def view(data: Mapping[str, Any], *, ranks: bool = False, collectives: int = 5) 
         table.add_text(str(number), graph["name"], *_cells(graph), milliseconds(graph["predicted"]["step_ms"]))
     shown: list[RenderableType] = [table]
     if ranks:
-        shown += ["", _ranks(data)]
+        every = make_table("every rank", "graph", "rank", *_COLUMNS, numbers=("rank", *_COLUMNS))
+        for number, graph in enumerate(data["graphs"], 1):
+            for rank, times in enumerate(graph["ranks"]):
+                every.add_text(str(number), str(rank), *_cells(times))
+        shown += ["", every]
     shown.append("")
     for number, graph in enumerate(data["graphs"], 1):
         if graph["forecast"] is not None:
             named = f"graph {number}: measured, and predicted with {data['cost']}"
-            shown += forecasting.tables(graph, named, most=collectives)
+            shown += forecast(graph, named, most=collectives)
     for each in data["comparisons"]:
         shown += _comparison(each)
     shown += [Text(line, style="dim") for line in _explanations(data)]
@@ -91,20 +111,17 @@ def _cells(times: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _ranks(data: Mapping[str, Any]) -> Section:
-    table = make_table("every rank", "graph", "rank", *_COLUMNS, numbers=("rank", *_COLUMNS))
-    for number, graph in enumerate(data["graphs"], 1):
-        for rank, times in enumerate(graph["ranks"]):
-            table.add_text(str(number), str(rank), *_cells(times))
-    return table
-
-
 def _comparison(each: Mapping[str, Any]) -> list[RenderableType]:
     against = f"graph {each['graph']} against graph {each['against']}"
     results, status = each["results"], each["results"]["status"]
+    if each["low"] is None:
+        interval = f"{plural(each['pairs'], 'pair')} of runs are too few for an interval; 6 are enough"
+    else:
+        interval = f"median ratio {each['low']:.3f} to {each['high']:.3f} with {share(each['confidence'])} confidence, "
+        interval += f"from {each['pairs']} pairs of runs"
     lines = [
         Text(f"{against}: {each['verdict']}, {each['ratio']:.3f} times its time", style=_STYLES[each["verdict"]]),
-        Text(f"  {_interval(each)}"),
+        Text(f"  {interval}"),
         Text(
             f"  {_RESULTS[status]} ({plural(results['compared'], 'value')} of each rank)",
             style="" if status in ("equal", "within tolerance") else "bold red",
@@ -116,33 +133,135 @@ def _comparison(each: Mapping[str, Any]) -> list[RenderableType]:
     return [*lines]
 
 
-def _interval(each: Mapping[str, Any]) -> str:
-    if each["low"] is None:
-        return f"{plural(each['pairs'], 'pair')} of runs are too few for an interval; 6 are enough"
-    interval = f"{each['low']:.3f} to {each['high']:.3f}"
-    return f"median ratio {interval} with {share(each['confidence'])} confidence, from {each['pairs']} pairs of runs"
-
-
 def _explanations(data: Mapping[str, Any]) -> list[str]:
     """What the columns mean."""
-    many = data["ranks"] > 1 and not data["emulated"]
-    slowest = ["times are those of the slowest rank of each repetition"] if many else []
-    return [
-        *slowest,
-        "exposed: time in waits for communication",
-        f"predicted: simulated for {data['cost']}",
-        *_compiled(data["graphs"]),
-        *(_emulated(number, graph["emulated"]) for number, graph in enumerate(data["graphs"], 1) if graph["emulated"]),
-    ]
+    lines = ["exposed: time in waits for communication", f"predicted: simulated for {data['cost']}"]
+    if data["ranks"] > 1 and not data["emulated"]:
+        lines.insert(0, "times are those of the slowest rank of each repetition")
+    if any(graph["order"] is not None for graph in data["graphs"]):
+        lines.append(
+            "compiled: by Inductor; chains of pointwise ops are predicted as one kernel, unless --cost says fused=no"
+        )
+    for number, graph in enumerate(data["graphs"], 1):
+        found = graph["emulated"]
+        if found:  # how well communication kept to its model
+            times = f"{milliseconds(found['modelled_ms'])} modelled, {milliseconds(found['took_ms'])} taken"
+            lines.append(f"graph {number}: {plural(found['launches'], 'collective')}, {times}")
+    return lines
 
 
-def _compiled(graphs: list[Mapping[str, Any]]) -> list[str]:
-    """How graphs through Inductor are predicted."""
-    told = "compiled: by Inductor; chains of pointwise ops are predicted as one kernel, unless --cost says fused=no"
-    return [told] if any(graph["order"] is not None for graph in graphs) else []
+def forecast(graph: Mapping[str, Any], heading: str, *, most: int) -> list[RenderableType]:
+    """One graph's forecast; most: how many collectives to list."""
+    found = graph["forecast"]
+    table = make_table(heading, "", *_BESIDE, numbers=_BESIDE)
+    for name, key in _PARTS:
+        table.add_text(name, *times(found[key]))
+    for kind in found["kinds"]:
+        of = f"{kind['count']}" if kind["count"] == kind["of"] else f"{kind['count']} of {kind['of']}"
+        table.add_text(f"  {of} x {kind['kind']}", *times(kind["transfer_ms"]))
+    if found["late_ranks_ms"]["measured"] is not None:
+        table.add_text("  late ranks, outliers", milliseconds(found["late_ranks_ms"]["measured"]), "", "")
+    hidden = found["hidden_share"]
+    table.add_text("hidden share", share(hidden["measured"]), share(hidden["predicted"]), "")
+    shown: list[RenderableType] = [table, ""]
+    known = [each for each in found["collectives"] if each["transfer_ms"]["measured"] is not None]
+    listed = sorted(known, key=_difference, reverse=True)[:most]
+    return [*shown, _forecasts(listed, len(found["collectives"])), ""] if listed else shown
 
 
-def _emulated(number: int, found: Mapping[str, Any]) -> str:
-    """How well communication kept to its model."""
-    times = f"{milliseconds(found['modelled_ms'])} modelled, {milliseconds(found['took_ms'])} taken"
-    return f"graph {number}: {plural(found['launches'], 'collective')}, {times}"
+def times(beside: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Cells: measured, predicted, error."""
+    return milliseconds(beside["measured"]), milliseconds(beside["predicted"]), error(beside["error"])
+
+
+def error(value: float | None) -> str:
+    """``-12.3 %``; a dash where there is none."""
+    return "-" if value is None else f"{100 * value:+,.1f} %"
+
+
+def _difference(each: Mapping[str, Any]) -> float:
+    return abs(float(each["transfer_ms"]["predicted"]) - float(each["transfer_ms"]["measured"]))
+
+
+def _forecasts(listed: Sequence[Mapping[str, Any]], count: int) -> Section:
+    columns = ("sends", *_BESIDE, "exposed", "predicted ")
+    which = "every collective"
+    if len(listed) < count:
+        which = f"the {len(listed)} of {count:,} collectives with the largest error"
+    table = make_table(which, "node", "kind", "group", *columns, numbers=columns)
+    for each in listed:
+        exposed = each["exposed_ms"]
+        table.add_text(
+            each["node"],
+            each["kind"],
+            each["group"],
+            size(each["bytes"]),
+            *times(each["transfer_ms"]),
+            milliseconds(exposed["measured"]),
+            milliseconds(exposed["predicted"]),
+        )
+    return table
+
+
+def profiled(graphs: Sequence[str], output: str, found: Profiled) -> dict[str, Json]:
+    """The JSON of a profile."""
+    data = found.to_json()
+    data["cost"] = found.cost.replace("{}", output)
+    return document("profile", inputs=list(graphs), output=output, **data)
+
+
+def view_profile(data: Mapping[str, Any]) -> list[RenderableType]:
+    """Ops and collectives that take longest, the predictions, and how to use the file."""
+    where = place(data)
+    heading = f"{plural(len(data['ops']), 'op')} and {plural(len(data['collectives']), 'collective')} on {where}"
+    shown: list[RenderableType] = [Text(heading, style="bold"), ""]
+    shown += [_profiled_ops(data["ops"]), ""] if data["ops"] else []
+    shown += [_profiled_collectives(data["collectives"]), ""] if data["collectives"] else []
+    shown += [_profiled_graphs(data["graphs"]), ""]
+    shown.append(Text(f"written to {data['output']}; use it with"))
+    shown.append(Text(f"  --cost {data['cost']}", style="bold"))
+    return shown + [Text(f"- {note}", style="dim") for note in data["notes"]]
+
+
+def _profiled_ops(ops: Sequence[Mapping[str, Any]]) -> Section:
+    """Those that take most of the time together."""
+    listed = sorted(ops, key=lambda op: op["us"] * op["count"], reverse=True)[:_MOST_LISTED]
+    name = "ops" if len(listed) == len(ops) else f"the {len(listed)} ops with the most time"
+    table = make_table(name, "op", "inputs", "median", "times", numbers=("median", "times"))
+    for op in listed:
+        table.add_text(op["op"], ", ".join(op["inputs"]), _us(op["us"]), f"{op['count']:,}")
+    return table
+
+
+def _profiled_collectives(collectives: Sequence[Mapping[str, Any]]) -> Section:
+    listed = sorted(collectives, key=lambda each: each["us"] * each["count"], reverse=True)[:_MOST_LISTED]
+    name = "collectives" if len(listed) == len(collectives) else f"the {len(listed)} collectives with the most time"
+    numbers = ("ranks", "sends", "median", "times")
+    table = make_table(name, "kind", *numbers, numbers=numbers)
+    for each in listed:
+        sends = size(each["input_bytes"])
+        table.add_text(each["kind"], str(each["group_size"]), sends, _us(each["us"]), f"{each['count']:,}")
+    return table
+
+
+def _profiled_graphs(graphs: Sequence[Mapping[str, Any]]) -> Section:
+    columns = ("measured", "without", "error", "with it", "error ", "priced by it")
+    table = make_table("step, predicted without the profile and with it", "", "graph", *columns, numbers=columns)
+    for number, graph in enumerate(graphs, 1):
+        measured, without, off = times(graph["without"]["step_ms"])
+        _, with_profile, _ = times(graph["with_profile"]["step_ms"])
+        table.add_text(
+            str(number),
+            graph["name"],
+            measured,
+            without,
+            off,
+            with_profile,
+            error(graph["with_profile"]["step_ms"]["error"]),
+            share(graph["priced_share"]),
+        )
+    return table
+
+
+def _us(value: float) -> str:
+    return f"{value:,.1f} us"

@@ -8,13 +8,23 @@ from rich.text import Text
 
 from commcc.base.text import plural
 from commcc.report.console import make_table
+from commcc.report.documents import document, notes_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from rich.console import RenderableType
 
+    from commcc.base.terms import Json
+    from commcc.graph.program import Note, Program
     from commcc.report.console import Section
+
+
+def conversion(graph: str, output: str, program: Program, lost: Iterable[Note]) -> dict[str, Json]:
+    """The document; ``notes`` are what the reader assumed, ``lost`` what the format written cannot hold."""
+    nodes = len(program.graph.nodes)
+    notes = notes_json(program.notes)
+    return document("convert", input=graph, output=output, nodes=nodes, lost=notes_json(lost), notes=notes)
 
 
 def view(document: Mapping[str, Any]) -> list[RenderableType]:

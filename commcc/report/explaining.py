@@ -1,25 +1,62 @@
-"""What ``commcc explain`` shows: a drawing of the two streams, what could hide the collective, why it is
-exposed, and what would change that. Drawn from the JSON document, see :mod:`commcc.report.explaining_data`.
+"""What ``commcc explain`` says: two streams drawn, what could hide the collective, why it is exposed, what would help.
+
+The drawing is as wide as the terminal. Its cells are stretches of equal time; a cell shows what fills most of it, and
+the collective wherever it takes any of it::
+
+              L                              E
+    compute   =====..........................======
+    group 0        ##########################
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from commcc.base.text import milliseconds, plural, size
 from commcc.report.console import cut_short, make_table
-from commcc.report.explaining_picture import Drawing
+from commcc.report.documents import costs, document
+from commcc.timing.snapshot import cost_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from rich.console import RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+
+    from commcc.base.terms import Json
+    from commcc.explain import Explanation, Limits
+    from commcc.timing.snapshot import Snapshot
 
     Document = Mapping[str, Any]
+
+WIDEST = 100
+NARROWEST = 20
+SIGNS = {"compute": ("=", "green"), "stall": (".", "red"), "this": ("#", "bold cyan"), "other": ("-", "dim")}
+LEGEND = "= compute  . compute stalls  # this collective  - others in its queue"
+
+
+def explanations(graph: str, seen: Snapshot, found: Sequence[Explanation], limits: Limits) -> dict[str, Json]:
+    """The document; the most exposed collective first."""
+    peak = 0 if seen.prediction is None else seen.prediction.memory.peak_bytes
+    return document(
+        "explain",
+        input=graph,
+        fingerprint=seen.index.fingerprint,
+        **costs(seen),
+        limits={**limits.to_json(), "memory_budget": limits.budget(peak)},
+        graph=seen.to_json(),
+        collectives=[each.to_json() for each in found],
+        warnings=[*seen.ident.warnings, *cost_warnings(seen)],
+    )
+
+
+def brief(found: Sequence[Explanation]) -> list[str]:
+    """One line for each collective; one that says so when none is exposed."""
+    return [each.summary for each in found] or ["no collective is exposed"]
 
 
 def view(document: Document) -> list[RenderableType]:
@@ -31,28 +68,27 @@ def view(document: Document) -> list[RenderableType]:
     if not found:
         return [*head, Text("no collective is exposed", style="bold green")]
     if len(found) == 1:
-        return [*head, *_full(found[0], document["graph"])]
-    shown: list[RenderableType] = [*head, *_overview(found, document["graph"])]
+        (each,) = found
+        shown = [*head, _title(each), "", _about(each, document["graph"]), "", Drawing(each), ""]
+        shown += [_heading("what could hide it"), _hiding(each)]
+        return [*shown, "", *_reasons(each, paths=True), "", *_knobs(each)] if each["exposed_ms"] else shown
+    shown = [*head, _overview(found, document["graph"])]
     for each in found:
         shown += ["", _title(each), *_reasons(each, paths=False), *_knobs(each)]
     return [*shown, "", Text("one in full: commcc explain GRAPH COLLECTIVE", style="dim")]
 
 
-def _overview(found: Sequence[Document], graph: Document) -> list[RenderableType]:
+def _overview(found: Sequence[Document], graph: Document) -> RenderableType:
     together = sum(each["exposed_ms"] for each in found)
     heading = f"{plural(len(found), 'collective')} with most exposed time: {milliseconds(together)}"
     heading += f" of {milliseconds(graph['exposed_ms'])} in the step"
     numbers = ("exposed", "of")
     table = make_table(heading, "name", "group", "role", *numbers, "reasons", numbers=numbers, whole=("name",))
     for each in found:
-        kinds = ", ".join(dict.fromkeys(_words(reason["kind"]) for reason in each["reasons"]))
+        kinds = ", ".join(dict.fromkeys(reason["kind"].replace("_", " ") for reason in each["reasons"]))
         exposed, total = milliseconds(each["exposed_ms"]), milliseconds(each["total_ms"])
         table.add_text(each["name"], each["group"], each["role"], exposed, total, cut_short(kinds))
-    return [table]
-
-
-def _words(kind: str) -> str:
-    return kind.replace("_", " ")
+    return table
 
 
 def _title(each: Document) -> Text:
@@ -66,14 +102,6 @@ def _title(each: Document) -> Text:
     return Text.assemble((each["name"], "bold"), "  ", (state, style))
 
 
-def _full(each: Document, graph: Document) -> list[RenderableType]:
-    shown: list[RenderableType] = [_title(each), "", *_about(each, graph), "", Drawing(each), ""]
-    shown += [_heading("what could hide it"), *_hiding(each)]
-    if each["exposed_ms"]:
-        shown += ["", *_reasons(each, paths=True), "", *_knobs(each)]
-    return shown
-
-
 def _heading(text: str) -> Text:
     return Text(text, style="bold")
 
@@ -85,14 +113,10 @@ def _grid(rows: Iterable[tuple[str, str | Text]]) -> RenderableType:
     table.add_column(overflow="fold")
     for label, text in rows:
         table.add_row(Text(label), text if isinstance(text, Text) else Text(text))
-    return _indented(table)
-
-
-def _indented(table: Table) -> RenderableType:
     return Padding(table, (0, 0, 0, 2))
 
 
-def _about(each: Document, graph: Document) -> list[RenderableType]:
+def _about(each: Document, graph: Document) -> RenderableType:
     ranks = "" if each["group_size"] is None else f" ({plural(each['group_size'], 'rank')})"
     module = f", {each['module']}" if each["module"] else ""
     what = f"{each['kind']} for {each['role']} on group {each['group']}{ranks}{module}"
@@ -101,44 +125,32 @@ def _about(each: Document, graph: Document) -> list[RenderableType]:
     told = ", ".join(filter(None, [f"by {each['priced_by']}" if each["priced_by"] else "", each["how"]]))
     rows = [("what", what), ("bytes", moved), ("time", f"{price} ({told})" if told else price)]
     if each["exposed_ms"]:
-        saved = (
-            f"without it the step of {milliseconds(graph['step_ms'])} would be {milliseconds(each['cost_ms'])} shorter"
+        step, saved = milliseconds(graph["step_ms"]), milliseconds(each["cost_ms"])
+        rows.append(("costs", f"without it the step of {step} would be {saved} shorter"))
+    return _grid(rows)
+
+
+def _hiding(each: Document) -> RenderableType:
+    overlap, possible = each["beside"], each["possible"]
+    now = "nothing overlaps it"
+    if overlap["nodes"]:
+        work = (
+            f"overlapped by {milliseconds(overlap['ms'])} of work, {plural(overlap['compute_nodes'], 'compute node')}"
         )
-        rows.append(("costs", saved))
-    return [_grid(rows)]
-
-
-def _hiding(each: Document) -> list[RenderableType]:
-    beside, possible = each["beside"], each["possible"]
-    now = "nothing runs beside it"
-    if beside["nodes"]:
-        now = f"{milliseconds(beside['ms'])} of work runs beside it, {plural(beside['compute_nodes'], 'compute node')}"
-        now += f": {', '.join(beside['largest'])}" + (", ..." if beside["nodes"] > len(beside["largest"]) else "")
+        more = ", ..." if overlap["nodes"] > len(overlap["largest"]) else ""
+        now = f"{work}: {', '.join(overlap['largest'])}{more}"
     could = f"{milliseconds(possible['ms'])} of work in the graph is independent of it, "
     could += plural(possible["compute_nodes"], "compute node")
     rows: list[tuple[str, str | Text]] = [("now", now), ("possible", could)]
     for label, key in (("  before it", "before"), ("  after it", "after")):
         if possible[key]:
             rows.append((label, ", ".join(f"{near['name']} ({milliseconds(near['ms'])})" for near in possible[key])))
-    rows.append(("launch", _launch_side(each["launch_side"])))
-    rows.append(("wait", _wait_side(each["wait_side"], each["waits"])))
-    return [_grid(rows)]
-
-
-def _launch_side(side: Document) -> str:
-    after = f"after {side['limit']}" if side["limit"] else "at the start of the graph"
-    if not side["ms"]:
-        return f"stands as early as it may, {after}"
-    return f"could go up past {_passed(side)}, {after}"
-
-
-def _wait_side(side: Document, waits: Sequence[str]) -> str:
-    if not waits:
-        return "nobody waits for it"
-    before = f"before {side['limit']}" if side["limit"] else "at the end of the graph"
-    if not side["ms"]:
-        return f"stands as late as it may, {before}"
-    return f"could go down past {_passed(side)}, {before}"
+    up, down = each["launch_side"], each["wait_side"]
+    first = f"after {up['limit']}" if up["limit"] else "at the start of the graph"
+    last = f"before {down['limit']}" if down["limit"] else "at the end of the graph"
+    launch = f"could go up past {_passed(up)}, {first}" if up["ms"] else f"stands as early as it may, {first}"
+    wait = f"could go down past {_passed(down)}, {last}" if down["ms"] else f"stands as late as it may, {last}"
+    return _grid([*rows, ("launch", launch), ("wait", wait if each["waits"] else "nobody waits for it")])
 
 
 def _passed(side: Document) -> str:
@@ -159,8 +171,8 @@ def _reasons(each: Document, *, paths: bool) -> list[RenderableType]:
             text.append(f"\npath: {path}", style="dim")
             shown.add(path)
         saves = Text(milliseconds(reason["saves_ms"]) if reason["saves_ms"] else "", style="red")
-        table.add_row(saves, Text(_words(reason["kind"]), style="bold"), text)
-    return [_heading("why it is exposed, and what the step would gain without that"), _indented(table)]
+        table.add_row(saves, Text(reason["kind"].replace("_", " "), style="bold"), text)
+    return [_heading("why it is exposed, and what the step would gain without that"), Padding(table, (0, 0, 0, 2))]
 
 
 def _knobs(each: Document) -> list[RenderableType]:
@@ -169,3 +181,58 @@ def _knobs(each: Document) -> list[RenderableType]:
         style = "green" if knob["saves_ms"] or knob["pass"] else ""
         rows.append(("besides" if knob["besides"] else "-", Text(knob["text"], style=style)))
     return [_heading("what would change it"), _grid(rows)]
+
+
+class Drawing:
+    """Both streams around one collective; ``each`` is its JSON."""
+
+    def __init__(self, each: Mapping[str, Any]) -> None:
+        self.each = each
+        self.picture = each["picture"]
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(NARROWEST, min(WIDEST, options.max_width))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lane = self.each["lane"]
+        label = f"group {lane}" if lane == self.each["group"] else lane
+        label = label if len(label) <= 16 else f"{label[:13]}..."
+        indent = 4 + max(len("compute"), len(label))
+        cells = max(NARROWEST, min(WIDEST, options.max_width) - indent)
+        rows = (("", self._marks(cells)), ("compute", self._row("compute", cells)), (label, self._row("lane", cells)))
+        for name, row in rows:
+            yield Text.assemble("  ", (name.ljust(indent - 2), "dim"), row, no_wrap=True, overflow="crop")
+        yield Text(f"  {LEGEND}", style="dim")
+        timing = self.each["timing"]
+        parts = [f"L launched {milliseconds(timing['launched_at_ms'])}"]
+        if timing["queued_ms"]:
+            parts.append(f"queued for {milliseconds(timing['queued_ms'])}")
+        if timing["wait_at_ms"] is not None:
+            parts.append(f"W waited for from {milliseconds(timing['wait_at_ms'])}")
+        yield Text("  " + ", ".join([*parts, f"E ended {milliseconds(timing['end_ms'])}"]))
+
+    def _cell(self, ms: float, cells: int) -> int:
+        start, end = self.picture["start_ms"], self.picture["end_ms"]
+        return min(cells - 1, max(0, int((ms - start) / max(1e-9, end - start) * cells)))
+
+    def _row(self, stream: str, cells: int) -> Text:
+        row = [" "] * cells
+        for what in ("other", "compute", "stall", "this"):  # this collective last, so that it is never hidden
+            sign = SIGNS[what][0]
+            for begin, end in ((s[1], s[2]) for s in self.picture[stream] if s[0] == what):
+                first, last = self._cell(begin, cells), self._cell(end, cells)
+                row[first : max(first + 1, last)] = sign * max(1, last - first)
+        styles = dict(SIGNS.values())
+        return Text.assemble(*((sign, styles.get(sign, "")) for sign in row))
+
+    def _marks(self, cells: int) -> Text:
+        """``L`` launched, ``W`` waited for, ``E`` ended; a mark moves right where its cell is taken."""
+        row = [" "] * cells
+        timing = self.each["timing"]
+        events = [("L", timing["launched_at_ms"]), ("W", timing["wait_at_ms"]), ("E", timing["end_ms"])]
+        inside = [(sign, ms) for sign, ms in events if ms is not None and ms <= self.picture["end_ms"]]
+        for sign, ms in sorted(inside, key=lambda event: event[1]):
+            at = self._cell(ms, cells)
+            free = [cell for cell in range(at, cells) if row[cell] == " "] or [cells - 1]
+            row[free[0]] = sign
+        return Text("".join(row), style="bold")

@@ -1,4 +1,4 @@
-"""Tables of ``commcc inspect``: with columns of simulated times when the document has costs."""
+"""What ``commcc inspect`` says; with columns of simulated times when there are costs."""
 
 from __future__ import annotations
 
@@ -11,29 +11,92 @@ from rich.text import Text
 
 from commcc.base.text import count, milliseconds, plural, share, size
 from commcc.report.console import cut_short, make_table
+from commcc.report.documents import collective, costs, document, launches_costs, notes_json
 from commcc.report.metrics import costed_by, single
+from commcc.timing.snapshot import cost_warnings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from rich.console import RenderableType
 
+    from commcc.base.terms import Json
+    from commcc.graph.collectives import GroupFacts
+    from commcc.graph.program import Program
     from commcc.report.console import Section
+    from commcc.serialization import GraphEntry
+    from commcc.timing.snapshot import Snapshot
 
     Document = Mapping[str, Any]
+
+
+def inspection(graph: str, program: Program, seen: Snapshot) -> dict[str, Json]:
+    """The document of one graph."""
+    return document(
+        "inspect",
+        input=graph,
+        format=program.format,
+        fingerprint=seen.index.fingerprint,
+        **costs(seen),
+        graph=seen.to_json(),
+        primary=seen.ident.primary,
+        groups=[_group(seen, group) for group in seen.ident.groups],
+        collectives=[collective(seen, each) for each in seen.ident.collectives],
+        provenance=list(program.provenance),
+        warnings=[*seen.ident.warnings, *cost_warnings(seen)],
+        notes=notes_json(program.notes),
+    )
+
+
+def _group(seen: Snapshot, group: GroupFacts) -> dict[str, Json]:
+    launches = (each.launch for each in seen.ident.collectives if each.group == group.name)
+    return {
+        "name": group.name,
+        "size": group.size,
+        "ranks": None if group.ranks is None else list(group.ranks),
+        "description": group.description,
+        "roles": {str(role): number for role, number in group.roles.items()},
+        "kinds": {str(kind): number for kind, number in group.kinds.items()},
+        "wire_bytes": group.wire_bytes,
+        "same_ranks_as": group.same_ranks_as,
+        "origin": group.origin,
+        "high_priority": group.high_priority,
+        **launches_costs(seen.prediction, launches),
+    }
+
+
+def brief(metrics: Mapping[str, Any]) -> str:
+    """Metrics on one line: ``5,937 nodes, 290 all_gather, 291 reduce_scatter``."""
+    launches = [f"{number:,} {kind}" for kind, number in metrics["collectives"].items() if number]
+    return ", ".join([f"{metrics['nodes']:,} nodes", *(launches or ["no collectives"])])
+
+
+def listing(graph: str, entries: Iterable[GraphEntry]) -> dict[str, Json]:
+    """The document of a file that holds several graphs."""
+    graphs: list[Json] = [{"name": e.name, "kind": e.kind, "nodes": e.nodes, "loadable": e.loadable} for e in entries]
+    return document("inspect", input=graph, graphs=graphs)
+
+
+def view_listing(document: Document) -> list[RenderableType]:
+    """The graphs in a file that holds several."""
+    graphs = document["graphs"]
+    heading = f"{document['input']} holds {plural(len(graphs), 'graph')}"
+    table = make_table(heading, "name", "kind", "nodes", numbers=("nodes",))
+    for graph in graphs:
+        kind = graph["kind"] if graph["loadable"] else f"{graph['kind']}, cannot be loaded"
+        table.add_text(graph["name"], kind, count(graph["nodes"]))
+    first = next(graph["name"] for graph in graphs if graph["loadable"])
+    return [table, "", Text(f"choose one: commcc inspect {document['input']}::{first}")]
 
 
 def view(document: Document, top: int | None) -> list[RenderableType]:
     """Groups, collectives by role and the largest ``top`` of them; every one when ``top`` is None."""
     graph, collectives = document["graph"], document["collectives"]
-    shown: list[RenderableType] = [
-        Text.assemble((document["input"], "bold"), f"  ({document['format']})"),
-        "",
-        single(graph),
-        *costed_by(document),
-        "",
-        *_history(document.get("provenance", ())),
-    ]
+    head = Text.assemble((document["input"], "bold"), f"  ({document['format']})")
+    shown: list[RenderableType] = [head, "", single(graph), *costed_by(document), ""]
+    told = [entry for entry in document.get("provenance", ()) if isinstance(entry.get("pass"), str)]
+    if told:
+        shown += [_history(told), ""]
     if not collectives:
         return [*shown, Text("no collectives", style="dim")]
     shown += [_groups(document), "", _by_role(collectives)]
@@ -41,37 +104,21 @@ def view(document: Document, top: int | None) -> list[RenderableType]:
     if costed:
         shown += ["", _times(document)]
     if top is None:
-        shown += ["", _each(collectives, costed)]
+        shown += ["", _every(collectives, costed)]
     elif top:
         shown += ["", _largest(collectives, top, costed)]
     return [*shown, *costed_by(document)]
 
 
-def _history(entries: Sequence[Any]) -> list[RenderableType]:
-    """The passes that made the graph, as far as it says, with what a step took after each."""
-    told = [entry for entry in entries if isinstance(entry.get("pass"), str)]
-    if not told:
-        return []
-    table = make_table("made by", "pass", "step after it", "cost model", numbers=("step after it",))
-    for entry in told:
+def _history(entries: Sequence[Any]) -> Section:
+    """The passes that wrote the graph, with what a step took after each; a file may say anything there."""
+    table = make_table("written by", "pass", "step after it", "cost model", numbers=("step after it",))
+    for entry in entries:
         metrics, model = entry.get("metrics"), entry.get("cost_model")
         step = metrics.get("step_ms") if isinstance(metrics, dict) else None
         took = milliseconds(step) if isinstance(step, (int, float)) else "?"
         table.add_text(entry["pass"], took, str(model.get("name", "")) if isinstance(model, dict) else "")
-    return [table, ""]
-
-
-def listing(document: Document) -> list[RenderableType]:
-    """The graphs in a file that holds several."""
-    graphs = document["graphs"]
-    table = make_table(
-        f"{document['input']} holds {plural(len(graphs), 'graph')}", "name", "kind", "nodes", numbers=("nodes",)
-    )
-    for graph in graphs:
-        kind = graph["kind"] if graph["loadable"] else f"{graph['kind']}, cannot be loaded"
-        table.add_text(graph["name"], kind, count(graph["nodes"]))
-    first = next(graph["name"] for graph in graphs if graph["loadable"])
-    return [table, "", Text(f"choose one: commcc inspect {document['input']}::{first}")]
+    return table
 
 
 def _groups(document: Document) -> Section:
@@ -83,7 +130,7 @@ def _groups(document: Document) -> Section:
         if group["name"] == document["primary"]:
             about.insert(0, "primary")
         if group["ranks"]:
-            about.append(f"ranks {_ranks(group['ranks'])}")
+            about.append(f"ranks {ranks_text(group['ranks'])}")
         if group["origin"] is not None:
             about.append(f"split off {group['origin']}{', high priority' if group['high_priority'] else ''}")
         elif group["same_ranks_as"] is not None:
@@ -97,7 +144,7 @@ def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {number:,}" for name, number in counts.items() if number)
 
 
-def _ranks(ranks: list[int]) -> str:
+def ranks_text(ranks: list[int]) -> str:
     """``0-63``, ``0-56 step 8``, or the list itself, cut short."""
     steps = {later - earlier for earlier, later in pairwise(ranks)}
     if len(ranks) > 2 and len(steps) == 1:
@@ -131,19 +178,16 @@ def _times(document: Document) -> Section:
         parts: dict[tuple[str, str, str], list[Document]] = defaultdict(list)
         for each in by_group[group["name"]]:
             parts[each["role"], each["kind"], each["priced_by"]].append(each)
-        for (role, kind, source), members in sorted(parts.items(), key=lambda item: (-_total(item[1]), item[0])):
+        longest_first = sorted(parts.items(), key=lambda item: (-sum(each["ms"] for each in item[1]), item[0]))
+        for (role, kind, source), members in longest_first:
             table.add_text(group["name"], role, kind, *_time_cells(members), source)
         if len(parts) > 1:
             table.add_text(group["name"], "all", "", *_time_cells(by_group[group["name"]]), "")
     return table
 
 
-def _total(members: list[Document], key: str = "ms") -> float:
-    return float(sum(each[key] for each in members))
-
-
 def _time_cells(members: list[Document]) -> tuple[str, str, str, str]:
-    total, exposed = _total(members), _total(members, "exposed_ms")
+    total, exposed = (sum(each[key] for each in members) for key in ("ms", "exposed_ms"))
     hidden = share(1 - exposed / total) if total else "-"
     return count(len(members)), milliseconds(total), milliseconds(exposed), hidden
 
@@ -163,11 +207,7 @@ def _largest(collectives: list[Document], top: int, costed: bool) -> Section:
     return table
 
 
-def _costed_cells(each: Document) -> tuple[str, str, str]:
-    return milliseconds(each["ms"]), milliseconds(each["exposed_ms"]), share(each["hidden_share"])
-
-
-def _each(collectives: list[Document], costed: bool) -> Section:
+def _every(collectives: list[Document], costed: bool) -> Section:
     times = ("time", "exposed", "hidden") if costed else ()
     numbers = ("at", "on the wire", *times)
     last = (*(("priced by", "how") if costed else ()), "module", "evidence")
@@ -179,6 +219,7 @@ def _each(collectives: list[Document], costed: bool) -> Section:
         wire, place = size(each["wire_bytes"]), count(each["position"])
         cells = [place, each["name"], each["group"], each["role"], wire]
         if costed:
-            cells += [*_costed_cells(each), each["priced_by"], each["how"]]
+            cells += [milliseconds(each["ms"]), milliseconds(each["exposed_ms"]), share(each["hidden_share"])]
+            cells += [each["priced_by"], each["how"]]
         table.add_text(*cells, each["module"] or "", each["evidence"] + merged)
     return table

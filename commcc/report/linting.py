@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from rich.padding import Padding
 from rich.text import Text
 
-from commcc.base.text import escaped, one_line, plural
-from commcc.lint.quantities import show
+from commcc.base.options import options_of
+from commcc.base.text import escaped, milliseconds, one_line, plural, sentence
+from commcc.lint.registry import RULES
 from commcc.lint.types import SEVERITIES
 from commcc.report.console import drawn, make_console
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from commcc.base.terms import Json
-    from commcc.lint.types import Finding, Outcome, Report, Spot
+    from commcc.lint.types import Outcome, Report, Rule, Spot
 
     Document = Mapping[str, Any]
 
@@ -64,21 +65,20 @@ def _outcome(outcome: Outcome) -> dict[str, Json]:
         "rule": outcome.rule,
         "severity": str(outcome.severity),
         "skipped": outcome.skipped,
-        "findings": [_finding(outcome, each) for each in outcome.findings[:MOST]],
+        "findings": [
+            {
+                "severity": str(outcome.severity_of(finding)),
+                "text": finding.text,
+                "measured": finding.measured,
+                "limit": finding.limit,
+                "unit": finding.unit,
+                "remedy": finding.remedy,
+                "nodes": [_spot(each) for each in finding.spots],
+                "details": list(finding.details),
+            }
+            for finding in outcome.findings[:MOST]
+        ],
         "more": max(0, len(outcome.findings) - MOST),
-    }
-
-
-def _finding(outcome: Outcome, finding: Finding) -> dict[str, Json]:
-    return {
-        "severity": str(outcome.severity_of(finding)),
-        "text": finding.text,
-        "measured": finding.measured,
-        "limit": finding.limit,
-        "unit": finding.unit,
-        "remedy": finding.remedy,
-        "nodes": [_spot(each) for each in finding.spots],
-        "details": list(finding.details),
     }
 
 
@@ -159,7 +159,12 @@ def plain(document: Document, top: int) -> str:
 
 
 def _graph(graph: Document, top: int) -> list[RenderableType]:
-    head = Text.assemble((graph["graph"], "bold"), (f"  {_facts(graph['metrics'])}", "dim"))
+    metrics, facts = graph["metrics"], ""
+    if metrics:
+        launches = [f"{number:,} {kind}" for kind, number in metrics["collectives"].items() if number]
+        step = [f"step {milliseconds(metrics['step_ms'])}"] if "step_ms" in metrics else []
+        facts = ", ".join([f"{metrics['nodes']:,} nodes", *launches, *step])
+    head = Text.assemble((graph["graph"], "bold"), (f"  {facts}", "dim"))
     if graph["error"] is not None:
         text = Text.assemble(("cannot be read", "bold red"), f"  {graph['error']}")
         return [head, Padding(text, (0, 0, 0, 2), expand=False), ""]
@@ -169,14 +174,6 @@ def _graph(graph: Document, top: int) -> list[RenderableType]:
         reason = next(each["skipped"] for each in graph["rules"] if each["rule"] == missed[0])
         body.append(_line(2, f"not checked, since {reason}: {', '.join(missed)}", "yellow"))
     return [head, *(body or [_line(2, "no findings", "green")]), ""]
-
-
-def _facts(metrics: Document) -> str:
-    if not metrics:
-        return ""
-    launches = [f"{number:,} {kind}" for kind, number in metrics["collectives"].items() if number]
-    step = [f"step {show(metrics['step_ms'] * 1e6, 'ns')}"] if "step_ms" in metrics else []
-    return ", ".join([f"{metrics['nodes']:,} nodes", *launches, *step])
 
 
 def _outcomes(outcomes: Sequence[Document], top: int) -> list[RenderableType]:
@@ -195,26 +192,94 @@ def _outcomes(outcomes: Sequence[Document], top: int) -> list[RenderableType]:
 
 
 def _findings(found: Iterable[Document], remedies: set[str]) -> Iterator[RenderableType]:
-    """Findings with their nodes; a remedy that all of them share is said once."""
+    """Findings with their nodes; a remedy that all of them share is said once.
+
+    Of the nodes the first is shown in full, and of the others the names that the text does not say.
+    """
     for finding in found:
         yield _line(4, finding["text"])
-        yield from _places(finding)
+        spots = finding["nodes"]
+        if spots:
+            others = ", ".join(spot["node"] for spot in spots[1:] if f"'{spot['node']}'" not in finding["text"])
+            text = f"{spots[0]['node']}: {where(spots[0])}" if where(spots[0]) else spots[0]["node"]
+            yield _line(6, f"{text}; also {others}" if others else text, "dim")
         yield from (Text(f"      {line}") for line in finding["details"])
         if finding["remedy"] and len(remedies) > 1:
             yield _line(6, f"-> {finding['remedy']}")
 
 
-def _places(finding: Document) -> Iterator[RenderableType]:
-    """The first node in full, and the names of those that the text does not name."""
-    spots = finding["nodes"]
-    if not spots:
-        return
-    others = ", ".join(spot["node"] for spot in spots[1:] if f"'{spot['node']}'" not in finding["text"])
-    text = f"{spots[0]['node']}: {where(spots[0])}" if where(spots[0]) else spots[0]["node"]
-    also = f"; also {others}" if others else ""
-    yield _line(6, f"{text}{also}", "dim")
-
-
 def _line(indent: int, text: str, style: str = "") -> RenderableType:
     """A line that keeps its indent where the terminal wraps it."""
     return Padding(Text(text, style=style), (0, 0, 0, indent), expand=False)
+
+
+def rules_document() -> dict[str, Json]:
+    """``lint --rules`` as data."""
+    return {"schema": 1, "command": "lint", "rules": [rule_json(rule) for rule in RULES]}
+
+
+def rules_brief() -> list[str]:
+    """The ids, one a line."""
+    return [rule.id for rule in RULES]
+
+
+def rule_json(rule: Rule) -> dict[str, Json]:
+    options: list[Json] = [
+        {
+            "name": name,
+            "takes": option.takes,
+            "default": option.default if isinstance(option.default, (int, float, str)) else None,
+            # As people write it; nothing for a limit that is not set.
+            "default_text": "" if option.default in (None, (), {}) else option.show(option.default),
+            "help": option.help,
+        }
+        for name, option in options_of(rule.options).items()
+    ]
+    return {
+        "id": rule.id,
+        "severity": str(rule.severity),
+        "summary": rule.summary,
+        "about": rule.about,
+        "costed": rule.costed,
+        "across": rule.across,
+        "needs": list(rule.needs),
+        "options": options,
+    }
+
+
+def rules_view(document: Document) -> list[RenderableType]:
+    """Every rule with its paragraph and its options."""
+    shown: list[RenderableType] = []
+    for rule in document["rules"]:
+        head = Text.assemble((rule["id"], "bold"), f"  {rule['summary']}", (f"  {_state(rule)}", "dim"))
+        shown += [head, Padding(Text(rule["about"]), (0, 0, 0, 2))]
+        for option in rule["options"]:
+            default = f" [{option['default_text']}]" if option["default_text"] else ""
+            takes = f"  {option['takes']}{default}  "
+            text = Text.assemble((option["name"], "cyan"), takes, (sentence(option["help"]), "dim"))
+            shown.append(Padding(text, (0, 0, 0, 4)))
+        shown.append("")
+    return [*shown, "in a configuration: rules: {ID: {severity: error, OPTION: VALUE}}; here: --rule ID.OPTION=VALUE"]
+
+
+def _state(rule: Document) -> str:
+    needs = rule["needs"]
+    set_by = "" if not needs else f" once {needs[0] if len(needs) == 1 else 'a limit'} is set"
+    return f"{rule['severity']}{set_by}{', simulated' if rule['costed'] else ''}"
+
+
+def rules_manual() -> str:
+    """The rules in Markdown."""
+    lines = ["| rule | severity | finds |", "|---|---|---|"]
+    found = [rule_json(rule) for rule in RULES]
+    lines += [f"| [`{rule['id']}`](#{rule['id']}) | {_state(rule)} | {rule['summary']} |" for rule in found]
+    for rule in found:
+        lines += ["", f"### {rule['id']}", "", str(rule["about"])]
+        options: Any = rule["options"]
+        if options:
+            lines += ["", "| option | takes | default | |", "|---|---|---|---|"]
+            lines += [
+                f"| `{each['name']}` | {each['takes']} | {each['default_text']} | {sentence(each['help'])} |"
+                for each in options
+            ]
+    return "\n".join(lines) + "\n"

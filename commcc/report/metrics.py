@@ -1,4 +1,4 @@
-"""Tables of metrics, for one graph or for two side by side.
+"""Tables of metrics: of one graph, of two side by side, of a row for each of several.
 
 Drawn from the JSON of :class:`commcc.graph.metrics.GraphMetrics`, with the costed keys of
 :class:`commcc.timing.predict.Prediction` under a rule of their own. A key that is not known here still gets
@@ -16,7 +16,7 @@ from commcc.base.text import change, count, milliseconds, share, size
 from commcc.report.console import make_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from commcc.report.console import Section
 
@@ -96,11 +96,15 @@ def rows(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Figure]:
         if not old and not new and not (key == "hidden_share" and (old, new) != (None, None)):
             continue
         unit = name if name and key not in _LABELS else key
-        delta = _difference(key, old, new)
+        if key.endswith("_share") and old != new and None not in (old, new):
+            delta = f"{100 * (new - old):+.1f} points"  # a share of a share says little
+        else:
+            delta = change(old, new)
         better = None
         if key in (*_LESS_IS_BETTER, *_MORE_IS_BETTER) and delta not in ("", "="):
             better = bool(new < old) == (key in _LESS_IS_BETTER)
-        found.append(Figure(_label(key, name), _show(unit, old), _show(unit, new), delta, key in _COSTED, better))
+        label = _LABELS.get(key, key.replace("_", " ") + (" {}" if name else "")).format(name)
+        found.append(Figure(label, _show(unit, old), _show(unit, new), delta, key in _COSTED, better))
     return found
 
 
@@ -122,12 +126,6 @@ def costed_by(document: Mapping[str, Any]) -> list[Text]:
     return [Text(f"times simulated with {model['name']}, hash {model['hash']}", style="dim")]
 
 
-def _difference(key: str, old: Any, new: Any) -> str:
-    if not key.endswith("_share") or old is None or new is None:
-        return change(old, new)
-    return "=" if old == new else f"{100 * (new - old):+.1f} points"
-
-
 def _keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterable[Row]:
     """Keys to show, in a fixed order; launches and bytes of one kind next to each other."""
     known, costed = ([key for key in keys if key in before or key in after] for keys in (_COUNTED, _COSTED))
@@ -135,12 +133,14 @@ def _keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterable[Row]:
     for key in (*known, *others, *costed):
         if key == "bytes" and "collectives" in known:
             continue
-        names = _names(before, after, key)
-        if names is None:
+        sides = [side[key] for side in (before, after) if key in side]
+        if not all(isinstance(side, dict) for side in sides):
             yield key, ""
             continue
+        names = list(dict.fromkeys(name for side in sides for name in side))
         for name in names:
-            if key == "max_consecutive_compute" and not _launches(before, after, name):
+            launched = any(side.get("collectives", {}).get(name) for side in (before, after))
+            if key == "max_consecutive_compute" and not launched:
                 continue  # without launches of the kind the figure only counts the compute nodes
             if key == "groups" and len(names) == 1:
                 continue  # the same numbers as by kind
@@ -149,28 +149,11 @@ def _keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterable[Row]:
                 yield "bytes", name
 
 
-def _names(before: Mapping[str, Any], after: Mapping[str, Any], key: str) -> list[str] | None:
-    """Keys of a nested mapping of both graphs, None for a plain number."""
-    sides = [side[key] for side in (before, after) if key in side]
-    if not all(isinstance(side, dict) for side in sides):
-        return None
-    return list(dict.fromkeys(name for side in sides for name in side))
-
-
-def _launches(before: Mapping[str, Any], after: Mapping[str, Any], kind: str) -> bool:
-    return any(side.get("collectives", {}).get(kind) for side in (before, after))
-
-
 def _value(side: Mapping[str, Any], key: str, name: str) -> Any:
     value = side.get(key)
     if not name:
         return value
     return value.get(name, 0) if isinstance(value, dict) else None
-
-
-def _label(key: str, name: str) -> str:
-    template = _LABELS.get(key, key.replace("_", " ") + (" {}" if name else ""))
-    return template.format(name)
 
 
 def _show(key: str, value: Any) -> str:
@@ -181,3 +164,51 @@ def _show(key: str, value: Any) -> str:
     if key.endswith("_share"):
         return share(value)
     return milliseconds(value) if key.endswith("_ms") else count(value)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A figure of tables with a row for each graph: heading, value in its metrics (None for none), text of that."""
+
+    heading: str
+    value: Callable[[Mapping[str, Any]], Any]
+    show: Callable[[Any], str]
+
+
+def _longest(metrics: Mapping[str, Any]) -> int | None:
+    # Without reduce-scatters the figure would count all compute nodes.
+    launches = metrics["collectives"].get("reduce_scatter")
+    return metrics["max_consecutive_compute"]["reduce_scatter"] if launches else None
+
+
+COLUMNS = (
+    Column("step time", lambda metrics: metrics.get("step_ms"), milliseconds),
+    Column("exposed", lambda metrics: metrics.get("exposed_ms"), milliseconds),
+    Column("hidden", lambda metrics: metrics.get("hidden_share"), share),
+    Column("peak memory", lambda metrics: metrics.get("peak_bytes"), size),
+    Column("in flight", lambda metrics: metrics.get("in_flight_bytes"), size),
+    Column("launches", lambda metrics: sum(metrics["collectives"].values()), count),
+    Column("max consecutive", _longest, count),
+)
+
+
+def after_each_pass(document: Mapping[str, Any]) -> Section:
+    """The metrics after every pass of a run, a row for each::
+
+        after each pass                   step time     exposed  peak memory  launches  max consecutive
+        input graph                      702.952 ms  211.951 ms     53.3 GiB       581                3
+        bucket{bucket_cap_mb=100}        660.679 ms  159.565 ms     53.3 GiB       228                9
+
+    Figures that no graph of the run has are left out.
+    """
+    rows = [("input graph", document["before"])]
+    for step in document["passes"]:
+        state = "" if step["changed"] else "  (dropped)" if step["dropped"] else "  (no change)"
+        rows.append((f"{step['options']}{state}", step["metrics"]))
+    columns = [column for column in COLUMNS if any(column.value(metrics) is not None for _, metrics in rows)]
+    headings = tuple(column.heading for column in columns)
+    table = make_table("", "after each pass", *headings, numbers=headings)
+    for label, metrics in rows:
+        values = ((column, column.value(metrics)) for column in columns)
+        table.add_text(label, *("-" if value is None else column.show(value) for column, value in values))
+    return table

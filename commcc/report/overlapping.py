@@ -1,30 +1,42 @@
-"""The section about expert-parallel overlap: what hides the exchanges, their sizes, and the lanes of every region::
+"""What expert-parallel overlap did to a graph: regions, exchanges before and after, what hides them::
 
-layers.1.moe ... layers.26.moe forward: 26 alike, 2 chunks of 91 nodes, 93.1 % hidden
-  chunk 0   2 n . h . D . 6 d 3 C . . . c .
-  chunk 1   2 . n . H . D 6 . . . d 3 C . c
+    layers.1.moe ... layers.26.moe forward: 26 alike, 2 chunks of 91 nodes, 93.1 % hidden
+      chunk 0   2 n . h . D . 6 d 3 C . . . c .
+      chunk 1   2 . n . H . D 6 . . . d 3 C . c
+
+A region has one line for each chunk and as many cells in each, in the order of the graph. ``D`` and ``C`` launch the
+exchange of a dispatch and a combine, ``d`` and ``c`` wait for it; ``n`` exchanges token counts, ``h`` copies them to
+the host, and ``H`` lets the host wait; a number is that of the matmuls that are launched between two of these.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from commcc.base.terms import Kind, Role
 from commcc.base.text import count, milliseconds, plural, share, size
 from commcc.report.console import make_table
-from commcc.report.overlap_data import NOTHING
+from commcc.report.documents import launches_costs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 
+    from commcc.base.terms import Json
+    from commcc.ep.regions import Region
+    from commcc.graph.index import GraphIndex
     from commcc.report.console import Section
+    from commcc.run.pipeline import RunResult
+    from commcc.timing.snapshot import Snapshot
 
     Document = Mapping[str, Any]
 
+NOTHING = "."
 _LEGEND = (
     "D C: dispatch, combine launched; d c: waited for; 6: so many matmuls; n: token counts exchanged; "
     "h: copied to the host; H: the host waits"
@@ -32,11 +44,97 @@ _LEGEND = (
 _STYLES = {"D": "bold green", "C": "bold green", "d": "yellow", "c": "yellow", "H": "bold red", NOTHING: "dim"}
 
 
+def overlap(result: RunResult) -> dict[str, Json]:
+    """Keys of the document: ``regions`` of the graph that goes out, ``exchanges`` and ``hidden`` of all graphs, and
+    ``fixed``, the sizes that are numbers now.
+    """
+    from commcc.ep.regions import regions_of
+    from commcc.graph.annotations import annotations_of
+
+    last = result.last
+    notes = annotations_of(result.program, last.index)
+    counting = {n for n in last.index.launches if notes[n].count_exchange}
+    regions: list[Json] = [
+        {
+            "module": each.root,
+            "direction": "backward" if each.backward else "forward",
+            "chunks": each.chunks,
+            "body_nodes": [len(body) for body in each.bodies],
+            "exchanges": list(each.labels),
+            "lanes": [list(cells) for cells in chunk_cells(last.index, each, counting)],
+            **launches_costs(last.prediction, [n for exchange in each.exchanges for n in exchange]),
+        }
+        for each in regions_of(last.index, notes)
+    ]
+    changed = [step for step in result.steps if step.changed]
+    hidden: list[Json] = [_hidden("input graph", result.first)]
+    hidden += [_hidden(step.options_text, step.after) for step in changed]
+    found = result.program.header.get("fixed")
+    fixed: dict[str, Json] = dict(found) if isinstance(found, dict) else {}
+    return {"fixed": fixed, "regions": regions, "exchanges": _exchanges(result.first, last), "hidden": hidden}
+
+
+def chunk_cells(index: GraphIndex, region: Region, counting: set[int]) -> list[list[str]]:
+    """Cells of every chunk in the order of the graph; matmuls between two events share a column."""
+    events = _events(index, region, counting)
+    columns: list[dict[int, str]] = []
+    products: Counter[int] = Counter()
+    chunk_of = {node: chunk for chunk, body in enumerate(region.bodies) for node in body}
+    for node in sorted(chunk_of):
+        if index.compute[node]:
+            products[chunk_of[node]] += 1
+        if node in events:
+            if products:
+                columns.append({chunk: str(number) for chunk, number in products.items()})
+                products.clear()
+            columns.append({chunk_of[node]: events[node]})
+    if products:
+        columns.append({chunk: str(number) for chunk, number in products.items()})
+    return [[column.get(chunk, NOTHING) for column in columns] for chunk in range(region.chunks)]
+
+
+def _events(index: GraphIndex, region: Region, counting: set[int]) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for chunk, body in enumerate(region.bodies):
+        found.update((node, "n") for node in body if node in counting)
+        found.update((node, "h" if index.host_copies[node] else "H") for node in region.count_copies[chunk])
+        for label, launch, wait in zip(region.labels, region.exchanges[chunk], region.waits[chunk], strict=True):
+            found[launch], found[wait] = label[0].upper(), label[0]
+    return found
+
+
+def _exchanges(first: Snapshot, last: Snapshot) -> dict[str, Json]:
+    """All-to-alls before and after, by what they carry and by what they send."""
+    both = [[c for c in seen.ident.collectives if c.kind is Kind.ALL_TO_ALL] for seen in (first, last)]
+    tokens, counts = ([[c for c in each if c.role is role] for each in both] for role in (Role.EP, Role.EP_COUNT))
+    sent = [Counter(c.input_bytes for c in each) for each in tokens]
+    histogram: list[Json] = [
+        {"sent_bytes": size, "before": sent[0][size], "after": sent[1][size]}
+        for size in sorted(sent[0].keys() | sent[1].keys(), reverse=True)
+    ]
+    return {
+        "token_exchanges": [len(each) for each in tokens],
+        "count_exchanges": [len(each) for each in counts],
+        "others": [len(a) - len(b) - len(c) for a, b, c in zip(both, tokens, counts, strict=True)],
+        "waits": [sum(len(c.waits) for c in each) for each in both],
+        "sent_bytes": [sum(c.input_bytes for c in each) for each in tokens],
+        "histogram": histogram,
+    }
+
+
+def _hidden(label: str, seen: Snapshot) -> dict[str, Json]:
+    launches = [c.launch for c in seen.ident.collectives if c.kind is Kind.ALL_TO_ALL]
+    return {"after": label, "all_to_alls": len(launches), **launches_costs(seen.prediction, launches)}
+
+
 def view(document: Document) -> list[RenderableType]:
-    """Tables and lanes for the keys that :func:`commcc.report.overlap_data.overlap` makes."""
-    shown: list[RenderableType] = [_hidden(document["hidden"]), "", _exchanges(document["exchanges"])]
-    for group in _alike(document["regions"]):
-        shown += ["", Lanes(_heading(group), group[0]["lanes"])]
+    """Tables and lanes for the keys that :func:`overlap` makes."""
+    shown: list[RenderableType] = [_hiding(document["hidden"]), "", _exchange_counts(document["exchanges"])]
+    alike: dict[str, list[Document]] = {}
+    for region in document["regions"]:
+        alike.setdefault(repr((region["direction"], region["body_nodes"], region["lanes"])), []).append(region)
+    for group in alike.values():
+        shown += ["", Chunks(_heading(group), group[0]["lanes"])]
     if document["fixed"]:
         sizes = ", ".join(f"{name} = {number}" for name, number in document["fixed"].items())
         shown += ["", Text(f"for inputs with {sizes} only: other sizes need a graph of their own", "yellow")]
@@ -47,11 +145,14 @@ def view(document: Document) -> list[RenderableType]:
     return shown
 
 
-def _hidden(rows: Sequence[Document]) -> Section:
+def _hiding(rows: Sequence[Document]) -> Section:
     costed = bool(rows) and "ms" in rows[0]
     names = ("all-to-alls", *(("time", "exposed", "hidden") if costed else ()))
     table = make_table("", "all-to-alls after", *names, numbers=names)
-    for row in _last_of_runs(rows):
+    for before, row in zip([{}, *rows], rows, strict=False):
+        # Passes that leave the exchanges alone are not listed.
+        if {**before, "after": ""} == {**row, "after": ""}:
+            continue
         times = [milliseconds(row[key]) for key in ("ms", "exposed_ms") if key in row]
         table.add_text(
             row["after"], count(row["all_to_alls"]), *times, *([share(row["hidden_share"])] if costed else ())
@@ -59,16 +160,7 @@ def _hidden(rows: Sequence[Document]) -> Section:
     return table
 
 
-def _last_of_runs(rows: Sequence[Document]) -> list[Document]:
-    """The rows that differ from the one before; passes that leave the exchanges alone are not listed."""
-
-    def figures(row: Document) -> tuple[Any, ...]:
-        return tuple(value for key, value in row.items() if key != "after")
-
-    return [row for i, row in enumerate(rows) if not i or figures(row) != figures(rows[i - 1])]
-
-
-def _exchanges(found: Document) -> Section:
+def _exchange_counts(found: Document) -> Section:
     table = make_table("", "exchanges", "before", "after", numbers=("before", "after"))
     labels = {
         "token_exchanges": "token exchanges",
@@ -86,14 +178,6 @@ def _exchanges(found: Document) -> Section:
     return table
 
 
-def _alike(regions: Sequence[Document]) -> list[list[Document]]:
-    """Regions by what they look like, in order of the first of each sort."""
-    groups: dict[str, list[Document]] = {}
-    for region in regions:
-        groups.setdefault(repr((region["direction"], region["body_nodes"], region["lanes"])), []).append(region)
-    return list(groups.values())
-
-
 def _heading(group: Sequence[Document]) -> str:
     first, last = group[0], group[-1]
     names = first["module"] if len(group) == 1 else f"{first['module']} ... {last['module']}"
@@ -106,16 +190,16 @@ def _heading(group: Sequence[Document]) -> str:
 
 
 @dataclass(frozen=True)
-class Lanes:
+class Chunks:
     """One line for each chunk; where these are wider than the console, in several blocks."""
 
     heading: str
-    lanes: Sequence[Sequence[str]]
+    cells: Sequence[Sequence[str]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text(self.heading, style="bold")
-        label = max(len(f"  chunk {len(self.lanes) - 1}  "), 10)
-        widths = [max(map(len, column)) for column in zip(*self.lanes, strict=True)]
+        label = max(len(f"  chunk {len(self.cells) - 1}  "), 10)
+        widths = [max(map(len, column)) for column in zip(*self.cells, strict=True)]
         start = 0
         while start < len(widths):
             end, used = start, label
@@ -124,14 +208,10 @@ class Lanes:
                 end += 1
             if start:
                 yield Text("")
-            for chunk, lane in enumerate(self.lanes):
-                yield _line(f"  chunk {chunk}".ljust(label), lane[start:end], widths[start:end])
+            for chunk, cells in enumerate(self.cells):
+                text = Text(f"  chunk {chunk}".ljust(label), no_wrap=True)
+                for cell, width in zip(cells[start:end], widths[start:end], strict=True):
+                    text.append(cell.rjust(width) + " ", style=_STYLES.get(cell, ""))
+                text.rstrip()
+                yield text
             start = end
-
-
-def _line(label: str, cells: Sequence[str], widths: Sequence[int]) -> Text:
-    text = Text(label, no_wrap=True)
-    for cell, width in zip(cells, widths, strict=True):
-        text.append(cell.rjust(width) + " ", style=_STYLES.get(cell, ""))
-    text.rstrip()
-    return text

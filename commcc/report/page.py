@@ -55,13 +55,16 @@ class Page:
 def assemble(page: Page, *, title: str, document: Mapping[str, Json]) -> str:
     """The text of the page, ASCII only."""
     style = "\n".join(map(_source, page.styles))
-    script = _function("\n".join(map(_source, page.scripts)))
+    # All scripts are the body of one function, so that nothing becomes global.
+    body = "\n".join(map(_source, page.scripts))
+    script = f'(() => {{\n"use strict";\n{body}}})();\n'
+    data = json.dumps(escaped(document), separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     parts = {
         "title": html.escape(one_line(title)),
         "policy": f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; img-src data:",
         "style": style,
         "script": script,
-        "data": _data(document),
+        "data": data.translate(_ESCAPES),
         "command": page.command,
         "picture": page.picture,
         "pictures": page.pictures,
@@ -70,16 +73,6 @@ def assemble(page: Page, *, title: str, document: Mapping[str, Json]) -> str:
     }
     text = _PLACE.sub(lambda place: parts[place[1]], _source("html/shell.html"))
     return text.encode("ascii", "xmlcharrefreplace").decode("ascii")
-
-
-def _function(body: str) -> str:
-    """All scripts as the body of one function, so that nothing becomes global."""
-    return f'(() => {{\n"use strict";\n{body}}})();\n'
-
-
-def _data(document: Mapping[str, Json]) -> str:
-    text = json.dumps(escaped(document), separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return text.translate(_ESCAPES)
 
 
 def _source(name: str) -> str:

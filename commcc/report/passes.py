@@ -1,4 +1,4 @@
-"""Tables of ``commcc passes``."""
+"""What ``commcc passes`` says."""
 
 from __future__ import annotations
 
@@ -6,14 +6,53 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from commcc.base.options import value_text
-from commcc.base.text import sentence
+from commcc.base.options import options_of, value_text
+from commcc.base.record import plain
+from commcc.base.text import Lines, sentence
 from commcc.report.console import make_table
+from commcc.report.documents import document
+from commcc.run.forms import from_preset, pipeline_yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from rich.console import RenderableType
+
+    from commcc.base.terms import Json
+    from commcc.passes.base import Pass
+    from commcc.run.forms import Preset
+
+
+def listed(classes: Iterable[type[Pass]], presets: Iterable[Preset]) -> dict[str, Json]:
+    """The document."""
+    passes: list[Json] = [
+        {
+            "name": cls.name,
+            "summary": cls.summary,
+            "options": [
+                {
+                    "name": each.name,
+                    "type": each.kind,
+                    "default": plain(each.default),
+                    "choices": list(each.choices),
+                    "none": each.none,
+                    "help": each.help,
+                }
+                for each in options_of(cls).values()
+            ],
+        }
+        for cls in classes
+    ]
+    named: list[Json] = [
+        {
+            "name": each.name,
+            "summary": each.summary,
+            "pipeline": each.text,
+            "yaml": Lines(pipeline_yaml(from_preset(each.name))),
+        }
+        for each in presets
+    ]
+    return document("passes", passes=passes, presets=named)
 
 
 def overview(document: Mapping[str, Any]) -> list[RenderableType]:
@@ -46,11 +85,7 @@ def detail(document: Mapping[str, Any]) -> list[RenderableType]:
         for option in each["options"]:
             kind = "|".join([*option["choices"], *([option["type"]] if option["type"] != "choice" else [])])
             none = f" 'none': {sentence(option['none'])}" if option["none"] else ""
-            meaning = sentence(option["help"]) + none
-            table.add_text(option["name"], kind, value_text(_tupled(option["default"])), meaning)
+            default = tuple(option["default"]) if isinstance(option["default"], list) else option["default"]
+            table.add_text(option["name"], kind, value_text(default), sentence(option["help"]) + none)
         shown.append(table)
     return shown
-
-
-def _tupled(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

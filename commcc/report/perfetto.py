@@ -3,8 +3,8 @@
     replace_file(path, lambda stream: write_trace(stream, [Track("before", old), Track("after", new)]))
 
 Each graph is a process. Its thread ``compute`` has a slice for every op that takes time, for every
-launch and for every stall; each lane (a process group, or several that share a link) is a thread with
-its collectives. Arrows lead from the launch to the collective and on to the wait: to the stall, or,
+launch and for every stall; each stream of collectives (a process group, or several that share a link) is a
+thread with its collectives. Arrows lead from the launch to the collective and on to the wait: to the stall, or,
 where the wait found its collective finished, to what ran next. Counters show live and in-flight bytes.
 
 The format is the JSON of "Trace Event Format" (Google, 2016): X slices, s/t/f flows, C counters, M
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from commcc import __version__
 from commcc.base.text import escaped
-from commcc.report.perfetto_slices import Slice, compute_slices, flow_ends, lane_slices
+from commcc.report.documents import collective_costs, result_text
 from commcc.timing.predict import milliseconds
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: Threads of one process have numbers from pid * STRIDE on: unique in the trace, as some viewers want.
 STRIDE = 100
+#: What the compute stream does when it has finished before the last collective.
+TAIL = "waiting for the last collectives"
 _DUMP = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
 
 
@@ -47,6 +49,22 @@ class Track:
         found = self.seen.prediction
         assert found is not None
         return found
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A stretch of time on one thread. node: None for the tail of the step."""
+
+    node: int | None
+    start: int
+    ns: int
+    name: str
+    category: str
+    args: Mapping[str, Json]
+
+    @property
+    def end(self) -> int:
+        return self.start + self.ns
 
 
 class Writer(Protocol):
@@ -81,7 +99,7 @@ def events(tracks: Sequence[Track]) -> Iterator[str]:
 
 
 class _Process:
-    """One graph. Threads: the compute stream first, then the lanes in order of first use."""
+    """One graph. Threads: the compute stream first, then the others in order of first use."""
 
     def __init__(self, pid: int, stride: int, track: Track, next_flow: int) -> None:
         self.pid = pid
@@ -117,7 +135,7 @@ class _Process:
     def slices(self) -> Iterator[str]:
         for each in self.compute_slices:
             yield self._slice(self.compute, each)
-        for lane, each in lane_slices(self.track.seen, self.track.prediction):
+        for lane, each in stream_slices(self.track.seen, self.track.prediction):
             yield self._slice(self.tid[lane], each)
 
     def flows(self) -> Iterator[str]:
@@ -163,6 +181,107 @@ class _Process:
     def _meta(self, name: str, args: Mapping[str, Json], tid: int | None = None) -> str:
         where = "" if tid is None else f',"tid":{tid}'
         return f'{{"ph":"M","pid":{self.pid}{where},"name":"{name}","args":{_json(args)}}}'
+
+
+def compute_slices(seen: Snapshot, prediction: Prediction) -> list[Slice]:
+    """Everything that takes time on the compute stream, in order, in nanoseconds.
+
+    ``compute`` slices add up to compute and slow-down, ``launch`` slices to the launch overhead, and ``stall`` slices
+    to the exposed time of the timeline.
+    """
+    timeline = prediction.timeline
+    slices: list[Slice] = []
+    for node in timeline.order:
+        start, end = timeline.start[node], timeline.end[node]
+        if start == end:
+            continue
+        stall = timeline.stalls.get(node, 0)
+        if end - stall > start:
+            slices.append(_work(seen, prediction, node, end - stall - start))
+        if stall:
+            launch = seen.index.wait_of.get(node, node)
+            name = seen.index.names[launch]
+            args: dict[str, Json] = {"node": seen.index.names[node], "waits for": name}
+            args["group"] = seen.index.launches[launch].group
+            slices.append(Slice(node, end - stall, stall, f"wait for {name}", "stall", args))
+    done = max(timeline.end, default=0)
+    if timeline.step_ns > done:
+        slices.append(Slice(None, done, timeline.step_ns - done, TAIL, "stall", {}))
+    return slices
+
+
+def _work(seen: Snapshot, prediction: Prediction, node: int, ns: int) -> Slice:
+    index, costs = seen.index, prediction.costs
+    start = prediction.timeline.start[node]
+    if node in index.launches:
+        return Slice(node, start, ns, f"launch {index.names[node]}", "launch", _about(seen, node))
+    tensor, source, flops = index.tensors[node], costs.priced_by[node], index.estimates.flops.get(node)
+    args = _about(seen, node)
+    if tensor is not None:
+        args["result"] = result_text(tensor)
+        args["bytes"] = tensor.bytes
+    if flops:
+        args["flops"] = flops
+    if source >= 0:
+        args["priced by"] = costs.sources[source]
+    return Slice(node, start, ns, index.names[node], "compute", args)
+
+
+def _about(seen: Snapshot, node: int) -> dict[str, Json]:
+    module = seen.index.modules[node]
+    return {"op": seen.index.ops[node], **({} if module is None else {"module": module})}
+
+
+def stream_slices(seen: Snapshot, prediction: Prediction) -> Iterator[tuple[str, Slice]]:
+    """Collectives that take time, with the stream they run on, in order of launch."""
+    timeline, index = prediction.timeline, seen.index
+    known = seen.ident.by_launch
+    for node in timeline.order:
+        span = timeline.spans.get(node)
+        if span is None or not span.ns:
+            continue
+        facts = known[node]
+        args: dict[str, Json] = {
+            **_about(seen, node),
+            "kind": str(facts.kind),
+            "group": facts.group,
+            "ranks": facts.group_size,
+            "role": str(facts.role),
+            "dtype": facts.dtype,
+            "input bytes": facts.input_bytes,
+            "output bytes": facts.output_bytes,
+            "bytes on the wire": facts.wire_bytes,
+            "merged from": len(index.merged_from.get(node, ())) or 1,
+            "queued ms": milliseconds(span.start - span.queued_at),
+            **{key.replace("_", " "): value for key, value in collective_costs(prediction, node).items()},
+        }
+        yield span.lane, Slice(node, span.start, span.ns, index.names[node], "collective", args)
+
+
+def flow_ends(seen: Snapshot, prediction: Prediction, slices: Sequence[Slice]) -> Iterator[tuple[int, int | None]]:
+    """For every wait its launch and the time on the compute stream at which its arrow ends.
+
+    That is inside the stall, as late as possible; else at the start of the next slice; None where
+    nothing follows. A launch that nobody waits for, or that itself waits, has one entry.
+    """
+    timeline = prediction.timeline
+    stalls = {each.node: each for each in slices if each.category == "stall"}
+    starts = [each.start for each in slices]
+    place = 0
+    for node in timeline.order:
+        launch = seen.index.wait_of.get(node)
+        if launch is None and node in timeline.spans and not seen.index.launches[node].waits:
+            launch = node
+        if launch is None or launch not in timeline.spans:
+            continue
+        while place < len(starts) and starts[place] < timeline.end[node]:
+            place += 1
+        if node in stalls:
+            yield launch, stalls[node].end - 1
+        elif node == launch:
+            yield launch, None
+        else:
+            yield launch, starts[place] if place < len(starts) else None
 
 
 def microseconds(ns: int) -> str:

@@ -8,14 +8,20 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from commcc.base.text import count, plural
-from commcc.report import bucketing, overlapping, parallel, reordering, stepping
-from commcc.report.metrics import compare, costed_by
+from commcc.report import overlapping
+from commcc.report.documents import costs, document, notes_json
+from commcc.report.metrics import after_each_pass, compare, costed_by
+from commcc.report.pass_lines import lines, tables
+from commcc.timing.snapshot import cost_warnings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Mapping, Sequence
 
     from rich.console import RenderableType
+
+    from commcc.base.terms import Json
+    from commcc.graph.program import Note
+    from commcc.run.pipeline import RunResult
 
     Document = Mapping[str, Any]
 
@@ -23,29 +29,65 @@ _VERDICTS = {
     "proved": ("proved to be the same program", "green"),
     "unproved": ("NOT PROVED to be the same program", "bold yellow"),
 }
+#: Reports besides the graph.
+_WRITTEN = (("plan_out", "plan"), ("trace", "trace"), ("html", "page"))
+
+
+def rewriting(
+    command: str, files: tuple[str, str], result: RunResult, lost: Sequence[Note], more: Mapping[str, Json]
+) -> dict[str, Json]:
+    """The document; ``files`` are input and output, ``more`` keys of the command's own.
+
+    ``options`` are those of its pass; of pipelines they are by pass name, ``bucket#2`` for the second of one name.
+    """
+    steps: list[Json] = []
+    options: dict[str, Json] = {}
+    for number, step in enumerate(result.steps):
+        steps.append(
+            {
+                "name": step.name,
+                "options": step.options_text,
+                "changed": step.changed,
+                "dropped": step.dropped,
+                "seconds": round(sum(step.seconds.values()), 4),
+                "phases": {phase: round(seconds, 4) for phase, seconds in step.seconds.items()},
+                "report": step.report,
+                "metrics": step.after.to_json(),
+            }
+        )
+        same = 1 + sum(earlier.name == step.name for earlier in result.steps[:number])
+        options[step.name if same == 1 else f"{step.name}#{same}"] = dict(step.options)
+    return document(
+        command,
+        input=files[0],
+        output=files[1],
+        **more,
+        verified=result.verified,
+        options=options if command in ("run", "ep-overlap") else dict(result.steps[0].options),
+        **costs(result.first, result.last),
+        before=result.first.to_json(),
+        after=result.last.to_json(),
+        passes=steps,
+        verdicts=[verdict.to_json() for verdict in result.verdicts],
+        warnings=[*result.warnings, *cost_warnings(result.first, result.last)],
+        notes=notes_json(lost),
+    )
 
 
 def view(document: Document) -> list[RenderableType]:
     """Metrics before and after, a section for each pass, then the verdict and the output's path."""
     shown: list[RenderableType] = [compare(document["before"], document["after"]), *costed_by(document)]
     if len(document["passes"]) > 1:
-        shown += ["", stepping.view(document)]
+        shown += ["", after_each_pass(document)]
     if "overlap" in document:
         shown += ["", *overlapping.view(document["overlap"])]
     for step in () if "overlap" in document else document["passes"]:
         shown += ["", *_step(step)]
-    written = [Text.assemble(f"{label} ", (path, "bold")) for label, path in _files(document)]
-    return [*shown, "", verdict(document["verified"]), *written]
-
-
-def _files(document: Document) -> Iterator[tuple[str, str]]:
-    dumped = document.get("dumped", ())
-    if dumped:
-        yield "graph after each pass in", dumped[0].rpartition("/")[0] or "."
-    for key, label in (("plan_out", "plan"), ("trace", "trace"), ("html", "page")):
-        if document.get(key):
-            yield f"{label} written to", document[key]
-    yield "written to", document["output"]
+    written = [(f"{label} written to ", document[key]) for key, label in _WRITTEN if document.get(key)]
+    if document.get("dumped"):
+        written.insert(0, ("graph after each pass in ", document["dumped"][0].rpartition("/")[0] or "."))
+    files = [Text.assemble(label, (path, "bold")) for label, path in (*written, ("written to ", document["output"]))]
+    return [*shown, "", verdict(document["verified"]), *files]
 
 
 def verdict(status: str) -> Text:
@@ -61,56 +103,7 @@ def _step(step: Document) -> list[RenderableType]:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
-    report = step["report"]
-    try:
-        lines = list(_LINES.get(step["name"], _anything)(report))
-        tables = [bucketing.modules(report["modules"])] if step["name"] == "bucket" and report.get("modules") else []
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-        # The report of a stored plan is what its file says, and may be anything.
-        lines, tables = list(_anything(report)), []
-    for label, text in lines:
+    for label, text in lines(step["name"], step["report"]):
         grid.add_row(Text(label, style="cyan"), Text(text))
-    return [head, *(Padding(each, (0, 0, 0, 2), expand=False) for each in (grid, *tables))]
-
-
-def _regrouping(report: Document) -> Iterator[tuple[str, str]]:
-    """Lines about the report of the groups pass."""
-    for group in report["groups"]:
-        launches = plural(group["launches"], "launch")
-        yield group["name"], f"a copy of {group['copy_of']} for {launches}: {group['reason']}"
-    if not report["groups"]:
-        yield "new groups", "none"
-    for remark in (*report["not_shared"], *report["remarks"]):
-        yield "remark", remark
-    for reason, number in report["left_out"].items():
-        yield "left out", f"{count(number)} x {reason}"
-
-
-def _anything(report: Document) -> Iterator[tuple[str, str]]:
-    """Lines about a report of unknown keys."""
-    for key, value in report.items():
-        label = key.replace("_", " ")
-        if isinstance(value, dict):
-            yield label, ", ".join(f"{name} {_plain(part)}" for name, part in value.items()) or "none"
-        elif isinstance(value, list):
-            yield label, ", ".join(map(_plain, value)) or "none"
-        else:
-            yield label, _plain(value)
-
-
-def _plain(value: Any) -> str:
-    if value is None:
-        return "none"
-    return count(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
-
-
-#: What says a pass's report in lines, by the name of the pass; reports of other passes are told key by key.
-_LINES: Mapping[str, Callable[[Document], Iterator[tuple[str, str]]]] = {
-    "groups": _regrouping,
-    "bucket": bucketing.lines,
-    "reorder": reordering.lines,
-    "ep-chunk": parallel.chunks,
-    "ep-schedule": parallel.schedule,
-    "ep-concretize": parallel.concrete,
-    "async-tp": parallel.fusions,
-}
+    below = tables(step["name"], step["report"])
+    return [head, *(Padding(each, (0, 0, 0, 2), expand=False) for each in (grid, *below))]

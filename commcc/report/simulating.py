@@ -1,4 +1,8 @@
-"""Tables of ``commcc simulate``."""
+"""What ``commcc simulate`` says of one graph, or of the graph before and after.
+
+``graphs`` of the document has one entry for each: metrics, bounds by name, streams, families of ops, what each source
+priced, and all collectives with their costs.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +12,90 @@ from rich.text import Text
 
 from commcc.base.text import change, count, milliseconds, plural, share, size
 from commcc.report.console import cut_short, make_table
+from commcc.report.documents import collective, costs, document
 from commcc.report.metrics import compare, costed_by, single
 from commcc.report.rewriting import verdict
+from commcc.timing.predict import milliseconds as in_ms
+from commcc.timing.simulate.breakdown import families, streams
+from commcc.timing.snapshot import cost_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rich.console import RenderableType
 
+    from commcc.base.terms import Json
     from commcc.report.console import Section
+    from commcc.report.perfetto import Track
 
     Document = Mapping[str, Any]
+
+
+def simulation(tracks: Sequence[Track], **fields: Json) -> dict[str, Json]:
+    """The document; ``fields`` are put after the schema and the command."""
+    seen = [track.seen for track in tracks]
+    warnings = [*dict.fromkeys(w for each in seen for w in each.ident.warnings), *cost_warnings(*seen)]
+    graphs: list[Json] = [_graph_json(track) for track in tracks]
+    return document("simulate", **fields, **costs(*seen), graphs=graphs, warnings=[*warnings])
+
+
+def _graph_json(track: Track) -> dict[str, Json]:
+    seen, prediction = track.seen, track.prediction
+    timeline, bound = prediction.timeline, prediction.bound
+    parts: dict[str, Json] = {name: in_ms(ns) for name, ns in bound.parts.items()}
+    return {
+        "label": track.label,
+        "fingerprint": seen.index.fingerprint,
+        "metrics": seen.to_json(),
+        "launch_ms": in_ms(timeline.launch_ns),
+        "slowed_ms": in_ms(timeline.slowed_ns),
+        "bound": {"name": bound.name, "ms": in_ms(bound.ns), "parts": parts},
+        "streams": _streams_json(track),
+        "families": [
+            {
+                "name": each.name,
+                "nodes": each.nodes,
+                "ms": in_ms(each.ns),
+                "largest": [{"op": op, "ms": in_ms(ns)} for op, ns in each.largest],
+            }
+            for each in families(seen.index, prediction.costs)
+        ],
+        "sources": prediction.model_json()["sources"],
+        "peak_at": None if prediction.memory.peak_at is None else seen.index.names[prediction.memory.peak_at],
+        "input_bytes": prediction.memory.input_bytes,
+        "collectives": [collective(seen, each) for each in seen.ident.collectives],
+    }
+
+
+def _streams_json(track: Track) -> list[Json]:
+    step = track.prediction.timeline.step_ns
+    described = {group.name: group.description for group in track.seen.ident.groups}
+    found: list[Json] = []
+    for each in streams(track.seen.index, track.prediction.costs, track.prediction.timeline):
+        entry: dict[str, Json] = {"name": each.name, "groups": list(each.groups), "jobs": each.jobs}
+        entry["ms"] = in_ms(each.busy_ns)
+        entry["busy_share"] = round(each.busy_ns / step, 6) if step else None
+        if each.groups:
+            shared = f"{'group' if len(each.groups) == 1 else 'groups'} {', '.join(each.groups)}"
+            entry["about"] = described[each.name] if each.groups == (each.name,) else shared
+            entry["exposed_ms"] = in_ms(each.exposed_ns)
+            entry["hidden_share"] = round(1 - each.exposed_ns / each.busy_ns, 6) if each.busy_ns else None
+        found.append(entry)
+    return found
+
+
+def brief(document: Mapping[str, Any]) -> str:
+    """The step in one line, ``before -> after`` where there are two."""
+    sides = [graph["metrics"] for graph in document["graphs"]]
+    shown = {
+        "step": [milliseconds(side["step_ms"]) for side in sides],
+        "exposed": [milliseconds(side["exposed_ms"]) for side in sides],
+        "hidden": [share(side["hidden_share"]) or "-" for side in sides],
+        "lower bound": [milliseconds(side["lower_bound_ms"]) for side in sides],
+    }
+    model = document["cost_model"]
+    figures = ", ".join(f"{name} {' -> '.join(values)}" for name, values in shown.items())
+    return f"{figures} ({model['name']}, hash {model['hash']})"
 
 
 def view(document: Document, top: int) -> list[RenderableType]:
@@ -58,13 +135,9 @@ def _bounds(graphs: Sequence[Document]) -> Section:
             for graph in graphs
         ]
         table.add_text(name, *cells)
-    above = [_above(graph["metrics"]["step_ms"], graph["bound"]["ms"]) for graph in graphs]
-    table.add_text("step time above the largest", *above)
+    steps = [(graph["bound"]["ms"], graph["metrics"]["step_ms"]) for graph in graphs]
+    table.add_text("step time above the largest", *(change(*step) if step[0] else "" for step in steps))
     return table
-
-
-def _above(step: float, bound: float) -> str:
-    return change(bound, step) if bound else ""
 
 
 def _streams(graphs: Sequence[Document]) -> Section:
@@ -75,19 +148,17 @@ def _streams(graphs: Sequence[Document]) -> Section:
     table = make_table("streams, and their share of the step", *head, *numbers, "about", numbers=numbers, whole=head)
     found = [{stream["name"]: stream for stream in graph["streams"]} for graph in graphs]
     for name in dict.fromkeys(name for side in found for name in side):
-        for side, label in zip(found, _labels(graphs), strict=True):
-            if name in side:
-                stream = side[name]
-                shown = f"group {name}" if stream["groups"] == [name] else name
-                table.add_text(*((shown, label) if several else (shown,)), *_stream(stream))
+        for label, side in zip(_labels(graphs), found, strict=True):
+            stream = side.get(name)
+            if stream is None:
+                continue
+            shown = f"group {name}" if stream["groups"] == [name] else name
+            cells = [shown, *([label] if several else [])]
+            cells += [count(stream["jobs"]), milliseconds(stream["ms"]), share(stream["busy_share"])]
+            if "exposed_ms" in stream:  # of process groups; the compute stream has neither
+                cells += [milliseconds(stream["exposed_ms"]), share(stream["hidden_share"]) or "-", stream["about"]]
+            table.add_text(*cells)
     return table
-
-
-def _stream(stream: Document) -> tuple[str, ...]:
-    busy = (count(stream["jobs"]), milliseconds(stream["ms"]), share(stream["busy_share"]))
-    if "exposed_ms" not in stream:
-        return (*busy, "", "", "")
-    return (*busy, milliseconds(stream["exposed_ms"]), share(stream["hidden_share"]) or "-", stream["about"])
 
 
 def _families(graphs: Sequence[Document]) -> Section:

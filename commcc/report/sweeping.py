@@ -1,4 +1,4 @@
-"""What ``commcc sweep`` says: every setting, which are on the Pareto front, and the best as YAML."""
+"""What ``commcc sweep`` says, also as a page: every setting, which are on the Pareto front, the best as YAML."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from commcc.base.text import Lines, change, count, one_line, plural
-from commcc.report import costs
 from commcc.report.console import make_table
-from commcc.report.documents import document
-from commcc.report.metrics import costed_by
-from commcc.report.stepping import COLUMNS
+from commcc.report.documents import costs, document
+from commcc.report.metrics import COLUMNS, costed_by
+from commcc.report.page import Page, assemble
 from commcc.run.forms import pipeline_yaml
 from commcc.timing.snapshot import cost_warnings
 
@@ -25,6 +24,19 @@ if TYPE_CHECKING:
     from commcc.run.sweep import SweepResult
 
     Document = Mapping[str, Any]
+
+PAGE = Page(
+    command="sweep",
+    main="html_sweep/main.html",
+    picture="plot",
+    pictures="plot",
+    skip_to="settings",
+    styles=("html/style.css", "html_sweep/sweep.css"),
+    scripts=("html/format.js", "html/dom.js", "html/tables.js", "html_sweep/sweep.js"),
+)
+_ON_PAGE = (
+    *("input", "pipeline", "parameters", "max_consecutive_of", "cost_model", "before", "front", "best", "best_yaml"),
+)
 
 
 def sweeping(graph: str, said: Mapping[str, Json], result: SweepResult, **written: Json) -> dict[str, Json]:
@@ -51,7 +63,7 @@ def sweeping(graph: str, said: Mapping[str, Json], result: SweepResult, **writte
         **written,
         parameters=[{"name": p.name, "values": list(p.values)} for p in result.grid.parameters],
         max_consecutive_of=result.run_kind,
-        **costs.costs(result.first),
+        **costs(result.first),
         before=dict(result.before),
         settings=settings,
         front=list(result.front),
@@ -77,8 +89,9 @@ def best_yaml(result: SweepResult, number: int) -> Lines:
 def view(document: Document) -> list[RenderableType]:
     """A row for each setting, then the best as YAML."""
     shown: list[RenderableType] = [_table(document), *costed_by(document), ""]
-    failed = [f"{number}: {setting['error']}" for number, setting in _numbered(document) if setting["error"]]
-    shown += [Text(f"setting {text}", style="yellow") for text in failed]
+    for number, setting in enumerate(document["settings"]):
+        if setting["error"]:
+            shown.append(Text(f"setting {number}: {setting['error']}", style="yellow"))
     if document["best"] is None:
         return [*shown, Text("no setting could be run", style="bold red")]
     shown.append(Text(document["best_yaml"].rstrip()))
@@ -98,8 +111,8 @@ def _table(document: Document) -> Section:
     title = f"{plural(total, 'setting')}, {count(front)} on the Pareto front of step, peak memory and max consecutive"
     table = make_table(title, "", "#", *names, *headings, "step change", numbers=numbers)
     before = document["before"]
-    table.add_text("", "", *("as it came", *("" for _ in names[1:])), *(c.show(c.value(before)) for c in columns), "")
-    for number, setting in _numbered(document):
+    table.add_text("", "", *("input graph", *("" for _ in names[1:])), *(c.show(c.value(before)) for c in columns), "")
+    for number, setting in enumerate(document["settings"]):
         best = number == document["best"]
         mark = "**" if best else "*" if setting["front"] else ""
         metrics = setting["metrics"]
@@ -112,5 +125,15 @@ def _table(document: Document) -> Section:
     return table
 
 
-def _numbered(document: Document) -> list[tuple[int, Any]]:
-    return list(enumerate(document["settings"]))
+def write_html(document: Mapping[str, Any]) -> str:
+    """The page with a plot of all settings, their table and the best; ASCII only.
+
+    It is made like that of ``simulate`` and shares its style. Figures that differ from run to run (seconds) are left
+    out, so that equal sweeps give equal pages.
+    """
+    settings: list[Json] = [
+        {key: value for key, value in setting.items() if key != "seconds"} for setting in document["settings"]
+    ]
+    data: dict[str, Json] = {**{key: document[key] for key in _ON_PAGE}, "settings": settings}
+    data["best_yaml"] = None if document["best_yaml"] is None else Lines(document["best_yaml"])
+    return assemble(PAGE, title=str(document["input"]), document=data)

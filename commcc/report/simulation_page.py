@@ -1,14 +1,19 @@
-"""What the page of ``commcc simulate --html`` shows of one graph, as plain columns.
+"""The page of ``commcc simulate --html``: one file with its style, its script and its data in it.
 
     before = side(index, ident, prediction, "before")
     before.to_json()["nodes"]["ns"][:3]         # nanoseconds on the compute stream, in order of execution
+    text = write_html([before, after], title="llama3_8b", options={...}, explanations=[...])
 
-Nodes are columns in the order in which they ran, and everything else points at them by position in
+The sources are the files of ``commcc/report/html``: ``shell.html`` and ``main.html`` are the frame, ``style.css``
+the style, and the scripts are joined in the order of ``SCRIPTS`` (:mod:`commcc.report.page`). The page loads
+nothing, and nothing in it is ever taken for markup or script that did not come with commcc.
+
+In the data nodes are columns in the order in which they ran, and everything else points at them by position in
 that order. Words that repeat (ops, modules, results) are numbers into tables; times and bytes are
-stored as differences to the node before, which keeps the text short and loses nothing. Names are as
-the graph has them: whoever shows them must not take them for markup.
+stored as differences to the node before, which keeps the text short and loses nothing.
 
-Limits: the family of a compute node decides its colour only, and is read off the name of its op.
+The same sides give the same page to the byte. Limits: needs a browser of 2022 or later; the family of a compute node
+decides its colour only, and is read off the name of its op.
 """
 
 from __future__ import annotations
@@ -17,15 +22,55 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commcc.graph.metrics import measure
-from commcc.report.simulation_slack import slack
+from commcc.report.documents import result_text
+from commcc.report.metrics import figures
+from commcc.report.page import Page, assemble
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from commcc.base.terms import Json
     from commcc.graph.collectives import Collective, Identification
-    from commcc.graph.index import GraphIndex, Tensor
+    from commcc.graph.index import GraphIndex
     from commcc.timing.predict import Prediction
+
+SCHEMA = 1
+
+#: Each may use what the ones before it define.
+SCRIPTS = (
+    "format.js",
+    "dom.js",
+    "model.js",
+    "palette.js",
+    "view.js",
+    "paint.js",
+    "rows.js",
+    "track.js",
+    "highlight.js",
+    "overview.js",
+    "gestures.js",
+    "facts.js",
+    "tooltip.js",
+    "details.js",
+    "search.js",
+    "legend.js",
+    "tables.js",
+    "cards.js",
+    "worst.js",
+    "sections.js",
+    "collectives.js",
+    "main.js",
+)
+PAGE = Page(
+    command="simulate",
+    main="html/main.html",
+    picture="timeline",
+    pictures="timelines",
+    skip_to="figures",
+    styles=("html/style.css",),
+    scripts=tuple(f"html/{name}" for name in SCRIPTS),
+)
+
 
 #: What a node does on the compute stream; ``nodes.family`` holds positions in this list.
 FAMILIES = ("nothing", "matmul", "attention", "other", "pointwise", "launch", "wait")
@@ -176,7 +221,7 @@ class Side:
 
 def side(index: GraphIndex, ident: Identification, prediction: Prediction, label: str) -> Side:
     """Everything that the page shows of one graph; ``label`` is what it is called there."""
-    position = _positions(prediction)
+    position = {node: place for place, node in enumerate(prediction.timeline.order)}
     bound = prediction.bound
     peak = prediction.memory.peak_at
     return Side(
@@ -194,15 +239,6 @@ def side(index: GraphIndex, ident: Identification, prediction: Prediction, label
     )
 
 
-def _positions(prediction: Prediction) -> list[int]:
-    """By node number, its place in the order of execution."""
-    order = prediction.timeline.order
-    position = [0] * len(order)
-    for place, node in enumerate(order):
-        position[node] = place
-    return position
-
-
 def _nodes(index: GraphIndex, prediction: Prediction) -> NodeColumns:
     timeline, costs = prediction.timeline, prediction.costs
     order = timeline.order
@@ -212,7 +248,7 @@ def _nodes(index: GraphIndex, prediction: Prediction) -> NodeColumns:
         name=tuple(index.names[node] for node in order),
         op=Words.of(index.ops[node] for node in order),
         module=Words.of(index.modules[node] for node in order),
-        result=Words.of(_result(index.tensors[node]) for node in order),
+        result=Words.of(result_text(index.tensors[node]) for node in order),
         family=tuple(FAMILIES.index(_family(index, node)) for node in order),
         source=tuple(costs.priced_by[node] for node in order),
         gap=tuple(timeline.start[node] - ends[place] for place, node in enumerate(order)),
@@ -239,13 +275,8 @@ def _family(index: GraphIndex, node: int) -> str:
     return "other" if "conv" in op else "matmul"
 
 
-def _result(tensor: Tensor | None) -> str | None:
-    """``bfloat16[8192, 1792]``."""
-    return None if tensor is None else f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]"
-
-
 def _collectives(
-    index: GraphIndex, ident: Identification, prediction: Prediction, position: Sequence[int]
+    index: GraphIndex, ident: Identification, prediction: Prediction, position: Mapping[int, int]
 ) -> tuple[CollectiveRow, ...]:
     """Rows in order of launch."""
     near = slack(index, prediction)
@@ -285,3 +316,79 @@ def _differences(values: Sequence[int]) -> list[Json]:
 def _sparse(values: Mapping[int, int]) -> list[Json]:
     """``[[positions], [values]]``; JSON has no integer keys."""
     return [list(values), list(values.values())]
+
+
+def slack(index: GraphIndex, prediction: Prediction) -> dict[int, tuple[int | None, int | None]]:
+    """How early a collective could have been launched, and when its result is first needed: node numbers, or None.
+
+    ready: of all nodes that must come before the launch and take time, the one that ends last. needed: of all nodes
+    that need the result, the first that takes time, launches or returns it. Nodes that take no time (views, casts that
+    a compiler fuses away) are looked through. Facts about the order as it is; ``commcc explain`` says what could be
+    changed.
+    """
+    order = prediction.timeline.order
+    place = {node: position for position, node in enumerate(order)}
+    latest = _latest_before(index, prediction, place)
+    first = _first_after(index, prediction, place)
+    found: dict[int, tuple[int | None, int | None]] = {}
+    for node, launch in index.launches.items():
+        ends = launch.waits or (node,)
+        users = [first[wait] for wait in ends if first[wait] >= 0]
+        ready = latest[node]
+        found[node] = (order[ready] if ready >= 0 else None, order[min(users)] if users else None)
+    return found
+
+
+def _takes_time(index: GraphIndex, prediction: Prediction, node: int) -> bool:
+    return node in index.wait_of or (node not in index.launches and prediction.costs.ns[node] > 0)
+
+
+def _latest_before(index: GraphIndex, prediction: Prediction, place: dict[int, int]) -> list[int]:
+    """By node, the last place among what must run before it and takes time; -1 for none."""
+    latest = [-1] * len(index)
+    for node in prediction.timeline.order:
+        for p in index.preds(node):
+            # A synchronous launch holds the stream until it is done.
+            held = p in index.launches and not index.launches[p].asynchronous
+            counts = held or _takes_time(index, prediction, p)
+            latest[node] = max(latest[node], place[p] if counts else latest[p])
+    return latest
+
+
+def _first_after(index: GraphIndex, prediction: Prediction, place: dict[int, int]) -> list[int]:
+    """By node, the first place among the users of its result that do something with it; -1 for none."""
+    first = [-1] * len(index)
+    for node in reversed(prediction.timeline.order):
+        found = []
+        for user in index.users[node]:
+            acts = user in index.launches or index.ops[user] == "output" or _takes_time(index, prediction, user)
+            found.append(place[user] if acts else first[user])
+        first[node] = min((at for at in found if at >= 0), default=-1)
+    return first
+
+
+def write_html(
+    sides: Sequence[Side],
+    *,
+    title: str,
+    options: Mapping[str, Json],
+    explanations: Sequence[Mapping[str, Json]],
+) -> str:
+    """The text of the page, ASCII only. One side, or the graph before and after.
+
+    options: what took effect, as JSON; nested mappings are shown as one row for each leaf.
+    explanations: of the most exposed collectives, with the keys ``name``, ``kind``, ``group``,
+    ``role``, ``exposed_ms``, ``total_ms``, ``reasons`` and ``knobs``; any of them may be missing.
+    """
+    if not 1 <= len(sides) <= 2:
+        raise ValueError(f"a page shows one graph or two, not {len(sides)}")
+    document: dict[str, Json] = {
+        "schema": SCHEMA,
+        "title": title,
+        "options": dict(options),
+        # In the words and units of all other reports.
+        "figures": [list(row) for row in figures(sides[0].metrics, sides[-1].metrics)],
+        "explanations": [dict(explanation) for explanation in explanations],
+        "sides": [side.to_json() for side in sides],
+    }
+    return assemble(PAGE, title=title, document=document)
