@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from commcc.base.terms import Json
 
-#: A list is broken after the item that reaches this column; a mapping that is longer has a line for each key.
+#: A list is broken after the item that reaches this column; a mapping may end 20 further, else it has a line a key.
 WIDTH = 90
 _PLAIN = re.compile(r"[A-Za-z_](?:[\w./()%+-]| (?=[^ ]))*", re.ASCII)
 #: Words that one or another version of YAML takes for something else than text.
@@ -66,7 +66,7 @@ class _Dumper(yaml.SafeDumper):
         node = self.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=not any(map(_nested, values)))
         for value, each in zip(values, node.value, strict=True):
             if isinstance(value, dict) and not any(map(_nested, value.values())):
-                each.flow_style = sum(len(part.value) + 4 for pair in each.value for part in pair) <= WIDTH
+                each.flow_style = sum(len(part.value) + 2 for pair in each.value for part in pair) <= WIDTH + 20
         return node
 
     def mapping(self, values: dict[str, Json]) -> yaml.MappingNode:
