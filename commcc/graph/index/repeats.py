@@ -81,7 +81,9 @@ class Numbering:
         """An argument, with nodes as what they hold now: their number, and how often it was written."""
         if isinstance(argument, fx.Node):
             i = self._number[argument]
-            return f"%{self._holds[i]}{[self._writes[s] for s in self._storages[i] if self._writes[s]]}"
+            writes = [self._writes[s] for s in self._storages[i] if self._writes[s]]
+            # What was written holds what nothing else does, though something else may have been written as often.
+            return f"%{i}{writes}" if writes else f"%{self._holds[i]}"
         if isinstance(argument, (list, tuple)):
             return f"[{', '.join(map(self._text, argument))}]"
         if isinstance(argument, dict):

@@ -161,7 +161,7 @@ def _of_op(op: OpOverload) -> OpFacts:
         strides=name in undeclared.STRIDES or name in undeclared.STORAGE,
         storage=name in undeclared.STORAGE,
         allocates=name in undeclared.ALLOCATIONS,
-        random=torch.Tag.nondeterministic_seeded in op.tags,
+        random=torch.Tag.nondeterministic_seeded in op.tags or name in undeclared.RANDOM,
         host_sync=name in effects.HOST_SYNCS,
         assertion=assertion,
         launch=launch,

@@ -16,10 +16,11 @@ def _each(names: tuple[str, ...], *arguments: str, library: str = "aten") -> dic
 
 #: Arguments in whose storage a result can be, though the schema speaks of a new one.
 VIEWS: dict[str, tuple[str, ...]] = {
-    **_each(("_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "lift"), "self"),
+    **_each(("_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "lift", "data"), "self"),
     **_each(("atleast_1d", "atleast_2d", "atleast_3d"), "self", "tensors"),
     **_each(("meshgrid", "broadcast_tensors"), "tensors"),
-    "aten.set_": ("source",),
+    **_each(("set", "set_"), "source"),
+    "aten.unflatten_dense_tensors": ("flat",),
     "_c10d_functional._wrap_tensor_autograd": ("input",),
     "_c10d_functional.wait_tensor": ("tensor",),
     "fsdp.all_gather_copy_in": ("all_gather_output",),
@@ -30,7 +31,16 @@ VIEWS: dict[str, tuple[str, ...]] = {
 }
 #: The same of ops that usually compute something new, and return the argument where there is nothing to do.
 SOMETIMES: dict[str, tuple[str, ...]] = {
-    **_each(("conj_physical", "type_as", "pin_memory"), "self"),
+    **_each(("conj_physical", "type_as", "pin_memory", "sum_to_size", "dequantize", "to_dense", "to_sparse"), "self"),
+    **_each(
+        tuple(f"_cast_{kind}" for kind in ("Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short")), "self"
+    ),
+    **_each(("einsum", "cartesian_prod", "flatten_dense_tensors", "chain_matmul", "_to_cpu"), "tensors", "matrices"),
+    **_each(("cumprod_backward", "to_dense_backward", "to_mkldnn_backward"), "grad"),
+    **_each(("_foobar", "_test_parallel_materialize"), "self"),
+    **_each(("_test_optional_filled_intlist", "_test_optional_floatlist", "_test_optional_intlist"), "values"),
+    **_each(("_saturate_weight_to_fp16",), "weight"),
+    **_each(("_nested_compute_contiguous_strides_offsets",), "nested_size"),
     **_each(("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"), "input"),
     **_each(("histogramdd",), "bins"),
     **_each(("device_put",), "a", library="prims"),
@@ -40,10 +50,13 @@ SOMETIMES: dict[str, tuple[str, ...]] = {
 WRITES: dict[str, tuple[str, ...]] = {
     **_each(("native_batch_norm", "batch_norm", "_batch_norm_impl_index"), "running_mean", "running_var"),
     **_each(("instance_norm", "cudnn_batch_norm", "miopen_batch_norm"), "running_mean", "running_var"),
+    **_each(("batch_norm_update_stats",), "running_mean", "running_var"),
     "fsdp.all_gather_copy_in": ("all_gather_output",),
     "inductor.resize_storage_bytes_": ("variable",),
     "inductor.accumulate_grad_": ("variable", "variable_grad"),
 }
+#: Ops that draw random numbers, or reserve some, and have no tag that says so.
+RANDOM = frozenset({"prims.inductor_randint", "prims.inductor_random", "inductor_prims.inductor_reserve_rng_state"})
 #: Ops after which one argument is in the storage of another.
 JOINS: dict[str, tuple[str, str]] = {
     "aten.set_": ("self", "source"),
@@ -69,6 +82,7 @@ STRIDES = frozenset(
     for name in (
         *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"),
         *("adaptive_max_pool3d_backward", "_masked_softmax", "_linalg_det", "_linalg_slogdet"),
+        *("choose_qparams_optimized", "sym_is_contiguous", "rrelu_with_noise", "rrelu_with_noise_"),
     )
 )
 #: Ops that ask for sizes, strides and places, never for elements.
