@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from commcc.base.errors import InputError, OutputError
 from commcc.capture import from_exported_program, from_graph_module
 from commcc.capture.devices import relabel
-from commcc.capture.tracing import parameter_gathers
+from commcc.capture.recompute import parameter_gathers
 from commcc.graph.program import ProcessGroup
 from commcc.serialization import load, save
 

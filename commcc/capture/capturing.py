@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -31,6 +31,7 @@ from commcc.capture.unsharding import Precision
 from commcc.capture.world import Layout, World, fake_world
 from commcc.graph.index.hints import SizeHints
 from commcc.graph.index.modules import module_path
+from commcc.serialization.sections import with_used_groups
 from commcc.serialization.shapes import symbols_in
 
 if TYPE_CHECKING:
@@ -41,9 +42,8 @@ if TYPE_CHECKING:
     from commcc.base.terms import Json
     from commcc.graph.program import Program
 
-
-def _unsharded(_path: str) -> Placing:
-    return Placing()
+_FRAME = re.compile(r'^(\s*)File "(?P<path>[^"]+)"')
+_MARKS = re.compile(r"^[\s~^]*$")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Step:
 
     module: nn.Module
     inputs: tuple[Tensor, ...]
-    place: Callable[[str], Placing] = _unsharded
+    place: Callable[[str], Placing] = lambda _path: Placing()
 
 
 @dataclass(frozen=True)
@@ -86,17 +86,30 @@ def capture(
             shard_parameters(step.module, world, Sharding(step.place, options.precision, options.plain))
         graphs = trace(step.module, step.inputs, options.trace)
         groups, header = world.groups(), {"mesh": world.header()}
-    first = min((_first_sequence(graph) for graph in graphs.values()), default=0)
+    sequence = (node.meta.get("seq_nr") for graph in graphs.values() for node in graph.graph.nodes)
+    # Sequence numbers count on through the process; negative ones are none.
+    first = min((number for number in sequence if isinstance(number, int) and number >= 0), default=0)
     programs: dict[str, Program] = {}
     for name, graph_module in graphs.items():
-        program = from_graph_module(graph_module, _used(graph_module, groups), header)
+        used = with_used_groups(graph_module.graph, {})
+        # A group that no collective of the graph names would be lost when the graph is read from a file.
+        own_groups = {group: groups[group] for group in groups if group in used}
+        program = from_graph_module(graph_module, own_groups, header)
         relabel(program.graph, torch.device(options.device))
         _forget_process(program.graph, first)
-        if options.annotate:
-            _annotate_modules(program.graph)
+        for node in program.graph.nodes if options.annotate else ():
+            path = module_path(node.meta)
+            if path is not None:
+                node.meta["custom"] = {**node.meta.get("custom", {}), "module_fqn": path}
         programs[name] = program
-    symbols = _even_shares(programs.values())
-    return {name: _with_symbols(program, symbols) for name, program in programs.items()}
+    shares = _even_shares(programs.values())
+    for name, program in programs.items():
+        values = (node.meta.get("val") for node in program.graph.nodes)
+        symbols = {str(value.node.expr) for value in values if isinstance(value, torch.SymInt)}
+        kept: dict[str, Json] = {symbol: shares[symbol] for symbol in shares if symbol in symbols}
+        if kept:
+            programs[name] = replace(program, header={**program.header, "symbols": kept})
+    return programs
 
 
 def _even_shares(programs: Iterable[Program]) -> dict[str, Json]:
@@ -105,45 +118,19 @@ def _even_shares(programs: Iterable[Program]) -> dict[str, Json]:
     A backward graph alone does not tell how many tokens there are, so the forward's numbers go into
     the header of both.
     """
-    found: dict[str, Json] = {}
+    shares: dict[str, Json] = {}
     for program in programs:
         nodes = list(program.graph.nodes)
         hints = SizeHints({}, {})
+        # Tokens are exchanged in sizes that only a run can tell.
         hints.assume_balanced(nodes)
         for value in (node.meta.get("val") for node in nodes):
             hints.value(value)
             if isinstance(value, torch.SymInt) and str(value.node.expr) in hints.used:
                 name, env = str(value.node.expr), value.node.shape_env
-                info = symbols_in(env, [value.node.expr])[name]
-                found.setdefault(name, [info.lower, info.upper, hints.used[name].value])
-    return found
-
-
-def _with_symbols(program: Program, symbols: dict[str, Json]) -> Program:
-    """The program with those entries in its header whose symbols it uses."""
-    values = (node.meta.get("val") for node in program.graph.nodes)
-    used = {str(value.node.expr) for value in values if isinstance(value, torch.SymInt)}
-    kept: dict[str, Json] = {name: entry for name, entry in symbols.items() if name in used}
-    return replace(program, header={**program.header, "symbols": kept}) if kept else program
-
-
-def _annotate_modules(graph: fx.Graph) -> None:
-    for node in graph.nodes:
-        path = module_path(node.meta)
-        if path is not None:
-            node.meta["custom"] = {**node.meta.get("custom", {}), "module_fqn": path}
-
-
-def _used(graph_module: fx.GraphModule, groups: dict[str, Any]) -> dict[str, Any]:
-    from commcc.serialization.sections import with_used_groups
-
-    names = with_used_groups(graph_module.graph, {})
-    return {name: group for name, group in groups.items() if name in names}
-
-
-def _first_sequence(graph_module: fx.GraphModule) -> int:
-    numbers = [node.meta["seq_nr"] for node in graph_module.graph.nodes if isinstance(node.meta.get("seq_nr"), int)]
-    return min((number for number in numbers if number >= 0), default=0)
+                info = replace(symbols_in(env, [value.node.expr])[name], hint=hints.used[name].value)
+                shares.setdefault(name, info.to_json())
+    return shares
 
 
 def _forget_process(graph: fx.Graph, first: int) -> None:
@@ -152,17 +139,14 @@ def _forget_process(graph: fx.Graph, first: int) -> None:
         number = node.meta.get("seq_nr")
         if isinstance(number, int) and number >= 0:
             node.meta["seq_nr"] = number - first
-        trace_text = node.meta.get("stack_trace")
-        if isinstance(trace_text, str):
-            node.meta["stack_trace"] = portable_trace(trace_text)
-
-
-_FRAME = re.compile(r'^(\s*)File "(?P<path>[^"]+)"')
-_MARKS = re.compile(r"^[\s~^]*$")
+        text = node.meta.get("stack_trace")
+        if isinstance(text, str):
+            node.meta["stack_trace"] = portable_trace(text)
 
 
 def portable_trace(text: str) -> str:
     """A stack trace with paths from the package on and without the markers that newer Pythons print."""
+    # Python 3.11 and newer point at parts of a line.
     lines = [line for line in text.splitlines() if not _MARKS.match(line)]
     return "\n".join(_FRAME.sub(lambda m: f'{m[1]}File "{_short(m["path"])}"', line) for line in lines)
 
@@ -172,6 +156,7 @@ def _short(path: str) -> str:
     for marker in ("/site-packages/", "/dist-packages/"):
         if marker in normal:
             return normal.rsplit(marker, 1)[1]
+    # commcc runs from a checkout, other packages from where they are installed.
     if "/commcc/" in normal:
         return "commcc/" + normal.rsplit("/commcc/", 1)[1]
     return normal.rsplit("/", 1)[-1]

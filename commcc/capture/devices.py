@@ -31,18 +31,21 @@ _COUNTS = "EP_token_count_sync"
 
 def relabel(graph: fx.Graph, device: torch.device) -> None:
     """Replace ``cpu`` by ``device`` in all values and arguments of ``graph``, in place."""
+
+    def moved(leaf: Any) -> Any:
+        return device if isinstance(leaf, torch.device) and leaf.type == "cpu" else leaf
+
     host: set[fx.Node] = set()
     for node in graph.nodes:
         if node.op == "output":
             continue
-        if _copies_to_host(node):
+        tensors = [source for source in node.all_input_nodes if _has_tensor(source)]
+        # What is computed from host values alone is computed there.
+        if _copies_to_host(node) or (tensors and all(source in host for source in tensors)):
             host.add(node)
             continue
-        if _on_host(node, host):
-            host.add(node)
-            continue
-        node.args = _map(node.args, device)
-        node.kwargs = _map(node.kwargs, device)
+        node.args = map_aggregate(node.args, moved)
+        node.kwargs = map_aggregate(node.kwargs, moved)
     for node in graph.nodes:
         if node not in host and "val" in node.meta:
             node.meta["val"] = tree_map(_mover(device), node.meta["val"])
@@ -54,24 +57,13 @@ def _copies_to_host(node: fx.Node) -> bool:
     return node.kwargs.get("non_blocking") is True or _COUNTS in node.meta.get("custom", {})
 
 
-def _on_host(node: fx.Node, host: set[fx.Node]) -> bool:
-    tensors = [source for source in node.all_input_nodes if _has_tensor(source)]
-    return bool(tensors) and all(source in host for source in tensors)
-
-
 def _has_tensor(node: fx.Node) -> bool:
     return bool(tree_any(lambda leaf: isinstance(leaf, torch.Tensor), node.meta.get("val")))
 
 
-def _map(arguments: Any, device: torch.device) -> Any:
-    def moved(leaf: Any) -> Any:
-        return device if isinstance(leaf, torch.device) and leaf.type == "cpu" else leaf
-
-    return map_aggregate(arguments, moved)
-
-
 def _mover(device: torch.device) -> Callable[[Any], Any]:
     def moved(leaf: Any) -> Any:
+        # Numbers and symbols are on no device.
         if not isinstance(leaf, FakeTensor) or leaf.device.type != "cpu":
             return leaf
         with leaf.fake_mode, torch.no_grad():

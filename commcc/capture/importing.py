@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_map
 
 from commcc.base.errors import InputError, OutputError
 from commcc.graph.program import META_KEY, NodeRecord, Note, ProcessGroup, Program
-from commcc.serialization.metadata import DERIVED_KEYS, TRACER_KEYS, decode_json, encode_json, is_lost
+from commcc.serialization.metadata import DERIVED_KEYS, TRACER_KEYS, decode_json, encode_entry, is_lost
 from commcc.serialization.sections import with_used_groups
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from commcc.base.terms import Json
 
 _MODULE_STACKS = ("nn_module_stack", "fwd_nn_module_stack")
-_SCALARS = (bool, int, float, str, type(None))
+_SCALARS = (bool, int, float, complex, str, type(None), torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def from_graph_module(
@@ -59,6 +59,7 @@ def from_exported_program(exported: ExportedProgram, archive: Path | None = None
     with everything that ``exported`` has. Without it the graph alone is taken, and a note says so.
     Raises OutputError when PyTorch cannot save the program.
     """
+    # Weights and signature have a place in an archive only.
     if archive is None:
         program = from_graph_module(exported.graph_module)
         note = Note("weights, buffers and calling convention of the exported program are not kept; give an archive")
@@ -80,7 +81,12 @@ def _copied(source: fx.Graph, dropped: dict[str, str]) -> fx.Graph:
     graph = fx.Graph()
     mapping: dict[fx.Node, fx.Node] = {}
     for node in source.nodes:
-        args, kwargs = _translated(node, mapping)
+        # A pass may leave nodes in any order until it sorts them.
+        for operand in node.all_input_nodes:
+            if operand not in mapping:
+                hint = "sort the graph first, as by torch._inductor.pattern_matcher.stable_topological_sort"
+                raise InputError(f"node '{node.name}' uses '{operand.name}' before it is defined", hint=hint)
+        args, kwargs = fx.map_arg((node.args, node.kwargs), mapping.__getitem__)
         copy = graph.create_node(node.op, node.target, args, kwargs, name=node.name)
         # FX renames what it takes for a clash; the names of the source are unique already.
         copy.name = node.name
@@ -97,28 +103,16 @@ def _copied_root(graph_module: fx.GraphModule, dropped: dict[str, str]) -> torch
             continue
         path, _, name = str(node.target).rpartition(".")
         value = getattr(graph_module.get_submodule(path), name)
+        # Sub-graphs have metadata of their own.
         if isinstance(value, fx.GraphModule):
             value = fx.GraphModule(_copied_root(value, dropped), _copied(value.graph, dropped))
-        setattr(_owner(root, path), name, value)
+        owner = root
+        for part in filter(None, path.split(".")):
+            if not hasattr(owner, part):
+                owner.add_module(part, torch.nn.Module())
+            owner = getattr(owner, part)
+        setattr(owner, name, value)
     return root
-
-
-def _owner(root: torch.nn.Module, path: str) -> torch.nn.Module:
-    for part in filter(None, path.split(".")):
-        if not hasattr(root, part):
-            root.add_module(part, torch.nn.Module())
-        root = getattr(root, part)
-    return root
-
-
-def _translated(node: fx.Node, mapping: dict[fx.Node, fx.Node]) -> tuple[Any, Any]:
-    def look_up(source: fx.Node) -> fx.Node:
-        if source not in mapping:
-            hint = "sort the graph first, as by torch._inductor.pattern_matcher.stable_topological_sort"
-            raise InputError(f"node '{node.name}' uses '{source.name}' before it is defined", hint=hint)
-        return mapping[source]
-
-    return fx.map_arg(node.args, look_up), fx.map_arg(node.kwargs, look_up)
 
 
 def plain_metadata(node: fx.Node, dropped: dict[str, str]) -> dict[str, Any]:
@@ -129,6 +123,7 @@ def plain_metadata(node: fx.Node, dropped: dict[str, str]) -> dict[str, Any]:
             continue
         if key == "val":
             plain[key] = plain_value(value)
+        # commcc's own record is what it promises already.
         elif key == META_KEY and isinstance(value, NodeRecord):
             plain[key] = value
         else:
@@ -142,36 +137,25 @@ def plain_metadata(node: fx.Node, dropped: dict[str, str]) -> dict[str, Any]:
 
 def plain_value(value: Any) -> Any:
     """A node's value with everything that is not a tensor, number, string or sequence replaced by None."""
-    return tree_map(_plain_leaf, value)
 
+    def plain(leaf: Any) -> Any:
+        # A fake CUDA tensor that autograd sees aborts the process on a CPU build.
+        if isinstance(leaf, torch.Tensor):
+            return leaf.detach() if leaf.requires_grad else leaf
+        return leaf if isinstance(leaf, _SCALARS) else None
 
-def _plain_leaf(leaf: Any) -> Any:
-    if isinstance(leaf, torch.Tensor):
-        return leaf.detach() if leaf.requires_grad else leaf
-    if isinstance(leaf, (*_SCALARS, complex, torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return leaf
-    return None
+    return tree_map(plain, value)
 
 
 def _reduced(key: str, value: Any) -> Any:
     """``value`` as a file would give it back; a marker that ``is_lost`` knows when no file can hold it."""
-    if key in _MODULE_STACKS:
-        return _module_stack(value)
+    if key in _MODULE_STACKS and isinstance(value, dict):
+        # Keyed by path instead of by object identity, so that two captures of one model agree.
+        return {str(path): [str(path), _type_name(kind)] for path, kind in value.values()}
     if key == "source_fn_stack":
         return [[str(name), _type_name(what)] for name, what in value]
-    if key == "desc" and isinstance(value, (list, tuple)):
-        return [str(item) for item in value]
-    if key in ("desc", "original_aten"):
-        return str(value)
-    encoded = encode_json(value)
+    encoded = encode_entry(key, value)
     return encoded if is_lost(encoded) else decode_json(encoded)
-
-
-def _module_stack(stack: Any) -> Any:
-    """Keyed by path instead of by object identity, so that two captures of one model agree."""
-    if not isinstance(stack, dict):
-        return encode_json(stack)
-    return {str(path): [str(path), _type_name(kind)] for path, kind in stack.values()}
 
 
 def _type_name(kind: Any) -> str:

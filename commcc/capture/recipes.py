@@ -53,6 +53,7 @@ class Recipe:
 
     @property
     def small(self) -> bool:
+        """Whether real ranks can run it on a laptop."""
         return self.name.startswith("tiny_")
 
     @property

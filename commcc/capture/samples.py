@@ -57,6 +57,7 @@ def choose(patterns: Sequence[str]) -> list[tuple[Recipe, list[str]]]:
     from commcc.capture.recipes import RECIPES
 
     every = [name for recipe in RECIPES for name in recipe.files]
+    # A misspelt name would write nothing, without a word.
     lost = [pattern for pattern in patterns if not any(_fits(name, pattern) for name in every)]
     if lost:
         raise OptionError(f"no sample is called {', '.join(map(repr, lost))}", hint="--all --list names them")

@@ -50,6 +50,7 @@ class Placing:
 
     @property
     def axes(self) -> tuple[str, ...]:
+        """All of them."""
         return self.shard + self.replicate + self.sum
 
 
@@ -87,6 +88,7 @@ def shard_parameters(module: nn.Module, world: World, sharding: Sharding) -> Non
 def _sharded(local: Tensor, placing: Placing, where: tuple[World, Sharding]) -> tuple[Tensor, nn.Module]:
     world, sharding = where
     axes = [axis for axis in world.meshes if axis in placing.axes]
+    # Nothing to gather: an expert of which this rank has all.
     if not axes:
         return local, Cast(placing.gradient_scale, sharding.precision)
     if sharding.plain:
@@ -102,6 +104,7 @@ def _reduction(axis: str, placing: Placing) -> str:
 
 
 def _plain(placing: Placing, axes: list[str], world: World) -> PlainPlacing:
+    # One collective gathers over one group.
     if len(placing.shard) > 1:
         raise OptionError("a plain shard cannot be cut over several axes", hint="join them in the layout")
     shards = [(world.layout.size(axis), world.group_name(axis)) for axis in placing.shard]

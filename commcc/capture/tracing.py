@@ -20,16 +20,14 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.checkpoint import CheckpointPolicy
 
-from commcc.base.terms import Kind
-from commcc.graph.ops import aliasing, collective_of
+from commcc.capture.recompute import GATHER_REGION, parameter_gathers
+from commcc.capture.training_step import trace_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor, fx, nn
 
-#: Region number of gathers that are recomputed; must be larger than any that checkpointing hands out.
-_REGION = 100_000
 #: Nothing that Dynamo learnt from an earlier capture may change this one.
 _DYNAMO: dict[str, Any] = {"capture_scalar_outputs": True, "automatic_dynamic_shapes": False, "specialize_float": True}
 
@@ -56,8 +54,6 @@ class TraceOptions:
 def trace(module: nn.Module, inputs: tuple[Tensor, ...], options: TraceOptions) -> dict[str, fx.GraphModule]:
     """Graphs by name: ``step``, ``joint``, or ``forward`` and ``backward``; call outside of the inputs' fake mode."""
     if options.step:
-        from commcc.capture.training_step import trace_step
-
         return {"step": trace_step(module, inputs, recompute=options.regather)}
     from torch._dynamo.functional_export import dynamo_graph_capture_for_export
     from torch._functorch.aot_autograd import (
@@ -80,11 +76,15 @@ def trace(module: nn.Module, inputs: tuple[Tensor, ...], options: TraceOptions) 
         stack.enter_context(torch.fx.traceback.preserve_node_meta())
         captured = dynamo_graph_capture_for_export(module)(*inputs)
         context = captured.meta.get("tracing_context")
+        # Symbols and guards of Dynamo belong to the same compilation.
         if context is not None:
             stack.enter_context(torch._guards.tracing(context))
-        joint = aot_export_joint_with_descriptors(
-            stack, captured, inputs, decompositions=_decompositions() if options.decompose else None
-        )
+        decompositions = None
+        if options.decompose:
+            from torch._inductor.decomposition import select_decomp_table
+
+            decompositions = dict(select_decomp_table())
+        joint = aot_export_joint_with_descriptors(stack, captured, inputs, decompositions=decompositions)
         if options.joint:
             return {"joint": joint.graph_module}
         aot_compile_joint_with_descriptors(
@@ -94,12 +94,6 @@ def trace(module: nn.Module, inputs: tuple[Tensor, ...], options: TraceOptions) 
             bw_compiler=keep("backward"),
         )
     return graphs
-
-
-def _decompositions() -> dict[Any, Callable[..., Any]]:
-    from torch._inductor.decomposition import select_decomp_table
-
-    return dict(select_decomp_table())
 
 
 def _partition(joint: fx.GraphModule, inputs: Any, **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
@@ -112,7 +106,7 @@ def _partition(joint: fx.GraphModule, inputs: Any, **options: Any) -> tuple[fx.G
 def _regathering_partition(joint: fx.GraphModule, inputs: Any, **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
     for node in parameter_gathers(joint.graph):
         node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
-        node.meta["ac_graph_id"] = _REGION
+        node.meta["ac_graph_id"] = GATHER_REGION
     return _partition(joint, inputs, **options)
 
 
@@ -132,37 +126,3 @@ def _unify_meshes(graph: fx.Graph) -> None:
             first.append((mesh, node))
         else:
             node.replace_all_uses_with(same)
-
-
-def parameter_gathers(graph: fx.Graph) -> list[fx.Node]:
-    """Forward gathers of graph inputs, with the casts before, and the waits and views behind them, in graph order.
-
-    The views count, since the partitioner would otherwise keep one of them, and with it all the memory.
-    """
-    derived: set[fx.Node] = set()
-    chosen: set[fx.Node] = set()
-    for node in graph.nodes:
-        sources = node.all_input_nodes
-        if node.op == "placeholder":
-            derived.add(node)
-        if not _in_forward(node) or len(sources) != 1 or sources[0] not in derived:
-            continue
-        derived.add(node)
-        fact = collective_of(node.target)
-        if fact is not None and fact.kind is Kind.ALL_GATHER:
-            chosen.update(_back_to_input(node))
-        elif sources[0] in chosen and aliasing(node.target).views:
-            chosen.add(node)
-    return [node for node in graph.nodes if node in chosen]
-
-
-def _in_forward(node: fx.Node) -> bool:
-    return node.op == "call_function" and node.meta.get("partitioner_tag") != "is_backward"
-
-
-def _back_to_input(node: fx.Node) -> list[fx.Node]:
-    chain = []
-    while node.op != "placeholder":
-        chain.append(node)
-        node = node.all_input_nodes[0]
-    return chain

@@ -6,8 +6,13 @@ Traced without Dynamo, as trainers do that keep the step as one graph and hand i
 
 Every node made by autograd has ``meta["autograd_backward"]``. ``meta["custom"]`` holds the module path
 (``module_fqn``) and what the model annotates, and a backward node has what its forward node has (the first
-with the same ``seq_nr``). Inputs and outputs have descriptors. Limits: inputs must be fake tensors
-on the CPU; buffers that the model writes to are inputs that the graph writes to; uses private PyTorch APIs.
+with the same ``seq_nr``). Inputs and outputs have descriptors. Every symbolic size is asked for once, of what has
+arrived::
+
+    n = sym_size(all_to_all_single_1, 0)      ->      n = sym_size(wait_tensor_3, 0)     once for all its uses
+
+Limits: inputs must be fake tensors on the CPU; buffers that the model writes to are inputs that the graph writes to;
+each launch has one wait; uses private PyTorch APIs.
 """
 
 from __future__ import annotations
@@ -23,7 +28,8 @@ from torch.nn.utils.parametrize import ParametrizationList
 from torch.nn.utils.stateless import _reparametrize_module
 
 from commcc.capture.recompute import materialise, tag
-from commcc.capture.sizes import settle_sizes
+from commcc.graph.ops import is_wait, op_name
+from commcc.graph.ops.sizes import ASKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,47 +59,43 @@ def trace_step(module: nn.Module, inputs: tuple[Tensor, ...], recompute: bool = 
         with annotate({_BACKWARD: True}):
             return [result, *torch.autograd.grad(loss, state[: len(parameters)])]
 
-    mode = _fake_mode(inputs[0])
     with ExitStack() as stack:
-        stack.enter_context(mode)
+        stack.enter_context(inputs[0].fake_mode)  # type: ignore[attr-defined]
         stack.enter_context(preserve_node_meta())
         values = [parameter.detach().requires_grad_() for parameter in parameters.values()]
         graph_module = make_fx(step, record_stack_traces=True)(*values, *buffers.values(), *inputs)
     _describe(graph_module.graph, list(parameters), list(buffers))
     _mark_backward(graph_module.graph)
-    _inherit(graph_module.graph)
-    settle_sizes(graph_module.graph)
+    _settle_sizes(graph_module.graph)
     if recompute:
         tag(graph_module.graph)
         materialise(graph_module.graph)
     return graph_module
 
 
-def _fake_mode(tensor: Tensor) -> Any:
-    return tensor.fake_mode  # type: ignore[attr-defined]
-
-
 @contextmanager
 def _annotated_modules(module: nn.Module) -> Iterator[None]:
-    """Write the path of the innermost module onto every node made inside of it."""
+    """Write the path of the innermost module onto every node that is traced inside of it."""
+
+    def under(path: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with annotate({"module_fqn": path}):
+                return forward(*args, **kwargs)
+
+        return called
+
     wrapped: list[nn.Module] = []
     for path, part in module.named_modules():
+        # What makes a whole parameter belongs to the module that uses it.
         if path and not isinstance(part, ParametrizationList) and ".parametrizations." not in path:
-            part.forward = _under(path, part.forward)
+            part.forward = under(path, part.forward)
             wrapped.append(part)
     try:
         yield
     finally:
+        # The class has the forward that was hidden.
         for part in wrapped:
             del part.forward
-
-
-def _under(path: str, forward: Callable[..., Any]) -> Callable[..., Any]:
-    def called(*args: Any, **kwargs: Any) -> Any:
-        with annotate({"module_fqn": path}):
-            return forward(*args, **kwargs)
-
-    return called
 
 
 def _describe(graph: fx.Graph, parameters: list[str], buffers: list[str]) -> None:
@@ -110,19 +112,15 @@ def _describe(graph: fx.Graph, parameters: list[str], buffers: list[str]) -> Non
 
 
 def _mark_backward(graph: fx.Graph) -> None:
-    """``custom[_BACKWARD]`` becomes ``meta["autograd_backward"]``; older PyTorch versions do not set it."""
+    """Mark what autograd made, and give it the annotations of the first forward node with its sequence number."""
+    first: dict[int, fx.Node] = {}
     for node in graph.nodes:
+        # PyTorch sets meta["autograd_backward"] itself, but its older versions do not.
         custom = dict(node.meta.pop("custom", {}))
         if custom.pop(_BACKWARD, False):
             node.meta["autograd_backward"] = True
         if custom:
             node.meta["custom"] = custom
-
-
-def _inherit(graph: fx.Graph) -> None:
-    """Give each backward node the annotations of the first forward node with its sequence number."""
-    first: dict[int, fx.Node] = {}
-    for node in graph.nodes:
         number = node.meta.get("seq_nr")
         if number is None or node.meta.get("is_gradient_acc"):
             continue
@@ -130,3 +128,31 @@ def _inherit(graph: fx.Graph) -> None:
             first.setdefault(number, node)
         elif number in first and first[number].meta.get("custom"):
             node.meta["custom"] = {**node.meta.get("custom", {}), **copy.deepcopy(first[number].meta["custom"])}
+
+
+def _settle_sizes(graph: fx.Graph) -> None:
+    """Ask for each symbolic size once, and of a tensor that has arrived.
+
+    The tracer takes a size from the first tensor that has it, which may still be in flight, and asks again
+    for equal sizes of other tensors, which would keep these alive.
+    """
+    first: dict[Any, fx.Node] = {}
+    arrived: dict[fx.Node, fx.Node] = {}
+    for node in list(graph.nodes):
+        if node.op != "call_function":
+            continue
+        if is_wait(node.target):
+            arrived.setdefault(node.all_input_nodes[0], node)
+        value = node.meta.get("val")
+        if not isinstance(value, torch.SymInt):
+            continue
+        known = first.setdefault(value.node.expr, node)
+        # A size that comes out of arithmetic is asked of no tensor.
+        if op_name(node.target) not in ASKING:
+            continue
+        if known is not node:
+            node.replace_all_uses_with(known)
+            graph.erase_node(node)
+        else:
+            (source,) = node.all_input_nodes
+            node.replace_input_with(source, arrived.get(source, source))

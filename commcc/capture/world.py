@@ -43,14 +43,17 @@ class Layout:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Of the axes, joined ones not included."""
         return tuple(name for name, _ in self.axes)
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Ranks along each axis."""
         return tuple(size for _, size in self.axes)
 
     @property
     def world_size(self) -> int:
+        """All ranks."""
         return prod(self.shape)
 
     def size(self, axis: str) -> int:
@@ -62,22 +65,24 @@ class Layout:
 
 @dataclass(frozen=True)
 class World:
-    """A layout with process groups behind it; made by :func:`fake_world`."""
+    """A layout with process groups, from :func:`fake_world`; ``meshes`` are by axis, the whole one under ``""``."""
 
     layout: Layout
     meshes: dict[str, DeviceMesh]
 
     def has(self, axis: str) -> bool:
+        """Whether the layout has an axis of this name, joined ones included."""
         return axis in self.meshes
 
     def mesh(self, *axes: str) -> DeviceMesh:
         """The mesh over some axes, in layout order; a joined axis can only be had alone."""
         if len(axes) == 1:
             return self.meshes[axes[0]]
-        found: DeviceMesh = self.meshes[""][axes]
-        return found
+        mesh: DeviceMesh = self.meshes[""][axes]
+        return mesh
 
     def group_name(self, axis: str) -> str:
+        """What collectives of an axis call its process group."""
         return str(self.meshes[axis].get_group().group_name)
 
     def groups(self) -> dict[str, ProcessGroup]:
@@ -119,18 +124,14 @@ def fake_world(layout: Layout) -> Iterator[World]:
     hook = sys.excepthook
     dist.init_process_group("fake", rank=0, world_size=layout.world_size, store=FakeStore())
     try:
-        yield World(layout, _meshes(layout))
+        whole = init_device_mesh("cpu", layout.shape, mesh_dim_names=layout.names)
+        meshes = {"": whole}
+        for name in layout.names:
+            meshes[name] = whole[name] if len(layout.names) > 1 else whole
+        for name, members in layout.joined:
+            meshes[name] = whole[members]._flatten(name)
+        yield World(layout, meshes)
     finally:
         dist.destroy_process_group()
         # init_process_group puts a hook of its own there and never takes it back.
         sys.excepthook = hook
-
-
-def _meshes(layout: Layout) -> dict[str, DeviceMesh]:
-    whole = init_device_mesh("cpu", layout.shape, mesh_dim_names=layout.names)
-    meshes = {"": whole}
-    for name in layout.names:
-        meshes[name] = whole[name] if len(layout.names) > 1 else whole
-    for name, members in layout.joined:
-        meshes[name] = whole[members]._flatten(name)
-    return meshes
