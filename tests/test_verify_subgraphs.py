@@ -68,7 +68,7 @@ def test_swapped_branches():
 
 def test_a_wait_that_a_subgraph_lost():
     verdict = differs(calls("waited"), calls("early"), "wait")
-    assert rules(verdict) == {"wait"}
+    assert rules(verdict) == {"wait", "value"}  # and so the sub-graph is another one
     proved(calls("waited"), calls("waited"))
 
 

@@ -91,10 +91,10 @@ class VirtualRanks:
         name = str(node.target).rsplit(".", 1)[0]
         per_rank = [self._resolve((node.args, node.kwargs), env, r) for r in range(self.world)]
         if name == "_c10d_functional.wait_tensor":
-            real = self.pending.pop(node.args[0])
-            for rank, held in enumerate(env[node.args[0]]):
+            real = self.pending.pop(node.args[0], None)
+            for rank, held in enumerate(env[node.args[0]] if real is not None else ()):
                 held.copy_(real[rank])
-            return env[node.args[0]]
+            return env[node.args[0]]  # a second wait finds nothing to wait for, as in PyTorch
         if name.startswith("_c10d_functional."):
             real = self._collective(name.split(".")[1], [args for args, _ in per_rank])
             self.pending[node] = real

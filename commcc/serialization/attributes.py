@@ -5,6 +5,7 @@ Usage::
     put(root, "body.weight", tensor)        # makes the modules on the way; a buffer that is not persistent
     find(root, "body.weight")               # tensor, sub-graph or module; None if there is nothing
     sub_graph(owner, graph, "body")         # fx.GraphModule
+    content_hash(tensor)                    # 'a3f0...': equal for the same elements, else not
     flat_tensor(b"\\0\\0\\x80?", torch.float32)   # tensor([1.]), to be given its sizes
 
 Limits: only modules' own tables are looked at, never properties or methods.
@@ -12,10 +13,13 @@ Limits: only modules' own tables are looked at, never properties or methods.
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from commcc.base.errors import InputError
 from commcc.graph.program import Note
@@ -24,7 +28,10 @@ from commcc.serialization.shapes import remember_requires_grad
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+#: Where a tensor without values keeps the hash of the values that its file has.
+HASH = "_commcc_content_hash"
 _DEEPEST = 40
+_CHUNK = 1 << 24
 
 
 def find(root: Any, path: str) -> Any:
@@ -104,3 +111,31 @@ def unknown_note(path: str, value: Any) -> Note:
 def subclass_note(kind: str, nodes: Sequence[str]) -> Note:
     """The note about values of a tensor subclass, of which a text keeps shape, dtype and device."""
     return Note(f"{kind} values are kept as plain tensors ({len(nodes)} nodes)", nodes[0])
+
+
+def is_plain(value: object) -> bool:
+    """Whether a tensor is a strided one of PyTorch's own with values in memory."""
+    return (
+        type(value) in (torch.Tensor, torch.nn.Parameter)
+        and value.device.type != "meta"  # type: ignore[attr-defined]
+        and value.layout is torch.strided  # type: ignore[attr-defined]
+        and not value.is_quantized  # type: ignore[attr-defined]
+    )
+
+
+def content_hash(tensor: torch.Tensor) -> str | None:
+    """SHA-256 of the elements' bits in row-major order, with dtype and shape; None when they are not known.
+
+    Bits, not values: 0.0 is not -0.0, and a NaN is equal to itself. Strides and device do not count.
+    """
+    if isinstance(tensor, FakeTensor) or not is_plain(tensor):
+        found = getattr(tensor, HASH, None)
+        return found if isinstance(found, str) else None
+    digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+    if tensor.numel():
+        with _disable_current_modes():  # a backend may ask while PyTorch traces
+            plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+            raw = plain.reshape(-1).view(torch.uint8).numpy()
+        for start in range(0, raw.nbytes, _CHUNK):
+            digest.update(raw[start : start + _CHUNK].tobytes())
+    return digest.hexdigest()

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from commcc.base.gc_pause import no_collection
 from commcc.verify import boundary, compare
 from commcc.verify.chunks import folded
+from commcc.verify.exported import compare_exported
 from commcc.verify.groups import compare_groups
 from commcc.verify.normalise import check_order, compare_edges, unfolded, without_edges
 from commcc.verify.pair import Pair
@@ -62,7 +63,8 @@ def contradictions(program: Program) -> tuple[Finding, ...]:
     if check_order(program.graph, report, ""):
         trace = trace_program(Terms(), program, first=True)
         for event in trace.events:
-            report.differs(event.rule, event.node, event.text)
+            if not event.doubt:
+                report.differs(event.rule, event.node, event.text)
     return report.verdict().findings
 
 
@@ -70,6 +72,7 @@ def _compare(before: Program, after: Program, report: Report) -> None:
     fine = check_order(before.graph, report, " (in BEFORE)")
     if not check_order(after.graph, report, "") or not fine:
         return
+    compare_exported(before, after, report)
     stands_for = compare_groups(before, after, report)
     whole = folded(before, after, report, stands_for)
     if whole is None:
@@ -84,14 +87,14 @@ def _compare(before: Program, after: Program, report: Report) -> None:
     fixed = fixed_sizes(before, after, report)
     new_nodes = {node.name: node for node in after.graph.nodes}
     compare_edges(held, holds, set(new_nodes), report)
-    table = Terms()
+    table = Terms(one_root=before.root is after.root)
     old = trace_program(table, before, first=True, fixed=fixed)
-    live = compare.live_nodes(before.graph)
+    live, needed = compare.live_nodes(before.graph), compare.live_nodes(after.graph)
     old_nodes = {node.name: node for node in before.graph.nodes}
     for _ in range(ROUNDS):
         new = trace_program(table, after, first=False, inputs=renamed, groups=stands_for, fixed=fixed)
         pair = Pair(table, old, new, Report(), old_nodes, new_nodes, renamed)
-        _compare_traces(pair, before, after, live)
+        _compare_traces(pair, live, needed)
         if not pair.same:
             break
         table.same.update(pair.same)
@@ -102,20 +105,20 @@ def _compare(before: Program, after: Program, report: Report) -> None:
 
 def _check_alone(before: Program, after: Program, report: Report) -> None:
     """Report what is illegal in AFTER and not in BEFORE, without comparing anything else."""
-    table = Terms()
+    table = Terms(one_root=before.root is after.root)
     old, new = trace_program(table, before, first=True), trace_program(table, after, first=False)
     _compare_events(Pair(table, old, new, report, {}, {}, {}))
 
 
-def _compare_traces(pair: Pair, before: Program, after: Program, live: set[str]) -> None:
-    boundary.compare_attributes(pair, before, after)
+def _compare_traces(pair: Pair, live: set[str], needed: set[str]) -> None:
     boundary.compare_inputs(pair)
     boundary.compare_outputs(pair)
     compare.compare_sequences(pair)
     _compare_events(pair)
-    compare.report_causes(pair)
+    compare.report_causes(pair, needed)
     compare.compare_ops(pair, live)
     compare.compare_elements(pair, live)
+    compare.compare_barriers(pair, live, needed)
     compare.compare_layouts(pair)
     _conclude(pair)
 
@@ -130,9 +133,17 @@ def _compare_events(pair: Pair) -> None:
             pair.report.note(event.rule, event.node, f"{event.text}; so it is in BEFORE")
         else:
             new.setdefault((event.rule, *event.key[:2]), []).append(event)
+    for trace in (pair.before, pair.after):
+        for doubt, node in trace.doubts.items():
+            pair.report.gap("mutation", node, f"writes memory: {doubt}")
+    for name in pair.after.idle[len(pair.before.idle) :]:
+        pair.report.note("wait", name, "waits for what no launch fills, or fills no more, which does nothing")
     for first, *others in new.values():
         more = f" (and {len(others)} more)" if others else ""
-        pair.report.differs(first.rule, first.node, f"{first.text}{more}")
+        if all(event.doubt for event in (first, *others)):
+            pair.report.gap(first.rule, first.node, f"{first.text}{more}; not decided: {first.doubt}")
+        else:
+            pair.report.differs(first.rule, first.node, f"{first.text}{more}")
 
 
 def _conclude(pair: Pair) -> None:

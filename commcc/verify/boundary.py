@@ -5,26 +5,21 @@ of them. Outputs that are parts of one storage without overlapping, as PyTorch's
 behave like outputs with storage of their own, but that none is freed before all are: a remark says so.
 
 Limits: two inputs are taken not to share storage. Storage offsets count only for outputs that are views of inputs;
-where the place of a view in its storage is not known, it is taken to overlap with all others there. Constants
-without values (fake tensors) are compared by shape and dtype alone.
+where the place of a view in its storage is not known, it is taken to overlap with all others there.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import torch
-
 from commcc.verify.memory import INITIAL
-from commcc.verify.normalise import find
 from commcc.verify.sizes import Poly, Undecidable
 from commcc.verify.symbols import mismatch
-from commcc.verify.terms import Opaque, Tensor, Value
+from commcc.verify.terms import Opaque, Tensor, Value, key_of
 
 if TYPE_CHECKING:
     from torch import fx
 
-    from commcc.graph.program import Program
     from commcc.verify.contents import Run
     from commcc.verify.memory import Memory
     from commcc.verify.pair import Pair
@@ -74,20 +69,7 @@ def compare_inputs(pair: Pair) -> None:
             pair.report.differs("input", name, f"is {_kind(value)}, in BEFORE {_kind(was)}")
         elif isinstance(was, Tensor) and isinstance(value, Tensor):
             _compare_final(pair, f"input '{name}'", was, value)
-    _compare_constants(pair)
-
-
-def _compare_constants(pair: Pair) -> None:
-    """Constants that are written must be left with the same contents, also when one graph has no use for them."""
-    for name in dict.fromkeys((*pair.before.constants, *pair.after.constants)):
-        was, now = pair.before.constants.get(name), pair.after.constants.get(name)
-        if isinstance(was, Tensor) and isinstance(now, Tensor):
-            _compare_final(pair, f"constant '{name}'", was, now)
-            continue
-        for trace, value in ((pair.before, was), (pair.after, now)):
-            if isinstance(value, Tensor) and trace.memory is not None and trace.memory.storages[value.root].writes:
-                pair.changed = True
-                pair.report.differs("mutation", name, "this constant is written in one of the graphs only")
+    compare_constants(pair)
 
 
 def _kind(value: Value) -> str:
@@ -109,37 +91,33 @@ def _compare_final(pair: Pair, name: str, was: Tensor, now: Tensor) -> None:
     text = f"{name} is left with other contents: {left}, in BEFORE {right}"
     keys = [pair.table.keys[version] for version in (new, old)]
     known = all(key[0] == INITIAL for key in keys)
-    pair.fail("mutation", node, text, (), (keys[0][1], keys[1][1]) if known else (None, None))
+    doubt = pair.rests_on(new) or pair.rests_on(old)
+    pair.fail("mutation", node, text, (), (keys[0][1], keys[1][1]) if known else (None, None), doubt)
 
 
-def compare_attributes(pair: Pair, before: Program, after: Program) -> None:
-    """Constants that both graphs read must be equal."""
-    for name in pair.after.constants:
-        old, new = find(before.root, name), find(after.root, name)
-        if old is new:
+def compare_constants(pair: Pair) -> None:
+    """Constants of one name must hold the same, and written ones be left with the same contents.
+
+    A constant that holds what another one of BEFORE does was renamed; what reads it is compared.
+    """
+    held = {value.content for value in pair.before.constants.values() if isinstance(value, Tensor)}
+    for name in dict.fromkeys((*pair.before.constants, *pair.after.constants)):
+        was, now = pair.before.constants.get(name), pair.after.constants.get(name)
+        if isinstance(was, Tensor) and isinstance(now, Tensor):
+            if now.content != was.content and now.content not in held:
+                text = "constant has other values, another shape or another dtype than in BEFORE"
+                pair.fail("value", name, text, (now.content, was.content))
+            _compare_final(pair, f"constant '{name}'", was, now)
             continue
-        if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor):
-            problem = _unequal(old, new)
-            if problem:
-                pair.report.differs("value", name, f"constant has {problem}")
-        elif type(old) is not type(new):
-            pair.report.differs("value", name, "constant is of another type than in BEFORE")
-        else:
-            pair.report.gap("value", name, f"constants of type {type(new).__qualname__} cannot be compared")
-
-
-def _unequal(old: torch.Tensor, new: torch.Tensor) -> str:
-    if (old.shape, old.dtype) != (new.shape, new.dtype):
-        return "another shape or dtype than in BEFORE"
-    plain = type(old) in (torch.Tensor, torch.nn.Parameter) and type(new) in (torch.Tensor, torch.nn.Parameter)
-    if plain and old.device.type == new.device.type == "cpu":
-        same = (
-            torch.equal(old.detach().view(torch.uint8), new.detach().view(torch.uint8))
-            if old.ndim
-            else bool(old == new)
-        )
-        return "" if same else "other values than in BEFORE"
-    return ""
+        if was is not None and now is not None and was != now:
+            both = isinstance(was, Opaque) and isinstance(now, Opaque)
+            doubt = pair.table.undecided.get(now.term, "") if isinstance(now, Opaque) and both else ""
+            what = f"cannot be compared: {doubt}" if doubt else "is something else than in BEFORE"
+            (pair.report.gap if doubt else pair.report.differs)("value", name, f"constant {what}")
+        for trace, value in ((pair.before, was), (pair.after, now)):
+            if isinstance(value, Tensor) and trace.memory is not None and trace.memory.storages[value.root].writes:
+                pair.changed = True
+                pair.report.differs("mutation", name, "this constant is written in one of the graphs only")
 
 
 # Outputs
@@ -195,7 +173,8 @@ def _explain(pair: Pair, was: Output, now: Output, places: dict[Any, str]) -> bo
     if not isinstance(old, Tensor) or not isinstance(new, Tensor):
         if not _has(pair, new):
             return False
-        pair.report.differs("output", now.node, f"{label} is {_shown(pair, now)}, in BEFORE {_shown(pair, was)}")
+        doubt = next(filter(None, (pair.doubt(_key(pair, side)) for side in (now, was))), "")
+        pair.fail("output", now.node, f"{label} is {_shown(pair, now)}, in BEFORE {_shown(pair, was)}", doubt=doubt)
         return True
     contents = (new.content, old.content)
     if new.content == old.content:
@@ -223,6 +202,10 @@ def _has(pair: Pair, value: Value | None) -> bool:
     if isinstance(value, Poly):
         return all(pair.seen(term) for monomial, _ in value.terms for term in monomial)
     return not isinstance(value, Opaque) or pair.seen(value.term)
+
+
+def _key(pair: Pair, output: Output) -> Any:
+    return output.constant if output.value is None else key_of(pair.table, output.value)
 
 
 def _shown(pair: Pair, output: Output) -> str:

@@ -6,9 +6,10 @@
 
 AFTER's annotations claim which node each clone is of, and which chunk it belongs to. What is checked: every node has
 one clone in every chunk; a clone is the same op on the same operands, those of its own chunk where they are cut; its
-sizes are equal or scaled as the tokens are; splits, concatenations and sums take all chunks in order; a write to what
-the chunks share is made on what the chunk before has left. What is illegal in AFTER as it stands (a read before a
-wait, or before a copy to the host is there) is looked for before folding.
+numbers are equal, but for the size of the one dimension that holds the tokens, which is scaled as they are; splits,
+concatenations and sums take all chunks in order; a write to what the chunks share is made on what the chunk before
+has left. What is illegal in AFTER as it stands (a read before a wait, or before a copy to the host is there) is
+looked for before folding.
 
 Limits: that a module does to every chunk what it does to the whole (that its tokens do not depend on each other) is
 not decided. A verdict on a graph that was cut is ``unproved`` for that reason alone, or ``different``.
@@ -17,6 +18,7 @@ not decided. A verdict on a graph that was cut is ``unproved`` for that reason a
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,8 +26,11 @@ from torch import fx
 
 from commcc.graph import ops
 from commcc.graph.annotations import CHUNK, ORIGINAL, REGION, ROLE
+from commcc.graph.ops.sizes import DIMENSIONS, PARTS
+from commcc.graph.ops.views import EXPAND, RESHAPES
 from commcc.graph.program import copy_node
 from commcc.verify.reshaping import to_host
+from commcc.verify.terms import bind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,11 +58,15 @@ class _Unfaithful(Exception):
 
 @dataclass
 class _Module:
-    """shares: for each chunk, its size and the whole's, along what was split first. clones: of each node, by chunk."""
+    """shares: for each chunk, its size and the whole's, along what was split first. clones: of each node, by chunk.
+
+    scaled: which sizes are scaled as the tokens are, by node and argument.
+    """
 
     chunks: int
     shares: tuple[tuple[int, int], ...] = ()
     clones: dict[str, dict[int, fx.Node]] = field(default_factory=dict)
+    scaled: dict[tuple[str, str], list[int]] = field(default_factory=dict)
 
 
 def folded(before: Program, after: Program, report: Report, groups: Mapping[str, str] | None = None) -> Program | None:
@@ -154,8 +163,7 @@ class _Fold:
         if chunk in seen:
             raise _Unfaithful(node, f"is clone {chunk} of '{original.name}', and so is '{seen[chunk].name}'")
         seen[chunk] = node
-        compared = _Operands(self, node, original, module, chunk)
-        compared.tree((node.args, _settings(node)), (original.args, _settings(original)))
+        _Operands(self, node, original, module, chunk).compare()
         self.parts[node] = _Part(original.name, chunk)
         if len(seen) == module.chunks:
             missing = [used.name for used in original._input_nodes if used.name not in self.whole]
@@ -224,9 +232,12 @@ class _Fold:
             self.env[node] = self.whole[part.of]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Operands:
-    """Compares the arguments of a clone with those of its original."""
+    """Compares the arguments of a clone with those of its original.
+
+    A number may be scaled as the tokens are only where it is the size of the dimension that holds them.
+    """
 
     fold: _Fold
     node: fx.Node
@@ -234,17 +245,34 @@ class _Operands:
     module: _Module
     chunk: int
 
-    def tree(self, own: Any, old: Any) -> None:
+    def compare(self) -> None:
         """Raises :class:`_Unfaithful` at the first difference."""
+        own, old = _bound(self.node), _bound(self.original)
+        if list(own) != list(old):
+            self._refuse(list(own), list(old))
+        for name, value in own.items():
+            scaled: list[int] = []
+            self.tree(value, old[name], scaled)
+            if scaled:
+                self._check_sizes(name, value, old[name], scaled)
+
+    def tree(self, own: Any, old: Any, scaled: list[int], place: int = -1) -> None:
+        """Compares one argument; ``scaled`` is told at which ``place`` numbers differ as the tokens do."""
         if isinstance(old, fx.Node) or isinstance(own, fx.Node):
             self._operand(own, old)
         elif isinstance(old, (list, tuple)) and isinstance(own, (list, tuple)) and len(own) == len(old):
-            for pair in zip(own, old, strict=True):
-                self.tree(*pair)
+            for at, pair in enumerate(zip(own, old, strict=True)):
+                self.tree(*pair, scaled, at)
         elif isinstance(old, dict) and isinstance(own, dict) and list(own) == list(old):
-            self.tree(list(own.values()), list(old.values()))
+            self.tree(list(own.values()), list(old.values()), scaled)
         elif (own != old or type(own) is not type(old)) and not self._same_group(own, old):
-            self._size(own, old)
+            if not self._as_tokens(own, old):
+                self._refuse(own, old)
+            scaled.append(place)
+
+    def _refuse(self, own: Any, old: Any) -> None:
+        text = f"has {own!r:.40}, where '{self.original.name}' has {old!r:.40} in BEFORE"
+        raise _Unfaithful(self.node, text)
 
     def _operand(self, own: Any, old: Any) -> None:
         if isinstance(own, fx.Node) and isinstance(old, fx.Node):
@@ -262,20 +290,44 @@ class _Operands:
         launches = ops.collective_of(self.node.target) is not None
         return launches and isinstance(own, str) and self.fold.groups.get(own) == old
 
-    def _size(self, own: Any, old: Any) -> None:
-        if type(own) is int and type(old) is int and self.module.shares:
-            size, whole = self.module.shares[self.chunk]
-            if own * whole == old * size:
-                return
-        raise _Unfaithful(self.node, f"has {own!r:.40}, where '{self.original.name}' has {old!r:.40} in BEFORE")
+    def _as_tokens(self, own: Any, old: Any) -> bool:
+        """Whether a number is to another one as the tokens of the chunk are to all tokens."""
+        if type(own) is not int or type(old) is not int or not self.module.shares:
+            return False
+        size, whole = self.module.shares[self.chunk]
+        return own * whole == old * size
+
+    def _check_sizes(self, name: str, own: Any, old: Any, scaled: list[int]) -> None:
+        """Refuse numbers that are scaled where they are not the size of the dimension that holds the tokens."""
+        op = ops.op_name(self.node.target)
+        if name in PARTS.get(op, ()):
+            return
+        there = self.module.scaled.setdefault((self.original.name, name), scaled)
+        held = self._token_dimension(op, old)
+        if DIMENSIONS.get(op) != name or len(scaled) != 1 or there != scaled or held not in (None, scaled[0]):
+            self._refuse(own, old)
+
+    def _token_dimension(self, op: str, sizes: Any) -> int | None:
+        """Which of the sizes of a view holds the tokens; None where the operand does not tell."""
+        source, clone = (ops.argument(node, "self") for node in (self.original, self.node))
+        if op not in RESHAPES | {EXPAND} or not isinstance(source, fx.Node) or not isinstance(clone, fx.Node):
+            return None
+        shapes = [getattr(node.meta.get("val"), "shape", ()) for node in (source, clone)]
+        cut = [d for d, (a, b) in enumerate(zip(*shapes, strict=False)) if type(a) is not int or a != b]
+        if len(cut) != 1 or any(type(size) is not int for size in (*shapes[0], *sizes)):
+            return None
+        if op == EXPAND:
+            return len(sizes) - len(shapes[0]) + cut[0]
+        outside = prod(shapes[0][: cut[0]])
+        return next((at for at in range(len(sizes)) if outside < abs(prod(sizes[: at + 1]))), None)
 
 
-def _settings(node: fx.Node) -> dict[str, Any]:
-    """Keyword arguments; whether a copy to the host blocks is a matter of when it is read, not of what it is."""
-    settings = dict(node.kwargs)
-    if ops.op_name(node.target) == "aten._to_copy" and to_host(settings):
-        settings.pop("non_blocking", None)
-    return settings
+def _bound(node: fx.Node) -> dict[str, Any]:
+    """Arguments by name; whether a copy to the host blocks is a matter of when it is read, not of what it is."""
+    arguments = bind(node)
+    if ops.op_name(node.target) == "aten._to_copy" and to_host(arguments):
+        arguments.pop("non_blocking", None)
+    return arguments
 
 
 def _list(value: Any) -> list[Any]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from commcc.graph.ops import aliasing, is_assertion, is_effect, is_host_sync, is_random, is_unknown_communication
+from commcc.graph.ops import facts
 from commcc.graph.ops.table import is_blind_to_strides
 from commcc.verify.contents import CAST, is_widening
 from commcc.verify.memory import LOAD
@@ -33,12 +33,18 @@ if TYPE_CHECKING:
     from commcc.verify.trace import Step, Trace
 
 
-def report_causes(pair: Pair) -> None:
-    """Report every op of AFTER that is a cause, and count the consequences."""
+def report_causes(pair: Pair, live: set[str]) -> None:
+    """Report every op of AFTER that is a cause, and count the consequences.
+
+    live: nodes of AFTER that something needs. What nobody needs changes nothing, where BEFORE has the same op on other
+    contents of the same shapes: then it runs in AFTER as well.
+    """
     causes: list[Step] = []
     consequences = 0
+    idle = {_outline(step) for step in pair.before.steps if step.kind == OP}
     for step in pair.after.steps:
-        if not _is_new(pair, step):
+        dead = step.kind == OP and step.node not in live and not pair.is_launch(step)
+        if not _is_new(pair, step) or (dead and _outline(step) in idle):
             continue
         if _has_operands(pair, step) or (step.kind == LAUNCH and _sends_casts(pair, step)):
             causes.append(step)
@@ -56,6 +62,17 @@ def report_causes(pair: Pair) -> None:
         else:
             _report_op(pair, step, missing)
     pair.report.checked["consequences"] = consequences
+
+
+def _outline(step: Step) -> tuple[Any, ...]:
+    """An op with its arguments, of tensors only shapes and dtypes."""
+
+    def outline(key: tuple[Any, ...]) -> tuple[Any, ...]:
+        if key[0] == "tensor":
+            return key[2:]
+        return ("list", tuple(map(outline, key[1]))) if key[0] == "list" else key
+
+    return (step.path, tuple((name, outline(key)) for name, key in step.arguments))
 
 
 def _has_operands(pair: Pair, step: Step) -> bool:
@@ -105,16 +122,22 @@ def _report_op(pair: Pair, step: Step, missing: dict[str, list[Step]]) -> None:
         taken = {other.node for other in pair.after.steps if other.path == step.path}
         partner = next((old for old in candidates if old.node not in taken), candidates[0])
     if partner is None:
-        pair.fail("value", step.node, f"computes {step.path} of operands that BEFORE never gives it", (*step.operands,))
+        text = f"computes {step.path} of operands that BEFORE never gives it"
+        doubt = pair.unexplained(None, step.path, after=False)
+        pair.fail("value", step.node, text, (*step.operands,), doubt=doubt)
         return
     candidates.remove(partner)
     if partner.plain == step.plain:
         return
     found = pair.words.differences(partner, step, pair.old_nodes, pair.new_nodes)
     was = "" if partner.node == step.node else f" (was '{partner.node}')"
+    unknown = next(filter(None, (pair.table.undecided.get(each.plain) for each in (step, partner))), "")
     for difference in found or [Difference(f"is another {step.path}")]:
         contents = (difference.new, difference.old)
-        pair.fail(_rule(pair, contents), step.node, f"{step.path}{was}: {difference.text}", contents, contents)
+        if not pair.early(difference.new):
+            text = f"{step.path}{was}: {difference.text}"
+            doubt = next(filter(None, map(pair.doubt, difference.keys)), "" if found else unknown)
+            pair.fail(_rule(pair, contents), step.node, text, contents, contents, doubt)
 
 
 def _rule(pair: Pair, contents: tuple[int | None, ...]) -> str:
@@ -142,7 +165,8 @@ def _report_launch(pair: Pair, step: Step) -> None:
         was = f" (in BEFORE '{pair.words.worker(twin)}')" if twin is not None else ""
         pair.explained.update(twin for _, twin in members if twin is not None)
         what = f"{pair.table.keys[source][0]} of {pair.words.inner(source)}{was}{more}: {text}"
-        pair.fail("collective", step.node, what, tuple(source for source, _ in members))
+        doubt = pair.unexplained(None, step.path, after=False) if twin is None else ""
+        pair.fail("collective", step.node, what, tuple(source for source, _ in members), doubt=doubt)
 
 
 def _changes(pair: Pair, source: int, twin: int | None) -> str:
@@ -202,11 +226,11 @@ def compare_ops(pair: Pair, live: set[str]) -> None:
     seen: Counter[int] = Counter()
     for step in _ops(pair.after):
         seen[step.term] += 1
-        if 0 < old[step.term] < seen[step.term] and step.term not in effects:
+        if 0 < old[step.term] < seen[step.term] and step.plain not in effects:
             text = f"computes {step.path} again: {new[step.term]} times, in BEFORE {old[step.term]}"
             pair.report.differs("duplicated", step.node, text)
     for step in _ops(pair.before):
-        if step.term in effects or new[step.term] >= old[step.term]:
+        if step.plain in effects or new[step.term] >= old[step.term]:
             continue
         if new[step.term]:
             pair.report.note(
@@ -228,7 +252,8 @@ def _gone(pair: Pair, step: Step, live: set[str]) -> None:
     elif step.node not in pair.new_nodes and not pair.changed:
         pair.report.note("dropped", step.node, f"{step.path} is gone; no output needs it")
     elif step.node not in pair.new_nodes:
-        pair.fail("dropped", step.node, f"AFTER does not compute this {step.path}", step.operands)
+        doubt = pair.unexplained(step, step.path, after=True)
+        pair.fail("dropped", step.node, f"AFTER does not compute this {step.path}", step.operands, doubt=doubt)
 
 
 def compare_elements(pair: Pair, live: set[str]) -> None:
@@ -265,7 +290,9 @@ def _unsent(pair: Pair, source: int, live: set[str]) -> None:
     elif pair.known(source) and not pair.changed:
         pair.report.note("dropped", worker, f"{what} is gone; no output needs it")
     elif all(other in pair.after.sources for other in _origin(pair, source)):
-        pair.fail("dropped", worker, f"AFTER lacks {what}", (source,))
+        path = next((step.path for step in pair.before.steps if step.node == worker), "")
+        doubt = pair.unexplained(None, path, after=True)
+        pair.fail("dropped", worker, f"AFTER lacks {what}", (source,), doubt=doubt)
 
 
 def _origin(pair: Pair, source: int) -> tuple[int, ...]:
@@ -290,7 +317,8 @@ def _unordered_last(effects: list[tuple[int, str]], nodes: Mapping[str, fx.Node]
 
 
 def _any_order(target: object) -> bool:
-    return is_host_sync(target) or is_assertion(target)
+    fact = facts(target)
+    return fact.host_sync or fact.assertion
 
 
 def _compare_sequence(pair: Pair, rule: str, old: list[tuple[int, str]], new: list[tuple[int, str]]) -> None:
@@ -321,6 +349,30 @@ def _path(nodes: object, name: str) -> str:
     return str(getattr(node, "target", name))
 
 
+def compare_barriers(pair: Pair, live: set[str], needed: set[str]) -> None:
+    """Ops and launches stand on the same side of every op that may do anything: unknown communication, streams."""
+    if not pair.before.barriers and not pair.after.barriers:
+        return
+    old, new = _sides(pair.before, live), _sides(pair.after, needed)
+    for key, (sides, node) in new.items():
+        was = old.get(key)
+        if was is not None and was[0] != sides:
+            at = min(sides ^ was[0])
+            barrier = pair.after.barriers[min(at, len(pair.after.barriers) - 1)] if pair.after.barriers else "a barrier"
+            text = f"stands on the other side of '{barrier}' than in BEFORE; what that op does is not known"
+            pair.report.gap("effect", node, text)
+
+
+def _sides(trace: Trace, live: set[str]) -> dict[int, tuple[set[int], str]]:
+    """After how many barriers each op is computed, and each source moved."""
+    found: dict[int, tuple[set[int], str]] = {}
+    for step in trace.steps:
+        if step.node in live and step.kind in (OP, LAUNCH):
+            for key in step.made or (step.term,):
+                found.setdefault(key, (set(), step.node))[0].add(step.barriers)
+    return found
+
+
 def compare_layouts(pair: Pair) -> None:
     """Ops that survive and read tensors with other strides: a remark for PyTorch's own, whose values do not
     depend on strides; a gap for all others, which may well read memory as it lies."""
@@ -344,16 +396,8 @@ def live_nodes(graph: fx.Graph) -> set[str]:
     """Names of the nodes that outputs, writes, random numbers or effects need."""
     live: set[fx.Node] = set()
     for node in reversed(graph.nodes):
-        if node.op == "output" or node in live or _acts(node):
+        fact = facts(node.target) if node.op == "call_function" else None
+        if node.op == "output" or node in live or (fact is not None and not fact.pure):
             live.add(node)
             live.update(node.all_input_nodes)
     return {node.name for node in live}
-
-
-def _acts(node: fx.Node) -> bool:
-    target = node.target
-    if node.op != "call_function":
-        return False
-    if is_effect(target) or is_host_sync(target) or is_unknown_communication(target) or is_random(target):
-        return True
-    return not aliasing(target).pure

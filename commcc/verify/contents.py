@@ -84,7 +84,7 @@ def cast(table: Terms, content: int, dtype: torch.dtype | None, how: tuple[Any, 
     def change(source: int) -> int:
         result = dtype or table.dtype.get(source)
         key = table.keys[source]
-        if not how and is_widening(table, source):
+        if not how and is_widening(table, source) and _skips(table.dtype[key[1]], table.dtype[source], result):
             return change(key[1])
         if not how and result is not None and table.dtype.get(source) == result:
             return source
@@ -93,22 +93,48 @@ def cast(table: Terms, content: int, dtype: torch.dtype | None, how: tuple[Any, 
     return _on_sources(table, content, change)
 
 
+#: Dtypes whose elements are numbers one by one, as conversions see them.
+_REAL = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
+_FLOAT8 = frozenset(
+    {
+        *(torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz),
+        torch.float8_e8m0fnu,
+    }
+)
+_WHOLE = frozenset(
+    {
+        *(torch.int8, torch.int16, torch.int32, torch.int64),
+        *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+    }
+)
+
+
 @lru_cache(maxsize=1024)
 def widens(old: torch.dtype | None, new: torch.dtype | None) -> bool:
-    """Whether ``new`` holds every value of ``old`` exactly."""
-    if old is None or new is None or old.is_complex or new.is_complex or new is torch.bool:
-        return False
-    if old is torch.bool or old == new:
-        return True
-    if not old.is_floating_point:
+    """Whether ``new`` holds every value of ``old`` exactly; tested on all values of all small dtypes."""
+    if old == new:
+        return old in _REAL | _FLOAT8 | _WHOLE | {torch.bool}
+    if old is torch.bool:
+        return new in _REAL | _FLOAT8 | _WHOLE and new is not torch.float8_e8m0fnu  # which has no 0
+    if old in _WHOLE and new in _WHOLE:
+        return torch.iinfo(new).min <= torch.iinfo(old).min and torch.iinfo(old).max <= torch.iinfo(new).max
+    if old in _WHOLE and new in _REAL:
         limits = torch.iinfo(old)
-        if new.is_floating_point:
-            return max(abs(limits.min), limits.max) <= 2 / torch.finfo(new).eps
-        return torch.iinfo(new).min <= limits.min and limits.max <= torch.iinfo(new).max
-    if not new.is_floating_point:
+        return max(abs(limits.min), limits.max) <= min(2 / torch.finfo(new).eps, torch.finfo(new).max)
+    if old not in _REAL | _FLOAT8 or new not in _REAL:
         return False
     small, large = torch.finfo(old), torch.finfo(new)
     return large.eps <= small.eps and large.max >= small.max and large.tiny * large.eps <= small.tiny * small.eps
+
+
+def _skips(old: torch.dtype, wide: torch.dtype, new: torch.dtype | None) -> bool:
+    """Whether a conversion by way of a wider dtype is the direct one.
+
+    Numbers out of range and NaN are anything when floats become integers; between integers, bits are cut off.
+    """
+    if new not in _WHOLE or widens(old, new):
+        return new is not None
+    return old in _WHOLE and wide in _WHOLE
 
 
 def is_widening(table: Terms, source: int) -> bool:

@@ -24,7 +24,7 @@ from torch import fx
 
 from commcc.graph.ops import argument, collective_of
 from commcc.graph.program import ProcessGroup
-from commcc.verify.normalise import find
+from commcc.serialization.attributes import find
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from commcc.base.terms import Kind
 from commcc.verify.contents import BROADCAST, REDUCE, Over, counts, gather, pointwise, scatter
 from commcc.verify.memory import Flight
-from commcc.verify.opfacts import facts_of
 from commcc.verify.sizes import Shape, Undecidable, contiguous_strides, is_contiguous, product
-from commcc.verify.terms import Meta, Tensor, Value, key_of, tensors_in
+from commcc.verify.terms import Meta, Tensor, Value, key_of, path_of, tensors_in
 from commcc.verify.trace import LAUNCH, OP, Step
 
 if TYPE_CHECKING:
@@ -37,11 +36,13 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
     group = arguments.get("group_name")
     if isinstance(group, str):
         arguments["group_name"] = groups.get(group, group)
+    if isinstance(arguments.get("reduce_op"), str):
+        arguments["reduce_op"] = arguments["reduce_op"].lower()
     table, trace = state.table, state.trace
     inputs = tensors_in(arguments.get(fact.tensor))
     outs = tensors_in(arguments.get(fact.out)) if fact.out is not None else []
     keys = tuple((name, key_of(table, value)) for name, value in arguments.items())
-    term = table.intern(("op", facts_of(node.target).path, keys))
+    term = table.intern(("op", path_of(node.target), keys))
     made, why = _described(state, fact, inputs, outs, arguments)
     if why:
         table.undecided.setdefault(term, why)
@@ -59,7 +60,19 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
     strides = tuple(tensor.meta.strides for tensor in inputs)
     kind = LAUNCH if made else OP
     trace.steps.append(
-        Step(node.name, facts_of(node.target).path, kind, term, term, keys, operands, sources, strides, why)
+        Step(
+            node.name,
+            path_of(node.target),
+            kind,
+            term,
+            term,
+            keys,
+            operands,
+            sources,
+            strides,
+            why,
+            len(trace.barriers),
+        )
     )
     _take_off(state, node, value, inputs)
     return value
@@ -161,33 +174,36 @@ def _run(state: State, tensor: Tensor) -> Run:
 
 def _take_off(state: State, node: fx.Node, value: Value, inputs: list[Tensor]) -> None:
     results = tensors_in(value)
-    key = ("launch", facts_of(node.target).path, tuple(result.content for result in results))
-    flight = Flight(node.name, key, tuple(tensor.root for tensor in inputs), len(results))
+    key = ("launch", path_of(node.target), tuple(result.content for result in results))
+    flight = Flight(node.name, key, tuple(inputs), len(results))
     storages = state.memory.storages
     for result in results:
-        storages[result.root].filling = flight
-        storages[result.root].launched = True
-    for root in flight.inputs:
-        storages[root].reading.append(flight)
+        storages[result.root].filling.append((flight, result))
+    for tensor in inputs:
+        storages[tensor.root].reading.append((flight, tensor))
 
 
 def wait(state: State, node: fx.Node) -> Value | None:
-    """The tensor that is waited for, from now on free to be read; None for what is not a tensor."""
+    """The tensor that is waited for, from now on free to be read; None for what is not a tensor.
+
+    A wait for what no launch fills, or fills no more, does nothing.
+    """
     value = state.resolve(node.args[0] if node.args else node.kwargs.get("tensor"), None)
     state.trace.waits += 1
     if not isinstance(value, Tensor):
         return None
     storage = state.memory.storages[value.root]
-    flight = storage.filling
-    if flight is None:
-        text = "waits a second time for the same launch" if storage.launched else "waits for what no launch made"
-        state.event("wait", node, text, ("idle wait", value.content))
-    else:
-        storage.filling = None
+    waited = [use for use in state.memory.users(value, reading=False) if use[:2] in storage.filling]
+    if not waited:
+        state.trace.idle.append(node.name)
+    for flight, part, doubt in waited:
+        if doubt:
+            state.event("wait", node, f"may wait for launch '{flight.node}' or not", ("wait", flight.key), doubt)
+        storage.filling.remove((flight, part))
         flight.waits_left -= 1
-        for root in flight.inputs if flight.waits_left <= 0 else ():
-            reading = state.memory.storages[root].reading
-            reading[:] = [other for other in reading if other is not flight]
+        for tensor in flight.inputs if flight.waits_left <= 0 else ():
+            reading = state.memory.storages[tensor.root].reading
+            reading[:] = [use for use in reading if use[0] is not flight]
     now = state.memory.current(value)
     made = state.tensor(now.content, now.meta, node, now)
     made.may_copy = now.may_copy

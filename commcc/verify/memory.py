@@ -30,7 +30,7 @@ from commcc.verify.sizes import Size, Undecidable, product
 from commcc.verify.terms import Meta, Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from commcc.verify.terms import Terms
 
@@ -38,18 +38,20 @@ SLOT = "slot"
 LOAD = "load"
 WRITE = "write"
 INITIAL = "initial"
+EARLY = "early"
 
 
-@dataclass
+@dataclass(eq=False)
 class Flight:
     """A launch between its start and its last wait.
 
-    key: what is launched, the same in every graph that launches it. waits_left: outputs not yet waited for.
+    key: what is launched, the same in every graph that launches it. inputs: what it reads. waits_left: results not yet
+    waited for.
     """
 
     node: str
     key: tuple[Any, ...]
-    inputs: tuple[int, ...] = ()
+    inputs: tuple[Tensor, ...] = ()
     waits_left: int = 1
 
 
@@ -58,15 +60,18 @@ class Storage:
     """One storage: its owner, its version, and the launches that use it now.
 
     version: term of all writes, None before the first. content: its elements now, None when they are not known.
+    filling, reading: launches in flight, each with the part of the storage that it fills or reads.
+    doubt: why writing here may write elsewhere as well. linked: other storages that may be this one.
     """
 
     owner: Tensor | None = None
     writes: int = 0
     version: int | None = None
     content: int | None = None
-    filling: Flight | None = None
-    launched: bool = False
-    reading: list[Flight] = field(default_factory=list)
+    filling: list[tuple[Flight, Tensor]] = field(default_factory=list)
+    reading: list[tuple[Flight, Tensor]] = field(default_factory=list)
+    doubt: str = ""
+    linked: set[int] = field(default_factory=set)
 
 
 class Memory:
@@ -129,6 +134,25 @@ class Memory:
                 seen = self._replay(view, seen)
         return seen.content if seen.shape == tensor.shape else None
 
+    def link(self, roots: Iterable[int]) -> None:
+        """Storages that may be one: from now on, a write to one is taken to be a write to each."""
+        every = {root for first in roots for root in (first, *self.storages[first].linked)}
+        for root in every:
+            self.storages[root].linked = every - {root}
+
+    def users(self, tensor: Tensor, *, reading: bool) -> list[tuple[Flight, Tensor, str]]:
+        """Launches in flight that fill, or also read, what a tensor overlaps with, and why that is not certain."""
+        found = []
+        storage = self.storages[tensor.root]
+        for flight, part in (*storage.filling, *(storage.reading if reading else ())):
+            doubt = self._apart(part, tensor)
+            if doubt is not None:
+                found.append((flight, part, doubt))
+        for other in (self.storages[root] for root in storage.linked):
+            uses = (*other.filling, *(other.reading if reading else ()))
+            found.extend((flight, part, "memory that may be shared") for flight, part in uses)
+        return found
+
     def version(self, root: int) -> int:
         """The term of all that was written to a storage, and what it held at first."""
         storage = self.storages[root]
@@ -151,6 +175,10 @@ class Memory:
         else:
             storage.version = self._table.intern((INITIAL, storage.content))
         storage.writes += 1
+        for root in storage.linked:
+            other = self.storages[root]
+            other.version = self._table.intern((WRITE, self.version(root), "linked", storage.version))
+            other.content, other.writes = None, other.writes + 1
         return storage.version
 
     def _filled(self, storage: Storage, at: Tensor, content: int) -> int | None:
@@ -170,6 +198,36 @@ class Memory:
         if owner is None:
             raise Undecidable("a storage that nobody owns")
         return runs_of(self._table, self.where(owner).content, self.where(tensor).content)
+
+    def first_of(self, root: int) -> int | None:
+        """What owns a storage, as a term of its first elements."""
+        owner = self.storages[root].owner
+        return None if owner is None else owner.content
+
+    def overlap(self, first: Tensor, second: Tensor) -> bool:
+        """Whether two tensors share an element; :class:`Undecidable` when that cannot be told."""
+        if first.root != second.root:
+            return False
+        places = self.where(first).content, self.where(second).content
+        owner = self.storages[first.root].owner
+        if places[0] == places[1] or (owner is not None and self.where(owner).content in places):
+            return True
+        ends: list[tuple[int, int, int]] = []
+        for which, tensor in enumerate((first, second)):
+            ends.extend((run.start, run.start + run.length, which) for run in self.runs(tensor))
+        reach = [0, 0]
+        for start, end, which in sorted(ends):
+            if start < reach[1 - which]:
+                return True
+            reach[which] = max(reach[which], end)
+        return False
+
+    def _apart(self, first: Tensor, second: Tensor) -> str | None:
+        """None when two tensors share no element, else why that is not certain."""
+        try:
+            return "" if self.overlap(first, second) else None
+        except Undecidable as reason:
+            return str(reason)
 
     def where(self, tensor: Tensor) -> Tensor:
         """The tensor as a view of a storage whose elements are numbered: which of them it holds."""

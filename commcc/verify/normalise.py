@@ -34,6 +34,7 @@ from torch import fx
 from commcc.graph.ops import op_name
 from commcc.graph.ops.products import AROUND_FUSED, GATHER_MATMUL, MATMUL_SCATTER
 from commcc.graph.program import copy_node
+from commcc.serialization.attributes import find
 from commcc.serialization.propagate import context_of
 
 if TYPE_CHECKING:
@@ -63,17 +64,6 @@ def check_order(graph: fx.Graph, report: Report, which: str) -> bool:
     if not finished:
         report.differs("order", "", f"the graph returns nothing: it has no output node{which}")
     return fine and finished
-
-
-def find(root: torch.nn.Module, name: str) -> Any:
-    """What ``name`` refers to below a module, None when there is nothing; runs no code of the module."""
-    at: Any = root
-    for part in name.split("."):
-        if not isinstance(at, torch.nn.Module):
-            return None
-        places = (at._modules, at._parameters, at._buffers, at.__dict__)
-        at = next((place[part] for place in places if part in place), None)
-    return at
 
 
 # Control edges

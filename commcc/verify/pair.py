@@ -13,16 +13,18 @@ Limits: words are for people; nothing is decided by them. Descriptions stop afte
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
 from commcc.graph.ops import is_getitem
+from commcc.graph.ops.collective_table import COLLECTIVES
 from commcc.verify.contents import BITS, BROADCAST, CAST, GATHER, REDUCE, SCATTER, same_elements
-from commcc.verify.memory import LOAD
-from commcc.verify.opfacts import facts_of
-from commcc.verify.sizes import Undecidable
-from commcc.verify.terms import Leaf, bind, leaves
+from commcc.verify.memory import EARLY, LOAD
+from commcc.verify.regroup import regroups
+from commcc.verify.sizes import Poly, Undecidable
+from commcc.verify.terms import Leaf, Tensor, bind, leaves, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from commcc.verify.verdict import Report
 
 #: Terms that stand for one other term, by their first operand.
-_WRAPPERS = frozenset({"array", "out", "draw", CAST, BITS, GATHER, SCATTER, REDUCE, BROADCAST})
+_WRAPPERS = frozenset({"array", "out", CAST, BITS, GATHER, SCATTER, REDUCE, BROADCAST})
 
 
 @dataclass
@@ -62,6 +64,7 @@ class Pair:
         self.old_terms = {step.term for step in self.before.steps}
         self.new_terms = {step.term for step in self.after.steps}
         self._known: dict[int, bool] = {}
+        self._rests_on: dict[int, str] = {}
 
     def known(self, content: int) -> bool:
         """Whether BEFORE has every source of a content."""
@@ -85,12 +88,13 @@ class Pair:
         return key[0] != "op" or term in self.old_terms
 
     def _origin(self, term: int) -> int:
-        """The op that made a source or a part of a result, before its place among the random ops."""
+        """The op that made a source or a part of a result, before its place among random ops and effects."""
         while True:
             key = self.table.keys[term]
-            if key[0] not in _WRAPPERS or not isinstance(key[-1 if key[0] == "draw" else 1], int):
+            inner = key[2] if key[0] in ("draw", "call") else key[1] if key[0] in _WRAPPERS else None
+            if not isinstance(inner, int):
                 return term
-            term = key[2] if key[0] == "draw" else key[1]
+            term = inner
 
     def _told_apart(self, new: int | None, old: int | None) -> str:
         """Why two contents cannot be told apart, empty when they can, or are the same."""
@@ -106,10 +110,76 @@ class Pair:
     def undecided(self, content: int | None) -> str:
         """Why a content was not decided, empty when it was."""
         for source in () if content is None else self.table.sources_of(content):
-            reason = self.table.undecided.get(self._origin(source))
+            reason = self.table.undecided.get(self._origin(source)) or self.rests_on(source)
             if reason:
                 return reason
         return ""
+
+    def rests_on(self, term: int) -> str:
+        """Why something that a term is made of, and that only one graph has, was not decided; empty when all was."""
+        if not self._strange:
+            return ""
+        known, stack = self._rests_on, [term]
+        while stack:
+            at = stack[-1]
+            reason = self._strange.get(at) or next(filter(None, map(known.get, self.table.parts_of(at))), "")
+            missing = [] if reason or at in known else [part for part in self.table.parts_of(at) if part not in known]
+            known.setdefault(at, "")
+            if missing:
+                stack.extend(missing)
+            else:
+                known[at] = reason
+                stack.pop()
+        return known[term]
+
+    @cached_property
+    def _strange(self) -> dict[int, str]:
+        """Terms that were not decided and that only one graph has."""
+        only = (
+            step.plain
+            for old, new in ((self.before, self.new_terms), (self.after, self.old_terms))
+            for step in old.steps
+            if step.term not in new
+        )
+        found = {term: self.table.undecided[term] for term in only if term in self.table.undecided}
+        for old, new in ((self.before.constants, self.after.constants), (self.after.constants, self.before.constants)):
+            for name, value in old.items():
+                term = self.table.keys[value.content][1] if isinstance(value, Tensor) else getattr(value, "term", -1)
+                if term in self.table.undecided and new.get(name) is not value:
+                    found[term] = self.table.undecided[term]
+        return found
+
+    def doubt(self, key: Any) -> str:
+        """Why an argument or size, given as a key, was not decided, empty when it was."""
+        if isinstance(key, Poly):
+            terms = (self._origin(term) for monomial, _ in key.terms for term in monomial)
+            return next(filter(None, map(self.table.undecided.get, terms)), "")
+        if not isinstance(key, tuple) or not key:
+            return ""
+        if key[0] == "tensor":
+            return self.undecided(key[1]) or next(filter(None, map(self.doubt, key[2] or ())), "")
+        if key[0] == "value":
+            return self.table.undecided.get(self._origin(key[1]), "")
+        parts = key[1] if key[0] == "list" else key[1:] if key[0] == "int" else ()
+        return next(filter(None, map(self.doubt, parts)), "")
+
+    def unexplained(self, step: Step | None, path: str, *, after: bool) -> str:
+        """Why something that one graph lacks may be there after all, as an op that was not decided; empty if not.
+
+        step: the op that is missing, if it is one; path: its name. after: AFTER lacks it, not BEFORE.
+        """
+        if step is not None and step.why:
+            return step.why
+        fact = _kind_of(path)
+        doubts = self._doubts[after]
+        return next((why for other, why in doubts if other == path or (fact and _kind_of(other) == fact)), "")
+
+    @cached_property
+    def _doubts(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+        """Ops that were not decided and that the other graph does not have, with the reason: BEFORE's, AFTER's."""
+        sides = ((self.before, self.new_terms), (self.after, self.old_terms))
+        old, new = ([(s.path, s.why) for s in trace.steps if s.why and s.term not in there] for trace, there in sides)
+        return old, new
 
     def fail(
         self,
@@ -118,19 +188,35 @@ class Pair:
         text: str,
         contents: tuple[int | None, ...] = (),
         twins: tuple[int | None, int | None] = (None, None),
+        doubt: str = "",
     ) -> None:
-        """A difference, or a gap when one of the contents was not decided.
+        """A difference, or a gap when one of the contents was not decided, or there is another doubt.
 
         twins: a content of AFTER and the one that BEFORE has in its place; if they hold the same elements,
         there is no difference, and :attr:`same` says so.
         """
-        reason = next(filter(None, map(self.undecided, contents)), "") or self._told_apart(*twins)
+        reason = doubt or next(filter(None, map(self.undecided, contents)), "") or self._told_apart(*twins)
         if self.same and twins[0] in self.same:
             return
         if reason:
             self.report.gap(rule, node, f"{text}; not decided: {reason}")
         else:
             self.report.differs(rule, node, text)
+
+    def is_launch(self, step: Step) -> bool:
+        """Whether a step launches a collective, explained or not."""
+        return bool(_kind_of(step.path))
+
+    def early(self, content: int | None) -> bool:
+        """Whether a content was read before it was there, which is an event of its own."""
+        sources = () if content is None else self.table.sources_of(content)
+        return any(self.table.keys[source][0] == EARLY for source in sources)
+
+
+def _kind_of(path: str) -> str:
+    """The kind of collective that an op launches; empty for other ops."""
+    fact = COLLECTIVES.get(path.rpartition(".")[0])
+    return "" if fact is None else str(fact.kind)
 
 
 # Words
@@ -148,6 +234,7 @@ class Difference:
     text: str
     new: int | None = None
     old: int | None = None
+    keys: tuple[Any, Any] = (None, None)
 
 
 class Words:
@@ -191,6 +278,8 @@ class Words:
             return f"{self.source(key[1], level + 1)} as {key[2].removeprefix('torch.')}"
         if kind == BITS:
             return f"{self.source(key[1], level + 1)} viewed as {key[2].removeprefix('torch.')}"
+        if kind == EARLY:
+            return f"{self.content(key[1], level + 1)} before it is there"
         if kind == LOAD:
             return f"{name or 'memory'} after the write by '{self._writer(key[4])}'"
         return name or "a value that no node has a name for"
@@ -256,12 +345,11 @@ class Words:
         if tensors and was[1] == now[1]:
             what = "shape" if was[2] != now[2] else "dtype"
             at = 2 if what == "shape" else 3
-            yield Difference(
-                f"argument '{label}'{_called(here)} has {what} {now[at]}, in BEFORE{_called(there)} {was[at]}"
-            )
+            text = f"argument '{label}'{_called(here)} has {what} {now[at]}, in BEFORE{_called(there)} {was[at]}"
+            yield Difference(text, keys=(now, was))
             return
         text = f"argument '{label}'{_called(here)} is {self.key(now)}, in BEFORE{_called(there)} {self.key(was)}"
-        yield Difference(text, _term(now), _term(was))
+        yield Difference(text, _term(now), _term(was), (now, was))
 
 
 def settings(table: Terms, source: int) -> dict[str, str]:
@@ -310,7 +398,7 @@ def _piece_of(node: fx.Node) -> str:
             return ""
         if is_getitem(at.target):
             return f", part {at.args[1]} of '{at.args[0]}'"
-        if not facts_of(at.target).explained:
+        if not regroups(path_of(at.target)):
             return ""
         at = at.args[0]
     return ""

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from commcc.verify.reshaping import Arguments
     from commcc.verify.terms import Terms
 
-#: Slice bounds from here on mean "to the end".
-_FAR = 2**31
+#: The slice bound that means "to the end", whatever the size.
+_END = 2**63 - 1
 
 # Parts
 
@@ -79,7 +79,7 @@ def _clamped(value: object, default: Size, size: Size) -> Size:
         return min(max(position + size if position < 0 else position, 0), size)
     if position in (0, size):
         return position
-    if isinstance(position, int) and position >= _FAR:
+    if isinstance(position, int) and position == _END:
         return size
     raise Undecidable("a slice of a symbolic size")
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 Monomial: TypeAlias = "tuple[int, ...]"
 Size: TypeAlias = Union[int, "Poly"]
 Shape: TypeAlias = "tuple[Size, ...]"
+#: Gives the term that stands for a function, by name, of some sizes.
+Atom: TypeAlias = "Callable[[str, tuple[Size, ...]], int]"
 
 _MAX_POWER = 8
 _MAX_TERMS = 256
@@ -131,7 +133,7 @@ def product(sizes: Iterable[Size]) -> Size:
     return result
 
 
-def apply_function(name: str, operands: tuple[Size, ...], atom: Callable[[str, tuple[Size, ...]], int]) -> Size:
+def apply_function(name: str, operands: tuple[Size, ...], atom: Atom) -> Size:
     """The value of an arithmetic function: computed when decidable, else a variable named by ``atom``.
 
     ``atom`` returns the term id that stands for this function of these operands.
@@ -145,7 +147,7 @@ def apply_function(name: str, operands: tuple[Size, ...], atom: Callable[[str, t
     if name == "neg" and len(operands) == 1:
         return operands[0] * -1
     if name in ("floordiv", "mod") and len(operands) == 2:
-        known = _quotient(name, operands[0], operands[1])
+        known = _quotient(name, operands[0], operands[1], atom)
         if known is not None:
             return known
     if name in ("max", "min"):
@@ -157,9 +159,7 @@ def apply_function(name: str, operands: tuple[Size, ...], atom: Callable[[str, t
     return variable(atom(name, operands))
 
 
-def from_expression(
-    expression: Any, symbol: Callable[[str], Size], atom: Callable[[str, tuple[Size, ...]], int], depth: int = 0
-) -> Size:
+def from_expression(expression: Any, symbol: Callable[[str], Size], atom: Atom, depth: int = 0) -> Size:
     """A sympy expression as a size; ``symbol`` gives the value of a symbol by name.
 
     Raises :class:`Undecidable` for what is not an integer expression, or is nested too deeply.
@@ -224,15 +224,21 @@ def _difference(left: Size, right: Size) -> int:
     return difference
 
 
-def _quotient(name: str, left: Size, right: Size) -> Size | None:
-    if isinstance(left, int) and isinstance(right, int):
-        if right == 0:
-            return None
-        return left // right if name == "floordiv" else left % right
-    quotient = _divide(left, right)
-    if quotient is None:
-        return None
-    return quotient if name == "floordiv" else 0
+def _quotient(name: str, left: Size, right: Size, atom: Atom) -> Size | None:
+    """``left // right`` or ``left % right`` in one form for all ways to write it; None where it may not exist.
+
+    By a number, every coefficient is split: ``(5 * s + 4) // 4 == s + 1 + s // 4``.
+    """
+    if not isinstance(right, int) or right <= 0:
+        # A divisor that may be 0 has no quotient there; negative ones are left as they are written.
+        both = isinstance(left, int) and isinstance(right, int) and right != 0
+        return (left // right if name == "floordiv" else left % right) if both else None
+    whole = _build((m, c // right) for m, c in _terms(left))
+    rest = _build((m, c % right) for m, c in _terms(left))
+    if isinstance(rest, Poly):
+        rest = variable(atom(name, (rest, right)))
+        return rest if name == "mod" else whole + rest
+    return whole + rest // right if name == "floordiv" else rest % right
 
 
 def _divide(left: Size, right: Size) -> Size | None:

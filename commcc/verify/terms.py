@@ -31,6 +31,8 @@ from commcc.graph.ops import OpaqueOp, argument_names, op_name
 from commcc.verify.sizes import Poly, Shape, Size, Undecidable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import fx
 
 LAYOUT = "layout"
@@ -71,11 +73,12 @@ UNKNOWN = Meta(None, None, None, None)
 
 @dataclass(frozen=True)
 class Summary:
-    """What calling a sub-graph does besides computing its outputs."""
+    """What calling a sub-graph does besides computing its outputs. state: it writes to constants of its own."""
 
     random: bool
     effects: bool
     writes: bool
+    state: bool
 
 
 class Terms:
@@ -86,9 +89,11 @@ class Terms:
     strides: how the operands of ops were laid out in the first graph, by the op's term.
     same: contents found to hold the elements of another one, in another normal form.
     summaries: what sub-graphs do, by term. subgraphs: terms of sub-graphs already traced, by identity.
+    one_root: both graphs refer to the same objects, so that constants need not be looked into.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, one_root: bool = False) -> None:
+        self.one_root = one_root
         self._ids: dict[tuple[Any, ...], int] = {}
         self.keys: list[tuple[Any, ...]] = []
         self._numel: dict[int, Size] = {}
@@ -120,8 +125,10 @@ class Terms:
         return term
 
     def function(self, name: str, operands: tuple[Size, ...]) -> int:
-        """The term of an arithmetic function of sizes that has no simpler form."""
-        return self.intern(("function", name, tuple(("int", o) for o in operands)))
+        """The term of an arithmetic function of sizes that has no simpler form; others may be the same function."""
+        term = self.intern(("function", name, tuple(("int", o) for o in operands)))
+        self.undecided.setdefault(term, "arithmetic of symbolic sizes")
+        return term
 
     def foreign(self, value: Any) -> int:
         """The term of an object that has no key of its own: equal only to itself."""
@@ -143,6 +150,18 @@ class Terms:
         key = self.keys[content]
         return key[1] if key[0] == LAYOUT else None
 
+    def parts_of(self, term: int) -> tuple[int, ...]:
+        """The terms that a term is made of."""
+        key = self.keys[term]
+        if key[0] == LAYOUT:
+            return self.sources_of(term)
+        if key[0] == "op":
+            around = (part for place in key[3:] for shape in place for part in (shape[0], shape[3]))
+            return (*(part for _, argument in key[2] for part in _terms_in(argument)), *around)
+        if len(key) > 1 and key[0] == "reduce_scatter" and not isinstance(key[1], int):
+            return tuple(source for source, _ in key[1])
+        return tuple(key[at] for at in _PARTS.get(key[0], ()) if at < len(key) and isinstance(key[at], int))
+
     def sources_of(self, content: int) -> tuple[int, ...]:
         """Every source that a content reads, in the order of first use."""
         found = self._sources.get(content)
@@ -151,6 +170,30 @@ class Terms:
             found = (content,) if items is None else tuple(dict.fromkeys(leaf.source for leaf in leaves(items)))
             self._sources[content] = found
         return found
+
+
+#: Where terms stand in the keys of terms, by kind.
+_PARTS = {
+    **dict.fromkeys(("array", "out", "cast", "bits", "all_gather", "reduce_scatter", "all_reduce", "broadcast"), (1,)),
+    **dict.fromkeys(("initial", "early", "size"), (1,)),
+    **dict.fromkeys(("draw", "call"), (2,)),
+    "load": (1, 4),
+    "write": (1, 2, 3, 4),
+}
+
+
+def _terms_in(key: Any) -> Iterator[int]:
+    """The terms in an argument given as a key."""
+    if isinstance(key, Poly):
+        yield from (term for monomial, _ in key.terms for term in monomial)
+    elif isinstance(key, tuple) and key and key[0] in ("tensor", "value"):
+        yield key[1]
+    elif isinstance(key, tuple) and key and key[0] in ("list", "int", "dict", "slice"):
+        parts = (
+            key[1] if key[0] in ("list", "slice") else (key[1],) if key[0] == "int" else [part for _, part in key[1]]
+        )
+        for part in parts:
+            yield from _terms_in(part)
 
 
 def leaves(items: Items) -> list[Leaf]:
@@ -232,6 +275,8 @@ def all_tensors(value: Any) -> list[Tensor]:
 # Arguments
 
 _MISSING = object()
+#: Arguments that are multiplied with a tensor and have no part in what dtype comes out.
+_FACTORS = frozenset({"alpha", "beta"})
 _CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 _TARGETS = (OpOverload, OpOverloadPacket, HigherOrderOperator, OpaqueOp)
 
@@ -271,6 +316,8 @@ def bind(node: fx.Node) -> dict[str, Any]:
             continue
         if is_float and type(value) is int:
             value = float(value)
+        elif name in _FACTORS and type(value) is float and value.is_integer() and value != 0:
+            value = int(value)
         bound[name] = value
     return bound
 

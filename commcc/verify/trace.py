@@ -26,14 +26,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from commcc.graph.ops import aliasing, is_host_sync
-from commcc.verify.memory import Memory
-from commcc.verify.opfacts import facts_of
+from commcc.graph.ops import facts
+from commcc.verify.memory import EARLY, Memory
 from commcc.verify.regroup import regroup, regroups
 from commcc.verify.reshaping import Formed, to_host
 from commcc.verify.sizes import Size, Undecidable, product, variable
 from commcc.verify.symbols import Symbols, mismatch
-from commcc.verify.terms import Meta, Opaque, Tensor, Value, bind, key_of
+from commcc.verify.terms import Meta, Opaque, Tensor, Value, bind, key_of, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -56,7 +55,7 @@ class Step:
     term: what it computes; plain: the same without its place among the random ops.
     arguments: keys by argument name. operands: contents of all tensors that it reads.
     made: sources that casts and launches are made of, empty for the rest.
-    strides: strides of the tensors that it reads.
+    strides: strides of the tensors that it reads. barriers: how many ops before it let nothing pass.
     """
 
     node: str
@@ -69,16 +68,18 @@ class Step:
     made: tuple[int, ...] = ()
     strides: tuple[Shape | None, ...] = ()
     why: str = ""
+    barriers: int = 0
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something illegal; ``key`` is equal for the same mistake in another graph."""
+    """Something illegal; ``key`` is equal for the same mistake in another graph. doubt: why it may not be so."""
 
     rule: str
     node: str
     text: str
     key: tuple[Any, ...]
+    doubt: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ class Trace:
     names: first node that holds a content. sources, versions: all that occur. work: elements moved or
     converted, by source; workers: the first node that did it. random, effects: term and node, in order.
     constants: what ``get_attr`` nodes read, by name. writers: the node that made each version.
-    rows: rank in each group as gathers in place take it to be, and the first that does.
+    rows: rank in each group as gathers in place take it to be, and the first that does. idle: waits for nothing.
+    doubts: why what is written or read may be something else, and the first node that this is about.
     written: contents that were read after a write had put them there, and the last node that wrote there.
     """
 
@@ -111,6 +113,7 @@ class Trace:
     events: list[Event] = field(default_factory=list)
     random: list[tuple[int, str]] = field(default_factory=list)
     effects: list[tuple[int, str]] = field(default_factory=list)
+    barriers: list[str] = field(default_factory=list)
     inputs: list[tuple[str, Value]] = field(default_factory=list)
     metas: dict[str, Meta] = field(default_factory=dict)
     outputs: list[Output] = field(default_factory=list)
@@ -118,6 +121,8 @@ class Trace:
     writers: dict[int, str] = field(default_factory=dict)
     written: dict[int, str] = field(default_factory=dict)
     rows: dict[str, tuple[int, str]] = field(default_factory=dict)
+    idle: list[str] = field(default_factory=list)
+    doubts: dict[str, str] = field(default_factory=dict)
     constants: dict[str, Value] = field(default_factory=dict)
     copies: int = 0
     launches: int = 0
@@ -144,13 +149,14 @@ class HostCopies:
 
     def asked(self, node: fx.Node, operands: Iterable[Tensor]) -> None:
         """Take note of an op that may make the host wait for its operands."""
-        if self.coming and is_host_sync(node.target) and any(map(_on_device, operands)):
+        if self.coming and facts(node.target).host_sync and any(map(_on_device, operands)):
             self.coming.clear()
 
     def missing(self, tensor: Tensor, reader: fx.Node) -> tuple[str, int] | None:
         """The copy that a reader of a tensor should have waited for; views do not read."""
         copy = self.coming.get(tensor.root)
-        return None if copy is None or (reader.op == "call_function" and aliasing(reader.target).views) else copy
+        fact = facts(reader.target) if reader.op == "call_function" else None
+        return None if fact is not None and fact.views and not fact.writing else copy
 
 
 def _on_device(value: object) -> bool:
@@ -200,36 +206,50 @@ class State:
         return {name: self.resolve(value, reader) for name, value in bind(node).items()}
 
     def fresh(self, operand: fx.Node, reader: fx.Node) -> Value:
+        """What a node's value is when another node reads it."""
         value = self.env[operand]
         if isinstance(value, Tensor):
-            now = self.read(value, reader, operand.name)
+            now = self.memory.current(value)
             if now is not value:
                 self.env[operand] = now
-            return now
+                self._note_written(now, value, operand.name)
+            return self.read(now, reader, operand.name)
         if isinstance(value, tuple):
             return tuple(self.read(v, reader, operand.name) if isinstance(v, Tensor) else v for v in value)
         return value
 
     def read(self, tensor: Tensor, reader: fx.Node, name: str) -> Tensor:
         """The tensor as it reads now; reading what a launch or a copy has not delivered yet is an event."""
-        flight = self.memory.storages[tensor.root].filling
-        if flight is not None:
+        now = self.memory.current(tensor)
+        if now is not tensor:
+            self._note_written(now, tensor, name)
+        users = self.memory.users(now, reading=False)
+        for flight, _, doubt in users:
             text = f"reads '{name}' before the wait of launch '{flight.node}'"
-            self.event("wait", reader, text, ("read", flight.key, _path(reader)))
-        copy = self.host.missing(tensor, reader)
+            self.event("wait", reader, text, ("read", flight.key, _path(reader)), doubt)
+        copy = self.host.missing(tensor, reader) if self.host.coming else None
         if copy is not None:
             text = f"reads '{copy[0]}' before the host has waited for that copy"
             self.event("wait", reader, text, ("early", copy[1], str(reader.target)))
-        fresh = self.memory.current(tensor)
-        if fresh is not tensor:
-            self.saw(fresh.content, name)
-            if fresh.content != tensor.content:
-                writer = self.trace.writers.get(self.memory.version(tensor.root), "")
-                self.trace.written.setdefault(fresh.content, writer)
-        return fresh
+        early = [key for key in (*(flight.key for flight, _, _ in users), copy and copy[1]) if key]
+        return self._unfinished(now, tuple(early)) if early else now
 
-    def event(self, rule: str, node: fx.Node, text: str, key: tuple[Any, ...]) -> None:
-        self.trace.events.append(Event(rule, node.name, text, key))
+    def _unfinished(self, tensor: Tensor, early: tuple[Any, ...]) -> Tensor:
+        """A tensor that is read before it is there: whatever it holds, it is not what it will hold."""
+        numel = None if tensor.shape is None else product(tensor.shape)
+        content = self.table.source((EARLY, tensor.content, early), numel, tensor.dtype)
+        return Tensor(
+            content, tensor.meta, tensor.root, tensor.stamp, tensor.base, tensor.via, tensor.may_copy, tensor.where
+        )
+
+    def _note_written(self, now: Tensor, tensor: Tensor, name: str) -> None:
+        self.saw(now.content, name)
+        if now.content != tensor.content:
+            writer = self.trace.writers.get(self.memory.version(tensor.root), "")
+            self.trace.written.setdefault(now.content, writer)
+
+    def event(self, rule: str, node: fx.Node, text: str, key: tuple[Any, ...], doubt: str = "") -> None:
+        self.trace.events.append(Event(rule, node.name, text, key, doubt))
 
     # Results
 
@@ -308,7 +328,7 @@ class State:
         if view.via is None:
             return place
         node, index, base = view.via
-        path = facts_of(node.target).path
+        path = path_of(node.target)
         arguments = {**self.arguments(node, read=False), base: place}
         if regroups(path):
             try:
@@ -333,9 +353,11 @@ class State:
         """
         for place, tensor in enumerate(written):
             storage = self.memory.storages[tensor.root]
-            for flight in (*storage.reading, *([storage.filling] if storage.filling else [])):
+            for flight, _, doubt in self.memory.users(tensor, reading=True):
                 text = f"writes memory that launch '{flight.node}' still uses: its wait comes later"
-                self.event("mutation", node, text, ("write", flight.key, facts_of(node.target).path))
+                self.event("mutation", node, text, ("write", flight.key, path_of(node.target)), doubt)
+            if storage.doubt:
+                self.trace.doubts.setdefault(storage.doubt, node.name)
             version = self.memory.write(tensor, term, place, contents[place] if contents else None)
             self.trace.versions.add(version)
             self.trace.writers.setdefault(version, node.name)
@@ -348,4 +370,4 @@ class State:
 
 
 def _path(node: fx.Node) -> str:
-    return facts_of(node.target).path if node.op == "call_function" else node.op
+    return path_of(node.target) if node.op == "call_function" else node.op

@@ -17,40 +17,49 @@ all other results come from ``val``, once for both graphs. At most :data:`MAX_DE
 
 from __future__ import annotations
 
+from dataclasses import astuple, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 
-from commcc.graph.ops import op_name
-from commcc.graph.ops.arithmetic import ON_SIZES
+from commcc.graph.ops import ALL, facts, is_getitem, op_name
 from commcc.graph.ops.constants import COPIES
-from commcc.graph.ops.sizes import EXTENTS
+from commcc.serialization.attributes import content_hash, find, is_plain
+from commcc.serialization.fake_ops import Evaluator, UnknownValue
+from commcc.serialization.propagate import context_of
 from commcc.verify import launches
-from commcc.verify.contents import CAST, cast, counts, is_widening
-from commcc.verify.normalise import check_order, find
-from commcc.verify.opfacts import OpFacts, facts_of
-from commcc.verify.regroup import regroup
-from commcc.verify.reshaping import COPY, INVALID, MAYBE, Formed
-from commcc.verify.sizes import Impossible, Size, Undecidable, apply_function, product
-from commcc.verify.symbols import settled
-from commcc.verify.terms import UNKNOWN, Meta, Opaque, Summary, Tensor, Value, all_tensors, is_size, key_of, tensors_in
-from commcc.verify.trace import CONVERSION, OP, VIEW, Event, Output, State, Step, Trace
+from commcc.verify.explained import Explainer
+from commcc.verify.normalise import check_order
+from commcc.verify.regroup import regroups
+from commcc.verify.sizes import Impossible, Undecidable, number
+from commcc.verify.symbols import mismatch, settled
+from commcc.verify.terms import (
+    UNKNOWN,
+    Opaque,
+    Summary,
+    Tensor,
+    Value,
+    all_tensors,
+    key_of,
+    path_of,
+    tensors_in,
+)
+from commcc.verify.trace import OP, VIEW, Event, Output, Step, Trace
 from commcc.verify.verdict import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-    from commcc.graph.ops import Aliasing
+    from commcc.graph.ops import OpFacts
     from commcc.graph.program import Program
     from commcc.verify.terms import Terms
 
-#: What a regrouping op calls the tensor, or the tensors, that it regroups.
-_OPERANDS = ("self", "a", "tensors", "ag_ins", "rs_ins")
 MAX_DEPTH = 16
 
 
-class Tracer(State):
+class Tracer(Explainer):
     """The walk. groups: which process groups stand for another one. depth: of sub-graphs."""
 
     def __init__(
@@ -67,11 +76,14 @@ class Tracer(State):
         self.root = root
         self.depth = depth
         self.groups = groups or {}
+        self._evaluator: Evaluator | None = None
+        self._memory_of: dict[int, tuple[str, torch.Tensor, Tensor]] = {}
 
     def walk(self, graph: fx.Graph, inputs: dict[str, str] | None = None) -> Trace:
         """Trace all nodes; ``inputs`` gives placeholders the names that they have in the other graph."""
         for node in graph.nodes:
             self.trace.nodes += 1
+            events = len(self.trace.events)
             if node.op == "placeholder":
                 self.env[node] = self._placeholder(node, (inputs or {}).get(node.name, node.name))
             elif node.op == "output":
@@ -82,7 +94,14 @@ class Tracer(State):
                 self.env[node] = self._call(node)
             else:
                 self.env[node] = Opaque(self.table.foreign(node))
+            if len(self.trace.events) > events and node in self.env:
+                self._seal(events, self.env[node])
         return self.trace
+
+    def _seal(self, first: int, result: Value) -> None:
+        """A mistake is the same in another graph only where it is made on the way to the same value."""
+        made = key_of(self.table, result)
+        self.trace.events[first:] = [replace(e, key=(*e.key, made)) for e in self.trace.events[first:]]
 
     def _placeholder(self, node: fx.Node, name: str) -> Value:
         term = self.table.intern(("input", name))
@@ -99,8 +118,8 @@ class Tracer(State):
         self._leaves(node, node.args[0] if node.args else None, "", structure)
         self.trace.structure = "".join(structure)
         for storage in self.memory.storages:
-            if storage.filling is not None:
-                self._never_waited(storage.filling.node, storage.filling.key)
+            for flight, _ in storage.filling:
+                self._never_waited(flight.node, flight.key)
 
     def _never_waited(self, name: str, key: tuple[Any, ...]) -> None:
         event = Event("wait", name, "its result is never waited for", ("unwaited", key))
@@ -126,19 +145,18 @@ class Tracer(State):
 
     def _call(self, node: fx.Node) -> Value:
         """The result of a node that calls an op."""
-        facts = facts_of(node.target)
-        if facts.getitem:
+        fact, path = facts(node.target), path_of(node.target)
+        if is_getitem(node.target):
             return self._getitem(node)
-        if facts.wait:
+        if fact.wait:
             waited = launches.wait(self, node)
             return (
                 self._opaque(node, self.arguments(node), "a wait on what is not a tensor") if waited is None else waited
             )
-        if facts.launch is not None:
-            return launches.launch(self, node, facts.launch, self.groups)
-        path = facts.path
-        arguments = self.arguments(node, read=facts.reads)
-        size = self._arithmetic(path, arguments)
+        if fact.launch is not None and fact.launch.asynchronous:
+            return launches.launch(self, node, fact.launch, self.groups)
+        arguments = self.arguments(node, read=fact.reads)
+        size = self.arithmetic(path, arguments)
         if size is not None:
             self.symbols.define(node.meta.get("val"), size)
             return size
@@ -146,34 +164,15 @@ class Tracer(State):
         if known is not None:
             return known
         why, fills = "", op_name(node.target) in COPIES
-        if facts.explained or fills:
+        if regroups(path) or fills:
             try:
-                return (self._filled if fills else self._regrouped)(node, path, arguments)
+                return (self.filled if fills else self.regrouped)(node, path, arguments)
             except Impossible as reason:
                 keys = tuple(key_of(self.table, value) for value in arguments.values())
                 self.event("value", node, f"{path} cannot run: {reason}", ("impossible", path, keys))
             except Undecidable as reason:
                 why = str(reason)
         return self._opaque(node, arguments, why)
-
-    def _arithmetic(self, path: str, arguments: dict[str, Any]) -> Size | None:
-        """The value of integer arithmetic, None for anything else."""
-        name = ON_SIZES.get(path)
-        try:
-            if name is not None:
-                values = list(arguments.values())
-                flat = (
-                    values[0] if path == "torch.sym_sum" and values and isinstance(values[0], tuple) else tuple(values)
-                )
-                return apply_function(name, flat, self.table.function) if flat and all(map(is_size, flat)) else None
-            if path not in EXTENTS:
-                return None
-            tensor = arguments.get("self")
-            if not isinstance(tensor, Tensor) or tensor.shape is None:
-                return None
-            return product(tensor.shape) if path == "aten.sym_numel.default" else tensor.shape[arguments["dim"]]
-        except (Undecidable, IndexError, KeyError, TypeError):
-            return None
 
     def _getitem(self, node: fx.Node) -> Value:
         if len(node.args) != 2 or node.kwargs:
@@ -189,129 +188,107 @@ class Tracer(State):
             return self.result(node, node.meta.get("val"), term, () if source.base is None else (source.base,))
         return self._opaque(node, self.arguments(node), "")
 
-    # Ops that are explained
-
-    def _regrouped(self, node: fx.Node, path: str, arguments: dict[str, Any]) -> Value:
-        formed = regroup(self.table, path, arguments)
-        if not isinstance(formed, Formed):
-            return tuple(self._formed(node, part, i, arguments) for i, part in enumerate(formed))
-        made = self._formed(node, formed, 0, arguments)
-        self.check(node, made, node.meta.get("val"))
-        if formed.alias == COPY:
-            self.trace.copies += 1
-        operand = next((arguments[name] for name in _OPERANDS if name in arguments), None)
-        self._note_cast(node, made.content, tensors_in(operand), arguments)
-        self.host.copied(path, node, arguments, made)
-        return made
-
-    def _formed(self, node: fx.Node, formed: Formed, index: int, arguments: dict[str, Any]) -> Tensor:
-        name = next((n for n in _OPERANDS if n in arguments), "self")
-        operand = arguments[name]
-        first = operand[0] if isinstance(operand, tuple) else operand
-        device = None if arguments.get("device") is not None else first.meta.device
-        meta = Meta(formed.shape, formed.strides, formed.dtype, device)
-        if formed.alias == COPY:
-            return self.tensor(formed.content, meta, node)
-        if formed.alias == INVALID:
-            text = "is a view that the strides of its operand do not allow; use reshape"
-            self.event("value", node, text, ("view", formed.content, formed.shape, first.meta.strides))
-        made = self.tensor(formed.content, meta, node, first)
-        made.via = (node, index, name)
-        made.may_copy = formed.alias == MAYBE or first.may_copy
-        return made
-
-    def _note_cast(self, node: fx.Node, made: int, operands: list[Tensor], arguments: dict[str, Any]) -> None:
-        """Record the elements that an op which made the content ``made`` of its operands converted."""
-        if not operands or all(operand.content == made for operand in operands):
-            return
-        work = counts(self.table, made)
-        old = {source for operand in operands for source in self.table.sources_of(operand.content)}
-        old.update(self.table.keys[source][1] for source in tuple(old) if is_widening(self.table, source))
-        fresh = {source: n for source, n in work.items() if self.table.keys[source][0] == CAST and source not in old}
-        if fresh:
-            self.worked(node, fresh)
-            keys = tuple((name, key_of(self.table, value)) for name, value in arguments.items())
-            contents = tuple(operand.content for operand in operands)
-            step = Step(node.name, facts_of(node.target).path, CONVERSION, made, made, keys, contents, tuple(fresh))
-            self.trace.steps.append(step)
-
-    def _filled(self, node: fx.Node, path: str, arguments: dict[str, Any]) -> Value:
-        """``copy_`` and ``_foreach_copy_``: the targets hold the elements of the sources, converted."""
-        targets, sources = tensors_in(arguments.get("self")), tensors_in(arguments.get("src"))
-        if len(targets) != len(sources) or not targets:
-            raise Undecidable("another number of targets than of sources")
-        contents = tuple(self._filled_with(t, s) for t, s in zip(targets, sources, strict=True))
-        keys = tuple((name, key_of(self.table, value)) for name, value in arguments.items())
-        term = self.table.intern(("op", path, keys))
-        self.write(node, term, targets, contents)
-        self.trace.copies += 1
-        for content, source in zip(contents, sources, strict=True):
-            self._note_cast(node, content, [source], arguments)
-        made = [self.tensor(c, t.meta, node, t) for c, t in zip(contents, targets, strict=True)]
-        for tensor, target in zip(made, targets, strict=True):
-            tensor.may_copy = target.may_copy
-        return made[0] if isinstance(arguments.get("self"), Tensor) else tuple(made)
-
-    def _filled_with(self, target: Tensor, source: Tensor) -> int:
-        """The content of ``target`` after ``copy_``."""
-        if target.shape is None or target.shape != source.shape or target.dtype is None:
-            raise Undecidable("a copy into another shape")
-        if target.meta.device != source.meta.device or target.meta.device is None:
-            raise Undecidable("a copy between devices")
-        return cast(self.table, source.content, target.dtype, ())
-
     # Ops that are not
 
     def _opaque(self, node: fx.Node, arguments: dict[str, Any], why: str) -> Value:
         """A term made of the op and its operands; writes, random numbers and effects are recorded."""
-        table, trace, facts = self.table, self.trace, facts_of(node.target)
-        path = facts.path
+        table, trace, fact, path = self.table, self.trace, facts(node.target), path_of(node.target)
         keys = tuple((name, key_of(table, value)) for name, value in arguments.items())
         tensors = all_tensors(arguments)
-        around = tuple(self._surroundings(tensor) for tensor in tensors) if facts.sees_storage else ()
+        around = tuple(self._surroundings(tensor) for tensor in tensors) if fact.storage else ()
         plain = term = table.intern(("op", path, keys, around) if around else ("op", path, keys))
-        inner = [table.summaries[v.term] for v in arguments.values() if type(v) is Opaque and v.term in table.summaries]
-        if facts.random or any(summary.random for summary in inner):
+        does = self._deeds(fact, arguments)
+        if does.random:
             term = table.intern(("draw", len(trace.random), plain))
             trace.random.append((plain, node.name))
         self.host.asked(node, tensors)
-        effect = facts.effect or any(summary.effects for summary in inner)
-        if effect:
-            trace.effects.append((term, node.name))
-        if why:
-            table.undecided.setdefault(term, why)
-        written = _written(facts.aliasing, arguments, everything=any(summary.writes for summary in inner))
+        if does.state:  # what it does, and so what it gives, may depend on how often it was called
+            term = table.intern(("call", len(trace.effects), term))
+        if does.effects:
+            trace.effects.append((plain, node.name))
+        if fact.barrier:
+            trace.barriers.append(node.name)
+        unknown = next(filter(None, (table.undecided.get(v.term) for v in _opaque_in(tuple(arguments.values())))), "")
+        if why or unknown or (around and does.state):
+            table.undecided.setdefault(plain, why or unknown or f"what {path} reads around its operands")
+        written = _written(fact, arguments, everything=does.writes)
         self.write(node, term, written)
+        if fact.joins is not None:
+            self.memory.link(tensor.root for name in fact.joins for tensor in all_tensors(arguments.get(name)))
         strides = tuple(tensor.meta.strides for tensor in tensors)
         known = table.strides.setdefault(plain, {strides})
         self.relaid = strides not in known
         if self.first:
             known.add(strides)
-        value = self._result(node, term, facts, arguments)
+        val = self._restated(node, plain) if self.relaid else node.meta.get("val")
+        value = self._result(node, val, term, fact, arguments)
         self.relaid = False
-        free = not written and not effect and (facts.free or not tensors_in(value))
+        free = not written and not does.effects and (bool(fact.views) or fact.allocates or not tensors_in(value))
         contents = tuple(tensor.content for tensor in tensors)
-        step = Step(node.name, path, VIEW if free else OP, term, plain, keys, contents, (), strides, why)
+        step = Step(
+            node.name, path, VIEW if free else OP, term, plain, keys, contents, (), strides, why, len(trace.barriers)
+        )
         trace.steps.append(step)
         return value
+
+    def _deeds(self, fact: OpFacts, arguments: dict[str, Any]) -> Summary:
+        """What calling an op does besides computing its result, by itself or through what it is handed."""
+        handed = list(_opaque_in(tuple(arguments.values())))
+        inner = [self.table.summaries[value.term] for value in handed if value.term in self.table.summaries]
+        inner.extend(_summary(facts(value)) for value in arguments.values() if isinstance(value, OpOverload))
+        if fact.body and not inner and handed:
+            inner.append(Summary(random=True, effects=True, writes=True, state=True))  # a graph that is not known
+        inner.append(_summary(fact))
+        return Summary(*(any(parts) for parts in zip(*map(astuple, inner), strict=True)))
 
     def _surroundings(self, tensor: Tensor) -> tuple[Any, ...]:
         place = self.memory.where(tensor)
         return (place.content, place.shape, tensor.meta.strides, self.memory.version(tensor.root))
 
-    def _result(self, node: fx.Node, term: int, facts: OpFacts, arguments: dict[str, Any]) -> Value:
-        writes, names = facts.aliasing.writes, facts.bases
-        if not any(names):
-            return self.result(node, node.meta.get("val"), term, ())
-        owners = [arguments.get(name) if name is not None else None for name in names]
-        if len(owners) == 1 and isinstance(owners[0], tuple):
-            owners = list(owners[0])
-        bases = tuple(owner if isinstance(owner, Tensor) else None for owner in owners)
-        value = self.result(node, node.meta.get("val"), term, bases)
+    def _restated(self, node: fx.Node, plain: int) -> Any:
+        """What an op gives for operands that are laid out in another way than in the first graph.
+
+        Its ``val`` may be what it was before somebody laid them out anew.
+        """
+        val = node.meta.get("val")
+        if self._evaluator is None:
+            self._evaluator = Evaluator(context_of(node.graph))
+        try:
+            args = fx.node.map_arg((node.args, node.kwargs), self._fake)
+            return self._evaluator.run(node.target, *args)
+        except (UnknownValue, Undecidable) as reason:
+            text = "gives tensors whose strides are not known, from tensors laid out in another way than in BEFORE"
+            self.event("value", node, text, ("relaid", plain), str(reason))
+            return val
+
+    def _fake(self, operand: fx.Node) -> Any:
+        """A stand-in for a tensor as it is really laid out."""
+        value = self.env[operand]
+        if not isinstance(value, Tensor):
+            return operand.meta.get("val")
+        shape, strides, dtype, device = value.meta
+        if shape is None or strides is None or dtype is None or device is None or self._evaluator is None:
+            raise Undecidable("a tensor whose shape is not known")
+        sizes, steps = [number(size) for size in shape], [number(step) for step in strides]
+        return self._evaluator.ctx.tensor(sizes, steps, dtype, torch.device(device))
+
+    def _result(self, node: fx.Node, val: Any, term: int, fact: OpFacts, arguments: dict[str, Any]) -> Value:
+        if not any(fact.bases) and not fact.views:
+            return self.result(node, val, term, ())
+        owners = [_owners(names, arguments) for names in fact.bases or (fact.views,)]
+        if len(owners) == 1 and len(fact.views) == 1 and isinstance(arguments.get(fact.views[0]), tuple):
+            owners = [[owner] for owner in owners[0]]  # a list of results, each in the storage of its own argument
+        bases = tuple(each[0] if each else None for each in owners)
+        value = self.result(node, val, term, bases)
         for index, made in enumerate(value if isinstance(value, tuple) else (value,)):
-            at = index if index < len(names) else 0
-            name = names[at] if names else None
-            if isinstance(made, Tensor) and made.base is not None and name is not None and name not in writes:
+            candidates = owners[index if index < len(owners) else 0] if owners else []
+            if not isinstance(made, Tensor) or made.base is None:
+                continue
+            if fact.sometimes or len(candidates) > 1:
+                made.may_copy = True
+                self.memory.link(tensor.root for tensor in candidates)
+            name = next((n for n, held in arguments.items() if made.base in all_tensors(held)), None)
+            if name is not None and name not in fact.writes and fact.writes != ALL:
                 made.via = (node, index, name)
         return value
 
@@ -320,17 +297,50 @@ class Tracer(State):
     def _attribute(self, node: fx.Node) -> Value:
         """The value of a ``get_attr`` node."""
         name = str(node.target)
-        found = find(self.root, name)
-        if isinstance(found, fx.GraphModule):
-            return Opaque(self._subgraph(found))
+        held = find(self.root, name)
+        if isinstance(held, fx.GraphModule):
+            return Opaque(self._subgraph(held))
         known = self.trace.constants.get(name)
         if isinstance(known, Tensor):
             now = self.memory.current(known)
             return self.tensor(now.content, now.meta, node, now)
         val = node.meta.get("val")
-        term = self.table.intern(("attribute", name))
-        value = self.result(node, val if val is not None else found, term, ())
+        value = self.result(node, held if val is None else val, self._constant(name, held), ())
+        if isinstance(value, Tensor) and is_plain(held):
+            wrong = mismatch(self.symbols.meta_of(held, value.content)._replace(device=None), value.meta)
+            if wrong:
+                self.event("value", node, f"its val says {wrong}", ("val", value.content, wrong))
+            value = self._same_memory(node, value, held)
         self.trace.constants[name] = value
+        return value
+
+    def _constant(self, name: str, held: object) -> int:
+        """The term of a constant: its content, where that is known, else what it is called."""
+        table = self.table
+        if isinstance(held, torch.Tensor):
+            digest = None if table.one_root else content_hash(held)
+            if digest is not None:
+                return table.intern(("constant", digest))
+        elif held is not None and isinstance(held, (bool, int, float, str)):
+            return table.intern(("constant", key_of(table, held)))
+        which = None if held is None else table.foreign(held)
+        term = table.intern(("attribute", name, which))
+        if not table.one_root:
+            table.undecided[term] = f"what constant '{name}' holds is not known"
+        return term
+
+    def _same_memory(self, node: fx.Node, value: Tensor, held: torch.Tensor) -> Tensor:
+        """The constant as a view of another one that it is; writing to one that overlaps with another is a doubt."""
+        if not held.numel():
+            return value
+        pointer = held.untyped_storage().data_ptr()
+        other, known, first = self._memory_of.setdefault(pointer, (str(node.target), held, value))
+        if first is value:
+            return value
+        if (known.storage_offset(), known.shape, known.stride()) == (held.storage_offset(), held.shape, held.stride()):
+            return self.tensor(first.content, first.meta, node, first)
+        for root in (first.root, value.root):
+            self.memory.storages[root].doubt = f"constants '{other}' and '{node.target}' share memory"
         return value
 
     def _subgraph(self, module: fx.GraphModule) -> int:
@@ -344,37 +354,76 @@ class Tracer(State):
         if not check_order(module.graph, report, " in a sub-graph"):
             self.trace.events.extend(Event(f.rule, f.node, f.text, (f,)) for f in report.findings)
             return table.foreign(module)
-        doubts = len(table.undecided)
         deeper: Any = {"depth": self.depth + 1, "groups": self.groups, "fixed": self.fixed}
         inner = Tracer(table, module, first=self.first, **deeper)
         places = [node for node in module.graph.nodes if node.op == "placeholder"]
         found = inner.walk(module.graph, {node.name: _parameter(i, node) for i, node in enumerate(places)})
         self.trace.events.extend(found.events)
-        term = table.intern(self._key(found))
-        if len(table.undecided) > doubts:
-            table.undecided.setdefault(term, "something in a sub-graph")
-        memory = inner.memory.storages
-        shared = [value for _, value in found.inputs] + list(found.constants.values())
-        writes = any(memory[value.root].writes for value in shared if isinstance(value, Tensor))
-        table.summaries[term] = Summary(bool(found.random), bool(found.effects), writes)
+        self.trace.doubts.update(found.doubts)
+        term = table.intern(inner._body())
+        doubt = next(filter(None, map(table.undecided.get, inner._terms())), "")
+        if doubt:
+            table.undecided.setdefault(term, f"in a sub-graph: {doubt}")
+        inputs, constants = [value for _, value in found.inputs], list(found.constants.values())
+        table.summaries[term] = Summary(
+            bool(found.random), bool(found.effects), bool(inner._versions(inputs)), bool(inner._versions(constants))
+        )
         table.subgraphs[id(module)] = (term, module)
         return term
 
-    def _key(self, found: Trace) -> tuple[Any, ...]:
-        table, memory = self.table, found.memory
+    def _body(self) -> tuple[Any, ...]:
+        """All that a traced sub-graph does: what it returns and how that is laid out, what it leaves in memory."""
+        found, table = self.trace, self.table
         outputs = tuple(o.constant if o.value is None else key_of(table, o.value) for o in found.outputs)
-        versions = tuple(
-            memory.version(v.root) for _, v in found.inputs if memory is not None and isinstance(v, Tensor)
-        )
+        tensors = [o.value for o in found.outputs if isinstance(o.value, Tensor)]
+        layouts = tuple((tensor.meta.strides, self.memory.first_of(tensor.root)) for tensor in tensors)
+        inputs = self._versions([value for _, value in found.inputs])
+        constants = tuple((name, self._versions([value])) for name, value in found.constants.items())
         effects = tuple(term for term, _ in found.effects)
         random = tuple(term for term, _ in found.random)
-        return ("graph", len(found.inputs), found.structure, outputs, versions, effects, random)
+        places = (inputs, tuple(each for each in constants if each[1]))
+        return ("graph", len(found.inputs), found.structure, outputs, layouts, places, effects, random)
+
+    def _versions(self, values: list[Value]) -> tuple[tuple[int, int], ...]:
+        """What is left in those of some values that are written: position and version."""
+        tensors = [(at, value.root) for at, value in enumerate(values) if isinstance(value, Tensor)]
+        return tuple((at, self.memory.version(root)) for at, root in tensors if self.memory.storages[root].writes)
+
+    def _terms(self) -> Iterator[int]:
+        """Terms of all steps of a sub-graph and of what they are given."""
+        for step in self.trace.steps:
+            yield step.term
+            yield from (key[1] for _, key in step.arguments if key[0] == "value")
+        for value in self.trace.constants.values():
+            if isinstance(value, Tensor):
+                yield self.table.keys[value.content][1]
+            elif isinstance(value, Opaque):
+                yield value.term
 
 
-def _written(facts: Aliasing, arguments: dict[str, Any], *, everything: bool) -> list[Tensor]:
-    if facts.writes_keywords or everything:
+def _written(fact: OpFacts, arguments: dict[str, Any], *, everything: bool) -> list[Tensor]:
+    if fact.writes_keywords or everything or fact.writes == ALL:
         return [tensor for value in arguments.values() for tensor in all_tensors(value)]
-    return [tensor for name in facts.writes for tensor in all_tensors(arguments.get(name))]
+    return [tensor for name in fact.writes for tensor in all_tensors(arguments.get(name))]
+
+
+def _opaque_in(value: Any) -> Iterator[Opaque]:
+    """Values that are neither tensors nor sizes, also those inside tuples."""
+    if type(value) is Opaque:
+        yield value
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _opaque_in(part)
+
+
+def _owners(names: tuple[str, ...], arguments: dict[str, Any]) -> list[Tensor]:
+    """Tensors in whose storage a result may be."""
+    return all_tensors(arguments if names == ALL else {name: arguments.get(name) for name in names})
+
+
+def _summary(fact: OpFacts) -> Summary:
+    unknown = fact.effect or fact.barrier
+    return Summary(fact.random, unknown or fact.host_sync or fact.assertion, writes=False, state=unknown)
 
 
 def _parameter(position: int, node: fx.Node) -> str:

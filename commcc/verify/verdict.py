@@ -20,7 +20,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from commcc.graph.ops import aliasing, is_effect, is_host_sync
+from commcc.graph.ops import facts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -203,9 +203,9 @@ def _ends(graph: fx.Graph) -> list[tuple[fx.Node, str]]:
 
 
 def _acts(node: fx.Node) -> bool:
-    if is_effect(node.target) or is_host_sync(node.target):
-        return True
-    return bool(aliasing(node.target).writes) and any(each.op == "placeholder" for each in node.all_input_nodes)
+    fact = facts(node.target)
+    writes_inputs = fact.writing and any(each.op == "placeholder" for each in node.all_input_nodes)
+    return (fact.acts and not fact.random) or writes_inputs
 
 
 def _way(steps: dict[str, str], name: str) -> list[str]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from commcc.graph.ops.collective_table import EXCHANGE
+from commcc.graph.ops.constants import SIZED
+from commcc.graph.ops.views import EXPAND, RESHAPES, SPLITS
+
 #: Numbers of a tensor, or symbols, never elements.
 ASKING = frozenset(f"aten.{name}" for name in ("sym_size", "sym_numel", "sym_stride", "sym_storage_offset"))
 #: Bounds of a symbol.
@@ -13,5 +17,13 @@ ASSERTED = frozenset({"aten._assert_scalar"})
 #: Ops with a size among their arguments, and the argument's name, by which chunks are made smaller.
 REPEAT, RANGE = "aten.repeat_interleave", "aten.arange"
 NUMBERED = {REPEAT: "output_size", RANGE: "end"}
+#: Arguments that hold sizes of dimensions of the result, by op, and those that hold sizes of parts of the first.
+DIMENSIONS = {
+    **dict.fromkeys((*RESHAPES, *SIZED, EXPAND), "size"),
+    "aten.reshape": "shape",
+    **NUMBERED,
+    "aten.slice": "end",
+}
+PARTS = {**dict.fromkeys(SPLITS, ("split_sizes",)), EXCHANGE: ("output_split_sizes", "input_split_sizes")}
 #: Gradients of slices: as large as what the slice was taken from.
 GRADIENTS = frozenset({"aten.slice_backward", "aten.select_backward"})
