@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from commcc.base.terms import Kind
 
@@ -81,9 +81,8 @@ class Wire:
         return [count // self.ranks for count in self.sent] if self.by_rank else list(self.sent)
 
 
-@dataclass(frozen=True)
-class Member:
-    """One collective of a bucket.
+class Member(NamedTuple):
+    """One collective of a bucket; a tuple, since planners make one for every collective of a graph.
 
     sends: what its launch takes, the node ``input``; source: the same before ``cast``, which is made for it alone.
     result: of its wait. scattered: its slice of the merged result lies in pieces, and is copied together. returned:

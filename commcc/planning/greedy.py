@@ -50,9 +50,9 @@ class Limits:
 
 @dataclass
 class OpenBucket:
-    """A bucket while the walk fills it."""
+    """A bucket while the walk fills it. ordinal: of its key, counted from 0."""
 
-    key: int
+    key: Key
     ordinal: int
     members: list[Collective]
     bytes: int
@@ -81,92 +81,75 @@ class Walk:
 
 def walk(index: GraphIndex, ident: Identification, taken: list[Collective], limits: Limits, multi_dtype: bool) -> Walk:
     """Form buckets from ``taken``; deterministic, linear in nodes and edges."""
-    existing = frozenset(c.launch for c in ident.collectives if c.stands_for > 1)
-    return _Walker(index, {c.launch: c for c in taken}, limits, multi_dtype, existing).run()
+    walker = _Walker(index, taken, limits, multi_dtype)
+    walker.existing = frozenset(c.launch for c in ident.collectives if c.stands_for > 1)
+    return walker.run()
 
 
 class _Walker:
-    def __init__(
-        self,
-        index: GraphIndex,
-        candidates: dict[int, Collective],
-        limits: Limits,
-        multi_dtype: bool,
-        existing: frozenset[int],
-    ) -> None:
-        self.index = index
-        self.existing = existing
-        self.limits = limits
-        keys = list(dict.fromkeys(key_of(c, multi_dtype) for c in candidates.values()))
-        self.names = keys
-        self.keys = {key: number for number, key in enumerate(keys)}
-        self.candidates = candidates
-        self.multi_dtype = multi_dtype
-        self.quotient = Quotient(len(keys))
-        self.open: dict[int, OpenBucket] = {}
+    """One walk. last_scatter: the reduce-scatter launched last, as far as is known."""
+
+    def __init__(self, index: GraphIndex, taken: list[Collective], limits: Limits, multi_dtype: bool) -> None:
+        self.index, self.limits = index, limits
+        self.keys = {c.launch: key_of(c, multi_dtype) for c in taken}
+        self.candidates = {c.launch: c for c in taken}
+        self.numbers = {key: number for number, key in enumerate(dict.fromkeys(self.keys.values()))}
+        self.existing: frozenset[int] = frozenset()
+        self.quotient = Quotient(len(self.numbers))
+        self.open: dict[Key, OpenBucket] = {}
         self.result = Walk()
         self.compute_before = [0, *accumulate(map(int, index.compute))]
         self.last_scatter = -1
 
     def run(self) -> Walk:
-        for node in range(len(self.index)):
-            label = self.quotient.add_node(self.index.preds(node))
-            candidate = self.candidates.get(node)
-            if candidate is not None:
-                self._place(candidate, label)
-            else:
-                self._pass_by(node)
+        index, candidates, quotient = self.index, self.candidates, self.quotient
+        for node in range(len(index)):
+            label = quotient.add_node(index.preds(node))
+            if node not in index.launches:
+                continue
+            if node in candidates:
+                self._place(candidates[node], label)
+                continue
+            launch = index.launches[node]
+            if launch.kind is Kind.REDUCE_SCATTER:
+                self.last_scatter = node
+            if node in self.existing:  # what stands on both sides of a bucket would not share one in a second run
+                same = [key for key in self.open if key[:2] == (launch.kind.value, launch.group)]
+                for key in same:
+                    del self.open[key]
         return self.result
 
     def _place(self, candidate: Collective, label: Vector) -> None:
-        key = self.keys[key_of(candidate, self.multi_dtype)]
+        """Put the candidate in the open bucket of its key, or in a new one."""
+        key = self.keys[candidate.launch]
+        number = self.numbers[key]
         bucket = self.open.get(key)
-        reason = self._reason_to_close(bucket, candidate, label) if bucket is not None else None
+        reason = None if bucket is None else self._reason_to_close(bucket, candidate, label)
         if bucket is not None and reason is not None:
             bucket.closed_by = reason
             self.result.closed[reason] += 1
-            self._launched(bucket)
+            if candidate.kind is Kind.REDUCE_SCATTER:
+                self.last_scatter = max(self.last_scatter, bucket.last)
         if bucket is None or reason is not None:
-            ordinal = self.quotient.open_bucket(key) - 1
-            bucket = OpenBucket(key, ordinal, [], 0)
+            bucket = OpenBucket(key, self.quotient.open_bucket(number) - 1, [], 0)
             self.open[key] = bucket
             self.result.buckets.append(bucket)
         bucket.members.append(candidate)
         bucket.bytes += size_of(candidate)
-        self.quotient.join(key, label)
+        self.quotient.join(number, label)
 
     def _reason_to_close(self, bucket: OpenBucket, candidate: Collective, label: Vector) -> str | None:
-        if bucket.bytes + size_of(candidate) > self.limits.cap(self.names[bucket.key], bucket.ordinal):
+        if bucket.bytes + size_of(candidate) > self.limits.cap(bucket.key, bucket.ordinal):
             return "bytes"
         if self.limits.span is not None and candidate.launch - bucket.first > self.limits.span:
             return "span"
-        if self.quotient.would_wait_for_itself(label, bucket.key):
+        if self.quotient.would_wait_for_itself(label, self.numbers[bucket.key]):
             return "dependence"
-        if self._runs_too_long(candidate):
-            return "max_consecutive"
-        return None
-
-    def _runs_too_long(self, candidate: Collective) -> bool:
         limit = self.limits.max_consecutive
-        if limit is None or candidate.kind is not Kind.REDUCE_SCATTER:
-            return False
-        return self.compute_before[candidate.launch] - self.compute_before[self.last_scatter + 1] > limit
-
-    def _launched(self, bucket: OpenBucket) -> None:
-        if bucket.members[0].kind is Kind.REDUCE_SCATTER:
-            self.last_scatter = max(self.last_scatter, bucket.last)
-
-    def _pass_by(self, node: int) -> None:
-        """A node that is no candidate: note its reduce-scatter, and close what an old bucket ends."""
-        launch = self.index.launches.get(node)
-        if launch is None:
-            return
-        if launch.kind is Kind.REDUCE_SCATTER:
-            self.last_scatter = node
-        if node in self.existing:
-            same = [k for key, k in self.keys.items() if key[:2] == (launch.kind.value, launch.group)]
-            for key in same:
-                self.open.pop(key, None)
+        if limit is not None and candidate.kind is Kind.REDUCE_SCATTER:
+            run = self.compute_before[candidate.launch] - self.compute_before[self.last_scatter + 1]
+            return "max_consecutive" if run > limit else None
+        return None
 
 
 class Quotient:
@@ -195,12 +178,13 @@ class Quotient:
 
     def add_node(self, preds: Sequence[int]) -> Vector:
         """Append the next node in graph order; returns the buckets it descends from."""
-        label = self._none
+        none, labels = self._none, self._labels
+        label = none
         for pred in preds:
-            other = self._labels[pred]
+            other = labels[pred]
             if other is not label and other != label:
-                label = tuple(map(max, label, other)) if label is not self._none else other
-        self._labels.append(label)
+                label = tuple(map(max, label, other)) if label is not none else other
+        labels.append(label)
         return label
 
     def would_wait_for_itself(self, label: Vector, key: int) -> bool:

@@ -133,12 +133,13 @@ class MergeOrder:
 
     def _reached(self, start: int, end: int) -> set[int]:
         """Nodes up to position ``end`` that have to come after ``start``."""
+        users, at, stands_for = self._users, self._at, self._stands_for  # most of the time is spent here
         found: set[int] = set()
         stack = [start]
         while stack:
-            for user in self._users[stack.pop()]:
-                node = self._find(user)
-                if node not in found and self._at[node] <= end:
+            for user in users[stack.pop()]:
+                node = user if stands_for[user] == user else self._find(user)
+                if at[node] <= end and node not in found:
                     found.add(node)
                     stack.append(node)
         return found
