@@ -18,6 +18,7 @@ from commcc.graph.memory import live_bytes
 from commcc.passes.base import PlanContext
 from commcc.passes.bucket import Bucket
 from commcc.passes.options import parse_pipeline, to_text
+from commcc.planning.headroom import budget_bytes
 from commcc.planning.hiding import hidden_by_order, read_hiding
 from commcc.run.pipeline import run
 from commcc.serialization import load
@@ -37,7 +38,7 @@ OPTIONS = st.builds(
     strategy=st.just("overlap"),
     bucket_cap_mb=st.sampled_from((200.0, None, 0.001)),
     max_topo_span=st.sampled_from((None, 1500, 20)),
-    memory_budget=st.sampled_from(("auto", None)),
+    memory_budget=st.sampled_from(("own", "auto", None)),
     exposed_first=st.booleans(),
     multi_dtype=st.booleans(),
     param_order=st.booleans(),
@@ -174,8 +175,9 @@ def test_limits(seed, options):
         if options.max_topo_span is not None:
             far = [abs(a - b) for a in bucket.members for b in bucket.members]
             assert max(far) <= 2 * options.max_topo_span
-    if options.memory_budget == "auto":
-        assert live_bytes(build_index(after)).peak_bytes <= live_bytes(index).peak_bytes
+    if options.memory_budget is not None:
+        peak = live_bytes(index).peak_bytes
+        assert live_bytes(build_index(after)).peak_bytes <= (budget_bytes(options.memory_budget, peak) or 0)
 
 
 @RELAXED

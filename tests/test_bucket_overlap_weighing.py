@@ -19,7 +19,7 @@ from commcc.passes.base import PlanContext
 from commcc.passes.bucket import Bucket
 from commcc.passes.options import parse_pipeline
 from commcc.passes.strategies import overlap
-from commcc.passes.strategies.formed import bucket_of
+from commcc.passes.strategies.results import bucket_of
 from commcc.plan import Merging
 from commcc.planning.bucket_model import BucketModel, Member, key_of
 from commcc.planning.eligibility import eligible, select_groups

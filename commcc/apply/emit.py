@@ -24,14 +24,14 @@ def emit(old: fx.Graph, index: GraphIndex, buckets: Sequence[Bucket], order: Seq
     env: dict[fx.Node, fx.Node] = {}
     mergers: dict[int, Merger] = {}
     for unit in order:
-        if unit.sort == NODE:
+        if unit.kind == NODE:
             env[nodes[unit.number]] = copy_node(builder.graph, nodes[unit.number], env)
-        elif unit.sort == LAUNCH:
+        elif unit.kind == LAUNCH:
             bucket = buckets[unit.number]
             members = [nodes[m] for m in bucket.members]
             mergers[unit.number] = Merger(builder, bucket, members, env)
             mergers[unit.number].launch()
-        elif unit.sort == WAIT:
+        elif unit.kind == WAIT:
             mergers[unit.number].wait()
         else:
             bucket = buckets[unit.number]

@@ -34,7 +34,7 @@ Key = tuple[int, ...]
 class Unit:
     """One thing to emit. number: node for NODE, else bucket; member: place in the bucket for RESULT."""
 
-    sort: int
+    kind: int
     number: int
     member: int = 0
 
@@ -101,14 +101,14 @@ class _Units:
                 self.stands_for[facts.inputs[0]] = launch
 
     def _connect(self, buckets: Sequence[Bucket]) -> None:
-        waits = {unit.number: u for u, unit in enumerate(self.units) if unit.sort == WAIT}
-        launches = {unit.number: u for u, unit in enumerate(self.units) if unit.sort == LAUNCH}
+        waits = {unit.number: u for u, unit in enumerate(self.units) if unit.kind == WAIT}
+        launches = {unit.number: u for u, unit in enumerate(self.units) if unit.kind == LAUNCH}
         for unit in self.units:
-            if unit.sort == NODE:
+            if unit.kind == NODE:
                 self.needs.append(self._of(self.index.preds(unit.number)))
-            elif unit.sort == LAUNCH:
+            elif unit.kind == LAUNCH:
                 self.needs.append(self._launch_needs(buckets[unit.number], launches[unit.number]))
-            elif unit.sort == WAIT:
+            elif unit.kind == WAIT:
                 ordered = [p for m in buckets[unit.number].members for p in self._wait_order(m)]
                 self.needs.append(sorted({launches[unit.number], *self._of(ordered)} - {waits[unit.number]}))
             else:
@@ -118,7 +118,7 @@ class _Units:
         """What is to stay in order besides: a member's wait is the merged one, not its own result."""
         if not merging.before:
             return
-        merged_wait = {unit.number: u for u, unit in enumerate(self.units) if unit.sort == WAIT}
+        merged_wait = {unit.number: u for u, unit in enumerate(self.units) if unit.kind == WAIT}
         stands_for = dict(self.stands_for)
         for number, bucket in enumerate(merging.buckets):
             stands_for.update((self.index.launches[m].waits[0], merged_wait[number]) for m in bucket.members)

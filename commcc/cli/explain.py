@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commcc.base.errors import EXIT_OK, OptionError
-from commcc.base.terms import GIB
-from commcc.cli.parameters import GRAPH_HELP, common_options, cost_option, graph_argument, hint_option, trust_option
+from commcc.cli.parameters import (
+    GRAPH_HELP,
+    common_options,
+    cost_option,
+    graph_argument,
+    hint_option,
+    read_budget,
+    trust_option,
+)
 from commcc.passes.reorder import Reorder
 
 if TYPE_CHECKING:
@@ -31,6 +38,7 @@ def explain_exposed(session: Session, /, graph: str, cost: CostModel, hints: dic
         raise OptionError("COLLECTIVE and --worst exclude each other", hint="leave one of them out")
     with session.working("loading PyTorch") as say:
         from commcc.explain import Limits, explain, explain_worst
+        from commcc.planning.headroom import budget_bytes
         from commcc.report import explaining
         from commcc.timing import snapshot
 
@@ -38,14 +46,14 @@ def explain_exposed(session: Session, /, graph: str, cost: CostModel, hints: dic
         program = session.load(graph)
         say("simulating")
         seen = snapshot.take(program, cost, hints)
+        assert seen.prediction is not None
         window, budget = chosen["max_compute_prefetch"], chosen["memory_budget"]
         limits = Limits(
             max_compute_prefetch=None if window is None else round(window),
             max_in_flight_gb=chosen["max_in_flight_gb"],
-            memory_budget=None if budget is None else round(budget * GIB),
+            memory_budget=budget_bytes(budget, seen.prediction.memory.peak_bytes),
         )
         say("explaining")
-        assert seen.prediction is not None
         known = (seen.index, seen.ident, seen.prediction, cost)
         if chosen["collective"] is not None:
             found = [explain(*known, chosen["collective"], limits)]
@@ -103,9 +111,12 @@ command = click.Command(
         ),
         click.Option(
             ["--memory-budget"],
-            type=click.FloatRange(min=0, max=LARGEST),
-            metavar="GIB",
-            help="Peak memory of a changed order. [default: the graph's own and the larger of 1 GiB and 5 %]",
+            default=f"{Reorder.memory_budget}",
+            show_default=True,
+            metavar="auto|own|GIB",
+            callback=read_budget,
+            help="Peak memory of a changed order: the graph's own, auto (that and the larger of 1 GiB and 5 %), or a "
+            "number of GiB.",
         ),
         cost_option(required=True),
         hint_option(),

@@ -154,6 +154,19 @@ def trust_option() -> click.Option:
     return _switch(["--trust"], "trust", text)
 
 
+def read_budget(_ctx: click.Context, _option: click.Parameter, text: str | None) -> str | float | None:
+    """The value of ``--memory-budget auto|own|GIB``; None where it is not given."""
+    if text is None or text in ("auto", "own"):
+        return text
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise click.BadParameter(f"'{text}' is neither auto nor own nor a number of GiB.")
+    return value
+
+
 def _switch(names: list[str], attribute: str, text: str) -> click.Option:
     def remember(ctx: click.Context, _option: click.Parameter, value: bool) -> None:
         if value:

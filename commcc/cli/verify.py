@@ -8,7 +8,7 @@ import click
 
 from commcc.base.errors import EXIT_FINDINGS, EXIT_OK
 from commcc.cli import numeric
-from commcc.cli.parameters import common_options, graph_argument, trust_option
+from commcc.cli.parameters import common_options, graph_argument, read_budget, trust_option
 
 if TYPE_CHECKING:
     from commcc.cli.session import Session
@@ -62,18 +62,6 @@ def verify_pair(session: Session, /, before: str, after: str, memory_budget: str
     return EXIT_OK if fine and (peak is None or peak.within) else EXIT_FINDINGS
 
 
-def _budget(_ctx: click.Context, _option: click.Parameter, text: str | None) -> str | float | None:
-    if text is None or text in ("auto", "own"):
-        return text
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise click.BadParameter(f"'{text}' is neither auto nor own nor a number of GiB.")
-    return value
-
-
 command = click.Command(
     "verify",
     callback=verify_pair,
@@ -85,7 +73,7 @@ command = click.Command(
         click.Option(
             ["--memory-budget"],
             metavar="auto|own|GIB",
-            callback=_budget,
+            callback=read_budget,
             help="Also require that AFTER's peak memory stays within: BEFORE's own, auto (that and the larger of "
             "1 GiB and 5 %), or a number of GiB.",
         ),

@@ -40,7 +40,7 @@ Key = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Wish:
+class OrderConstraint:
     """Let ``node``, a launch or a wait, stand before ``at``."""
 
     launch: int
@@ -58,10 +58,10 @@ class Blocked:
 
 
 @dataclass
-class Wishes:
+class Wanted:
     """What is wanted, and what cannot be had. kept: collectives whose place the rules leave alone."""
 
-    moves: list[Wish] = field(default_factory=list)
+    moves: list[OrderConstraint] = field(default_factory=list)
     blocked: list[Blocked] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
 
@@ -155,9 +155,9 @@ class Dense:
         return best
 
 
-def wishes_of(dense: Dense, ident: Identification, *, at_end: bool) -> Wishes:
+def wanted_order(dense: Dense, ident: Identification, *, at_end: bool) -> Wanted:
     """What the rules want. at_end: case 4 with waits at the end."""
-    made = Wishes()
+    made = Wanted()
     for each in _of_parameters(ident):
         if each.kind is Kind.ALL_GATHER:
             _gather(dense, each, made)
@@ -166,7 +166,7 @@ def wishes_of(dense: Dense, ident: Identification, *, at_end: bool) -> Wishes:
     return made
 
 
-def _gather(dense: Dense, each: Collective, made: Wishes) -> None:
+def _gather(dense: Dense, each: Collective, made: Wanted) -> None:
     """Cases 1 and 2."""
     consumer = dense.consumer(each.waits)
     layer = None if consumer is None else dense.layer(each.module)
@@ -184,10 +184,10 @@ def _gather(dense: Dense, each: Collective, made: Wishes) -> None:
     elif min(each.waits) < anchor:
         made.blocked.append(Blocked(each.launch, Reason.of("waited_early", where=where)))
     else:
-        made.moves.append(Wish(each.launch, each.launch, anchor, Reason.of("gathered", where=where)))
+        made.moves.append(OrderConstraint(each.launch, each.launch, anchor, Reason.of("gathered", where=where)))
 
 
-def _reduction(dense: Dense, each: Collective, made: Wishes, at_end: bool) -> None:
+def _reduction(dense: Dense, each: Collective, made: Wanted, at_end: bool) -> None:
     """Cases 3 and 4."""
     layer = dense.layer(each.module)
     wait = each.waits[0]
@@ -200,11 +200,11 @@ def _reduction(dense: Dense, each: Collective, made: Wishes, at_end: bool) -> No
         made.kept.append(each.launch)
     else:
         reason = Reason.of("reduced", layer=layer - 1)
-        made.moves.append(Wish(each.launch, each.launch, anchor, reason))
+        made.moves.append(OrderConstraint(each.launch, each.launch, anchor, reason))
     end = len(dense.index) - 1
     later = end if at_end or layer is None else dense.first.get((layer - 2, True), end)
     reason = Reason.of("waited_at_end" if later == end else "waited_late")
-    made.moves.append(Wish(each.launch, wait, max(later, wait), reason))
+    made.moves.append(OrderConstraint(each.launch, wait, max(later, wait), reason))
 
 
 def _used_by(index: GraphIndex, wait: int) -> int | None:
@@ -221,13 +221,13 @@ def _used_by(index: GraphIndex, wait: int) -> int | None:
     return None
 
 
-def placed(index: GraphIndex, moves: Sequence[Wish]) -> tuple[int, ...]:
-    """All nodes with these wishes met as far as dependences allow; the rest keeps its order."""
+def placed(index: GraphIndex, moves: Sequence[OrderConstraint]) -> tuple[int, ...]:
+    """All nodes with these constraints met as far as dependences allow; the rest keeps its order."""
     preds = _preds(index)
     keys: list[Key] = [(node, _STAYS, node) for node in range(len(index))]
     wanted: dict[int, int] = {}
-    for wish in moves:
-        wanted[wish.node] = wish.at
+    for constraint in moves:
+        wanted[constraint.node] = constraint.at
     for node, at in wanted.items():
         keys[node] = (at, _MOVED, node)
         if at < node:

@@ -1,13 +1,14 @@
-"""What would change it: moves, merging, queues, limits, splitting. Passes are named only when they exist.
+"""What would change it: moves, merging, queues, limits, splitting.
 
-A pass counts as existing when :mod:`commcc.passes.registry` has it; until then the same advice says
-what would have to change, without a command.
+A command is named only where the registry of passes has that pass, with these options and values; else the same advice
+says what would have to change, and no more.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from commcc.base.errors import OptionError
 from commcc.base.terms import GIB, Kind, Role
 from commcc.base.text import duration, listed, plural, size
 from commcc.explain.merging import merge
@@ -20,12 +21,6 @@ if TYPE_CHECKING:
 
     from commcc.explain.moves import Move
     from commcc.explain.reasons import Case
-
-#: Names that a pass which splits an expert-parallel region may have.
-CHUNKING = ("ep-chunk", "ep-overlap", "chunk")
-
-#: What the groups pass can split off a group.
-_SPLIT_OFF = ("ep", "all_gather")
 
 
 def knobs(case: Case) -> tuple[Knob, ...]:
@@ -42,11 +37,23 @@ def knobs(case: Case) -> tuple[Knob, ...]:
     return tuple(found)
 
 
-def existing(*names: str) -> str | None:
-    """The first of these passes that exists."""
+def command_of(name: str, **options: str) -> str | None:
+    """``commcc NAME --OPTION VALUE``; None where there is no such pass, or it does not take these options."""
     from commcc.passes import registry
+    from commcc.passes.options import build
 
-    return next((name for name in names if name in registry.names()), None)
+    try:
+        build(registry.get(name), options)
+    except OptionError:
+        return None
+    return " ".join([f"commcc {name}", *(f"--{key.replace('_', '-')} {value}" for key, value in options.items())])
+
+
+def _knob(text: str, command: str | None, then: str, saves_ns: int | None = None, besides: bool = False) -> Knob:
+    """Advice with the command that follows it, if there is one. then: what the command does."""
+    if command is None:
+        return Knob(text, None, saves_ns, besides)
+    return Knob(f"{text}; '{command}' {then}", command.split()[1], saves_ns, besides)
 
 
 def _imperative(case: Case, move: Move) -> str:
@@ -58,9 +65,8 @@ def _move(case: Case) -> Iterator[Knob]:
     best = case.findings.best
     if best is None:
         return
-    command = existing("reorder")
     text = f"{_imperative(case, best)}: saves {duration(best.saves_ns)} (simulated)"
-    yield Knob(f"{text}; 'commcc reorder' schedules for that" if command else text, command, best.saves_ns)
+    yield _knob(text, command_of("reorder"), "schedules for that", best.saves_ns)
 
 
 def _beyond(case: Case) -> Iterator[Knob]:
@@ -81,11 +87,9 @@ def _beyond(case: Case) -> Iterator[Knob]:
             parts.append(f"{listed(case.search.context.names(passed))} above its wait")
     if not parts:
         return
-    command = existing("reorder")
     more = "" if best is None else " more"
     text = f"move independent compute beside it ({' and '.join(parts)}): saves {duration(saves)}{more} (simulated)"
-    text = f"{text}; 'commcc reorder' schedules for that" if command else text
-    yield Knob(text, command, saves, besides=best is not None)
+    yield _knob(text, command_of("reorder"), "schedules for that", saves, besides=best is not None)
 
 
 def _limits(case: Case) -> Iterator[Knob]:
@@ -123,14 +127,8 @@ def _groups(case: Case) -> Iterator[Knob]:
         text = f"give the {what} of group {own.group} a process group of their own, apart from {listed(names)}"
         text += f", and {_imperative(case, move)}" if move is not None and move is not best else ""
         text += f": saves {duration(saves)}{'' if best is None else ' more'} (simulated)"
-        role = what.split()[0]
-        command = existing("groups") if role in _SPLIT_OFF else None
-        yield Knob(
-            f"{text}; 'commcc groups --roles {role}' does that" if command else text,
-            command,
-            saves,
-            besides=best is not None,
-        )
+        # The option names roles, and the one kind that it can split off.
+        yield _knob(text, command_of("groups", roles=what.split()[0]), "does that", saves, besides=best is not None)
         return
 
 
@@ -154,22 +152,21 @@ def _bucket(case: Case) -> Iterator[Knob]:
         return
     text = f"merge it with the {found.others} next to it on group {case.scene.collective.group}"
     text += f" ({size(found.bytes)} together): {duration(found.merged_ns)} instead of {duration(found.apart_ns)}"
-    command = existing("bucket") if found.obstacle is None else None
-    if command:
-        text += f"; 'commcc bucket --bucket-cap-mb {found.cap_mb:g}{found.more_options}' does that"
-    elif found.obstacle:
-        text += f"; 'commcc bucket' leaves it alone: it {found.obstacle}"
-    yield Knob(text, command)
+    if found.obstacle is not None:
+        alone = f"; '{command_of('bucket')}' leaves it alone: it {found.obstacle}" if command_of("bucket") else ""
+        yield Knob(f"{text}{alone}")
+        return
+    groups = {} if found.group is None else {"groups": found.group}
+    yield _knob(text, command_of("bucket", bucket_cap_mb=f"{found.cap_mb:g}", **groups), "does that")
 
 
 def _chunk(case: Case) -> Iterator[Knob]:
     own = case.scene.collective
     if own.kind is not Kind.ALL_TO_ALL or own.role is not Role.EP or not case.search.worth(case.findings.left):
         return
-    command = existing(*CHUNKING)
     text = "split the tokens of this expert-parallel region into chunks, so that the exchange of one chunk runs beside "
     text += f"the experts of another: {duration(case.findings.left)} is left to hide"
-    yield Knob(f"{text}; 'commcc {command}' does that" if command else text, command)
+    yield _knob(text, command_of("ep-chunk"), "does that")
 
 
 def _async_tp(case: Case) -> Iterator[Knob]:
@@ -184,10 +181,9 @@ def _async_tp(case: Case) -> Iterator[Knob]:
     else:
         return
     hides = min(case.findings.left, case.search.context.costs.ns[partner])
-    command = existing("async-tp")
     text = f"split the pair {how} into pieces, the transfer of one beside the product of the next (asynchronous tensor "
     text += f"parallelism): at most {duration(hides)} to hide"
-    yield Knob(f"{text}; 'commcc {command}' does that" if command else text, command)
+    yield _knob(text, command_of("async-tp"), "does that")
 
 
 def _asynchronous(case: Case) -> Iterator[Knob]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from commcc.base.reasons import Reason
 from commcc.base.terms import MIB
+from commcc.passes.bucket import Bucket
 from commcc.planning.bucket_model import size_of
 from commcc.planning.eligibility import eligible
 from commcc.planning.merge_cost import MergeCost
@@ -17,14 +18,12 @@ if TYPE_CHECKING:
 
 #: Caps that are tried, in MiB; the smallest that takes away half of the latency is chosen.
 CAPS_MB = (5, 10, 25, 50, 100, 200)
-#: Farthest neighbour, in nodes; the default span of the bucket pass.
-SPAN = 1500
 
 
 @dataclass(frozen=True)
 class Merge:
     """A merge with ``others`` neighbours. apart_ns, merged_ns: time in the queue. obstacle: why the
-    bucket pass would not do it; more_options: what it needs besides the cap."""
+    bucket pass would not do it. group: to be named, where it is not the one that is taken by itself."""
 
     others: int
     bytes: int
@@ -32,26 +31,27 @@ class Merge:
     apart_ns: int
     merged_ns: int
     obstacle: Reason | None
-    more_options: str
+    group: str | None
 
 
 def merge(context: Context, own: Collective) -> Merge | None:
-    """The smallest merge with neighbours of one sort that takes away half of their latency."""
+    """The smallest merge with neighbours of one kind that takes away half of their latency."""
     index, costs = context.index, context.costs
     taken, left = eligible(index, context.ident, frozenset(g.name for g in context.ident.groups))
     obstacle = next((entry.reason for entry in left if entry.launch == own.launch), None)
     able = {c.launch for c in taken}
     if own.launch not in able:
         obstacle = obstacle or Reason.of("other_role")
-    sort = (own.kind, own.group, own.reduction, own.dtype, own.role)
+    kind = (own.kind, own.group, own.reduction, own.dtype, own.role)
+    span = Bucket.max_topo_span or len(index)
     mates = [
         c
         for c in context.ident.collectives
-        if (c.kind, c.group, c.reduction, c.dtype, c.role) == sort
-        and abs(c.launch - own.launch) <= SPAN
+        if (c.kind, c.group, c.reduction, c.dtype, c.role) == kind
+        and abs(c.launch - own.launch) <= span
         and (c is own or obstacle is not None or c.launch in able)
     ]
-    options = "" if own.group == context.ident.primary else f" --groups {own.group}"
+    group = None if own.group == context.ident.primary else own.group
     cost = MergeCost(index, context.model, costs)
     best: Merge | None = None
     for cap in CAPS_MB:
@@ -63,7 +63,7 @@ def merge(context: Context, own: Collective) -> Merge | None:
         latency = sum(costs.latency_ns.get(c.launch, 0) for c in members)
         size = sum(size_of(c) for c in members)
         if together < apart:
-            best = Merge(len(members) - 1, size, cap, apart, together, obstacle, options)
+            best = Merge(len(members) - 1, size, cap, apart, together, obstacle, group)
         if (apart - together) * 2 >= latency:
             break
     return best

@@ -16,23 +16,32 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.options import option, options_of
 from commcc.graph.modules import syntax_problems
-from commcc.passes import strategies
 from commcc.passes.base import Pass, PlanContext
+from commcc.passes.budget import budget_option
 from commcc.passes.options import to_text
 from commcc.passes.strategies.pairs import prefetch_problems
 from commcc.plan import Merging, PassReport, Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from commcc.base.terms import Json
     from commcc.graph.collectives import Identification
     from commcc.graph.index import GraphIndex
-    from commcc.passes.strategies.formed import Formed
+    from commcc.passes.strategies.results import BucketResult
+
+#: Modules of the strategies; the first one is the default.
+STRATEGIES = {
+    "greedy": "commcc.passes.strategies.greedy",
+    "overlap": "commcc.passes.strategies.overlap",
+    "auto": "commcc.passes.strategies.auto",
+    "module": "commcc.passes.strategies.module",
+}
 
 
 @dataclass(frozen=True)
@@ -69,11 +78,13 @@ class Bucket(Pass):
     name: ClassVar[str] = "bucket"
     summary: ClassVar[str] = "merge collectives of one kind, group, reduction and dtype"
 
-    strategy: str = option("greedy", "how buckets are formed", choices=strategies.names())
-    bucket_cap_mb: float | tuple[float, ...] | None = option(
+    strategy: str = option("greedy", "how buckets are formed", choices=tuple(STRATEGIES))
+    bucket_cap_mb: str | float | tuple[float, ...] | None = option(
         200.0,
-        "MiB in one bucket, the larger of input and output counted; a list 10:25 gives caps by bucket number",
+        "MiB in one bucket, the larger of input and output counted; a list 10:25 gives caps by bucket number; auto is, "
+        "for each kind and group, where its bandwidth saturates by the cost model",
         minimum=0,
+        choices=("auto",),
         none="no limit",
         strategies=("greedy", "overlap"),
     )
@@ -123,14 +134,7 @@ class Bucket(Pass):
         strategies=("overlap",),
     )
     exposed_first: bool = option(True, "form buckets of exposed collectives first, not last", strategies=("overlap",))
-    memory_budget: str | float | None = option(
-        "auto",
-        "peak memory in GiB; auto is the graph's own peak, with strategy auto and the larger of 1 GiB and 5 %",
-        minimum=0,
-        choices=("auto",),
-        none="no limit",
-        strategies=("overlap", "auto"),
-    )
+    memory_budget: str | float | None = budget_option("peak memory", strategies=("overlap", "auto"))
     effort: int = option(16, "bucketings to try", minimum=1, strategies=("auto",))
 
     @property
@@ -162,21 +166,22 @@ class Bucket(Pass):
     def plan(self, context: PlanContext) -> Plan:
         """Buckets as the strategy forms them."""
         index, ident = context.index, context.ident
-        formed = strategies.get(self.strategy)(self, index, ident, context.model)
+        form: Callable[[Bucket, PlanContext], BucketResult] = import_module(STRATEGIES[self.strategy]).form
+        result = form(self, context)
         return Plan(
             pass_text=to_text(self),
             fingerprint=index.fingerprint,
-            rewrite=Merging(formed.buckets, formed.moves, formed.before),
-            left_out=tuple(sorted(formed.left_out, key=lambda entry: entry.launch)),
-            report=self._report(index, ident, formed),
+            rewrite=Merging(result.buckets, result.moves, result.before),
+            left_out=tuple(sorted(result.left_out, key=lambda entry: entry.launch)),
+            report=self._report(index, ident, result),
         )
 
-    def _report(self, index: GraphIndex, ident: Identification, formed: Formed) -> BucketReport:
-        buckets = formed.buckets
-        remarks = [*formed.remarks]
+    def _report(self, index: GraphIndex, ident: Identification, result: BucketResult) -> BucketReport:
+        buckets = result.buckets
+        remarks = [*result.remarks]
         if self.groups_given == "primary" and ident.primary is None and ident.collectives:
             remarks.insert(0, "no group gathers parameters, so none is primary; name groups or use groups=all")
-        left_out = Counter(f"{index.launches[each.launch].kind}: {each.reason.general}" for each in formed.left_out)
+        left_out = Counter(f"{index.launches[each.launch].kind}: {each.reason.general}" for each in result.left_out)
         by_kind: dict[str, dict[str, int]] = {}
         for each in buckets:
             counts = by_kind.setdefault(each.kind.value, {"buckets": 0, "members": 0})
@@ -188,7 +193,7 @@ class Bucket(Pass):
             buckets=len(buckets),
             members=sum(len(b.members) for b in buckets),
             by_kind=by_kind,
-            own=formed.report,
+            own=result.report,
             copies=sum(sum(b.copies) for b in buckets),
             shared_casts=sum(len(b.members) for b in buckets if b.shared_cast),
             reordered_buckets=sum(list(b.members) != sorted(b.members) for b in buckets),

@@ -26,7 +26,7 @@ from commcc.plan import LeftOut, PassReport, Plan, Reordering
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from commcc.ep.dense import Blocked, Dense, Wish, Wishes
+    from commcc.ep.dense import Blocked, Dense, OrderConstraint, Wanted
     from commcc.graph.collectives import Identification
     from commcc.graph.index import GraphIndex
 
@@ -77,15 +77,15 @@ class EpDense(Pass):
         Raises :class:`InputError` where no layers are found, and with ``strict`` :class:`FindingError` for what
         cannot be moved.
         """
-        from commcc.ep.dense import Dense, placed, wishes_of
+        from commcc.ep.dense import Dense, placed, wanted_order
         from commcc.graph.annotations import annotations_of
 
         index, ident = context.index, context.ident
         layers = self._layers(index, ident)
         dense = Dense(index, annotations_of(context.program, index), layers)
-        wishes = wishes_of(dense, ident, at_end=self.reduce_waits == "end")
-        order = placed(index, wishes.moves)
-        blocked = (*wishes.blocked, *_not_met(order, wishes.moves))
+        wanted = wanted_order(dense, ident, at_end=self.reduce_waits == "end")
+        order = placed(index, wanted.moves)
+        blocked = (*wanted.blocked, *_not_met(order, wanted.moves))
         if blocked and self.strict:
             said = "; ".join(f"'{index.names[each.launch]}': {each.reason}" for each in blocked[:_SHOWN])
             more = f"; and {len(blocked) - _SHOWN} more" if len(blocked) > _SHOWN else ""
@@ -99,7 +99,7 @@ class EpDense(Pass):
             fingerprint=index.fingerprint,
             rewrite=Reordering.of(order),
             left_out=tuple(LeftOut(each.launch, each.reason) for each in blocked),
-            report=_report(context, dense, wishes, order, len(blocked)),
+            report=_report(context, dense, wanted, order, len(blocked)),
         )
 
     def _layers(self, index: GraphIndex, ident: Identification) -> tuple[str, ...]:
@@ -120,19 +120,19 @@ class EpDense(Pass):
         return tuple(entry.name for entry in selection.entries)
 
 
-def _not_met(order: Sequence[int], moves: Sequence[Wish]) -> list[Blocked]:
+def _not_met(order: Sequence[int], moves: Sequence[OrderConstraint]) -> list[Blocked]:
     """Launches that dependences keep from their place."""
     from commcc.ep.dense import Blocked
 
     place = {node: at for at, node in enumerate(order)}
     return [
-        Blocked(wish.launch, Reason("held_back", wish.reason.fields))
-        for wish in moves
-        if wish.node == wish.launch and wish.reason.code == "gathered" and place[wish.node] > place[wish.at]
+        Blocked(each.launch, Reason("held_back", each.reason.fields))
+        for each in moves
+        if each.node == each.launch and each.reason.code == "gathered" and place[each.node] > place[each.at]
     ]
 
 
-def _report(context: PlanContext, dense: Dense, wishes: Wishes, order: Sequence[int], blocked: int) -> EpDenseReport:
+def _report(context: PlanContext, dense: Dense, wanted: Wanted, order: Sequence[int], blocked: int) -> EpDenseReport:
     from commcc.graph.memory import MemoryModel
     from commcc.timing.predict import milliseconds
     from commcc.timing.simulate import Simulator
@@ -140,13 +140,13 @@ def _report(context: PlanContext, dense: Dense, wishes: Wishes, order: Sequence[
     index, remarks = context.index, []
     if all(layer >= len(dense.layers) for layer, _ in dense.first):
         remarks.append("no layer has dense products outside of chunked regions: nothing is launched there")
-    launched = [wish for wish in wishes.moves if wish.node == wish.launch]
+    launched = [each for each in wanted.moves if each.node == each.launch]
     report = EpDenseReport(
         layers=len(dense.layers),
-        gathers_placed=sum(wish.reason.code == "gathered" for wish in launched),
-        reductions_placed=sum(wish.reason.code == "reduced" for wish in launched),
-        reductions_waited_late=len(wishes.moves) - len(launched),
-        left_in_place=len(wishes.kept),
+        gathers_placed=sum(each.reason.code == "gathered" for each in launched),
+        reductions_placed=sum(each.reason.code == "reduced" for each in launched),
+        reductions_waited_late=len(wanted.moves) - len(launched),
+        left_in_place=len(wanted.kept),
         blocked=blocked,
         remarks=tuple(remarks),
     )

@@ -23,29 +23,22 @@ from commcc.base.terms import Kind
 from commcc.planning.bucket_model import Key, key_of, size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from commcc.graph.collectives import Collective, Identification
     from commcc.graph.index import GraphIndex
+    from commcc.planning.caps import ByteCaps
 
 Vector = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Caps of the walk; None switches one off.
+    """Caps of the walk; None switches one off."""
 
-    bytes: cap by bucket number, the last one repeats. by_key: another cap for the buckets of some keys.
-    """
-
-    bytes: tuple[float, ...]
+    caps: ByteCaps
     span: int | None
     max_consecutive: int | None
-    by_key: Mapping[Key, float] = field(default_factory=dict)
-
-    def cap(self, key: Key, bucket: int) -> float:
-        """Byte cap of the ``bucket``-th bucket of a key, counted from 0."""
-        return self.by_key.get(key, self.bytes[min(bucket, len(self.bytes) - 1)])
 
 
 @dataclass
@@ -139,7 +132,7 @@ class _Walker:
         self.quotient.join(number, label)
 
     def _reason_to_close(self, bucket: OpenBucket, candidate: Collective, label: Vector) -> str | None:
-        if bucket.bytes + size_of(candidate) > self.limits.cap(bucket.key, bucket.ordinal):
+        if bucket.bytes + size_of(candidate) > self.limits.caps.of(bucket.key, bucket.ordinal):
             return "bytes"
         if self.limits.span is not None and candidate.launch - bucket.first > self.limits.span:
             return "span"

@@ -71,6 +71,8 @@ def _bucket(report: Document) -> Said:
     else:
         yield "buckets", "none"
     yield "groups", f"primary is {report['primary_group']}" if report["primary_group"] else "none is primary"
+    if "caps_mb" in report and "bucketings_tried" not in report:
+        yield from _caps(report["caps_mb"])
     if "closed" in report:
         yield from _closed(report)
     if "entries" in report:
@@ -120,8 +122,14 @@ def _tried(report: Document) -> Said:
     step = report["scheduled_step_ms"]
     yield "scheduled", f"{milliseconds(step['unmerged'])} unmerged, {milliseconds(step['merged'])} merged"
     yield "tried", plural(report["bucketings_tried"], "bucketing")
-    for key, cap in report["caps_mb"].items():
-        yield "cap", f"{key}: {cap if isinstance(cap, str) else f'{count(cap)} MiB' if cap else 'not merged'}"
+    yield from _caps(report["caps_mb"])
+
+
+def _caps(caps: Mapping[str, Any]) -> Said:
+    """Caps that differ by kind and group; a strategy may also say a word in place of one."""
+    for key, cap in caps.items():
+        size_text = cap if isinstance(cap, str) else f"{cap:,.1f} MiB".replace(".0 MiB", " MiB")
+        yield "cap", f"{key}: {size_text if cap else 'not merged'}"
 
 
 def _kept(report: Document) -> Said:

@@ -74,11 +74,11 @@ class _Merge:
 
     def result(self) -> GraphIndex:
         for unit in self.units:
-            if unit.sort == NODE:
+            if unit.kind == NODE:
                 self._node(unit.number)
-            elif unit.sort == LAUNCH:
+            elif unit.kind == LAUNCH:
                 self._launch(unit.number, self.buckets[unit.number])
-            elif unit.sort == RESULT:
+            elif unit.kind == RESULT:
                 self._member(unit)
             else:
                 self._wait(unit.number, self.buckets[unit.number])

@@ -11,7 +11,7 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
 2. a bucket for each transformer block, as strategy ``module`` forms them, where blocks are found;
 3. the same cap for all keys, from small to large;
 4. from the best of these, key by key, the keys whose collectives take longest first: no merging, buckets
-   by block, then larger and smaller caps than the present one, among them room for two, four and eight
+   by block, then larger and smaller caps than the present one, among them enough for two, four and eight
    of the largest members, until no key gains or ``effort`` bucketings have been tried.
 
 Peak memory within the budget comes first, then the step; a bucketing has to be 0.1 % shorter than one
@@ -31,10 +31,11 @@ from commcc.base.reasons import Reason
 from commcc.base.terms import MIB
 from commcc.passes.reorder import Reorder
 from commcc.passes.strategies.entries import BLOCKS
-from commcc.passes.strategies.formed import Formed, bucket_of
+from commcc.passes.strategies.results import BucketResult, bucket_of
 from commcc.plan import Bucket as PlannedBucket
 from commcc.plan import LeftOut, Merging
 from commcc.planning.bucket_model import key_of, size_of
+from commcc.planning.caps import ByteCaps
 from commcc.planning.eligibility import eligible, select_groups
 from commcc.planning.greedy import Limits, walk
 from commcc.planning.headroom import budget_bytes
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from commcc.base.terms import Json
-    from commcc.graph.collectives import Collective, Identification
-    from commcc.graph.index import GraphIndex
+    from commcc.graph.collectives import Collective
+    from commcc.passes.base import PlanContext
     from commcc.passes.bucket import Bucket
     from commcc.planning.bucket_model import Key
     from commcc.timing.cost import CostModel, Costs
@@ -55,8 +56,8 @@ CAPS = (2, 8, 32, 128, 512)
 BY_BLOCK = -1
 #: Schedules for each bucketing; what ranks bucketings is seen in the first ones.
 _SCHEDULES = 2
-#: A step has to be this much shorter to be worth more merges, in permille.
-_WORTH = 1
+#: A step has to be this much shorter to justify more merges, in permille.
+_GAIN = 1
 #: The step of what cannot run.
 _NEVER = 1 << 62
 #: And so much shorter than without any merge, in permille: what a longer search may find without merging.
@@ -79,43 +80,44 @@ class Tried:
     over: int
 
 
-def form(options: Bucket, index: GraphIndex, ident: Identification, model: CostModel | None) -> Formed:
+def form(options: Bucket, context: PlanContext) -> BucketResult:
     """The buckets of the best bucketing tried; none where merging does not pay."""
-    if model is None:
+    if context.model is None:
         raise OptionError("strategy auto needs a cost model", where="pass 'bucket'", hint="name one: --cost h100")
-    groups = select_groups(ident, options.groups_given)
-    taken, left = eligible(index, ident, groups)
-    search = _Search(options, index, ident, model, taken)
+    taken, left = eligible(context.index, context.ident, select_groups(context.ident, options.groups_given))
+    search = _Search(options, context, context.model, taken)
     with no_collection():
         best = search.run()
     merged = {m for bucket in best.buckets for m in bucket.members}
     left += [LeftOut(c.launch, Reason.of("does_not_pay")) for c in taken if c.launch not in merged]
     none = search.tried[(0,) * len(search.keys)]
     remarks = () if best.buckets else ("no merge makes the step shorter under this cost model",)
-    return Formed(best.buckets, tuple(left), search.report(none, best), remarks)
+    return BucketResult(best.buckets, tuple(left), search.report(none, best), remarks)
 
 
 class _Search:
-    def __init__(
-        self,
-        options: Bucket,
-        index: GraphIndex,
-        ident: Identification,
-        model: CostModel,
-        taken: list[Collective],
-    ) -> None:
+    def __init__(self, options: Bucket, context: PlanContext, model: CostModel, taken: list[Collective]) -> None:
         from commcc.graph.memory import live_bytes
 
-        self.options, self.index, self.ident, self.model = options, index, ident, model
+        index = context.index
+        self.options, self.index, self.ident, self.model = options, index, context.ident, model
         self.taken = taken
         self.costs: Costs = model.price(index)
-        self.keys = _by_duration(taken, self.costs, options.multi_dtype)
-        self.ladders = [_ladder(key, taken, options.multi_dtype) for key in self.keys]
+        duration: dict[Key, int] = {}
+        largest: dict[Key, int] = {}
+        for each in taken:
+            key = key_of(each, options.multi_dtype)
+            duration[key] = duration.get(key, 0) + self.costs.ns[each.launch]
+            largest[key] = max(largest.get(key, 0), size_of(each))
+        self.keys = sorted(duration, key=lambda key: (-duration[key], key))
+        # Caps in MiB for each key: the general ones, and enough for two, four and eight of its largest.
+        mib = [-(-largest[key] // MIB) for key in self.keys]
+        self.ladders = [tuple(sorted({0, *CAPS, 2 * own, 4 * own, 8 * own})) for own in mib]
         peak = live_bytes(index).peak_bytes
         self.limits = Reorder().limits(budget_bytes(options.memory_budget, peak))
         self.tried: dict[tuple[int, ...], Tried] = {}
-        self.formed: dict[tuple[int, ...], tuple[PlannedBucket, ...]] = {}
-        self.by_block = _by_block(options, index, ident, self.keys)
+        self.buckets: dict[tuple[int, ...], tuple[PlannedBucket, ...]] = {}
+        self.by_block = _by_block(options, context, self.keys)
         self.best_ns: int | None = None
         self.judged = 0
 
@@ -163,8 +165,8 @@ class _Search:
             return best
         if found.over != best.over:
             return min(found, best, key=lambda t: t.over)
-        worth = best.step_ns * _WORTH // 1000 if found.members > best.members else 0
-        return found if (found.step_ns + worth, found.members) < (best.step_ns, best.members) else best
+        gain = best.step_ns * _GAIN // 1000 if found.members > best.members else 0
+        return found if (found.step_ns + gain, found.members) < (best.step_ns, best.members) else best
 
     def _try(self, caps: tuple[int, ...]) -> Tried:
         if caps not in self.tried:
@@ -196,19 +198,18 @@ class _Search:
         return Tried(caps, buckets, members, found.step_ns, found.peak_bytes, over)
 
     def _buckets_of(self, caps: tuple[int, ...]) -> tuple[PlannedBucket, ...]:
-        if caps not in self.formed:
-            self.formed[caps] = tuple(self._buckets(dict(zip(self.keys, caps, strict=True))))
-        return self.formed[caps]
+        if caps not in self.buckets:
+            self.buckets[caps] = tuple(self._buckets(dict(zip(self.keys, caps, strict=True))))
+        return self.buckets[caps]
 
     def _buckets(self, caps: Mapping[Key, int]) -> Iterator[PlannedBucket]:
         blocks = {key for key, cap in caps.items() if cap == BY_BLOCK}
         for key in blocks & self.by_block.keys():
             yield from self.by_block[key]
         limits = Limits(
-            bytes=(0.0,),
+            caps=ByteCaps((0.0,), {key: float(cap * MIB) for key, cap in caps.items() if key not in blocks}),
             span=self.options.max_topo_span,
             max_consecutive=None,
-            by_key={key: float(cap * MIB) for key, cap in caps.items() if key not in blocks},
         )
         taken = [c for c in self.taken if key_of(c, self.options.multi_dtype) not in blocks]
         for each in walk(self.index, self.ident, taken, limits, self.options.multi_dtype).buckets:
@@ -229,39 +230,22 @@ class _Search:
         }
 
 
-def _by_block(
-    options: Bucket, index: GraphIndex, ident: Identification, keys: Sequence[Key]
-) -> dict[Key, tuple[PlannedBucket, ...]]:
+def _by_block(options: Bucket, context: PlanContext, keys: Sequence[Key]) -> dict[Key, tuple[PlannedBucket, ...]]:
     """The buckets that strategy ``module`` forms of transformer blocks, by key; none where it finds no blocks."""
     from commcc.passes.strategies import module
 
     like = replace(options, strategy="module", modules=BLOCKS, include_all_reduce=True)
     try:
-        buckets = module.form(like, index, ident, None).buckets
+        buckets = module.form(like, context).buckets
     except OptionError:
         return {}
-    collective = {c.launch: c for c in ident.collectives}
-    found: dict[Key, list[PlannedBucket]] = {}
+    collective = {c.launch: c for c in context.ident.collectives}
+    by_key: dict[Key, list[PlannedBucket]] = {}
     for bucket in buckets:
         key = key_of(collective[bucket.members[0]], options.multi_dtype)
         if key in keys:
-            found.setdefault(key, []).append(bucket)
-    return {key: tuple(made) for key, made in found.items()}
-
-
-def _by_duration(taken: list[Collective], costs: Costs, multi_dtype: bool) -> list[Key]:
-    total: dict[Key, int] = {}
-    for each in taken:
-        key = key_of(each, multi_dtype)
-        total[key] = total.get(key, 0) + costs.ns[each.launch]
-    return sorted(total, key=lambda key: (-total[key], key))
-
-
-def _ladder(key: Key, taken: list[Collective], multi_dtype: bool) -> tuple[int, ...]:
-    """Caps in MiB worth trying on a key: the general ones, and room for two, four and eight of its largest."""
-    largest = max(size_of(c) for c in taken if key_of(c, multi_dtype) == key)
-    own = -(-largest // MIB)
-    return tuple(sorted({0, *CAPS, 2 * own, 4 * own, 8 * own}))
+            by_key.setdefault(key, []).append(bucket)
+    return {key: tuple(buckets) for key, buckets in by_key.items()}
 
 
 def _with(caps: tuple[int, ...], place: int, cap: int) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import OptionError, closest
+from commcc.base.text import plural
 from commcc.graph.blocks import Item, find_blocks, find_rest, labels
 from commcc.graph.modules import Entry, Matcher, entries_of, parents
 from commcc.passes.strategies.pairs import depth_of, pairs_of
@@ -51,12 +52,12 @@ def choose(
     present: Sequence[Collective],
     able: Sequence[Collective],
     problems: Sequence[str] = (),
-    made_up: bool = False,
+    synthetic: bool = False,
 ) -> Chosen:
     """Entries for this graph.
 
     present: all collectives that have the roles, by which blocks are found. able: those that could be merged, which
-    ``strict`` wants covered. made_up: modules are those of :func:`with_modules`. Raises :class:`OptionError` with
+    ``strict`` wants covered. synthetic: modules are those of :func:`with_modules`. Raises :class:`OptionError` with
     everything that is wrong, ``problems`` first.
     """
     texts = [text for text in options.modules_given if text != BLOCKS]
@@ -65,7 +66,7 @@ def choose(
     blocks: tuple[Entry, ...] = ()
     remarks: tuple[str, ...] = ()
     if BLOCKS in options.modules_given:
-        blocks, remarks = _blocks(present, Matcher(written.entries), made_up)
+        blocks, remarks = _blocks(present, Matcher(written.entries), synthetic)
     selection = entries_of(texts, known, blocks, words=(BLOCKS,))
     find = Matcher(selection.entries)
     problems = [*problems, *selection.problems]
@@ -78,7 +79,9 @@ def choose(
     ]
     uncovered = [c for c in able if find(c.module) is None]
     if options.strict and uncovered and not selection.problems:
-        problems.append(_uncovered(index, uncovered))
+        shown = [f"'{index.names[c.launch]}' ({c.module or 'module not known'})" for c in uncovered]
+        are = "is" if len(shown) == 1 else "are"
+        problems.append(f"{plural(len(shown), 'collective')} {are} in no entry: {_some(shown)}")
     if problems:
         tops = dict.fromkeys(path.partition(".")[0] for path in known)
         hint = f"modules of this graph: {_some(list(tops))}" if tops else "this graph says nothing of its modules"
@@ -91,25 +94,25 @@ def choose(
 
 
 def with_modules(options: Bucket, collectives: Sequence[Collective]) -> tuple[list[Collective], bool]:
-    """The collectives, with made-up modules where blocks are wanted and no collective has a module; and whether so.
+    """The collectives, with synthetic modules where blocks are wanted and no collective has a module; and whether so.
 
     A block is then what comes again and again in one kind of collective, by group, dtype and bytes.
     """
     if BLOCKS not in options.modules_given or any(c.module is not None for c in collectives):
         return list(collectives), False
-    made: dict[int, str] = {}
+    modules: dict[int, str] = {}
     for kind in dict.fromkeys(c.kind for c in collectives):
         own = [c for c in collectives if c.kind is kind]
         found = labels([(c.group, c.dtype, c.input_bytes) for c in own]) or ()
-        made.update((c.launch, f"{kind}.{label}") for c, label in zip(own, found, strict=False))
-    return [replace(c, module=made.get(c.launch)) for c in collectives], bool(made)
+        modules.update((c.launch, f"{kind}.{label}") for c, label in zip(own, found, strict=False))
+    return [replace(c, module=modules.get(c.launch)) for c in collectives], bool(modules)
 
 
 def _blocks(
-    present: Sequence[Collective], written: Matcher, made_up: bool
+    present: Sequence[Collective], written: Matcher, synthetic: bool
 ) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
     """Entries for the repeated blocks and for the rest, and what there is to say about them."""
-    if made_up:
+    if synthetic:
         paths = dict.fromkeys(c.module for c in present if c.module is not None)
         said = f"{BLOCKS}: no collective says which module it serves; blocks are what repeats in group, dtype and bytes"
         return tuple(Entry(path, (path,), BLOCKS) for path in paths), (said,)
@@ -145,12 +148,6 @@ def _prefetch(options: Bucket, entries: Sequence[Entry], find: Matcher) -> tuple
         if len(found) == len(pair):
             pairs[found[0], found[1]] = None
     return Wanted(0, tuple(pairs)), list(strangers)
-
-
-def _uncovered(index: GraphIndex, uncovered: Sequence[Collective]) -> str:
-    shown = [f"'{index.names[c.launch]}' ({c.module or 'module not known'})" for c in uncovered]
-    are = "1 collective is" if len(shown) == 1 else f"{len(shown)} collectives are"
-    return f"{are} in no entry: {_some(shown)}"
 
 
 def _some(names: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ is made if
    as far as it is exposed (:mod:`commcc.planning.merge_cost`).
 
 Such buckets are then kept a few at a time, each time with a simulation of the merged step (:class:`Trial`), so that
-what is kept never exposes what was hidden, never passes the memory budget (by default, the graph's own peak) and never
+what is kept never exposes what was hidden, never passes the memory budget and never
 makes the step longer. Hidden collectives, and
 which compute hides them, come from the simulated order, or from a file (``hiding``). Launches and waits of a
 group that are in no bucket keep their order, where the merges of others allow it.
@@ -38,10 +38,10 @@ from typing import TYPE_CHECKING
 
 from commcc.base.errors import OptionError
 from commcc.base.reasons import Reason
-from commcc.base.terms import MIB
-from commcc.passes.strategies.formed import Formed, bucket_of, launches_early, placed
+from commcc.passes.strategies.results import BucketResult, bucket_of, launches_early, placed
 from commcc.plan import Before, LeftOut, Merging
 from commcc.planning.bucket_model import key_of, size_of
+from commcc.planning.caps import byte_caps, caps_report
 from commcc.planning.eligibility import eligible, select_groups
 from commcc.planning.headroom import Headroom
 from commcc.planning.hiding import Hiding, hidden_by_order, read_hiding
@@ -52,8 +52,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from commcc.base.terms import Json
-    from commcc.graph.collectives import Collective, Identification
+    from commcc.graph.collectives import Collective
     from commcc.graph.index import GraphIndex
+    from commcc.passes.base import PlanContext
     from commcc.passes.bucket import Bucket
     from commcc.plan import Bucket as PlannedBucket
     from commcc.planning.bucket_model import BucketModel, Key
@@ -100,12 +101,12 @@ class OpenBucket:
 Refused = tuple[OpenBucket, Reason]
 
 
-def form(options: Bucket, index: GraphIndex, ident: Identification, model: CostModel | None) -> Formed:
+def form(options: Bucket, context: PlanContext) -> BucketResult:
     """Buckets that keep hidden collectives hidden."""
-    if model is None:
+    if context.model is None:
         raise OptionError("strategy overlap needs a cost model", where="pass 'bucket'", hint="name one: --cost h100")
-    taken, left = eligible(index, ident, select_groups(ident, options.groups_given))
-    return _Overlap(options, index, model, taken).formed(left)
+    taken, left = eligible(context.index, context.ident, select_groups(context.ident, options.groups_given))
+    return _Overlap(options, context.index, context.model, taken).result(left)
 
 
 class _Overlap:
@@ -121,12 +122,12 @@ class _Overlap:
         moving = casts.union(n for c in taken for n in c.chain)
         self.hiding: Hiding = hiding.without(moving)
         self.cost, self.relief = MergeCost(index, model, self.costs), Relief(self.timeline)
-        given = "own" if options.memory_budget == "auto" else options.memory_budget
-        self.headroom = Headroom.within(index, given)
+        self.headroom = Headroom.within(index, options.memory_budget)
+        self.caps = byte_caps(options.bucket_cap_mb, index, model, taken, multi_dtype=options.multi_dtype)
         self.refused: dict[str, int] = dict.fromkeys(_REFUSED, 0)
         self.why: dict[int, Reason] = {}
 
-    def formed(self, left: list[LeftOut]) -> Formed:
+    def result(self, left: list[LeftOut]) -> BucketResult:
         grown = [b for b in self._grow() if len(b.members) > 1]
         trial = Trial(self.index, self.model, self.timeline, self.headroom.budget, self._plan)
         kept = trial.keep([b for b in grown if self._pays(b)])
@@ -137,6 +138,7 @@ class _Overlap:
         left += [LeftOut(launch, self.why.get(launch, Reason.of("no_partner"))) for launch in apart]
         report: dict[str, Json] = {
             "cost_model": {"name": self.costs.model, "hash": self.costs.hash},
+            **caps_report(self.caps),
             "hidden": len(self.hiding.by_launch),
             "refused": dict(self.refused),
             "not_kept": dict(Counter(str(reason) for _, reason in trial.refused)),
@@ -145,7 +147,7 @@ class _Overlap:
             "step_ms": {"before": self.timeline.step_ns / 1e6, "merged": trial.step_ns / 1e6},
         }
         plan = self._plan(kept)
-        return Formed(plan.buckets, tuple(left), report, (), (), plan.before)
+        return BucketResult(plan.buckets, tuple(left), report, (), (), plan.before)
 
     def _grow(self) -> list[OpenBucket]:
         """Greedy: every candidate joins the first open bucket of its key that takes it."""
@@ -193,9 +195,8 @@ class _Overlap:
         What is quick to answer is asked first.
         """
         candidate = members[-1]
-        caps = self.options.bucket_cap_mb
-        cap = caps[min(bucket.number, len(caps) - 1)] if isinstance(caps, tuple) else caps
-        if cap is not None and bucket.bytes + size_of(candidate) > cap * MIB:
+        key = key_of(candidate, self.options.multi_dtype)
+        if bucket.bytes + size_of(candidate) > self.caps.of(key, bucket.number):
             return "bytes"
         if not self._has_place(members):
             return "place"

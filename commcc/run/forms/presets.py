@@ -32,7 +32,7 @@ PRESETS = (
     ),
     Preset(
         "overlap-preserving",
-        "reorder,bucket{strategy=overlap}",
+        "reorder,bucket{strategy=overlap,memory_budget=own}",
         "schedule for overlap first, then merge what leaves every hidden collective hidden",
     ),
     Preset(

@@ -51,16 +51,16 @@ def _of_merging(merging: Merging, index: GraphIndex) -> Iterator[Problem]:
     for number, move in enumerate(merging.moves):
         if move.node in used or index.ops[move.node] in ("placeholder", "output"):
             yield ("moves", number), f"'{index.names[move.node]}' cannot move by itself"
-    for number, wish in enumerate(merging.before):
-        if index.ops[wish.first] == "output":
+    for number, constraint in enumerate(merging.before):
+        if index.ops[constraint.first] == "output":
             yield ("before", number), "the output has to stay last"
     if not used.keys() <= index.launches.keys():
         return
     # What would have to come before itself.
     for cycle in cycles(index, [bucket.members for bucket in merging.buckets], merging.before):
         for number in cycle.before:
-            wish = merging.before[number]
-            names = index.names[wish.first], index.names[wish.then]
+            constraint = merging.before[number]
+            names = index.names[constraint.first], index.names[constraint.then]
             yield ("before", number), f"'{names[0]}' cannot come before '{names[1]}'"
         if not cycle.before:
             yield ("buckets", cycle.groups[0]), "waits for itself"

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 #: the line for the best k (as in Sanders, Speck and Traeff 2009). NCCL has several chunks under way at once, and
 #: comes out at half of that: fitted to runs on 2 to 8 nodes in tests/test_alphabeta.py. Those in a node fit 0.
 RELAY = 1.0
+#: The share of its highest bandwidth at which a group counts as saturated.
+SATURATED = 0.9
 
 
 @dataclass(frozen=True)
@@ -211,7 +213,7 @@ def transfer_price(network: Network, transfer: Transfer, settings: Settings) -> 
 
 
 def saturation_bytes(
-    network: Network, kind: Kind, size: int, ranks: tuple[int, ...] | None, settings: Settings, share: float = 0.9
+    network: Network, kind: Kind, size: int, ranks: tuple[int, ...] | None, settings: Settings, share: float = SATURATED
 ) -> int:
     """Smallest full tensor that moves at ``share`` of the highest bandwidth of this group.
 

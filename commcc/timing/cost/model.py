@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from commcc.timing.cost.device import Device
 
 DEFAULT_MODEL = "h100"
+#: Sizes at which measured bandwidths are compared, as powers of two.
+SMALLEST, LARGEST = 10, 34
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,33 @@ class CostModel:
             if price is not None:
                 return position, price
         raise AssertionError("a device prices everything")
+
+    def saturation_bytes(self, transfer: Transfer) -> int:
+        """Smallest full tensor that moves at a share of this group's highest bandwidth for this kind of collective.
+
+        The share is :data:`commcc.timing.cost.alphabeta.SATURATED`. By formula where the device prices it; where a
+        measurement does, by looking between powers of two up to ``1 << LARGEST``.
+        """
+        from commcc.timing.cost.alphabeta import SATURATED, saturation_bytes
+
+        source, _ = self._ask_transfer(transfer)
+        if source == len(self.sources) - 1:
+            network = self.device.network
+            return saturation_bytes(network, transfer.kind, transfer.size, transfer.ranks, self.settings)
+
+        def rate(full: int) -> float:
+            small = max(1, full // transfer.size)
+            sent = small if transfer.kind is Kind.ALL_GATHER else full
+            got = small if transfer.kind is Kind.REDUCE_SCATTER else full
+            return full / max(1, self.transfer(replace(transfer, input_bytes=sent, output_bytes=got)).ns)
+
+        aim = SATURATED * max(rate(1 << power) for power in range(SMALLEST, LARGEST + 1))
+        power = next(power for power in range(SMALLEST, LARGEST + 1) if rate(1 << power) >= aim)
+        low, high = (1 << power) // 2, 1 << power  # the first is too small, the second is not
+        while high - low > high >> 10:
+            middle = (low + high) // 2
+            low, high = (low, middle) if rate(middle) >= aim else (middle, high)
+        return high
 
     def price(self, index: GraphIndex) -> Costs:
         """Prices of every node of a graph."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Formed:
+class BucketResult:
     """Buckets of one strategy. left_out: collectives of the right roles that are in none of them.
 
     moves, before: as in :class:`commcc.plan.Merging`.
@@ -47,7 +47,9 @@ def bucket_of(index: GraphIndex, members: Sequence[Collective], reason: Reason, 
 
     param_order: concatenate in order of parameters and outputs instead.
     """
-    ordered = sorted(members, key=_parameter) if param_order else list(members)
+    ordered = list(members)
+    if param_order:
+        ordered.sort(key=lambda c: (c.anchor is None, c.anchor or 0, c.launch))
     form = BucketModel.of([Member.of(index, c.launch) for c in ordered])
     made = PlannedBucket(
         kind=ordered[0].kind,
@@ -77,7 +79,3 @@ def placed(bucket: PlannedBucket, members: Sequence[Collective], launch_at: int)
 def launches_early(members: Sequence[Collective]) -> bool:
     """Whether the merged launch can stand at the first member, or before: parameters are there from the start."""
     return all(c.kind is Kind.ALL_GATHER and c.derived == "param" for c in members)
-
-
-def _parameter(member: Collective) -> tuple[bool, int, int]:
-    return member.anchor is None, member.anchor or 0, member.launch
