@@ -345,6 +345,7 @@ def test_three_graphs_in_turns(capsys, tmp_path):
 
 
 @on_ranks
+@pytest.mark.full
 def test_a_node_that_fails_on_the_ranks_is_one_line(capsys, tmp_path):
     """bitwise_not has no float kernel, which shows when it runs."""
     programs = []

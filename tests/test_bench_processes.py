@@ -69,6 +69,7 @@ def test_two_launchers_meet_and_one_reports(capsys):
     assert found["comparisons"][0]["results"]["status"] == "equal"
 
 
+@pytest.mark.full
 def test_processes_of_torchrun_are_the_ranks():
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
     done = start(*launcher, "-m", "commcc", *SHORT, "--json")
@@ -125,6 +126,7 @@ def test_a_rank_that_is_killed_while_it_runs(capsys, monkeypatch, tmp_path):
     assert not list(tmp_path.glob("commcc-*"))
 
 
+@pytest.mark.full
 def test_a_bench_that_is_killed_leaves_nothing_behind_that_the_next_does_not_remove(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     emulated = ["--device", "emulated-cpu", "--warmup", "0", "--timeout", "100"]

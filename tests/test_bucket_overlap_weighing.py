@@ -202,6 +202,7 @@ def test_the_step_is_never_longer(seed, multi_dtype, text):
     assert plan.report.to_json()["step_ms"] == {"before": before / 1e6, "merged": now / 1e6}
 
 
+@pytest.mark.full
 def test_a_large_graph_gets_buckets_that_pay():
     """Where all is hidden already, few merges are worth their copies; those that are not are told so."""
     model = load_model("h100")

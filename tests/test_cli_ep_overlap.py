@@ -49,6 +49,7 @@ def test_the_pipeline_is_the_preset_with_what_was_given(document):
     assert document["options"]["ep-chunk"]["chunks"] == 4
 
 
+@pytest.mark.full
 def test_exchanges_are_counted(document):
     found = document["overlap"]["exchanges"]
     assert found["token_exchanges"] == [8, 32] and found["count_exchanges"] == [2, 8]

@@ -155,6 +155,7 @@ def after_bucket(name: str) -> bool:
     return "bucket" in name
 
 
+@pytest.mark.full
 def test_layers_that_are_chunked_as_a_whole_have_no_dense_part():
     """Attention is in the bodies then: only the last layer's gathers have a place, beside the output's gradient."""
     program = run(sample("tiny_deepseek_fsdp4_ep2"), [EpChunk(modules="layers.*", chunks=2)]).program

@@ -32,6 +32,7 @@ def regions(program):
     return regions_of(index, annotations_of(program, index))
 
 
+@pytest.mark.full
 def test_exchanges_of_all_chunks_get_a_group_of_their_own(chunked):
     result = run(chunked, parse_pipeline("groups"))
     assert result.verified == "proved" and result.steps[0].report["moved"] == 3 * 10
@@ -62,6 +63,7 @@ def test_chunks_survive_files(chunked, ending, tmp_path):
     assert [r.bodies for r in regions(again)] == [r.bodies for r in regions(chunked)]
 
 
+@pytest.mark.full
 def test_the_whole_pipeline_computes_the_same():
     """In float64: only the order in which chunks' gradients are added up is another."""
     program = on_cpu(sample("tiny_deepseek_fsdp4_ep2"), torch.float64)
@@ -87,6 +89,7 @@ def test_the_whole_pipeline_is_judged_at_once():
     assert all("do not depend on each other" in gap.text for gap in verdict.unproved)
 
 
+@pytest.mark.full
 def test_an_early_read_in_a_chunk_is_found():
     """Folding replaces clones by their originals; what only AFTER does wrong is looked for first."""
     before = sample("tiny_deepseek_ep2")

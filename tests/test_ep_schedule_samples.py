@@ -45,6 +45,7 @@ def scheduled(name: str, chunks: int, **options: object):
         (SHARDED, 4, {"order": "auto"}),
     ],
 )
+@pytest.mark.sampled(1)
 def test_values_stay_bit_for_bit(name: str, chunks: int, options: dict[str, object]):
     """Copies to the host that do not block are poisoned until one does, launches until their wait."""
     result = scheduled(name, chunks, **options)
@@ -87,6 +88,7 @@ def test_collectives_of_parameters_keep_their_order_among_themselves():
     assert launches(before)[:8] == launches(after)[:8]
 
 
+@pytest.mark.full
 def test_the_whole_pipeline():
     """Chunked, bucketed, scheduled, dense regions, and the free scheduler behind it all."""
     text = "tag,dedup,bucket{strategy=module,modules=transformer_block}"

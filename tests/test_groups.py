@@ -328,6 +328,7 @@ def test_prices_do_not_depend_on_the_name():
         ("llama3_8b_fsdp64_bw", {"all_gather_extra": 290}),
     ],
 )
+@pytest.mark.sampled(4)
 def test_samples(name, groups):
     result = run(load(SAMPLES / f"{name}.fx.txt.gz"), parse_pipeline("groups{roles=ep:all_gather}"))
     assert result.verified == "proved"

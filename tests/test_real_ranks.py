@@ -169,6 +169,7 @@ def launches(program) -> int:
     return sum(n.op == "call_function" and collective_of(n.target) is not None for n in program.graph.nodes)
 
 
+@pytest.mark.full
 def test_corrupted_graphs_are_caught(tmp_path):
     name = "tiny_llama_fsdp2_bw"
     before = sample(name)

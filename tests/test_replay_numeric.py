@@ -46,6 +46,7 @@ def numeric(before, after, **settings):
     return verify_numeric(before, after, Settings(**settings))
 
 
+@pytest.mark.full
 def test_chunks_are_the_same_within_rounding_and_exact_in_float64():
     """What the structure cannot show, that tokens do not depend on each other, an experiment can."""
     before, after = sample("tiny_deepseek_ep2"), cut("tiny_deepseek_ep2", chunks=2)

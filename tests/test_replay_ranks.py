@@ -64,6 +64,7 @@ def gone(folder: Path, seconds: float = 10) -> bool:
     return not any(map(alive, pids))
 
 
+@pytest.mark.full
 def test_a_rewritten_sample_gives_the_same_bits():
     before, after = sample("tiny_moe_fsdp4_ep2_bw"), rewritten("tiny_moe_fsdp4_ep2_bw", SMALL)
     found = on_gloo(before, after)
@@ -71,6 +72,7 @@ def test_a_rewritten_sample_gives_the_same_bits():
     assert found.compared == numeric(before, after).compared
 
 
+@pytest.mark.full
 def test_a_wrong_graph_differs_as_on_virtual_ranks():
     before, after = sample("tiny_llama_fsdp2_bw"), copied(rewritten("tiny_llama_fsdp2_bw", MERGED))
     swap_members(after.graph)
@@ -100,6 +102,7 @@ def every_kind():
     return g.program(scattered, exchanged, sent, buffer, doubled, groups=groups)
 
 
+@pytest.mark.full
 def test_every_kind_on_groups_that_have_the_names_of_pytorchs_own():
     """All but one output are the same on every rank; that one is the other rank's, where it was not before."""
     changed = every_kind()
@@ -111,6 +114,7 @@ def test_every_kind_on_groups_that_have_the_names_of_pytorchs_own():
         assert [(value.name, value.gap.rank) for value in found.values] == [("output[2]", 0)]
 
 
+@pytest.mark.full
 def test_float64_and_other_settings_reach_the_ranks():
     settings = Settings(4, True, 3, True, 0.5, 7.0, {"3": ((0, 2), (1, 3))}, {"u*": 9})
     assert Settings.from_text(settings.to_text()) == settings
@@ -150,6 +154,7 @@ def victims(folder: Path, ranks: int, timeout: float = 60, **what: object) -> st
     return str(caught.value)
 
 
+@pytest.mark.full
 def test_a_rank_that_is_killed_ends_the_run(tmp_path):
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     text = victims(tmp_path, 3, r1="die")
@@ -160,6 +165,7 @@ def test_a_rank_that_is_killed_ends_the_run(tmp_path):
     assert logging.getLogger("torch.distributed.elastic").level <= logging.CRITICAL
 
 
+@pytest.mark.full
 def test_a_rank_that_gives_up_is_quoted(tmp_path):
     text = victims(tmp_path, 2, r0="exit")
     assert "rank 0 ended with exit code 17" in text
@@ -181,6 +187,7 @@ def test_a_deadline_says_what_every_rank_was_at(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="knows ranks on Linux only")
+@pytest.mark.full
 def test_a_rank_that_was_stopped_before_it_began_is_named(tmp_path):
     text = victims(tmp_path, 2, timeout=8, seconds=8, r1="stop")
     assert "not done after 8 s" in text
@@ -189,6 +196,7 @@ def test_a_rank_that_was_stopped_before_it_began_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.sampled(1)
 def test_ranks_end_with_whoever_started_them(number, tmp_path):
     (tmp_path / "what.json").write_text(json.dumps({"1": "hang"}))
     command = [sys.executable, "-m", "tests.replay_victims", str(tmp_path)]

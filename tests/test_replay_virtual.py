@@ -325,6 +325,7 @@ ORACLE = (
 
 
 @pytest.mark.parametrize("name", ORACLE)
+@pytest.mark.sampled(4)
 def test_the_tests_own_interpreter_agrees(name):
     program = sample(name)
     prepared, layout, inputs = made_inputs(program, wide=True)

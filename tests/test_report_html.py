@@ -68,6 +68,7 @@ def test_collectives_are_those_of_the_timeline():
     assert sum(row.exposed for row in made.collectives) == prediction.timeline.exposed_ns
 
 
+@pytest.mark.full
 def test_families_by_op():
     made, _ = sides("llama3_8b_fsdp64_bw")
     found = {}

@@ -36,6 +36,7 @@ made: Counter[str] = Counter()
 
 
 @pytest.mark.parametrize(("name", "passes"), RESULTS)
+@pytest.mark.sampled(3)
 def test_damage_is_found(name, passes):
     before = sample(name)
     after = run(before, parse_pipeline(passes), model=load_model("h100")).program
