@@ -297,7 +297,7 @@ def make_seeds(folder: Path, samples: tuple[str, ...] = ()) -> dict[str, bytes]:
         run(["lint", str(small), "--update-baseline", "--baseline", str(folder / "baseline.yaml")])
     for name in ("graph.pt2", "graph_bucket.fx.txt.gz", "plan.yaml", "baseline.yaml"):
         found[name] = (folder / name).read_bytes()
-    device = root / "commcc" / "cost" / "devices" / "h100-sxm.yaml"
+    device = root / "commcc" / "timing" / "cost" / "devices" / "h100-sxm.yaml"
     found["device.yaml"] = device.read_bytes()
     os.environ.pop("COLUMNS", None)
     return found

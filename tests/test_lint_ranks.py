@@ -116,4 +116,4 @@ def test_options_in_a_file(lint, dumps, tmp_path):
     settings.write_text("rules:\n  rank-agreement: {ranks: some}\n")
     code, message = lint(dumps / "bad", "--config", settings)
     assert code == 2
-    assert "'ranks' is 'names' or 'all'" in message
+    assert "'ranks': expected one of names, all, got 'some'" in message

@@ -26,6 +26,7 @@ from torch import fx
 
 from commcc.graph import ops
 from commcc.graph.annotations import CHUNK, ORIGINAL, REGION, ROLE
+from commcc.graph.ops.constants import STRIDED
 from commcc.graph.ops.sizes import DIMENSIONS, PARTS
 from commcc.graph.ops.views import EXPAND, RESHAPES
 from commcc.graph.program import copy_node
@@ -302,24 +303,49 @@ class _Operands:
         op = ops.op_name(self.node.target)
         if name in PARTS.get(op, ()):
             return
+        if name == "stride" and op in STRIDED and self._laid_out_alike():
+            return
         there = self.module.scaled.setdefault((self.original.name, name), scaled)
-        held = self._token_dimension(op, old)
-        if DIMENSIONS.get(op) != name or len(scaled) != 1 or there != scaled or held not in (None, scaled[0]):
+        held = self._token_dimensions(op, old)
+        known = held is None or scaled[0] in held
+        if self._sizes_of(op) != name or len(scaled) != 1 or there != scaled or not known:
             self._refuse(own, old)
 
-    def _token_dimension(self, op: str, sizes: Any) -> int | None:
-        """Which of the sizes of a view holds the tokens; None where the operand does not tell."""
+    @staticmethod
+    def _sizes_of(op: str) -> str | None:
+        """The argument of an op that holds the sizes of its result."""
+        return "size" if op in STRIDED else DIMENSIONS.get(op)
+
+    def _laid_out_alike(self) -> bool:
+        """Whether the tensors that two factories make are dense, with their dimensions in the same order."""
+        orders = []
+        for node in (self.node, self.original):
+            size, stride = ops.argument(node, "size"), ops.argument(node, "stride")
+            if any(type(number) is not int for number in (*size, *stride)) or len(size) != len(stride):
+                return False
+            order = sorted(range(len(size)), key=lambda d, stride=stride: (-stride[d], d))
+            # Behind every dimension lie as many elements as its stride says, and no more.
+            if any(stride[d] != prod(size[e] for e in order[at + 1 :]) for at, d in enumerate(order)):
+                return False
+            orders.append(order)
+        return orders[0] == orders[1]
+
+    def _token_dimensions(self, op: str, sizes: Any) -> set[int] | None:
+        """The sizes of a view into which the dimension with the tokens goes; None where the operand does not tell."""
         source, clone = (ops.argument(node, "self") for node in (self.original, self.node))
         if op not in RESHAPES | {EXPAND} or not isinstance(source, fx.Node) or not isinstance(clone, fx.Node):
             return None
         shapes = [getattr(node.meta.get("val"), "shape", ()) for node in (source, clone)]
         cut = [d for d, (a, b) in enumerate(zip(*shapes, strict=False)) if type(a) is not int or a != b]
-        if len(cut) != 1 or any(type(size) is not int for size in (*shapes[0], *sizes)):
+        result = getattr(self.original.meta.get("val"), "shape", ())
+        if len(cut) != 1 or any(type(size) is not int for size in (*shapes[0], *result)):
             return None
         if op == EXPAND:
-            return len(sizes) - len(shapes[0]) + cut[0]
+            return {len(sizes) - len(shapes[0]) + cut[0]}
+        # Rows of tokens may come apart in samples and sequences; which of them is cut, the boundary says.
         outside = prod(shapes[0][: cut[0]])
-        return next((at for at in range(len(sizes)) if outside < abs(prod(sizes[: at + 1]))), None)
+        until = outside * shapes[0][cut[0]]
+        return {at for at in range(len(result)) if prod(result[:at]) < until and prod(result[: at + 1]) > outside}
 
 
 def _bound(node: fx.Node) -> dict[str, Any]:
