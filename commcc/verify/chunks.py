@@ -323,7 +323,7 @@ class _Operands:
             size, stride = ops.argument(node, "size"), ops.argument(node, "stride")
             if any(type(number) is not int for number in (*size, *stride)) or len(size) != len(stride):
                 return False
-            order = sorted(range(len(size)), key=lambda d, stride=stride: (-stride[d], d))
+            order = sorted(range(len(size)), key=[-number for number in stride].__getitem__)
             # Behind every dimension lie as many elements as its stride says, and no more.
             if any(stride[d] != prod(size[e] for e in order[at + 1 :]) for at, d in enumerate(order)):
                 return False
