@@ -72,7 +72,7 @@ class _Chunker:
             region = self.region_of.get(number)
             if region is not None:
                 self._clone(number, node, region)
-            elif number not in dead:
+            elif number not in dead:  # it would need the whole of values that only the chunks have
                 missing = [used.name for used in node._input_nodes if used not in self.env]
                 if missing:
                     raise InternalError(f"'{node.name}' needs the whole of '{missing[0]}'")
@@ -82,13 +82,13 @@ class _Chunker:
 
     def _dead(self) -> set[int]:
         """Nodes outside the regions whose results nothing needs and that read a body."""
-        found: set[int] = set()
+        dead: set[int] = set()
         for number in reversed(range(len(self.nodes))):
-            unused = all(user in found for user in self.index.users[number])
+            unused = all(user in dead for user in self.index.users[number])
             stays = number in self.index.stays or self.index.ops[number] in ("placeholder", "output")
             if unused and not stays and number not in self.region_of:
-                found.add(number)
-        return found
+                dead.add(number)
+        return dead
 
     def _clone(self, number: int, node: fx.Node, region: ChunkedRegion) -> None:
         clones = self.clones.setdefault(region.root, [{} for _ in region.sizes])
@@ -104,10 +104,10 @@ class _Chunker:
                 # What is written to a buffer that the chunks share goes on what the chunk before has written.
                 args = (clones[chunk - 1][node], *args[1:])
             val = self.values.of(region, chunk, node, edits)
-            made = self._make(node.target, (args, kwargs), f"{node.name}_chunk{chunk}", val)
+            clone = self._make(node.target, (args, kwargs), f"{node.name}_chunk{chunk}", val)
             mark = Mark(region.root, "body", region.backward, chunk, node.name)
-            made.meta = {**marked(node.meta, mark), **({"val": val} if "val" in node.meta else {})}
-            clones[chunk][node] = made
+            clone.meta = {**marked(node.meta, mark), **({"val": val} if "val" in node.meta else {})}
+            clones[chunk][node] = clone
         if number in self.joins:
             self._join(node, region, self.joins[number])
 
@@ -117,16 +117,16 @@ class _Chunker:
             name += "_"
         self.taken.add(name)
         node = self.graph.create_node("call_function", target, tuple(args), dict(kwargs), name)
-        if node.name != name:
+        if node.name != name:  # FX invents another one where it takes this for a builtin
             node.name = name
         node.meta["val"] = val
         return node
 
     def _boundary(self, target: str, args: tuple[Any, ...], name: str, val: Any, like: fx.Node, mark: Mark) -> fx.Node:
-        made = self._make(ops.overload(target), (args, {}), name, val)
+        boundary = self._make(ops.overload(target), (args, {}), name, val)
         kept = {key: like.meta[key] for key in _BOUNDARY_KEYS if key in like.meta}
-        made.meta = {**marked(kept, mark), "val": val}
-        return made
+        boundary.meta = {**marked(kept, mark), "val": val}
+        return boundary
 
     def _split(self, number: int, dim: int, user: fx.Node, region: ChunkedRegion) -> None:
         source = self.nodes[number]
@@ -134,6 +134,7 @@ class _Chunker:
         sizes = [int(whole.shape[dim]) // region.extent * part for part in region.sizes]
         mark = Mark(region.root, "split_boundary", region.backward)
         vals = self.values.pieces(whole, sizes, dim)
+        # Dimension 0 is the default, which traced graphs leave out.
         args = (self.env[source], sizes) if dim == 0 else (self.env[source], sizes, dim)
         split = self._boundary("aten.split_with_sizes.default", args, f"{source.name}_chunk_split", vals, user, mark)
         starts = []
@@ -141,7 +142,7 @@ class _Chunker:
             own = replace(mark, chunk=chunk)
             name = f"{source.name}_chunk_split{chunk}"
             piece = self._boundary("operator.getitem", (split, chunk), name, val, user, own)
-            if whole.is_contiguous() and not val.is_contiguous():
+            if whole.is_contiguous() and not val.is_contiguous():  # ops of the body were traced on a dense tensor
                 copied = self.values.like(val, tuple(val.shape))
                 piece = self._boundary("aten.clone.default", (piece,), f"{name}_contiguous", copied, user, own)
                 piece.kwargs = {"memory_format": torch.contiguous_format}
@@ -153,7 +154,7 @@ class _Chunker:
         parts = [clones[node] for clones in self.clones[region.root]]
         name = f"{node.name}_chunk_materialized"
         mark = Mark(region.root, "materialization", region.backward)
-        if join.how == "last":
+        if join.how == "last":  # a buffer: the last chunk has written on what the others wrote
             self.env[node] = parts[-1]
         elif join.how == "rows":
             assert join.dim is not None

@@ -68,21 +68,21 @@ class ChunkValues:
             starts[node] = starts[source]
         start = starts.get(node, 0)
         if start:
-            made = self._instance(region, chunk, node.meta.get("val"), self.ran[key])
+            value = self._instance(region, chunk, node.meta.get("val"), self.ran[key])
 
             def moved(tensor: torch.Tensor) -> Any:
                 shape, stride, offset = list(tensor.shape), list(tensor.stride()), tensor.storage_offset() + start
                 return self.ctx.tensor(shape, stride, tensor.dtype, tensor.device, storage_offset=offset)
 
-            return pytree.tree_map_only(torch.Tensor, moved, made)
+            return pytree.tree_map_only(torch.Tensor, moved, value)
         if key in self.static:
             return self.static[key]
-        made = self._instance(region, chunk, node.meta.get("val"), self.ran[key])
-        leaves = pytree.tree_leaves(made)
+        value = self._instance(region, chunk, node.meta.get("val"), self.ran[key])
+        leaves = pytree.tree_leaves(value)
         sizes = [(*leaf.shape, *leaf.stride()) if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in leaves]
         if not any(isinstance(size, _SYMBOLIC) for each in sizes for size in each):
-            self.static[key] = made  # the same in all chunks of this size
-        return made
+            self.static[key] = value  # the same in all chunks of this size
+        return value
 
     def _lab(self, region: ChunkedRegion, part: int) -> Lab:
         key = (region.root, part)
@@ -108,16 +108,15 @@ class ChunkValues:
         return self.ctx.parse_symbolic(str(self._renamed(region, chunk, recorded.node.expr)))
 
     def _size(self, region: ChunkedRegion, chunk: int, recorded: Any, value: Any) -> Any:
-        if type(recorded) is int or type(value) is int:
-            if type(value) is not int:
-                back = {fresh: old for old, fresh in self._lab(region, region.sizes[chunk]).fresh.items()}
-                expr = value.node.expr
-                own = {
-                    s: self.ctx.symbol(self._name(region, chunk, back.get(s.name, s.name))) for s in expr.free_symbols
-                }
-                return self.ctx.integer(expr.xreplace(own))
-            if type(recorded) is int:
-                return value
+        """A size of a clone: a number, or symbols under the names that they have in the chunk."""
+        if type(value) is int and type(recorded) is int:
+            return value
+        if type(recorded) is int:
+            # The whole has a number where the chunk reads a size: its symbols are those of the laboratory.
+            back = {fresh: old for old, fresh in self._lab(region, region.sizes[chunk]).fresh.items()}
+            expr = value.node.expr
+            own = {s: self.ctx.symbol(self._name(region, chunk, back.get(s.name, s.name))) for s in expr.free_symbols}
+            return self.ctx.integer(expr.xreplace(own))
         return self.ctx.integer(self._renamed(region, chunk, recorded.node.expr))
 
     def _renamed(self, region: ChunkedRegion, chunk: int, expr: sympy.Expr) -> sympy.Expr:
@@ -146,13 +145,13 @@ class ChunkValues:
 
     def pieces(self, whole: torch.Tensor, sizes: Sequence[int], dim: int) -> list[Any]:
         """Values of the parts of ``whole`` along ``dim``."""
-        made, start = [], 0
+        parts, start = [], 0
         for size in sizes:
             shape = [size if place == dim else extent for place, extent in enumerate(whole.shape)]
             offset = whole.storage_offset() + start * whole.stride()[dim]
-            made.append(self.ctx.tensor(shape, list(whole.stride()), whole.dtype, whole.device, storage_offset=offset))
+            parts.append(self.ctx.tensor(shape, list(whole.stride()), whole.dtype, whole.device, storage_offset=offset))
             start += size
-        return made
+        return parts
 
     def like(self, val: torch.Tensor, shape: Sequence[int]) -> Any:
         """A fresh tensor of this shape."""

@@ -39,20 +39,20 @@ _DERIVED = ("tensor_meta", "eager_input_vals", "unbacked_bindings")
 def fix_sizes(graph: fx.Graph, root: torch.nn.Module, fixed: Sequence[FixedSize]) -> tuple[fx.Graph, torch.nn.Module]:
     """A new graph, and a root with the sub-graphs that changed; :class:`InternalError` when a symbol is left."""
     sizes = Sizes(graph, {each.symbol: each.value for each in fixed})
-    made, modules = _Graph(sizes, root).rewrite(graph)
-    return made, with_modules(root, modules) if modules else root
+    fixed_graph, modules = _Graph(sizes, root).rewrite(graph)
+    return fixed_graph, with_modules(root, modules) if modules else root
 
 
 def fixed_header(header: Mapping[str, Json], fixed: Sequence[FixedSize]) -> dict[str, Json]:
     """The program's header with the symbols gone, and said to be fixed."""
     numbers: dict[str, Json] = {each.symbol: each.value for each in fixed}
     declared, before = header.get("symbols"), header.get(FIXED)
-    made = {**header, FIXED: {**(before if isinstance(before, dict) else {}), **numbers}}
+    result = {**header, FIXED: {**(before if isinstance(before, dict) else {}), **numbers}}
     if isinstance(declared, dict):
-        made["symbols"] = {name: entry for name, entry in declared.items() if name not in numbers}
-        if not made["symbols"]:
-            del made["symbols"]
-    return made
+        result["symbols"] = {name: entry for name, entry in declared.items() if name not in numbers}
+        if not result["symbols"]:
+            del result["symbols"]
+    return result
 
 
 class _Graph:
@@ -103,43 +103,43 @@ class _Graph:
     def _copied(self, graph: fx.Graph, node: fx.Node, env: dict[fx.Node, fx.Node]) -> fx.Node:
         if node.op == "output":
             return copy_node(graph, node, env)  # what the graph returns stays a node
-        made = copy_node(graph, node, ChainMap[fx.Node, Any](self.constants, env))
-        made.args = fx.node.map_aggregate(made.args, self._argument)
-        made.kwargs = fx.node.map_aggregate(made.kwargs, self._argument)
-        made.meta = self._meta(node.meta)
+        copy = copy_node(graph, node, ChainMap[fx.Node, Any](self.constants, env))
+        copy.args = fx.node.map_aggregate(copy.args, self._argument)
+        copy.kwargs = fx.node.map_aggregate(copy.kwargs, self._argument)
+        copy.meta = self._meta(node.meta)
         if node.op == "get_attr":
             self._attribute(str(node.target))
-        held = symbols_of([*(made.meta.get(key) for key in _VALUES), made.args, made.kwargs])
+        held = symbols_of([*(copy.meta.get(key) for key in _VALUES), copy.args, copy.kwargs])
         left = sorted(held & self.sizes.numbers.keys())
         if left:
-            raise InternalError(f"'{made.name}' still holds '{left[0]}'")
-        return made
+            raise InternalError(f"'{copy.name}' still holds '{left[0]}'")
+        return copy
 
     def _argument(self, leaf: Any) -> Any:
         return self.sizes.value(leaf) if isinstance(leaf, _SCALARS) else leaf
 
     def _meta(self, meta: Mapping[str, Any]) -> dict[str, Any]:
-        made = dict(meta)
+        kept = dict(meta)
         for key in _VALUES:
-            if key in made:
-                made[key] = self.sizes.value(made[key])
-        if any(made[key] is not meta[key] for key in _VALUES if key in made):
+            if key in kept:
+                kept[key] = self.sizes.value(kept[key])
+        if any(kept[key] is not meta[key] for key in _VALUES if key in kept):
             for key in _DERIVED:
-                made.pop(key, None)
-        made.pop(HINTS, None)
-        custom = made.get("custom")
+                kept.pop(key, None)
+        kept.pop(HINTS, None)
+        custom = kept.get("custom")
         if isinstance(custom, dict) and HINTS in custom:
-            made["custom"] = {key: value for key, value in custom.items() if key != HINTS}
-        return made
+            kept["custom"] = {key: value for key, value in custom.items() if key != HINTS}
+        return kept
 
     def _attribute(self, path: str) -> None:
-        found = getattr(self.root, path, None) if "." not in path else self.root.get_submodule(path)
-        if not isinstance(found, fx.GraphModule) or path in self.modules or not self._inside(found):
+        inner = getattr(self.root, path, None) if "." not in path else self.root.get_submodule(path)
+        if not isinstance(inner, fx.GraphModule) or path in self.modules or not self._inside(inner):
             return
         if "." in path:
             raise InternalError(f"sub-graph '{path}' holds sizes that are to be fixed")
-        graph, modules = _Graph(self.sizes, found).rewrite(found.graph)
-        self.modules[path] = fx.GraphModule(with_modules(found, modules), graph)
+        graph, modules = _Graph(self.sizes, inner).rewrite(inner.graph)
+        self.modules[path] = fx.GraphModule(with_modules(inner, modules), graph)
 
     def _inside(self, module: fx.GraphModule) -> bool:
         """Whether a sub-graph, or one below it, holds one of the symbols."""

@@ -64,9 +64,9 @@ def hold(graph: fx.Graph, root: torch.nn.Module, index: GraphIndex, edges: Seque
 
 def _operands(node: fx.Node) -> list[fx.Node]:
     """Nodes among the arguments, each once, in order of appearance."""
-    found: list[fx.Node] = []
-    fx.node.map_arg((node.args, node.kwargs), found.append)
-    return list(dict.fromkeys(found))
+    operands: list[fx.Node] = []
+    fx.node.map_arg((node.args, node.kwargs), operands.append)
+    return list(dict.fromkeys(operands))
 
 
 def _body(node: fx.Node) -> fx.GraphModule:
@@ -93,23 +93,23 @@ def _wrap(graph: fx.Graph, node: fx.Node, attribute: str, after: tuple[fx.Node, 
     with graph.inserting_before(node):
         fetched = graph.create_node("get_attr", attribute, (), {}, attribute)
         arguments: tuple[Any, ...] = (after, fetched, *_operands(node))
-        made = graph.create_node("call_function", resolve("torch.ops.higher_order.control_deps"), arguments, {})
-    made.meta = {key: value for key, value in node.meta.items() if key != "eager_input_vals"}
-    node.replace_all_uses_with(made)
+        wrapped = graph.create_node("call_function", resolve("torch.ops.higher_order.control_deps"), arguments, {})
+    wrapped.meta = {key: value for key, value in node.meta.items() if key != "eager_input_vals"}
+    node.replace_all_uses_with(wrapped)
     graph.erase_node(node)
-    made.name = name
-    return made
+    wrapped.name = name
+    return wrapped
 
 
 def with_modules(root: torch.nn.Module, modules: dict[str, fx.GraphModule]) -> torch.nn.Module:
     """A module that has all that ``root`` has, and more; ``root`` is not touched."""
-    made: Any = torch.nn.Module()
+    copy: Any = torch.nn.Module()
     for key, value in root.__dict__.items():
         if not key.startswith("_"):
-            made.__dict__[key] = value
+            copy.__dict__[key] = value
     for table in ("_parameters", "_buffers", "_modules"):
-        made.__dict__[table] = dict(root.__dict__[table])
-    made._non_persistent_buffers_set = set(root._non_persistent_buffers_set)
-    made._modules.update(modules)
-    found: torch.nn.Module = made
-    return found
+        copy.__dict__[table] = dict(root.__dict__[table])
+    copy._non_persistent_buffers_set = set(root._non_persistent_buffers_set)
+    copy._modules.update(modules)
+    result: torch.nn.Module = copy
+    return result

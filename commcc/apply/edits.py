@@ -100,5 +100,5 @@ def _label(node: fx.Node, index: GraphIndex, label: WaitLabel) -> None:
     at_top = any(key in node.meta for key in own)
     custom = {key: value for key, value in (node.meta.get("custom") or {}).items() if key not in own}
     kept = {key: value for key, value in node.meta.items() if key not in own}
-    made = {EXCHANGE_WAIT: label.exchange}
-    node.meta = {**kept, **(made if at_top else {}), "custom": {**custom, **({} if at_top else made)}}
+    said = {EXCHANGE_WAIT: label.exchange}
+    node.meta = {**kept, **(said if at_top else {}), "custom": {**custom, **({} if at_top else said)}}

@@ -79,12 +79,12 @@ def fuse(program: Program, groups: Collection[str], launches: Collection[str]) -
 def micro_pipeline() -> Any:
     """PyTorch's module; :class:`OptionError` where this build has none."""
     try:
-        from torch._inductor.fx_passes import micro_pipeline_tp as found
+        from torch._inductor.fx_passes import micro_pipeline_tp as module
     except ImportError as error:
         raise OptionError(f"this PyTorch cannot fuse tensor parallelism: {error}") from None
     if not torch.distributed.is_available() or not hasattr(resolve(GATHER), "_schema"):
         raise OptionError("this PyTorch has no torch.distributed, which has the fused ops")
-    return found
+    return module
 
 
 @contextlib.contextmanager
@@ -126,28 +126,28 @@ class _Work:
 
         env: dict[fx.Node, fx.Node] = {}
         for node in program.graph.nodes:
-            made = env[node] = copy_node(self.graph, node, env)
-            self.original[made] = node
+            copy = env[node] = copy_node(self.graph, node, env)
+            self.original[copy] = node
             if "val" in node.meta:
-                made.meta["val"] = tree_map_only(torch.Tensor, on_cpu, node.meta["val"])
-            if made.op == "call_function" and made.target is torch.ops.aten.view.default:
-                made.target = torch.ops.aten.reshape.default
+                copy.meta["val"] = tree_map_only(torch.Tensor, on_cpu, node.meta["val"])
+            if copy.op == "call_function" and copy.target is torch.ops.aten.view.default:
+                copy.target = torch.ops.aten.reshape.default
 
     def run(self, launches: Collection[str]) -> tuple[Tried, ...]:
         """Let the pass have the launches one after the other, as PyTorch does."""
-        pipeline, found = self.pipeline, {}
+        pipeline, tried = self.pipeline, {}
         gathers = [m for m in pipeline.find_all_gather_patterns(self.graph) if m.ag_node.name in launches]
         scatters = [
             m for m in pipeline.find_reduce_scatter_patterns(self.graph) if m.reduce_scatter_node.name in launches
         ]
         with _as_if_connected(self.groups):
             for match in gathers:
-                found[match.ag_node.name] = self._gather(match)
+                tried[match.ag_node.name] = self._gather(match)
             for match in scatters:
-                found[match.reduce_scatter_node.name] = self._scatter(match)
+                tried[match.reduce_scatter_node.name] = self._scatter(match)
         unknown = Reason.of("tp_unknown_form")
         names = [node.name for node in self.program.graph.nodes if node.name in launches]
-        return tuple(found.get(name) or Tried(name, (), unknown) for name in names)
+        return tuple(tried.get(name) or Tried(name, (), unknown) for name in names)
 
     def _gather(self, match: Any) -> Tried:
         name, reason = match.ag_node.name, _against_gather(self.pipeline, match)
@@ -183,10 +183,10 @@ class _Work:
 
     def _told(self, node: fx.Node) -> fx.Node:
         """The node of the program behind a node of the copy."""
-        found = self.original.get(node)
-        if found is None or not isinstance(found.meta.get("val"), torch.Tensor):
+        original = self.original.get(node)
+        if original is None or not isinstance(original.meta.get("val"), torch.Tensor):
             raise InternalError(f"'{node.name}' has no value to go by", where="async-tp")
-        return found
+        return original
 
     def _fresh(self) -> list[fx.Node]:
         return [node for node in self.graph.nodes if node not in self.original and node not in self.values]
@@ -226,12 +226,12 @@ class _Work:
         if all(a == b for size, a, b in steps if size != 1) or not wanted.is_contiguous():
             return
         with self.graph.inserting_after(node):
-            made = self.graph.call_function(
+            copy = self.graph.call_function(
                 torch.ops.aten.clone.default, (node,), {"memory_format": torch.contiguous_format}
             )
-        node.replace_all_uses_with(made, delete_user_cb=lambda user: user is not made)
+        node.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
         self.copies += 1
-        self._set(made, wanted, stands_for)
+        self._set(copy, wanted, stands_for)
 
     def finished(self) -> fx.Graph:
         """The graph in its final form: metadata as it was, nothing left that only changes strides to what they are."""
@@ -246,12 +246,12 @@ class _Work:
                 if all(old == new for size, old, new in steps if size != 1):
                     env[node] = env[source]  # the tensor is laid out as it would put it
                     continue
-            env[node] = made = copy_node(graph, node, env)
+            env[node] = copy = copy_node(graph, node, env)
             old = self.original.get(node)
             if old is not None:
-                made.target, made.meta = old.target, dict(old.meta)
+                copy.target, copy.meta = old.target, dict(old.meta)
             else:
-                made.meta = self._meta(node)
+                copy.meta = self._meta(node)
         graph.lint()
         return graph
 

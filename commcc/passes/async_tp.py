@@ -82,7 +82,7 @@ class AsyncTp(Pass):
         chosen = self._launches(index, context.ident)
         groups = {index.launches[launch].group for launch in chosen}
         tried: tuple[Tried, ...] = ()
-        if chosen:
+        if chosen:  # PyTorch's compiler takes seconds to import
             from commcc.apply.microtp import attempt
 
             tried = attempt(context.program, groups, {index.names[launch] for launch in chosen})
@@ -111,7 +111,7 @@ class AsyncTp(Pass):
             c.launch
             for c in ident.collectives
             if c.kind in _KINDS
-            and c.launch not in index.held
+            and c.launch not in index.held  # wrapped by a control edge: no pattern of PyTorch's pass
             and (c.group in names or (TENSOR_PARALLEL in names and c.role is Role.TP))
         ]
 

@@ -139,7 +139,7 @@ def _dead(index: GraphIndex) -> list[int]:
             continue
         live.add(node)
         stack.extend(index.data_preds[node])
-        if node in index.launches:
+        if node in index.launches:  # what stays in flight is waited for
             stack.extend(index.launches[node].waits)
     return [node for node in range(len(index)) if node not in live]
 
@@ -153,6 +153,7 @@ def _same(program: Program, index: GraphIndex) -> Iterator[Same]:
     for node, op in enumerate(index.ops):
         shows = nodes[node].args[:1] if op in SHOWING and node not in returned and node not in index.held else ()
         source = index.position.get(getattr(shows[0], "name", "")) if shows else None
+        # A view of a launch is a view of what is not there yet.
         if source is None or source in index.launches or index.storages[node] != index.storages[source]:
             continue
         meta = nodes[node].meta
@@ -160,6 +161,7 @@ def _same(program: Program, index: GraphIndex) -> Iterator[Same]:
         if REGION in meta or (isinstance(custom, dict) and REGION in custom):
             continue  # the views at the border of a chunked region say where it is cut
         old, new = nodes[source].meta.get("val"), nodes[node].meta.get("val")
+        # Compared as texts, since sizes and offsets may be symbols.
         shown = format_val(new)
         if shown and shown == format_val(old) and str(old.storage_offset()) == str(new.storage_offset()):
             yield Same(node, source)

@@ -7,7 +7,7 @@ that compute before the wait.
 
 Only the first and the last compute node between launch and wait are held, and only edges that the graph does not
 have yet. Limits: what is held has to be a call of a plain op that writes nothing; a collective with no such
-compute beside it is left out.
+compute between launch and wait is left out.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ def control_edges(index: GraphIndex, order: Sequence[int]) -> tuple[tuple[Contro
     left: list[LeftOut] = []
     for launch, facts in index.launches.items():
         for wait in facts.waits:
-            beside = compute[before[place[launch]] : before[place[wait]]]
+            between = compute[before[place[launch]] : before[place[wait]]]
             # What is wrapped already, or writes, cannot be wrapped as a plain op.
-            plain = (n for n in beside if not index.ops[n].startswith("higher_order.") and n not in index.writes)
+            plain = (n for n in between if not index.ops[n].startswith("higher_order.") and n not in index.writes)
             first = next(plain, None)
             if first is not None:
-                last = _result_of(index, beside[-1], place, place[wait])
+                last = _result_of(index, between[-1], place, place[wait])
                 reasons[first, launch] = Reason.of("runs_meanwhile", launch=index.names[launch])
-                reasons[wait, last] = Reason.of("hides", node=index.names[beside[-1]], launch=index.names[launch])
-            elif beside:
+                reasons[wait, last] = Reason.of("hides", node=index.names[between[-1]], launch=index.names[launch])
+            elif between:
                 left.append(LeftOut(launch, Reason.of("nothing_to_hold")))
     edges = [
         ControlEdge(node, after, why)

@@ -68,13 +68,13 @@ class Dedup(Pass):
             if launch in index.repeats:
                 clusters.setdefault(index.repeats[launch], []).append(launch)
         draft = _Draft(index, self.max_topo_span)
-        if clusters:
+        if clusters:  # live bytes of the whole graph are counted only where they matter
             draft.headroom = Headroom.within(index, self.memory_budget)
             draft.written = writers(index)
         for first, others in sorted(clusters.items()):
             draft.serve([first, *others])
-        removed = {n for d in draft.made for n in (*d.drop, *d.waits)}
-        duplicates = tuple(_with_dead(index, duplicate, removed) for duplicate in draft.made)
+        removed = {n for d in draft.duplicates for n in (*d.drop, *d.waits)}
+        duplicates = tuple(_with_dead(index, duplicate, removed) for duplicate in draft.duplicates)
         return Plan(
             pass_text=to_text(self),
             fingerprint=index.fingerprint,
@@ -98,7 +98,7 @@ class _Draft:
     span: int | None
     headroom: Headroom | None = None
     written: Mapping[int, int] = field(default_factory=dict)
-    made: list[Duplicate] = field(default_factory=list)
+    duplicates: list[Duplicate] = field(default_factory=list)
     left: list[LeftOut] = field(default_factory=list)
 
     def serve(self, launches: list[int]) -> None:
@@ -130,19 +130,20 @@ class _Draft:
         returned = [n for n in served if not index.output_storages.isdisjoint(index.storages[n])]
         if returned and not index.output_storages.isdisjoint(index.storages[launch]):
             return Reason.of("both_returned", node=index.names[returned[0]])
+        # Asked last: what it holds counts from then on.
         over = self.headroom.hold(keep, launch) if self.headroom is not None else 0
         if over:
             return Reason.of("held_too_long", node=index.names[keep], gib=over / GIB)
         return None
 
     def _close(self, served: list[int]) -> None:
-        if len(served) < 2:
+        if len(served) < 2:  # a gather that serves nothing but its own users
             return
         index = self.index
         keep, *drop = served
         wait, *waits = sorted(index.launches[launch].waits[0] for launch in served)
         result = index.tensors[wait]
-        self.made.append(
+        self.duplicates.append(
             Duplicate(
                 keep=keep,
                 drop=tuple(drop),

@@ -15,7 +15,7 @@ as they are dumped: sizes may be plain numbers.
 2. Values that leave a module are concatenated where the chunks are slices, and added up where each has a part of a
    sum; gradients of parameters are added up once, before their one reduction. What is neither is refused.
 3. With ``chunks=auto`` two and four chunks are tried, each ordered as ``ep-schedule{order=auto}`` would, and the
-   shorter simulated step wins; nothing is cut where none is shorter than the step as it came.
+   shorter simulated step wins; nothing is cut where none is shorter than that of the input graph.
 4. Sums added up chunk by chunk are rounded in another order than in one piece.
 
 Limits: the modules must treat tokens one by one, up to sums over them: attention over a dimension that is cut, random
@@ -111,7 +111,7 @@ class EpChunk(Pass):
         yield from (f"modules: {problem}" for problem in syntax_problems(self._modules()))
         if not self._modules():
             yield "modules: name at least one"
-        if self.dim not in DIMS:
+        if self.dim not in DIMS:  # of a pass that no text said
             yield f"dim: no '{self.dim}'{closest(self.dim, list(DIMS))}"
 
     def plan(self, context: PlanContext) -> Plan:
@@ -125,19 +125,19 @@ class EpChunk(Pass):
         index = context.index
         tried: dict[str, float] | None = None
         if isinstance(self.chunks, int):
-            found = plan_chunks(context.program, index, self._modules(), self.chunks, self.dim)
+            cut = plan_chunks(context.program, index, self._modules(), self.chunks, self.dim)
             chunks = self.chunks
         else:
-            chunks, found, tried = self._best(context)
+            chunks, cut, tried = self._best(context)
         return Plan(
             pass_text=to_text(self),
             fingerprint=index.fingerprint,
-            rewrite=Chunking(found.regions) if chunks > 1 else None,
+            rewrite=Chunking(cut.regions) if chunks > 1 else None,
             report=EpChunkReport(
                 chunks=chunks,
-                regions=tuple(CutRegion.of(index, region) for region in found.regions),
-                skipped=tuple(found.skipped),
-                by_annotation=found.annotated,
+                regions=tuple(CutRegion.of(index, region) for region in cut.regions),
+                skipped=tuple(cut.skipped),
+                by_annotation=cut.annotated,
                 tried_ms=tried,
             ),
         )
@@ -151,11 +151,13 @@ class EpChunk(Pass):
         program, index, model = context.program, context.index, context.model
         if model is None:
             raise OptionError("chunks=auto needs a cost model", where="pass 'ep-chunk'", hint="as in --cost h100")
+        # One chunk is the graph as it is, in the order that it has.
         own = Simulator(index, model.price(index)).run().step_ns
-        made = {n: plan_chunks(program, index, self._modules(), n, self.dim) for n in CANDIDATES}
-        steps = {1: own, **{n: _step_ns(program, index, model, made[n].regions) for n in CANDIDATES}}
+        cuts = {n: plan_chunks(program, index, self._modules(), n, self.dim) for n in CANDIDATES}
+        steps = {1: own, **{n: _step_ns(program, index, model, cuts[n].regions) for n in CANDIDATES}}
         chunks = min(steps, key=lambda n: (steps[n], n))
-        return chunks, made.get(chunks, made[CANDIDATES[0]]), {str(n): milliseconds(ns) for n, ns in steps.items()}
+        # The report names regions that could be cut even where nothing is.
+        return chunks, cuts.get(chunks, cuts[CANDIDATES[0]]), {str(n): milliseconds(ns) for n, ns in steps.items()}
 
     def _modules(self) -> tuple[str, ...]:
         return (self.modules,) if isinstance(self.modules, str) else self.modules
@@ -171,9 +173,11 @@ def _step_ns(program: Program, index: GraphIndex, model: CostModel, regions: tup
     from commcc.timing.simulate import Simulator
 
     cut = chunked(program, index, regions)
+    # Hints that people gave hold for the chunks too; others are taken anew from the smaller graph.
     given = {hint.symbol: hint.value for hint in index.estimates.hints if hint.source == "given"}
     after = build_index(cut, given)
     plan = EpSchedule(order="auto").plan(PlanContext(cut, after, identify(after), model))
+    # Whether a copy blocks the host is part of its price.
     priced = with_copies(after, {copy.node: copy.non_blocking for copy in plan.of(HostCopy)})
     order = plan.rewrite.order if isinstance(plan.rewrite, Reordering) else None
     return Simulator(after, model.price(priced)).run(order).step_ns

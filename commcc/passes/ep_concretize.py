@@ -109,6 +109,7 @@ class EpConcretize(Pass):
         if self.symbols == MARKED:
             numbers, source = marked_sizes(program), "marked at an input"
         elif self.symbols == KNOWN:
+            # What people marked wins over what the file has on record.
             numbers, source = {**recorded_sizes(program), **marked_sizes(program)}, "on record"
         else:
             texts = (self.symbols,) if isinstance(self.symbols, str) else self.symbols
@@ -121,6 +122,7 @@ class EpConcretize(Pass):
                 fit = ", ".join(sorted(there)[:10]) or "there are none"
                 what = f"'{name}' is no size of an input{closest(name, sorted(there))}"
                 raise InputError(what, hint=f"only those can be fixed: {fit}")
+            # Bounds are null where there are none.
             entry = declared.get(name) if isinstance(declared, dict) else None
             low, high = entry[:2] if isinstance(entry, (list, tuple)) and len(entry) == 3 else (None, None)
             if (type(low) is int and number < low) or (type(high) is int and number > high):
@@ -143,16 +145,18 @@ def _checked(program: Program, sizes: Sizes) -> dict[str, int]:
         if sizes.concerns(val):
             counts["values"] += 1
             try:
-                made = sizes.value(val)
+                value = sizes.value(val)
             except InputError as error:
                 raise InputError(f"for {told(sizes.numbers)}: {error.what}", where=f"node '{node.name}'") from None
-            plain = isinstance(made, (int, float)) and node.op == "call_function" and only_sizes(node.target)
+            # Arithmetic on sizes goes once its result is a number.
+            plain = isinstance(value, (int, float)) and node.op == "call_function" and only_sizes(node.target)
             counts["known"] += plain
         if node.op == "call_function" and is_guard(node.target):
+            # Guards about other symbols stay, whether they hold or not.
             concerned = any(sizes.concerns(operand.meta.get("val")) for operand in node.all_input_nodes)
-            found = holds(node, value_of) if concerned else None
-            counts["guards"] += found is True
-            if found is False:
+            verdict = holds(node, value_of) if concerned else None
+            counts["guards"] += verdict is True
+            if verdict is False:
                 said = node.args[1] if len(node.args) > 1 and isinstance(node.args[1], str) else "it checks a size"
                 what = f"this does not hold for {told(sizes.numbers)}: {said:.200}"
                 raise InputError(what, where=f"node '{node.name}'", hint="give other numbers, or mark other sizes")

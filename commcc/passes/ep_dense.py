@@ -107,12 +107,12 @@ class EpDense(Pass):
         from commcc.graph.modules import entries_of
 
         if self.layers is None:
-            found = layers_of(ident)
-            if not found:
+            layers = layers_of(ident)
+            if not layers:
                 raise InputError(
                     "no layers are alike", where="pass 'ep-dense'", hint="name them, as in layers=layers.*"
                 )
-            return found
+            return layers
         known = dict.fromkeys(path for path in index.modules if path is not None)
         selection = entries_of(self.layers, known)
         if selection.problems:
@@ -125,6 +125,7 @@ def _not_met(order: Sequence[int], moves: Sequence[OrderConstraint]) -> list[Blo
     from commcc.ep.dense import Blocked
 
     place = {node: at for at, node in enumerate(order)}
+    # One that stands earlier than it was to is no failure.
     return [
         Blocked(each.launch, Reason("held_back", each.reason.fields))
         for each in moves

@@ -58,6 +58,22 @@ class ScheduledRegion(Record):
     strip: str
     soft_order: tuple[str, ...]
 
+    @classmethod
+    def of(cls, index: GraphIndex, region: Region, chosen: Tried) -> ScheduledRegion:
+        """A region in the order that was chosen."""
+        from commcc.ep.schedule import events_of, strip_of
+
+        events = events_of(region)
+        flags = {node: free for local in chosen.made for node, free in local.host_copies.items()}
+        return cls(
+            root=region.root,
+            direction="backward" if region.backward else "forward",
+            body_nodes=tuple(len(body) for body in region.bodies),
+            exchanges=tuple(region.labels),
+            strip=strip_of(index, region, chosen.order, flags),
+            soft_order=tuple(index.names[node] for node in chosen.order if node in events),
+        )
+
 
 @dataclass(frozen=True)
 class TriedOrder(Record):
@@ -135,9 +151,10 @@ class EpSchedule(Pass):
             )
         locals_ = [Local.of(index, region) for region in regions]
         flags = {node: free for region in regions for node, free in host_copies(region).items()}
+        # Whether a copy blocks the host is part of its price.
         costs = None if model is None else (model.price(index), model.price(with_copies(index, flags)))
         chosen, tried = self._chosen(index, locals_, costs and costs[1])
-        # Only copies that block unlike before are edited.
+        # A copy that blocks as before needs no edit.
         reasons = {free: Reason.of("host_waits" if free else "last_copy") for free in (True, False)}
         changed = [(node, free) for node, free in sorted(flags.items()) if index.host_copies[node] != free]
         copies = [HostCopy(node, free, reasons[free]) for node, free in changed]
@@ -164,6 +181,7 @@ class EpSchedule(Pass):
 
 def _left_whole(program: Program) -> bool:
     """Whether ``ep-chunk{chunks=auto}`` ran on this program, and cut nothing."""
+    # All that a pass leaves behind where it changes nothing is its entry in the program's history.
     seen = [each for each in program.provenance if str(each.get("pass", "")).startswith("ep-chunk")]
     options = seen[-1].get("options") if seen else None
     return isinstance(options, dict) and options.get("chunks") == "auto"
@@ -177,6 +195,7 @@ def _labels(regions: Sequence[Region], notes: Sequence[Annotation]) -> tuple[Wai
         for own in region.waits
         for wait, label in zip(own, region.labels, strict=True)
     ]
+    # A wait that carries a wait's annotation, and no launch's, is labelled already.
     return tuple(
         WaitLabel(wait, label)
         for wait, label in sorted(waits)
@@ -192,7 +211,7 @@ def _report(
     report = EpScheduleReport(
         chunks=max(each.region.chunks for each in locals_),
         in_flight=_in_flight(chosen),
-        regions=tuple(_region(index, each, chosen) for each in locals_),
+        regions=tuple(ScheduledRegion.of(index, each.region, chosen) for each in locals_),
         tried=tuple(TriedOrder(_in_flight(each), milliseconds(each.step_ns or 0), each.peak_bytes) for each in tried)
         or None,
     )
@@ -218,19 +237,3 @@ def _report(
 
 def _in_flight(tried: Tried) -> dict[str, int]:
     return {"forward": tried.depths.forward, "backward": tried.depths.backward}
-
-
-def _region(index: GraphIndex, local: Local, chosen: Tried) -> ScheduledRegion:
-    from commcc.ep.schedule import events_of, strip_of
-
-    region = local.region
-    events = events_of(region)
-    flags = {node: free for made in chosen.made for node, free in made.host_copies.items()}
-    return ScheduledRegion(
-        root=region.root,
-        direction="backward" if region.backward else "forward",
-        body_nodes=tuple(len(body) for body in region.bodies),
-        exchanges=tuple(region.labels),
-        strip=strip_of(index, region, chosen.order, flags),
-        soft_order=tuple(index.names[node] for node in chosen.order if node in events),
-    )

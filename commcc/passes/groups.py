@@ -118,9 +118,10 @@ class _Draft:
             wanted = [c for c in here if _has_role(c, role)]
             if wanted and len(wanted) < len(here):
                 shared[group] = (self._movable(wanted), [c for c in here if not _has_role(c, role)])
-            elif wanted:
+            elif wanted:  # it has a stream to itself already
                 self.unshared.append(f"{role} has group {group} to itself")
-        shared = {group: found for group, found in shared.items() if found[0]}
+        # Where all launches are held in place, no group is needed.
+        shared = {group: split for group, split in shared.items() if split[0]}
         for group, (wanted, others) in shared.items():
             # An earlier run may have split off a group for the same.
             known = self.index.groups.values()
@@ -134,7 +135,7 @@ class _Draft:
     def _movable(self, wanted: list[Collective]) -> list[Collective]:
         movable = []
         for each in wanted:
-            if each.group.startswith("%"):
+            if each.group.startswith("%"):  # the name of a node stands for its group
                 self.left.append(LeftOut(each.launch, Reason.of("group_from_node")))
             elif each.launch in self.index.control:
                 self.left.append(LeftOut(each.launch, Reason.of("control_edge")))

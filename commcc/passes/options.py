@@ -31,10 +31,10 @@ def build(cls: type[Pass], values: Mapping[str, Any]) -> Pass:
     """Make a pass from option texts or values; :class:`OptionError` names everything that is wrong."""
     good, wrong = read_options(cls, values)
     if not wrong:
-        made = cls(**good)
-        wrong = list(made.problems())
+        instance = cls(**good)
+        wrong = list(instance.problems())
         if not wrong:
-            return made
+            return instance
     raise OptionError("; ".join(wrong), where=f"pass '{cls.name}'", hint=f"see 'commcc passes {cls.name}'")
 
 
@@ -51,16 +51,16 @@ def applicable(cls: type[Pass], given: Mapping[str, Any], defaults: Mapping[str,
     }
 
 
-def to_text(made: Pass) -> str:
+def to_text(instance: Pass) -> str:
     """The pass with the options that differ from their defaults, as pipeline text."""
-    changed = [f"{name}={value_text(value)}" for name, value in changed_options(made).items()]
-    return f"{made.name}{{{','.join(changed)}}}" if changed else made.name
+    changed = [f"{name}={value_text(value)}" for name, value in changed_options(instance).items()]
+    return f"{instance.name}{{{','.join(changed)}}}" if changed else instance.name
 
 
-def changed_options(made: Pass) -> dict[str, Any]:
+def changed_options(instance: Pass) -> dict[str, Any]:
     """The options that differ from their defaults."""
-    values = {name: getattr(made, name) for name in options_of(type(made))}
-    return {name: value for name, value in values.items() if value != options_of(type(made))[name].default}
+    values = {name: getattr(instance, name) for name in options_of(type(instance))}
+    return {name: value for name, value in values.items() if value != options_of(type(instance))[name].default}
 
 
 def parse_pipeline(text: str, defaults: Mapping[str, Mapping[str, Any]] | None = None) -> list[Pass]:

@@ -35,5 +35,5 @@ def get(name: str) -> type[Pass]:
     if name not in _PASSES:
         raise OptionError(f"no pass '{name}'{closest(name, names())}", hint="see 'commcc passes'")
     module, _, attribute = _PASSES[name].partition(":")
-    found: type[Pass] = getattr(importlib.import_module(module), attribute)
-    return found
+    cls: type[Pass] = getattr(importlib.import_module(module), attribute)
+    return cls

@@ -105,6 +105,7 @@ class Reorder(Pass):
         problem = Problem(index, model.price(index))
         before = problem.memory.live(range(len(index)))
         budget = budget_bytes(self.memory_budget, before.peak_bytes)
+        # Inputs are live from the start: no order takes less.
         if budget is not None and budget < before.input_bytes:
             raise OptionError(
                 f"memory_budget={self.memory_budget:g} GiB is less than the graph's inputs take, "
@@ -113,13 +114,13 @@ class Reorder(Pass):
                 hint=f"the graph's own peak is {_gib(before.peak_bytes)}",
             )
         limits = self.limits(budget)
-        found = search(problem, limits, self.effort)
-        edges, left = control_edges(index, found.order) if self.control_deps else ((), ())
-        report = _report(problem, limits, found, before.peak_bytes)
+        best = search(problem, limits, self.effort)
+        edges, left = control_edges(index, best.order) if self.control_deps else ((), ())
+        report = _report(problem, limits, best, before.peak_bytes)
         return Plan(
             pass_text=to_text(self),
             fingerprint=index.fingerprint,
-            rewrite=Reordering.of(found.order),
+            rewrite=Reordering.of(best.order),
             edits=edges,
             left_out=left,
             report=replace(report, control_edges=len(edges)) if self.control_deps else report,
@@ -133,15 +134,15 @@ class Reorder(Pass):
         return Limits(budget, in_flight, self.max_compute_prefetch)
 
 
-def _report(problem: Problem, limits: Limits, found: Found, peak: int) -> ReorderReport:
+def _report(problem: Problem, limits: Limits, best: Found, peak: int) -> ReorderReport:
     from commcc.timing.predict import milliseconds
 
-    before, after = problem.simulator.run(), problem.simulator.run(found.order)
-    place = {node: at for at, node in enumerate(found.order)}
+    before, after = problem.simulator.run(), problem.simulator.run(best.order)
+    place = {node: at for at, node in enumerate(best.order)}
     launches = [n for n in problem.index.launches if place[n] != n]
     remarks = []
-    if limits.budget is not None and found.peak_bytes > limits.budget:
-        over = found.peak_bytes - limits.budget
+    if limits.budget is not None and best.peak_bytes > limits.budget:
+        over = best.peak_bytes - limits.budget
         remarks.append(
             f"no order found meets the memory budget of {_gib(limits.budget)}: this one passes it by {_gib(over)}"
         )
@@ -151,14 +152,14 @@ def _report(problem: Problem, limits: Limits, found: Found, peak: int) -> Reorde
         exposed_ms=(milliseconds(before.exposed_ns), milliseconds(after.exposed_ns)),
         lower_bound_ms=milliseconds(problem.bound),
         over_bound=round(after.step_ns / problem.bound - 1, 6) if problem.bound else 0.0,
-        peak_bytes=(peak, found.peak_bytes),
+        peak_bytes=(peak, best.peak_bytes),
         memory_budget_bytes=limits.budget,
         in_flight_bytes=(before.in_flight_bytes, after.in_flight_bytes),
         # What is not on one longest run that kept its order had to be moved.
-        moved_nodes=len(found.order) - len(longest_increasing(found.order)),
+        moved_nodes=len(best.order) - len(longest_increasing(best.order)),
         moved_launches=len(launches),
-        schedules_tried=found.tried,
-        settings=found.settings,
+        schedules_tried=best.tried,
+        settings=best.settings,
         remarks=tuple(remarks),
     )
 

@@ -44,6 +44,7 @@ class Tag(Pass):
         """Tags for eligible collectives that do not carry the same tag already."""
         index = context.index
         eligible = [c for c in context.ident.collectives if is_taggable(c)]
+        # Writing a tag once more would count as a change.
         new = [c for c in eligible if index.tags.get(c.launch, (None,))[0] is not c.role]
         counts = Counter(f"{c.role}.{c.kind}" for c in eligible)
         return Plan(

@@ -138,14 +138,14 @@ class RunResult:
         return "proved" if all(v.status == "proved" for v in self.verdicts) else "unproved"
 
 
-def job_of(made: Pass) -> Job:
+def job_of(instance: Pass) -> Job:
     """A pass as a step to run."""
-    return Job(made.name, to_text(made), option_values(made), made.plan, kernels=made.kernels)
+    return Job(instance.name, to_text(instance), option_values(instance), instance.plan, kernels=instance.kernels)
 
 
-def option_values(made: Pass) -> dict[str, Json]:
+def option_values(instance: Pass) -> dict[str, Json]:
     """The effective options of a pass, defaults too."""
-    return {name: plain(getattr(made, name)) for name in options_of(type(made))}
+    return {name: plain(getattr(instance, name)) for name in options_of(type(instance))}
 
 
 def run(

@@ -59,7 +59,7 @@ def entry(
 
 def reasons(plan: Plan, names: Sequence[str]) -> dict[str, Json]:
     """For each kind of edit, and for what was left out: every reason with the names that it is about."""
-    found: dict[str, Json] = {}
+    told: dict[str, Json] = {}
     for kind, edits in plan.parts():
         said = [each for each in edits if hasattr(each, "reason")]
         by_reason: dict[str, Json] = {}
@@ -68,8 +68,8 @@ def reasons(plan: Plan, names: Sequence[str]) -> dict[str, Json]:
             assert isinstance(listed, list)
             listed.append(_subject(each, names))
         if by_reason:
-            found[kind] = by_reason
-    return found
+            told[kind] = by_reason
+    return told
 
 
 def _subject(edit: Any, names: Sequence[str]) -> str:

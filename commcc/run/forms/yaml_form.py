@@ -57,7 +57,7 @@ def passes_of(listed: Node, defaults: Defaults | None = None) -> list[Pass]:
     entries = listed.items()
     if not entries and isinstance(listed.value, list):
         listed.fail("no pass given")
-    return [made for made in (_pass(each, defaults or {}) for each in entries) if made is not None]
+    return [instance for instance in (_pass(each, defaults or {}) for each in entries) if instance is not None]
 
 
 def pass_class(name: str, node: Node) -> type[Pass] | None:
@@ -123,13 +123,13 @@ def _made(cls: type[Pass], node: Node, values: dict[str, Any], before: int) -> P
     if len(node.file.mistakes) > before:
         return None
     try:
-        made = build(cls, values)
+        instance = build(cls, values)
     except CommccError as error:
         node.fail(f"{cls.name}: {error.what}")
         return None
     with suppress(CommccError):
-        if parse_pipeline(to_text(made)) == [made]:
-            return made
+        if parse_pipeline(to_text(instance)) == [instance]:
+            return instance
     node.fail(f"{cls.name}: a value holds a character that the text form uses itself (, ; : {{ }} [ ])")
     return None
 
@@ -144,9 +144,9 @@ def pipeline_yaml(passes: Sequence[Pass]) -> str:
     from commcc.base.yaml_text import dump
 
     listed: list[Json] = []
-    for made in passes:
-        changed = {name: _value(value) for name, value in changed_options(made).items()}
-        listed.append({made.name: changed} if changed else made.name)
+    for instance in passes:
+        changed = {name: _value(value) for name, value in changed_options(instance).items()}
+        listed.append({instance.name: changed} if changed else instance.name)
     return dump({"passes": listed})
 
 

@@ -126,8 +126,8 @@ def encode(value: Any, hint: Any, names: Sequence[str], where: str = "plan") -> 
 
 def default_of(field: dataclasses.Field[Any]) -> Any:
     """What the field holds when it is not given; ``dataclasses.MISSING`` when it has to be."""
-    made = field.default_factory
-    return field.default if made is dataclasses.MISSING else made()
+    factory = field.default_factory
+    return field.default if factory is dataclasses.MISSING else factory()
 
 
 class Decoder:
@@ -178,10 +178,10 @@ class Decoder:
         """A dataclass; None when a field that has to be there is missing."""
         hints, chosen = hints_of(cls), dataclasses.fields(cls)
         required = [f.name for f in chosen if default_of(f) is dataclasses.MISSING]
-        found = node.mapping(required, [f.name for f in chosen])
-        if any(found[name].missing for name in required):
+        given = node.mapping(required, [f.name for f in chosen])
+        if any(given[name].missing for name in required):
             return None
-        values = {name: self.value(each, hints[name], f"{cls.__name__}.{name}") for name, each in found.items()}
+        values = {name: self.value(each, hints[name], f"{cls.__name__}.{name}") for name, each in given.items()}
         return cls(**values)
 
     def node(self, node: Node) -> int:
@@ -189,12 +189,12 @@ class Decoder:
         name = node.text()
         if self.index is None or not name:
             return 0
-        found = self.index.position.get(name)
-        if found is None:
+        number = self.index.position.get(name)
+        if number is None:
             self._unknown += 1
             near = closest(name, self.index.names) if self._unknown <= _SUGGESTED and len(name) < 200 else ""
             node.fail(f"no node '{shown(name)}' in the graph{near}")
-        return found or 0
+        return number or 0
 
     def order(self, node: Node) -> tuple[int, ...]:
         """An order from its moves."""

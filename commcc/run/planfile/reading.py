@@ -151,8 +151,8 @@ def _at(node: Node, path: tuple[str | int, ...]) -> Node:
     """The value at a path of keys and positions, or the last one on the way that is there."""
     for step in path:
         value = node.value
-        found = value.get(str(step)) if isinstance(value, dict) else None
+        inner = value.get(str(step)) if isinstance(value, dict) else None
         if isinstance(value, list) and isinstance(step, int) and step < len(value):
-            found = value[step]
-        node = found or node
+            inner = value[step]
+        node = inner or node
     return node

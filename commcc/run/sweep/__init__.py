@@ -1,4 +1,4 @@
-"""Sweeps: one pipeline on one graph with many settings of its options, and which of them are worth having.
+"""Sweeps: one pipeline on one graph with many settings of its options, and which of them no other beats.
 
     grid = make_grid("tag,bucket,reorder", ["bucket.max_topo_span=500,1000,none"], {})
     result = sweep(grid, Task(path, False, model, {}), jobs=2, progress=print)

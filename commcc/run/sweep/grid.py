@@ -62,7 +62,7 @@ def make_grid(passes: Sequence[Pass], params: Sequence[str]) -> Grid:
     """
     places = _places(passes)
     wrong: list[str] = []
-    parameters = [found for found in (_parameter(text, passes, places, wrong) for text in params) if found is not None]
+    parameters = [each for each in (_parameter(text, passes, places, wrong) for text in params) if each is not None]
     names = [parameter.name for parameter in parameters]
     wrong += [f"{name} is given twice" for name in dict.fromkeys(names) if names.count(name) > 1]
     count = 1
@@ -85,9 +85,9 @@ def make_grid(passes: Sequence[Pass], params: Sequence[str]) -> Grid:
 def _places(passes: Sequence[Pass]) -> dict[str, int]:
     """Where each pass stands: ``bucket``, and ``bucket#2`` for the second of that name."""
     places: dict[str, int] = {}
-    for place, made in enumerate(passes):
-        number = 1 + sum(earlier.name == made.name for earlier in passes[:place])
-        places[made.name if number == 1 else f"{made.name}#{number}"] = place
+    for place, each in enumerate(passes):
+        number = 1 + sum(earlier.name == each.name for earlier in passes[:place])
+        places[each.name if number == 1 else f"{each.name}#{number}"] = place
     return places
 
 
@@ -131,7 +131,7 @@ def _values(text: str, option: Option, name: str, wrong: list[str]) -> tuple[str
 def _point(
     passes: Sequence[Pass], parameters: Sequence[Parameter], values: Sequence[str], wrong: list[str]
 ) -> Point | None:
-    made = list(passes)
+    changed_passes = list(passes)
     by_place: dict[int, dict[str, str]] = {}
     for parameter, value in zip(parameters, values, strict=True):
         by_place.setdefault(parameter.place, {})[parameter.option] = value
@@ -139,10 +139,10 @@ def _point(
         old = passes[place]
         kept = {name: getattr(old, name) for name in options_of(type(old))}
         try:
-            made[place] = build(type(old), {**kept, **changed})
+            changed_passes[place] = build(type(old), {**kept, **changed})
         except CommccError as error:
             wrong.append(
                 f"{old.name} with {', '.join(f'{key}={value}' for key, value in changed.items())}: {error.what}"
             )
             return None
-    return Point(tuple(values), tuple(made))
+    return Point(tuple(values), tuple(changed_passes))

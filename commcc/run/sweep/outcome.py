@@ -1,4 +1,4 @@
-"""What came out of a sweep, and which settings are worth having."""
+"""What came out of a sweep, and which settings no other beats."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """All settings with their outcomes, in order. first: the graph as it came, priced."""
+    """All settings with their outcomes, in order. first: the input graph, priced."""
 
     grid: Grid
     outcomes: tuple[Outcome, ...]
@@ -40,7 +40,7 @@ class SweepResult:
 
     @cached_property
     def before(self) -> Mapping[str, Any]:
-        """Metrics of the graph as it came."""
+        """Metrics of the input graph."""
         return self.first.to_json()
 
     @property
