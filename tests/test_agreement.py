@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from commcc.base.errors import OptionError
 from commcc.base.terms import Kind
 from commcc.graph.program import ProcessGroup, Program
-from commcc.lint.ranks import Sort, Status, Trace, agree, agree_on
+from commcc.lint.ranks import DifferenceKind, Status, Trace, agree, agree_on
 from commcc.lint.ranks.groups import resolve
 from commcc.lint.ranks.naming import BY_HEADER, families, in_order, rank_in
+from commcc.lint.ranks.show import ranks_text, text
 from commcc.lint.ranks.trace import trace_of
 from commcc.lint.ranks.types import Launch, Opaque, Splits
-from commcc.lint.ranks.words import ranks_text
 from commcc.serialization import propagate
 from commcc.serialization.fx import parse_text
 from tests.agreement_ranks import exchange, sent, traces
@@ -82,22 +82,22 @@ def test_a_rank_outside_its_own_group():
     ranks = traces({0: "g", 1: "g"}, PAIR)
     wrong = regrouped(ranks[1], g=ProcessGroup("g", 2, (0, 2)))
     found = agree_on({0: ranks[0], 1: wrong})
-    assert found.first.sort is Sort.GROUP
+    assert found.first.kind is DifferenceKind.GROUP
     assert found.first.what == "rank 1: its group 'g' is of ranks 0 and 2, without rank 1 itself"
 
 
 def test_ranks_in_another_order():
     ranks = traces({0: "g", 1: "g"}, PAIR)
     turned = regrouped(ranks[1], g=ProcessGroup("g", 2, (1, 0)))
-    assert agree_on({0: ranks[0], 1: turned}).first.sort is Sort.GROUP
+    assert agree_on({0: ranks[0], 1: turned}).first.kind is DifferenceKind.GROUP
 
 
 def test_a_group_that_the_other_rank_does_not_have():
     ranks = traces({0: "g", 1: "g"}, PAIR)
     found = agree_on({0: ranks[0], 1: Trace((), (), (), {})})
-    assert found.first.sort is Sort.SEQUENCE
-    assert "rank 1 launches nothing more after 0 launches" in found.text()
-    assert "rank 1, which has no such group:" in found.text()
+    assert found.first.kind is DifferenceKind.SEQUENCE
+    assert "rank 1 launches nothing more after 0 launches" in text(found)
+    assert "rank 1, which has no such group:" in text(found)
 
 
 def test_missing_ranks_are_said():
@@ -164,7 +164,7 @@ def test_one_rank_is_not_enough():
 def test_what_differs_is_told(changes, told):
     ranks = traces({0: "g g g", 1: "g g g"}, PAIR)
     found = agree_on({0: ranks[0], 1: with_sent(ranks[1], 1, **changes)})
-    assert found.first.sort is Sort.SEQUENCE
+    assert found.first.kind is DifferenceKind.SEQUENCE
     assert found.first.at == 1
     assert "launch 2 of 3 (all_reduce) has" in found.first.what
     assert told in found.first.what
@@ -224,7 +224,7 @@ def test_splits_against_every_pair(rows, fix):
     assert found.status is (Status.DISAGREE if wrong else Status.AGREE)
     if wrong:
         i, j = wrong[0]
-        assert found.first.sort is Sort.SPLITS
+        assert found.first.kind is DifferenceKind.SPLITS
         assert f"rank {i} sends {rows[i][0][j]} element" in found.first.what
         assert f"to rank {j}, which expects {rows[j][1][i]}" in found.first.what
 
@@ -363,7 +363,7 @@ def test_the_whole_text():
     wrong = with_sent(ranks[1], 2, reduction="max")
     launches = list(wrong.launches)
     launches[2] = replace(launches[2], module="layers.0", source="model.py:7")
-    assert agree_on({0: ranks[0], 1: replace(wrong, launches=tuple(launches))}, around=1).text() == TEXT
+    assert text(agree_on({0: ranks[0], 1: replace(wrong, launches=tuple(launches))}, around=1)) == TEXT
 
 
 MADE_ON = """class GraphModule(torch.nn.Module):

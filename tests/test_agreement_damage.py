@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from commcc.lint.ranks import Sort, Status, agree
-from commcc.lint.ranks.words import ranks_text
+from commcc.lint.ranks import DifferenceKind, Status, agree
+from commcc.lint.ranks.show import ranks_text, text
 from commcc.serialization import load
 from tests.agreement_damage import DAMAGES, Place
 from tests.agreement_ranks import copied, programs
@@ -20,7 +20,7 @@ GRAPHS = (
     *("tiny_llama_fsdp2_bw", "tiny_llama_hsdp_bw", "tiny_llama_fsdp2_tp2_fw", "tiny_llama_fsdp2_tp2_bw"),
     *("tiny_llama_fsdp4_fw", "tiny_llama_ddp_bw", "tiny_moe_fsdp4_ep2_fw", "tiny_moe_fsdp4_ep2_bw"),
 )
-SORTS = {"swapped_alike": Sort.MIXED, "other_splits": Sort.SPLITS}
+KINDS = {"swapped_alike": DifferenceKind.MIXED, "other_splits": DifferenceKind.SPLITS}
 
 
 @lru_cache
@@ -56,8 +56,8 @@ def test_damage_is_found_where_it_is(damage):
             tried += 1
             found = agree(ranks)
             assert found.status is Status.DISAGREE, (name, seed)
-            assert found.first.sort is SORTS.get(damage, Sort.SEQUENCE), (name, seed, found.text())
-            assert place_found(found, ranks, last) == place, (name, seed, found.text())
+            assert found.first.kind is KINDS.get(damage, DifferenceKind.SEQUENCE), (name, seed, text(found))
+            assert place_found(found, ranks, last) == place, (name, seed, text(found))
             assert last in found.first.ranks
     assert tried
 
@@ -79,4 +79,4 @@ def test_undamaged_ranks_do_not_disagree(name):
     ranks = ranks_of(name)
     last = max(ranks)
     found = agree({**ranks, last: copied(ranks[last])[0]})
-    assert found.status is not Status.DISAGREE, found.text()
+    assert found.status is not Status.DISAGREE, text(found)

@@ -7,20 +7,20 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commcc.lint.ranks import Sort, Status, agree_on
-from commcc.lint.ranks.colours import colour
+from commcc.lint.ranks import DifferenceKind, Status, agree_on
 from commcc.lint.ranks.groups import resolve
-from commcc.lint.ranks.order import circle
+from commcc.lint.ranks.order import circle, colour
 from commcc.lint.ranks.sequences import Sequences
+from commcc.lint.ranks.show import text
 from tests.agreement_ranks import instance, stands_still, traces
 from tests.effort import examples
 
 BOTH = {"a": (0, 1), "b": (0, 1)}
 
 
-def sort_of(ranks):
+def kind_of(ranks):
     found = agree_on(ranks)
-    return found.first.sort if found.first else None
+    return found.first.kind if found.first else None
 
 
 def test_one_order_agrees():
@@ -30,19 +30,19 @@ def test_one_order_agrees():
 def test_opposite_launches_are_a_hazard():
     found = agree_on(traces({0: "a b ~a ~b", 1: "b a ~a ~b"}, BOTH))
     assert found.status is Status.DISAGREE
-    assert found.first.sort is Sort.HAZARD
+    assert found.first.kind is DifferenceKind.HAZARD
     assert found.first.ranks == (0, 1)
-    text = found.text()
-    assert "rank 0 launches 'a_0' (all_reduce on group 'a') before it launches 'b_0'" in text
-    assert "rank 1 launches 'b_0' (all_reduce on group 'b') before it launches 'a_0'" in text
+    told = text(found)
+    assert "rank 0 launches 'a_0' (all_reduce on group 'a') before it launches 'b_0'" in told
+    assert "rank 1 launches 'b_0' (all_reduce on group 'b') before it launches 'a_0'" in told
     assert [around.rank for around in found.first.around] == [0, 1]
     assert all(any(marked for marked, _ in around.lines) for around in found.first.around)
 
 
 def test_waiting_in_a_circle_is_a_deadlock():
     found = agree_on(traces({0: "a ~a b ~b", 1: "b ~b a ~a"}, BOTH))
-    assert found.first.sort is Sort.DEADLOCK
-    assert "rank 0 waits for 'a_0'" in found.text()
+    assert found.first.kind is DifferenceKind.DEADLOCK
+    assert "rank 0 waits for 'a_0'" in text(found)
 
 
 def test_groups_that_share_one_rank_do_not_matter():
@@ -55,9 +55,9 @@ def test_three_groups_in_a_ring():
     """No two of them share two ranks, and yet nobody can go on."""
     groups = {"a": (0, 2), "b": (0, 1), "c": (1, 2)}
     found = agree_on(traces({0: "a ~a b ~b", 1: "b ~b c ~c", 2: "c ~c a ~a"}, groups))
-    assert found.first.sort is Sort.DEADLOCK
+    assert found.first.kind is DifferenceKind.DEADLOCK
     assert found.first.ranks == (0, 1, 2)
-    assert sort_of(traces({0: "a b ~a ~b", 1: "b c ~b ~c", 2: "c a ~a ~c"}, groups)) is Sort.HAZARD
+    assert kind_of(traces({0: "a b ~a ~b", 1: "b c ~b ~c", 2: "c a ~a ~c"}, groups)) is DifferenceKind.HAZARD
 
 
 def test_a_ring_of_ranks_that_look_alike():
@@ -69,7 +69,7 @@ def test_a_ring_of_ranks_that_look_alike():
         ranks |= traces({rank: "l ~l r ~r"}, {"l": left, "r": right})
     ranks = {rank: with_sorted_groups(trace) for rank, trace in ranks.items()}
     found = agree_on(ranks)
-    assert found.first.sort is Sort.DEADLOCK
+    assert found.first.kind is DifferenceKind.DEADLOCK
     assert found.first.ranks == tuple(range(size))
 
 
@@ -82,14 +82,14 @@ def test_opposite_orders_far_apart_name_only_the_two_launches():
     between = "x ~x " * 20
     groups = {**BOTH, "x": (0, 1)}
     found = agree_on(traces({0: f"a {between} b ~a ~b", 1: f"b {between} a ~a ~b"}, groups))
-    assert found.first.sort is Sort.HAZARD
+    assert found.first.kind is DifferenceKind.HAZARD
     assert "'x_" not in found.first.what
     assert [len(around.lines) for around in found.first.around] == [9, 9]
 
 
 def test_sequences_are_looked_at_first():
     found = agree_on(traces({0: "a b ~a ~b", 1: "b ~b"}, BOTH))
-    assert found.first.sort is Sort.SEQUENCE
+    assert found.first.kind is DifferenceKind.SEQUENCE
 
 
 @st.composite
@@ -119,8 +119,8 @@ def worlds(draw):
 def test_against_running_it(ranks):
     """A deadlock is found exactly where running stands still, a hazard exactly where it does so in order."""
     certain, in_order = (stands_still(ranks, in_order=flag) for flag in (False, True))
-    expected = Sort.DEADLOCK if certain else Sort.HAZARD if in_order else None
-    assert sort_of(ranks) is expected
+    expected = DifferenceKind.DEADLOCK if certain else DifferenceKind.HAZARD if in_order else None
+    assert kind_of(ranks) is expected
     assert is_circle(ranks, certain=True) is certain
     assert is_circle(ranks, certain=False) is in_order
 
@@ -149,7 +149,7 @@ def test_copies_of_a_world_are_one_colour(ranks, copies):
                 for name, group in trace.groups.items()
             }
             many[rank + copy * size] = replace(trace, groups=moved)
-    assert sort_of(many) is sort_of(ranks)
+    assert kind_of(many) is kind_of(ranks)
     found = agree_on(many).first
     assert found is None or len({rank // size for rank in found.ranks}) == 1
 
@@ -171,4 +171,4 @@ def test_names_of_groups_do_not_matter(ranks):
     told = [group.ranks for trace in ranks.values() for group in trace.groups.values()]
     twins = {name: group.ranks for trace in ranks.values() for name, group in trace.groups.items()}
     if len(set(told)) == len(twins):  # groups of the same ranks could only be paired by name
-        assert sort_of(as_dumped(ranks)) is sort_of(ranks)
+        assert kind_of(as_dumped(ranks)) is kind_of(ranks)

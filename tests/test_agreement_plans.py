@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from commcc.lint.ranks import Status, agree
+from commcc.lint.ranks.show import text
 from commcc.lint.ranks.trace import trace_of
 from commcc.passes.options import parse_pipeline
 from commcc.run.pipeline import run
@@ -82,7 +83,7 @@ def test_planned_ranks_agree(sample, passes, tmp_path):
         for rank in range(4)
     }
     found = agree(programs)
-    assert found.status is Status.AGREE, found.text()
+    assert found.status is Status.AGREE, text(found)
 
 
 def test_ranks_with_other_options_do_not_agree(tmp_path):

@@ -94,6 +94,11 @@ def listed(names: Sequence[str], most: int | None = 3) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
+def natural_key(name: str) -> tuple[tuple[int, str], ...]:
+    """To sort names by: ``rank10`` follows ``rank9``."""
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", name))
+
+
 def sentence(text: str) -> str:
     """The text with a capital letter first and a full stop last."""
     return text[:1].upper() + text[1:].rstrip(".") + "."

@@ -8,7 +8,7 @@ A **rule** has an id, a default severity and typed options, and is one function 
 (:mod:`commcc.lint.registry` lists them all). **Settings** say which rules run, how severe they are and
 which limits they have, for all graphs or by path. What was found is data; :mod:`commcc.report` prints it.
 
-Rules that look at several graphs together run after all others (:mod:`commcc.lint.across`).
+Rules that look at several graphs together run after all others (:class:`commcc.lint.types.Rule` with a ``keep``).
 
 Limits: what a rule measures is as good as the cost model, where it asks one.
 """

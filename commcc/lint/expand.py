@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import CommccError, InputError, closest
+from commcc.base.text import natural_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -41,16 +42,13 @@ def expand(arguments: Iterable[str]) -> list[Item]:
     """The graphs, each once."""
     found: dict[str, Item] = {}
     for argument in arguments:
-        for item in _listed(argument):
+        try:
+            items = list(_one(argument))
+        except CommccError as error:  # the other arguments are checked all the same
+            items = [Item(argument, reason(error, argument))]
+        for item in items:
             found.setdefault(item.graph, item)
     return list(found.values())
-
-
-def _listed(argument: str) -> list[Item]:
-    try:
-        return list(_one(argument))
-    except CommccError as error:
-        return [Item(argument, reason(error, argument))]
 
 
 def reason(error: CommccError, graph: str) -> str:
@@ -68,23 +66,16 @@ def _one(argument: str) -> Iterator[Item]:
     elif separator and Path(file).exists():
         yield Item(argument)
     elif _WILD.search(argument):
-        yield from _pattern(argument)
+        # Path.glob takes no absolute patterns, and no '..'.
+        fitting = sorted(glob.glob(argument, recursive=True), key=natural_key)  # noqa: PTH207
+        if not fitting:
+            raise InputError("no file fits this pattern", where=argument)
+        for each in fitting:
+            yield from _folder(Path(each)) if Path(each).is_dir() else _graphs(each)
     else:
         folder = path.parent
         names = sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
         raise InputError(f"no such file{closest(path.name, names)}", where=argument)
-
-
-def _pattern(pattern: str) -> Iterator[Item]:
-    # Path.glob takes no absolute patterns, and no '..'.
-    found = sorted(glob.glob(pattern, recursive=True), key=_natural)  # noqa: PTH207
-    if not found:
-        raise InputError("no file fits this pattern", where=pattern)
-    for each in found:
-        if Path(each).is_dir():
-            yield from _folder(Path(each))
-        else:
-            yield from _graphs(each)
 
 
 def _folder(folder: Path) -> Iterator[Item]:
@@ -102,7 +93,7 @@ def _folder(folder: Path) -> Iterator[Item]:
 
 
 def _files(folder: Path, extensions: tuple[str, ...]) -> list[str]:
-    found = sorted((str(p) for p in folder.rglob("*") if p.name.endswith(extensions) and p.is_file()), key=_natural)
+    found = sorted((str(p) for p in folder.rglob("*") if p.name.endswith(extensions) and p.is_file()), key=natural_key)
     if len(found) > _MOST:
         raise InputError(f"holds more than {_MOST:,} files", where=str(folder), hint="name fewer of them")
     return found
@@ -124,8 +115,3 @@ def _graphs(path: str) -> Iterator[Item]:
         yield Item(path)
     for name in names if len(names) > 1 or Path(path).is_dir() else ():
         yield Item(f"{path}::{name}")
-
-
-def _natural(name: str) -> tuple[tuple[int, str], ...]:
-    """Sort key under which ``rank10`` follows ``rank9``."""
-    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", name))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from commcc.lint.across import ACROSS
 from commcc.lint.rules.amounts import AMOUNTS
 from commcc.lint.rules.legality import LEGALITY
+from commcc.lint.rules.ranks import RANKS
 from commcc.lint.rules.regression import REGRESSION
 from commcc.lint.rules.simulated import SIMULATED
 from commcc.lint.rules.waste import WASTE
 
-RULES = (*LEGALITY, *WASTE, *AMOUNTS, *SIMULATED, *REGRESSION, *ACROSS)
+RULES = (*LEGALITY, *WASTE, *AMOUNTS, *SIMULATED, *REGRESSION, *RANKS)
 BY_ID = {rule.id: rule for rule in RULES}
 
 

@@ -13,7 +13,7 @@ from commcc.base.errors import CommccError, GraphError
 from commcc.lint.baseline import key_of, measured
 from commcc.lint.expand import expand, reason
 from commcc.lint.registry import RULES
-from commcc.lint.types import Finding, Known, Outcome, Report, Result, Severity, Subject
+from commcc.lint.types import Finding, Known, Outcome, Report, Result, Severity, Subject, places
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -145,8 +145,6 @@ def _wanted(rule: Rule, chosen: Effective) -> bool:
 
 def _illegal(program: Program, graph: str, error: GraphError, chosen: Effective) -> tuple[Outcome, ...]:
     """The outcomes of a graph that cannot run, with the nodes that the error names."""
-    from commcc.lint.places import places
-
     number = {node.name: i for i, node in enumerate(program.graph.nodes)}
     find = places(program, graph)
     named = [name for name in _QUOTED.findall(error.what) if name in number]

@@ -9,10 +9,13 @@ A rule says what it found and where; how severe that is, and what becomes of it,
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from commcc.base.errors import CommccError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -58,6 +61,30 @@ class Spot:
     source: str | None = None
     line: int | None = None
     file: str | None = None
+
+
+def places(program: Program, graph: str) -> Callable[[int], Spot]:
+    """Where a node is, by its number in the index; its module is left out. graph: the path it was read from.
+
+    That is the line of the model that made it, and its line in the graph's file. Of a stack trace the innermost frame
+    counts that was reached without going through PyTorch (calls of modules do not count): the model's line, not that
+    of the wrapper which shards its parameters. A node without a trace of its own is where the node that feeds it comes
+    from. Limits: ``.pt2`` files have no lines.
+    """
+    from commcc.graph.source_lines import source_of
+    from commcc.serialization import file_and_lines
+
+    nodes = list(program.graph.nodes)
+    file: str | None = None
+    lines: dict[str, int] = {}
+    with suppress(CommccError):  # the file went away, or is another one by now
+        file, lines = file_and_lines(graph)
+
+    def find(node: int) -> Spot:
+        name = nodes[node].name
+        return Spot(graph, name, None, source_of(nodes[node]), lines.get(name), file)
+
+    return find
 
 
 @dataclass(frozen=True)
@@ -135,21 +162,16 @@ class Subject:
 
     @cached_property
     def _places(self) -> Callable[[int], Spot]:
-        from commcc.lint.places import places
-
         return places(self.program, self.graph)
 
     def spot(self, node: int) -> Spot:
-        """Where a node of the index is."""
-        return replace(self._places(node), module=self._module(node))
+        """Where a node of the index is; a wait is in the module of its collective."""
+        collective = self.ident.by_launch.get(self.index.wait_of.get(node, node))
+        module = self.index.modules[node] if collective is None else collective.module
+        return replace(self._places(node), module=module)
 
     def spots(self, *nodes: int) -> tuple[Spot, ...]:
         return tuple(map(self.spot, nodes))
-
-    def _module(self, node: int) -> str | None:
-        launch = self.index.wait_of.get(node, node)
-        collective = self.ident.by_launch.get(launch)
-        return self.index.modules[node] if collective is None else collective.module
 
 
 @dataclass(frozen=True)
@@ -157,7 +179,9 @@ class Rule:
     """One check.
 
     check: of one graph, ``(Subject, options)``; of a rule that is ``across`` graphs, of what it keeps of all that were
-    read: ``(tuple[Any, ...], options)``. keep: of such a rule, what it keeps of a graph. options: a frozen
+    read, in the order of the command line: ``(tuple[Any, ...], options)``. keep: of such a rule, what it keeps of a
+    graph, which is all that the run holds on to; it is not called for fewer than two graphs, and overrides by path do
+    not reach it. options: a frozen
     dataclass of options (:mod:`commcc.lint.options`). summary: what it finds, in a few words. about: a paragraph for
     people. needs: options of which one has to be set, or there is nothing to check. costed: asks what a cost model
     predicts.

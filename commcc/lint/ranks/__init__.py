@@ -7,7 +7,7 @@ Checked, and proved where the answer is ``agree``:
 1. every process group sees one sequence of kinds, sizes, dtypes, reductions and other arguments on all its ranks.
    Names of groups differ between ranks; ranks tell which name is which (:mod:`commcc.lint.ranks.groups`);
 2. in an all-to-all every rank sends what its peers expect, where split sizes are numbers
-   (:mod:`commcc.lint.ranks.splits`);
+   (:mod:`commcc.lint.ranks.sequences`);
 3. no launches on groups that share ranks can block one another (:mod:`commcc.lint.ranks.order`).
 
 Names of nodes, device numbers and metadata do not matter. Besides, launches of one kind and size that are not the
@@ -26,14 +26,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from commcc.lint.ranks.agreeing import agree_on
-from commcc.lint.ranks.types import Agreement, Difference, Sort, Status, Trace
+from commcc.lint.ranks.types import Agreement, Difference, DifferenceKind, Status, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from commcc.graph.program import Program
 
-__all__ = ["Agreement", "Difference", "Sort", "Status", "Trace", "agree", "agree_on"]
+__all__ = ["Agreement", "Difference", "DifferenceKind", "Status", "Trace", "agree", "agree_on"]
 
 
 def agree(ranks: Mapping[int, Program], around: int = 3) -> Agreement:

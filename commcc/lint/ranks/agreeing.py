@@ -7,21 +7,18 @@ from typing import TYPE_CHECKING
 
 from commcc.base.errors import OptionError
 from commcc.base.text import plural
-from commcc.lint.ranks import sequences as same
-from commcc.lint.ranks import splits
-from commcc.lint.ranks.colours import colour
 from commcc.lint.ranks.groups import resolve
-from commcc.lint.ranks.order import circle
-from commcc.lint.ranks.show import name_of, neighbourhood, title
-from commcc.lint.ranks.types import Agreement, Difference, Sort, Status
-from commcc.lint.ranks.words import ranks_text
+from commcc.lint.ranks.order import circle, colour
+from commcc.lint.ranks.sequences import NOBODY, Sequences, compare, compare_splits
+from commcc.lint.ranks.show import name_of, neighbourhood, ranks_text, title
+from commcc.lint.ranks.types import Agreement, Difference, DifferenceKind, Status
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from commcc.lint.ranks.groups import Group, Groups
+    from commcc.lint.ranks.groups import Groups
     from commcc.lint.ranks.order import Hop
-    from commcc.lint.ranks.sequences import Found, Sequences
+    from commcc.lint.ranks.sequences import Found
     from commcc.lint.ranks.types import Launch, Neighbourhood, Trace
 
 _MOST_REASONS = 10
@@ -31,23 +28,39 @@ def agree_on(traces: Mapping[int, Trace], around: int = 3) -> Agreement:
     """As :func:`commcc.lint.ranks.agree`, on traces."""
     if len(traces) < 2:
         raise OptionError("rank agreement needs the graphs of two ranks or more", hint="name one file for each rank")
-    traces = _shared(traces)
+    # Ranks that launch the same share it, and are compared once.
+    same: dict[tuple[Launch, ...], tuple[Launch, ...]] = {}
+    traces = {
+        rank: replace(trace, launches=same.setdefault(trace.launches, trace.launches))
+        for rank, trace in sorted(traces.items())
+    }
     known = resolve(traces)
-    sequences = same.Sequences(traces)
+    sequences = Sequences(traces)
     differences = list(known.differences)
-    reasons = [*known.reasons, *_missing(known), *_opaque(traces)]
+    reasons = [*known.reasons, *_not_there(known, traces)]
     found, more = _compared(known, sequences)
-    differences += [_shown(each, sequences, around) for each in sorted(found, key=lambda f: _place(f, sequences))]
+
+    def place(each: Found) -> tuple[int, int]:
+        """Where the rank that does as most do has the first difference, among all its launches."""
+        rank, name, at = each.ranks[0]
+        launches = sequences.of(rank, name).launches
+        return launches[at] if at < len(launches) else len(traces[rank].launches), rank
+
+    differences += [_shown(each, sequences, around) for each in sorted(found, key=place)]
     reasons += more
+    # Where sequences differ, an order of theirs would tell nothing new.
     if not differences and not any("may differ" in reason for reason in more):
         stuck, more = _order(known, traces, sequences, around)
         differences += stuck
         reasons += more
+    unique = list(dict.fromkeys(reasons))
+    if len(unique) > _MOST_REASONS:
+        unique[_MOST_REASONS:] = [plural(len(unique) - _MOST_REASONS, "further reason")]
     status = Status.DISAGREE if differences else Status.UNDECIDED if reasons else Status.AGREE
     return Agreement(
         status=status,
         differences=tuple(differences),
-        reasons=_few(reasons),
+        reasons=tuple(unique),
         assumed=known.assumed,
         ranks=len(traces),
         programs=len({id(trace.launches) for trace in traces.values()}),
@@ -56,37 +69,18 @@ def agree_on(traces: Mapping[int, Trace], around: int = 3) -> Agreement:
     )
 
 
-def _shared(traces: Mapping[int, Trace]) -> dict[int, Trace]:
-    """The traces in the order of ranks; ranks that launch the same share it."""
-    known: dict[tuple[Launch, ...], tuple[Launch, ...]] = {}
-    return {
-        rank: replace(traces[rank], launches=known.setdefault(traces[rank].launches, traces[rank].launches))
-        for rank in sorted(traces)
-    }
-
-
-def _few(reasons: list[str]) -> tuple[str, ...]:
-    unique = list(dict.fromkeys(reasons))
-    more = len(unique) - _MOST_REASONS
-    return (*unique[:_MOST_REASONS], f"{plural(more, 'further reason')}") if more > 0 else tuple(unique)
-
-
-def _missing(known: Groups) -> list[str]:
-    """Ranks without file, by the ranks that are missing."""
+def _not_there(known: Groups, traces: Mapping[int, Trace]) -> list[str]:
+    """Ranks without a file, and nodes that are not looked into."""
     missing = {rank for group in known.groups for rank in group.missing}
-    if not missing:
-        return []
-    groups = sum(bool(group.missing) for group in known.groups)
-    return [f"no file of {ranks_text(sorted(missing))}, which {plural(groups, 'group')} of the others needs"]
-
-
-def _opaque(traces: Mapping[int, Trace]) -> list[str]:
-    """Nodes that are not looked into, by node."""
+    groups = plural(sum(bool(group.missing) for group in known.groups), "group")
     where: dict[str, list[int]] = {}
     for rank, trace in traces.items():
         for each in trace.opaque:
             where.setdefault(f"'{each.node}' ({each.op}) {each.why}", []).append(rank)
-    return [f"{ranks_text(ranks)}: {text}" for text, ranks in where.items()]
+    return [
+        *([f"no file of {ranks_text(sorted(missing))}, which {groups} of the others needs"] if missing else []),
+        *(f"{ranks_text(ranks)}: {text}" for text, ranks in where.items()),
+    ]
 
 
 def _compared(known: Groups, sequences: Sequences) -> tuple[list[Found], list[str]]:
@@ -95,9 +89,9 @@ def _compared(known: Groups, sequences: Sequences) -> tuple[list[Found], list[st
     reasons: list[str] = []
     open_on: dict[str, list[str]] = {}
     for group in known.groups:
-        own, more = same.compare(group, sequences)
+        own, more = compare(group, sequences)
         if not own:
-            own, open_splits = splits.compare(group, sequences)
+            own, open_splits = compare_splits(group, sequences)
             more = [*more, *open_splits]
         if group.ranks is None:
             reasons += [f"ranks that are in one group may differ: {each.difference.what}" for each in own]
@@ -105,19 +99,10 @@ def _compared(known: Groups, sequences: Sequences) -> tuple[list[Found], list[st
             found += own
         for reason in more:
             open_on.setdefault(reason, []).append(group.label)
-    return found, [*reasons, *(f"{_on(labels)}: {reason}" for reason, labels in open_on.items())]
-
-
-def _on(labels: list[str]) -> str:
-    return labels[0] if len(labels) == 1 else f"{labels[0]} and {plural(len(labels) - 1, 'further group')}"
-
-
-def _place(found: Found, sequences: Sequences) -> tuple[int, int]:
-    """Where the rank that does as most do has the first difference, among all its launches."""
-    rank, name, at = found.ranks[0]
-    launches = sequences.of(rank, name).launches
-    place = launches[at] if at < len(launches) else len(sequences.traces[rank].launches)
-    return place, rank
+    for reason, (label, *others) in open_on.items():
+        more_groups = f" and {plural(len(others), 'further group')}" if others else ""
+        reasons.append(f"{label}{more_groups}: {reason}")
+    return found, reasons
 
 
 def _shown(found: Found, sequences: Sequences, around: int) -> Difference:
@@ -127,7 +112,7 @@ def _shown(found: Found, sequences: Sequences, around: int) -> Difference:
         trace = sequences.traces[rank]
         launches = sequences.of(rank, name).launches
         marked = launches[at : at + 1]
-        names = () if name == same.NOBODY else (name,)
+        names = () if name == NOBODY else (name,)
         missing = None if marked else (launches[-1] + 1 if launches else len(trace.launches))
         blocks.append(neighbourhood(rank, trace, marked, around, title(rank, names), missing))
     return replace(found.difference, around=tuple(blocks))
@@ -147,11 +132,7 @@ def _order(
     on = [known.groups[known.of[hop.rank, traces[hop.rank].launches[hop.second].group]] for hop in hops]
     if any(group.ranks is None for group in on):
         return [], [f"ranks may block one another, depending on who is in whose group: {difference.what}"]
-    return [replace(difference, group=_labels(on))], []
-
-
-def _labels(groups: list[Group]) -> str:
-    return ", ".join(dict.fromkeys(group.label for group in groups))
+    return [replace(difference, group=", ".join(dict.fromkeys(group.label for group in on)))], []
 
 
 def _circle(hops: tuple[Hop, ...], traces: Mapping[int, Trace], around: int, *, certain: bool) -> Difference:
@@ -171,5 +152,5 @@ def _circle(hops: tuple[Hop, ...], traces: Mapping[int, Trace], around: int, *, 
     )
     shown = "; ".join(told[:4]) + (f"; and {plural(len(told) - 4, 'further rank')}" if len(told) > 4 else "")
     ranks = tuple(sorted({hop.rank for hop in hops}))
-    sort = Sort.DEADLOCK if certain else Sort.HAZARD
-    return Difference(sort, f"{shown}: {end}", "", ranks, None, (), tuple(blocks))
+    kind = DifferenceKind.DEADLOCK if certain else DifferenceKind.HAZARD
+    return Difference(kind, f"{shown}: {end}", "", ranks, None, (), tuple(blocks))

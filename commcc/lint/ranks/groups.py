@@ -14,13 +14,13 @@ Two groups of the same ranks are paired by name, then in the order of their name
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from commcc.lint.ranks.types import Difference, Sort
-from commcc.lint.ranks.words import ranks_text
+from commcc.base.text import natural_key
+from commcc.lint.ranks.show import ranks_text
+from commcc.lint.ranks.types import Difference, DifferenceKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -71,9 +71,12 @@ class _Found:
 def resolve(traces: Mapping[int, Trace]) -> Groups:
     """The groups behind all names."""
     found = _Found()
-    used = {rank: _used(trace) for rank, trace in traces.items()}
+    used = {rank: dict.fromkeys(launch.group for launch in trace.launches) for rank, trace in traces.items()}
     tables = {rank: _told(trace) for rank, trace in traces.items()}
-    elsewhere = _elsewhere(used, tables)
+    # For names that some file uses without telling the ranks: what other files tell, by name and rank.
+    open_names = {name for rank, names in used.items() for name in names if name not in tables[rank]}
+    lists = {name: dict.fromkeys(table[name] for table in tables.values() if name in table) for name in open_names}
+    elsewhere = {(name, rank): ranks for name, several in lists.items() for ranks in several for rank in ranks}
     for rank in sorted(traces):
         told = tables[rank]
         for name in dict.fromkeys((*told, *used[rank])):
@@ -84,19 +87,6 @@ def resolve(traces: Mapping[int, Trace]) -> Groups:
                 found.by_ranks[tuple(sorted(ranks))].setdefault(rank, []).append(name)
                 found.orders[tuple(sorted(ranks))].setdefault(ranks, rank)
     return _collected(found, traces, {(rank, name) for rank, names in used.items() for name in names})
-
-
-def _used(trace: Trace) -> dict[str, None]:
-    return dict.fromkeys(launch.group for launch in trace.launches)
-
-
-def _elsewhere(
-    used: Mapping[int, Iterable[str]], tables: Mapping[int, Mapping[str, Ranks]]
-) -> dict[tuple[str, int], Ranks]:
-    """For names that some file uses without telling the ranks: what other files tell, by name and rank."""
-    open_names = {name for rank, names in used.items() for name in names if name not in tables[rank]}
-    told = {name: dict.fromkeys(table[name] for table in tables.values() if name in table) for name in open_names}
-    return {(name, rank): ranks for name, lists in told.items() for ranks in lists for rank in ranks}
 
 
 def _told(trace: Trace) -> dict[str, Ranks]:
@@ -153,7 +143,9 @@ def _sound(found: _Found, trace: Trace, rank: int, name: str, ranks: Ranks) -> b
     if problem:
         hint = ("is the file named after the right rank?",) if rank not in ranks else ()
         found.differences.append(
-            Difference(Sort.GROUP, f"rank {rank}: its group '{name}' {problem}", f"'{name}'", (rank,), details=hint)
+            Difference(
+                DifferenceKind.GROUP, f"rank {rank}: its group '{name}' {problem}", f"'{name}'", (rank,), details=hint
+            )
         )
     return not problem
 
@@ -180,7 +172,9 @@ def _group(found: _Found, key: Ranks, members: tuple[tuple[int, str], ...], trac
     first, *others = orders
     for other in others:
         what = f"rank {orders[first]} has the group as {ranks_text(first)}, rank {orders[other]} as {ranks_text(other)}"
-        found.differences.append(Difference(Sort.GROUP, what, ranks_text(key), (orders[first], orders[other])))
+        found.differences.append(
+            Difference(DifferenceKind.GROUP, what, ranks_text(key), (orders[first], orders[other]))
+        )
     have = {rank for rank, _ in members}
     texts = dict.fromkeys(
         traces[rank].groups[name].description for rank, name in members if name in traces[rank].groups
@@ -198,15 +192,10 @@ def _paired(found: _Found, key: Ranks) -> Iterable[tuple[tuple[int, str], ...]]:
     common = [name for name in next(iter(names.values())) if all(name in own for own in names.values())]
     for name in common:
         yield tuple((rank, name) for rank in sorted(names))
-    rest = {rank: sorted((n for n in own if n not in common), key=_natural) for rank, own in names.items()}
+    rest = {rank: sorted((n for n in own if n not in common), key=natural_key) for rank, own in names.items()}
     most = max(map(len, rest.values()))
     if max(map(len, names.values())) > 1 and sum(map(bool, rest.values())) > 1:
         text = f"groups of {ranks_text(key)} with other names on other ranks are the same in the order of their names"
         found.assumed.setdefault(text)
     for place in range(most):
         yield tuple((rank, rest[rank][place]) for rank in sorted(rest) if place < len(rest[rank]))
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """``2`` before ``10``."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", name)]

@@ -4,10 +4,10 @@ The steps of every rank are points of a graph, in order, and so is every collect
 all ranks of its group. Two rules say what needs a collective to be over:
 
 certain
-    what comes after a *wait* for it on the same rank: a circle stands still whatever runs it;
+    what comes after a *wait* for it on the same rank: a circle hangs whatever runs it;
 in order
     what comes after its *launch* on the same rank: where a device runs its launches one after the other, as it
-    does when it has room for one kernel of NCCL, or one worker thread of Gloo, only.
+    does when it has space for one kernel of NCCL, or one worker thread of Gloo, only.
 
 A circle under the second rule alone is a hazard. Ranks that do the same on groups that look the same are one
 point each: the cost grows with the number of different ranks, and then with the number of launches.
@@ -22,16 +22,91 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from commcc.lint.ranks.colours import Colours
+    from commcc.lint.ranks.groups import Groups
+    from commcc.lint.ranks.sequences import Sequences
     from commcc.lint.ranks.types import Trace
 
+#: After so many every rank is a colour of its own.
+_TURNS = 50
 #: A point: a colour of ranks and one of its steps.
 Point = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Colours:
+    """ranks: colour by rank. groups: colour by number of the group. examples: a rank of every colour.
+    first: number of the first collective of every colour of groups. collectives: of all of them."""
+
+    ranks: Mapping[int, int]
+    groups: tuple[int, ...]
+    examples: tuple[int, ...]
+    first: tuple[int, ...]
+    collectives: int
+    known: Groups
+
+    def of_launches(self, rank: int, trace: Trace) -> list[int]:
+        """The collective, up to colour, that each launch of a rank takes part in."""
+        counts: dict[str, int] = {}
+        found = []
+        for launch in trace.launches:
+            place = counts.get(launch.group, 0)
+            counts[launch.group] = place + 1
+            found.append(self.first[self.groups[self.known.of[rank, launch.group]]] + place)
+        return found
+
+    def member(self, rank: int, group: str, colour: int, name: str) -> int:
+        """The first rank of a colour that calls ``name`` what ``rank`` calls ``group``."""
+        members = self.known.groups[self.known.of[rank, group]].members
+        return next(other for other, own in members if own == name and self.ranks[other] == colour)
+
+
+def colour(traces: Mapping[int, Trace], known: Groups, sequences: Sequences) -> Colours:
+    """Ranks that do the same on groups that look the same, put together; all sequences of the groups have to agree.
+
+    Ranks start out alike when their traces are. Then, in turns, groups are alike when alike ranks call them by the
+    same names, and ranks stay alike while the groups behind each of their names are, until nothing changes any more.
+    What is true of a rank's place among the others is then true of all that are alike: 64 ranks of one program on a
+    mesh of 8 x 8 have 1 colour, and their groups 2.
+    """
+    names = {rank: tuple(dict.fromkeys(launch.group for launch in trace.launches)) for rank, trace in traces.items()}
+    ranks = _numbered({rank: (sequences.names(rank), trace.steps) for rank, trace in traces.items()})
+    groups: tuple[int, ...] = ()
+    for _ in range(_TURNS):
+        alike = _numbered(
+            {i: frozenset((ranks[rank], name) for rank, name in group.members) for i, group in enumerate(known.groups)}
+        )
+        groups = tuple(alike.values())
+        finer = _numbered(
+            {rank: (ranks[rank], *(groups[known.of[rank, name]] for name in own)) for rank, own in names.items()}
+        )
+        if len(set(finer.values())) == len(set(ranks.values())):
+            break
+        ranks = finer
+    else:
+        ranks = {rank: i for i, rank in enumerate(traces)}
+        groups = tuple(range(len(known.groups)))
+    examples: dict[int, int] = {}
+    for rank, own in ranks.items():
+        examples.setdefault(own, rank)
+    lengths: dict[int, int] = {}
+    for group, own in zip(known.groups, groups, strict=True):
+        lengths.setdefault(own, len(sequences.of(*group.members[0]).launches))
+    first, total = [], 0
+    for own in sorted(lengths):
+        first.append(total)
+        total += lengths[own]
+    return Colours(ranks, groups, tuple(examples[own] for own in sorted(examples)), tuple(first), total, known)
+
+
+def _numbered(keys: Mapping[int, Any]) -> dict[int, int]:
+    """Small numbers for equal keys, by first appearance."""
+    numbers: dict[Any, int] = {}
+    return {each: numbers.setdefault(key, len(numbers)) for each, key in keys.items()}
 
 
 class Hop(NamedTuple):
@@ -73,12 +148,6 @@ class _Need(NamedTuple):
 
 def circle(colours: Colours, traces: Mapping[int, Trace], *, certain: bool) -> tuple[Hop, ...]:
     """Ranks that block one another; none when all can go on. What one hop launches late is what the next waits for."""
-    web = _web(colours, traces, certain)
-    left = _stuck(web)
-    return _on_ranks(colours, traces, web, _round(web, left)) if left else ()
-
-
-def _web(colours: Colours, traces: Mapping[int, Trace], certain: bool) -> _Web:
     steps = [_steps(colours, traces, colour, certain) for colour in range(len(colours.examples))]
     launched: list[list[Point]] = [[] for _ in range(colours.collectives)]
     blocked: list[list[Point]] = [[] for _ in range(colours.collectives)]
@@ -88,7 +157,9 @@ def _web(colours: Colours, traces: Mapping[int, Trace], certain: bool) -> _Web:
                 launched[collective].append((colour, step))
         for step, collective in own.blocked.items():
             blocked[collective].append((colour, step))
-    return _Web(tuple(steps), tuple(map(tuple, launched)), tuple(map(tuple, blocked)))
+    web = _Web(tuple(steps), tuple(map(tuple, launched)), tuple(map(tuple, blocked)))
+    left = _stuck(web)
+    return _on_ranks(colours, traces, web, _round(web, left)) if left else ()
 
 
 def _steps(colours: Colours, traces: Mapping[int, Trace], colour: int, certain: bool) -> _Steps:

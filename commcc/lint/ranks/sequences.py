@@ -1,7 +1,7 @@
 """Whether all members of a group launch the same things on it, one after the other.
 
 Members with equal sequences are put together first, so that each different sequence is compared once, with the
-one that most members have.
+one that most members have. Where sequences agree, what ranks send to their peers in an all-to-all is compared.
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from commcc.base.text import plural
-from commcc.lint.ranks.types import Difference, Launch, Sent, Sort
-from commcc.lint.ranks.words import argument_text, ranks_text, sent_text
+from commcc.lint.ranks.show import argument_text, ranks_text, sent_text
+from commcc.lint.ranks.types import Difference, DifferenceKind, Launch, Sent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from commcc.lint.ranks.groups import Group
-    from commcc.lint.ranks.types import Trace
+    from commcc.lint.ranks.types import Splits, Trace
 
 Member = tuple[int, str]
+#: What one rank sends to, and what it expects from, every rank of the group.
+Row = tuple[tuple[int, ...], tuple[int, ...]]
 #: Stands for a rank's name of a group that it does not have.
 NOBODY = "\0"
 _NAMES = {
@@ -98,21 +100,26 @@ class Found(NamedTuple):
 def compare(group: Group, sequences: Sequences) -> tuple[list[Found], list[str]]:
     """What is wrong on a group, and what of it cannot be known from the files."""
     members = [*group.members, *((rank, NOBODY) for rank in group.lacking)]
-    sorts = _alike(members, lambda member: sequences.of(*member).same)
-    first, *others = sorts
+    kinds = _alike(members, lambda member: sequences.of(*member).same)
+    first, *others = kinds
     found = [each for other in others if (each := _differs(group, sequences, first[0], other)) is not None]
     if not found:
         found = _mixed(group, sequences, members)
-    return found, _open(sequences, [sort[0] for sort in sorts])
+    for alike in kinds:  # one member of each kind is asked
+        unknown = [launch for launch in _launches(sequences, alike[0]) if not launch.sent.whole]
+        if unknown:
+            what = f"{plural(len(unknown), 'launch')} of a size or dtype known only at run time"
+            return found, [f"{what} ('{unknown[0].node}' first)"]
+    return found, []
 
 
 def _alike(members: Sequence[Member], key: Callable[[Member], int]) -> list[list[Member]]:
-    """Members put together by key: the largest sort first, the others in the order of their first members."""
-    sorts: dict[int, list[Member]] = {}
+    """Members put together by key: the largest kind first, the others in the order of their first members."""
+    kinds: dict[int, list[Member]] = {}
     for member in members:
-        sorts.setdefault(key(member), []).append(member)
-    most = max(sorts.values(), key=len)  # the first of equals
-    return [most, *(sort for sort in sorts.values() if sort is not most)]
+        kinds.setdefault(key(member), []).append(member)
+    most = max(kinds.values(), key=len)  # the first of equals
+    return [most, *(alike for alike in kinds.values() if alike is not most)]
 
 
 def _differs(group: Group, sequences: Sequences, first: Member, alike: list[Member]) -> Found | None:
@@ -126,7 +133,7 @@ def _differs(group: Group, sequences: Sequences, first: Member, alike: list[Memb
     what = f"{group.label}: {_what(left, right, at, first[0], other[0])}"
     details = tuple(filter(None, [_change(left, right, at, other[0]), _others(alike)]))
     ranks = tuple(sorted({first[0], *(rank for rank, _ in alike)}))
-    difference = Difference(Sort.SEQUENCE, what, group.label, ranks, at, details)
+    difference = Difference(DifferenceKind.SEQUENCE, what, group.label, ranks, at, details)
     return Found(difference, ((*first, at), (*other, at)))
 
 
@@ -224,7 +231,7 @@ def _mixed(group: Group, sequences: Sequences, members: list[Member]) -> list[Fo
             )
             ranks = tuple(sorted({first[0], *(rank for rank, _ in alike)}))
             details = tuple(filter(None, [_others(alike)]))
-            difference = Difference(Sort.MIXED, what, group.label, ranks, at, details)
+            difference = Difference(DifferenceKind.MIXED, what, group.label, ranks, at, details)
             return [Found(difference, ((*first, at), (*alike[0], at)))]
     return []
 
@@ -238,11 +245,88 @@ def _exchanged(left: Sequence[Launch], right: Sequence[Launch]) -> int | None:
     return None
 
 
-def _open(sequences: Sequences, members: list[Member]) -> list[str]:
-    """Launches whose size the files do not tell; one member of each sort is asked."""
-    for member in members:
-        unknown = [launch for launch in _launches(sequences, member) if not launch.sent.whole]
-        if unknown:
-            first = unknown[0].node
-            return [f"{plural(len(unknown), 'launch')} of a size or dtype known only at run time ('{first}' first)"]
-    return []
+def compare_splits(group: Group, sequences: Sequences) -> tuple[list[Found], list[str]]:
+    """The first difference in what ranks send and expect in all-to-alls, and what is open; sequences have to agree.
+
+        rank 0 sends [4, 2], rank 1 expects [2, 3]      rank 0 sends 2 to rank 1, which expects 2: fine
+
+    Limits: only split sizes that are numbers in the graph; all others are said to be open.
+    """
+    unknown = []
+    rank, name = group.members[0]
+    for at in range(len(sequences.of(rank, name).launches)):
+        launch = sequences.launch(rank, name, at)
+        if launch.splits is None:
+            continue
+        # Without ranks nobody knows who the peers are.
+        rows = None if group.ranks is None else _rows(group, sequences, at)
+        if rows is None:
+            unknown.append(launch.node)
+            continue
+        found = _unexpected(group, rows, at)
+        if found is not None:
+            return [found], []
+    if not unknown:
+        return [], []
+    return [], [
+        f"split sizes of {plural(len(unknown), 'all-to-all')} are known only at run time ('{unknown[0]}' first)"
+    ]
+
+
+def _rows(group: Group, sequences: Sequences, at: int) -> dict[int, Row] | None:
+    """By rank; None when some split sizes are not known."""
+    size = len(group.ranks or ())
+    rows: dict[int, Row] = {}
+    known: dict[int, Row | None] = {}
+    for rank, name in group.members:
+        splits = sequences.launch(rank, name, at).splits
+        if splits is None:
+            return None
+        if id(splits) not in known:
+            known[id(splits)] = _row(splits, size)
+        row = known[id(splits)]
+        if row is None:
+            return None
+        rows[rank] = row
+    return rows
+
+
+def _row(splits: Splits, size: int) -> Row | None:
+    """Split sizes as numbers, equal parts spelt out."""
+    if not splits.known:
+        return None
+    if None in (splits.sent, splits.expected) and (splits.total is None or splits.total % size):
+        return None
+    even = (0,) if splits.total is None else (splits.total // size,)
+    return splits.sent or even * size, splits.expected or even * size
+
+
+def _unexpected(group: Group, rows: dict[int, Row], at: int) -> Found | None:
+    """The first pair of ranks that do not agree."""
+    ranks = group.ranks or ()
+    names = dict(group.members)
+    for rank, row in rows.items():
+        if len(row[0]) != len(ranks) or len(row[1]) != len(ranks):
+            parts = f"parts for {plural(len(row[0]), 'rank')}, and from {len(row[1])}"
+            what = f"{group.label}: launch {at + 1} on rank {rank} has {parts}, in a group of {len(ranks)}"
+            return _pair(group, what, at, ((rank, names[rank]), (rank, names[rank])))
+    present = [place for place, rank in enumerate(ranks) if rank in rows]
+    expected = list(zip(*(rows[ranks[place]][1] for place in present), strict=True))
+    for sender in present:
+        sent = rows[ranks[sender]][0]
+        pair = tuple(sent[place] for place in present), expected[sender]
+        if pair[0] != pair[1]:
+            wrong = next(i for i, (one, other) in enumerate(zip(*pair, strict=True)) if one != other)
+            here, there = ranks[sender], ranks[present[wrong]]
+            what = (
+                f"{group.label}: in launch {at + 1} rank {here} sends {plural(pair[0][wrong], 'element')} to rank "
+                f"{there}, which expects {pair[1][wrong]:,}"
+            )
+            return _pair(group, what, at, ((here, names[here]), (there, names[there])))
+    return None
+
+
+def _pair(group: Group, what: str, at: int, pair: tuple[tuple[int, str], tuple[int, str]]) -> Found:
+    ranks = tuple(dict.fromkeys(rank for rank, _ in pair))
+    difference = Difference(DifferenceKind.SPLITS, what, group.label, ranks, at)
+    return Found(difference, ((*pair[0], at), (*pair[1], at)))

@@ -1,4 +1,4 @@
-"""The verdict as text: one block for the first difference, a line for each further one.
+"""The verdict, launches and lists of ranks as text: one block for the first difference, a line for each further one.
 
 DISAGREE: the group of ranks 0-3 (dp_shard): launch 13 of 41 (all_gather) has dtype ...
   rank 0, which calls the group '0':
@@ -10,21 +10,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commcc.base.text import plural
+from commcc.base.text import listed, plural
 from commcc.lint.ranks.types import Neighbourhood, Status
-from commcc.lint.ranks.words import sent_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from commcc.lint.ranks.types import Agreement, Difference, Launch, Trace
+    from commcc.lint.ranks.types import Agreement, Difference, Launch, Sent, Trace
 
 _MORE = 5
+_MOST_PARTS = 6
 
 
 def text(found: Agreement) -> str:
     """All that is known, for people."""
-    lines = [f"{str(found.status).upper()}: {_headline(found)}"]
+    seen = (
+        f"{plural(found.ranks, 'rank')} ({plural(found.programs, 'different program')}), "
+        f"{plural(found.groups, 'process group')}, {plural(found.launches, 'launch')}"
+    )
+    what = seen if found.status is Status.AGREE else f"nothing wrong found, but not all is known [{seen}]"
+    if found.first is not None:
+        what = f"{found.first.what} [{seen}]"
+    lines = [f"{str(found.status).upper()}: {what}"]
     if found.first is not None:
         lines += block(found.first)
         rest = found.differences[1:]
@@ -33,16 +40,6 @@ def text(found: Agreement) -> str:
     lines += [f"not known: {reason}" for reason in found.reasons]
     lines += [f"taken for granted: {assumption}" for assumption in found.assumed]
     return "\n".join(lines)
-
-
-def _headline(found: Agreement) -> str:
-    looked = (
-        f"{plural(found.ranks, 'rank')} ({plural(found.programs, 'different program')}), "
-        f"{plural(found.groups, 'process group')}, {plural(found.launches, 'launch')}"
-    )
-    if found.first is not None:
-        return f"{found.first.what} [{looked}]"
-    return looked if found.status is Status.AGREE else f"nothing wrong found, but not all is known [{looked}]"
 
 
 def block(difference: Difference) -> list[str]:
@@ -64,7 +61,10 @@ def neighbourhood(
     """
     centres = list(marked) if marked else [missing_at or 0]
     shown = sorted({i for at in centres for i in range(at - around, at + around + 1) if 0 <= i < len(trace.launches)})
-    rows = [_row(trace, i) for i in shown]
+    rows = [
+        (f"'{each.group}'", sent_text(each), each.node, each.module or "", each.source or "")
+        for each in (trace.launches[i] for i in shown)
+    ]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
     lines: list[tuple[bool, str]] = []
     for i, row in zip(shown, rows, strict=True):
@@ -82,11 +82,6 @@ def neighbourhood(
     return Neighbourhood(rank, title, marked[0], first.node, tuple(lines), first.module, first.source)
 
 
-def _row(trace: Trace, i: int) -> tuple[str, ...]:
-    launch = trace.launches[i]
-    return (f"'{launch.group}'", sent_text(launch), launch.node, launch.module or "", launch.source or "")
-
-
 def title(rank: int, names: Iterable[str]) -> str:
     """``rank 3, which calls the group '0':``."""
     called = ", ".join(f"'{name}'" for name in names)
@@ -96,3 +91,47 @@ def title(rank: int, names: Iterable[str]) -> str:
 def name_of(launch: Launch) -> str:
     """A launch in a sentence."""
     return f"'{launch.node}' ({launch.sent.kind} on group '{launch.group}')"
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """``rank 3``, ``ranks 0, 2 and 4-9``, ``ranks 0, 8, 16, 24, 32 and 3 more``."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    # Two neighbours are as short with a comma as with a dash.
+    parts = [text for run in runs for text in ([f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run))]
+    if len(parts) > _MOST_PARTS:
+        return f"ranks {listed([*map(str, ranks)], _MOST_PARTS - 1)}"
+    return f"ranks {listed(parts, None) or '(none)'}"
+
+
+def sent_text(launch: Launch) -> str:
+    """``reduce_scatter avg, bfloat16, 4,096 elements``."""
+    sent = launch.sent
+    named = str(sent.kind) if sent.reduction is None else f"{sent.kind} {sent.reduction}"
+    dtypes = "/".join(dict.fromkeys(dtype or "unknown dtype" for dtype in sent.dtypes))
+    others = [f"{name}={value}" for name, value in sent.others]
+    if launch.splits is not None:
+        total = launch.splits.total
+        size = "size known at run time" if total is None else f"{total:,} elements"
+        size += "" if sent.row in (None, 1) else f" in rows of {sent.row:,}"
+    else:
+        counts = ["?" if count is None else f"{count:,}" for count in sent.counts]
+        size = f"{' + '.join(counts[:4])}{' + ...' if len(counts) > 4 else ''} elements"
+    return ", ".join(filter(None, [named, dtypes, size, *others]))
+
+
+def argument_text(sent: Sent, name: str) -> str:
+    """One field of :class:`Sent` as text."""
+    value = getattr(sent, name)
+    if name == "others":
+        return ", ".join(f"{key}={each}" for key, each in value) or "none"
+    if name in ("dtypes", "counts"):
+        texts = [f"{each:,}" if isinstance(each, int) else str(each) for each in value]
+        return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+    return str(value)

@@ -24,7 +24,7 @@ class Status(str, Enum):
         return self.value
 
 
-class Sort(str, Enum):
+class DifferenceKind(str, Enum):
     """What is wrong.
 
     GROUP: ranks do not agree about who is in a group. SEQUENCE: a group's launches differ in number, kind, size,
@@ -143,7 +143,7 @@ class Difference:
     group's sequence, from 0. around: the two neighbourhoods.
     """
 
-    sort: Sort
+    kind: DifferenceKind
     what: str
     group: str
     ranks: tuple[int, ...]
@@ -173,9 +173,3 @@ class Agreement:
     @property
     def first(self) -> Difference | None:
         return self.differences[0] if self.differences else None
-
-    def text(self) -> str:
-        """The verdict for people, the first difference with both neighbourhoods."""
-        from commcc.lint.ranks.show import text
-
-        return text(self)

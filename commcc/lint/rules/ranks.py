@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from commcc.base.errors import CommccError, OptionError
 from commcc.base.options import option
 from commcc.lint.options import figure
 from commcc.lint.quantities import COUNT
@@ -53,7 +55,6 @@ def kept(subject: Subject) -> Kept:
 
 def rank_agreement(graphs: Sequence[Kept], options: RankAgreement) -> Iterator[Finding]:
     """For every program whose ranks are among the graphs, what its ranks do not agree about."""
-    from commcc.base.errors import OptionError
     from commcc.lint.ranks import agree_on
     from commcc.lint.ranks.naming import families, in_order
 
@@ -71,17 +72,16 @@ def rank_agreement(graphs: Sequence[Kept], options: RankAgreement) -> Iterator[F
 
 
 def _findings(agreement: Agreement, family: str, names: Mapping[int, str]) -> Iterator[Finding]:
-    from commcc.lint.ranks import Sort as Wrong
-    from commcc.lint.ranks import Status
+    from commcc.lint.ranks import DifferenceKind, Status
     from commcc.lint.ranks.show import block
 
     of = f"{family}: " if family else ""
     for place, difference in enumerate(agreement.differences):
         yield Finding(
             of + difference.what,
-            tuple(_spots(difference, names)),
+            _spots(difference, names),
             remedy="let every rank plan the same graph with the same options" if place == 0 else "",
-            severity=Severity.WARNING if difference.sort in (Wrong.HAZARD, Wrong.MIXED) else None,
+            severity=Severity.WARNING if difference.kind in (DifferenceKind.HAZARD, DifferenceKind.MIXED) else None,
             weight=len(agreement.differences) - place,
             details=tuple(block(difference)) if place == 0 else (),
         )
@@ -92,22 +92,18 @@ def _findings(agreement: Agreement, family: str, names: Mapping[int, str]) -> It
         yield Finding(what, severity=Severity.INFO, details=tuple(f"  {each}" for each in some[1:]))
 
 
-def _spots(difference: Difference, names: Mapping[int, str]) -> Iterator[Spot]:
+def _spots(difference: Difference, names: Mapping[int, str]) -> tuple[Spot, ...]:
     """Where the marked launches of both sides are."""
-    for around in difference.around:
-        if around.node is not None:
-            spot = Spot(names[around.rank], around.node, around.module, around.source)
-            yield replace(spot, line=_line(spot))
-
-
-def _line(spot: Spot) -> int | None:
-    from commcc.base.errors import CommccError
     from commcc.serialization import node_lines
 
-    try:
-        return node_lines(spot.graph).get(spot.node)
-    except CommccError:  # the file went away, or is another one by now
-        return None
+    spots = []
+    for around in difference.around:
+        if around.node is not None:
+            line = None
+            with suppress(CommccError):  # the file went away, or is another one by now
+                line = node_lines(names[around.rank]).get(around.node)
+            spots.append(Spot(names[around.rank], around.node, around.module, around.source, line))
+    return tuple(spots)
 
 
 RANKS = (
