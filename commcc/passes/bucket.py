@@ -20,6 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.options import option, options_of
+from commcc.base.record import Record
 from commcc.graph.modules import syntax_problems
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.budget import budget_option
@@ -55,7 +56,7 @@ class BucketReport(PassReport):
     buckets: int
     members: int
     by_kind: Mapping[str, Mapping[str, int]]
-    own: Mapping[str, Json]
+    own: Record
     copies: int
     shared_casts: int
     reordered_buckets: int
@@ -67,7 +68,7 @@ class BucketReport(PassReport):
         return {
             key: value
             for name, part in super().to_json().items()
-            for key, value in (self.own if name == "own" else {name: part}).items()
+            for key, value in (self.own.to_json() if name == "own" else {name: part}).items()
         }
 
 

@@ -20,17 +20,10 @@ from commcc.planning.bucket_model import key_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from commcc.base.terms import Json
     from commcc.graph.collectives import Collective
     from commcc.graph.index import GraphIndex
     from commcc.planning.bucket_model import Key
     from commcc.timing.cost import CostModel
-
-
-def caps_report(caps: ByteCaps) -> dict[str, Json]:
-    """``caps_mb``: the caps in MiB by key in words, where they differ by key."""
-    in_words = {" ".join(filter(None, key)): round(cap / MIB, 3) for key, cap in caps.by_key.items()}
-    return {"caps_mb": {**in_words}} if in_words else {}
 
 
 @dataclass(frozen=True)
@@ -43,6 +36,11 @@ class ByteCaps:
     def of(self, key: Key, number: int) -> float:
         """The cap of the ``number``-th bucket of a key, counted from 0."""
         return self.by_key.get(key, self.by_number[min(number, len(self.by_number) - 1)])
+
+    @property
+    def in_words(self) -> dict[str, float] | None:
+        """The caps in MiB by key in words; None where they are the same for all keys."""
+        return {" ".join(filter(None, key)): round(cap / MIB, 3) for key, cap in self.by_key.items()} or None
 
 
 def byte_caps(

@@ -167,16 +167,18 @@ def _work_before(subject: Subject) -> list[int]:
 def module_plan(subject: Subject, options: ModuleOptions) -> Iterator[Finding]:
     """Collectives that could be merged, and that no entry of the module plan covers."""
     from commcc.passes.base import PlanContext
-    from commcc.passes.bucket import Bucket
+    from commcc.passes.bucket import Bucket, BucketReport
+    from commcc.passes.strategies.module import ModuleReport
 
     plan = Bucket(strategy="module", modules=options.modules, prefetch=None, include_all_reduce=True)
     try:
-        uncovered = plan.plan(PlanContext(subject.program, subject.index, subject.ident)).report.to_json()["uncovered"]
+        report = plan.plan(PlanContext(subject.program, subject.index, subject.ident)).report
     except OptionError as error:
         yield Finding(error.what, remedy=error.hint or "")
         return
-    assert isinstance(uncovered, list)
-    for name in map(str, uncovered):
+    assert isinstance(report, BucketReport)
+    assert isinstance(report.own, ModuleReport)
+    for name in report.own.uncovered:
         each = subject.ident.by_launch[subject.index.position[name]]
         served = "a module that is not known" if each.module is None else f"module '{each.module}'"
         yield Finding(

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from commcc.base.errors import InternalError, OptionError
 from commcc.base.gc_pause import no_collection
 from commcc.base.reasons import Reason
+from commcc.base.record import Record
 from commcc.base.terms import MIB
 from commcc.passes.reorder import Reorder
 from commcc.passes.strategies.entries import BLOCKS
@@ -43,7 +44,6 @@ from commcc.planning.headroom import budget_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from commcc.base.terms import Json
     from commcc.graph.collectives import Collective
     from commcc.passes.base import PlanContext
     from commcc.passes.bucket import Bucket
@@ -62,6 +62,16 @@ _GAIN = 1
 _NEVER = 1 << 62
 #: And so much shorter than without any merge, in permille: what a longer search may find without merging.
 _PAYS = 5
+
+
+@dataclass(frozen=True)
+class AutoReport(Record):
+    """caps_mb: of the bucketing that was chosen, by key; 0 for no merging. scheduled_step_ms: ``unmerged``, ``merged``."""
+
+    cost_model: Mapping[str, str]
+    caps_mb: Mapping[str, int | str]
+    bucketings_tried: int
+    scheduled_step_ms: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -217,17 +227,16 @@ class _Search:
                 reason = Reason.of("shorter_step", members=len(each.members), bytes=each.bytes)
                 yield bucket_of(self.index, each.members, reason, param_order=self.options.param_order)
 
-    def report(self, none: Tried, best: Tried) -> dict[str, Json]:
-        caps: dict[str, Json] = {
-            " ".join(filter(None, k)): "by block" if c == BY_BLOCK else c
-            for k, c in zip(self.keys, best.caps, strict=True)
-        }
-        return {
-            "cost_model": {"name": self.costs.model, "hash": self.costs.hash},
-            "caps_mb": caps,
-            "bucketings_tried": self.judged,
-            "scheduled_step_ms": {"unmerged": none.step_ns / 1e6, "merged": best.step_ns / 1e6},
-        }
+    def report(self, none: Tried, best: Tried) -> AutoReport:
+        return AutoReport(
+            cost_model={"name": self.costs.model, "hash": self.costs.hash},
+            caps_mb={
+                " ".join(filter(None, k)): "by block" if c == BY_BLOCK else c
+                for k, c in zip(self.keys, best.caps, strict=True)
+            },
+            bucketings_tried=self.judged,
+            scheduled_step_ms={"unmerged": none.step_ns / 1e6, "merged": best.step_ns / 1e6},
+        )
 
 
 def _by_block(options: Bucket, context: PlanContext, keys: Sequence[Key]) -> dict[Key, tuple[PlannedBucket, ...]]:

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.reasons import Reason
+from commcc.base.record import Record, left_out
 from commcc.base.terms import Kind
 from commcc.graph.metrics import longest_run
 from commcc.passes.strategies.results import BucketResult, bucket_of
 from commcc.plan import LeftOut
-from commcc.planning.caps import byte_caps, caps_report
+from commcc.planning.caps import byte_caps
 from commcc.planning.eligibility import eligible, select_groups
 from commcc.planning.greedy import Limits, OpenBucket, Walk, walk
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from commcc.base.terms import Json
     from commcc.passes.base import PlanContext
     from commcc.passes.bucket import Bucket
+
+
+@dataclass(frozen=True)
+class GreedyReport(Record):
+    """closed: buckets by what closed them. knobs: what each cap was, and whether it ever closed one. caps_mb: by key,
+    where they differ.
+    """
+
+    largest_span: int
+    closed: Mapping[str, int]
+    knobs: Mapping[str, Json]
+    caps_mb: Mapping[str, float] | None = left_out()
 
 
 def form(options: Bucket, context: PlanContext) -> BucketResult:
@@ -28,12 +44,12 @@ def form(options: Bucket, context: PlanContext) -> BucketResult:
     found = walk(index, ident, taken, limits, options.multi_dtype)
     several = [b for b in found.buckets if len(b.members) > 1]
     left += [LeftOut(b.first, _reason(b)) for b in found.buckets if len(b.members) == 1]
-    report: dict[str, Json] = {
-        "largest_span": max((b.span for b in several), default=0),
-        "closed": {reason: found.closed[reason] for reason in ("bytes", "span", "dependence", "max_consecutive")},
-        "knobs": _knobs(options, found),
-        **caps_report(caps),
-    }
+    report = GreedyReport(
+        largest_span=max((b.span for b in several), default=0),
+        closed={reason: found.closed[reason] for reason in ("bytes", "span", "dependence", "max_consecutive")},
+        knobs=_knobs(options, found),
+        caps_mb=caps.in_words,
+    )
     remarks = []
     before = longest_run(index, Kind.REDUCE_SCATTER)
     if options.max_consecutive is not None and before > options.max_consecutive:

@@ -17,11 +17,13 @@ where it can be.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import OptionError
 from commcc.base.reasons import Reason
+from commcc.base.record import Record
 from commcc.base.terms import Kind
 from commcc.passes.strategies.entries import choose, with_modules
 from commcc.passes.strategies.prefetch import Prefetched, Unit, prefetch
@@ -40,6 +42,39 @@ if TYPE_CHECKING:
     from commcc.graph.modules import Entry
     from commcc.passes.base import PlanContext
     from commcc.passes.bucket import Bucket
+
+@dataclass(frozen=True)
+class ModuleRow(Record):
+    """Collectives of an entry and kind, in how many launches, and the module that they overlap with: gathers are
+    prefetched by it, and results of reductions are waited for behind its launch.
+    """
+
+    entry: str
+    kind: Kind
+    members: int
+    launches: int
+    bytes: int
+    partner: str | None
+
+    def to_json(self) -> dict[str, Json]:
+        """See :class:`commcc.base.record.Record`."""
+        values = super().to_json()
+        partner = values.pop("partner")
+        return {**values, "prefetched_by" if self.kind is Kind.ALL_GATHER else "waits_behind": partner}
+
+
+@dataclass(frozen=True)
+class ModuleReport(Record):
+    """uncovered: collectives that no entry covers. taken_apart: buckets that would have waited for themselves. moved:
+    nodes that are in no bucket.
+    """
+
+    entries: int
+    modules: tuple[ModuleRow, ...]
+    uncovered: tuple[str, ...]
+    taken_apart: int
+    moved: int
+
 
 _Covered = list[tuple["Collective", "Entry"]]
 
@@ -74,13 +109,13 @@ def form(options: Bucket, context: PlanContext) -> BucketResult:
         left.append(LeftOut(each.launch, reason))
     lone = [u for u in units if u.bucket is None and not u.is_old]
     left += [LeftOut(u.launch, Reason.of("alone_in_entry", entry=u.entry.name)) for u in lone]
-    report: dict[str, Json] = {
-        "entries": len(chosen.entries),
-        "modules": _rows(units, placed),
-        "uncovered": [index.names[c.launch] for c in uncovered],
-        "taken_apart": cuts,
-        "moved": len(placed.moves),
-    }
+    report = ModuleReport(
+        entries=len(chosen.entries),
+        modules=_rows(units, placed),
+        uncovered=tuple(index.names[c.launch] for c in uncovered),
+        taken_apart=cuts,
+        moved=len(placed.moves),
+    )
     remarks = (*chosen.remarks, *placed.remarks)
     buckets = tuple(u.bucket for u in placed.units if u.bucket is not None)
     return BucketResult(buckets, tuple(left), report, remarks, placed.moves, placed.before)
@@ -163,21 +198,19 @@ def _rejoined(index: GraphIndex, sets: list[list[Collective]], origin: list[int]
     return several + [members for each in takers.values() for members in each]
 
 
-def _rows(units: Iterable[Unit], placed: Prefetched) -> list[Json]:
-    """One row for each entry and kind: its collectives, in how many launches, and which module overlaps them."""
+def _rows(units: Iterable[Unit], placed: Prefetched) -> tuple[ModuleRow, ...]:
+    """One row for each entry and kind."""
     by_row: dict[tuple[str, Kind], list[Unit]] = defaultdict(list)
     for unit in units:
         by_row[unit.entry.name, unit.kind].append(unit)
-    rows: list[Json] = []
-    for (name, kind), own in by_row.items():
-        row: dict[str, Json] = {
-            "entry": name,
-            "kind": kind.value,
-            "members": sum(c.stands_for for u in own for c in u.members),
-            "launches": len(own),
-            "bytes": sum(size_of(c) for u in own for c in u.members),
-        }
-        partner = next((placed.partner[u.launch] for u in own if u.launch in placed.partner), None)
-        row["prefetched_by" if kind is Kind.ALL_GATHER else "waits_behind"] = partner
-        rows.append(row)
-    return rows
+    return tuple(
+        ModuleRow(
+            entry=name,
+            kind=kind,
+            members=sum(c.stands_for for u in own for c in u.members),
+            launches=len(own),
+            bytes=sum(size_of(c) for u in own for c in u.members),
+            partner=next((placed.partner[u.launch] for u in own if u.launch in placed.partner), None),
+        )
+        for (name, kind), own in by_row.items()
+    )

@@ -38,10 +38,11 @@ from typing import TYPE_CHECKING
 
 from commcc.base.errors import OptionError
 from commcc.base.reasons import Reason
+from commcc.base.record import Record, left_out
 from commcc.passes.strategies.results import BucketResult, bucket_of, launches_early, placed
 from commcc.plan import Before, LeftOut, Merging
 from commcc.planning.bucket_model import key_of, size_of
-from commcc.planning.caps import byte_caps, caps_report
+from commcc.planning.caps import byte_caps
 from commcc.planning.eligibility import eligible, select_groups
 from commcc.planning.headroom import Headroom
 from commcc.planning.hiding import Hiding, hidden_by_order, read_hiding
@@ -49,9 +50,8 @@ from commcc.planning.merge_cost import MergeCost, Relief
 from commcc.planning.merge_order import MergeOrder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from commcc.base.terms import Json
     from commcc.graph.collectives import Collective
     from commcc.graph.index import GraphIndex
     from commcc.passes.base import PlanContext
@@ -78,6 +78,22 @@ TRIALS = 32
 TOLERANCE = 10
 #: Batches in which those at fault get their second chance.
 _PARTS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverlapReport(Record):
+    """caps_mb: by key, where they differ. hidden: collectives that compute hides. refused: pairs, by what stood against
+    them. not_kept: buckets by reason. step_ms: ``before`` and ``merged``, simulated.
+    """
+
+    cost_model: Mapping[str, str]
+    caps_mb: Mapping[str, float] | None = left_out()
+    hidden: int
+    refused: Mapping[str, int]
+    not_kept: Mapping[str, int]
+    copies_ms: float
+    latency_ms: float
+    step_ms: Mapping[str, float]
 
 
 @dataclass
@@ -136,16 +152,16 @@ class _Overlap:
         merged = {c.launch for b in kept for c in b.members}
         apart = [c.launch for c in self.taken if c.launch not in merged]
         left += [LeftOut(launch, self.why.get(launch, Reason.of("no_partner"))) for launch in apart]
-        report: dict[str, Json] = {
-            "cost_model": {"name": self.costs.model, "hash": self.costs.hash},
-            **caps_report(self.caps),
-            "hidden": len(self.hiding.by_launch),
-            "refused": dict(self.refused),
-            "not_kept": dict(Counter(str(reason) for _, reason in trial.refused)),
-            "copies_ms": sum(self.cost.copies(b.model) for b in kept) / 1e6,
-            "latency_ms": sum(self.cost.latency(b.members) for b in kept) / 1e6,
-            "step_ms": {"before": self.timeline.step_ns / 1e6, "merged": trial.step_ns / 1e6},
-        }
+        report = OverlapReport(
+            cost_model={"name": self.costs.model, "hash": self.costs.hash},
+            caps_mb=self.caps.in_words,
+            hidden=len(self.hiding.by_launch),
+            refused=dict(self.refused),
+            not_kept=dict(Counter(str(reason) for _, reason in trial.refused)),
+            copies_ms=sum(self.cost.copies(b.model) for b in kept) / 1e6,
+            latency_ms=sum(self.cost.latency(b.members) for b in kept) / 1e6,
+            step_ms={"before": self.timeline.step_ns / 1e6, "merged": trial.step_ns / 1e6},
+        )
         plan = self._plan(kept)
         return BucketResult(plan.buckets, tuple(left), report, (), (), plan.before)
 

@@ -9,18 +9,18 @@ merged wait stands at the first member's wait. A strategy may ask for another pl
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from commcc.base.record import Record
 from commcc.base.terms import Kind
 from commcc.plan import Bucket as PlannedBucket
 from commcc.planning.bucket_model import BucketModel, Member
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from commcc.base.reasons import Reason
-    from commcc.base.terms import Json
     from commcc.graph.collectives import Collective
     from commcc.graph.index import GraphIndex
     from commcc.plan import Before, LeftOut, Move
@@ -31,12 +31,12 @@ class BucketResult:
     """Buckets of one strategy. left_out: collectives of the right roles that are in none of them.
 
     moves, before: as in :class:`commcc.plan.Merging`.
-    report: the strategy's own account, beside what is counted for all strategies alike.
+    report: the strategy's own account, besides what is counted for all strategies alike.
     """
 
     buckets: tuple[PlannedBucket, ...]
     left_out: tuple[LeftOut, ...] = ()
-    report: Mapping[str, Json] = field(default_factory=dict)
+    report: Record = Record()
     remarks: tuple[str, ...] = ()
     moves: tuple[Move, ...] = ()
     before: tuple[Before, ...] = ()
