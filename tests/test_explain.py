@@ -101,7 +101,7 @@ def test_hidden_is_said_with_what_hides_it():
 
 
 def test_dependence_above_the_launch():
-    """``free`` could run beside it, but stands above ``feeds``, which the launch comes after."""
+    """``free`` could overlap with it, but stands above ``feeds``, which the launch comes after."""
     g = Graph()
     x = g.input()
     g.mm("free", 60, x)
@@ -117,7 +117,7 @@ def test_dependence_above_the_launch():
     assert above.text.startswith("It can only be launched after feeds (aten.mul): feeds -> cast -> ag.")
     below = next(r for r in found.reasons if r.path[0] == "w")
     assert below.path == ("w", "n6", "use")
-    moved = "move independent compute beside it (free below its launch): saves 40 ns (simulated)"
+    moved = "overlap it with independent compute (free below its launch): saves 40 ns (simulated)"
     assert found.knobs[0].text == f"{moved}; {FOR_THAT}"
     assert [near.away for near in found.possible.before] == [1]
 

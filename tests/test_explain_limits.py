@@ -38,7 +38,7 @@ def test_queued_behind_another_role():
 
 
 def test_exposed_because_another_waits_behind_it():
-    """The stall is charged to the one that runs: ``first`` holds up ``second``, whose wait stands still."""
+    """The stall is charged to the one that runs: ``first`` holds up ``second``, whose wait stalls."""
     g = Graph()
     x = g.input()
     first = g.send("first", 30, "dp", x)
@@ -52,7 +52,7 @@ def test_exposed_because_another_waits_behind_it():
 
 
 def test_a_move_and_a_queue_of_its_own_together():
-    """Waited for later, ``first`` still holds up ``second``, which stands still right after it."""
+    """Waited for later, ``first`` still holds up ``second``, which stalls right after it."""
     g = Graph()
     x = g.input()
     first, second = g.send("first", 100, "dp", x), g.send("second", 1, "dp", x)
@@ -74,7 +74,7 @@ def test_a_slow_down_that_eats_what_would_be_hidden():
     slow = g.explain("ag", slowdown_permille=1_000_000)
     assert slow.advice is None
     several = reason(slow, "several")
-    assert "Compute beside a collective takes 1000 times as long" in several.text
+    assert "Compute that overlaps with a collective takes 1000 times as long" in several.text
 
 
 def many_products():

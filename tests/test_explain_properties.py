@@ -191,7 +191,7 @@ def test_a_queue_of_its_own(seed):
 @RELAXED
 @given(SEEDS)
 def test_what_stays_exposed_stays_so_in_every_order(seed):
-    """While the collective runs, the compute stream stands still for that long at least."""
+    """While the collective runs, the compute stream stalls for that long at least."""
     context = random_case(seed)
     index, costs = context.index, context.costs
     rng = random.Random(seed)

@@ -15,7 +15,7 @@ What an option may be follows from the annotation of its field:
 * ``str``: one of its ``choices``, or any text where it has none;
 * ``tuple[str, ...]``: names, ``a:b`` or ``[a;b]``; ``float | tuple[float, ...]``: a number or several, ``10:25``;
 * ``Mapping[str, X]``: an ``X`` for each of some ``keys``;
-* ``X | None``: also ``none``. ``choices`` beside numbers or names are words that are taken too.
+* ``X | None``: also ``none``. ``choices`` next to numbers or names are words that are taken too.
 """
 
 from __future__ import annotations

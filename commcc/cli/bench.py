@@ -1,4 +1,4 @@
-"""``commcc bench``: graphs timed beside each other on real ranks."""
+"""``commcc bench``: graphs timed against each other on real ranks."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ command = starting.RankCommand(
     "bench",
     callback=time_graphs,
     help=HELP,
-    short_help="Time graphs beside each other on real ranks",
+    short_help="Time graphs against each other on real ranks",
     params=[
         graphs_argument(),
         *where_options(),
@@ -195,7 +195,7 @@ command = starting.RankCommand(
             type=click.Path(path_type=str),
             metavar="DIR",
             help=f"Record {RECORDED} more repetitions: traces of every rank for Perfetto in DIR, and what was "
-            "measured of every collective beside what was predicted.",
+            "measured of every collective next to what was predicted.",
         ),
         click.Option(
             ["--collectives"],

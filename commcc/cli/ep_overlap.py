@@ -91,7 +91,7 @@ def _passes(session: Session, given: Mapping[str, Any]) -> Sequence[Pass]:
         present = {name: getattr(each, name) for name in options_of(type(each))}
         passes.append(build(type(each), {**present, **chosen}) if chosen else each)
     if any(isinstance(each, EpChunk) and each.chunks in (0, 1) for each in passes):
-        raise OptionError("one chunk leaves nothing that could run beside an exchange", hint="--chunks takes 2 or more")
+        raise OptionError("one chunk leaves nothing that could overlap with an exchange", hint="--chunks takes 2 or more")
     if given["keep_chunks"]:
         if wanted["ep-chunk"]:
             raise OptionError(f"--keep-chunks leaves no use for --{next(iter(wanted['ep-chunk']))}")
@@ -122,13 +122,13 @@ command = click.Command(
     short_help="Hide the token exchanges of expert parallelism",
     params=[
         graph_argument(),
-        output_option(default=f"STEM.{PRESET}.EXT beside GRAPH"),
+        output_option(default=f"STEM.{PRESET}.EXT next to GRAPH"),
         *_options(),
         click.Option(["--keep-chunks"], is_flag=True, help="Schedule the chunks that the graph has; cut nothing."),
         click.Option(
             ["--reorder"], is_flag=True, help="Then order all nodes anew, with no more peak memory (reorder)."
         ),
-        click.Option(["--dense"], is_flag=True, help="Then launch FSDP collectives beside attention (ep-dense)."),
+        click.Option(["--dense"], is_flag=True, help="Then launch FSDP collectives during attention (ep-dense)."),
         click.Option(["--async-tp"], is_flag=True, help="Fuse the collectives of tensor parallelism last of all."),
         *picture_options(" of before and after"),
         require_proof_option(),

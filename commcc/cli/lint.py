@@ -66,7 +66,7 @@ def lint(session: Session, /, graphs: tuple[str, ...], **given: Any) -> int:
 
 
 def _form(session: Session, form: str | None, *, in_file: bool) -> str:
-    """The form of the report; what is printed beside a file is text unless ``--json`` asks for more."""
+    """The form of the report; what is printed in addition to a file is text unless ``--json`` asks for more."""
     if session.json and form not in (None, "json"):
         raise OptionError(f"--json and --format {form} ask for two forms", hint="give one of them")
     if form == "json" and not in_file:

@@ -91,7 +91,7 @@ def pass_command(name: str) -> click.Command:
         short_help=sentence(cls.summary).rstrip("."),
         params=[
             graph_argument(),
-            output_option(default=f"STEM.{name}.EXT beside GRAPH"),
+            output_option(default=f"STEM.{name}.EXT next to GRAPH"),
             *pass_options(cls),
             require_proof_option(),
             cost_option(),

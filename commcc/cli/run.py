@@ -119,7 +119,7 @@ command = click.Command(
     short_help="Run a pipeline of passes, or apply a plan",
     params=[
         graph_argument(),
-        output_option(default="STEM.run.EXT beside GRAPH"),
+        output_option(default="STEM.run.EXT next to GRAPH"),
         *pipeline_options(),
         click.Option(
             ["--plan-out"],

@@ -43,7 +43,7 @@ EXPLAINED = 10
 
 @dataclass(frozen=True)
 class Request:
-    """What to simulate beside the graph. after, passes: at most one of them."""
+    """What to simulate in addition to the graph. after, passes: at most one of them."""
 
     after: str | None
     passes: Sequence[Pass]

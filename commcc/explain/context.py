@@ -63,14 +63,14 @@ class Context:
         return any(self.index.compute)
 
     def stall_elsewhere(self, wait: int, lane: str) -> int:
-        """How long the compute stream stands still at a wait for a collective of another lane."""
+        """How long the compute stream stalls at a wait for a collective of another queue."""
         stall = self.timeline.stalls.get(wait, 0)
         target = self.index.wait_of.get(wait, wait)
         return stall if stall and self.timeline.spans[target].lane != lane else 0
 
     @cached_property
     def lane_members(self) -> dict[str, list[int]]:
-        """Launches of each lane, in graph order."""
+        """Launches of each queue, in graph order."""
         members: dict[str, list[int]] = {}
         for launch, span in self.timeline.spans.items():
             members.setdefault(span.lane, []).append(launch)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Near:
-    """A node that could run beside the collective. away: compute nodes between the two."""
+    """A node that could overlap with the collective. away: compute nodes between the two."""
 
     name: str
     ns: int
@@ -30,7 +30,7 @@ class Near:
 
 @dataclass(frozen=True)
 class Beside:
-    """Work that runs beside the collective now: how many nodes, compute nodes among them, time shared."""
+    """Work that overlaps with the collective now: how many nodes, compute nodes among them, time shared."""
 
     nodes: int
     compute_nodes: int
@@ -97,7 +97,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Stall:
-    """The compute stream stood still while the collective ran, at ``wait``; None at the end of the step."""
+    """The compute stream stalled while the collective ran, at ``wait``; None at the end of the step."""
 
     wait: str | None
     waits_for: str
@@ -109,7 +109,7 @@ class Stall:
 
 @dataclass(frozen=True)
 class Timing:
-    """Where the collective is in the step and in the graph. queue: who ran ahead of it in its lane
+    """Where the collective is in the step and in the graph. queue: who ran ahead of it in its queue
     after it had been launched, with the time that took."""
 
     launch_position: int

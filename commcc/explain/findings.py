@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from commcc.explain.facts import Side
     from commcc.explain.moves import Move, Search
 
-#: Share of a collective's time, in percent, from which on its latency is worth a simulation.
+#: Share of a collective's time, in percent, from which on its latency is simulated.
 LATENT = 20
 LIFTABLE = ("window", "in_flight", "memory")
 
 
 @dataclass(frozen=True)
 class Untied:
-    """What would be saved without a dependence, and what if the queue were its own besides."""
+    """What would be saved without a dependence, and what with a queue of its own as well."""
 
     ns: int = 0
     with_queue_ns: int = 0
@@ -38,8 +38,8 @@ class Findings:
 
     best: the best move of the collective alone, of the ``moves`` that were tried. beyond: the best one
     when independent compute also trades places with the nodes that stop the launch or the wait.
-    lifted: what lifting one of ``LIFTABLE`` would save besides ``best`` and ``beyond``, and the move
-    that it allows. above, below: what would be saved besides ``best`` if no dependence held the
+    lifted: what lifting one of ``LIFTABLE`` would save on top of ``best`` and ``beyond``, and the move
+    that it allows. above, below: what would be saved on top of ``best`` if no dependence held the
     launch, or the wait. queue, queue_after: what a queue of its own would save as the graph stands,
     and after the best move. latency, cost: what no latency, or no time at all, would save.
     asynchronous: what a wait at the first user would save. rivals: launches that are in its queue at
@@ -161,12 +161,12 @@ def _rivals(search: Search, move: Move) -> tuple[int, ...]:
     spans = context.simulator.run(search.order(move)).spans
     own = spans[launch]
     lane = [n for n in context.lane_members[own.lane] if n != launch]
-    beside = [n for n in lane if spans[n].queued_at < own.end and spans[n].end > own.queued_at]
-    return tuple(sorted(beside, key=lambda n: spans[n].start))
+    rivals = [n for n in lane if spans[n].queued_at < own.end and spans[n].end > own.queued_at]
+    return tuple(sorted(rivals, key=lambda n: spans[n].start))
 
 
 def _untied(search: Search, move: Move | None, *, up: bool) -> Untied:
-    """What would be saved besides a move if the launch (or the waits) could stand where others' work is."""
+    """What would be saved on top of a move if the launch (or the waits) could stand where others' work is."""
     context, scene = search.context, search.scene
     order = search.order(move)
     step = context.timeline.step_ns - (0 if move is None else move.saves_ns)
@@ -182,7 +182,7 @@ def _untied(search: Search, move: Move | None, *, up: bool) -> Untied:
 
 
 def _places(search: Search, order: list[int], *, up: bool) -> Iterator[int]:
-    """Where it is put: beside as much compute as there is to hide, and beside more, inside the window."""
+    """Where it is put: past as much compute as there is to hide, and past more, inside the window."""
     context, scene = search.context, search.scene
     start = order.index(scene.launch if up or scene.first_wait is None else scene.first_wait)
     away: Iterable[int] = range(start - 1, context.first - 1, -1) if up else range(start + 1, context.last)

@@ -70,7 +70,7 @@ def _move(case: Case) -> Iterator[Knob]:
 
 
 def _beyond(case: Case) -> Iterator[Knob]:
-    """Independent compute that can only come beside it by trading places with other compute."""
+    """Independent compute that can only overlap with it by trading places with other compute."""
     move, best = case.findings.beyond, case.findings.best
     if move is None:
         return
@@ -88,7 +88,7 @@ def _beyond(case: Case) -> Iterator[Knob]:
     if not parts:
         return
     more = "" if best is None else " more"
-    text = f"move independent compute beside it ({' and '.join(parts)}): saves {duration(saves)}{more} (simulated)"
+    text = f"overlap it with independent compute ({' and '.join(parts)}): saves {duration(saves)}{more} (simulated)"
     yield _knob(text, command_of("reorder"), "schedules for that", saves, besides=best is not None)
 
 
@@ -164,8 +164,8 @@ def _chunk(case: Case) -> Iterator[Knob]:
     own = case.scene.collective
     if own.kind is not Kind.ALL_TO_ALL or own.role is not Role.EP or not case.search.worth(case.findings.left):
         return
-    text = "split the tokens of this expert-parallel region into chunks, so that the exchange of one chunk runs beside "
-    text += f"the experts of another: {duration(case.findings.left)} is left to hide"
+    text = "split the tokens of this expert-parallel region into chunks, so that the exchange of one chunk overlaps "
+    text += f"with the experts of another: {duration(case.findings.left)} is left to hide"
     yield _knob(text, command_of("ep-chunk"), "does that")
 
 
@@ -181,8 +181,8 @@ def _async_tp(case: Case) -> Iterator[Knob]:
     else:
         return
     hides = min(case.findings.left, case.search.context.costs.ns[partner])
-    text = f"split the pair {how} into pieces, the transfer of one beside the product of the next (asynchronous tensor "
-    text += f"parallelism): at most {duration(hides)} to hide"
+    text = f"split the pair {how} into pieces, the transfer of one overlapped with the product of the next "
+    text += f"(asynchronous tensor parallelism): at most {duration(hides)} to hide"
     yield _knob(text, command_of("async-tp"), "does that")
 
 
@@ -203,7 +203,7 @@ def _nothing_else(case: Case) -> str:
         return f"others take its place in its queue; less to send on group {case.scene.collective.group} would help"
     if case.search.worth(case.findings.cost):
         return "less to send, or a faster link, is all that would help here"
-    return "other collectives run beside it; explain those that are waited for"
+    return "other collectives overlap with it; explain those that are waited for"
 
 
 _MAKERS = (_asynchronous, _move, _beyond, _limits, _groups, _bucket, _chunk, _async_tp)

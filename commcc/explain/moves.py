@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Of what is to be hidden, in percent: a move this good ends the search.
 ENOUGH = 98
-#: Of what is to be hidden, in percent: less than this is not worth a word.
+#: Of what is to be hidden, in percent: less than this is not reported.
 WORTH = 2
 #: Of the best move's saving, in percent: a nearer move that saves this much is preferred.
 NEARLY = 90
@@ -35,7 +35,7 @@ NEARLY = 90
 @dataclass(frozen=True)
 class Step:
     """A place that the launch or the waits can take. position: of the node that was passed last.
-    compute_nodes, ns: independent work passed so far, with the time that the stream stood still there.
+    compute_nodes, ns: independent work passed so far, with the time that the stream stalled there.
     clear: no collective of the same queue was passed."""
 
     position: int
@@ -171,7 +171,7 @@ class Search:
 
     @property
     def _flying_now(self) -> int:
-        """What is in flight beside it in graph order: a move is not blamed for that."""
+        """What is in flight together with it in graph order: a move is not blamed for that."""
         launch = self.scene.launch
         end = max(self.scene.collective.waits, default=launch)
         return max(self.context.timeline.in_flight[launch : end + 1], default=0)

@@ -1,4 +1,4 @@
-"""What the simulated step shows around one collective: who was ahead, what ran beside it, who waited for it."""
+"""What the simulated step shows around one collective: who was ahead, what overlapped with it, who waited for it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def timing(context: Context, scene: Scene) -> Timing:
 
 
 def ahead(context: Context, scene: Scene) -> list[tuple[int, int]]:
-    """Launches that ran in the same lane while this one was queued, and for how long; the first ran first."""
+    """Launches that ran in the same queue while this one was queued, and for how long; the first ran first."""
     spans, launch = context.timeline.spans, scene.launch
     own = spans[launch]
     if own.start == own.queued_at:
@@ -51,7 +51,7 @@ def ahead(context: Context, scene: Scene) -> list[tuple[int, int]]:
 
 
 def _stalls(context: Context, scene: Scene) -> Iterator[Stall]:
-    """Where the compute stream stood still while the collective ran in its lane; sums to its exposed time."""
+    """Where the compute stream stalled while the collective ran; sums to its exposed time."""
     timeline, names = context.timeline, context.index.names
     span = timeline.spans[scene.launch]
     rest = timeline.exposed.get(scene.launch, 0)
@@ -92,7 +92,7 @@ def possible(context: Context, scene: Scene) -> Possible:
     """Work that is independent of the collective, and what no order can hide.
 
     While the collective runs, the compute stream can only run independent work, as slowly as the model
-    lets it, and launch independent collectives; for the rest of the time it stands still.
+    lets it, and launch independent collectives; for the rest of the time it stalls.
     """
     index, costs = context.index, context.costs
     total = compute = 0
@@ -150,7 +150,7 @@ def _first_stall_end(context: Context, scene: Scene) -> int:
 
 
 def _runs(context: Context, window: tuple[int, int]) -> list[Segment]:
-    """The compute stream in the window: stretches of work and of standing still."""
+    """The compute stream in the window: stretches of work and of stalls."""
     start, end = window
     timeline = context.timeline
     runs: list[Segment] = []

@@ -12,7 +12,7 @@ in_flight            no more bytes may be in flight
 memory               holding it longer needs more memory than the budget
 synchronous          the op holds the compute stream until it is done
 latency              most of its time does not depend on its size
-others               without it, the compute stream would stand still for another one
+others               without it, the compute stream would stall for another one
 end_of_step          it still runs when the compute stream has finished
 several              of several things together; no single change that was tried saves anything
 ==================== =====================================================================
@@ -93,10 +93,10 @@ def _synchronous(case: Case) -> Iterator[Reason]:
     if case.search.context.index.launches[case.scene.launch].asynchronous:
         return
     saves = case.findings.asynchronous
-    text = f"The op is synchronous: the compute stream stands still until it is done, {duration(case.total_ns)}. "
+    text = f"The op is synchronous: the compute stream stalls until it is done, {duration(case.total_ns)}. "
     user = case.name(min(case.scene.after, default=None))
     first = "nothing in the graph needs it" if user is None else f"the first to need it is {user}"
-    text += f"As an asynchronous launch with a wait it could run beside compute ({first}); without moving any other "
+    text += f"As an asynchronous launch with a wait it could overlap with compute ({first}); without moving any other "
     text += f"node that would save {duration(saves)} of the step."
     yield Reason("synchronous", text, (), saves)
 
@@ -111,7 +111,7 @@ def _nothing(case: Case) -> Iterator[Reason]:
         text += "whole graph neither feeds it nor needs it."
     else:
         text = "No work in the whole graph is independent of it: all of it feeds the launch or needs the wait."
-    text += f" In every order the compute stream stands still for at least {duration(stays)} while it runs."
+    text += f" In every order the compute stream stalls for at least {duration(stays)} while it runs."
     path = (*case.above.path, *case.below.path)
     yield Reason("nothing_independent", text, path, stays, simulated=False)
 
@@ -259,14 +259,14 @@ def _others(case: Case) -> Iterator[Reason]:
     if lost * 2 < case.exposed_ns:
         return
     text = f"If it took no time at all, the step would be {duration(case.findings.cost)} shorter, not "
-    text += f"{duration(case.exposed_ns)}: the compute stream would stand still for other collectives instead."
+    text += f"{duration(case.exposed_ns)}: the compute stream would stall for other collectives instead."
     yield Reason("others", text)
 
 
 def _end(case: Case) -> Iterator[Reason]:
     tail = sum(stall.ns for stall in case.timing.stalls if stall.wait is None)
     if case.search.worth(tail):
-        text = f"For {duration(tail)} it runs when the compute stream has finished: nothing is left to run beside it."
+        text = f"For {duration(tail)} it runs when the compute stream has finished: nothing is left to overlap with it."
         yield Reason("end_of_step", text)
 
 
@@ -275,7 +275,7 @@ def _several(case: Case) -> Reason:
     text += "queue of its own, nor one limit or dependence less."
     permille = case.search.context.costs.slowdown_permille
     if permille > 1000:
-        text += f" Compute beside a collective takes {permille / 1000:g} times as long under this cost model."
+        text += f" Compute that overlaps with a collective takes {permille / 1000:g} times as long under this cost model."
     return Reason("several", text)
 
 

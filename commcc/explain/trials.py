@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from commcc.explain.context import Context, Scene
     from commcc.timing.simulate import Timeline
 
-#: A lane that no graph can name: groups come from text without control characters.
+#: A queue that no graph can name: groups come from text without control characters.
 OWN = "\x00own"
 
 

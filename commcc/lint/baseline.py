@@ -90,34 +90,28 @@ def baseline_text(graphs: Mapping[str, Known], path: str) -> str:
     """The whole file."""
     from commcc.base.yaml_text import dump
 
-    document: dict[str, Json] = {
-        "commcc_baseline": VERSION,
-        "graphs": {graph: _entry(graphs[graph]) for graph in sorted(graphs)},
-    }
+    entries: dict[str, Json] = {}
+    for graph, known in sorted(graphs.items()):
+        model: Json = None if known.model is None else {"name": known.model[0], "hash": known.model[1]}
+        hints: dict[str, Any] = {"hints": dict(sorted(known.hints.items()))} if known.hints else {}
+        # Whole numbers without a fraction, as JSON and YAML readers return them.
+        metrics: dict[str, Any] = {
+            metric: int(value) if float(value).is_integer() else value
+            for metric, value in sorted(known.metrics.items())
+        }
+        entries[graph] = {"cost_model": model, **hints, "metrics": metrics}
+    document: dict[str, Json] = {"commcc_baseline": VERSION, "graphs": entries}
     return json.dumps(document, indent=1) + "\n" if path.lower().endswith(".json") else dump(document)
 
 
-def _entry(known: Known) -> dict[str, Json]:
-    model: Json = None if known.model is None else {"name": known.model[0], "hash": known.model[1]}
-    metrics: dict[str, Any] = {metric: _plain(known.metrics[metric]) for metric in sorted(known.metrics)}
-    hints: dict[str, Any] = dict(sorted(known.hints.items()))
-    return {"cost_model": model, **({"hints": hints} if hints else {}), "metrics": metrics}
-
-
-def _plain(value: float) -> float:
-    """Whole numbers without a fraction, as JSON and YAML readers give them back."""
-    return int(value) if float(value).is_integer() else value
-
-
 def write_baseline(path: str, found: Mapping[str, Known], gone: Iterable[str] = ()) -> None:
-    """Store the graphs, beside those that the file holds already; ``gone`` are dropped.
+    """Store the graphs, next to those that the file holds already; ``gone`` are dropped.
 
     Raises :class:`commcc.base.errors.InputError` where the file is no baseline, which is then left as it is.
     """
-    from commcc.base.files import replace_file
+    from commcc.base.files import replace_text
 
     check_path(path)
     kept = read_baseline(path) if Path(path).exists() else {}
     graphs = {key: each for key, each in {**kept, **found}.items() if key not in set(gone)}
-    text = baseline_text(graphs, path)
-    replace_file(Path(path), lambda stream: stream.write(text.encode()))
+    replace_text(Path(path), baseline_text(graphs, path))

@@ -101,25 +101,23 @@ class Run:
         self.measured[graph] = measured(seen)
         self.assumed.update(dict.fromkeys(snapshot.cost_warnings(seen)))
         for rule in self._together:
+            # Overrides by path do not reach rules that look at several graphs.
             if rule.keep is not None and self.settings.of(None).severity[rule.id] is not Severity.OFF:
                 self._kept[rule.id].append(rule.keep(subject))
 
     def _outcome(self, rule: Rule, subject: Subject, chosen: Effective) -> Outcome:
-        options, severity = chosen.options[rule.id], chosen.severity[rule.id]
-        skipped = self._skipped(rule, options)
-        if skipped is not None:
-            return Outcome(rule.id, severity, skipped=skipped)
-        return Outcome(rule.id, severity, ordered(rule.check(subject, options)))
-
-    def _skipped(self, rule: Rule, options: Any) -> str | None:
-        """Why a rule has nothing to check."""
+        """What a rule says of one graph, or why it has nothing to check."""
+        options, skipped = chosen.options[rule.id], None
         if rule.idle(options):
-            return _NO_LIMIT
-        if rule.id == BASELINE and self.task.updating:
-            return _UPDATED
-        if rule.id == BASELINE and self.task.known is None:
-            return _NO_BASELINE
-        return _NO_COSTS if rule.costed and self.task.model is None else None
+            skipped = _NO_LIMIT
+        elif rule.id == BASELINE and self.task.updating:
+            skipped = _UPDATED
+        elif rule.id == BASELINE and self.task.known is None:
+            skipped = _NO_BASELINE
+        elif rule.costed and self.task.model is None:
+            skipped = _NO_COSTS
+        findings = ordered(rule.check(subject, options)) if skipped is None else ()
+        return Outcome(rule.id, chosen.severity[rule.id], findings, skipped)
 
     def report(self) -> Report:
         """Everything, with the rules that look at all graphs run now."""

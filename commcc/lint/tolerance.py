@@ -72,12 +72,9 @@ def flat(metrics: Mapping[str, Json]) -> dict[str, float]:
             found.update((f"{key}.{name}", each) for name, each in value.items() if isinstance(each, (int, float)))
         elif isinstance(value, (int, float)):
             found[key] = value
-    return {name: value for name, value in found.items() if not _is_idle(name, found)}
-
-
-def _is_idle(metric: str, metrics: Mapping[str, float]) -> bool:
-    family, _, kind = metric.partition(".")
-    return family == "max_consecutive_compute" and not metrics.get(f"collectives.{kind}")
+    runs = "max_consecutive_compute."
+    idle = [name for name in found if name.startswith(runs) and not found.get(name.replace(runs, "collectives."))]
+    return {name: value for name, value in found.items() if name not in idle}
 
 
 def tolerance_of(metric: str, given: Mapping[str, Tolerance | None]) -> Tolerance | None:

@@ -1,7 +1,7 @@
 """What ``commcc bench`` and ``commcc profile`` say of graphs that ran on ranks.
 
 Of a bench: a row for each graph, a verdict for each but the first, ranks on demand; of recorded runs, what was
-predicted beside what was measured. Of a profile: what was measured, and how well it predicts the graphs that it was
+predicted next to what was measured. Of a profile: what was measured, and how well it predicts the graphs that it was
 measured on.
 """
 
@@ -40,7 +40,7 @@ _PARTS = (
     ("  rest", "rest_ms"),
     ("communication", "communication_ms"),
 )
-_BESIDE = ("measured", "predicted", "error")
+_PAIR = ("measured", "predicted", "error")
 #: Ops and collectives of a profile that are listed.
 _MOST_LISTED = 8
 _COLUMNS = ("median", "p10", "p90", "exposed", "of it", "peak memory")
@@ -153,7 +153,7 @@ def _explanations(data: Mapping[str, Any]) -> list[str]:
 def forecast(graph: Mapping[str, Any], heading: str, *, most: int) -> list[RenderableType]:
     """One graph's forecast; most: how many collectives to list."""
     found = graph["forecast"]
-    table = make_table(heading, "", *_BESIDE, numbers=_BESIDE)
+    table = make_table(heading, "", *_PAIR, numbers=_PAIR)
     for name, key in _PARTS:
         table.add_text(name, *times(found[key]))
     for kind in found["kinds"]:
@@ -169,9 +169,9 @@ def forecast(graph: Mapping[str, Any], heading: str, *, most: int) -> list[Rende
     return [*shown, _forecasts(listed, len(found["collectives"])), ""] if listed else shown
 
 
-def times(beside: Mapping[str, Any]) -> tuple[str, str, str]:
+def times(pair: Mapping[str, Any]) -> tuple[str, str, str]:
     """Cells: measured, predicted, error."""
-    return milliseconds(beside["measured"]), milliseconds(beside["predicted"]), error(beside["error"])
+    return milliseconds(pair["measured"]), milliseconds(pair["predicted"]), error(pair["error"])
 
 
 def error(value: float | None) -> str:
@@ -184,7 +184,7 @@ def _difference(each: Mapping[str, Any]) -> float:
 
 
 def _forecasts(listed: Sequence[Mapping[str, Any]], count: int) -> Section:
-    columns = ("sends", *_BESIDE, "exposed", "predicted ")
+    columns = ("sends", *_PAIR, "exposed", "predicted ")
     which = "every collective"
     if len(listed) < count:
         which = f"the {len(listed)} of {count:,} collectives with the largest error"

@@ -1,6 +1,6 @@
 """Findings of ``commcc lint`` in the forms that services read: workflow commands of GitHub, JUnit XML, SARIF.
 
-GitHub Actions shows workflow commands beside the code::
+GitHub Actions shows workflow commands next to the code::
 
     ::warning file=dumps/bw.fx.txt,line=203,title=wait-after-launch::nothing runs between ...
 

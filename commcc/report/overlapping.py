@@ -128,7 +128,7 @@ def _hidden(label: str, seen: Snapshot) -> dict[str, Json]:
 
 
 def view(document: Document) -> list[RenderableType]:
-    """Tables and lanes for the keys that :func:`overlap` makes."""
+    """Tables and chunks for the keys that :func:`overlap` makes."""
     shown: list[RenderableType] = [_hiding(document["hidden"]), "", _exchange_counts(document["exchanges"])]
     alike: dict[str, list[Document]] = {}
     for region in document["regions"]:

@@ -106,9 +106,9 @@ class _Process:
         self.track = track
         self.next_flow = next_flow
         spans = track.prediction.timeline.spans
-        lanes = dict.fromkeys(spans[n].lane for n in track.prediction.timeline.order if n in spans)
+        streams = dict.fromkeys(spans[n].lane for n in track.prediction.timeline.order if n in spans)
         self.compute = pid * stride + 1
-        self.tid = {lane: self.compute + place for place, lane in enumerate(lanes, 1)}
+        self.tid = {stream: self.compute + place for place, stream in enumerate(streams, 1)}
         self.compute_slices = compute_slices(track.seen, track.prediction)
 
     def metadata(self) -> Iterator[str]:
@@ -118,25 +118,25 @@ class _Process:
         yield self._meta("process_name", {"name": self.track.label})
         yield self._meta("process_sort_index", {"sort_index": self.pid})
         yield self._meta("process_labels", {"labels": f"step {step:.3f} ms, {costs.model}, {costs.hash}"})
-        threads = [("compute", self.compute), *((self._lane_name(lane), tid) for lane, tid in self.tid.items())]
+        threads = [("compute", self.compute), *((self._stream_name(stream), tid) for stream, tid in self.tid.items())]
         for place, (name, tid) in enumerate(threads):
             yield self._meta("thread_name", {"name": name}, tid)
             yield self._meta("thread_sort_index", {"sort_index": place}, tid)
 
-    def _lane_name(self, lane: str) -> str:
-        """``group 0, dp_shard``; the lane's own name where groups share it."""
+    def _stream_name(self, stream: str) -> str:
+        """``group 0, dp_shard``; the stream's own name where groups share it."""
         lanes = self.track.prediction.costs.lanes
-        groups = [group for group in self.track.seen.ident.groups if lanes.get(group.name, group.name) == lane]
+        groups = [group for group in self.track.seen.ident.groups if lanes.get(group.name, group.name) == stream]
         if len(groups) != 1:
-            return f"{lane}: groups {', '.join(group.name for group in groups)}"
+            return f"{stream}: groups {', '.join(group.name for group in groups)}"
         name = ", ".join(filter(None, (f"group {groups[0].name}", groups[0].description)))
-        return name if lane == groups[0].name else f"{lane}: {name}"
+        return name if stream == groups[0].name else f"{stream}: {name}"
 
     def slices(self) -> Iterator[str]:
         for each in self.compute_slices:
             yield self._slice(self.compute, each)
-        for lane, each in stream_slices(self.track.seen, self.track.prediction):
-            yield self._slice(self.tid[lane], each)
+        for stream, each in stream_slices(self.track.seen, self.track.prediction):
+            yield self._slice(self.tid[stream], each)
 
     def flows(self) -> Iterator[str]:
         """Arrows through all slices of a collective; each wait has one of its own."""

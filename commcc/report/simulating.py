@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
     Document = Mapping[str, Any]
 
+#: Names of bounds that the model calls otherwise.
+_BOUNDS = {"busiest lane": "busiest stream", "lanes, heads and tails": "group streams, heads and tails"}
+
 
 def simulation(tracks: Sequence[Track], **fields: Json) -> dict[str, Json]:
     """The document; ``fields`` are put after the schema and the command."""
@@ -134,7 +137,7 @@ def _bounds(graphs: Sequence[Document]) -> Section:
             Text(milliseconds(graph["bound"]["parts"][name]), style="bold" if graph["bound"]["name"] == name else "")
             for graph in graphs
         ]
-        table.add_text(name, *cells)
+        table.add_text(_BOUNDS.get(name, name), *cells)
     steps = [(graph["bound"]["ms"], graph["metrics"]["step_ms"]) for graph in graphs]
     table.add_text("step time above the largest", *(change(*step) if step[0] else "" for step in steps))
     return table

@@ -95,21 +95,12 @@ def write_in_flight(subject: Subject, options: NoOptions) -> Iterator[Finding]:
                     remedy="move the write behind the wait",
                 )
         if launched and index.launches[node].waits:
-            for storage in _buffers(index, node):
+            facts = index.launches[node]
+            for storage in {s for each in (node, *facts.inputs, *facts.writes_to) for s in index.storages[each]}:
                 busy[storage].append(node)
         elif node in index.wait_of:
-            _landed(busy, index.wait_of[node])
-
-
-def _buffers(index: GraphIndex, launch: int) -> set[int]:
-    facts = index.launches[launch]
-    return {s for node in (launch, *facts.inputs, *facts.writes_to) for s in index.storages[node]}
-
-
-def _landed(busy: dict[int, list[int]], launch: int) -> None:
-    for launches in busy.values():
-        if launch in launches:
-            launches.remove(launch)
+            for launches in busy.values():
+                launches[:] = [each for each in launches if each != index.wait_of[node]]
 
 
 def never_waited(subject: Subject, options: NoOptions) -> Iterator[Finding]:

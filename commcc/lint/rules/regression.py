@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from commcc.base.text import change
 from commcc.lint.options import tolerances
 from commcc.lint.tolerance import MEMORY, TIMED, Tolerance, flat, in_unit, quantity_of, tolerance_of
 from commcc.lint.types import Finding, Rule, Severity
@@ -82,7 +83,8 @@ def _incomparable(subject: Subject, known: Known) -> tuple[str, tuple[str, ...]]
 def _worse(metric: str, base: float, now: float, tolerance: Tolerance) -> Finding:
     sign = -1 if metric == "hidden_share" else 1
     limit = base + sign * tolerance.allowed(base)
-    relative = f" ({(now - base) / base:+.1%})".replace("%", " %") if base and metric != "hidden_share" else ""
+    # A share of a share says little.
+    relative = f" ({change(base, now)})" if base and metric != "hidden_share" else ""
     bar = f", and {_shown(metric, limit)} was allowed" if tolerance.allowed(base) else ""
     return Finding(
         f"{metric} went from {_shown(metric, base)} to {_shown(metric, now)}{relative}{bar}",

@@ -152,7 +152,7 @@ SIMULATED = (
         exposed,
         ExposedOptions,
         "communication that nothing hides",
-        "Time that the compute stream stands still in waits, each bit charged to the collective that ran then: in all, "
+        "Time that the compute stream stalls in waits, each bit charged to the collective that ran then: in all, "
         "as a share of all communication (1 - hidden share) or of the step, and of a single collective.",
         needs=("max", "max_share", "max_of_step", "max_each"),
         costed=True,

@@ -72,17 +72,17 @@ class ModuleOptions:
 
 
 def small_collectives(subject: Subject, options: SmallOptions) -> Iterator[Finding]:
-    """Small collectives that could share a launch, one finding for each sort."""
+    """Small collectives that could share a launch, one finding for each kind."""
     from commcc.planning.bucket_model import key_of, size_of
     from commcc.planning.eligibility import eligible
 
     groups = frozenset(group.name for group in subject.ident.groups)
     taken, _ = eligible(subject.index, subject.ident, groups)
-    sorts: dict[tuple[str, ...], list[Collective]] = defaultdict(list)
+    alike: dict[tuple[str, ...], list[Collective]] = defaultdict(list)
     for each in taken:
         if size_of(each) < options.below:
-            sorts[key_of(each, False)].append(each)
-    for found in sorts.values():
+            alike[key_of(each, False)].append(each)
+    for found in alike.values():
         if len(found) < max(options.least, 1):
             continue
         first, total = found[0], sum(map(size_of, found))
@@ -98,7 +98,7 @@ def small_collectives(subject: Subject, options: SmallOptions) -> Iterator[Findi
 
 
 def duplicated_gathers(subject: Subject, options: DuplicateOptions) -> Iterator[Finding]:
-    """Gathers of one parameter that one launch could serve within the memory that there is room for."""
+    """Gathers of one parameter that one launch could serve within the memory that there is."""
     from commcc.base.terms import GIB
     from commcc.passes.base import PlanContext
     from commcc.passes.dedup import Dedup

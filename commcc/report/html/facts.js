@@ -18,7 +18,7 @@ function computeFacts(side, node) {
     ["time", ns ? duration(ns) : "none: runs nothing"],
     ["work", flops && ns ? `${grouped(flops / 1e9, 1)} GFLOP at ${grouped(flops / ns / 1e3, 1)} TFLOP/s` : null],
     ["priced by", pricedBy(side, node)],
-    ["beside it", ns ? namesOf(side, collectivesBeside(side, side.start[node], side.end[node])) : null],
+    ["overlaps with", ns ? namesOf(side, collectivesBeside(side, side.start[node], side.end[node])) : null],
     ["live memory", bytes(side.live[node])],
   ]);
 }
@@ -40,7 +40,7 @@ function collectiveFacts(side, each) {
     ["ran", `${at(side, each.start)} to ${at(side, each.end)}${each.start > each.queued ? `, queued ${duration(each.start - each.queued)}` : ""}`],
     ["waited for", each.waits.length ? each.waits.map((wait) => ({ side, node: wait })) : "at the launch, or by nobody"],
     ["needed by", each.needed === null ? "nothing that takes time" : [{ side, node: each.needed }, ` at ${at(side, side.start[each.needed])}`]],
-    ["compute beside it", hidden.nodes.length ? [`${duration(hidden.ns)} in ${plural(hidden.nodes.length, "node")}, longest `, { side, node: hidden.nodes[0] }] : "none"],
+    ["overlapped by", hidden.nodes.length ? [`${duration(hidden.ns)} in ${plural(hidden.nodes.length, "node")}, longest `, { side, node: hidden.nodes[0] }] : "none"],
     ["merged from", each.merged.length ? plural(each.merged.length, "collective") : null],
   ]);
 }
@@ -50,7 +50,7 @@ function waitFacts(side, node, collective) {
   return known([
     ["waits for", [{ side, node: collective.node }]],
     ["kind", `${spelled(collective.kind)}, ${collective.role}`],
-    ["stands still", stall ? duration(stall) : "not at all: the result is there"],
+    ["stalls", stall ? duration(stall) : "not at all: the result is there"],
     ["start", at(side, side.start[node])],
     ["module", side.module(node)],
     ["in flight after it", bytes(side.inFlight[node])],
@@ -60,8 +60,8 @@ function waitFacts(side, node, collective) {
 /** The few lines of the tooltip. */
 function briefFacts(side, node) {
   const collective = side.collectiveOf.get(node);
-  if (!collective) return computeFacts(side, node).filter(([label]) => !["beside it", "live memory"].includes(label));
-  const labels = ["kind", "group", "sent by one rank", "module", "time", "exposed", "priced by", "ran", "waits for", "stands still"];
+  if (!collective) return computeFacts(side, node).filter(([label]) => !["overlaps with", "live memory"].includes(label));
+  const labels = ["kind", "group", "sent by one rank", "module", "time", "exposed", "priced by", "ran", "waits for", "stalls"];
   return factsOf(side, node).filter(([label]) => labels.includes(label));
 }
 

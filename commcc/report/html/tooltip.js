@@ -1,4 +1,4 @@
-// The box beside the pointer.
+// The box next to the pointer.
 
 class Tooltip {
   constructor(palette) {
