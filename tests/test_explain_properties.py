@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from commcc.explain import Limits, explain, explain_worst
 from commcc.explain.context import Context, scene_of
 from commcc.explain.moves import Move, Search
-from commcc.explain.orders import moved
-from commcc.explain.trials import Trial
+from commcc.explain.trials import Trial, moved
 from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes

@@ -91,7 +91,9 @@ def _passes(session: Session, given: Mapping[str, Any]) -> Sequence[Pass]:
         present = {name: getattr(each, name) for name in options_of(type(each))}
         passes.append(build(type(each), {**present, **chosen}) if chosen else each)
     if any(isinstance(each, EpChunk) and each.chunks in (0, 1) for each in passes):
-        raise OptionError("one chunk leaves nothing that could overlap with an exchange", hint="--chunks takes 2 or more")
+        raise OptionError(
+            "one chunk leaves nothing that could overlap with an exchange", hint="--chunks takes 2 or more"
+        )
     if given["keep_chunks"]:
         if wanted["ep-chunk"]:
             raise OptionError(f"--keep-chunks leaves no use for --{next(iter(wanted['ep-chunk']))}")

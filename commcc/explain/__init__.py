@@ -26,7 +26,6 @@ from commcc.explain.reasons import Case, reasons
 from commcc.explain.types import Advice, Explanation, Knob, Limits, Reason
 
 if TYPE_CHECKING:
-    from commcc.explain.moves import Move
     from commcc.graph.collectives import Collective, Identification
     from commcc.graph.index import GraphIndex
     from commcc.timing.cost import CostModel
@@ -90,7 +89,22 @@ def _explain(context: Context, collective: Collective) -> Explanation:
     scene = scene_of(context, collective)
     sides = (launch_side(context, scene), wait_side(context, scene))
     search = Search(context, scene, context.timeline.exposed.get(launch, 0))
+    paths, jobs = context.paths, context.jobs
+    through = paths.head[launch] + jobs.compute[launch] + jobs.transfer[launch] + paths.landed[launch]
+    longest = max(h + c + t for h, c, t in zip(paths.head, jobs.compute, paths.tail, strict=True))
     case = Case(search, investigate(search, sides), timing(context, scene), possible(context, scene), sides)
+    best, advice = case.findings.best, None
+    if best is not None:
+        advice = Advice(
+            earlier=best.earlier,
+            above=case.name(best.above),
+            later=best.later,
+            below=case.name(best.below - 1) if best.below is not None else None,
+            within=best.trial.within,
+            saves_ns=best.saves_ns,
+            exposed_ns=best.trial.exposed_ns,
+            peak_bytes=search.peak(best),
+        )
     return Explanation(
         name=index.names[launch],
         waits=context.names(collective.waits),
@@ -108,37 +122,14 @@ def _explain(context: Context, collective: Collective) -> Explanation:
         priced_by=costs.sources[costs.priced_by[launch]] if costs.priced_by[launch] >= 0 else "",
         exposed_ns=search.exposed_ns,
         cost_ns=case.findings.cost,
-        slack_ns=_slack(context, launch),
+        slack_ns=max(0, longest - through),
         timing=case.timing,
         beside=beside(context, scene),
         possible=case.possible,
         launch_side=sides[0],
         wait_side=sides[1],
-        advice=_advice(case),
+        advice=advice,
         reasons=reasons(case),
         knobs=knobs(case),
         picture=picture(context, scene),
     )
-
-
-def _advice(case: Case) -> Advice | None:
-    best: Move | None = case.findings.best
-    if best is None:
-        return None
-    return Advice(
-        earlier=best.earlier,
-        above=case.name(best.above),
-        later=best.later,
-        below=case.name(best.below - 1) if best.below is not None else None,
-        within=best.trial.within,
-        saves_ns=best.saves_ns,
-        exposed_ns=best.trial.exposed_ns,
-        peak_bytes=case.search.peak(best),
-    )
-
-
-def _slack(context: Context, launch: int) -> int:
-    """How much longer the collective could take before the longest path gets longer."""
-    paths, jobs = context.paths, context.jobs
-    through = paths.head[launch] + jobs.compute[launch] + jobs.transfer[launch] + paths.landed[launch]
-    return max(0, max(h + c + t for h, c, t in zip(paths.head, jobs.compute, paths.tail, strict=True)) - through)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from commcc.explain.facts import Side
-from commcc.explain.reach import closure, inverted, shortest_path
+from commcc.explain.types import Side
 from commcc.timing.simulate import Simulator
 from commcc.timing.simulate.bound import Jobs, Reach, longest_paths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from commcc.explain.types import Limits
     from commcc.graph.collectives import Collective, Identification
@@ -50,7 +50,11 @@ class Context:
 
     @cached_property
     def succs(self) -> list[list[int]]:
-        return inverted(self.preds)
+        result: list[list[int]] = [[] for _ in self.preds]
+        for node, preds in enumerate(self.preds):
+            for before in preds:
+                result[before].append(node)
+        return result
 
     @cached_property
     def works(self) -> list[bool]:
@@ -159,21 +163,21 @@ def scene_of(context: Context, collective: Collective) -> Scene:
     first_wait = min(waits, default=None)
     start = launch if first_wait is None else first_wait
     ahead = range(launch - 1, context.first - 1, -1)
+
+    def free(node: int) -> bool:
+        """Whether this is a collective that no compute node feeds."""
+        other = index.wait_of.get(node, node)
+        return other in index.launches and not context.fed[other]
+
     behind = range(start + 1, context.last + 1) if after else range(0)
     return Scene(
         collective=collective,
         before=before,
         after=after,
         first_wait=first_wait,
-        blocker=next((n for n in ahead if n in before and context.stops(n) and not _free(context, n)), None),
+        blocker=next((n for n in ahead if n in before and context.stops(n) and not free(n)), None),
         need=next((n for n in behind if n in after and n not in own and context.stops(n)), None),
     )
-
-
-def _free(context: Context, node: int) -> bool:
-    """Whether this is a collective that no compute node feeds."""
-    launch = context.index.wait_of.get(node, node)
-    return launch in context.index.launches and not context.fed[launch]
 
 
 def launch_side(context: Context, scene: Scene) -> Side:
@@ -210,3 +214,36 @@ def _side(context: Context, place: tuple[int, int | None], path: tuple[int, ...]
         compute_nodes=sum(index.compute[n] for n in work),
         ns=sum(context.costs.ns[n] for n in work),
     )
+
+
+def closure(neighbours: Sequence[Sequence[int]], starts: Iterable[int]) -> frozenset[int]:
+    """Everything that can be reached over lists of neighbours by node, the starts included."""
+    stack = list(starts)
+    seen = set(stack)
+    while stack:
+        for near in neighbours[stack.pop()]:
+            if near not in seen:
+                seen.add(near)
+                stack.append(near)
+    return frozenset(seen)
+
+
+def shortest_path(neighbours: Sequence[Sequence[int]], starts: Iterable[int], goal: int) -> tuple[int, ...]:
+    """A path with the fewest nodes from a start to the goal, both included; empty when there is none.
+
+    Among equally short ones the first by the order of the neighbours, so that the answer never changes.
+    """
+    came: dict[int, int | None] = dict.fromkeys(starts)
+    queue = deque(came)
+    while queue and goal not in came:
+        node = queue.popleft()
+        for near in neighbours[node]:
+            if near not in came:
+                came[near] = node
+                queue.append(near)
+    path: list[int] = []
+    at: int | None = goal if goal in came else None
+    while at is not None:
+        path.append(at)
+        at = came[at]
+    return tuple(reversed(path))

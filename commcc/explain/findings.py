@@ -9,15 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from commcc.explain.orders import postponed, torn
-from commcc.explain.trials import asynchronous, own_lane, trial, with_price
+from commcc.explain.trials import asynchronous, own_lane, postponed, torn, trial, with_price
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from commcc.explain.context import Context, Scene
-    from commcc.explain.facts import Side
     from commcc.explain.moves import Move, Search
+    from commcc.explain.types import Side
 
 #: Share of a collective's time, in percent, from which on its latency is simulated.
 LATENT = 20
@@ -72,7 +70,14 @@ def investigate(search: Search, sides: tuple[Side, Side]) -> Findings:
     context, scene = search.context, search.scene
     if not search.exposed_ns:
         return Findings()
-    cost, latency = _cost(context, scene), _latency(context, scene)
+    plain, total = range(len(context.index)), context.costs.ns[scene.launch]
+    free = trial(context, scene, plain, with_price(context, scene.launch, 0))
+    cost, latency = max(0, context.timeline.step_ns - free.step_ns), context.costs.latency_ns.get(scene.launch, 0)
+    if latency * 100 < total * LATENT:
+        latency = 0
+    else:
+        quick = trial(context, scene, plain, with_price(context, scene.launch, total - latency))
+        latency = max(0, context.timeline.step_ns - quick.step_ns)
     if not context.index.launches[scene.launch].asynchronous:
         saved = context.timeline.step_ns - asynchronous(context, scene).step_ns
         return Findings(cost=cost, latency=latency, asynchronous=max(0, saved))
@@ -82,7 +87,10 @@ def investigate(search: Search, sides: tuple[Side, Side]) -> Findings:
     if not search.worth(found.left):
         return replace(found, lifted=_lifted(search, moves, best))
     wider = search.explore(context.first, context.last)
-    beyond = _beyond(search, wider, best)
+    # The best move that may also part compute nodes, when it saves more.
+    beyond = search.best(wider)
+    if beyond is not None and not search.worth(beyond.saves_ns - (best.saves_ns if best is not None else 0)):
+        beyond = None
     return replace(
         found,
         beyond=beyond,
@@ -93,27 +101,6 @@ def investigate(search: Search, sides: tuple[Side, Side]) -> Findings:
         rivals=() if best is None else _rivals(search, best),
         joint=_joint(search, moves) if best is None and not search.worth(found.queue) else None,
     )
-
-
-def _cost(context: Context, scene: Scene) -> int:
-    plain = range(len(context.index))
-    free = trial(context, scene, plain, with_price(context, scene.launch, 0))
-    return max(0, context.timeline.step_ns - free.step_ns)
-
-
-def _latency(context: Context, scene: Scene) -> int:
-    total, latency = context.costs.ns[scene.launch], context.costs.latency_ns.get(scene.launch, 0)
-    if latency * 100 < total * LATENT:
-        return 0
-    quick = trial(context, scene, range(len(context.index)), with_price(context, scene.launch, total - latency))
-    return max(0, context.timeline.step_ns - quick.step_ns)
-
-
-def _beyond(search: Search, wider: list[Move], best: Move | None) -> Move | None:
-    """The best move that may also part compute nodes, when it saves more."""
-    found = search.best(wider)
-    saved = best.saves_ns if best is not None else 0
-    return found if found is not None and search.worth(found.saves_ns - saved) else None
 
 
 def _lifted(search: Search, moves: list[Move], best: Move | None) -> dict[str, tuple[int, Move]]:

@@ -1,6 +1,6 @@
 """Moves of one collective, tried out one by one, and which of them is best under which limits.
 
-A move puts the launch over one place and the waits under another (:mod:`commcc.explain.orders`). A few
+A move puts the launch over one place and the waits under another (:mod:`commcc.explain.trials`). A few
 places are tried, at growing distances: where it passes as much independent work as it has exposed time,
 where it passes more than twice that, just ahead of the next collective of its queue, and as far as the
 prefetch window and the bounds reach.
@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from commcc.base.terms import GIB, Kind
-from commcc.explain.orders import moved
-from commcc.explain.trials import trial
+from commcc.explain.trials import moved, trial
 from commcc.graph.memory import live_bytes
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Move:
-    """A tried move. above, below: as in :func:`commcc.explain.orders.moved`. earlier, later: compute
+    """A tried move. above, below: as in :func:`commcc.explain.trials.moved`. earlier, later: compute
     nodes passed. saves_ns: of the step."""
 
     above: int | None
@@ -86,15 +85,21 @@ class Search:
 
     def explore(self, above: int, below: int) -> list[Move]:
         """Moves with the launch no higher than position ``above`` and the waits ahead of ``below``."""
-        ups = [(step, None) for step in self._places(self._up(above))]
-        downs = [(None, step) for step in self._places(self._down(below))]
+        launch, wait = self.scene.launch, self.scene.first_wait
+        higher = (n for n in range(launch - 1, above - 1, -1) if n not in self.scene.before)
+        lower = (n for n in range(wait + 1, below) if n not in self.scene.after) if wait is not None else ()
+        ups = [(step, None) for step in self._places(self._steps(higher))]
+        downs = [(None, step) for step in self._places(self._steps(lower))]
+        # A gather is best launched earlier, a reduction best waited for later.
         first, second = (ups, downs) if self.scene.collective.kind is Kind.ALL_GATHER else (downs, ups)
         found: list[Move] = []
         tried: list[tuple[Step | None, Step | None]] = []
         for up, down in (*first, *second):
             tried.append((up, down))
-            found.append(self.attempt(up, down))
-            if self._enough(found[-1]):
+            move = self.attempt(up, down)
+            found.append(move)
+            enough = move.saves_ns * 100 >= self.exposed_ns * ENOUGH
+            if enough and self.in_window(move) and self.in_flight(move):
                 return found
         if ups and downs:
             best_up = max(range(len(tried)), key=lambda k: (tried[k][0] is not None, found[k].saves_ns, -k))
@@ -102,17 +107,6 @@ class Search:
             pairs = [(tried[best_up][0], tried[best_down][1]), (ups[-1][0], downs[-1][1])]
             found += [self.attempt(up, down) for up, down in dict.fromkeys(pairs)]
         return found
-
-    def _enough(self, move: Move) -> bool:
-        return move.saves_ns * 100 >= self.exposed_ns * ENOUGH and self.in_window(move) and self.in_flight(move)
-
-    def _up(self, above: int) -> Iterator[Step]:
-        launch, before = self.scene.launch, self.scene.before
-        return self._steps(n for n in range(launch - 1, above - 1, -1) if n not in before)
-
-    def _down(self, below: int) -> Iterator[Step]:
-        wait, after = self.scene.first_wait, self.scene.after
-        return self._steps(n for n in range(wait + 1, below) if n not in after) if wait is not None else iter(())
 
     def _steps(self, passed: Iterable[int]) -> Iterator[Step]:
         """Places at compute nodes, at other stretches of work, and at waits for other queues, going away."""
@@ -125,7 +119,8 @@ class Search:
             ns = context.stall_elsewhere(node, lane) or (context.costs.ns[node] if context.works[node] else 0)
             compute += index.compute[node]
             total += ns
-            if clear and not ns and self._same_lane(node, lane):
+            launch = index.wait_of.get(node, node)
+            if clear and not ns and launch in index.launches and context.lane(launch) == lane:
                 yield from filter(None, [small])
                 small, since, clear = None, total, False
             elif ns:
@@ -134,11 +129,6 @@ class Search:
                     yield small
                     small, since = None, total
         yield from filter(None, [small])
-
-    def _same_lane(self, node: int, lane: str) -> bool:
-        """Whether this is a launch or a wait of the same queue."""
-        launch = self.context.index.wait_of.get(node, node)
-        return launch in self.context.index.launches and self.context.lane(launch) == lane
 
     def large(self, ns: int) -> bool:
         """Whether this is a good part of what is to be hidden."""
@@ -167,14 +157,13 @@ class Search:
 
     def in_flight(self, move: Move) -> bool:
         limit = self.context.limits.max_in_flight_gb
-        return limit is None or move.trial.in_flight <= max(limit * GIB, self._flying_now)
-
-    @property
-    def _flying_now(self) -> int:
-        """What is in flight together with it in graph order: a move is not blamed for that."""
+        if limit is None:
+            return True
+        # What is in flight together with it in graph order, a move is not blamed for.
         launch = self.scene.launch
         end = max(self.scene.collective.waits, default=launch)
-        return max(self.context.timeline.in_flight[launch : end + 1], default=0)
+        now = max(self.context.timeline.in_flight[launch : end + 1], default=0)
+        return move.trial.in_flight <= max(limit * GIB, now)
 
     def peak(self, move: Move | None) -> int:
         """Peak memory of the moved order, recomputed."""

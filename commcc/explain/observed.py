@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commcc.explain.facts import Beside, Near, Picture, Possible, Segment, Stall, Timing
+from commcc.explain.types import Beside, Near, Picture, Possible, Segment, Stall, Timing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -133,7 +133,9 @@ def picture(context: Context, scene: Scene) -> Picture:
     span = timeline.spans[scene.launch]
     length = span.end - span.queued_at
     start = max(0, span.queued_at - length // 3)
-    end = min(timeline.step_ns, max(span.end, _first_stall_end(context, scene)) + length // 3)
+    wait = scene.first_wait
+    stalled = timeline.end[wait] if wait is not None and timeline.stalls.get(wait) else 0
+    end = min(timeline.step_ns, max(span.end, stalled) + length // 3)
     least = (end - start) // FINEST
     compute = _runs(context, (start, end))
     lane = [
@@ -142,11 +144,6 @@ def picture(context: Context, scene: Scene) -> Picture:
         if ran.end > start and ran.start < end and (ran.ns or n == scene.launch)
     ]
     return Picture(start, end, tuple(_coarse(compute, least)), tuple(_coarse(lane, least)))
-
-
-def _first_stall_end(context: Context, scene: Scene) -> int:
-    wait = scene.first_wait
-    return 0 if wait is None or not context.timeline.stalls.get(wait) else context.timeline.end[wait]
 
 
 def _runs(context: Context, window: tuple[int, int]) -> list[Segment]:
@@ -164,16 +161,12 @@ def _runs(context: Context, window: tuple[int, int]) -> list[Segment]:
             runs.append(Segment("compute", at, begin))
         runs.append(Segment("stall", max(begin, start), min(until, end)))
         at = min(until, end)
-    finished = timeline.step_ns - _drained(context)
+    # The step goes on after the compute stream has finished for as long as exposed time is no stall of a wait.
+    finished = timeline.step_ns - (timeline.exposed_ns - sum(timeline.stalls.values()))
     if at < min(end, finished):
         runs.append(Segment("compute", at, min(end, finished)))
         at = min(end, finished)
     return runs if at >= end else [*runs, Segment("stall", at, end)]
-
-
-def _drained(context: Context) -> int:
-    """How long the step goes on after the compute stream has finished."""
-    return context.timeline.exposed_ns - sum(context.timeline.stalls.values())
 
 
 def _coarse(segments: Iterable[Segment], least: int) -> Iterator[Segment]:

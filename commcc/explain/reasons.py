@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from commcc.explain.context import Scene
-    from commcc.explain.facts import Possible, Side, Timing
     from commcc.explain.findings import Findings, Untied
     from commcc.explain.moves import Move, Search
+    from commcc.explain.types import Possible, Side, Timing
 
 #: Of equal weight, the more telling ones first.
 KINDS = (
@@ -275,7 +275,8 @@ def _several(case: Case) -> Reason:
     text += "queue of its own, nor one limit or dependence less."
     permille = case.search.context.costs.slowdown_permille
     if permille > 1000:
-        text += f" Compute that overlaps with a collective takes {permille / 1000:g} times as long under this cost model."
+        slower = f"{permille / 1000:g} times as long under this cost model"
+        text += f" Compute that overlaps with a collective takes {slower}."
     return Reason("several", text)
 
 
