@@ -123,8 +123,8 @@ def plain_metadata(node: fx.Node, dropped: dict[str, str]) -> dict[str, Any]:
             continue
         if key == "val":
             plain[key] = plain_value(value)
-        # commcc's own record is what it promises already.
         elif key == META_KEY and isinstance(value, NodeRecord):
+            # commcc's own record is what it promises already.
             plain[key] = value
         else:
             reduced = _reduced(key, value)

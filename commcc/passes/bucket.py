@@ -20,7 +20,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.options import option, options_of
-from commcc.base.record import Record
 from commcc.graph.modules import syntax_problems
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.budget import budget_option
@@ -31,6 +30,7 @@ from commcc.plan import Merging, PassReport, Plan
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from commcc.base.record import Record
     from commcc.base.terms import Json
     from commcc.graph.collectives import Identification
     from commcc.graph.index import GraphIndex

@@ -242,11 +242,6 @@ def _with_effects(evaluator: Evaluator, args: Sequence[Any], kwargs: Mapping[str
     return (token, *result) if isinstance(result, tuple) else (token, result)
 
 
-def _with_generator(evaluator: Evaluator, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    own = {name: value for name, value in kwargs.items() if name != "rng_state"}
-    return evaluator.run(args[0], args[1:], own)
-
-
 def _triton_functional(_evaluator: Evaluator, _args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     tensors, cloned = kwargs.get("kwargs"), kwargs.get("tensors_to_clone")
     if not isinstance(tensors, dict) or not isinstance(cloned, (list, tuple)):
@@ -258,7 +253,9 @@ _NO_RESULT = frozenset({"print", "triton_kernel_wrapper_mutation"})
 _BY_OP: dict[str, Callable[[Evaluator, Sequence[Any], Mapping[str, Any]], Any]] = {
     "with_effects": _with_effects,
     "run_with_rng_state": lambda evaluator, args, kwargs: evaluator.run(args[1], args[2:], kwargs),
-    "graphsafe_run_with_rng_state": _with_generator,
+    "graphsafe_run_with_rng_state": lambda evaluator, args, kwargs: evaluator.run(
+        args[0], args[1:], {name: value for name, value in kwargs.items() if name != "rng_state"}
+    ),
     "triton_kernel_wrapper_functional": _triton_functional,
 }
 #: Position of the sub-graph whose results are the op's, and of its first operand.

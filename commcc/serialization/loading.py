@@ -49,7 +49,21 @@ def load(path: str | Path, *, name: str | None = None, trust: bool = False) -> P
     """
     file, name = split_spec(path, name)
     try:
-        return _load(file, name, trust)
+        if _is_archive(file):
+            if name not in (None, ONLY):
+                raise InputError(f"a .pt2 holds one graph, not {name!r}", where=str(file), hint="leave the name out")
+            from commcc.serialization.pt2.program import read_pt2
+
+            return replace(read_pt2(file, trust=trust), source=file, format="pt2")
+        from commcc.serialization.fx import parse_text
+        from commcc.serialization.logs.runnable import parse_runnable
+
+        graph = _choose(_find(file, name), name, str(file))
+        if graph.kind is Kind.REPRO:
+            program = propagate(*parse_runnable(graph.source(), graph.file))
+        else:
+            program = propagate(parse_text(graph.source(), graph.file))
+        return replace(program, source=file, format="fx_text")
     except RecursionError:
         raise InputError("is nested too deeply to be a graph", where=str(file)) from None
     except MemoryError:
@@ -104,24 +118,6 @@ def split_spec(path: str | Path, name: str | None = None) -> tuple[Path, str | N
         if separator:
             return Path(file), graph or None
     return Path(path), name
-
-
-def _load(file: Path, name: str | None, trust: bool) -> Program:
-    if _is_archive(file):
-        if name not in (None, ONLY):
-            raise InputError(f"a .pt2 holds one graph, not {name!r}", where=str(file), hint="leave the name out")
-        from commcc.serialization.pt2.program import read_pt2
-
-        return replace(read_pt2(file, trust=trust), source=file, format="pt2")
-    from commcc.serialization.fx import parse_text
-    from commcc.serialization.logs.runnable import parse_runnable
-
-    graph = _choose(_find(file, name), name, str(file))
-    if graph.kind is Kind.REPRO:
-        program = propagate(*parse_runnable(graph.source(), graph.file))
-    else:
-        program = propagate(parse_text(graph.source(), graph.file))
-    return replace(program, source=file, format="fx_text")
 
 
 def _is_archive(file: Path) -> bool:

@@ -66,8 +66,8 @@ def context_of(graph: fx.Graph) -> ShapeContext:
         val = node.meta.get("val")
         if isinstance(val, FakeTensor):
             ctx.fake_mode = val.fake_mode
-        # Its environment will do if no tensor follows, which would have the mode too.
         elif isinstance(val, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            # Its environment will do if no tensor follows, which would have the mode too.
             ctx.shape_env = val.node.shape_env
             continue
         else:

@@ -204,7 +204,14 @@ class ShapeContext:
         if isinstance(storage_offset, int) and storage_offset < 0:
             raise InputError(f"no tensor can have this shape: storage offset {storage_offset}")
         try:
-            elem = _meta(shape, stride, dtype, storage_offset)
+            if any(type(number) is not int for number in (*shape, *stride, storage_offset)):
+                # empty_strided would evaluate guards on every size, 40 times as slow.
+                elem = torch.empty(0, dtype=dtype, device="meta").as_strided(shape, stride, storage_offset)
+            elif storage_offset == 0:
+                elem = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+            else:
+                reach = int(storage_offset) + max(span(shape, stride), 0)  # type: ignore[arg-type]
+                elem = torch.empty(reach, dtype=dtype, device="meta").as_strided(shape, stride, storage_offset)
         except (RuntimeError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"no tensor can have this shape: {str(error)[:120]}") from None
         return self.wrap(elem, device, requires_grad=requires_grad)
@@ -241,17 +248,6 @@ def _device(text: str) -> torch.device:
         return torch.device(text)
     except RuntimeError:
         raise InputError(f"unknown device {text[:40]!r}") from None
-
-
-def _meta(shape: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype, offset: Any) -> torch.Tensor:
-    if any(type(number) is not int for number in (*shape, *stride, offset)):
-        # empty_strided would evaluate guards on every size, 40 times as slow.
-        return torch.empty(0, dtype=dtype, device="meta").as_strided(shape, stride, offset)
-    if offset == 0:
-        return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
-    return torch.empty(offset + max(span(shape, stride), 0), dtype=dtype, device="meta").as_strided(
-        shape, stride, offset
-    )
 
 
 def symbols_in(shape_env: ShapeEnv, names: Iterable[sympy.Symbol]) -> Mapping[str, SymbolInfo]:

@@ -13,7 +13,7 @@ import gzip
 import io
 import re
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from commcc.base.errors import InputError
 
@@ -107,6 +107,11 @@ def decode(data: bytes, where: str) -> str:
 def without_colors(text: str) -> str:
     """``text`` without the sequences that color it on a terminal."""
     return _ANSI.sub("", text) if "\x1b" in text else text
+
+
+def refuse_constant(name: str) -> NoReturn:
+    """For ``parse_constant`` of a JSON decoder: NaN and infinities are no JSON."""
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def read_text(path: Path) -> str:

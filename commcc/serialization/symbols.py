@@ -279,8 +279,8 @@ def _power(base: sympy.Expr, exponent: sympy.Expr, *, evaluate: bool) -> sympy.E
         bits = max((int(part).bit_length() for part in parts), default=64)
         if bits * abs(int(exponent)) > _MAX_BITS:
             raise InputError("a number in a symbolic size is too large")
-    # The base is a symbol: a hint may be put in for it later.
     elif exponent.is_Integer and int(exponent).bit_length() > 16:
+        # The base is a symbol: a hint may be put in for it later.
         raise InputError("a power in a symbolic size is too large")
     return sympy.Pow(base, exponent, evaluate=evaluate)
 

@@ -66,7 +66,7 @@ _PAYS = 5
 
 @dataclass(frozen=True)
 class AutoReport(Record):
-    """caps_mb: of the bucketing that was chosen, by key; 0 for no merging. scheduled_step_ms: ``unmerged``, ``merged``."""
+    """caps_mb: of the chosen bucketing, by key; 0 for no merging. scheduled_step_ms: ``unmerged``, ``merged``."""
 
     cost_model: Mapping[str, str]
     caps_mb: Mapping[str, int | str]

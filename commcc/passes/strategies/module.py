@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from commcc.passes.base import PlanContext
     from commcc.passes.bucket import Bucket
 
+
 @dataclass(frozen=True)
 class ModuleRow(Record):
     """Collectives of an entry and kind, in how many launches, and the module that they overlap with: gathers are

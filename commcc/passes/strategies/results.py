@@ -9,7 +9,7 @@ merged wait stands at the first member's wait. A strategy may ask for another pl
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from commcc.base.record import Record
@@ -36,7 +36,7 @@ class BucketResult:
 
     buckets: tuple[PlannedBucket, ...]
     left_out: tuple[LeftOut, ...] = ()
-    report: Record = Record()
+    report: Record = field(default_factory=Record)
     remarks: tuple[str, ...] = ()
     moves: tuple[Move, ...] = ()
     before: tuple[Before, ...] = ()

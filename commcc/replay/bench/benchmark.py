@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
+from commcc.base.text import plural
 from commcc.replay.bench.forecast import forecast, replay_model
 from commcc.replay.bench.graph_set import (
     BenchSettings,
@@ -290,21 +291,20 @@ def bench(
     order = variants_of(settings)
     fusing = replay_model(settings.cost, device=settings.device, compiled=True) if settings.compiled else model
     times = tuple(
-        _times(n, each.named(named[each.graph][0]), graphs, measured, fusing if each.compiled else model)
-        for n, each in enumerate(order)
+        _times(n, variant.named(named[variant.graph][0]), graphs, measured, fusing if variant.compiled else model)
+        for n, variant in enumerate(order)
     )
     others = tuple(_other(n, graphs, times, measured, settings) for n in range(1, len(order)))
-    fused = ("fused ops of tensor parallelism are run as the plain ops they stand for",)
-    unfolded = fused if any(each.unfolded for each in graphs.prepared) else ()
-    emulated = [each.ranks[0].communication for each in times]
+    emulated = [variant.ranks[0].communication for variant in times]
     about = remarks(world, model.name, emulated) if settings.emulated else _crowded(here)
-    moved = (
-        f"graph {number}: {each.order.text}"
-        for number, each in enumerate(times, 1)
-        if each.order is not None and (each.order.moved or each.order.missing)
-    )
-    notes = (*graphs.layout.assumed, *graphs.maker.assumed, *unfolded, *about, *moved)
-    return Benchmark(times, others, settings, notes, model.name, time.perf_counter() - started)
+    notes = [*graphs.layout.assumed, *graphs.maker.assumed]
+    if any(prepared.unfolded for prepared in graphs.prepared):
+        notes.append("fused ops of tensor parallelism are run as the plain ops they stand for")
+    notes += about
+    for number, variant in enumerate(times, 1):
+        if variant.order is not None and (variant.order.moved or variant.order.missing):
+            notes.append(f"graph {number}: {variant.order.text}")
+    return Benchmark(times, others, settings, tuple(notes), model.name, time.perf_counter() - started)
 
 
 def _crowded(world: int) -> tuple[str, ...]:
@@ -312,8 +312,9 @@ def _crowded(world: int) -> tuple[str, ...]:
     # Not every system has it; what there is then is the number of all cores.
     usable = getattr(os, "sched_getaffinity", None)
     cores = len(usable(0)) if usable is not None else os.cpu_count() or world
-    told = f"{world} ranks share {cores} {'core' if cores == 1 else 'cores'}: times are more of turns than of work"
-    return (told,) if world > cores else ()
+    if world <= cores:
+        return ()
+    return (f"{world} ranks share {plural(cores, 'core')}: times are more of turns than of work",)
 
 
 def _times(

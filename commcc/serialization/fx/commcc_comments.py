@@ -42,6 +42,7 @@ from commcc.serialization.fx.values import constants
 from commcc.serialization.metadata import INLINE, NO_VAL, decode_entry, decode_json, encode_json, is_lost
 from commcc.serialization.sections import group_json, group_of, note_of
 from commcc.serialization.shapes import contiguous_stride, format_val, parse_val, requires_grad_of, span
+from commcc.serialization.sources import refuse_constant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -59,12 +60,8 @@ MAX_CONSTANT_BYTES = 64 << 10
 _META, _CONSTANT = f"{COMMCC} meta ", f"{COMMCC} constant "
 
 
-def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
-
-
 _ENCODER = json.JSONEncoder(allow_nan=False)
-_DECODER = json.JSONDecoder(parse_constant=_refuse)
+_DECODER = json.JSONDecoder(parse_constant=refuse_constant)
 
 
 def dump(data: Any) -> str:

@@ -182,7 +182,14 @@ class _Function:
                 self._line(line)
             # What follows is about the first line of the result.
             self.number = self.text.result[0][0]
-            self._result()
+            result = read_result(self.text.result, self.nodes.values)
+            name = self.pending.pop("$name", "output")
+            if not isinstance(name, str):
+                raise InputError("the name of the output is not a string")
+            node = self.nodes.output(name, result.value)
+            self._set_meta(node, None, self.pending)
+            if result.desc is not None:
+                node.meta["desc"] = result.desc
             return self.nodes.finish()
         except InputError as error:
             if error.where is not None:
@@ -257,8 +264,8 @@ class _Function:
                 self._placeholder(self.declared.get(name) or Parameter(name, name, None))
         elif self.flat and (match := _DECLARATION.match(code)) is not None:
             self._declare(code, match)
-        # A graph without statements has a pass.
         elif code != "pass" and not (self.boxed and code == "args_list.clear()"):
+            # A graph without statements has a pass.
             raise InputError(f"not a statement of a graph: {code[:80]!r}", hint="the text is damaged; dump it again")
 
     def _declare(self, code: str, match: re.Match[str] | None) -> None:
@@ -273,17 +280,6 @@ class _Function:
             self.declared[last] = Parameter(last, last, self.declared[last].annotation, desc=rest[2:])
         elif rest:
             raise InputError(f"not a statement of a graph: {rest[:80]!r}")
-
-    def _result(self) -> None:
-        result = read_result(self.text.result, self.nodes.values)
-        name = self.pending.pop("$name", "output")
-        if not isinstance(name, str):
-            raise InputError("the name of the output is not a string")
-        node = self.nodes.output(name, result.value)
-        meta, self.pending = self.pending, {}
-        self._set_meta(node, None, meta)
-        if result.desc is not None:
-            node.meta["desc"] = result.desc
 
     def _set_meta(self, node: fx.Node, annotation: str | None, meta: dict[str, Any]) -> None:
         reading = self.reading

@@ -101,23 +101,20 @@ class _Scanner:
         if self.state == "docstring":
             # Nothing in a docstring counts.
             self.state = "body" if stripped.endswith('"""') else self.state
-        # Comments in a signature or result are descriptors and belong to it.
         elif stripped[0] == "#" and (self.state not in ("signature", "result") or stripped.startswith(COMMCC)):
-            self._comment(number, stripped)
+            # Comments in a signature or result are descriptors and belong to it.
+            if not self.open:
+                self.comments.append((number, stripped))
+            elif stripped.startswith(COMMCC):
+                self.footer.append((number, stripped))
+            elif self.state == "body":
+                self.open[-1].body.append((number, stripped))
         elif "class " in stripped and (match := _CLASS.fullmatch(line)) is not None:
             self._class(number, match)
         elif stripped.startswith("def ") and self.state != "signature":
             self._def(number, line, stripped)
         else:
             self._statement(number, line, stripped)
-
-    def _comment(self, number: int, stripped: str) -> None:
-        if not self.open:
-            self.comments.append((number, stripped))
-        elif stripped.startswith(COMMCC):
-            self.footer.append((number, stripped))
-        elif self.state == "body":
-            self.open[-1].body.append((number, stripped))
 
     def _class(self, number: int, match: re.Match[str]) -> None:
         self.classes += 1
@@ -167,8 +164,8 @@ class _Scanner:
             raise self.fail(number, f"unexpected statement outside 'forward': {stripped[:60]!r}")
         elif self.state == "result":
             self.open[-1].result.append((number, stripped))
-        # Not a node whose name only starts with return.
         elif stripped.startswith("return") and not stripped[6:7].isidentifier():
+            # Not a node whose name only starts with return.
             self.state = "result"
             self.open[-1].result.append((number, stripped))
         elif stripped.startswith('"""'):

@@ -94,8 +94,8 @@ def _keep(key: str, text: str, result: CommentMeta) -> None:
             result.meta[key] = value
         else:
             result.lost.append(key)
-    # Passes compare sequence numbers.
     elif key == "seq_nr" and type(value) is not int:
+        # Passes compare sequence numbers.
         result.lost.append(key)
     else:
         result.meta[key] = value

@@ -80,7 +80,9 @@ class Values:
             ast.UnaryOp: self._unary,
             ast.BinOp: self._binary,
             ast.Call: self._call,
-            ast.Slice: self._slice,
+            ast.Slice: lambda node: slice(
+                *(None if part is None else self.value(part) for part in (node.lower, node.upper, node.step))
+            ),
         }
 
     def value(self, node: ast.expr) -> Any:
@@ -122,10 +124,6 @@ class Values:
                 raise InputError("a dictionary key is neither a string nor a number")
             out[key] = self.value(value_node)
         return out
-
-    def _slice(self, node: ast.Slice) -> slice:
-        parts = (node.lower, node.upper, node.step)
-        return slice(*(None if part is None else self.value(part) for part in parts))
 
     def _unary(self, node: ast.UnaryOp) -> Any:
         value = self.value(node.operand)

@@ -199,25 +199,22 @@ class GraphWriter:
             return chain
         if node.op != "call_function":
             raise OutputError(f"node {node.name!r} calls a {node.op.removeprefix('call_')}, which text cannot hold")
+        target: Any = node.target
         try:
-            return self._call(node)
+            args = [argument_text(arg) for arg in node.args]
+            # As FX prints it.
+            if target is operator.getitem and len(args) == 2 and not node.kwargs and isinstance(node.args[0], fx.Node):
+                return f"{args[0]}[{args[1]}]"
+            # Names of ops are worked out once; that of getitem is needed only where it is no plain subscript.
+            path = self.targets.get(target)
+            if not path:
+                path = self.targets[target] = path_of(target)
+            for key, value in node.kwargs.items():
+                if not key.isidentifier() or keyword.iskeyword(key):
+                    raise OutputError(f"the keyword {key!r} cannot be written")
+                args.append(f"{key} = {argument_text(value)}")
         except OutputError as error:
             raise OutputError(f"node {node.name!r}: {error.what}") from None
-
-    def _call(self, node: fx.Node) -> str:
-        target: Any = node.target
-        args = [argument_text(arg) for arg in node.args]
-        # As FX prints it.
-        if target is operator.getitem and len(args) == 2 and not node.kwargs and isinstance(node.args[0], fx.Node):
-            return f"{args[0]}[{args[1]}]"
-        # Names of ops are worked out once; that of getitem is needed only where it is no plain subscript.
-        path = self.targets.get(target)
-        if not path:
-            path = self.targets[target] = path_of(target)
-        for key, value in node.kwargs.items():
-            if not key.isidentifier() or keyword.iskeyword(key):
-                raise OutputError(f"the keyword {key!r} cannot be written")
-            args.append(f"{key} = {argument_text(value)}")
         return f"{path}({', '.join(args)})"
 
     def _output(self, node: fx.Node) -> list[str]:

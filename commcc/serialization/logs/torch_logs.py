@@ -92,21 +92,18 @@ class _Splitter:
             if match is None or match.start() > _LONGEST_OUTER_PREFIX:
                 self._line(plain, (None, None), number, line)
             else:
-                stream = self._stream(line[: match.start()], match["rank"], match["process"])
+                outer, rank = line[: match.start()], match["rank"]
+                key = (outer, rank, match["process"])
+                if key not in self.streams:
+                    # Launchers write the rank before the line, PyTorch only when it knows it.
+                    launched = _OUTER_RANK.search(outer) if rank is None else None
+                    rank = rank if launched is None else launched.group(1)
+                    self.streams[key] = _Stream(None if rank is None else int(rank))
+                stream = self.streams[key]
                 self._line(stream, (match["compile"], match["artifact"]), number, line[match.end() :])
         for stream in (plain, *self.streams.values()):
             self._close(stream)
         return (graph for _, graph in sorted(self.started, key=lambda item: item[0]))
-
-    def _stream(self, outer: str, rank: str | None, process: str) -> _Stream:
-        key = (outer, rank, process)
-        stream = self.streams.get(key)
-        if stream is None:
-            # Launchers write the rank before the line, PyTorch only when it knows it.
-            if rank is None and (from_outer := _OUTER_RANK.search(outer)) is not None:
-                rank = from_outer.group(1)
-            stream = self.streams[key] = _Stream(None if rank is None else int(rank))
-        return stream
 
     def _line(self, stream: _Stream, tag: tuple[str | None, str | None], number: int, line: str) -> None:
         # Still inside of a graph.
@@ -118,29 +115,27 @@ class _Splitter:
         self._close(stream)
         header = HEADER.fullmatch(line)
         if header is not None:
-            self._open(stream, tag, number, header.group(1))
-        # May be the header of a graph that commcc wrote.
+            title = stream.title if stream.tag == tag else None
+            compile_id, artifact = tag
+            class_name = header.group(1)
+            stream.base = name_of(compile_id, title or artifact or class_name)
+            stream.kind = kind_of(title or class_name)
+            stream.tag, stream.title = tag, None
+            stream.block = [*stream.comments, (number, f"class {class_name}(torch.nn.Module):")]
         elif line.startswith("#"):
+            # May be the header of a graph that commcc wrote.
             stream.comments.append((number, line))
             return
-        elif (title := _TITLE.match(line)) is not None:
+        elif (match := _TITLE.match(line)) is not None:
             # PyTorch's structured logs have other names for the titles of its text logs.
-            text = title.group(1)
+            text = match.group(1)
             compiled = text.startswith("__compiled_fn")
             stream.title = "dynamo_output_graph" if compiled else _TITLES.get(text.lower(), text)
             stream.tag = tag
-        # The title was for another compilation.
         elif stream.tag != tag:
+            # The title was for another compilation.
             stream.title = None
         stream.comments = []
-
-    def _open(self, stream: _Stream, tag: tuple[str | None, str | None], number: int, class_name: str) -> None:
-        title = stream.title if stream.tag == tag else None
-        compile_id, artifact = tag
-        stream.base = name_of(compile_id, title or artifact or class_name)
-        stream.kind = kind_of(title or class_name)
-        stream.tag, stream.title = tag, None
-        stream.block = [*stream.comments, (number, f"class {class_name}(torch.nn.Module):")]
 
     def _close(self, stream: _Stream) -> None:
         if stream.block is None:

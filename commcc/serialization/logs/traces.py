@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -91,17 +92,14 @@ def _records(text: str) -> Iterator[tuple[dict[str, Any], list[Line]]]:
             yield record, payload
         # Most records have no payload, and need no parsing.
         brace = line.find("] {") if _PAYLOAD in line else -1
-        record, payload = _json(line[brace + 2 :]) if brace >= 0 else None, []
+        record, payload = None, []
+        if brace >= 0:
+            # A line that is no JSON was cut, or is none of these records.
+            with suppress(ValueError, RecursionError):
+                data = json.loads(line[brace + 2 :])
+                record = data if isinstance(data, dict) else None
     if record is not None:
         yield record, payload
-
-
-def _json(text: str) -> dict[str, Any] | None:
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) else None
 
 
 def _compile_id(record: dict[str, Any]) -> str | None:

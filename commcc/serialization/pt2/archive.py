@@ -33,7 +33,7 @@ from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -46,6 +46,7 @@ from commcc.serialization.pt2.schema import DTYPES, lookup
 from commcc.serialization.pt2.values import write_tensor
 from commcc.serialization.pt2.zip_files import ZipSink, open_zip
 from commcc.serialization.shapes import span
+from commcc.serialization.sources import refuse_constant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -206,17 +207,13 @@ def read_json(source: ZipSource, entry: str) -> Any:
     data = source.read(entry)
     try:
         text = data.decode()
-        return json.loads(text, parse_constant=_no_constant, parse_int=_short_int)
+        return json.loads(text, parse_constant=refuse_constant, parse_int=_short_int)
     except UnicodeDecodeError:
         raise source.error("is not UTF-8 text", entry) from None
     except RecursionError:
         raise source.error("is nested too deeply", entry) from None
     except ValueError as error:
         raise source.error(f"is not valid JSON: {error}", entry) from None
-
-
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a JSON number")
 
 
 def _short_int(text: str) -> Any:

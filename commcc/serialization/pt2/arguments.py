@@ -180,18 +180,16 @@ def write_argument(arg: Any, scope: WritingScope, empty: str = "as_tensors") -> 
         if not all(type(key) is str for key in arg):
             raise OutputError("a .pt2 file cannot hold a dictionary with keys that are no strings", hint=TEXT_HINT)
         return {"as_string_to_argument": {key: write_argument(value, scope) for key, value in arg.items()}}
+    if isinstance(arg, torch.dtype):
+        if arg not in DTYPE_NUMBERS:
+            raise OutputError(f"a .pt2 file cannot hold {arg}", hint=TEXT_HINT)
+        return {"as_scalar_type": DTYPE_NUMBERS[arg]}
     writer = _CONSTANTS.get(type(arg))
     if writer is not None:
         return writer(arg)
     if isinstance(arg, (OpOverload, HigherOrderOperator)):
         return {"as_operator": schema_path(arg)}
     raise OutputError(f"a .pt2 file cannot hold an argument of type {type(arg).__name__}", hint=TEXT_HINT)
-
-
-def _write_dtype(arg: torch.dtype) -> dict[str, Any]:
-    if arg not in DTYPE_NUMBERS:
-        raise OutputError(f"a .pt2 file cannot hold {arg}", hint=TEXT_HINT)
-    return {"as_scalar_type": DTYPE_NUMBERS[arg]}
 
 
 _CONSTANTS: dict[type, Callable[[Any], dict[str, Any]]] = {
@@ -201,7 +199,6 @@ _CONSTANTS: dict[type, Callable[[Any], dict[str, Any]]] = {
     float: lambda arg: {"as_float": write_number(arg)},
     complex: lambda arg: {"as_complex": {"real": write_number(arg.real), "imag": write_number(arg.imag)}},
     type(None): lambda _arg: {"as_none": True},
-    torch.dtype: _write_dtype,
     torch.device: lambda arg: {"as_device": {"type": arg.type, "index": arg.index}},
     torch.memory_format: lambda arg: {"as_memory_format": MEMORY_FORMAT_NUMBERS[arg]},
     torch.layout: lambda arg: {"as_layout": LAYOUT_NUMBERS[arg]},

@@ -241,14 +241,16 @@ class MetadataWriter:
 
 
 def _equal(left: Any, right: Any) -> bool:
-    if isinstance(left, dict):
-        # Equal for Python is not enough where numbers may differ in type only (1, 1.0, True).
-        return bool(left == right) and (all(map(_is_text, left.values())) or same_argument(left, right))
-    return type(left) is type(right) and bool(left == right)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) or (isinstance(value, (list, tuple)) and all(isinstance(v, str) for v in value))
+    if not isinstance(left, dict):
+        return type(left) is type(right) and bool(left == right)
+    if left != right:
+        return False
+    # Equal for Python is not enough where numbers may differ in type only (1, 1.0, True); most values are texts.
+    for value in left.values():
+        texts = value if isinstance(value, (list, tuple)) else (value,)
+        if not all(isinstance(text, str) for text in texts):
+            return same_argument(left, right)
+    return True
 
 
 class MetadataReader:

@@ -110,7 +110,16 @@ class _GraphReader:
                 with malformed(f"node {position} ({name[:60]!r})" if isinstance(name, str) else f"node {position}"):
                     self._node(data)
         with malformed("the outputs of the graph"):
-            self._output()
+            values = []
+            for data in self.graph["outputs"]:
+                kind, _ = union(data)
+                if kind not in (*_SINGLE, "as_int", "as_float", "as_bool", "as_none"):
+                    raise InputError(f"an output is of the unknown kind {kind[:40]!r}")
+                values.append(read_argument(data, self))
+            single = self.graph.get("is_single_tensor_return") is True
+            if single and len(values) != 1:
+                raise InputError(f"the graph returns {len(values)} values and says that it returns one")
+            self.add(Spec(self.fresh("output"), "output", "output", (values[0] if single else tuple(values),)))
         return self.out
 
     def use(self, name: str) -> Ref:
@@ -185,18 +194,6 @@ class _GraphReader:
         if isinstance(target, OpOverload):
             check_order(target, [data["name"] for data in inputs], len(args))
         return tuple(args), kwargs
-
-    def _output(self) -> None:
-        values = []
-        for data in self.graph["outputs"]:
-            kind, _ = union(data)
-            if kind not in (*_SINGLE, "as_int", "as_float", "as_bool", "as_none"):
-                raise InputError(f"an output is of the unknown kind {kind[:40]!r}")
-            values.append(read_argument(data, self))
-        single = self.graph.get("is_single_tensor_return") is True
-        if single and len(values) != 1:
-            raise InputError(f"the graph returns {len(values)} values and says that it returns one")
-        self.add(Spec(self.fresh("output"), "output", "output", (values[0] if single else tuple(values),)))
 
 
 class _Results:

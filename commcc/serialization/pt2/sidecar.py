@@ -278,8 +278,8 @@ def _restore_values(shapes: dict[str, str], out: GraphSpec) -> None:
         shape = shapes.get(spec.name)
         if shape == "absent":
             spec.val = NO_VAL
-        # A node whose value is None has no place for it in the graph file.
         elif shape == "":
+            # A node whose value is None has no place for it in the graph file.
             spec.val = None if spec.val is NO_VAL else spec.val
         elif shape is not None:
             spec.val = _nest(iter(shape), spec.val)

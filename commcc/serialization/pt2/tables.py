@@ -87,7 +87,11 @@ class InputTable:
             if isinstance(tensor, torch.Tensor):
                 if not self._top:
                     raise OutputError(f"the sub-graph keeps a tensor of its own ({node.name})", hint=TEXT_HINT)
-                out.append(self._lift(path, storable(tensor), values))
+                name = self.unused("c_" + "".join(c if c.isalnum() and c.isascii() else "_" for c in path))
+                self.lifted[path] = name
+                self.tensors[name] = storable(tensor)
+                self.names.append(name)
+                out.append(values.register(name, self.tensors[name]))
         for node in self._graph.nodes:
             written = self._input(node, values) if node.op == "placeholder" else None
             if written is not None:
@@ -102,34 +106,23 @@ class InputTable:
         self._taken.add(name)
         return check_name(name)
 
-    def _lift(self, path: str, tensor: torch.Tensor, values: Values) -> dict[str, Any]:
-        name = self.unused("c_" + "".join(c if c.isalnum() and c.isascii() else "_" for c in path))
-        self.lifted[path] = name
-        self.tensors[name] = tensor
-        self.names.append(name)
-        return values.register(name, tensor)
-
     def _input(self, node: fx.Node, values: Values) -> dict[str, Any] | None:
         val = node.meta.get("val", _NO_CONSTANT)
         # The schema has a kind of input for it, without a place among the values.
         if isinstance(val, _CONSTANT):
             self.constants[node.name] = val
-            return _constant(node.name, val)
+            if isinstance(val, str) and any(c in val for c in "'\\\n\r"):
+                raise OutputError(f"PyTorch cannot load a text with quotes as an input ({node.name})", hint=TEXT_HINT)
+            kind = {bool: "bool", int: "int", float: "float", str: "string"}.get(type(val))
+            if kind is None:
+                return {"as_none": True}
+            return {f"as_{kind}": write_number(val) if type(val) is float else val}
         if kind_of_value(val) in ("tensor", "int", "custom"):
             return values.register(node.name, val)
         if not self._top:
             raise OutputError(f"input {node.name} of a sub-graph is neither tensor nor integer", hint=TEXT_HINT)
         self.opaque.add(node)
         return None
-
-
-def _constant(name: str, val: Any) -> dict[str, Any]:
-    if isinstance(val, str) and any(c in val for c in "'\\\n\r"):
-        raise OutputError(f"PyTorch cannot load a text with quotes as an input ({name})", hint=TEXT_HINT)
-    kind = {bool: "bool", int: "int", float: "float", str: "string"}.get(type(val))
-    if kind is None:
-        return {"as_none": True}
-    return {f"as_{kind}": write_number(val) if type(val) is float else val}
 
 
 @lru_cache(maxsize=4096)

@@ -147,21 +147,20 @@ class GraphWriter:
         kind = kind_of_value(val)
         if not kind:
             raise OutputError(f"a value of type {type(val).__name__} cannot be described", hint=TEXT_HINT)
-        if self.state.describe:
-            self._tables[kind][name] = self._describe(kind, val)
-        return write_use(name, val)
-
-    def _describe(self, kind: str, val: Any) -> dict[str, Any]:
+        if not self.state.describe:
+            return write_use(name, val)
         if kind == "custom":
-            return {"name": val.name, "class_fqn": val.class_fqn}
-        if kind != "tensor":
+            described = {"name": val.name, "class_fqn": val.class_fqn}
+        elif kind == "tensor":
+            described = write_tensor(val)
+            self.state.needs_new_schema |= needs_new_schema(described)
+            self.state.symbolic.extend([n for n in (*val.shape, *val.stride()) if type(n) is not int])
+        else:
+            described = write_scalar(val)
             if not isinstance(val, (bool, int, float)):
                 self.state.symbolic.append(val)
-            return write_scalar(val)
-        described = write_tensor(val)
-        self.state.needs_new_schema |= needs_new_schema(described)
-        self.state.symbolic.extend([n for n in (*val.shape, *val.stride()) if type(n) is not int])
-        return described
+        self._tables[kind][name] = described
+        return write_use(name, val)
 
     def _metadata(self, node: fx.Node) -> dict[str, str]:
         return write_metadata(node.meta) if self.state.describe else {}
@@ -239,21 +238,20 @@ class GraphWriter:
             }
 
     def _outputs(self, returned: Any) -> tuple[list[dict[str, Any]], bool]:
-        if self.top:
-            return [self._returned(leaf) for leaf in pytree.tree_leaves(returned)], False
-        if isinstance(returned, fx.Node):
-            return [write_argument(returned, self)], True
-        return [write_argument(item, self) for item in returned], False
-
-    def _returned(self, leaf: Any) -> dict[str, Any]:
-        # A device mesh that is returned as it is.
-        if isinstance(leaf, fx.Node) and leaf in self.inputs.opaque:
-            return {"as_none": True}
-        written = write_argument(leaf, self)
-        kind = next(iter(written))
-        if kind not in _RETURNABLE:
-            raise OutputError(f"returns a value that exported programs cannot return ({kind})", hint=TEXT_HINT)
-        return written
+        """What the graph returns, and whether that is one value instead of several."""
+        if not self.top:
+            single = isinstance(returned, fx.Node)
+            return [write_argument(item, self) for item in ([returned] if single else returned)], single
+        outputs = []
+        for leaf in pytree.tree_leaves(returned):
+            # A device mesh that is returned as it is.
+            is_opaque = isinstance(leaf, fx.Node) and leaf in self.inputs.opaque
+            written = {"as_none": True} if is_opaque else write_argument(leaf, self)
+            kind = next(iter(written))
+            if kind not in _RETURNABLE:
+                raise OutputError(f"returns a value that exported programs cannot return ({kind})", hint=TEXT_HINT)
+            outputs.append(written)
+        return outputs, False
 
 
 def _named(name: str, arg: dict[str, Any], kind: int) -> dict[str, Any]:
@@ -291,12 +289,15 @@ def _same_node(left: dict[str, Any], right: dict[str, Any]) -> bool:
     for key in ("target", "outputs", "is_hop_single_tensor_return", "name"):
         if left[key] != right[key]:
             return False
-    return len(left["inputs"]) == len(right["inputs"]) and all(map(_same_input, left["inputs"], right["inputs"]))
-
-
-def _same_input(left: dict[str, Any], right: dict[str, Any]) -> bool:
-    if "as_graph" not in left["arg"] or "as_graph" not in right["arg"]:
-        return left == right
-    ours, theirs = left["arg"]["as_graph"], right["arg"]["as_graph"]
-    same = (left["name"], left["kind"], ours["name"]) == (right["name"], right["kind"], theirs["name"])
-    return same and same_graph(ours["graph"], theirs["graph"])
+    if len(left["inputs"]) != len(right["inputs"]):
+        return False
+    for ours, theirs in zip(left["inputs"], right["inputs"], strict=True):
+        if "as_graph" not in ours["arg"] or "as_graph" not in theirs["arg"]:
+            if ours != theirs:
+                return False
+            continue
+        one, other = ours["arg"]["as_graph"], theirs["arg"]["as_graph"]
+        same = (ours["name"], ours["kind"], one["name"]) == (theirs["name"], theirs["kind"], other["name"])
+        if not same or not same_graph(one["graph"], other["graph"]):
+            return False
+    return True
