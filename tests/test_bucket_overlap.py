@@ -253,14 +253,14 @@ WRONG = {
     "1: 2": ["no collective '1'"],
 }
 BAD = {
-    "[1, 2]": "has to name launches",
-    "just words": "has to name launches",
-    "": "has to name launches",
-    "a: [b": "is not YAML",
-    "a: !!python/object/apply:os.system [true]": "is not YAML",
-    "? [a, b]\n: c": "is not YAML",
-    "a: &x [*x]": "is not YAML",
-    "\x00": "is not YAML",
+    "[1, 2]": "must be a mapping",
+    "just words": "must be a mapping",
+    "": "must be a mapping",
+    "a: [b": "not YAML|anchors|tags|keys|control",
+    "a: !!python/object/apply:os.system [true]": "not YAML|anchors|tags|keys|control",
+    "? [a, b]\n: c": "not YAML|anchors|tags|keys|control",
+    "a: &x [*x]": "not YAML|anchors|tags|keys|control",
+    "\x00": "not YAML|anchors|tags|keys|control",
 }
 
 
@@ -274,7 +274,7 @@ def hiding_file(tmp_path, text):
 def test_names_that_are_not_there(tmp_path, text):
     index = build_index(sample("tiny_llama_fsdp2_fw"))
     path = hiding_file(tmp_path, text)
-    with pytest.raises(OptionError) as caught:
+    with pytest.raises(InputError) as caught:
         read_hiding(index, path)
     assert str(caught.value).startswith(path)
     for words in WRONG[text]:
@@ -284,23 +284,15 @@ def test_names_that_are_not_there(tmp_path, text):
 @pytest.mark.parametrize("text", BAD)
 def test_files_that_say_something_else(tmp_path, text):
     path = hiding_file(tmp_path, text)
-    with pytest.raises((InputError, OptionError)) as caught:
+    with pytest.raises(InputError, match=BAD[text]) as caught:
         read_hiding(build_index(sample("tiny_llama_fsdp2_fw")), path)
     assert str(caught.value).startswith(path)
 
 
 @pytest.mark.parametrize("what", ["missing.yaml", "."])
 def test_files_that_cannot_be_read(tmp_path, what):
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match=r"cannot be read|no such file"):
         read_hiding(build_index(sample("tiny_llama_fsdp2_fw")), str(tmp_path / what))
-
-
-def test_a_file_that_is_too_large(tmp_path):
-    path = tmp_path / "hiding.yaml"
-    with path.open("wb") as file:
-        file.truncate((16 << 20) + 1)
-    with pytest.raises(InputError, match="too large for a file of hiding relations"):
-        read_hiding(build_index(sample("tiny_llama_fsdp2_fw")), str(path))
 
 
 def test_a_file_decides(tmp_path):

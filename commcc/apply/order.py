@@ -39,24 +39,43 @@ class Unit:
     member: int = 0
 
 
+class WaitsForItself(InternalError):
+    """Buckets that cannot be: merged, they wait for each other."""
+
+
 class _Units:
-    """Units, what stands for each old node, and what each unit needs."""
+    """Units, what stands for each old node, and what each unit needs. launches, waits: the units of each bucket."""
 
     def __init__(self, index: GraphIndex, merging: Merging) -> None:
-        self.index = index
+        self.index, self.buckets = index, merging.buckets
         self.units: list[Unit] = []
         self.keys: list[Key] = []
         self.stands_for: dict[int, int] = {}
-        self.needs: list[list[int]] = []
-        removed = self._removed(merging.buckets)
+        merged = {node for bucket in self.buckets for member in bucket.members for node in self._merged(bucket, member)}
         moved = self._moved(merging)
         for node in range(len(index)):
-            if node not in removed:
+            if node not in merged:
                 self.stands_for[node] = self._add(Unit(NODE, node), moved.get(node, (node, _STAYS, node)))
-        for number, bucket in enumerate(merging.buckets):
-            self._add_bucket(number, bucket)
-        self._connect(merging.buckets)
-        self._keep(merging)
+        self.launches: list[int] = []
+        self.waits: list[int] = []
+        for number, bucket in enumerate(self.buckets):
+            self.launches.append(self._add(Unit(LAUNCH, number), (bucket.launch_at, _LAUNCHES, number, 1)))
+            self.waits.append(self._add(Unit(WAIT, number), (bucket.wait_at, _WAITS, number)))
+            for place, member in enumerate(bucket.members):
+                launch, wait, *cast = self._merged(bucket, member)
+                self.stands_for.update(dict.fromkeys((launch, *cast), self.launches[number]))
+                self.stands_for[wait] = self._add(Unit(RESULT, number, place), (wait, _RESULTS, place))
+        self.needs = [self._needed(unit) for unit in self.units]
+        # What is to stay in order besides: a member's wait is the merged one there, not its own result.
+        waits = {index.launches[m].waits[0]: self.waits[n] for n, b in enumerate(self.buckets) for m in b.members}
+        for each in merging.before:
+            first, then = (waits.get(node, self.stands_for[node]) for node in (each.first, each.then))
+            self.needs[then].append(first)
+
+    def _merged(self, bucket: Bucket, member: int) -> tuple[int, ...]:
+        """Nodes of a member that the bucket's stand for: its launch, its wait, and a cast that all share."""
+        facts = self.index.launches[member]
+        return (member, facts.waits[0], *(facts.inputs[:1] if bucket.shared_cast else ()))
 
     def _moved(self, merging: Merging) -> dict[int, Key]:
         """Keys of surviving nodes that do not keep their place."""
@@ -74,93 +93,48 @@ class _Units:
         moved[len(index) - 1] = (len(index), _STAYS)
         return moved
 
-    def _removed(self, buckets: Sequence[Bucket]) -> set[int]:
-        removed: set[int] = set()
-        for bucket in buckets:
-            for launch in bucket.members:
-                facts = self.index.launches[launch]
-                removed.update((launch, *facts.waits))
-                if bucket.shared_cast:
-                    removed.add(facts.inputs[0])
-        return removed
-
     def _add(self, unit: Unit, key: Key) -> int:
         self.units.append(unit)
         self.keys.append(key)
         return len(self.units) - 1
 
-    def _add_bucket(self, number: int, bucket: Bucket) -> None:
-        launch = self._add(Unit(LAUNCH, number), (bucket.launch_at, _LAUNCHES, number, 1))
-        self._add(Unit(WAIT, number), (bucket.wait_at, _WAITS, number))
-        for place, member in enumerate(bucket.members):
-            facts = self.index.launches[member]
-            wait = facts.waits[0]
-            self.stands_for[member] = launch
-            self.stands_for[wait] = self._add(Unit(RESULT, number, place), (wait, _RESULTS, place))
-            if bucket.shared_cast:
-                self.stands_for[facts.inputs[0]] = launch
-
-    def _connect(self, buckets: Sequence[Bucket]) -> None:
-        waits = {unit.number: u for u, unit in enumerate(self.units) if unit.kind == WAIT}
-        launches = {unit.number: u for u, unit in enumerate(self.units) if unit.kind == LAUNCH}
-        for unit in self.units:
-            if unit.kind == NODE:
-                self.needs.append(self._of(self.index.preds(unit.number)))
-            elif unit.kind == LAUNCH:
-                self.needs.append(self._launch_needs(buckets[unit.number], launches[unit.number]))
-            elif unit.kind == WAIT:
-                ordered = [p for m in buckets[unit.number].members for p in self._wait_order(m)]
-                self.needs.append(sorted({launches[unit.number], *self._of(ordered)} - {waits[unit.number]}))
-            else:
-                self.needs.append([waits[unit.number]])
-
-    def _keep(self, merging: Merging) -> None:
-        """What is to stay in order besides: a member's wait is the merged one, not its own result."""
-        if not merging.before:
-            return
-        merged_wait = {unit.number: u for u, unit in enumerate(self.units) if unit.kind == WAIT}
-        stands_for = dict(self.stands_for)
-        for number, bucket in enumerate(merging.buckets):
-            stands_for.update((self.index.launches[m].waits[0], merged_wait[number]) for m in bucket.members)
-        for each in merging.before:
-            self.needs[stands_for[each.then]].append(stands_for[each.first])
-
-    def _launch_needs(self, bucket: Bucket, itself: int) -> list[int]:
-        nodes: list[int] = []
-        for member in bucket.members:
-            nodes.extend(self.index.preds(member))
-            if bucket.shared_cast:
-                nodes.extend(self.index.preds(self.index.launches[member].inputs[0]))
-        return [u for u in self._of(nodes) if u != itself]
-
-    def _wait_order(self, member: int) -> tuple[int, ...]:
-        return self.index.order_preds[self.index.launches[member].waits[0]]
-
-    def _of(self, nodes: Sequence[int]) -> list[int]:
-        return sorted({self.stands_for[n] for n in nodes})
+    def _needed(self, unit: Unit) -> list[int]:
+        """The units that a unit has to come after; a merged one after what any of its members needs."""
+        index, number = self.index, unit.number
+        if unit.kind == NODE:
+            return sorted({self.stands_for[n] for n in index.preds(number)})
+        if unit.kind == RESULT:
+            return [self.waits[number]]
+        members = self.buckets[number].members
+        if unit.kind == WAIT:
+            after = [n for member in members for n in index.order_preds[index.launches[member].waits[0]]]
+            return sorted({self.launches[number], *(self.stands_for[n] for n in after)} - {self.waits[number]})
+        launched = [self._merged(self.buckets[number], member) for member in members]
+        sent = {n for launch, _, *cast in launched for node in (launch, *cast) for n in index.preds(node)}
+        return sorted({self.stands_for[n] for n in sent} - {self.launches[number]})
 
 
 def arrange(index: GraphIndex, merging: Merging) -> list[Unit]:
-    """Units in their new order; :class:`InternalError` when the edits form a cycle."""
-    made = _Units(index, merging)
-    users: list[list[int]] = [[] for _ in made.units]
-    missing = [len(needs) for needs in made.needs]
-    for unit, needs in enumerate(made.needs):
+    """Units in their new order; :class:`WaitsForItself` when the edits form a cycle."""
+    merged = _Units(index, merging)
+    users: list[list[int]] = [[] for _ in merged.units]
+    missing = [len(needs) for needs in merged.needs]
+    for unit, needs in enumerate(merged.needs):
         for need in needs:
             users[need].append(unit)
-    heap = [(made.keys[u], u) for u, count in enumerate(missing) if not count]
+    heap = [(merged.keys[u], u) for u, count in enumerate(missing) if not count]
     heapq.heapify(heap)
     order: list[Unit] = []
     while heap:
         _, unit = heapq.heappop(heap)
-        order.append(made.units[unit])
+        order.append(merged.units[unit])
         for user in users[unit]:
             missing[user] -= 1
             if not missing[user]:
-                heapq.heappush(heap, (made.keys[user], user))
-    if len(order) < len(made.units):
-        stuck = next(made.units[u] for u, count in enumerate(missing) if count)
-        raise InternalError(f"buckets wait for each other (bucket or node {stuck.number})", where="apply")
+                heapq.heappush(heap, (merged.keys[user], user))
+    if len(order) < len(merged.units):
+        stuck = next(merged.units[u] for u, count in enumerate(missing) if count)
+        raise WaitsForItself(f"buckets wait for each other (bucket or node {stuck.number})", where="apply")
     return order
 
 

@@ -106,6 +106,7 @@ class Member(NamedTuple):
         """The collective at ``launch``, which has one input, one wait and sizes that are known."""
         facts = index.launches[launch]
         node, wait = facts.inputs[0], facts.waits[0]
+        # A cast with other users has to be made anyway, before the launch.
         cast = index.casts.get(node) if len(index.users[node]) == 1 else None
         source_node = node if cast is None else index.data_preds[node][0]
         sends, source, result = index.tensors[node], index.tensors[source_node], index.tensors[wait]
@@ -209,7 +210,7 @@ class BucketModel:
             copies = [(wait, last_use(wait), size) for _, wait, _, size in members]
             return [(launch, min(waits), sent), (launch, max(waits), got), *copies]
         launch = max(m[0] for m in members)
-        wait = max(launch, min(waits))
+        wait = max(launch, min(waits))  # a wait that stands before the merged launch cannot be the merged one
         inputs = [(own, launch, size) for own, _, size, _ in members]
         return [*inputs, (launch, wait, sent), (launch, max(map(last_use, waits)), got)]
 
@@ -222,7 +223,7 @@ def strided(part: Tensor) -> bool:
 def flat(parts: Sequence[Tensor], as_bytes: bool = False) -> Tensor:
     """One tensor in one row with the elements of all."""
     first = parts[0]
-    if as_bytes:
+    if as_bytes:  # members differ in dtype
         count = sum(part.bytes for part in parts)
         return replace(first, dtype="uint8", itemsize=1, shape=(count,), numel=count, contiguous=True)
     count = sum(part.numel or 0 for part in parts)

@@ -31,19 +31,15 @@ def select_groups(ident: Identification, groups: str | tuple[str, ...]) -> froze
     if groups == "all":
         return frozenset(g.name for g in ident.groups)
     if groups == "primary":
-        return _family(ident)
+        # With what was split off it, and what it was split off: the groups pass moves collectives between these.
+        family = {g.family for g in ident.groups if g.name == ident.primary}
+        return frozenset(g.name for g in ident.groups if g.family in family)
     names = (groups,) if isinstance(groups, str) else groups
     known = [g.name for g in ident.groups]
     unknown = [f"no group '{name}' in the graph{closest(name, known)}" for name in names if name not in known]
     if unknown:
         raise OptionError("; ".join(unknown), where="pass 'bucket'", hint=f"groups: {', '.join(known) or 'none'}")
     return frozenset(names)
-
-
-def _family(ident: Identification) -> frozenset[str]:
-    """The primary group, with what was split off it and what it was split off."""
-    family = {g.family for g in ident.groups if g.name == ident.primary}
-    return frozenset(g.name for g in ident.groups if g.family in family)
 
 
 def eligible(
@@ -54,7 +50,10 @@ def eligible(
     taken: list[Collective] = []
     left: list[LeftOut] = []
     for collective in ident.collectives:
-        if not _has_role(index, collective):
+        # Tags decide when the graph has any, else identification; buckets are told apart from what has no such role.
+        tagged = collective.launch in index.tags or collective.launch in index.merged_from
+        has_role = tagged if index.tags else is_taggable(collective) or collective.derived == "bucket"
+        if collective.kind not in _BUCKETED or not has_role:
             continue
         reason = _obstacle(index, collective, written)
         if reason is None and collective.group not in groups:
@@ -66,22 +65,13 @@ def eligible(
     return taken, left
 
 
-def _has_role(index: GraphIndex, collective: Collective) -> bool:
-    """Tags decide when the graph has any, else identification."""
-    if collective.kind not in _BUCKETED:
-        return False
-    if index.tags:
-        return collective.launch in index.tags or collective.launch in index.merged_from
-    return is_taggable(collective) or collective.derived == "bucket"
-
-
 def writers(index: GraphIndex) -> dict[int, int]:
     """For every storage that is written in place, the first writer."""
-    found: dict[int, int] = {}
+    first: dict[int, int] = {}
     for writer, targets in index.writes.items():
         for storage in (s for target in targets for s in index.storages[target]):
-            found.setdefault(storage, writer)
-    return found
+            first.setdefault(storage, writer)
+    return first
 
 
 def result_obstacle(index: GraphIndex, launch: int, written: Mapping[int, int]) -> Reason | None:
@@ -108,13 +98,14 @@ def _obstacle(index: GraphIndex, collective: Collective, written: Mapping[int, i
         return Reason.of("writes_buffer")
     if launch.group.startswith("%"):
         return Reason.of("group_from_node")
+    # A control edge names a node that merging would remove: the input too, whose cast may be shared.
     if index.held and not index.held.isdisjoint((collective.launch, *launch.inputs, *launch.waits)):
         return Reason.of("control_edge")
     return result_obstacle(index, collective.launch, written) or _bad_shape(index, collective)
 
 
 def _bad_shape(index: GraphIndex, collective: Collective) -> Reason | None:
-    needs_size = collective.kind is not Kind.ALL_REDUCE
+    needs_size = collective.kind is not Kind.ALL_REDUCE  # a slice is the same on all ranks
     if needs_size and collective.group_size is None:
         return Reason.of("group_size_unknown")
     for node in (*index.launches[collective.launch].inputs, *collective.waits):

@@ -38,10 +38,11 @@ class Headroom:
         from commcc.graph.memory import MemoryModel
 
         memory = MemoryModel(index)
-        found = memory.live(range(len(index)))
-        self.budget, self.peak_bytes = budget, found.peak_bytes
+        before = memory.live(range(len(index)))
+        self.budget, self.peak_bytes = budget, before.peak_bytes
         self._index, self._kept = index, memory.kept
-        self._live = list(found.live)
+        self._live = list(before.live)
+        # Where each buffer is touched last, and so freed; graph outputs and inputs live to the end.
         self._last = {b: node for node in range(len(index)) for b in memory.touched[node]}
         self._last.update(dict.fromkeys((*memory.kept, *memory.inputs), len(index) - 1))
 
@@ -60,13 +61,13 @@ class Headroom:
             for first, last, size in bucket.held(self._last_use):
                 steps[first] = steps.get(first, 0) + sign * size
                 steps[last + 1] = steps.get(last + 1, 0) - sign * size
-        found: list[Change] = []
+        changes: list[Change] = []
         more, begin = 0, 0
         for at in sorted(steps):
             if more:
-                found.append((begin, at, more))
+                changes.append((begin, at, more))
             more, begin = more + steps[at], at
-        return found
+        return changes
 
     def _last_use(self, wait: int) -> int:
         """The last position at which the result of a wait is used."""
@@ -74,7 +75,7 @@ class Headroom:
 
     def over(self, begin: int, end: int, more: int) -> int:
         """By how many bytes the budget is passed with so many more in this stretch; nothing where it is kept."""
-        if self.budget is None or more <= 0 or begin >= end:
+        if self.budget is None or more <= 0 or begin >= end:  # less than before is fine where the budget is passed
             return 0
         return max(0, max(self._live[begin:end]) + more - self.budget)
 
@@ -89,12 +90,13 @@ class Headroom:
 
     def hold(self, node: int, until: int) -> int:
         """Keep the result of a node up to another one; by how many bytes that passes the budget, 0 when it was done."""
-        owned = [b for b in self._index.estimates.buffers[node] if b not in self._kept]
+        owned = [b for b in self._index.estimates.buffers[node] if b not in self._kept]  # others are held anyway
         size = sum(self._index.estimates.buffer_bytes[b] for b in owned)
         start = max((self._last[b] for b in owned), default=until) + 1
         over = self.over(start, until, size)
         if not over:
             self.take([(start, until, size)])
+            # The node that is served from here on frees it, where its own result was freed.
             ends = max((self._last[b] for b in self._index.estimates.buffers[until]), default=until)
             self._last.update(dict.fromkeys(owned, max(start - 1, ends)))
         return over

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from commcc.base.errors import InputError, OptionError, closest
+from commcc.base.errors import closest
+from commcc.base.text import shown
+from commcc.base.yaml_file import read_yaml
 from commcc.plan import Before
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
     from commcc.graph.index import GraphIndex
     from commcc.timing.simulate import Timeline
-
-_LARGEST_FILE = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -49,19 +48,18 @@ class Hiding:
 
     def kept(self, index: GraphIndex) -> tuple[Before, ...]:
         """The same in the terms of a plan, without what follows from direct dependences among the nodes that hide."""
-        found: list[Before] = []
+        before: list[Before] = []
         for launch, nodes in self.by_launch.items():
             among = frozenset(nodes)
-            found += [Before(launch, n) for n in nodes if among.isdisjoint(index.preds(n))]
-            found += [Before(n, self.waits[launch]) for n in nodes if among.isdisjoint(index.users[n])]
-        return tuple(found)
+            before += [Before(launch, n) for n in nodes if among.isdisjoint(index.preds(n))]
+            before += [Before(n, self.waits[launch]) for n in nodes if among.isdisjoint(index.users[n])]
+        return tuple(before)
 
 
 def hidden_by_order(index: GraphIndex, timeline: Timeline) -> Hiding:
     """Collectives that the order hides altogether, with what runs on the compute stream meanwhile."""
-    running = [n for n in timeline.order if timeline.end[n] > timeline.start[n]]
-    left_out = {*index.launches, *index.wait_of}
-    running = [n for n in running if n not in left_out]
+    communicates = {*index.launches, *index.wait_of}  # what launching takes of the compute stream hides nothing
+    running = [n for n in timeline.order if timeline.end[n] > timeline.start[n] and n not in communicates]
     ends = [timeline.end[n] for n in running]
     by_launch: dict[int, tuple[int, ...]] = {}
     for launch, facts in index.launches.items():
@@ -73,7 +71,7 @@ def hidden_by_order(index: GraphIndex, timeline: Timeline) -> Hiding:
         for node in running[bisect_right(ends, span.start) :]:
             if timeline.start[node] >= span.end:
                 break
-            if launch < node < wait:
+            if launch < node < wait:  # what stands elsewhere runs meanwhile by chance
                 hiding.append(node)
         if hiding:
             by_launch[launch] = tuple(hiding)
@@ -83,44 +81,27 @@ def hidden_by_order(index: GraphIndex, timeline: Timeline) -> Hiding:
 def read_hiding(index: GraphIndex, path: str) -> Hiding:
     """Hiding relations from a YAML file.
 
-    Raises :class:`InputError` for a file that cannot be read and :class:`OptionError`, with all that is
-    wrong, for names that are not in the graph.
+    Raises :class:`commcc.base.errors.InputError`, with all that is wrong by line, for a file that is no such file, and
+    for names that are not in the graph.
     """
-    content = _load(path)
-    wrong: list[str] = []
+    file = read_yaml(path)
+    launches = [index.names[launch] for launch in index.launches]
     by_launch: dict[int, tuple[int, ...]] = {}
-    for name, nodes in content.items():
-        launch = index.position.get(str(name))
-        if launch is None or launch not in index.launches:
-            launches = [index.names[n] for n in index.launches]
-            wrong.append(f"no collective '{name}' in the graph{closest(str(name), launches)}")
+    for name, said in file.root.entries().items():
+        launch = index.position.get(name)
+        if launch not in index.launches:
+            said.fail(f"no collective '{shown(name)}' in the graph{closest(name, launches)}")
             continue
-        names = nodes if isinstance(nodes, list) else [nodes]
-        unknown = [str(n) for n in names if str(n) not in index.position]
-        wrong += [f"no node '{n}' in the graph{closest(n, index.names)}" for n in unknown]
+        nodes: set[int] = set()
+        for each in said.items() if isinstance(said.value, list) else [said]:  # one node may stand without brackets
+            word = each.text()
+            if word in index.position:
+                nodes.add(index.position[word])
+            elif word:
+                each.fail(f"no node '{shown(word)}' in the graph{closest(word, index.names)}")
         if not index.launches[launch].waits:
-            wrong.append(f"'{name}' is never waited for")
-        elif not unknown and names:
-            by_launch[launch] = tuple(sorted({index.position[str(n)] for n in names}))
-    if wrong:
-        raise OptionError("; ".join(wrong), where=path, hint="write launch: [node, node]")
+            said.fail(f"'{name}' is never waited for")
+        elif nodes:
+            by_launch[launch] = tuple(sorted(nodes))
+    file.check()
     return Hiding(by_launch, {launch: min(index.launches[launch].waits) for launch in by_launch})
-
-
-def _load(path: str) -> dict[Any, Any]:
-    import yaml
-
-    file = Path(path)
-    try:
-        if file.stat().st_size > _LARGEST_FILE:
-            raise InputError("too large for a file of hiding relations", where=path)
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror or error})", where=path) from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        where = getattr(error, "problem_mark", None)
-        line = f":{where.line + 1}" if where is not None else ""
-        raise InputError("is not YAML", where=f"{path}{line}") from None
-    if not isinstance(content, dict):
-        raise InputError("has to name launches and the nodes that hide them", where=path, hint="launch: [node, node]")
-    return content

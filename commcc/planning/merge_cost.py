@@ -52,7 +52,7 @@ class MergeCost:
 
     def transfer(self, members: Sequence[Collective]) -> int:
         """Time of the merged transfer, in ns."""
-        if len(members) == 1:
+        if len(members) == 1:  # as it stands, with what is assumed of its size
             return self._costs.ns[members[0].launch]
         transfer, _ = self._model.transfer_of(self._index, members[0].launch)
         sent = sum(c.input_bytes for c in members)
@@ -95,18 +95,17 @@ class Relief:
         for launch, span in timeline.spans.items():
             lanes.setdefault(span.lane, []).append(launch)
         for queue in lanes.values():
-            self._add(sorted(queue, key=lambda n: (timeline.spans[n].start, timeline.spans[n].end, n)), timeline)
-
-    def _add(self, queue: Sequence[int], timeline: Timeline) -> None:
-        behind, following = 0, None
-        for launch in reversed(queue):
-            span = timeline.spans[launch]
-            if following is None or span.end < timeline.spans[following].start:
-                behind, self._taken[launch] = 0, 0
-                stretch = launch
-            behind += timeline.exposed.get(launch, 0)
-            self._stretch[launch], self._behind[launch] = stretch, behind
-            following = launch
+            queue.sort(key=lambda n: (timeline.spans[n].start, timeline.spans[n].end, n))
+            behind, following = 0, None
+            for launch in reversed(queue):
+                span = timeline.spans[launch]
+                if following is None or span.end < timeline.spans[following].start:
+                    # A pause: what comes later would not begin earlier. The stretch has the name of its last launch.
+                    behind, stretch = 0, launch
+                    self._taken[stretch] = 0
+                behind += timeline.exposed.get(launch, 0)
+                self._stretch[launch], self._behind[launch] = stretch, behind
+                following = launch
 
     def take(self, members: Sequence[Collective], wanted: int, had: Mapping[int, int]) -> dict[int, int]:
         """As much of ``wanted`` ns as is there for these members, by stretch. had: what they took before."""
@@ -114,11 +113,11 @@ class Relief:
         for launch in (c.launch for c in members):
             stretch = self._stretch[launch]
             most[stretch] = max(most.get(stretch, 0), self._behind[launch])
-        found: dict[int, int] = {}
+        taken: dict[int, int] = {}
         for stretch, ns in most.items():
             left = ns - self._taken[stretch] + had.get(stretch, 0)
-            found[stretch] = max(0, min(left, wanted - sum(found.values())))
-        return found
+            taken[stretch] = max(0, min(left, wanted - sum(taken.values())))
+        return taken
 
     def settle(self, now: Mapping[int, int], had: Mapping[int, int]) -> None:
         """Note what a bucket takes now in place of what it had."""

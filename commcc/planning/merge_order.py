@@ -56,6 +56,7 @@ class MergeOrder:
         missing = [0] * count
         for node in range(count):
             launch = index.wait_of.get(node)
+            # The wait for a part of a coalesced result does not name the launch.
             for pred in {*index.preds(node), *(() if launch is None else (launch,))}:
                 self._users[pred].append(node)
                 missing[node] += 1
@@ -73,7 +74,7 @@ class MergeOrder:
 
     def may_merge(self, a: int, b: int) -> bool:
         """Whether neither has to come before the other."""
-        first, last = self._pair(a, b)
+        first, last = self._pair(a, b)  # the order that is kept tells which way a path can go
         return first != last and last not in self._reached(first, self._at[last])
 
     def merge(self, a: int, b: int) -> None:
@@ -103,7 +104,7 @@ class MergeOrder:
         """Put ``first`` ahead of ``then`` for good; False where it has to come after."""
         first, then = self._find(first), self._find(then)
         begin, end = self._at[then], self._at[first]
-        if begin < end:
+        if begin < end:  # against the order: what follows ``then`` goes behind ``first``
             after = self._reached(then, end)
             if first in after:
                 return False

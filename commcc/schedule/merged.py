@@ -52,7 +52,7 @@ class _Fact:
 def merge(index: GraphIndex, model: CostModel, merging: Merging) -> tuple[GraphIndex, Costs]:
     """Index and costs of the graph with buckets merged.
 
-    Raises :class:`commcc.base.errors.InternalError` when the buckets form a cycle.
+    Raises :class:`commcc.apply.order.WaitsForItself` when the buckets form a cycle.
     """
     merged = _Merge(index, merging).result()
     return merged, model.price(merged)

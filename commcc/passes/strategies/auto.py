@@ -25,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from commcc.base.errors import InternalError, OptionError
+from commcc.base.errors import OptionError
 from commcc.base.gc_pause import no_collection
 from commcc.base.reasons import Reason
 from commcc.base.record import Record
@@ -184,6 +184,7 @@ class _Search:
         return self.tried[caps]
 
     def _judge(self, caps: tuple[int, ...]) -> Tried:
+        from commcc.apply.order import WaitsForItself
         from commcc.schedule import Problem, search
         from commcc.schedule.merged import merge
 
@@ -196,7 +197,7 @@ class _Search:
         members = sum(len(b.members) for b in buckets)
         try:
             merged = merge(self.index, self.model, plan) if buckets else (self.index, self.costs)
-        except InternalError:  # buckets by block and by cap that are both legal can be a cycle together
+        except WaitsForItself:  # buckets by block and by cap that are both legal can be a cycle together
             return Tried(caps, buckets, members, _NEVER, 0, 0)
         problem = Problem(*merged, quick=True)
         if self.best_ns is not None and problem.bound >= self.best_ns:
