@@ -20,6 +20,8 @@ from torch.utils._pytree import tree_flatten, tree_map
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from commcc.graph.ops import OpFacts
+
 #: Elements of a buffer before and after a tensor's own.
 MARGIN = 5
 
@@ -61,9 +63,26 @@ def observe(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
         except CannotRun:
             continue
         run.look(seen)
-        if seen.repeats and not seen.random and not equal(first.values, run.values):
+        # A tensor that was made larger holds what lay around it before.
+        told = seen.repeats and not seen.random and not seen.moved
+        if told and not equal(first.values, run.values):
             setattr(seen, "storage" if layout is other_margins else "strides", True)
     return seen
+
+
+def contradictions(fact: OpFacts, seen: Observed) -> list[str]:
+    """What was seen that the facts do not allow."""
+    found = [f"shares {name}" for name in sorted(seen.shares - {*fact.views})]
+    found += [f"writes {name}" for name in sorted(seen.writes - {*fact.writes})]
+    found += [f"changes the shape or storage of {name}" for name in sorted(seen.moved - {*fact.writes})]
+    found += [f"writes around {name}" for name in sorted(seen.outside - {*fact.writes})]
+    found += [f"joins {one} with {other}" for one, other in sorted(seen.joined) if fact.joins != (one, other)]
+    if seen.random and not fact.random:
+        found.append("draws random numbers")
+    if not fact.allocates:
+        found += ["looks at strides"] if seen.strides and not fact.strides else []
+        found += ["looks at storage"] if seen.storage and not fact.storage else []
+    return found
 
 
 class _Run:

@@ -33,12 +33,14 @@ from commcc.graph.ops import (
     aliasing,
     argument,
     collective_of,
+    facts,
     is_random,
     is_unknown_communication,
     is_wait,
     op_name,
 )
 from commcc.graph.ops.allowed import refusal
+from commcc.graph.ops.guards import guarded
 from commcc.replay.kernels import stand_in
 from commcc.replay.values import tensors_in
 from commcc.verify.normalise import unfolded
@@ -196,14 +198,14 @@ def _step(
     copy = index.host_copies.get(number)
     return Step(
         node,
-        (stand_in(target, wide=wide) if homes.device == "cpu" else None) or target,
+        (stand_in(target, wide=wide) if homes.device == "cpu" else None) or guarded(target),
         tuple(map_aggregate(node.args, moved)),
         kwargs,
         collective_of(target),
         frees,
         waits=is_wait(target),
         random=is_random(target),
-        looks=bool(seen.views) and seen.pure,
+        looks=facts(target).looks,
         host_copy=copy if seen.pure else None,
         host_wait=number in index.host_syncs and not copy and waits(index, number),
     )

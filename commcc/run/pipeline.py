@@ -5,9 +5,10 @@
     run(program, passes, model=load_model("h100")).predictions      # of the first and the last graph
     run(program, passes, model=model, rules=Rules(keep_if_better=True)).steps[1].dropped
 
-The result of every pass is verified against the graph it came from, by code that shares nothing
-with passes and apply; a difference is a bug in commcc and nothing is returned. Plans that were stored
-(:mod:`commcc.run.planfile`) run as jobs like passes do, with the same checks.
+The result of every pass is verified against the graph it came from, by code that shares with passes and
+apply only the table of op facts (:mod:`commcc.graph.ops`), which is tested against execution; a difference
+is a bug in commcc and nothing is returned. Plans that were stored (:mod:`commcc.run.planfile`) run as jobs
+like passes do, with the same checks.
 """
 
 from __future__ import annotations

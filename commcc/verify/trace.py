@@ -156,7 +156,7 @@ class HostCopies:
         """The copy that a reader of a tensor should have waited for; views do not read."""
         copy = self.coming.get(tensor.root)
         fact = facts(reader.target) if reader.op == "call_function" else None
-        return None if fact is not None and fact.views and not fact.writing else copy
+        return None if fact is not None and fact.looks else copy
 
 
 def _on_device(value: object) -> bool:

@@ -223,7 +223,7 @@ class Tracer(Explainer):
         val = self._restated(node, plain) if self.relaid else node.meta.get("val")
         value = self._result(node, val, term, fact, arguments)
         self.relaid = False
-        free = not written and not does.effects and (bool(fact.views) or fact.allocates or not tensors_in(value))
+        free = not written and not does.effects and (fact.looks or fact.allocates or not tensors_in(value))
         contents = tuple(tensor.content for tensor in tensors)
         step = Step(
             node.name, path, VIEW if free else OP, term, plain, keys, contents, (), strides, why, len(trace.barriers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import operator
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from commcc.graph.index.repeats import Numbering
 from commcc.graph.index.storage import assign_storages
 from commcc.graph.index.tensors import TensorTable
 from commcc.graph.index.traits import Traits, mixed_nodes, traits_of
+from commcc.graph.ops.libraries import FENCES
 from commcc.graph.ops.operands import nodes_in
 from commcc.graph.program import ProcessGroup, record_of
 
@@ -62,7 +62,7 @@ def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
     return GraphIndex(
         fingerprint=fingerprint,
         names=tuple(node.name for node in nodes),
-        ops=tuple(_op(node) for node in nodes),
+        ops=tuple(ops.op_name(node.target) if node.op == "call_function" else node.op for node in nodes),
         data_preds=walk.data_preds,
         order_preds=_with_control(order_preds, walk) if walk.control else order_preds,
         users=users_of(walk.data_preds),
@@ -72,7 +72,7 @@ def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
         compute=tuple(t.compute for t in traits),
         casts={i: t.cast for i, t in enumerate(traits) if t.cast is not None},
         custom={i: node.meta["custom"] for i, node in enumerate(nodes) if node.meta.get("custom")},
-        descriptors=_descriptors(nodes),
+        descriptors={number[n]: str(n.meta["desc"]) for n in nodes if n.op == "placeholder" and n.meta.get("desc")},
         output_descriptors=output_descriptors,
         outputs=outputs,
         tags=_roles(nodes, merged=False),
@@ -86,11 +86,11 @@ def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
         host_order={i: before for i, before in host_order.items() if before not in walk.control.get(i, ())},
         groups=_groups(program, launches),
         estimates=estimate(nodes, number, walk.storages, walk.tensors, walk.hints, mixed_nodes(traits)),
-        warnings=_warnings(nodes, traits),
+        warnings=tuple(_warning(node) for node, t in zip(nodes, traits, strict=True) if t.barrier),
         stays=frozenset(walk.subgraphs.values()).union(i for i, t in enumerate(traits) if t.stays),
         control=walk.control,
         repeats=Numbering(nodes, number, walk.storages).repeats(traits, launches, writes),
-        metadata=_metadata(nodes),
+        metadata=dict(sorted(Counter(str(key) for node in nodes for key in node.meta).items())),
         group_names=tuple(sorted({*program.groups, *(launch.group for launch in launches.values())})),
         digests=digests,
         elements=_elements(nodes),
@@ -120,10 +120,6 @@ def users_of(preds: Edges) -> Edges:
     return tuple(map(tuple, users))
 
 
-def _op(node: fx.Node) -> str:
-    return ops.op_name(node.target) if node.op == "call_function" else node.op
-
-
 def _data_preds(node: fx.Node, position: int, number: dict[fx.Node, int]) -> tuple[int, ...]:
     preds = tuple(number[pred] for pred in node._input_nodes)
     late = [p for p in preds if p >= position]
@@ -147,7 +143,9 @@ def _launches(nodes: list[fx.Node], number: dict[fx.Node, int]) -> tuple[dict[in
         wait_of.update(dict.fromkeys(waits, i))
         group = ops.argument(node, "group_name")
         splits = [ops.argument(node, name) for name in ("output_split_sizes", "input_split_sizes")]
-        size = ops.argument(node, "group_size") if fact.has_group_size else _peers(splits)
+        # An all-to-all names its group's size by the number of its split sizes, if it has any.
+        peers = next((len(sizes) for sizes in splits if isinstance(sizes, (list, tuple)) and sizes), None)
+        size = ops.argument(node, "group_size") if fact.has_group_size else peers
         launches[i] = Launch(
             kind=fact.kind,
             group=f"%{group.name}" if isinstance(group, fx.Node) else str(group),
@@ -161,11 +159,6 @@ def _launches(nodes: list[fx.Node], number: dict[fx.Node, int]) -> tuple[dict[in
             splits=_numbers(nodes_in(splits), number),
         )
     return launches, wait_of
-
-
-def _peers(splits: list[Any]) -> int | None:
-    """An all-to-all names its group's size by the number of split sizes, if it has any."""
-    return next((len(sizes) for sizes in splits if isinstance(sizes, (list, tuple)) and sizes), None)
 
 
 def _waits(launch: fx.Node) -> list[fx.Node]:
@@ -216,12 +209,8 @@ def _outputs(nodes: list[fx.Node], number: dict[fx.Node, int]) -> tuple[tuple[in
     return tuple(number[leaf] if isinstance(leaf, fx.Node) else None for leaf in leaves), tuple(padded)
 
 
-def _descriptors(nodes: list[fx.Node]) -> dict[int, str]:
-    return {i: str(n.meta["desc"]) for i, n in enumerate(nodes) if n.op == "placeholder" and n.meta.get("desc")}
-
-
 def _elements(nodes: list[fx.Node]) -> dict[int, int]:
-    taken = {i: n.args[1] for i, n in enumerate(nodes) if n.target is operator.getitem and len(n.args) == 2}
+    taken = {i: node.args[1] for i, node in enumerate(nodes) if ops.is_getitem(node.target) and len(node.args) == 2}
     return {i: place for i, place in taken.items() if isinstance(place, int)}
 
 
@@ -253,22 +242,11 @@ def _groups(program: Program, launches: dict[int, Launch]) -> dict[str, GroupEnt
     return entries
 
 
-def _metadata(nodes: list[fx.Node]) -> dict[str, int]:
-    """How many nodes have each key of metadata."""
-    counts = Counter(str(key) for node in nodes for key in node.meta)
-    return dict(sorted(counts.items()))
-
-
-def _warnings(nodes: list[fx.Node], traits: list[Traits]) -> tuple[str, ...]:
-    return tuple(
-        f"'{node.name}' ({ops.op_name(node.target)}) {_fence(node.target)}: nothing moves across it"
-        for node, each in zip(nodes, traits, strict=True)
-        if each.barrier
-    )
-
-
-def _fence(target: Any) -> str:
-    return "communicates in an unknown way" if ops.is_unknown_communication(target) else "orders streams"
+def _warning(node: fx.Node) -> str:
+    """Why nothing moves across a barrier."""
+    name = ops.op_name(node.target)
+    why = "orders streams" if ops.library_of(node.target) in FENCES else "communicates in an unknown way"
+    return f"'{node.name}' ({name}) {why}: nothing moves across it"
 
 
 def _with_control(order_preds: Edges, walk: _Walk) -> Edges:

@@ -7,10 +7,11 @@ alias and mutation
 random numbers
     Ops that draw keep their order, since the values depend on it.
 effects
-    Asserts, prints, effect tokens, host syncs and copies to the CPU keep theirs. Those that are there only
-    because of a host sync or such a copy are told apart; :mod:`commcc.graph.index.host` says what holds of these.
+    Asserts, prints, effect tokens, ops of unknown libraries, host syncs and copies to the CPU keep theirs; what an op
+    does of which nothing is known may also be to draw random numbers. Edges that are there only because of a host
+    sync or such a copy are told apart; :mod:`commcc.graph.index.host` says what holds of these.
 barriers
-    An op that communicates in an unknown way stays behind all before it and ahead of all after it.
+    An op that communicates in an unknown way, or orders streams, stays behind all before it and ahead of all after it.
 """
 
 from __future__ import annotations
@@ -63,8 +64,20 @@ def _chain(edges: Edges, nodes: Iterable[int]) -> None:
 
 @dataclass
 class _Accesses:
+    """Of one storage, since the last write to it."""
+
     last_write: int | None = None
     reads: list[int] = field(default_factory=list)
+
+    def write(self, edges: Edges, node: int) -> None:
+        earlier = [*self.reads] + ([self.last_write] if self.last_write is not None else [])
+        edges[node].update(e for e in earlier if e != node)
+        self.reads, self.last_write = [], node
+
+    def read(self, edges: Edges, node: int) -> None:
+        if self.last_write is not None:
+            edges[node].add(self.last_write)
+        self.reads.append(node)
 
 
 def _mutation_edges(
@@ -84,25 +97,13 @@ def _mutation_edges(
         wrote = _touched((*writes.get(i, ()), *late_writes.get(i, ())), storages, written)
         read = _touched((*preds, *late_reads.get(i, ())), storages, written) - wrote
         for storage in sorted(wrote):
-            _write(edges, state[storage], i)
+            state[storage].write(edges, i)
         for storage in sorted(read):
-            _read(edges, state[storage], i)
+            state[storage].read(edges, i)
 
 
 def _touched(nodes: Iterable[int], storages: tuple[tuple[int, ...], ...], written: set[int]) -> set[int]:
     return {s for node in nodes for s in storages[node] if s in written}
-
-
-def _write(edges: Edges, accesses: _Accesses, node: int) -> None:
-    earlier = [*accesses.reads] + ([accesses.last_write] if accesses.last_write is not None else [])
-    edges[node].update(e for e in earlier if e != node)
-    accesses.reads, accesses.last_write = [], node
-
-
-def _read(edges: Edges, accesses: _Accesses, node: int) -> None:
-    if accesses.last_write is not None:
-        edges[node].add(accesses.last_write)
-    accesses.reads.append(node)
 
 
 def _barrier_edges(edges: Edges, data_preds: tuple[tuple[int, ...], ...], barriers: list[int]) -> None:

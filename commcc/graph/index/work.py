@@ -38,7 +38,9 @@ def _work(node: fx.Node) -> Work:
         return Work.FREE
     found = work_of(node.target)
     if found is Work.FREE:
-        return _copy_work(node) if may_copy(node.target) and copies(node) else found
+        if not (may_copy(node.target) and copies(node)):
+            return found
+        return Work.FUSABLE if ops.op_name(node.target) in FUSING_COPIES else Work.KERNEL
     if ops.is_host_sync(node.target) or ops.collective_of(node.target) is not None:
         return Work.KERNEL
     fact = ops.facts(node.target)
@@ -54,10 +56,6 @@ def _has_tensor(val: Any) -> bool:
     if isinstance(val, (tuple, list)):
         return any(map(_has_tensor, val))
     return isinstance(val, torch.Tensor)
-
-
-def _copy_work(node: fx.Node) -> Work:
-    return Work.FUSABLE if ops.op_name(node.target) in FUSING_COPIES else Work.KERNEL
 
 
 def copies(node: fx.Node) -> bool:

@@ -5,7 +5,8 @@
 
 A graph comes from a file that anybody may have written, so what is not known to be harmless is refused: ops of other
 libraries than PyTorch's own, ops that take objects, texts of other meanings than the listed ones, and ops that
-trust their arguments where these decide which memory is read or written.
+trust their arguments where these decide which memory is read or written, unless :mod:`commcc.graph.ops.guards` has a
+check for them.
 
 Limits: an op can still ask for more memory or time than there is.
 """
@@ -23,6 +24,8 @@ from commcc.base.errors import OptionError
 from commcc.graph import ops
 from commcc.graph.ops import libraries
 from commcc.graph.ops.functions import plain_name
+from commcc.graph.ops.guards import is_guarded
+from commcc.graph.ops.unchecked import UNCHECKED
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -39,16 +42,6 @@ _TEXTS = frozenset(
 _VALUES = frozenset({"Tensor", "int", "float", "bool", "number", "Device", "Generator"})
 #: The group of a collective, which is a name in a graph of a file.
 _ANY = frozenset({"group_name"})
-
-#: Ops that take the caller's word for which memory a result covers, or where in it an index points.
-_TRUSTING = frozenset(
-    {
-        *("aten._reshape_alias", "aten._nested_view_from_buffer", "aten._nested_view_from_buffer_copy"),
-        *("aten._sparse_coo_tensor_unsafe", "aten._sparse_csr_tensor_unsafe", "aten._sparse_csc_tensor_unsafe"),
-        *("aten._sparse_bsr_tensor_unsafe", "aten._sparse_bsc_tensor_unsafe", "aten._sparse_compressed_tensor_unsafe"),
-        *("inductor._reinterpret_tensor", "inductor._alloc_from_pool"),
-    }
-)
 
 
 @lru_cache(maxsize=4096)
@@ -76,7 +69,7 @@ def _reaching(op: OpOverload) -> str | None:
     name, overload = op._schema.name, op._schema.overload_name
     if not torch._C._dispatch_has_kernel(f"{name}.{overload}" if overload else name):
         return "it works on Python's objects"
-    if ops.op_name(op) in _TRUSTING:
+    if ops.op_name(op) in UNCHECKED and not is_guarded(op):
         return "it trusts the graph with which memory it reads or writes"
     for argument in op._schema.arguments:
         for kind in _kinds(argument.type):

@@ -37,11 +37,8 @@ def _product(args: Any, out: Any) -> int:
     return 2 * int(prod(out)) * int(args[0][-1])
 
 
-def _linear(args: Any, out: Any) -> int:
-    return 2 * int(prod(out)) * int(args[1][-1])
-
-
-def _added(args: Any, out: Any) -> int:
+def _by_second(args: Any, out: Any) -> int:
+    """The same where the second argument is the one that is summed over: ``linear``, ``addmv``."""
     return 2 * int(prod(out)) * int(args[1][-1])
 
 
@@ -79,13 +76,13 @@ def _scattered_product(args: Any, _out: Any) -> int:
 
 
 _OWN: dict[str, Callable[[Any, Any], int]] = {
-    "aten.linear": _linear,
+    "aten.linear": _by_second,
     GATHER_MATMUL: _gathered_products,
     MATMUL_SCATTER: _scattered_product,
     "aten.matmul": _product,
     "aten.mv": _product,
     "aten.dot": _product,
-    "aten.addmv": _added,
+    "aten.addmv": _by_second,
     "aten._int_mm": _product,
     "aten._grouped_mm": _grouped,
     "aten._scaled_grouped_mm": _grouped,

@@ -79,6 +79,11 @@ class OpFacts:
         return bool(self.writes) or self.writes_keywords
 
     @property
+    def looks(self) -> bool:
+        """Whether it computes nothing: its results are always in the storage of an operand, and it writes none."""
+        return bool(self.views) and self.views != ALL and not self.sometimes and not self.writing
+
+    @property
     def acts(self) -> bool:
         """Whether it has an effect of any kind besides its results, writes and launches."""
         return self.effect or self.assertion or self.host_sync or self.random or self.barrier

@@ -120,8 +120,10 @@ class Compiled:
             return map_aggregate(value, lambda leaf: values[leaf] if isinstance(leaf, fx.Node) else leaf)
 
         for step in prepared.steps:
+            # Each graph has run op by op before, behind the checks that Inductor cannot see through.
+            op = getattr(step.call, "__wrapped__", step.call)
             values[step.node] = graph.create_node(
-                "call_function", step.call, here(step.args), here(step.kwargs), name=step.name
+                "call_function", op, here(step.args), here(step.kwargs), name=step.name
             )
         outputs = leaves(here(prepared.output))
         graph.output(tuple(output for output in outputs if isinstance(output, fx.Node)))
