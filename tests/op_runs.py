@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
+from commcc.graph.ops.guards import guarded
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -111,7 +113,7 @@ class _Run:
         try:
             with warnings.catch_warnings(), torch.no_grad():
                 warnings.simplefilter("ignore")
-                self.results = tree_flatten(op(*args, **kwargs))[0]
+                self.results = tree_flatten(guarded(op)(*args, **kwargs))[0]
         except Exception as error:
             raise CannotRun(f"{type(error).__name__}: {str(error)[:200]}") from None
         self.drew = not torch.equal(state, torch.get_rng_state())
