@@ -28,8 +28,6 @@ from commcc.serialization.shapes import requires_grad_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from torch._subclasses.fake_tensor import FakeTensor
-
     from commcc.graph.program import Program
 
 #: Metadata of an input: numbers for the symbols in its shape that stand for tokens.
@@ -118,20 +116,23 @@ class Sizes:
         known = self._values.get(id(value))
         if known is not None and known[0] is value:
             return known[1]
-        made = tree_map(self._leaf, value) if self.concerns(value) else value
-        self._values[id(value)] = (value, made)
-        return made
+
+        def leaf(old: Any) -> Any:
+            if not isinstance(old, torch.Tensor) or not self.concerns(old):
+                return self._scalar(old) if isinstance(old, _SCALARS) else old
+            shape, stride = [list(map(self._scalar, sizes)) for sizes in (old.shape, old.stride())]
+            offset = self._scalar(old.storage_offset())
+            grad = requires_grad_of(old)
+            return self.ctx.tensor(shape, stride, old.dtype, old.device, requires_grad=grad, storage_offset=offset)
+
+        result = tree_map(leaf, value) if self.concerns(value) else value
+        # The value is kept beside the result, so that no other object takes over its id.
+        self._values[id(value)] = (value, result)
+        return result
 
     def concerns(self, value: Any) -> bool:
         """Whether one of the symbols is in a value."""
         return not symbols_of(value).isdisjoint(self.numbers)
-
-    def _leaf(self, leaf: Any) -> Any:
-        if isinstance(leaf, _SCALARS):
-            return self._scalar(leaf)
-        if isinstance(leaf, torch.Tensor) and self.concerns(leaf):
-            return self._tensor(leaf)
-        return leaf
 
     def _scalar(self, value: Any) -> Any:
         if isinstance(value, int) or not self.concerns(value):
@@ -139,12 +140,6 @@ class Sizes:
         expr = value.node.expr
         numbers = {s: sympy.Integer(self.numbers[str(s)]) for s in expr.free_symbols if str(s) in self.numbers}
         return self.ctx.scalar(expr.xreplace(numbers), _KINDS[type(value)])
-
-    def _tensor(self, old: torch.Tensor) -> FakeTensor:
-        shape, stride = [list(map(self._scalar, sizes)) for sizes in (old.shape, old.stride())]
-        offset = self._scalar(old.storage_offset())
-        grad = requires_grad_of(old)
-        return self.ctx.tensor(shape, stride, old.dtype, old.device, requires_grad=grad, storage_offset=offset)
 
 
 def only_sizes(target: Any) -> bool:

@@ -18,17 +18,17 @@ nothing but outputs depends on them; the rest is told as blocked.
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from commcc.base.reasons import Reason
 from commcc.base.terms import Kind, Role
+from commcc.ep.schedule.whole import sorted_by
 from commcc.graph.blocks import Item, find_blocks
 from commcc.graph.modules import Entry, Matcher, parents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from commcc.graph.annotations import Annotation
     from commcc.graph.collectives import Collective, Identification
@@ -90,7 +90,10 @@ class Dense:
         self._find = Matcher(Entry(path, (path,), path) for path in layers)
         self.layers = self._as_they_run(layers)
         self._number = {path: number for number, path in enumerate(self.layers)}
-        self._begins = self._beginnings()
+        self._begins: dict[str, int] = {}  # the first node of each module, and of those around it
+        for node, note in enumerate(notes):
+            for path in parents(note.module):
+                self._begins.setdefault(path, node)
         self.first = self._anchors()
 
     def _as_they_run(self, layers: Sequence[str]) -> tuple[str, ...]:
@@ -114,14 +117,6 @@ class Dense:
         begins = next((self._begins[path] for path in parents(module) if path in self._begins), -1)
         last = self._begins[self.layers[-1]] if self.layers else len(self.index)
         return len(self.layers) if begins > last else None
-
-    def _beginnings(self) -> dict[str, int]:
-        """The first node of each module, and of those around it."""
-        found: dict[str, int] = {}
-        for node, note in enumerate(self.notes):
-            for path in parents(note.module):
-                found.setdefault(path, node)
-        return found
 
     def _anchors(self) -> dict[tuple[int, bool], int]:
         """By layer and direction the first dense product, in the backward pass the first behind the experts."""
@@ -231,9 +226,16 @@ def placed(index: GraphIndex, moves: Sequence[OrderConstraint]) -> tuple[int, ..
     for node, at in wanted.items():
         keys[node] = (at, _MOVED, node)
         if at < node:
-            for pred in _preparing(index, preds, node):
+            # What lies between parameters and the launch moves with it.
+            seen: set[int] = set()
+            stack = [node]
+            while stack:
+                new = [p for p in preds[stack.pop()] if p not in seen and index.ops[p] != "placeholder"]
+                seen.update(new)
+                stack += new
+            for pred in seen:
                 keys[pred] = min(keys[pred], (at, _MOVED, pred))
-    return tuple(_sorted(preds, keys))
+    return tuple(sorted_by(preds, keys))
 
 
 def _preds(index: GraphIndex) -> list[set[int]]:
@@ -244,34 +246,3 @@ def _preds(index: GraphIndex) -> list[set[int]]:
         used = set().union(*found)
         found[-1] |= {node for node in range(len(found) - 1) if node not in used}
     return found
-
-
-def _preparing(index: GraphIndex, preds: Sequence[set[int]], launch: int) -> Iterator[int]:
-    """Nodes between parameters and a launch."""
-    seen: set[int] = set()
-    stack = [launch]
-    while stack:
-        for pred in preds[stack.pop()]:
-            if pred not in seen and index.ops[pred] != "placeholder":
-                seen.add(pred)
-                stack.append(pred)
-    yield from sorted(seen)
-
-
-def _sorted(preds: Sequence[set[int]], keys: Sequence[Key]) -> list[int]:
-    users: dict[int, list[int]] = defaultdict(list)
-    for node, before in enumerate(preds):
-        for pred in before:
-            users[pred].append(node)
-    missing = list(map(len, preds))
-    heap = [keys[node] for node, count in enumerate(missing) if not count]
-    heapq.heapify(heap)
-    order: list[int] = []
-    while heap:
-        node = heapq.heappop(heap)[2]
-        order.append(node)
-        for user in users[node]:
-            missing[user] -= 1
-            if not missing[user]:
-                heapq.heappush(heap, keys[user])
-    return order

@@ -72,7 +72,11 @@ def regions_of(index: GraphIndex, notes: Sequence[Annotation], modules: Sequence
     root fits.
     """
     bodies = _bodies(index, notes)
-    chosen = _chosen(modules, [root for root, _ in bodies])
+    selection = entries_of(tuple(modules), dict.fromkeys(root for root, _ in bodies)) if modules else None
+    if selection is not None and selection.problems:
+        roots = ", ".join(dict.fromkeys(root for root, _ in bodies)) or "none"
+        raise OptionError("; ".join(selection.problems), hint=f"chunked are {roots}")
+    chosen = None if selection is None else Matcher(selection.entries)
     found = []
     for (root, backward), chunks in bodies.items():
         if chosen is None or chosen(root) is not None:
@@ -95,31 +99,17 @@ def _bodies(index: GraphIndex, notes: Sequence[Annotation]) -> dict[tuple[str, b
             raise InputError(f"is in a body of '{note.region}', but of no chunk", where=where, hint=_HINT)
         chunks = found.setdefault((note.region, note.backward), defaultdict(list))
         chunks[note.chunk].append(node)
-    return {key: _numbered(key, chunks) for key, chunks in found.items()}
-
-
-def _numbered(key: tuple[str, bool], chunks: dict[int, list[int]]) -> tuple[tuple[int, ...], ...]:
-    missing = [number for number in range(max(chunks) + 1) if number not in chunks]
-    if missing or len(chunks) < 2:
-        have = ", ".join(map(str, sorted(chunks)))
-        lacks = f"chunk {missing[0]} is missing" if missing else "there is no other"
-        raise InputError(f"has chunk {have}, {lacks}", where=f"region '{_name(key)}'", hint=_HINT)
-    return tuple(tuple(chunks[number]) for number in range(len(chunks)))
+    for key, chunks in found.items():
+        missing = [number for number in range(max(chunks) + 1) if number not in chunks]
+        if missing or len(chunks) < 2:
+            have = ", ".join(map(str, sorted(chunks)))
+            lacks = f"chunk {missing[0]} is missing" if missing else "there is no other"
+            raise InputError(f"has chunk {have}, {lacks}", where=f"region '{_name(key)}'", hint=_HINT)
+    return {key: tuple(tuple(chunks[number]) for number in range(len(chunks))) for key, chunks in found.items()}
 
 
 def _name(key: tuple[str, bool]) -> str:
     return f"{key[0]} {'backward' if key[1] else 'forward'}"
-
-
-def _chosen(modules: Sequence[str], roots: Sequence[str]) -> Matcher | None:
-    if not modules:
-        return None
-    selection = entries_of(tuple(modules), dict.fromkeys(roots))
-    if selection.problems:
-        raise OptionError(
-            "; ".join(selection.problems), hint=f"chunked are {', '.join(dict.fromkeys(roots)) or 'none'}"
-        )
-    return Matcher(selection.entries)
 
 
 class _Reader:
@@ -149,8 +139,14 @@ class _Reader:
             tuple(self._wait(launch, set(body)) for launch in launches)
             for launches, body in zip(exchanges, self.bodies, strict=True)
         )
+        products = [node for body in self.bodies for node in body if self.index.compute[node]]
+        parts = [self.notes[node].part for node in products]
+        # All products belong to expert parallelism; in a graph that does not say so the name decides.
+        narrow = self.root.rpartition(".")[2] == "moe"
+        if any(parts):
+            narrow = all(part is not None or not self.notes[n].module for n, part in zip(products, parts, strict=True))
         copies = self._count_copies()
-        return Region(self.root, self.backward, self.bodies, exchanges, waits, labels, copies, self._narrow())
+        return Region(self.root, self.backward, self.bodies, exchanges, waits, labels, copies, narrow)
 
     def _wrong(self, what: str, node: int | None = None) -> InputError:
         subject = "" if node is None else f"'{self.index.names[node]}' "
@@ -199,7 +195,14 @@ class _Reader:
 
     def _count_copies(self) -> tuple[tuple[int, ...], ...]:
         index = self.index
-        copies = [tuple(n for n in body if self.notes[n].count_sync and self._is_copy(n)) for body in self.bodies]
+        # A conversion that moves its operand to another device; one that changes the dtype alone is none.
+        moves = {
+            n
+            for body in self.bodies
+            for n in body
+            if index.ops[n] == "aten._to_copy" and (n in index.host_copies or n not in index.casts)
+        }
+        copies = [tuple(n for n in body if self.notes[n].count_sync and n in moves) for body in self.bodies]
         if len({len(each) for each in copies}) > 1:
             counts = ", ".join(str(len(each)) for each in copies)
             raise self._wrong(f"chunks bring token counts to the host in different numbers of copies: {counts}")
@@ -208,17 +211,3 @@ class _Reader:
             if node not in index.host_copies and (tensor is None or not tensor.device.startswith("cpu")):
                 raise self._wrong("copies token counts, and not to the host", node)
         return tuple(tuple(n for n in each if n in index.host_copies) for each in copies)
-
-    def _is_copy(self, node: int) -> bool:
-        """A conversion that moves its operand to another device."""
-        if self.index.ops[node] != "aten._to_copy":
-            return False
-        return node in self.index.host_copies or node not in self.index.casts
-
-    def _narrow(self) -> bool:
-        """Whether all products in the bodies belong to expert parallelism; without annotations the name decides."""
-        products = [node for body in self.bodies for node in body if self.index.compute[node]]
-        parts = [self.notes[node].part for node in products]
-        if not any(parts):
-            return self.root.rpartition(".")[2] == "moe"
-        return all(part is not None or not self.notes[n].module for n, part in zip(products, parts, strict=True))

@@ -32,9 +32,6 @@ class Draft:
     body: list[int]
     enters: dict[int, int | None] = field(default_factory=dict)
 
-    def members(self) -> set[int]:
-        return set(self.body)
-
 
 def draft_of(view: View, root: str, backward: bool, known: frozenset[int], grid: Grid | None = None) -> Draft:
     """Without a grid all token data counts, with one only tensors that hold tokens of that grid."""

@@ -20,10 +20,10 @@ from torch.utils import _pytree as pytree
 from commcc.graph import ops
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.propagate import quiet
-from commcc.serialization.shapes import ShapeContext, symbols_in
+from commcc.serialization.shapes import ShapeContext, contiguous_stride, symbols_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     import sympy
 
@@ -63,7 +63,7 @@ class Lab:
         whole = self.ctx.tensor(self._numbers(val.shape), self._numbers(val.stride()), val.dtype, val.device)
         piece = self.evaluator.call(torch.ops.aten.slice.Tensor, (whole, dim, 0, shape[dim]), {})
         if whole.is_contiguous() and not piece.is_contiguous():
-            piece = self.ctx.tensor(shape, _contiguous(shape), val.dtype, val.device)
+            piece = self.ctx.tensor(shape, contiguous_stride(shape), val.dtype, val.device)
         self.values[node] = piece
 
     def run(self, node: fx.Node, resized: Iterable[Resized]) -> Any:
@@ -71,7 +71,11 @@ class Lab:
         recorded = node.meta.get("val")
         symbol = _symbol_of(recorded)
         if ops.is_host_sync(node.target) and symbol is not None:
-            self.values[node] = self._new_symbol(symbol)
+            fresh = self.fresh[symbol] = f"u{self._next}"
+            self._next += 1
+            lower, upper = self.ranges.get(symbol, (0, None))
+            self._declare(fresh, lower, scaled_up(upper, self.grid, self.part))
+            self.values[node] = self.ctx.parse_integer(fresh)
             return self.values[node]
         args, kwargs = resized_arguments(node, resized, self.part)
         args, kwargs = fx.node.map_arg((args, kwargs), self._operand)
@@ -79,24 +83,20 @@ class Lab:
             with quiet():
                 self.values[node] = self.evaluator.run(node.target, args, kwargs)
         except UnknownValue as unknown:
-            self.values[node] = self._recorded(node, args, kwargs, str(unknown))
-        self._learn(recorded, self.values[node])
-        return self.values[node]
-
-    def _learn(self, recorded: Any, value: Any) -> None:
-        """Sizes that came about on the way (rows that a mask lets through): symbols of the body's own."""
-        if not isinstance(recorded, torch.Tensor) or not isinstance(value, torch.Tensor):
-            return
-        for old, new in zip(recorded.shape, value.shape, strict=False):
-            name, fresh = _symbol_of(old), _symbol_of(new)
-            if name is not None and fresh is not None and fresh not in self.ranges and name != fresh:
-                self.fresh.setdefault(name, fresh)
-
-    def _recorded(self, node: fx.Node, args: Any, kwargs: Any, why: str) -> Any:
-        leaves = pytree.tree_leaves((args, kwargs, node.meta.get("val")))
-        if not any(_is_symbolic(leaf) for leaf in leaves):
-            raise CannotRun(why)
-        return self._translated(node.meta.get("val"))
+            leaves = pytree.tree_leaves((args, kwargs, recorded))
+            sizes = [size for leaf in leaves for size in (leaf.shape if isinstance(leaf, torch.Tensor) else (leaf,))]
+            if not any(isinstance(size, _SYMBOLIC) for size in sizes):
+                raise CannotRun(str(unknown)) from None
+            # The op may only be unable to run on symbols: then what was recorded holds, with a chunk's symbols.
+            self.values[node] = self._translated(recorded)
+        value = self.values[node]
+        if isinstance(recorded, torch.Tensor) and isinstance(value, torch.Tensor):
+            # Sizes that came about on the way (rows that a mask lets through) are symbols of the body's own.
+            for old, new in zip(recorded.shape, value.shape, strict=False):
+                name, own = _symbol_of(old), _symbol_of(new)
+                if name is not None and own is not None and own not in self.ranges and name != own:
+                    self.fresh.setdefault(name, own)
+        return value
 
     def _operand(self, node: fx.Node) -> Any:
         if node in self.values:
@@ -113,35 +113,24 @@ class Lab:
         if isinstance(value, (list, tuple)):
             parts = [self._translated(part) for part in value]
             return parts if isinstance(value, list) else tuple(parts)
-        return self.ctx.parse_symbolic(self._text(value)) if isinstance(value, _SYMBOLIC) else value
+        return self.ctx.parse_symbolic(str(self._expr(value))) if isinstance(value, _SYMBOLIC) else value
 
     def _numbers(self, sizes: Iterable[Any]) -> list[Any]:
         return [size if type(size) is int else self.ctx.integer(self._expr(size)) for size in sizes]
 
     def _expr(self, size: Any) -> sympy.Expr:
         expr = size.node.expr
-        return expr.xreplace({symbol: self._symbol(symbol.name) for symbol in expr.free_symbols})
-
-    def _symbol(self, name: str) -> sympy.Symbol:
-        if name not in self.fresh:
-            self._declare(name, *self.ranges.get(name, (None, None)))
-        return self.ctx.symbol(self.fresh.get(name, name))
+        names = [symbol.name for symbol in expr.free_symbols]
+        for name in names:
+            if name not in self.fresh:
+                self._declare(name, *self.ranges.get(name, (None, None)))
+        own = [self.ctx.symbol(self.fresh.get(name, name)) for name in names]
+        return expr.xreplace(dict(zip(expr.free_symbols, own, strict=True)))
 
     def _declare(self, name: str, lower: int | None, upper: int | None) -> None:
         if name not in self.ctx.symbols:
             self.ctx.declare(name, lower=lower, upper=upper)
             self.evaluator = Evaluator(self.ctx)  # a symbol needs an origin for shape functions to look up
-
-    def _text(self, value: Any) -> str:
-        return str(self._expr(value))
-
-    def _new_symbol(self, name: str) -> torch.SymInt:
-        fresh = self.fresh[name] = f"u{self._next}"
-        self._next += 1
-        lower, upper = self.ranges.get(name, (0, None))
-        self._declare(fresh, lower, scaled_up(upper, self.grid, self.part))
-        made: torch.SymInt = self.ctx.parse_integer(fresh)  # type: ignore[assignment]
-        return made
 
 
 def scaled_up(bound: int | None, grid: Grid, part: int) -> int | None:
@@ -157,20 +146,11 @@ def symbol_ranges(program: Program) -> Ranges:
         if isinstance(entry, (list, tuple)) and len(entry) == 3:
             lower, upper = (bound if type(bound) is int else None for bound in entry[:2])
             found[name] = (lower, upper)
-    for node in program.graph.nodes:
-        for leaf in pytree.tree_leaves(node.meta.get("val")):
-            for name, bounds in _bounds(leaf).items():
-                found.setdefault(name, bounds)
-    return found
-
-
-def _bounds(leaf: Any) -> Ranges:
-    """What the values themselves know of their symbols."""
-    sizes = (*leaf.shape, *leaf.stride()) if isinstance(leaf, torch.Tensor) else (leaf,)
-    found: dict[str, tuple[int | None, int | None]] = {}
-    for node in (size.node for size in sizes if isinstance(size, _SYMBOLIC)):
-        known = symbols_in(node.shape_env, node.expr.free_symbols)
-        found.update({name: (info.lower, info.upper) for name, info in known.items()})
+    for leaf in pytree.tree_leaves([node.meta.get("val") for node in program.graph.nodes]):
+        sizes = (*leaf.shape, *leaf.stride()) if isinstance(leaf, torch.Tensor) else (leaf,)
+        for size in (size.node for size in sizes if isinstance(size, _SYMBOLIC)):
+            for name, info in symbols_in(size.shape_env, size.expr.free_symbols).items():
+                found.setdefault(name, (info.lower, info.upper))
     return found
 
 
@@ -180,19 +160,6 @@ def _symbol_of(value: Any) -> str | None:
         return None
     expr = value.node.expr
     return str(expr) if expr.is_Symbol else None
-
-
-def _is_symbolic(leaf: Any) -> bool:
-    if isinstance(leaf, torch.Tensor):
-        return any(type(size) is not int for size in leaf.shape)
-    return isinstance(leaf, _SYMBOLIC)
-
-
-def _contiguous(shape: Sequence[int]) -> list[int]:
-    strides = [1] * len(shape)
-    for i in range(len(shape) - 2, -1, -1):
-        strides[i] = strides[i + 1] * max(1, shape[i + 1])
-    return strides
 
 
 def resized_arguments(node: fx.Node, resized: Iterable[Resized], part: int) -> tuple[Any, Mapping[str, Any]]:

@@ -38,20 +38,16 @@ class Chunks:
 def plan_chunks(program: Program, index: GraphIndex, patterns: Sequence[str], chunks: int, policy: str) -> Chunks:
     """The regions to cut in ``chunks`` parts. Raises :class:`InputError` for whatever cannot be."""
     view = view_of(program, index)
-    _check_whole(view)
-    roots = roots_of(view, patterns)
-    regions = [region for root in roots.found for region in _regions(view, root, chunks, policy)]
-    return Chunks(tuple(sorted(regions, key=lambda r: r.body[0])), roots.skipped, roots.annotated)
-
-
-def _check_whole(view: View) -> None:
     done = next((i for i, note in enumerate(view.notes) if note.role == "body"), None)
     if done is not None:
         raise InputError(
-            f"the graph is chunked already: '{view.index.names[done]}' is of a chunk of '{view.notes[done].region}'",
+            f"the graph is chunked already: '{index.names[done]}' is of a chunk of '{view.notes[done].region}'",
             where="ep-chunk",
             hint="go on with ep-schedule",
         )
+    roots = roots_of(view, patterns)
+    regions = [region for root in roots.found for region in _regions(view, root, chunks, policy)]
+    return Chunks(tuple(sorted(regions, key=lambda r: r.body[0])), roots.skipped, roots.annotated)
 
 
 def _regions(view: View, root: str, chunks: int, policy: str) -> list[ChunkedRegion]:
@@ -76,16 +72,11 @@ def _regions(view: View, root: str, chunks: int, policy: str) -> list[ChunkedReg
             trial.run(draft)
     first = trials[0]
     for other in trials[1:]:
-        _check_agreement(first, other)
+        unlike = next((node for node, state in first.states.items() if other.states.get(node) != state), None)
+        if unlike is not None:
+            what = f"is not the same to a chunk of {first.lab.part} as to one of {other.lab.part}"
+            refuse(root, unlike, what, "choose a number of chunks that divides the tokens")
     return _settled(view, first, drafts, sizes)
-
-
-def _check_agreement(one: Trial, other: Trial) -> None:
-    """Chunks of all sizes must hold the same sort of values."""
-    unlike = next((node for node, state in one.states.items() if other.states.get(node) != state), None)
-    if unlike is not None:
-        what = f"is not the same to a chunk of {one.lab.part} as to one of {other.lab.part}"
-        refuse(one.root, unlike, what, "choose a number of chunks that divides the tokens")
 
 
 def _drafts(view: View, root: str, grid: Grid | None) -> list[Draft]:
@@ -133,6 +124,8 @@ def _settled(view: View, trial: Trial, drafts: list[Draft], sizes: tuple[int, ..
     for draft in drafts:
         draft.body = [node for node in draft.body if node in members]
     _check_buffers(view, trial, members)
+    # Activations from outside that a body still reads.
+    read = {draft.backward: {p for node in draft.body for p in view.index.data_preds[node]} for draft in drafts}
     return [
         ChunkedRegion(
             root=trial.root,
@@ -140,7 +133,11 @@ def _settled(view: View, trial: Trial, drafts: list[Draft], sizes: tuple[int, ..
             extent=trial.grid.extent,
             sizes=sizes,
             body=tuple(draft.body),
-            cuts=_cuts(view, trial, draft, members),
+            cuts=tuple(
+                Cut(node, dim)
+                for node, dim in draft.enters.items()
+                if node in read[draft.backward] - members and dim is not None
+            ),
             joins=leaving(view, trial, draft, members),
             resized=tuple(
                 Resize(node, edit.argument, edit.place, edit.per)
@@ -151,12 +148,6 @@ def _settled(view: View, trial: Trial, drafts: list[Draft], sizes: tuple[int, ..
         )
         for draft in drafts
     ]
-
-
-def _cuts(view: View, trial: Trial, draft: Draft, members: set[int]) -> tuple[Cut, ...]:
-    """Activations from outside that the body still reads."""
-    read = {pred for node in draft.body for pred in view.index.data_preds[node]}
-    return tuple(Cut(node, dim) for node, dim in draft.enters.items() if node in read - members and dim is not None)
 
 
 def _check_buffers(view: View, trial: Trial, members: set[int]) -> None:

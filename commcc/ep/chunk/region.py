@@ -62,23 +62,18 @@ class Trial:
             if dim is not None and nodes[entered] not in self.states:
                 self.lab.give(nodes[entered], dim)
                 self.states[nodes[entered]] = State("rows", dim)
-        members = draft.members()
         if self.grid.axis:
             self._check_attention(draft)
         for node in draft.body:
-            self._check_direction(node, draft)
-            if self._is_after(node, members):
+            late = [pred for pred in self.view.index.data_preds[node] if self.view.notes[pred].backward]
+            late = [] if draft.backward else [pred for pred in late if self.view.calls(pred)]
+            if late:  # a forward body that reads what the backward pass made could not be run before it
+                what = f"belongs to the forward pass, and reads {named(nodes[pred] for pred in late)} of the backward"
+                refuse(self.root, nodes[node], what, "mark it as backward (autograd_backward), or leave it outside")
+            if self._is_after(node):
                 self.after.add(node)
             else:
-                self._run_node(node, members)
-
-    def _check_direction(self, number: int, draft: Draft) -> None:
-        """A forward body that reads what the backward pass made could not be run before it."""
-        view = self.view
-        late = [pred for pred in view.index.data_preds[number] if view.notes[pred].backward and view.calls(pred)]
-        if late and not draft.backward:
-            what = f"belongs to the forward pass, and reads {named(view.nodes[pred] for pred in late)} of the backward"
-            refuse(self.root, view.nodes[number], what, "mark it as backward (autograd_backward), or leave it outside")
+                self._run_node(node)
 
     def _check_attention(self, draft: Draft) -> None:
         """Attention reads all tokens of a sample; where the sequence is cut, it cannot be inside."""
@@ -89,7 +84,7 @@ class Trial:
                 where = f" of '{module}'" if module else ""
                 refuse(self.root, node, f"is in the attention{where}, over the sequence that is cut", _NO_ATTENTION)
 
-    def _is_after(self, node: int, members: set[int]) -> bool:
+    def _is_after(self, node: int) -> bool:
         """Whether a node is, or depends on, a reduction over ranks of a part of a sum."""
         view = self.view
         if any(pred in self.after for pred in view.index.data_preds[node]):
@@ -101,24 +96,29 @@ class Trial:
         if launch.reduction in _LINEAR and all(isinstance(s, State) and s.kind == "sum" for s in states):
             return True
         users = named(view.nodes[user] for user in view.index.users[node])
+        kinds = sorted({state.kind for state in states if isinstance(state, State)})
+        words = {**dict.fromkeys(("rows", "folded", "routed"), "tokens of a chunk"), "sum": "a part of a sum"}
+        about = " and ".join(dict.fromkeys(words.get(kind, "values of a chunk") for kind in kinds)) or "shared values"
         return refuse(
             self.root,
             view.nodes[node],
-            f"communicates on group '{launch.group}' about {_of_what(states)} inside the region; used by {users}",
+            f"communicates on group '{launch.group}' about {about} inside the region; used by {users}",
             "tensor parallelism cannot be chunked: choose modules without it (only all-to-alls may be inside)",
         )
 
-    def _run_node(self, number: int, members: set[int]) -> None:
+    def _run_node(self, number: int) -> None:
         node = self.view.nodes[number]
         self._check(number, node)
-        operands = self._operands(node)
+        # States of the tensor operands that differ by chunk.
+        states = {source: self.states.get(source) for source in node._input_nodes}
+        tensors = {source for source in states if isinstance(source.meta.get("val"), torch.Tensor)}
+        operands = {s: state for s, state in states.items() if isinstance(state, State) and s in tensors}
         writes = self.view.index.writes.get(number, ())
         shared = [self.view.nodes[target] for target in writes if self.view.nodes[target] not in self.states]
         if shared:
             self._check_written(node, operands, shared)
         first = next(iter(node._input_nodes), None)
-        tensors = first.meta.get("val") if first is not None else None
-        shape = tuple(tensors.shape) if isinstance(tensors, torch.Tensor) else ()
+        shape = tuple(first.meta["val"].shape) if first in tensors else ()
         state = operands.get(first) if first is not None else None
         edits = resizes(Sizes(self.root, node, self.grid, state, shape))
         if edits:
@@ -148,14 +148,11 @@ class Trial:
             refuse(self.root, node, "is held in place by a control edge", "chunk before control edges are added")
         if number in index.barriers:
             refuse(self.root, node, "communicates in an unknown way", "choose modules without it")
-        if ops.is_random(node.target) and not _draws_nothing(node):
+        # Attention without dropout is tagged as random, and draws nothing.
+        dropout = ops.argument(node, "dropout_p", 0.0) if "dropout_p" in ops.argument_names(node.target) else None
+        if ops.is_random(node.target) and dropout != 0.0:
             hint = "chunks would draw other numbers than the whole: turn it off or choose modules without it"
             refuse(self.root, node, "draws random numbers", hint)
-
-    def _operands(self, node: fx.Node) -> dict[fx.Node, State]:
-        """States of the tensor operands that differ by chunk."""
-        found = {source: self.states.get(source) for source in node._input_nodes}
-        return {source: state for source, state in found.items() if isinstance(state, State) and _is_tensor(source)}
 
     def _state(self, node: fx.Node, operands: dict[fx.Node, State], value: Any) -> States:
         recorded = node.meta.get("val")
@@ -202,13 +199,10 @@ class Trial:
                     what = f"is {before} long in dimension {place}, and {after} in a chunk of {self.lab.part}"
                     hint = f"only whole multiples of the {self.grid.extent} that are cut can be"
                     refuse(self.root, node, what, hint)
-            elif type(before) is not int and self._local(before):
+            elif type(before) is not int and any(s.name in self.lab.fresh for s in before.node.expr.free_symbols):
                 cut.append(place)
                 counted = True
         return cut, counted
-
-    def _local(self, size: Any) -> bool:
-        return any(symbol.name in self.lab.fresh for symbol in size.node.expr.free_symbols)
 
     def _check_written(self, node: fx.Node, operands: dict[fx.Node, State], shared: list[fx.Node]) -> None:
         """To a buffer that the chunks share, nothing but sums over tokens may be added."""
@@ -222,19 +216,3 @@ class Trial:
                 f"writes to {named(shared)}, which all chunks share, something else than a sum over tokens",
                 "only buffers that sums over tokens are added to can be chunked",
             )
-
-
-def _draws_nothing(node: fx.Node) -> bool:
-    """Attention without dropout."""
-    names = ops.argument_names(node.target)
-    return "dropout_p" in names and ops.argument(node, "dropout_p", 0.0) == 0.0
-
-
-def _is_tensor(node: fx.Node) -> bool:
-    return isinstance(node.meta.get("val"), torch.Tensor)
-
-
-def _of_what(states: Sequence[States]) -> str:
-    kinds = sorted({state.kind for state in states if isinstance(state, State)})
-    words = {**dict.fromkeys(("rows", "folded", "routed"), "tokens of a chunk"), "sum": "a part of a sum"}
-    return " and ".join(dict.fromkeys(words.get(kind, "values of a chunk") for kind in kinds)) or "shared values"

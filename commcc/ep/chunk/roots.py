@@ -38,8 +38,10 @@ def roots_of(view: View, patterns: Sequence[str]) -> Roots:
     if annotated:
         exchanging = _with(view, named, lambda node: bool(view.notes[node].part or view.notes[node].exchange))
     if not exchanging:
+        more = f" and {len(named) - 3} others" if len(named) > 3 else ""
+        several = ", ".join(f"'{name}'" for name in named[:3]) + more
         raise OptionError(
-            f"no tokens are exchanged in {_list(named)}: no all-to-all, no annotation of expert parallelism",
+            f"no tokens are exchanged in {several}: no all-to-all, no annotation of expert parallelism",
             where="ep-chunk",
             hint="name the modules that hold the experts, as in modules=layers.*.moe",
         )
@@ -51,7 +53,3 @@ def _with(view: View, roots: Sequence[str], wanted: Callable[[int], bool]) -> li
     found = [root for root in roots if any(view.within(node, root) for node in nodes)]
     first = {root: next(i for i in nodes if view.within(i, root)) for root in found}
     return sorted(found, key=lambda root: first[root])
-
-
-def _list(names: Sequence[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names[:3]) + (f" and {len(names) - 3} others" if len(names) > 3 else "")

@@ -214,18 +214,16 @@ def _exchanged(call: Call) -> State:
 
 
 def _repeated(call: Call) -> State:
-    source = call.of("self") or call.of("repeats")
-    if call.dim is None or source is None:
+    if call.dim is None:
         return call.unknown()
-    return (
-        call.tokens()
-        if source.kind in ("rows", "folded") and ops.argument(call.node, "dim") is not None
-        else State("routed", call.dim)
-    )
-
-
-def _numbered(call: Call) -> State:
-    return State("routed", call.dim) if call.dim is not None else call.unknown()
+    if call.op == RANGE:  # numbers of the chunk's own tokens
+        return State("routed", call.dim)
+    source = call.of("self") or call.of("repeats")
+    if source is None:
+        return call.unknown()
+    if source.kind in ("rows", "folded") and ops.argument(call.node, "dim") is not None:
+        return call.tokens()
+    return State("routed", call.dim)
 
 
 def _norm(call: Call) -> State:
@@ -253,6 +251,5 @@ _FAMILIES: tuple[tuple[frozenset[str], Callable[[Call], State]], ...] = (
     (COUNTING, _counted),
     (FILLED, _constant),
     (frozenset({EXCHANGE}), _exchanged),
-    (frozenset({REPEAT}), _repeated),
-    (frozenset({RANGE}), _numbered),
+    (frozenset({REPEAT, RANGE}), _repeated),
 )

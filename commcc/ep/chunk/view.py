@@ -12,8 +12,6 @@ from commcc.graph import ops
 from commcc.graph.annotations import annotations_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torch import fx
 
     from commcc.ep.chunk.lab import Ranges
@@ -77,20 +75,6 @@ def _is_in(module: str, root: str) -> bool:
     return module == root or module.startswith(root + ".")
 
 
-def _is_data(index: GraphIndex, node: int, numbers: bool) -> bool:
-    """Whether an input is no parameter and no buffer. Where inputs are not described, whole numbers are data if there
-    are any (tokens), and all inputs if not.
-    """
-    if index.descriptors:
-        return not index.descriptors.get(node, "").startswith(_FIXED)
-    return _is_number(index, node) or index.names[node].startswith("tangents") or not numbers
-
-
-def _chosen(nodes: Sequence[fx.Node], index: GraphIndex) -> frozenset[str]:
-    shapes = [getattr(nodes[i].meta.get("val"), "shape", ()) for i in index.placeholders]
-    return frozenset(s.name for shape in shapes for n in shape if type(n) is not int for s in n.node.expr.free_symbols)
-
-
 def _is_number(index: GraphIndex, node: int) -> bool:
     tensor = index.tensors[node]
     return tensor is not None and tensor.dtype.startswith(("int", "uint", "torch.int", "torch.uint"))
@@ -105,7 +89,13 @@ def view_of(program: Program, index: GraphIndex) -> View:
     for node in range(len(index)):
         preds = index.data_preds[node]
         is_input = index.ops[node] == "placeholder"
-        data.append(_is_data(index, node, numbers) if is_input else any(data[p] for p in preds))
+        if not is_input:
+            data.append(any(data[p] for p in preds))
+        elif index.descriptors:
+            data.append(not index.descriptors.get(node, "").startswith(_FIXED))
+        else:
+            # Where inputs are not described, whole numbers are data if there are any (tokens), and all inputs if not.
+            data.append(_is_number(index, node) or index.names[node].startswith("tangents") or not numbers)
         fetched = is_input or index.ops[node] == "get_attr"
         constant.append(not fetched and all(constant[p] for p in preds))
     alive = [False] * len(index)
@@ -113,6 +103,8 @@ def view_of(program: Program, index: GraphIndex) -> View:
         kept = node in index.stays or index.ops[node] in ("output", "placeholder")
         alive[node] = kept or any(alive[user] for user in index.users[node])
     notes = annotations_of(program, index)
+    shapes = [getattr(nodes[i].meta.get("val"), "shape", ()) for i in index.placeholders]
+    chosen = {s.name for shape in shapes for n in shape if type(n) is not int for s in n.node.expr.free_symbols}
     by_module: dict[str, list[int]] = {}
     for node, note in enumerate(notes):
         by_module.setdefault(note.module, []).append(node)
@@ -126,7 +118,7 @@ def view_of(program: Program, index: GraphIndex) -> View:
         alive=tuple(alive),
         number={node: i for i, node in enumerate(nodes)},
         loose=tuple(i for i, note in enumerate(notes) if not note.module or ops.is_getitem(nodes[i].target)),
-        chosen=_chosen(nodes, index),
+        chosen=frozenset(chosen),
         recorded=recorded_sizes(program),
         by_module=by_module,
     )

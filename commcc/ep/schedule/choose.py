@@ -72,18 +72,14 @@ class Chooser:
     def _best(self, candidates: list[Depths]) -> Tried:
         best: Tried | None = None
         for depths in candidates:
-            made = self._judged(depths)
-            if best is None or self._better(made, best):
-                best = made
+            if depths not in self.tried:
+                plain = planned(self.index, self.locals, depths)
+                step, peak = self.simulator.run(plain.order).step_ns, self.memory.live(plain.order).peak_bytes
+                self.tried[depths] = Tried(depths, plain.made, plain.order, step, peak)
+            if best is None or self._better(self.tried[depths], best):
+                best = self.tried[depths]
         assert best is not None
         return best
-
-    def _judged(self, depths: Depths) -> Tried:
-        if depths not in self.tried:
-            plain = planned(self.index, self.locals, depths)
-            step, peak = self.simulator.run(plain.order).step_ns, self.memory.live(plain.order).peak_bytes
-            self.tried[depths] = Tried(depths, plain.made, plain.order, step, peak)
-        return self.tried[depths]
 
     def _better(self, new: Tried, old: Tried) -> bool:
         assert new.step_ns is not None and old.step_ns is not None

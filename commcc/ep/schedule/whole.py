@@ -23,26 +23,34 @@ if TYPE_CHECKING:
 def arranged(index: GraphIndex, chains: Sequence[Sequence[int]]) -> tuple[int, ...]:
     """All nodes, those of each chain in its order; :class:`InputError` where chains contradict each other."""
     preds = _preds(index, chains)
+    order = sorted_by(preds, list(zip(_places(preds, chains), range(len(preds)), strict=True)))
+    if len(order) < len(index):
+        placed = set(order)
+        stuck = next(node for chain in chains for node in chain if node not in placed)
+        raise InputError(f"regions wait for each other at '{index.names[stuck]}'", hint="schedule one of them only")
+    return tuple(order)
+
+
+def sorted_by(preds: Sequence[set[int]], keys: Sequence[tuple[int, ...]]) -> list[int]:
+    """All nodes behind their predecessors, of those that are ready the one with the smallest key first; a key ends with
+    its node. Nodes on a cycle, and what is behind it, are left out.
+    """
     users: list[list[int]] = [[] for _ in preds]
     for node, before in enumerate(preds):
         for pred in before:
             users[pred].append(node)
-    keys = _places(preds, chains)
     missing = list(map(len, preds))
-    heap = [(keys[node], node) for node, count in enumerate(missing) if not count]
+    heap = [keys[node] for node, count in enumerate(missing) if not count]
     heapq.heapify(heap)
     order: list[int] = []
     while heap:
-        _, node = heapq.heappop(heap)
+        node = heapq.heappop(heap)[-1]
         order.append(node)
         for user in users[node]:
             missing[user] -= 1
             if not missing[user]:
-                heapq.heappush(heap, (keys[user], user))
-    if len(order) < len(index):
-        stuck = next(node for chain in chains for node in chain if missing[node])
-        raise InputError(f"regions wait for each other at '{index.names[stuck]}'", hint="schedule one of them only")
-    return tuple(order)
+                heapq.heappush(heap, keys[user])
+    return order
 
 
 def _preds(index: GraphIndex, chains: Sequence[Sequence[int]]) -> list[set[int]]:
