@@ -311,6 +311,32 @@ def test_cutting_and_joining_again_is_the_same_term():
         assert regroup(table, "aten.cat.default", {"tensors": parts, "dim": dim}).content == x
 
 
+def tall(table: Terms, name: int, rows: int) -> Tensor:
+    source = table.source(("input", name), 8 * rows, torch.float32)
+    return Tensor(source, Meta((rows, 8), (8, 1), torch.float32, None), 0)
+
+
+@pytest.mark.parametrize("rows", [3, 10**9])
+def test_rows_are_counted_and_not_written_down(rows):
+    """Parts of rows of different tensors, on every side of a join, for as many rows as one likes."""
+    table = Terms()
+    parts = [tall(table, 0, rows), tall(table, 1, 2 * rows), tall(table, 2, 5)]
+    joined = regroup(table, "aten.cat.default", {"tensors": tuple(parts), "dim": 0})
+    whole = Tensor(joined.content, Meta(joined.shape, (8, 1), torch.float32, None), 0)
+
+    def half(tensor: Tensor, start: int) -> Tensor:
+        cut = regroup(table, "aten.slice.Tensor", {"self": tensor, "dim": 1, "start": start, "end": start + 4})
+        return Tensor(cut.content, Meta(cut.shape, None, torch.float32, None), 0)
+
+    halves = [
+        regroup(table, "aten.cat.default", {"tensors": tuple(half(p, 4 * i) for p in parts), "dim": 0}) for i in (0, 1)
+    ]
+    assert [half(whole, 0).content, half(whole, 4).content] == [each.content for each in halves]
+    assert halves[0].content != halves[1].content
+    back = tuple(Tensor(each.content, Meta(each.shape, (4, 1), torch.float32, None), 0) for each in halves)
+    assert regroup(table, "aten.cat.default", {"tensors": back, "dim": 1}).content == joined.content
+
+
 def test_bytes_and_back():
     table = Terms()
     x = table.source(("input", 0), 6, torch.float32)

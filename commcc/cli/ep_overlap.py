@@ -20,7 +20,7 @@ from commcc.cli.parameters import (
     output_option,
     trust_option,
 )
-from commcc.cli.rewriting import Extras, Request, require_proof_option, rewrite
+from commcc.cli.rewriting import Extras, Request, proof_options, rewrite
 from commcc.cli.run import said
 from commcc.cli.simulate import PAGES, TRACES, picture_options, text_of, write_page, write_trace_file
 from commcc.passes.ep_chunk import EpChunk
@@ -54,7 +54,7 @@ def overlap_exchanges(session: Session, /, **given: Any) -> int:
     if (trace or page) and given["cost"] is None:
         raise OptionError("--trace and --html show simulated times, and need costs", hint="leave out --cost none")
     passes = _passes(session, given)
-    shared = {key: given[key] for key in ("graph", "output", "require_proof", "cost", "hints")}
+    shared = {key: given[key] for key in ("graph", "output", "require_proof", "repro", "cost", "hints")}
 
     def report(result: RunResult) -> dict[str, Json]:
         from commcc.report.overlapping import overlap
@@ -133,7 +133,7 @@ command = click.Command(
         click.Option(["--dense"], is_flag=True, help="Then launch FSDP collectives during attention (ep-dense)."),
         click.Option(["--async-tp"], is_flag=True, help="Fuse the collectives of tensor parallelism last of all."),
         *picture_options(" of before and after"),
-        require_proof_option(),
+        *proof_options(),
         cost_option(),
         hint_option(),
         trust_option(),

@@ -69,6 +69,7 @@ class Request:
     graph: str
     output: str | None
     require_proof: bool
+    repro: str | None
     cost: CostModel | None
     hints: Mapping[str, int]
     extras: Extras = Extras()
@@ -80,7 +81,7 @@ def pass_command(name: str) -> click.Command:
 
     @click.pass_obj
     def callback(session: Session, /, **given: Any) -> int:
-        shared = {key: given.pop(key) for key in ("graph", "output", "require_proof", "cost", "hints")}
+        shared = {key: given.pop(key) for key in ("graph", "output", "require_proof", "repro", "cost", "hints")}
         chosen = session.build_pass(cls, {key: value for key, value in given.items() if value is not None})
         return rewrite(session, Request(name, (chosen,), **shared))
 
@@ -93,7 +94,7 @@ def pass_command(name: str) -> click.Command:
             graph_argument(),
             output_option(default=f"STEM.{name}.EXT next to GRAPH"),
             *pass_options(cls),
-            require_proof_option(),
+            *proof_options(),
             cost_option(),
             hint_option(),
             trust_option(),
@@ -102,10 +103,22 @@ def pass_command(name: str) -> click.Command:
     )
 
 
-def require_proof_option() -> click.Option:
-    """``--require-proof``."""
-    text = "Write nothing, and exit with 1, when the verifier cannot prove all of the result."
-    return click.Option(["--require-proof"], is_flag=True, help=text)
+def proof_options() -> list[click.Option]:
+    """``--require-proof`` and ``--repro``."""
+    return [
+        click.Option(
+            ["--require-proof"],
+            is_flag=True,
+            help="Write nothing, and exit with 1, when the verifier cannot prove all of the result.",
+        ),
+        click.Option(
+            ["--repro"],
+            type=click.Path(path_type=str),
+            metavar="DIR",
+            help="Store in DIR the graphs before and after each pass whose result is wrong or not proved, reduced to "
+            "what shows it: what a bug report needs.",
+        ),
+    ]
 
 
 def rewrite(session: Session, request: Request) -> int:
@@ -115,15 +128,22 @@ def rewrite(session: Session, request: Request) -> int:
         from commcc.report import rewriting as report
         from commcc.run import pipeline
         from commcc.run.planfile import plan_text
+        from commcc.run.repro import Repros
 
         extras = request.extras
         output = request.output or serialization.default_output(request.graph, request.command)
         target = session.output(str(output), serialization.EXTENSIONS)
         plan_target = session.report_file(extras.plan_out, PLANS, "--plan-out")
         dumps = None if extras.dump is None else Dumps(session, extras.dump, target, [p.name for p in request.passes])
+        repros = None if request.repro is None else Repros(request.repro, session.warn)
         say(f"reading {request.graph}")
         program = session.load(request.graph)
-        rules = pipeline.Rules(extras.expect_change, extras.keep_if_better, None if dumps is None else dumps.write)
+        rules = pipeline.Rules(
+            extras.expect_change,
+            extras.keep_if_better,
+            None if dumps is None else dumps.write,
+            None if repros is None else repros.write,
+        )
         result = pipeline.run(
             program, request.passes, progress=say, model=request.cost, hints=request.hints, rules=rules
         )

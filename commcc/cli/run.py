@@ -18,7 +18,7 @@ from commcc.cli.parameters import (
     output_option,
     trust_option,
 )
-from commcc.cli.rewriting import Extras, Request, require_proof_option, rewrite
+from commcc.cli.rewriting import Extras, Request, proof_options, rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ def run_passes(session: Session, /, **given: Any) -> int:
     extras = Extras(
         given["plan_out"], given["dump"], given["expect_change"], given["keep_if_better"], said(named, passes)
     )
-    shared = {key: given[key] for key in ("graph", "output", "require_proof", "cost", "hints")}
+    shared = {key: given[key] for key in ("graph", "output", "require_proof", "repro", "cost", "hints")}
     if extras.keep_if_better and shared["cost"] is None:
         raise OptionError("--keep-if-better compares simulated steps, and needs costs", hint="leave out --cost none")
     return rewrite(session, Request("run", passes, **shared, extras=extras))
@@ -137,7 +137,7 @@ command = click.Command(
             ["--expect-change"], is_flag=True, help="Write nothing, and exit with 1, when a pass changed nothing."
         ),
         click.Option(["--keep-if-better"], is_flag=True, help="Drop a pass that makes the simulated step longer."),
-        require_proof_option(),
+        *proof_options(),
         cost_option(),
         hint_option(),
         trust_option(),

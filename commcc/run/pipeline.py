@@ -70,12 +70,14 @@ class Rules:
 
     expect_change: a pass that changed nothing is a :class:`FindingError`. keep_if_better: a pass that makes the
     simulated step longer is dropped. after_each: told the number of each step from 1, the step, and the program
-    that the pass made, dropped or not.
+    that the pass made, dropped or not. doubted: told the number and name of each step that is not proved, the
+    graphs around it and the verdict, before the run ends if it ends there.
     """
 
     expect_change: bool = False
     keep_if_better: bool = False
     after_each: Callable[[int, StepResult, Program], None] | None = None
+    doubted: Callable[[int, str, tuple[Program, Program], Verdict], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,7 @@ class _Run:
         result, kept, dropped = self.program, before, job.dropped
         if plan.changes:
             self.tell(f"{job.name}: applying and verifying")
-            result, verdict = self._apply(job, before.index, plan, clock)
+            result, verdict = self._apply(number, job, before.index, plan, clock)
             after = Snapshot.of(build_index(result, self.hints))
             self.tell("simulating")
             if plan.of(TagEntry) and after.index.fingerprint == before.index.fingerprint:
@@ -232,7 +234,7 @@ class _Run:
             )
         return step
 
-    def _apply(self, job: Job, index: GraphIndex, plan: Plan, clock: _Clock) -> tuple[Program, Verdict]:
+    def _apply(self, number: int, job: Job, index: GraphIndex, plan: Plan, clock: _Clock) -> tuple[Program, Verdict]:
         from commcc.apply import apply_plan
         from commcc.verify import contradictions, verify
 
@@ -247,6 +249,8 @@ class _Run:
         clock.lap("apply")
         verdict = verify(self.program, after)
         clock.lap("verify")
+        if verdict.status != "proved" and self.rules.doubted is not None:
+            self.rules.doubted(number, job.name, (self.program, after), verdict)
         if verdict.status == "different":
             first = verdict.findings[0]
             what = f"the result is not the same program ({first.rule}: {first.text})"
@@ -259,9 +263,8 @@ class _Run:
                     where=None if self.program.source is None else str(self.program.source),
                     hint="nothing was written",
                 )
-            raise InternalError(
-                what, where=plan.pass_text, hint="nothing was written; please report this with the graph"
-            )
+            hint = "nothing was written; please report this with what --repro DIR stores"
+            raise InternalError(what, where=plan.pass_text, hint=hint)
         return after, verdict
 
 

@@ -17,6 +17,7 @@ Parts and rows of a layout are what slices, splits and joins along a dimension n
     cut(items, 2, 5)              # elements 2, 3 and 4
     cut_all(items, (4, 4))        # two neighbouring parts
     rows_of(items, 8, 10)         # the body of a loop over 8 rows of 10 elements, if there is one
+    row_ranges(items, 8, 10)      # the fewest ranges of rows that are alike, such as 5 rows of x, then 3 of y
 
 Symbolic cuts are made only at boundaries; anything else raises :class:`Undecidable`.
 """
@@ -24,13 +25,13 @@ Symbolic cuts are made only at boundaries; anything else raises :class:`Undecida
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from commcc.verify.sizes import Size, Undecidable
 from commcc.verify.terms import LAYOUT, Item, Items, Leaf, Loop, leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from commcc.verify.terms import Terms
 
@@ -260,6 +261,13 @@ def _part(item: Item, start: Size, stop: Size, level: int) -> list[Item]:
     return out
 
 
+class Rows(NamedTuple):
+    """``number`` rows of one layout: the body of the loop over them."""
+
+    number: int
+    body: Items
+
+
 def rows_of(items: Items, count: Size, row: Size) -> Items | None:
     """The items as ``count`` equal rows: the body of the loop over them, None when rows are not alike."""
     if len(items) == 1:
@@ -270,22 +278,119 @@ def rows_of(items: Items, count: Size, row: Size) -> Items | None:
             return only.body
         if isinstance(count, int) and isinstance(only.times, int) and only.times % count == 0:
             return _regroup(only, only.times // count)
-    return unify(explicit_rows(items, count, row))
+    ranges = row_ranges(items, count, row)
+    if len(ranges) == 1:
+        return ranges[0].body
+    return unify([instance(each.body, 0, 0) for each in ranges]) if all(each.number == 1 for each in ranges) else None
 
 
-def _regroup(loop: Loop, rows: int) -> Items:
+def _regroup(loop: Loop, rows: int, level: int = 0) -> Items:
     """Some rows of a loop as one row."""
-    body = each_leaf(loop.body, lambda leaf: leaf._replace(strides=(rows * leaf.strides[0], *leaf.strides)))
-    return (Loop(rows, body, loop.row),)
+
+    def change(leaf: Leaf) -> Leaf:
+        stride = leaf.strides[level]
+        return leaf._replace(strides=(*leaf.strides[:level], rows * stride, stride, *leaf.strides[level + 1 :]))
+
+    return (Loop(rows, each_leaf(loop.body, change), loop.row),)
+
+
+def row_ranges(items: Items, count: Size, row: Size) -> list[Rows]:
+    """The items as neighbouring ranges of rows that are alike, as few as can be seen; not one by one."""
+    if not isinstance(count, int):
+        raise Undecidable("a symbolic number of rows")
+    if row == 0:
+        return [Rows(count, ())]
+    found: list[Rows] = []
+    for part, rows in _aligned(items, row, 0):
+        body = _rows_of_one(part[0], rows, row, 0) if len(part) == 1 else None
+        if body is not None:
+            _extend(found, Rows(rows, body))
+            continue
+        for each in explicit_rows(part, rows, row):
+            # A loop of one row may have any stride.
+            _extend(found, Rows(1, each_leaf(each, lambda leaf: leaf._replace(strides=(0, *leaf.strides)))))
+    return found
+
+
+def _extend(ranges: list[Rows], more: Rows) -> None:
+    """Add rows that follow: to the last range where they carry on with what it does."""
+    if ranges and max(ranges[-1].number, more.number) > 1:
+        last = ranges[-1]
+        if last.number > 1 and instance(last.body, last.number, 0) == instance(more.body, 0, 0):
+            if more.number == 1 or more.body == _moved(last.body, last.number, 0):
+                ranges[-1] = last._replace(number=last.number + more.number)
+                return
+        elif last.number == 1 and instance(more.body, -1, 0) == instance(last.body, 0, 0):
+            ranges[-1] = Rows(more.number + 1, _moved(more.body, -1, 0))
+            return
+    ranges.append(more)
+
+
+def narrow_rows(items: Items, row: Size, begin: Size, end: Size, level: int = 0) -> list[Item]:
+    """Elements ``begin`` to ``end`` of every row of items that are inside ``level`` loops."""
+    if row == 0:
+        return []
+    out: list[Item] = []
+    for part, rows in _aligned(items, row, level):
+        only = part[0] if len(part) == 1 else None
+        body = None if only is None else _rows_of_one(only, rows, row, level)
+        if body is not None:
+            out.append(Loop(rows, tuple(cut(body, begin, end, level + 1)), end - begin))
+        elif isinstance(only, Loop) and only.row % row == 0:
+            inner = narrow_rows(only.body, row, begin, end, level + 1)
+            out.append(Loop(only.times, tuple(inner), total(inner)))
+        else:
+            _check_pieces(rows * len(part))
+            for at in range(rows):
+                out.extend(cut(part, at * row + begin, at * row + end, level))
+    return out
+
+
+def _aligned(items: Items, row: Size, level: int) -> Iterator[tuple[Items, int]]:
+    """Items cut at the ends of rows as rarely as possible: each part with the number of rows that it is."""
+    lengths = [length_of(item) for item in items]
+    if not isinstance(row, int) or not all(isinstance(length, int) for length in lengths):
+        raise Undecidable("rows of a symbolic size")
+    pending: list[Item] = []
+    missing: Any = 0
+    for item, length in zip(items, lengths, strict=True):
+        used: Any = min(missing, length)
+        if used:
+            pending.extend([item] if used == length else _part(item, 0, used, level))
+            missing -= used
+            if missing == 0:
+                yield tuple(pending), 1
+                pending = []
+        whole = (length - used) // row * row
+        if whole:
+            yield (item,) if whole == length else tuple(_part(item, used, used + whole, level)), whole // row
+        if used + whole < length:
+            pending = _part(item, used + whole, length, level)
+            missing = row - (length - used - whole)
+
+
+def _rows_of_one(item: Item, rows: int, row: Size, level: int) -> Items | None:
+    """One item as rows: the body of the loop over them, None when it takes more than one loop to say."""
+    if isinstance(item, Leaf):
+        return (item._replace(length=row, strides=(*item.strides, row)),)
+    if item.row == row:
+        return item.body
+    if not isinstance(row, int) or not isinstance(item.row, int):
+        raise Undecidable("rows of a symbolic size")
+    return _regroup(item, row // item.row, level) if row % item.row == 0 else None
 
 
 def explicit_rows(items: Items, count: Size, row: Size) -> list[Items]:
     """Every row by itself."""
     if not isinstance(count, int):
         raise Undecidable("a symbolic number of rows")
-    if count * len(items) > MAX_ITEMS:
+    _check_pieces(count * len(items))
+    return [normalise(part) for part in cut_all(items, [row] * count)]
+
+
+def _check_pieces(count: int) -> None:
+    if count > MAX_ITEMS:
         raise Undecidable("a layout with too many pieces")
-    return [normalise(cut(items, r * row, (r + 1) * row)) for r in range(count)]
 
 
 def unify(rows: Sequence[Items]) -> Items | None:

@@ -18,6 +18,7 @@ table of the PyTorch that made the graph; the table of the PyTorch that reads it
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from functools import lru_cache, reduce
 from typing import TYPE_CHECKING
 
@@ -26,14 +27,26 @@ import torch
 from commcc.graph.ops.views import REGROUPING, Regrouping
 from commcc.verify import reshaping
 from commcc.verify.contents import cast, reinterpret
-from commcc.verify.layout import cut, cut_all, explicit_rows, intern, items_of, rows_of, total
+from commcc.verify.layout import (
+    cut,
+    cut_all,
+    each_leaf,
+    intern,
+    items_of,
+    narrow_rows,
+    row_ranges,
+    rows_of,
+    shifted,
+    total,
+)
 from commcc.verify.reshaping import COPY, VIEW, Formed, dimension, known, size_in, sizes_in
 from commcc.verify.sizes import Impossible, Shape, Size, Undecidable, contiguous_strides, is_contiguous, product
 from commcc.verify.terms import Item, Leaf, Loop, Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from commcc.verify.layout import Rows
     from commcc.verify.reshaping import Arguments
     from commcc.verify.terms import Terms
 
@@ -54,12 +67,13 @@ def _narrow(table: Terms, tensor: Tensor, dim: int, start: Size, length: Size) -
     if outer == 1:
         content = intern(table, cut(items, begin, end))
     else:
-        body = rows_of(items, outer, row)
+        # Rows of a sequence of loops would have to be written down one by one to see whether they are alike.
+        plain = len(items) == 1 or all(isinstance(item, Leaf) for item in items)
+        body = rows_of(items, outer, row) if plain else None
         if body is not None:
             content = intern(table, [Loop(outer, tuple(cut(body, begin, end, 1)), end - begin)])
         else:
-            pieces = [item for each in explicit_rows(items, outer, row) for item in cut(each, begin, end)]
-            content = intern(table, pieces)
+            content = intern(table, narrow_rows(items, row, begin, end))
     return Formed(content, new, tensor.dtype, tensor.meta.strides, VIEW)
 
 
@@ -233,8 +247,21 @@ def _joined(table: Terms, parts: list[tuple[Tensor, Shape]], outer: Size, inner:
     if all(body is not None for body in bodies):
         body = tuple(item for each in bodies if each is not None for item in each)
         return intern(table, [Loop(outer, body, total(body))])
-    rows = [explicit_rows(items, outer, row) for items, row in contents]
-    return intern(table, (item for row in zip(*rows, strict=True) for each in row for item in each))
+    return intern(table, _interleaved([row_ranges(items, outer, row) for items, row in contents]))
+
+
+def _interleaved(parts: list[list[Rows]]) -> Iterator[Item]:
+    """Row after row of all parts, in ranges of rows in which each part is alike."""
+    ends = [list(itertools.accumulate(each.number for each in ranges)) for ranges in parts]
+    start = 0
+    for end in sorted({end for each in ends for end in each}):
+        body: list[Item] = []
+        for ranges, stops in zip(parts, ends, strict=True):
+            at = bisect_right(stops, start)
+            offset = start - (stops[at - 1] if at else 0)
+            body.extend(each_leaf(ranges[at].body, lambda leaf, offset=offset: shifted(leaf, offset, 0)))  # type: ignore[misc]
+        yield Loop(end - start, tuple(body), total(body))
+        start = end
 
 
 def stack(table: Terms, a: Arguments) -> Formed:
