@@ -191,16 +191,16 @@ def _inferred(index: GraphIndex) -> frozenset[int]:
     forward = _ancestors(index, (node for node, is_gradient in ends if not is_gradient))
     effects = (node for node in index.writes if node not in gradients)
     forward |= _ancestors(index, effects)
-    behind = {i for i in index.placeholders if _is_tangent(index, i)}
+    behind = {
+        i
+        for i in index.placeholders
+        if index.descriptors.get(i, "").startswith("TangentAOTInput") or index.names[i].startswith("tangents_")
+    }
     for node in range(len(index)):
         if any(pred in behind for pred in index.data_preds[node]):
             behind.add(node)
     found = ((gradients - forward) | behind) - set(index.placeholders)
     return frozenset(i for i in found if index.ops[i] not in ("output", "get_attr"))
-
-
-def _is_tangent(index: GraphIndex, node: int) -> bool:
-    return index.descriptors.get(node, "").startswith("TangentAOTInput") or index.names[node].startswith("tangents_")
 
 
 def _ancestors(index: GraphIndex, ends: Iterable[int]) -> set[int]:

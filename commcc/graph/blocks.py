@@ -5,9 +5,9 @@
     find_rest(items, find_blocks(items).paths)         # (('tok_embeddings',), ('norm', 'output'))
 
 Siblings are modules with one parent. They are alike when their items match one to one: the same paths
-below them, the same sorts. The family that holds the most items wins. Then numbered siblings of the
-family that are of another make (the dense layer of a mixture of experts) are blocks too, and so are
-further families with something to merge (an encoder beside a decoder).
+below them, the same signatures. The family that holds the most items wins. Then numbered siblings of the
+family that hold something else (the dense layer of a mixture of experts) are blocks too, and so are
+further families with something to merge (an encoder next to a decoder).
 
 A model that says nothing of its modules gets blocks by :func:`labels`: what comes again and again, in the same
 order. The stretch that repeats and covers most wins, with the shortest period; what is left on either side is
@@ -41,13 +41,13 @@ _NUMBERED = re.compile(r"(.*?)\d+")
 
 @dataclass(frozen=True)
 class Item:
-    """Something that a module holds. sort: what has to be equal for two to match; its first word is the kind.
+    """Something that a module holds. signature: what has to be equal for two to match; its first word is the kind.
 
     at: where it stands in the graph. count: for how many it stands.
     """
 
     path: str
-    sort: tuple[str, ...]
+    signature: tuple[str, ...]
     at: int
     count: int = 1
 
@@ -79,22 +79,18 @@ def find_blocks(items: Sequence[Item]) -> Blocks:
         return Blocks((), alike=False)
     blocks = _with_siblings(chosen, items)
     while True:
-        outside = _outside(items, blocks)
+        roots = set(blocks)
+        outside = [i for i in items if roots.isdisjoint(parents(i.path))]
         above = _above(blocks)
         further = [f for f in _families(outside) if f.merges and above.isdisjoint(f.members)]
         if not further:
             break
         blocks = [*blocks, *_with_siblings(max(further, key=lambda f: f.rank), outside)]
-    return Blocks(tuple(sorted(blocks, key=_first_places(items).__getitem__)), alike)
-
-
-def _first_places(items: Sequence[Item]) -> dict[str, int]:
-    """For every module, the first place at which anything of it stands."""
     first: dict[str, int] = {}
     for item in items:
         for path in parents(item.path):
             first[path] = min(first.get(path, item.at), item.at)
-    return first
+    return Blocks(tuple(sorted(blocks, key=first.__getitem__)), alike)
 
 
 def _above(blocks: Iterable[str]) -> set[str]:
@@ -119,7 +115,7 @@ def _held(items: Iterable[Item]) -> dict[str, Counter[tuple[str, tuple[str, ...]
     held: dict[str, Counter[tuple[str, tuple[str, ...]]]] = defaultdict(Counter)
     for item in items:
         for path in parents(item.path):
-            held[path][item.path[len(path) :], item.sort] += item.count
+            held[path][item.path[len(path) :], item.signature] += item.count
     return held
 
 
@@ -149,11 +145,11 @@ def _family(members: list[str], held: dict[str, Counter[tuple[str, tuple[str, ..
 
 
 def _most(counter: Counter[tuple[str, tuple[str, ...]]]) -> int:
-    """Most items of one sort."""
-    sorts: Counter[tuple[str, ...]] = Counter()
-    for (_, sort), count in counter.items():
-        sorts[sort] += count
-    return max(sorts.values(), default=0)
+    """Most items of one signature."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    for (_, signature), count in counter.items():
+        counts[signature] += count
+    return max(counts.values(), default=0)
 
 
 def _stem(path: str) -> str | None:
@@ -169,11 +165,6 @@ def _with_siblings(family: _Family, items: Sequence[Item]) -> list[str]:
     return list(dict.fromkeys([*family.members, *numbered]))
 
 
-def _outside(items: Sequence[Item], blocks: Sequence[str]) -> list[Item]:
-    roots = set(blocks)
-    return [i for i in items if roots.isdisjoint(parents(i.path))]
-
-
 def find_rest(items: Sequence[Item], blocks: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """Modules outside the blocks, those together that stand on the same side in all kinds that they share."""
     roots = set(blocks)
@@ -182,8 +173,8 @@ def find_rest(items: Sequence[Item], blocks: Sequence[str]) -> tuple[tuple[str, 
     rest: dict[str, list[Item]] = defaultdict(list)
     for item in items:
         if not roots.isdisjoint(parents(item.path)):
-            low, high = spans.get(item.sort[0], (item.at, item.at))
-            spans[item.sort[0]] = min(low, item.at), max(high, item.at)
+            low, high = spans.get(item.signature[0], (item.at, item.at))
+            spans[item.signature[0]] = min(low, item.at), max(high, item.at)
         else:
             outer = [path for path in parents(item.path) if path not in above]
             rest[outer[-1] if outer else item.path].append(item)
@@ -208,9 +199,9 @@ def _same_side(one: dict[str, str], other: dict[str, str]) -> bool:
 def _sides(items: Sequence[Item], spans: dict[str, tuple[int, int]]) -> dict[str, str]:
     """For each kind of item, whether all come before the blocks', after them, or neither."""
     sides: dict[str, str] = {}
-    for kind in sorted({i.sort[0] for i in items}):
+    for kind in sorted({i.signature[0] for i in items}):
         low, high = spans.get(kind, (0, 0))
-        places = [i.at for i in items if i.sort[0] == kind]
+        places = [i.at for i in items if i.signature[0] == kind]
         sides[kind] = "before" if max(places) < low else "after" if min(places) > high else "between"
     return sides
 
@@ -235,24 +226,23 @@ class _Stretch:
 
 
 def labels(marks: Sequence[Hashable]) -> list[str] | None:
-    """For each mark the block that it is in, or its place beside the blocks; None when nothing repeats."""
+    """For each mark the block that it is in, or its place outside the blocks; None when nothing repeats."""
     found = _longest(marks, 0, len(marks), shortest=1)
     if found is None or (found.end - found.start) * _PART < len(marks):
         return None
-    stretches = sorted(
-        [found, *_further(marks, 0, found.start), *_further(marks, found.end, len(marks))], key=lambda each: each.start
-    )
+    further = [*_further(marks, 0, found.start), *_further(marks, found.end, len(marks))]
+    stretches = sorted([found, *further], key=lambda stretch: stretch.start)
     named = ["after"] * len(marks)
     blocks = end = 0
-    for gap, each in enumerate(stretches):
-        named[end : each.start] = [f"between.{gap}" if gap else "before"] * (each.start - end)
-        named[each.start : each.end] = [f"block.{blocks + at // each.period}" for at in range(each.end - each.start)]
-        blocks, end = blocks + each.count, each.end
+    for gap, s in enumerate(stretches):
+        named[end : s.start] = [f"between.{gap}" if gap else "before"] * (s.start - end)
+        named[s.start : s.end] = [f"block.{blocks + at // s.period}" for at in range(s.end - s.start)]
+        blocks, end = blocks + s.count, s.end
     return named
 
 
 def _further(marks: Sequence[Hashable], start: int, end: int) -> list[_Stretch]:
-    """Stretches beside the main one: of periods with something to merge."""
+    """Stretches outside the main one: of periods with something to merge."""
     found = _longest(marks, start, end, shortest=2)
     if found is None:
         return []

@@ -45,9 +45,9 @@ def live_bytes(index: GraphIndex, order: Sequence[int] | None = None) -> Memory:
 class MemoryModel:
     """What does not depend on the order, for those who try many.
 
-    inputs: buffers of graph inputs and constants. kept: buffers that live to the end. touched: for each
-    node the buffers that have to be there while it runs: what it makes and reads, and for a wait what
-    its collective reads and writes.
+    inputs: buffers of graph inputs and constants. kept: buffers that live to the end, as graph outputs do.
+    touched: for each node the buffers that have to be there while it runs: what it makes and reads, and for a
+    wait what its collective reads and writes.
     """
 
     def __init__(self, index: GraphIndex) -> None:
@@ -55,7 +55,12 @@ class MemoryModel:
         self.inputs = frozenset(
             b for i, op in enumerate(index.ops) if op in ("placeholder", "get_attr") for b in index.estimates.buffers[i]
         )
-        self.kept = _kept(index)
+        kept = {b for node in index.output_slots for b in index.estimates.buffers[node]}
+        for node, launch in index.launches.items():
+            # Nobody waits for this one, so nothing tells when it no longer reads and writes.
+            if launch.asynchronous and not launch.waits:
+                kept.update(_both(index, node))
+        self.kept = frozenset(kept)
         self.touched = _touched(index)
         self.size = _first_sizes(index, self.inputs)
 
@@ -127,16 +132,6 @@ def _first_sizes(index: GraphIndex, inputs: frozenset[int]) -> list[int]:
                 size[buffer] = 0
             seen.add(buffer)
     return size
-
-
-def _kept(index: GraphIndex) -> frozenset[int]:
-    """Graph outputs, and the buffers of collectives that nobody waits for."""
-    buffers = index.estimates.buffers
-    kept = {b for node in index.output_slots for b in buffers[node]}
-    for node, launch in index.launches.items():
-        if launch.asynchronous and not launch.waits:
-            kept.update(_both(index, node))
-    return frozenset(kept)
 
 
 def _touched(index: GraphIndex) -> list[tuple[int, ...]]:

@@ -83,8 +83,8 @@ def entries_of(
     entries: list[Entry] = []
     problems = syntax_problems(texts)
     for text in texts if not problems else ():
-        made, missing = _expand(text, tree)
-        entries += made
+        expanded, missing = tree.expand(text)
+        entries += expanded
         problems += missing
     entries += more
     return Selection(tuple(entries), tuple(dict.fromkeys([*problems, *_overlaps(entries)])))
@@ -104,6 +104,36 @@ class _Tree:
         """The nearest name there is, for an error."""
         return closest(path, [*self.words, *self.paths]) or closest(path.rpartition(".")[2], self.paths)
 
+    def expand(self, text: str) -> tuple[list[Entry], list[str]]:
+        """Entries of one text, and what it names that is not there."""
+        parts = text.split("+")
+        matches = [self.matches(part) for part in parts]
+        problems = [problem for _, missing in matches for problem in missing]
+        if len(parts) > 1:
+            roots = tuple(path for paths, _ in matches for path in paths)
+            return ([Entry(text, roots, text)] if not problems else []), problems
+        return [Entry(path, (path,), text) for path in matches[0][0]], problems
+
+    def matches(self, part: str) -> tuple[list[str], list[str]]:
+        """Modules that one part stands for, in the order of numbers and of the graph."""
+        paths: list[str] = []
+        absent: list[str] = []
+        for wanted in _numbered(part):
+            level = [""]
+            for name in wanted.split("."):
+                pattern = re.compile(".*".join(map(re.escape, name.split("*"))))
+                below = [path for above in level for path in self.below.get(above, ())]
+                level = [path for path in below if pattern.fullmatch(path.rpartition(".")[2])]
+            paths += level
+            if not level:
+                absent.append(wanted)
+        if not absent:
+            return paths, []
+        # Of a range some numbers of which exist, only those missing are named, and the range that asked for them.
+        if len(absent) == 1 or not paths:
+            return paths, [f"no module '{part if not paths else absent[0]}' in the graph{self.near(absent[0])}"]
+        return paths, [f"no modules '{absent[0]}' to '{absent[-1]}' in the graph (asked for by '{part}')"]
+
 
 def _malformed(part: str, text: str) -> str | None:
     """The message for one part of an entry; None when it is fine."""
@@ -121,34 +151,6 @@ def _malformed(part: str, text: str) -> str | None:
     return None
 
 
-def _expand(text: str, tree: _Tree) -> tuple[list[Entry], list[str]]:
-    """Entries of one text, and what it names that is not there."""
-    parts = text.split("+")
-    found = [_matches(part, tree) for part in parts]
-    problems = [problem for _, missing in found for problem in missing]
-    if len(parts) > 1:
-        roots = tuple(path for paths, _ in found for path in paths)
-        return ([Entry(text, roots, text)] if not problems else []), problems
-    return [Entry(path, (path,), text) for path in found[0][0]], problems
-
-
-def _matches(part: str, tree: _Tree) -> tuple[list[str], list[str]]:
-    """Modules that one part stands for, in the order of numbers and of the graph."""
-    paths: list[str] = []
-    absent: list[str] = []
-    for wanted in _numbered(part):
-        found = _below([""], wanted.split("."), tree)
-        paths += found
-        if not found:
-            absent.append(wanted)
-    if not absent:
-        return paths, []
-    if len(absent) == 1 or not paths:
-        nearest = tree.near(absent[0])
-        return paths, [f"no module '{part if not paths else absent[0]}' in the graph{nearest}"]
-    return paths, [f"no modules '{absent[0]}' to '{absent[-1]}' in the graph (asked for by '{part}')"]
-
-
 def _numbered(part: str) -> list[str]:
     """``layers.[0-2]`` -> ``layers.0``, ``layers.1``, ``layers.2``."""
     pieces = re.split(r"\[(\d+)-(\d+)\]", part)
@@ -157,15 +159,6 @@ def _numbered(part: str) -> list[str]:
         pieces[0] + "".join(f"{number}{rest}" for number, rest in zip(numbers, pieces[3::3], strict=True))
         for numbers in product(*ranges)
     ]
-
-
-def _below(paths: list[str], names: list[str], tree: _Tree) -> list[str]:
-    for name in names:
-        pattern = re.compile(".*".join(map(re.escape, name.split("*"))))
-        paths = [
-            each for path in paths for each in tree.below.get(path, ()) if pattern.fullmatch(each.rpartition(".")[2])
-        ]
-    return paths
 
 
 def _overlaps(entries: Sequence[Entry]) -> Iterator[str]:

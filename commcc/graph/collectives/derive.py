@@ -96,7 +96,7 @@ def walk_forward(pieces: Pieces, starts: tuple[int, ...]) -> Sink | None:
             mixed = mixed or piece is not None
         if not all(_leads_on(pieces, u, node) for u in users):
             return None
-        steps = [_step(pieces, u, node, piece if own is None else None) for u in users]
+        steps = [pieces.step(u, node, piece if own is None else None) for u in users]
         mixed = mixed or any(lost for _, _, lost in steps)
         fresh = [(u, at) for u, at, _ in steps if (u, at) not in seen]
         seen.update(fresh)
@@ -106,15 +106,6 @@ def walk_forward(pieces: Pieces, starts: tuple[int, ...]) -> Sink | None:
     if not slots and not accumulates:
         return None
     return Sink(tuple(sorted(slots)), tuple(n for n in between if n in index.launches), accumulates, mixed)
-
-
-def _step(pieces: Pieces, user: int, node: int, piece: Piece | None) -> tuple[int, Piece | None, bool]:
-    """``user``, the piece that what comes from ``node`` is of it, and whether that can no longer be told."""
-    if pieces.joins(user):
-        return user, pieces.enter(user, node), piece is not None
-    if piece is None or pieces.keeps(user):
-        return user, piece, False
-    return user, None, True
 
 
 def _leads_on(pieces: Pieces, user: int, value: int) -> bool:

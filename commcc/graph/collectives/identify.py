@@ -61,7 +61,12 @@ def _reaches(index: GraphIndex, *, forward: bool) -> list[bool]:
 
 def _collective(context: _Context, number: int, launch: Launch) -> Collective:
     index = context.index
-    verdict = _role(context, number, launch)
+    verdict = (
+        _annotated(index, number, launch)
+        or _told_by_ends(context, number, launch)
+        or _recorded(context, number, launch)
+        or _activation(context, number, launch)
+    )
     role, evidence = verdict.role, verdict.evidence
     tag = index.tags.get(number)
     if tag is not None and tag[0] is not role:
@@ -109,14 +114,6 @@ class _Verdict(NamedTuple):
     stands_for: int = 1
 
 
-def _role(context: _Context, number: int, launch: Launch) -> _Verdict:
-    marked = _annotated(context.index, number, launch)
-    if marked is not None:
-        return _Verdict(*marked)
-    told = _told_by_ends(context, number, launch) or _recorded(context, number, launch)
-    return told or _Verdict(*_activation(context, number, launch))
-
-
 def _told_by_ends(context: _Context, number: int, launch: Launch) -> _Verdict | None:
     """What the inputs that a gather comes from tell, or the outputs that a reduction leads to, when that is all."""
     if launch.kind is Kind.ALL_GATHER:
@@ -131,7 +128,7 @@ def _told_by_ends(context: _Context, number: int, launch: Launch) -> _Verdict | 
             return None
         if _ends_in_gradients(context.index, sink):
             return _gradient(context.index, number, launch, sink)
-    return _Verdict(*_activation(context, number, launch))
+    return _activation(context, number, launch)
 
 
 def _recorded(context: _Context, number: int, launch: Launch) -> _Verdict | None:
@@ -148,23 +145,23 @@ def _recorded(context: _Context, number: int, launch: Launch) -> _Verdict | None
     return _Verdict(role, f"recorded as {role} when {len(index.merged_from[number])} collectives were merged")
 
 
-def _annotated(index: GraphIndex, number: int, launch: Launch) -> tuple[Role, str] | None:
+def _annotated(index: GraphIndex, number: int, launch: Launch) -> _Verdict | None:
     """Expert-parallel roles from annotations, or from where an all-to-all's split sizes come from."""
     custom = index.custom.get(number, {})
     if "EP_token_count_exchange" in custom:
-        return Role.EP_COUNT, "annotated EP_token_count_exchange"
+        return _Verdict(Role.EP_COUNT, "annotated EP_token_count_exchange")
     if launch.kind is not Kind.ALL_TO_ALL:
         return None
     dtype = _dtype(index, launch)
     phase = custom.get("EP_token_exchange") or custom.get("EP")
     if phase is not None:
         if "EP_token_exchange" not in custom and not dtype.startswith(_FLOATS):
-            return Role.EP_COUNT, f"integers exchanged inside the annotated EP {phase}"
-        return Role.EP, f"annotated EP {phase}"
+            return _Verdict(Role.EP_COUNT, f"integers exchanged inside the annotated EP {phase}")
+        return _Verdict(Role.EP, f"annotated EP {phase}")
     if launch.splits:
-        return Role.EP, "split sizes are read from the device"
+        return _Verdict(Role.EP, "split sizes are read from the device")
     if not dtype.startswith(_FLOATS) and _feeds_host(index, launch.waits):
-        return Role.EP_COUNT, "integers that the host reads as split sizes"
+        return _Verdict(Role.EP_COUNT, "integers that the host reads as split sizes")
     return None
 
 
@@ -207,37 +204,33 @@ def _gradient(index: GraphIndex, number: int, launch: Launch, sink: Sink) -> _Ve
         index.launches[r].kind is Kind.REDUCE_SCATTER for r in sink.reductions
     )
     role = Role.FSDP if scatters or fed_by_scatter(index, number) else Role.DDP
-    slot = sink.slots[0] if sink.slots else None
-    return _Verdict(role, f"{_reduced(sink)}{_ahead(sink)}", "terminal", slot)
+    first, count = sink.slots[0] if sink.slots else None, len(sink.slots)
+    if first is None:
+        evidence = "reduces an accumulated gradient"
+    elif sink.mixed:
+        evidence = f"leads, joined with others, only to outputs, output {first} first"
+    elif count > 1:
+        evidence = f"reduces {count} outputs in one launch, output {first} first"
+    else:
+        evidence = f"reduces output {first}"
+    # HSDP reduces in two steps; the second one is of a bucket, or of many gradients, in more than one launch.
+    if sink.reductions:
+        evidence += " ahead of another reduction" if len(sink.reductions) == 1 else " ahead of other reductions"
+    return _Verdict(role, evidence, "terminal", first)
 
 
-def _reduced(sink: Sink) -> str:
-    if not sink.slots:
-        return "reduces an accumulated gradient"
-    first, count = sink.slots[0], len(sink.slots)
-    if sink.mixed:
-        return f"leads, joined with others, only to outputs, output {first} first"
-    return f"reduces output {first}" if count == 1 else f"reduces {count} outputs in one launch, output {first} first"
-
-
-def _ahead(sink: Sink) -> str:
-    """HSDP in two steps; the second one is of a bucket, or of many gradients, in more than one launch."""
-    if not sink.reductions:
-        return ""
-    return " ahead of another reduction" if len(sink.reductions) == 1 else " ahead of other reductions"
-
-
-def _activation(context: _Context, number: int, launch: Launch) -> tuple[Role, str]:
+def _activation(context: _Context, number: int, launch: Launch) -> _Verdict:
     index = context.index
     floating = _dtype(index, launch).startswith(_FLOATS)
     if not floating or launch.kind is Kind.BROADCAST:
-        return Role.OTHER, f"moves {_dtype(index, launch)} that is neither parameter nor gradient"
+        return _Verdict(Role.OTHER, f"moves {_dtype(index, launch)} that is neither parameter nor gradient")
     if launch.kind is Kind.ALL_TO_ALL and "_dtensor" not in index.ops[number]:
-        return Role.OTHER, "all-to-all without expert-parallel marks or data-dependent splits"
+        return _Verdict(Role.OTHER, "all-to-all without expert-parallel marks or data-dependent splits")
     before, after = context.after_compute[number], context.before_compute[number]
     if before or after:
-        return Role.TP, f"activation {'between' if before and after else 'after' if before else 'before'} compute"
-    return Role.OTHER, "no compute before or after it"
+        where = "between" if before and after else "after" if before else "before"
+        return _Verdict(Role.TP, f"activation {where} compute")
+    return _Verdict(Role.OTHER, "no compute before or after it")
 
 
 def _groups(index: GraphIndex, collectives: tuple[Collective, ...]) -> tuple[GroupFacts, ...]:

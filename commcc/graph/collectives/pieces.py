@@ -16,7 +16,7 @@ from commcc.graph.ops.constants import SOURCELESS
 from commcc.graph.ops.views import GATHERING, IN_ORDER, SPLITS
 
 if TYPE_CHECKING:
-    from commcc.graph.index import GraphIndex, Tensor
+    from commcc.graph.index import GraphIndex
 
 REDUCTIONS = (Kind.REDUCE_SCATTER, Kind.ALL_REDUCE)
 
@@ -67,6 +67,14 @@ class Pieces:
         index = self.index
         return node in index.launches or node in index.wait_of or index.ops[node] in IN_ORDER | SPLITS
 
+    def step(self, user: int, node: int, piece: Piece | None) -> tuple[int, Piece | None, bool]:
+        """``user``, the piece that what comes from ``node`` is of it, and whether that can no longer be told."""
+        if self.joins(user):
+            return user, self.enter(user, node), piece is not None
+        if piece is None or self.keeps(user):
+            return user, piece, False
+        return user, None, True
+
     def own_part(self, piece: Piece, split: int) -> tuple[int, ...] | None:
         """The nodes that take the piece out of ``split``; None where it is no split, or not of these operands."""
         if self.index.ops[split] not in SPLITS:
@@ -96,17 +104,15 @@ class Pieces:
             return False
         if len(reduced.shape) != 1 or not reduced.numel or any(t is None or t.symbolic for t in (*sent, *parts)):
             return False
-        known, made = [t for t in sent if t is not None], [t for t in parts if t is not None]
+        known, parted = [t for t in sent if t is not None], [t for t in parts if t is not None]
         ranks, rest = divmod(whole.numel or 0, reduced.numel)
-        same = all(t.numel == (p.numel or 0) * ranks for t, p in zip(known, made, strict=True))
-        return not rest and same and sum(t.numel or 0 for t in known) == whole.numel and _by_rank(whole, known, ranks)
-
-
-def _by_rank(whole: Tensor, sent: list[Tensor], ranks: int) -> bool:
-    """Operands side by side: flat ones in flat tensor, or in each of ``ranks`` rows a row of every operand."""
-    if len(whole.shape) == 1:
-        return ranks == 1
-    return all(len(t.shape) == 2 and t.shape[0] == ranks for t in (whole, *sent))
+        same = all(t.numel == (p.numel or 0) * ranks for t, p in zip(known, parted, strict=True))
+        if rest or not same or sum(t.numel or 0 for t in known) != whole.numel:
+            return False
+        # Side by side: flat operands in a flat tensor, or in each of the ranks' rows a row of every operand.
+        if len(whole.shape) == 1:
+            return ranks == 1
+        return all(len(t.shape) == 2 and t.shape[0] == ranks for t in (whole, *known))
 
 
 def operands(index: GraphIndex, node: int) -> tuple[int, ...]:

@@ -48,10 +48,37 @@ class _Walk:
     storages: Edges
     data_preds: Edges
 
+    @classmethod
+    def over(cls, program: Program, given: Mapping[str, int]) -> _Walk:
+        """Walk over the nodes of a program, wrapped ones unwrapped."""
+        nodes, control, subgraphs = unwrapped(program)
+        hints = SizeHints(given, program.header)
+        hints.assume_balanced(nodes)
+        number = {node: i for i, node in enumerate(nodes)}
+        data_preds = tuple(_numbers(node._input_nodes, number) for node in nodes)
+        late = next((i for i, preds in enumerate(data_preds) if any(pred >= i for pred in preds)), None)
+        if late is not None:
+            name = nodes[late].name
+            raise GraphError(f"node '{name}' is used before its input", hint="the graph is not in topological order")
+        traits = [traits_of(node, program.root) for node in nodes]
+        table = TensorTable(hints)
+        tensors = tuple(table.of(node.meta.get("val")) for node in nodes)
+        storages = assign_storages(nodes, number, mixed_nodes(traits))
+        return cls(nodes, number, control, subgraphs, hints, traits, tensors, storages, data_preds)
+
+    def with_control(self, order_preds: Edges) -> Edges:
+        """Order edges, with those of wrapped nodes: what they are held behind, and where their sub-graph is fetched."""
+        edges = list(order_preds)
+        for node, after in self.control.items():
+            edges[node] = tuple(sorted({*edges[node], *after, self.subgraphs[node]} - set(self.data_preds[node])))
+            if any(i >= node for i in edges[node]):
+                raise GraphError("a node is held back by one that comes after it", hint="the graph is not in order")
+        return tuple(edges)
+
 
 def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
     """Index ``program``; see :mod:`commcc.graph.index`."""
-    walk = _walked(program, given)
+    walk = _Walk.over(program, given)
     nodes, number, traits = walk.nodes, walk.number, walk.traits
     launches, wait_of = _launches(nodes, number)
     _check_waits(nodes, wait_of)
@@ -64,7 +91,7 @@ def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
         names=tuple(node.name for node in nodes),
         ops=tuple(ops.op_name(node.target) if node.op == "call_function" else node.op for node in nodes),
         data_preds=walk.data_preds,
-        order_preds=_with_control(order_preds, walk) if walk.control else order_preds,
+        order_preds=walk.with_control(order_preds),
         users=users_of(walk.data_preds),
         storages=walk.storages,
         tensors=walk.tensors,
@@ -93,22 +120,13 @@ def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
         metadata=dict(sorted(Counter(str(key) for node in nodes for key in node.meta).items())),
         group_names=tuple(sorted({*program.groups, *(launch.group for launch in launches.values())})),
         digests=digests,
-        elements=_elements(nodes),
+        elements={
+            i: node.args[1]
+            for i, node in enumerate(nodes)
+            if node.target is operator.getitem and len(node.args) == 2 and isinstance(node.args[1], int)
+        },
         merged_roles={i: role for i, (role, _) in _roles(nodes, merged=True).items()},
     )
-
-
-def _walked(program: Program, given: Mapping[str, int]) -> _Walk:
-    nodes, control, subgraphs = unwrapped(program)
-    hints = SizeHints(given, program.header)
-    hints.assume_balanced(nodes)
-    number = {node: i for i, node in enumerate(nodes)}
-    data_preds = tuple(_data_preds(node, i, number) for i, node in enumerate(nodes))
-    traits = [traits_of(node, program.root) for node in nodes]
-    table = TensorTable(hints)
-    tensors = tuple(table.of(node.meta.get("val")) for node in nodes)
-    storages = assign_storages(nodes, number, mixed_nodes(traits))
-    return _Walk(nodes, number, control, subgraphs, hints, traits, tensors, storages, data_preds)
 
 
 def users_of(preds: Edges) -> Edges:
@@ -118,14 +136,6 @@ def users_of(preds: Edges) -> Edges:
         for pred in needed:
             users[pred].append(node)
     return tuple(map(tuple, users))
-
-
-def _data_preds(node: fx.Node, position: int, number: dict[fx.Node, int]) -> tuple[int, ...]:
-    preds = tuple(number[pred] for pred in node._input_nodes)
-    late = [p for p in preds if p >= position]
-    if late:
-        raise GraphError(f"node '{node.name}' is used before its input", hint="the graph is not in topological order")
-    return preds
 
 
 def _numbers(nodes: Iterable[fx.Node], number: dict[fx.Node, int]) -> tuple[int, ...]:
@@ -209,11 +219,6 @@ def _outputs(nodes: list[fx.Node], number: dict[fx.Node, int]) -> tuple[tuple[in
     return tuple(number[leaf] if isinstance(leaf, fx.Node) else None for leaf in leaves), tuple(padded)
 
 
-def _elements(nodes: list[fx.Node]) -> dict[int, int]:
-    taken = {i: node.args[1] for i, node in enumerate(nodes) if ops.is_getitem(node.target) and len(node.args) == 2}
-    return {i: place for i, place in taken.items() if isinstance(place, int)}
-
-
 def _roles(nodes: list[fx.Node], *, merged: bool) -> dict[int, tuple[Role, str]]:
     """What records say of launches that are merged, or of those that are not."""
     known = {role.value: role for role in Role}
@@ -265,7 +270,7 @@ def _fingerprint(
 ) -> tuple[str, bytes]:
     """Of the whole graph, and two bytes of each node."""
     digest = hashlib.sha256()
-    each = bytearray()
+    short = bytearray()
     for i, (node, tensor) in enumerate(zip(nodes, tensors, strict=True)):
         target = node.target if isinstance(node.target, str) else ops.op_name(node.target)
         overload = getattr(node.target, "_overloadname", "")
@@ -273,5 +278,5 @@ def _fingerprint(
         line = f"{node.op} {node.name} {target}.{overload} {node.args} {node.kwargs} {shape}\n".encode()
         line += f"after {[nodes[n].name for n in control[i]]}\n".encode() if i in control else b""
         digest.update(line)
-        each += hashlib.blake2b(line, digest_size=2).digest()
-    return digest.hexdigest(), bytes(each)
+        short += hashlib.blake2b(line, digest_size=2).digest()
+    return digest.hexdigest(), bytes(short)

@@ -38,7 +38,7 @@ def estimate(
     table = TensorTable(hints)
     found = {i: table.parts(node.meta.get("val")) for i, node in enumerate(nodes)}
     parts = {i: facts for i, facts in found.items() if facts}
-    kinds = work(nodes)
+    kinds = tuple(map(work, nodes))
     copies = frozenset(i for i, n in enumerate(nodes) if kinds[i] is not Work.FREE and may_copy(n.target))
     copies |= mixed
     buffers = assign_storages(nodes, number, copies=copies) if copies else storages

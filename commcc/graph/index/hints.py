@@ -64,8 +64,8 @@ class SizeHints:
         if not isinstance(expr, sympy.Basic):
             return None
         if expr not in self._cache:
-            found = self._evaluate(expr)
-            self._cache[expr] = found if found is not None else _own_hint(node)
+            number = self._evaluate(expr)
+            self._cache[expr] = number if number is not None else _own_hint(node)
         return self._cache[expr]
 
     def _evaluate(self, expr: sympy.Basic) -> int | None:
@@ -84,23 +84,14 @@ class SizeHints:
         return max(0, number) if abs(number) <= MAX_NUMBER else None
 
     def _of_symbol(self, name: str) -> Hint | None:
-        if name not in self.used:
-            hint = self._find(name)
-            if hint is None:
-                return None
-            self.used[name] = hint
-        return self.used[name]
-
-    def _find(self, name: str) -> Hint | None:
-        for pattern, value in self._given.items():
-            if fnmatchcase(name, pattern):
-                return Hint(name, value, "given")
+        """The number of a symbol, noted as used; the first source that has one decides."""
+        given = (value for pattern, value in self._given.items() if fnmatchcase(name, pattern))
         declared = self._declared.get(name, (None, None))[1]
-        if declared is not None:
-            return Hint(name, declared, "file")
-        if name in self._balanced:
-            return Hint(name, self._balanced[name], "balanced")
-        return None
+        sources = (("given", next(given, None)), ("file", declared), ("balanced", self._balanced.get(name)))
+        hint = self.used.get(name) or next((Hint(name, n, source) for source, n in sources if n is not None), None)
+        if hint is not None:
+            self.used[name] = hint
+        return hint
 
     def assume_balanced(self, nodes: Sequence[fx.Node]) -> None:
         """Give the split sizes of every all-to-all that have no number an even share of what is sent.
@@ -134,10 +125,10 @@ class SizeHints:
         return None
 
     def _share(self, names: list[str | None], total: int) -> None:
-        each, more = divmod(total, max(1, len(names)))
+        share, more = divmod(total, max(1, len(names)))
         for i, name in enumerate(names):
             if name is not None:
-                self._balanced.setdefault(name, each + (i < more))
+                self._balanced.setdefault(name, share + (i < more))
 
 
 def _declared(header: Mapping[str, Any]) -> dict[str, tuple[int | None, int | None]]:

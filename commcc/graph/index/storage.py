@@ -51,7 +51,7 @@ def assign_storages(
             constants[node.target] = shared
         elif node.op == "call_function" and (names := ops.facts(node.target).joins) is not None:
             both = [ops.argument(node, name) for name in names]
-            joined.append(tuple(s for each in both if isinstance(each, fx.Node) for s in storages[number[each]]))
+            joined.append(tuple(s for held in both if isinstance(held, fx.Node) for s in storages[number[held]]))
         storages.append(shared)
     return _united(storages, joined) if joined else tuple(storages)
 
@@ -67,7 +67,12 @@ def _shared(
 ) -> tuple[int, ...] | None:
     """Storages of a view or in-place result; None when the result is new."""
     if ops.is_getitem(node.target):
-        return _element(node, number, storages, mixed)
+        source, which = node.args[0], node.args[1]
+        held = storages[number[source]] if isinstance(source, fx.Node) else ()
+        known = isinstance(source, fx.Node) and number[source] not in mixed
+        if known and isinstance(which, int) and -len(held) <= which < len(held):
+            return (held[which],)
+        return tuple(dict.fromkeys(held))
     looked_at = node._input_nodes if number[node] in mixed else sources(node)
     found = [storage for source in looked_at for storage in storages[number[source]]]
     if not found:
@@ -75,17 +80,6 @@ def _shared(
     if len(set(found)) == 1:
         return tuple(found[:1]) * max(1, _elements(node.meta.get("val")))
     return tuple(found)
-
-
-def _element(
-    node: fx.Node, number: dict[fx.Node, int], storages: list[tuple[int, ...]], mixed: Collection[int]
-) -> tuple[int, ...]:
-    source, which = node.args[0], node.args[1]
-    held = storages[number[source]] if isinstance(source, fx.Node) else ()
-    known = isinstance(source, fx.Node) and number[source] not in mixed
-    if known and isinstance(which, int) and -len(held) <= which < len(held):
-        return (held[which],)
-    return tuple(dict.fromkeys(held))
 
 
 def _united(storages: Sequence[tuple[int, ...]], joined: Sequence[tuple[int, ...]]) -> Storages:
@@ -100,4 +94,4 @@ def _united(storages: Sequence[tuple[int, ...]], joined: Sequence[tuple[int, ...
     for group in joined:
         roots = sorted({root(storage) for storage in group})
         lowest.update(dict.fromkeys(roots[1:], roots[0]))
-    return tuple(tuple(map(root, each)) for each in storages)
+    return tuple(tuple(map(root, held)) for held in storages)

@@ -18,8 +18,6 @@ from commcc.graph.ops.flops import formulas, own_formula
 from commcc.graph.ops.kernels import FUSING_COPIES, Work, may_copy, work_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from commcc.graph.index.hints import SizeHints
 
 Shape = tuple[int, ...]
@@ -28,12 +26,8 @@ Shape = tuple[int, ...]
 _MAX_FLOPS = 2**100
 
 
-def work(nodes: Sequence[fx.Node]) -> tuple[Work, ...]:
-    """How every node runs."""
-    return tuple(_work(node) for node in nodes)
-
-
-def _work(node: fx.Node) -> Work:
+def work(node: fx.Node) -> Work:
+    """How a node runs."""
     if node.op != "call_function":
         return Work.FREE
     found = work_of(node.target)
@@ -139,12 +133,12 @@ def _shapes(value: Any, hints: SizeHints) -> Any:
             return tree_map(shape, held)
         if not isinstance(held, torch.Tensor):
             return held
-        return torch.Size([_number(hints.value(size)) for size in held.shape])
+        sizes: list[int] = []
+        for size in held.shape:
+            number = hints.value(size)
+            if number is None:
+                raise _NoNumberError
+            sizes.append(number)
+        return torch.Size(sizes)
 
     return tree_map(shape, value)
-
-
-def _number(size: int | None) -> int:
-    if size is None:
-        raise _NoNumberError
-    return size
