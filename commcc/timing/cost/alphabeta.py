@@ -203,7 +203,10 @@ def transfer_price(network: Network, transfer: Transfer, settings: Settings) -> 
     curves, note = _curves(network, transfer.kind, transfer.size, place, settings.algorithm)
     skew = settings.skew if transfer.uneven else 1.0
     best = min((curve.stretched(skew) for curve in curves), key=lambda curve: curve.us(transfer.full_bytes))
-    notes = [note, _assumption(transfer.group, place) if place.assumed else None]
+    notes = [note]
+    if place.assumed:
+        where = f"{place.per_node} in each node" if place.crosses else "all in one node"
+        notes.append(f"where the ranks of group '{transfer.group}' sit is not known: {where} is assumed")
     return Price(
         ns=_ns(best.us(transfer.full_bytes)),
         how=f"{best.way}, {best.link if best.growth(transfer.full_bytes) > best.alpha else 'latency'}",
@@ -245,8 +248,8 @@ def _curves(network: Network, kind: Kind, size: int, place: Placement, wanted: s
     if forced:
         return forced, None
     pair = Placement(nodes=1, per_node=2, least_per_node=2)
-    elsewhere = any(each.name == wanted and _ways(network, each, kind, 2, pair) for each in network.algorithms)
-    where = f" over {_spread(size, place)}" if elsewhere else ""
+    elsewhere = any(a.name == wanted and _ways(network, a, kind, 2, pair) for a in network.algorithms)
+    where = f" over {size} ranks on {place.nodes} node{'s' if place.crosses else ''}" if elsewhere else ""
     return able, f"algorithm={wanted} cannot do {kind}{where}: the fastest of the others is taken"
 
 
@@ -285,15 +288,6 @@ def _tree_load(place: Placement, ways: int) -> float:
 def _log2(count: int) -> int:
     """Levels of a binary tree over ``count`` nodes, rounded up."""
     return (count - 1).bit_length()
-
-
-def _spread(size: int, place: Placement) -> str:
-    return f"{size} ranks on {place.nodes} node{'s' if place.crosses else ''}"
-
-
-def _assumption(group: str, place: Placement) -> str:
-    where = f"{place.per_node} in each node" if place.crosses else "all in one node"
-    return f"where the ranks of group '{group}' sit is not known: {where} is assumed"
 
 
 def _ns(us: float) -> int:

@@ -80,20 +80,18 @@ class Chains:
             return _OUTSIDE, True
         readers, by_kernel = _NOBODY, False
         for user in self._index.users[node]:
-            who, kernel = self._reader(user)
-            by_kernel = by_kernel or kernel
+            if self.member[user]:
+                who = self.of[user]
+            elif not self._passive[user]:
+                who, by_kernel = _OUTSIDE, True
+            elif user in self.constants or not self._traffic.results[user]:
+                # A shape that is looked at, say: no bytes are read.
+                continue
+            else:
+                who, by_kernel = self._readers[user], by_kernel or self._kernel_reads[user]
             if who != _NOBODY:
                 readers = who if readers in (_NOBODY, who) else _OUTSIDE
         return readers, by_kernel
-
-    def _reader(self, user: int) -> tuple[int, bool]:
-        if self.member[user]:
-            return self.of[user], False
-        if not self._passive[user]:
-            return _OUTSIDE, True
-        if user in self.constants or not self._traffic.results[user]:
-            return _NOBODY, False
-        return self._readers[user], self._kernel_reads[user]
 
     def made_in_memory(self, constant: int) -> bool:
         """Whether something reads a constant that a compiler cannot fuse it into."""

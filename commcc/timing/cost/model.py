@@ -22,8 +22,6 @@ from commcc.timing.cost.settings import parse
 from commcc.timing.cost.types import Costs, Operation, Price, Settings, Source, Transfer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from commcc.base.terms import Json
     from commcc.graph.index import GraphIndex
     from commcc.timing.cost.device import Device
@@ -160,6 +158,7 @@ class CostModel:
             priced_by[node], ns[node] = found[0], found[1].ns
             how[node], latency[node] = found[1].how, found[1].latency_ns
             notes.update(filter(None, (found[1].note, assumed)))
+        said = tuple(f"{text} ({count:,} times)" if count > 1 else text for text, count in sorted(notes.items()))
         return Costs(
             model=self.name,
             hash=self.hash,
@@ -171,7 +170,7 @@ class CostModel:
             launch_ns=self.launch_ns,
             slowdown_permille=round(1000 * self.settings.slowdown),
             lanes=lanes(index.groups, self.ranks_per_node, self.settings.share_link),
-            warnings=tuple(text for source in self.sources for text in source.warnings) + _summary(notes),
+            warnings=tuple(text for source in self.sources for text in source.warnings) + said,
         )
 
     @property
@@ -211,11 +210,6 @@ class CostModel:
         return self.ranks_per_node
 
 
-def _summary(notes: Mapping[str, int]) -> tuple[str, ...]:
-    """Every distinct note once, with how often it was said."""
-    return tuple(f"{text} ({count:,} times)" if count > 1 else text for text, count in sorted(notes.items()))
-
-
 def load_model(text: str = DEFAULT_MODEL) -> CostModel:
     """The model that a cost text describes; see :mod:`commcc.timing.cost.settings`.
 
@@ -240,12 +234,10 @@ def load_model(text: str = DEFAULT_MODEL) -> CostModel:
         tables = [load_table(path, ranks_per_node=ranks, skew=settings.skew) for path in chosen.tables]
         measured += reversed(tables)
     sources: tuple[Source, ...] = (*measured, DeviceSource(device, settings))
-    return CostModel(_name(sources, settings), sources, device, settings)
-
-
-def _name(sources: tuple[Source, ...], settings: Settings) -> str:
-    """Sources from the general to the specific, then the settings that are not as usual."""
+    # Named by the sources from the general to the specific, then by the settings that are not as usual.
     usual = Settings().to_json()
     changed = [f"{key}={value}" for key, value in settings.to_json().items() if value != usual.get(key)]
-    names = " + ".join(source.name for source in reversed(sources))
-    return f"{names} ({', '.join(changed)})" if changed else names
+    name = " + ".join(source.name for source in reversed(sources))
+    if changed:
+        name += f" ({', '.join(changed)})"
+    return CostModel(name, sources, device, settings)

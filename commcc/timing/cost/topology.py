@@ -61,10 +61,9 @@ def lanes(groups: Mapping[str, GroupEntry], ranks_per_node: int, share: str) -> 
         return {name: name for name in groups}
     if share == "all":
         return dict.fromkeys(groups, ONE_LINK)
-    return {name: _lane(entry, ranks_per_node) for name, entry in groups.items()}
-
-
-def _lane(entry: GroupEntry, ranks_per_node: int) -> str:
-    size = entry.size if entry.size is not None else len(entry.ranks or ())
-    inside = size > 0 and not placement(size, entry.ranks, ranks_per_node).crosses
-    return NODE_LINKS if inside else NETWORK
+    found: dict[str, str] = {}
+    for name, entry in groups.items():
+        size = entry.size if entry.size is not None else len(entry.ranks or ())
+        inside = size > 0 and not placement(size, entry.ranks, ranks_per_node).crosses
+        found[name] = NODE_LINKS if inside else NETWORK
+    return found

@@ -41,7 +41,7 @@ class Traffic:
         self._look_through_views()
 
     @cached_property
-    def beside_device(self) -> bool:
+    def has_device(self) -> bool:
         """Whether the graph runs on a device, so that the CPU is only its host."""
         return any(not on_host(tensor) for held in self.results for tensor in held)
 
@@ -49,20 +49,16 @@ class Traffic:
         """producer: the node that made the data of a node. origin: the same, but one element of a tuple
         result stands for itself. bytes: those that are really there.
         """
-        work = self._index.estimates.work
+        work, buffers = self._index.estimates.work, self._index.estimates.buffers
         for i, preds in enumerate(self._index.data_preds):
-            source = self._viewed(i, preds) if work[i] is Work.FREE and self.results[i] else None
+            if work[i] is not Work.FREE or not self.results[i] or not buffers[i]:
+                continue
+            source = next((p for p in preds if self.results[p] and buffers[i][0] in buffers[p]), None)
             if source is not None:
                 self.producer[i] = self.producer[source]
                 element = len(self.results[source]) > 1 and self.producer[source] == source
                 self.origin[i] = i if element else self.origin[source]
                 self.bytes[i] = min(self.bytes[i], self.bytes[source])
-
-    def _viewed(self, node: int, preds: tuple[int, ...]) -> int | None:
-        """The argument that a free node is a view of."""
-        buffers = self._index.estimates.buffers
-        mine = buffers[node]
-        return next((p for p in preds if mine and self.results[p] and mine[0] in buffers[p]), None)
 
     def is_constant(self, node: int) -> bool:
         """Whether the node makes values that a compiler would not load from memory."""
@@ -74,7 +70,7 @@ class Traffic:
 
     def hosted(self, node: int) -> bool:
         """Whether all the tensors of the node are in host memory beside a device."""
-        if not self.beside_device:
+        if not self.has_device:
             return False
         seen = (*self.inputs(node), *self.results[node])
         return bool(seen) and all(map(on_host, seen))
@@ -85,7 +81,7 @@ class Traffic:
 
     def crossing(self, node: int) -> int:
         """Bytes between host and device; a single number goes along with the launch and counts nothing."""
-        if not self.beside_device:
+        if not self.has_device:
             return 0
         inputs, outputs = self.inputs(node), self.results[node]
         sent = sum(t.bytes for t in inputs if on_host(t) and t.numel != 1)

@@ -74,8 +74,11 @@ def families(index: GraphIndex, costs: Costs) -> tuple[Family, ...]:
             nodes[name] = nodes.get(name, 0) + 1
             ops = by_op.setdefault(name, {})
             ops[index.ops[i]] = ops.get(index.ops[i], 0) + ns
-    found = [Family(name, nodes[name], sum(ops.values()), _largest(ops)) for name, ops in by_op.items()]
-    return tuple(sorted(found, key=lambda each: (-each.ns, each.name)))
+    found: list[Family] = []
+    for name, ops in by_op.items():
+        longest = sorted(ops.items(), key=lambda item: (-item[1], item[0]))[:3]
+        found.append(Family(name, nodes[name], sum(ops.values()), tuple(longest)))
+    return tuple(sorted(found, key=lambda family: (-family.ns, family.name)))
 
 
 def family_of(index: GraphIndex, node: int) -> str:
@@ -85,7 +88,3 @@ def family_of(index: GraphIndex, node: int) -> str:
     if node in index.host_syncs:
         return "host"
     return "pointwise, reductions" if index.estimates.work[node].value == "fusable" else "other kernels"
-
-
-def _largest(ops: dict[str, int]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(ops.items(), key=lambda item: (-item[1], item[0]))[:3])

@@ -95,7 +95,10 @@ class _Walk:
                 elif known | bits != known:
                     met.add(machine)
                     found[machine] = known | bits
-            self._used(source)
+            self.waiting[source] -= 1
+            if not self.waiting[source]:
+                # Nobody will ask for these ancestors again.
+                del self.ancestors[source]
         if event >= self.events.nodes:
             met.add(STREAM)
         else:
@@ -108,12 +111,6 @@ class _Walk:
             self.ancestors[event] = found
         if self.events.load[event]:
             self._remember(event, found)
-
-    def _used(self, source: int) -> None:
-        """Ancestors that nobody will ask for again are let go."""
-        self.waiting[source] -= 1
-        if not self.waiting[source]:
-            del self.ancestors[source]
 
     def _remember(self, event: int, found: dict[int, int]) -> None:
         """Give the event a bit of its machine, in ``found``."""

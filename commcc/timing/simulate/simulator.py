@@ -127,28 +127,23 @@ class _Run:
         return s._bytes[node]
 
     def _stall(self, node: int, launch: int) -> None:
+        """Hold the compute stream until a collective ends, charged to those that run in its stream until then.
+
+        That stream works without a pause from now on: what was queued ahead runs first.
+        """
         span = self.spans.get(launch)
         if span is None or span.end <= self.now:
             return
         self.stalls[node] = span.end - self.now
-        self._charge(span, launch)
-        self.now = span.end
-
-    def _charge(self, span: Span, launch: int) -> None:
-        """Charge the stretch from now to the span's end to the collectives that ran in its lane then.
-
-        The lane worked without a pause from now on: what was queued ahead ran first.
-        """
         queue = self.lane_spans[span.lane]
-        position = self.place[launch]
-        while position >= 0:
+        for position in range(self.place[launch], -1, -1):
             ran = self.spans[queue[position]]
             if ran.end <= self.now:
                 break
             part = ran.end - max(ran.start, self.now)
             if part:
                 self.exposed[queue[position]] = self.exposed.get(queue[position], 0) + part
-            position -= 1
+        self.now = span.end
 
     def _drain(self) -> None:
         """What still runs when the compute stream has finished makes the step longer.

@@ -59,12 +59,9 @@ def load_profile(paths: Sequence[str]) -> ProfileSource:
             else:
                 traces.read(file)
     traces.add_to(pool)
-    return ProfileSource(_name(paths), pool.profile())
-
-
-def _name(paths: Sequence[str]) -> str:
     more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
-    return f"profile {Path(paths[0]).name}{more}" if paths else "profile"
+    name = f"profile {Path(paths[0]).name}{more}" if paths else "profile"
+    return ProfileSource(name, pool.profile())
 
 
 def _files(path: Path) -> list[Path]:
@@ -82,17 +79,14 @@ def _files(path: Path) -> list[Path]:
     traces = [entry for entry in entries if entry.name.endswith(_TRACES) and entry.is_file()]
     if not traces:
         raise InputError("the folder holds no *.pt.trace.json or *.pt.trace.json.gz", where=str(path), hint=_RECORD)
-    return sorted(traces, key=lambda entry: _natural(entry.name))
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Sort key under which ``rank10`` follows ``rank9``."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", name)]
+    # By the numbers in the names, so that rank10 follows rank9.
+    pieces = {entry: re.split(r"(\d{1,18})", entry.name) for entry in traces}
+    return sorted(traces, key=lambda e: [(int(part), "") if part.isdecimal() else (-1, part) for part in pieces[e]])
 
 
 @dataclass
 class _Side:
-    """Traces of one sort. names: of the files. by_rank: collectives of each rank, in order of time."""
+    """Traces of one kind. names: of the files. by_rank: collectives of each rank, in order of time."""
 
     names: list[str] = field(default_factory=list)
     pool: Pool = field(default_factory=Pool)

@@ -26,7 +26,7 @@ from commcc.timing.cost.types import Price
 
 if TYPE_CHECKING:
     from commcc.base.terms import Json, Kind
-    from commcc.timing.cost.profiles.measured import CollectiveTime, Profile
+    from commcc.timing.cost.profiles.measured import Profile
     from commcc.timing.cost.types import Operation, Transfer
 
 _VARIED = "profile: calls with the same inputs but other arguments took different times; their median is used"
@@ -73,7 +73,8 @@ class ProfileSource:
         reading = curve.read(transfer.input_bytes)
         time = self.profile.collectives.get(CollectiveKey(transfer.kind, transfer.size, transfer.input_bytes))
         if time is not None:
-            how = f"profile, {_taken(time)}"
+            least = f"minimum over {time.ranks} ranks, " if time.ranks > 1 else ""
+            how = f"profile, {least}median of {time.count}"
             return Price(time.ns, how, reading.fixed_ns, _ONE_RANK if time.ranks == 1 < transfer.size else None)
         if len(curve.sizes) < 2:
             return None
@@ -93,7 +94,12 @@ class ProfileSource:
 
 def op_key(operation: Operation) -> OpKey | None:
     """Under what a profile has the time of an operation; None for one that it can have no time of."""
-    if operation.op in SIZED_BY_NUMBERS or _fused(operation):
+    if operation.op in SIZED_BY_NUMBERS or not operation.kernels:
+        return None
+    # What it writes stays in a kernel that it shares with its neighbours. In-place scatters write less than
+    # the tensor they return, too, and are never fused.
+    stays_inside = operation.written_bytes < sum(tensor.bytes for tensor in operation.outputs)
+    if stays_inside and not operation.op.endswith("_"):
         return None
     inputs: list[tuple[str, tuple[int, ...]]] = []
     for tensor in operation.inputs:
@@ -103,17 +109,3 @@ def op_key(operation: Operation) -> OpKey | None:
         if shape:
             inputs.append((tensor.dtype, shape))
     return OpKey(operation.op, tuple(inputs))
-
-
-def _fused(operation: Operation) -> bool:
-    """Whether the op shares a kernel with its neighbours, or runs none: what it writes stays in the kernel.
-
-    In-place scatters write less than the tensor they return, and are never fused.
-    """
-    kept = operation.written_bytes < sum(tensor.bytes for tensor in operation.outputs)
-    return not operation.kernels or (kept and not operation.op.endswith("_"))
-
-
-def _taken(time: CollectiveTime) -> str:
-    least = f"minimum over {time.ranks} ranks, " if time.ranks > 1 else ""
-    return f"{least}median of {time.count}"

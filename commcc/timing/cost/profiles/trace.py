@@ -131,14 +131,14 @@ class _Reader:
 
     def document(self) -> None:
         """The object around the events, as Kineto writes it."""
-        found = False
+        has_events = False
         for key in self._stream.members():
             if key == "traceEvents":
                 self.events()
-                found = True
+                has_events = True
             else:
                 self._header(key, self._stream.value())
-        if not found:
+        if not has_events:
             self._stream.fail("is no trace: it has no 'traceEvents'", hint="use profiler.export_chrome_trace(PATH)")
 
     def _header(self, key: str, value: Any) -> None:
@@ -153,11 +153,18 @@ class _Reader:
 
     def _op(self, event: dict[str, Any], category: str) -> None:
         name, args = self._name(event), self._args(event)
-        if name.startswith(collectives.GLOO):
-            self._gloo(event, name, args)
-        if category != "cpu_op":
+        if not name.startswith(collectives.GLOO) and category != "cpu_op":
             return
         start, duration = self._time(event)
+        if name.startswith(collectives.GLOO):
+            known = collectives.of_gloo(name, args)
+            if known is not None:
+                self._trace.gloo.append((start, *known, duration))
+            elif collectives.kind_of(name.removeprefix(collectives.GLOO)) is not None:
+                self._trace.unsized += 1
+        # Annotations are read for gloo's collectives only; they are no ops.
+        if category != "cpu_op":
+            return
         external = _identity(args.get("External id"))
         if name == _COMMS and external is not None:
             self._described[external] = args
@@ -165,7 +172,9 @@ class _Reader:
         key = self._key(name, args)
         call = Call(key, start, start + duration, -1 if external is None else external)
         if key is not None:
-            call.arguments = _arguments(args.get("Concrete Inputs"))
+            concrete = args.get("Concrete Inputs")
+            parts = concrete if type(concrete) is list else []
+            call.arguments = "\n".join(part for part in parts if type(part) is str)
         self._trace.calls.setdefault(self._thread(event), []).append(call)
 
     def _key(self, name: str, args: dict[str, Any]) -> OpKey | None:
@@ -183,16 +192,8 @@ class _Reader:
                 if type(shape) is not list or not all(type(size) is int for size in shape):
                     return None
                 inputs.append((dtype, tuple(shape)))
-        made = OpKey(name.replace("::", "."), tuple(inputs))
-        return self._keys.setdefault(made, made) if inputs else None
-
-    def _gloo(self, event: dict[str, Any], name: str, args: dict[str, Any]) -> None:
-        start, duration = self._time(event)
-        known = collectives.of_gloo(name, args)
-        if known is not None:
-            self._trace.gloo.append((start, *known, duration))
-        elif collectives.kind_of(name.removeprefix(collectives.GLOO)) is not None:
-            self._trace.unsized += 1
+        op_key = OpKey(name.replace("::", "."), tuple(inputs))
+        return self._keys.setdefault(op_key, op_key) if inputs else None
 
     def _device_work(self, event: dict[str, Any]) -> None:
         name, args = self._name(event), self._args(event)
@@ -282,9 +283,3 @@ def _number(value: Any) -> float | None:
 
 def _identity(value: Any) -> int | None:
     return value if type(value) is int and value > 0 else None
-
-
-def _arguments(value: Any) -> str:
-    if type(value) is not list:
-        return ""
-    return "\n".join(part for part in value if type(part) is str)

@@ -48,26 +48,23 @@ def load_table(path: str, *, ranks_per_node: int = 8, skew: float = 1.0) -> Tabl
     Raises :class:`InputError` with file, line and reason when the file is none of the three formats, or
     anything in it is wrong.
     """
-    rows = _rows(read_text(path), path)
-    check_rows(rows, path)
-    return TableSource(f"table {Path(path).name}", tuple(rows), ranks_per_node, skew)
-
-
-def _rows(text: str, path: str) -> list[Row]:
+    text = read_text(path)
     lines = re.split(r"\r\n|\r|\n", text)
     if any(map(nccl_tests.is_header, lines)):
-        return nccl_tests.read_rows(lines, path)
-    if any(map(grid.is_header, lines)):
-        return grid.read_rows(lines, path)
-    if _YAML.search(text):
-        return read_yaml_rows(text, path)
-    if _PROFILE.search(text):
+        rows = nccl_tests.read_rows(lines, path)
+    elif any(map(grid.is_header, lines)):
+        rows = grid.read_rows(lines, path)
+    elif _YAML.search(text):
+        rows = read_yaml_rows(text, path)
+    elif _PROFILE.search(text):
         raise InputError("is a profile, not a table", where=path, hint=f"give it as profile={path}")
-    raise InputError(
-        "is no table of collectives that commcc knows",
-        where=path,
-        hint="give commcc's YAML ('table: 1'), the output of nccl-tests, or a table with 'Group Size' and 'Collective'",
-    )
+    else:
+        hint = (
+            "give commcc's YAML ('table: 1'), the output of nccl-tests, or a table with 'Group Size' and 'Collective'"
+        )
+        raise InputError("is no table of collectives that commcc knows", where=path, hint=hint)
+    check_rows(rows, path)
+    return TableSource(f"table {Path(path).name}", tuple(rows), ranks_per_node, skew)
 
 
 VERSION = 1

@@ -117,7 +117,11 @@ class _Reader:
             self.stale = True
             self._measured(row, number, where)
         elif (listed := _RANK.match(line)) is not None:
-            self._rank(listed, where)
+            which = int(listed[2] or 0), int(listed[1])
+            if which in self.ranks:
+                what = f"rank {which[1]} is listed twice: the processes ran next to each other, not as one group"
+                raise InputError(what, where=where, hint="build nccl-tests with MPI=1")
+            self.ranks[which], self.group = listed[3], None
         else:
             self._words(line)
 
@@ -130,13 +134,6 @@ class _Reader:
         named = _PROGRAM.search(line)
         if named is not None and "concluded" not in line:
             self.program, self.stale = named[1], False
-
-    def _rank(self, listed: re.Match[str], where: str) -> None:
-        which = int(listed[2] or 0), int(listed[1])
-        if which in self.ranks:
-            what = f"rank {which[1]} is listed twice: the processes ran beside each other, not as one group"
-            raise InputError(what, where=where, hint="build nccl-tests with MPI=1")
-        self.ranks[which], self.group = listed[3], None
 
     def _measured(self, row: Line, number: int, where: str) -> None:
         kind = self._kind(where, number)

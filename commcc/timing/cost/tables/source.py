@@ -93,9 +93,10 @@ class TableSource:
         reading = row.curve.read(transfer.input_bytes)
         if transfer.uneven:
             reading = replace(reading, ns=reading.fixed_ns + round((reading.ns - reading.fixed_ns) * self.skew))
-        notes = [self._other_group(row, transfer), self._other_nodes(row, place), *self._doubts(row, reading)]
-        said = [f"{self.name}: {row.kind} over {row.size} ranks {note}" for note in notes if note]
-        return Price(reading.ns, f"table, {_where(reading)}", reading.fixed_ns, "; ".join(said) or None)
+        notes = self._notes(row, transfer, place, reading)
+        said = [f"{self.name}: {row.kind} over {row.size} ranks {note}" for note in notes]
+        where = f"beyond {short_size(reading.high)}" if reading.beyond else reading.span
+        return Price(reading.ns, f"table, {where}", reading.fixed_ns, "; ".join(said) or None)
 
     @cached_property
     def _by_kind(self) -> dict[tuple[Kind, int], list[Row]]:
@@ -114,24 +115,30 @@ class TableSource:
         known = [row for row in fits if row.group is None or row.group in names]
         if not known and len({row.group for row in fits}) > 1:
             return None
-        return min(known or fits, key=lambda row: _distance(row, names, place), default=None)
+        return min(
+            known or fits,
+            key=lambda row: (
+                row.group not in names,
+                row.nodes is None,
+                abs((row.nodes or place.nodes) - place.nodes),
+                row.dtype is None,
+            ),
+            default=None,
+        )
 
-    def _other_group(self, row: Row, transfer: Transfer) -> str | None:
-        if row.group is None or row.group in _names(transfer):
-            return None
-        return f"was measured on '{row.group}' and is used for group '{transfer.group}', which the table does not name"
-
-    def _other_nodes(self, row: Row, place: Placement) -> str | None:
-        if row.nodes is None or row.nodes == place.nodes:
-            return None
-        return f"was measured on {row.nodes} nodes and is used for {place.nodes}"
-
-    def _doubts(self, row: Row, reading: Reading) -> list[str]:
-        times = dict(row.points)
-        said = [f"is extrapolated beyond {short_size(max(times))}"] if reading.beyond else []
+    def _notes(self, row: Row, transfer: Transfer, place: Placement, reading: Reading) -> list[str]:
+        """In what the row is not quite what is asked for, and what is odd about its times."""
+        times, notes = dict(row.points), []
+        if row.group is not None and row.group not in _names(transfer):
+            unnamed = f"is used for group '{transfer.group}', which the table does not name"
+            notes.append(f"was measured on '{row.group}' and {unnamed}")
+        if row.nodes is not None and row.nodes != place.nodes:
+            notes.append(f"was measured on {row.nodes} nodes and is used for {place.nodes}")
+        if reading.beyond:
+            notes.append(f"is extrapolated beyond {short_size(max(times))}")
         if times[reading.high] < times[reading.low]:
-            said.append(f"took less time for {short_size(reading.high)} than for {short_size(reading.low)}")
-        return said
+            notes.append(f"took less time for {short_size(reading.high)} than for {short_size(reading.low)}")
+        return notes
 
 
 def check_rows(rows: Sequence[Row], path: str) -> None:
@@ -149,16 +156,3 @@ def check_rows(rows: Sequence[Row], path: str) -> None:
 def _names(transfer: Transfer) -> tuple[str, ...]:
     """Under what a table may know the group: its name, and what the program calls it (``dp_shard``)."""
     return (transfer.group, transfer.description) if transfer.description else (transfer.group,)
-
-
-def _distance(row: Row, names: tuple[str, ...], place: Placement) -> tuple[bool, bool, int, bool]:
-    return (
-        row.group not in names,
-        row.nodes is None,
-        abs((row.nodes or place.nodes) - place.nodes),
-        row.dtype is None,
-    )
-
-
-def _where(reading: Reading) -> str:
-    return f"beyond {short_size(reading.high)}" if reading.beyond else reading.span
