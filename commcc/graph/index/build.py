@@ -123,7 +123,7 @@ def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
         elements={
             i: node.args[1]
             for i, node in enumerate(nodes)
-            if node.target is operator.getitem and len(node.args) == 2 and isinstance(node.args[1], int)
+            if ops.is_getitem(node.target) and len(node.args) == 2 and isinstance(node.args[1], int)
         },
         merged_roles={i: role for i, (role, _) in _roles(nodes, merged=True).items()},
     )
@@ -252,17 +252,6 @@ def _warning(node: fx.Node) -> str:
     name = ops.op_name(node.target)
     why = "orders streams" if ops.library_of(node.target) in FENCES else "communicates in an unknown way"
     return f"'{node.name}' ({name}) {why}: nothing moves across it"
-
-
-def _with_control(order_preds: Edges, walk: _Walk) -> Edges:
-    """Order edges, with those of wrapped nodes: what they are held behind, and where their sub-graph is fetched."""
-    edges = list(order_preds)
-    for node, after in walk.control.items():
-        edges[node] = tuple(sorted({*edges[node], *after, walk.subgraphs[node]} - set(walk.data_preds[node])))
-        late = [i for i in edges[node] if i >= node]
-        if late:
-            raise GraphError("a node is held back by one that comes after it", hint="the graph is not in order")
-    return tuple(edges)
 
 
 def _fingerprint(
