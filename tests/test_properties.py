@@ -21,7 +21,7 @@ from tests.effort import examples
 from tests.random_graphs import random_program, shuffled
 from tests.virtual_ranks import VirtualRanks, random_inputs, same
 
-RELAXED = settings(max_examples=examples(40), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+RELAXED = settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 
 OPTIONS = st.builds(
     Bucket,
@@ -65,7 +65,9 @@ def test_bucketing_keeps_the_program(seed, layers, world, options):
 @RELAXED
 @given(st.integers(0, 10_000), OPTIONS)
 def test_running_twice_changes_nothing(seed, options):
+    """Under caps of bytes: the others count positions, and the first run's merges move launches."""
     program = random_program(seed, 6, 2)
+    options = replace(options, max_topo_span=None, max_consecutive=None)
     if "0" not in build_index(program).groups:
         options = replace(options, groups="all")
     once, _, _ = bucketed(program, options)

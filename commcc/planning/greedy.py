@@ -9,7 +9,9 @@ Numbered cases that a candidate can meet, in the order in which they are tested:
    ``max_consecutive``: close for that.
 
 A bucket of one member is no bucket: its launch stays as it is. A launch that is a bucket already
-closes the open bucket of its kind and group, so that running the pass twice changes nothing.
+closes the open bucket of its kind and group, and is waited for as one, so that running the pass
+twice under a byte cap changes nothing. The other two caps count positions, which merging changes: a
+second run may find nearer what the first left apart.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ class Walk:
 def walk(index: GraphIndex, ident: Identification, taken: list[Collective], limits: Limits, multi_dtype: bool) -> Walk:
     """Form buckets from ``taken``; deterministic, linear in nodes and edges."""
     walker = _Walker(index, taken, limits, multi_dtype)
-    walker.existing = frozenset(c.launch for c in ident.collectives if c.stands_for > 1)
+    walker.existing = {c.launch: key_of(c, multi_dtype) for c in ident.collectives if c.stands_for > 1}
     return walker.run()
 
 
@@ -87,7 +89,7 @@ class _Walker:
         self.keys = {c.launch: key_of(c, multi_dtype) for c in taken}
         self.candidates = {c.launch: c for c in taken}
         self.numbers = {key: number for number, key in enumerate(dict.fromkeys(self.keys.values()))}
-        self.existing: frozenset[int] = frozenset()
+        self.existing: dict[int, Key] = {}
         self.quotient = Quotient(len(self.numbers))
         self.open: dict[Key, OpenBucket] = {}
         self.result = Walk()
@@ -106,11 +108,18 @@ class _Walker:
             launch = index.launches[node]
             if launch.kind is Kind.REDUCE_SCATTER:
                 self.last_scatter = node
-            if node in self.existing:  # what stands on both sides of a bucket would not share one in a second run
-                same = [key for key in self.open if key[:2] == (launch.kind.value, launch.group)]
-                for key in same:
-                    del self.open[key]
+            if node in self.existing:
+                self._pass_bucket(self.existing[node], label)
         return self.result
+
+    def _pass_bucket(self, existing: Key, label: Vector) -> None:
+        """A launch that is a bucket already: launches on both sides of it share no bucket, and its queue counts."""
+        for key in [key for key in self.open if key[:2] == existing[:2]]:
+            del self.open[key]
+        number = self.numbers.get(existing)
+        if number is not None:
+            self.quotient.open_bucket(number)
+            self.quotient.join(number, label)
 
     def _place(self, candidate: Collective, label: Vector) -> None:
         """Put the candidate in the open bucket of its key, or in a new one."""
