@@ -45,7 +45,7 @@ def place_found(found, ranks, last) -> Place:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 def test_damage_is_found_where_it_is(damage):
     tried = 0
     for name in GRAPHS:
@@ -62,6 +62,7 @@ def test_damage_is_found_where_it_is(damage):
     assert tried
 
 
+@pytest.mark.full
 def test_there_are_many():
     counts = Counter(
         damage

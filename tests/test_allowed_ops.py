@@ -187,6 +187,7 @@ def module(tmp_path, monkeypatch):
     return "commcc_own_ops"
 
 
+@pytest.mark.full
 def test_a_module_that_is_named_may_run(tmp_path, capsys, module):
     file = graph(tmp_path, f"torch.ops.{module}.double.default(x)")
     code, error = said(capsys, "verify", file, file, "--numeric", "--virtual-ranks", 2)

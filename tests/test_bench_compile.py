@@ -219,6 +219,7 @@ class Noted:
         pass
 
 
+@pytest.mark.full
 def test_the_same_numbers_and_calls_by_node(cache, silent):
     """Communication on streams: no process group is needed."""
     graphs = make_set([layer(after=True)], BenchSettings(ranks=2, emulated=True))

@@ -66,6 +66,7 @@ def step_ns(program, text, model):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.sampled(1)
 def test_latency_is_saved(name):
     result = run(sample(name), [AUTO, *parse_pipeline("reorder")], model=LATENCY)
     report = result.steps[0].report
@@ -77,6 +78,7 @@ def test_latency_is_saved(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.sampled(1)
 def test_copies_are_not_paid_for_nothing(name):
     """Bytes cost the same in one message and in many, and copying them costs more."""
     program = sample(name)

@@ -201,7 +201,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize("name", FOUND)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 def test_samples(name):
     blocks, rest, gathers, reductions = FOUND[name]
     result = run(sample(name), [Bucket(strategy="module", strict=True)])
@@ -255,6 +255,7 @@ def test_all_reduces_when_asked(name):
         ("tiny_moe_ep2_fw", 0, []),
     ],
 )
+@pytest.mark.sampled(1)
 def test_a_graph_that_says_nothing_of_its_modules(name, blocks, gathers):
     """As PyTorch prints it: blocks are what repeats."""
     program = sample(name)

@@ -137,6 +137,7 @@ def test_annotation_names_the_innermost_module():
     assert None not in paths
 
 
+@pytest.mark.full
 def test_two_captures_are_equal():
     first, second = (capture(build, SHARDED)["backward"] for _ in range(2))
     for one, other in zip(first.graph.nodes, second.graph.nodes, strict=True):

@@ -287,6 +287,7 @@ def test_recomputation_changes_no_value():
         assert all(torch.equal(a, b) for a, b in zip(mine, its, strict=True))
 
 
+@pytest.mark.full
 def test_production_sizes():
     """Two layers of the big model as 64 ranks see it."""
     layout = Layout((("efsdp", 8), ("ep", 8)), (("dp_shard", ("efsdp", "ep")),))

@@ -229,6 +229,7 @@ def test_values_and_records_cannot_be_dropped(key):
     "name", ["tiny_llama_fsdp2_fw", "tiny_moe_ep2_fw", "tiny_moe_fsdp4_ep2_bw", "tiny_llama_joint"]
 )
 @pytest.mark.parametrize("extension", ["fx.txt", "pt2"])
+@pytest.mark.sampled(3)
 def test_samples(name, extension, tmp_path):
     ending = "" if name.endswith("fsdp2_fw") else ".gz"
     program = load(SAMPLES / f"{name}.fx.txt{ending}")

@@ -54,7 +54,7 @@ def test_strides_and_offsets_count():
 
 
 @pytest.mark.parametrize("text", ["cleanup{views=yes}", "ep-chunk{chunks=3},cleanup{views=yes},ep-schedule"])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_values_stay(text: str):
     program = on_cpu(sample("tiny_deepseek_ep2"), torch.float64)
     *first, last = parse_pipeline(text) if "chunk" not in text else (parse_pipeline("ep-chunk{chunks=3}")[0], None)

@@ -59,6 +59,7 @@ def test_exchanges_are_counted(document):
     assert sum(row["after"] for row in found["histogram"]) == 32
 
 
+@pytest.mark.full
 def test_regions_and_their_lanes(document):
     regions = document["overlap"]["regions"]
     assert [(r["module"], r["direction"]) for r in regions] == [
@@ -144,6 +145,7 @@ def test_what_is_refused(options, message, tmp_path):
     assert not (tmp_path / "o.fx.txt").exists()
 
 
+@pytest.mark.full
 def test_chunks_are_kept_and_costs_left_out(document, tmp_path):
     out = tmp_path / "again.fx.txt.gz"
     text = _output(["ep-overlap", document["output"], "--keep-chunks", "--cost", "none", "-o", str(out)], 0)

@@ -94,6 +94,7 @@ def test_a_lost_wait_is_named(capsys, tmp_path):
 
 @pytest.mark.ranks
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch without distributed")
+@pytest.mark.full
 def test_processes(capsys, merged):
     code, out, _ = called(capsys, BEFORE, merged, "--numeric", "--nproc", 2, "--timeout", 100)
     assert code == 0

@@ -23,7 +23,7 @@ def test_there_are_samples():
 
 
 @pytest.mark.parametrize("sample", SMALL, ids=lambda path: path.name)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 def test_job(sample, tmp_path, capsys):
     after = tmp_path / f"after{'.pt2' if sample.suffix == '.pt2' else '.fx.txt.gz'}"
     seen = answer(capsys, "inspect", sample)
@@ -48,7 +48,7 @@ def test_job(sample, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("sample", SMALL[:4], ids=lambda path: path.name)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(1)
 def test_bucketing_again_changes_nothing(sample, tmp_path, capsys):
     once, twice = tmp_path / "once.fx.txt", tmp_path / "twice.fx.txt"
     answer(capsys, "bucket", sample, "-o", once)

@@ -45,6 +45,7 @@ LIGHT = [
 
 
 @pytest.mark.parametrize("arguments", LIGHT, ids=lambda words: " ".join(words).replace(SOME_FILE, "FILE"))
+@pytest.mark.sampled(10)
 def test_light_commands_do_not_import_torch(arguments):
     code = (
         "import sys\n"

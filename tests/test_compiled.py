@@ -55,6 +55,7 @@ def files(folder):
     return sorted(p.name for p in folder.rglob("*.nbc"))
 
 
+@pytest.mark.full
 def test_kept_between_processes_and_not_for_other_sources(package, tmp_path):
     """A change of a helper in another file is seen, which numba alone would not see."""
     kept = {"NUMBA_CACHE_DIR": str(tmp_path / "kept")}

@@ -187,6 +187,7 @@ def test_whoever_reorders_keeps_the_overlap(seed, other):
 @pytest.mark.parametrize(
     "passes", ["tag,bucket{groups=all}", "dedup,cleanup{metadata=all}", "groups{roles=all_gather}"]
 )
+@pytest.mark.sampled(1)
 def test_other_passes_on_held_graphs(passes):
     for seed in range(12):
         program = random_program(seed, 6, 2)
@@ -271,6 +272,7 @@ def test_files(tmp_path, extension):
 @pytest.mark.parametrize(
     "name", ["tiny_llama_fsdp4_bw", "tiny_moe_ep2_fw", "tiny_llama_fsdp2_tp2_bw", "tiny_llama_joint"]
 )
+@pytest.mark.sampled(1)
 def test_samples(name, tmp_path):
     program = load(SAMPLES / f"{name}.fx.txt.gz")
     model = load_model("h100")

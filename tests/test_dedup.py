@@ -373,6 +373,7 @@ def test_the_peak_is_within_the_budget(seed, share):
     "name",
     ["tiny_llama_fsdp2_fw", "tiny_llama_fsdp4_bw", "tiny_moe_fsdp4_ep2_bw", "tiny_llama_joint", "tiny_llama_hsdp_fw"],
 )
+@pytest.mark.sampled(2)
 def test_samples(name, tmp_path):
     ending = "" if name.endswith("fsdp2_fw") else ".gz"
     program = load(SAMPLES / f"{name}.fx.txt{ending}")

@@ -403,6 +403,7 @@ def test_view_is_short_and_all_is_complete(capsys):
     assert all(f"ag{i}" in full for i in range(40))
 
 
+@pytest.mark.full
 def test_ten_thousand_nodes_in_seconds():
     names = [f"n{i:05d}" for i in range(10_000)]
     order = list(names)

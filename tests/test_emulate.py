@@ -266,6 +266,7 @@ def streams():
 
 
 @pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.sampled(1)
 def test_passes_change_no_bit(name, streams):
     """Reductions too: of what is the same everywhere, every part is one product."""
     graphs = make_set([sample(name), merged(name)], BenchSettings(emulated=True))
@@ -404,6 +405,7 @@ def test_what_is_said_about_it():
 
 
 @on_ranks
+@pytest.mark.full
 def test_through_the_command_line(capsys):
     """The small graph for 64 ranks, of which one is run."""
     arguments = ["bench", "--device", "emulated-cpu", "--nproc", "64", "--repeat", "6", "--warmup", "1"]

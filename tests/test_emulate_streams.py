@@ -280,6 +280,7 @@ def test_compute_goes_on_beside_streams(device):
 
 @pytest.mark.parametrize("share", ["none", "topology", "all"])
 @pytest.mark.parametrize("passes", ["", "reorder", "bucket{bucket_cap_mb=0.01},reorder"])
+@pytest.mark.sampled(3)
 def test_a_step_takes_as_long_as_it_is_simulated_to(device, share, passes):
     """Where compute takes what the model says, on the device that is played: launches, waits, links, the tail."""
     device.launch_ns = 0

@@ -55,6 +55,7 @@ def test_both_places_are_read(top: bool):
         ("autograd_backward", "yes", "True or False"),
     ],
 )
+@pytest.mark.sampled(4)
 def test_wrong_values_name_the_node(key: str, value: object, message: str):
     program = sample("tiny_deepseek_ep2")
     node = named(program, "silu_2")

@@ -80,6 +80,7 @@ def test_modules_that_fold_samples_themselves():
     assert worst(expected, found) < EXACT
 
 
+@pytest.mark.full
 def test_cutting_says_how_to_fix_the_symbol():
     with pytest.raises(
         InputError, match=r"'view_\d+' .*\[30\*(s\d+), 32\].* not fixed: \1; .*{symbols=\1=2}, then cut"

@@ -57,7 +57,7 @@ def worst(name, after):
         ("tiny_deepseek_ep2", 4, "seq"),
     ],
 )
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_a_step_in_chunks(name, chunks, dim):
     after = cut(name, chunks=chunks, dim=dim)
     assert worst(name, after) < EXACT
@@ -151,7 +151,7 @@ def reshare(nodes):
 
 
 @pytest.mark.parametrize("change", [swap, resize, exchange, disorder, forget, unchain, reshare])
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_the_verifier_sees_unfaithful_chunks(change):
     assert folding(lambda nodes: None).status == "unproved"
     verdict = folding(change)

@@ -47,6 +47,7 @@ def test_applied_again_it_gives_the_same_graph_and_the_same_file(tmp_path):
         ("index_put, mm", "index_put, x, mm"),
     ],
 )
+@pytest.mark.sampled(6)
 def test_changed_plans_are_refused(old, new, tmp_path):
     """Whatever is wrong with a plan is wrong with its file; nothing else comes out."""
     program = backward(reduced)

@@ -91,6 +91,7 @@ def collectives(result, kind: Kind):
             yield each, dense.layer(each.module), backward
 
 
+@pytest.mark.full
 def test_gathers_are_launched_in_the_layer_before_in_the_same_direction():
     """Without dedup, so that the backward pass gathers again."""
     once = run(sample("tiny_deepseek_fsdp4_ep2"), parse_pipeline(BUCKET.replace("dedup,", "")))

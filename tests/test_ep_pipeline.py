@@ -48,6 +48,7 @@ def test_a_group_that_only_exchanges_is_left():
     assert not run(program, parse_pipeline("groups")).changed
 
 
+@pytest.mark.full
 def test_cleaned_graphs_can_still_be_scheduled(chunked):
     cleaned = run(chunked, parse_pipeline("cleanup{metadata=all,stack_traces=no}"))
     assert cleaned.verified == "proved"
@@ -79,6 +80,7 @@ def test_the_whole_pipeline_computes_the_same():
                 assert float((a - b).abs().max() if a.numel() else 0.0) <= 1e-12 * max(scale, 1e-30), scale
 
 
+@pytest.mark.full
 def test_the_whole_pipeline_is_judged_at_once():
     """Against the graph as it came: groups split off, chunks out of order and host copies on their way included."""
     before = sample("tiny_deepseek_ep2")

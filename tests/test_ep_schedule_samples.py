@@ -45,7 +45,7 @@ def scheduled(name: str, chunks: int, **options: object):
         (SHARDED, 4, {"order": "auto"}),
     ],
 )
-@pytest.mark.sampled(1)
+@pytest.mark.full
 def test_values_stay_bit_for_bit(name: str, chunks: int, options: dict[str, object]):
     """Copies to the host that do not block are poisoned until one does, launches until their wait."""
     result = scheduled(name, chunks, **options)
@@ -66,6 +66,7 @@ def test_every_region_goes_as_the_strip_says():
     }
 
 
+@pytest.mark.full
 def test_copies_of_all_chunks_wait_once():
     program = scheduled(SHARDED, 3).program
     copies = [n for n in program.graph.nodes if "EP_token_count_sync" in n.meta.get("custom", {})]

@@ -171,6 +171,7 @@ LARGE = {
 
 
 @pytest.mark.parametrize("what", LARGE)
+@pytest.mark.sampled(9)
 def test_large_nonsense_is_refused_quickly(what):
     text = LARGE[what]()
     start = time.process_time()
@@ -316,6 +317,7 @@ def test_a_cut_file_is_refused_wherever_it_is_cut():
             parse_text("\n".join(lines[:count]), "cut")
 
 
+@pytest.mark.full
 def test_reading_imports_nothing_of_the_file():
     code = (
         "import sys; from commcc.serialization.fx import parse_text\n"

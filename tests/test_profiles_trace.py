@@ -145,6 +145,7 @@ def test_gloo_minimum_over_real_ranks():
 
 
 @pytest.mark.ranks
+@pytest.mark.full
 def test_gloo_of_the_installed_pytorch(tmp_path: Path):
     torch.multiprocessing.spawn(record_rank, args=(str(tmp_path),), nprocs=2)
     source = load_profile([str(tmp_path)])

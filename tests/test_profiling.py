@@ -137,6 +137,7 @@ def test_a_device_is_told_by_its_name(name, device, monkeypatch):
 
 
 @on_ranks
+@pytest.mark.full
 def test_traces_and_what_was_predicted(tmp_path, capsys):
     folder = tmp_path / "traces"
     assert run(["bench", "--device", "cpu", "--repeat", "3", "--trace", str(folder), "--timeout", "100", "--json"]) == 0

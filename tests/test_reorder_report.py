@@ -52,6 +52,7 @@ def model_of(text="h100"):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("options", [Reorder(), UNLIMITED], ids=["limits", "none"])
+@pytest.mark.sampled(3)
 def test_the_report_is_what_comes_out(name, options):
     """Step, memory and bytes in flight, recomputed on the graph that was made, read back from a file."""
     result = run(sample(name), [options], model=model_of())
@@ -75,6 +76,7 @@ def test_the_report_is_what_comes_out(name, options):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.sampled(2)
 def test_again_is_not_worse(name):
     once = run(sample(name), [Reorder()], model=model_of())
     twice = run(once.program, [Reorder()], model=model_of())

@@ -56,6 +56,7 @@ def test_the_node_that_fails_is_named():
     assert caught.value.node == broken.name
 
 
+@pytest.mark.full
 def test_values_go_with_their_last_use():
     """What is freed in the graph is free in the run, before the next step."""
     g = Graph()

@@ -122,6 +122,7 @@ def test_float64_and_other_settings_reach_the_ranks():
     assert (found.status, found.wide, found.seed) == ("equal", True, 3)
 
 
+@pytest.mark.full
 def test_a_node_that_fails_on_all_ranks_is_one_line():
     """bitwise_not has no float kernel, which shows when it runs."""
     g = Graph()

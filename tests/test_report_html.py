@@ -206,6 +206,7 @@ def test_one_side_or_two(count: int):
         write_html(list(sides(SAMPLE)[:1]) * count, title="", options={}, explanations=[])
 
 
+@pytest.mark.full
 def test_a_production_page_is_small():
     text = page(sides("llama3_8b_fsdp64_bw"))
     assert len(text) < 3_000_000

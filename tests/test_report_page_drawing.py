@@ -181,6 +181,7 @@ def made_side(make: IndexMaker) -> Side:
     return side(index, Identification((), (), None), prediction, "graph")
 
 
+@pytest.mark.full
 def test_graphs_without_collectives_memory_or_nodes(browser, tmp_path):
     busy = IndexMaker()
     busy.op(9_000, busy.op(5_000, busy.input()))

@@ -51,6 +51,7 @@ def assert_same(first, second):
 
 
 @pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.sampled(5)
 def test_text_to_text(name, tmp_path):
     first = load(FOLDER / name)
     save(first, tmp_path / "a.fx.txt")
@@ -61,6 +62,7 @@ def test_text_to_text(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.sampled(4)
 def test_archive_to_text_to_archive(name, tmp_path):
     save(load(FOLDER / name), tmp_path / "a.pt2")
     first = load(tmp_path / "a.pt2")

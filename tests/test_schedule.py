@@ -132,6 +132,7 @@ def test_schedules_pay():
     assert better >= 18
 
 
+@pytest.mark.full
 def test_the_same_in_another_interpreter():
     """Nothing depends on the order of sets, on addresses or on what ran before."""
     code = (

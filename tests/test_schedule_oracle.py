@@ -36,6 +36,7 @@ def test_the_optimum_is_that_of_brute_force():
         assert best.step_ns == optimum(index, costs) == Simulator(index, costs).run(best.order).step_ns
 
 
+@pytest.mark.full
 def test_the_optimum_within_limits_is_that_of_all_orders():
     """Memory and bytes in flight: at the least that any order needs, in the middle, and below the least."""
     checked = harder = 0
@@ -101,6 +102,7 @@ def _gaps(more):
 
 
 @pytest.mark.parametrize("more", GAPS)
+@pytest.mark.full
 def test_the_mean_gap_to_the_optimum(more, record_property):
     gaps = _gaps(more)
     worst = max(gaps, key=lambda seed: gaps[seed])

@@ -199,6 +199,7 @@ def test_unwritable_expressions_are_an_error():
         stable_text(sympy.gamma(symbol), ShapeContext().symbol)
 
 
+@pytest.mark.full
 def test_no_autograd_reaches_cuda_tensors():
     """A fake CUDA tensor that autograd sees aborts the process on CPU builds; ours must not."""
     code = (

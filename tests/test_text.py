@@ -179,6 +179,7 @@ def harmless(text: str, *, commands: bool) -> bool:
 
 @settings(max_examples=8, deadline=None, phases=[Phase.generate])
 @given(group=NAMES, module=NAMES)
+@pytest.mark.full
 def test_names_of_a_graph_reach_no_stream_as_they_are(group, module, tmp_path_factory):
     """A line end in a name is followed by a word that no line starts with."""
     folder = tmp_path_factory.mktemp("names")
@@ -192,6 +193,7 @@ def test_names_of_a_graph_reach_no_stream_as_they_are(group, module, tmp_path_fa
             ElementTree.fromstring(text[: text.rindex(">") + 1])
 
 
+@pytest.mark.full
 def test_names_of_files_reach_no_stream_as_they_are(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "d\n::error::d\x1b[31m##[error]"

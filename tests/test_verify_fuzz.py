@@ -193,6 +193,7 @@ def executed(graph: fx.Graph, mode: Any, inputs: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sampled(3)
 def test_damage_that_shows_is_never_proved(kind: str) -> None:
     logging.getLogger("torch").setLevel(logging.CRITICAL)
     shown = 0

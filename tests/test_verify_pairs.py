@@ -93,6 +93,7 @@ def _equal(one, other):
 
 
 @pytest.mark.parametrize("old", DTYPES, ids=str)
+@pytest.mark.sampled(5)
 def test_which_conversions_lose_nothing(old):
     values = _values(old)
     for new in DTYPES:
@@ -106,6 +107,7 @@ def test_which_conversions_lose_nothing(old):
 
 
 @pytest.mark.parametrize("old", DTYPES, ids=str)
+@pytest.mark.sampled(6)
 def test_which_conversions_may_be_skipped(old):
     values = _values(old)
     for wide, new in itertools.product(DTYPES, DTYPES):

@@ -39,6 +39,7 @@ def results(request):
     return program, made
 
 
+@pytest.mark.sampled(1)
 def test_they_are_the_same_program(results):
     program, made = results
     assert made
