@@ -249,8 +249,8 @@ WRONG = {
     "all_gather_into_tensr: [mm]": ["no collective 'all_gather_into_tensr'", "did you mean 'all_gather_into_tensor'"],
     "all_gather_into_tensor: [mmm]\nnothing: [mm]": ["no node 'mmm' in the graph", "no collective 'nothing'"],
     "mm: [mm_1]": ["no collective 'mm' in the graph"],
-    "all_gather_into_tensor: [{a: b}]": ["no node"],
-    "all_gather_into_tensor: {mm: 1}": ["no node"],
+    "all_gather_into_tensor: [{a: b}]": ["must be a text"],
+    "all_gather_into_tensor: {mm: 1}": ["must be a text"],
     "1: 2": ["no collective '1'"],
 }
 BAD = {
@@ -259,7 +259,7 @@ BAD = {
     "": "must be a mapping",
     "a: [b": "not YAML|anchors|tags|keys|control",
     "a: !!python/object/apply:os.system [true]": "not YAML|anchors|tags|keys|control",
-    "? [a, b]\n: c": "not YAML|anchors|tags|keys|control",
+    "? [a, b]\n: c": "a key must be a word",
     "a: &x [*x]": "not YAML|anchors|tags|keys|control",
     "\x00": "not YAML|anchors|tags|keys|control",
 }

@@ -13,6 +13,7 @@ from commcc.base.errors import CommccError, GraphError
 from commcc.cli.main import run as command_line
 from commcc.graph.index import build_index
 from commcc.lint.ranks import agree
+from commcc.lint.ranks.show import text
 from commcc.passes.options import parse_pipeline
 from commcc.run.pipeline import run
 from commcc.serialization import propagate
@@ -100,7 +101,7 @@ def test_ranks_of_damaged_graphs():
 def test_graphs_that_once_crashed(old, new):
     assert old in TOKENS
     program = propagate(parse_text(TOKENS.replace(old, new), "damaged"))
-    assert agree({0: propagate(parse_text(TOKENS, "whole")), 1: program}).text()
+    assert text(agree({0: propagate(parse_text(TOKENS, "whole")), 1: program}))
 
 
 @pytest.mark.parametrize("size", ["u0 + ~u1", "u0 + (u0 & u1)", "-(u0 < u1)", "u0 + Not(u1)"])
