@@ -242,7 +242,7 @@ def test_writes_that_change_what_a_tensor_is_to_the_chunks():
 
     refused(
         one_op(written),
-        r"'mul_' \(aten.mul_, float64\[8, 4\]\) changes what a tensor is to the chunks by writing to it; make it funct",
+        r"'mul_' \(aten.mul_, float64\[8, 4\]\) is used outside .* depends on 'mul_' \(aten.mul over the tokens\)",
     )
 
 

@@ -100,7 +100,7 @@ class _Chunker:
             # Values of the chunk where it has its own, whole ones elsewhere.
             known = ChainMap(clones[chunk], self.env)
             args, kwargs = fx.node.map_arg(resized_arguments(node, edits, part), known.__getitem__)
-            if number in region.chained and chunk:
+            if number in region.chained and chunk and isinstance(node.meta.get("val"), torch.Tensor):
                 # What is written to a buffer that the chunks share goes on what the chunk before has written.
                 args = (clones[chunk - 1][node], *args[1:])
             val = self.values.of(region, chunk, node, edits)

@@ -76,11 +76,14 @@ def _candidate(view: View, node: int, root: str, backward: bool, body: set[int],
 def _made_for(view: View, root: str, backward: bool, body: set[int], grid: Grid) -> set[int]:
     """Constants of the grid's size that only the body uses."""
     made: set[int] = set()
+    # What the body writes to is each chunk's own, whatever its size.
+    written = {target for node in body for target in view.index.writes.get(node, ())}
     for node in reversed(view.near(root)):
         note, shape = view.notes[node], getattr(view.nodes[node].meta.get("val"), "shape", None)
         if not (view.constant[node] and view.calls(node) and note.backward == backward and view.within(node, root)):
             continue
         used_inside = all(user in body or user in made for user in view.index.users[node] if view.alive[user])
-        if view.alive[node] and used_inside and shape is not None and grid.made_for(shape) is not None:
+        sized = shape is not None and grid.made_for(shape) is not None
+        if view.alive[node] and used_inside and (sized or node in written):
             made.add(node)
     return made

@@ -18,6 +18,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from commcc.graph import ops
+from commcc.graph.ops.twins import has_twin
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.propagate import quiet
 from commcc.serialization.shapes import ShapeContext, contiguous_stride, symbols_in
@@ -88,7 +89,8 @@ class Lab:
             if not any(isinstance(size, _SYMBOLIC) for size in sizes):
                 raise CannotRun(str(unknown)) from None
             # The op may only be unable to run on symbols: then what was recorded holds, with a chunk's symbols.
-            self.values[node] = self._translated(recorded)
+            like_self = self._like_self(node)
+            self.values[node] = self._translated(recorded) if like_self is None else like_self
         value = self.values[node]
         if isinstance(recorded, torch.Tensor) and isinstance(value, torch.Tensor):
             # Sizes that came about on the way (rows that a mask lets through) are symbols of the body's own.
@@ -97,6 +99,20 @@ class Lab:
                 if name is not None and own is not None and own not in self.ranges and name != own:
                     self.fresh.setdefault(name, own)
         return value
+
+    def _like_self(self, node: fx.Node) -> Any:
+        """What an op returns that can be done in place: as large as ``self``, if it was so in the whole; else None."""
+        source, recorded = ops.argument(node, "self"), node.meta.get("val")
+        whole = source.meta.get("val") if isinstance(source, fx.Node) else None
+        if not (isinstance(recorded, torch.Tensor) and isinstance(whole, torch.Tensor) and has_twin(node.target)):
+            return None
+        if (list(map(str, whole.shape)), str(whole.stride())) != (
+            list(map(str, recorded.shape)),
+            str(recorded.stride()),
+        ):
+            return None
+        chunk = self._operand(source)
+        return self.ctx.tensor(list(chunk.shape), list(chunk.stride()), recorded.dtype, recorded.device)
 
     def _operand(self, node: fx.Node) -> Any:
         if node in self.values:

@@ -58,11 +58,32 @@ def leaving(view: View, trial: Trial, draft: Draft, inside: set[int]) -> tuple[J
         if not users:
             continue
         node = view.nodes[number]
+        _check_rewritten(view, draft, number, users, inside)
         state = trial.states.get(node)
         if not isinstance(state, State) or state.kind not in PROOFS:
             _refuse(view, draft, node, users, state)
         joins.append(Join(number, state.kind, state.dim, PROOFS[state.kind]))
     return tuple(joins)
+
+
+def _check_rewritten(view: View, draft: Draft, number: int, users: list[int], inside: set[int]) -> None:
+    """What leaves is copied where it is computed: a later write on one side would not be seen on the other."""
+    index = view.index
+    writes = [
+        node
+        for node, targets in index.writes.items()
+        if node > number and any(set(index.storages[number]) & set(index.storages[target]) for target in targets)
+    ]
+    late = next((node for node in writes if node in inside and max(users) > node), None)
+    if late is not None:
+        what = f"is used outside the region by {named(view.nodes[user] for user in users)} after '{index.names[late]}'"
+        hint = f"use the result of '{index.names[late]}' there"
+        refuse(draft.root, view.nodes[number], f"{what} has written to it", hint)
+    readers = {n for n in view.sharing(number) if n in inside}
+    outer = next((node for node in writes if node not in inside), None)
+    if outer is not None and any(user > outer and user in inside for n in readers for user in index.users[n]):
+        what = f"is written by '{index.names[outer]}' outside the region and read inside after that"
+        refuse(draft.root, view.nodes[number], what, "write to a copy outside the module")
 
 
 def _refuse(view: View, draft: Draft, node: fx.Node, users: list[int], state: object) -> NoReturn:

@@ -23,8 +23,10 @@ from commcc.ep.chunk.resize import Sizes, resizes
 from commcc.ep.chunk.rules import state_of
 from commcc.ep.chunk.state import State
 from commcc.graph import ops
-from commcc.graph.ops.arithmetic import ADDITIVE_IN_PLACE
+from commcc.graph.ops.arithmetic import ADDITIVE
+from commcc.graph.ops.indexing import ADDING, PUTTING
 from commcc.graph.ops.products import SCORES
+from commcc.graph.ops.twins import functional
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,6 +56,7 @@ class Trial:
         self.resized: dict[int, tuple[Resized, ...]] = {}
         self.after: set[int] = set()
         self.chained: dict[int, int] = {}
+        self.members: set[int] = set()
 
     def run(self, draft: Draft) -> None:
         """Run the body of one direction; refuses what cannot be cut."""
@@ -64,6 +67,7 @@ class Trial:
                 self.states[nodes[entered]] = State("rows", dim)
         if self.grid.axis:
             self._check_attention(draft)
+        self.members.update(draft.body)
         for node in draft.body:
             late = [pred for pred in self.view.index.data_preds[node] if self.view.notes[pred].backward]
             late = [] if draft.backward else [pred for pred in late if self.view.calls(pred)]
@@ -117,6 +121,7 @@ class Trial:
         shared = [self.view.nodes[target] for target in writes if self.view.nodes[target] not in self.states]
         if shared:
             self._check_written(node, operands, shared)
+        self._check_entered(number, [target for target in writes if self.view.nodes[target] in self.states])
         first = next(iter(node._input_nodes), None)
         shape = tuple(first.meta["val"].shape) if first in tensors else ()
         state = operands.get(first) if first is not None else None
@@ -135,8 +140,37 @@ class Trial:
         if shared:
             self.chained[number] = writes[0]
         self.states[node] = State("last") if shared else self._state(node, operands, value)
-        if any(self.states[self.view.nodes[target]] != self.states[node] for target in writes if not shared):
-            refuse(self.root, node, "changes what a tensor is to the chunks by writing to it", "make it functional")
+        for target in () if shared else writes:
+            self._written(number, target)
+
+    def _check_entered(self, number: int, targets: Sequence[int]) -> None:
+        """A write to an activation from outside is one to the chunk's own slice of it, unless the slice is a copy."""
+        view = self.view
+        for target in targets:
+            owners = [view.by_storage[storage][0] for storage in view.index.storages[target]]
+            for owner in (view.nodes[each] for each in owners if each not in self.members):
+                state, val = self.states.get(owner), owner.meta.get("val")
+                # Slices of the first dimension are views; those of another one are made dense, which copies them.
+                slices = isinstance(state, State) and (state.kind, state.dim) == ("rows", 0)
+                if not (slices and isinstance(val, torch.Tensor) and val.is_contiguous()):
+                    what = f"writes to '{view.index.names[target]}', in the storage of '{owner.name}' from outside"
+                    hint = "only what is cut along its first dimension can be written: write to a copy in the module"
+                    refuse(self.root, view.nodes[number], f"{what}, which all chunks see", hint)
+
+    def _written(self, number: int, target: int) -> None:
+        """What the chunk has in that storage is now what was written: all of the target, a part of its other views."""
+        index, nodes = self.view.index, self.view.nodes
+        state = self.states[nodes[number]]
+        state = state if isinstance(state, State) else State("own", None, f"'{index.names[number]}'")
+        whole = getattr(nodes[target].meta.get("val"), "shape", None)
+        for node in self.view.sharing(target):
+            old = self.states.get(nodes[node])
+            if node >= number or old is None:
+                continue
+            if node == target or (state.kind == "own" and getattr(nodes[node].meta.get("val"), "shape", None) == whole):
+                self.states[nodes[node]] = state
+            elif state.kind == "own" or not isinstance(old, State) or old.kind != state.kind:
+                self.states[nodes[node]] = State("own", None, f"'{index.names[number]}', which writes to a part of it")
 
     def _both(self, operand: fx.Node) -> str:
         chunk = self.lab.values.get(operand)
@@ -156,6 +190,11 @@ class Trial:
 
     def _state(self, node: fx.Node, operands: dict[fx.Node, State], value: Any) -> States:
         recorded = node.meta.get("val")
+        targets = self.view.index.writes.get(self.view.number[node], ())
+        if recorded is None and len(targets) == 1:
+            # An op that returns nothing: what it writes stands for its result.
+            target = self.view.nodes[targets[0]]
+            return self._of_tensor(node, operands, target.meta.get("val"), self.lab.values[target])
         if ops.is_getitem(node.target):
             source, place = node.args
             assert isinstance(source, fx.Node) and isinstance(place, int)
@@ -178,7 +217,8 @@ class Trial:
                 _NO_ATTENTION,
             )
         dim = cut[0] if cut else None
-        op = ops.op_name(node.target)
+        # What is in place computes as its functional twin does.
+        op = ops.op_name(functional(node.target))
         if "attention" in op and dim not in (None, 0):
             refuse(self.root, node, f"is attention over dimension {dim}, which is cut", _NO_ATTENTION)
         shapes = {source: tuple(source.meta["val"].shape) for source in operands}
@@ -205,11 +245,14 @@ class Trial:
         return cut, counted
 
     def _check_written(self, node: fx.Node, operands: dict[fx.Node, State], shared: list[fx.Node]) -> None:
-        """To a buffer that the chunks share, nothing but sums over tokens may be added."""
+        """To a buffer that the chunks share, nothing but sums over tokens may be added, or tokens to their places."""
         added = node.args[1] if len(node.args) > 1 else None
         state = operands.get(added) if isinstance(added, fx.Node) else None
-        adds = ops.op_name(node.target) in ADDITIVE_IN_PLACE and shared == [node.args[0]]
-        if not adds or state is None or state.kind != "sum":
+        twin = ops.op_name(functional(node.target))
+        adds = twin in ADDITIVE and state is not None and state.kind == "sum"
+        puts = twin in ADDING or (twin in PUTTING and ops.argument(node, "accumulate") is True)
+        puts = puts and {each.kind for each in operands.values()} <= {"rows", "folded", "routed"}
+        if shared != [node.args[0]] or not (adds or puts):
             refuse(
                 self.root,
                 node,

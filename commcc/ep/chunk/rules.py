@@ -22,11 +22,12 @@ from commcc.ep.chunk.state import SUM, State
 from commcc.graph import ops
 from commcc.graph.ops.arithmetic import ADDITIVE, ELEMENTWISE, SCALING
 from commcc.graph.ops.collective_table import EXCHANGE
-from commcc.graph.ops.constants import FILLED, ZEROS
+from commcc.graph.ops.constants import FILLED, REPLACING, ZEROS
 from commcc.graph.ops.indexing import ADDING, BY_ELEMENT, COUNTING, PICKING, PUTTING
 from commcc.graph.ops.products import BIASED
 from commcc.graph.ops.reductions import ALONG, NORMS, REDUCING, SORTING
 from commcc.graph.ops.sizes import RANGE, REPEAT
+from commcc.graph.ops.twins import functional
 from commcc.graph.ops.views import LAYOUT, RESHAPES, TAKING
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def _rule(call: Call) -> Callable[[Call], State]:
         return _norm
     if op in ops.COMPUTE:
         return _contraction
-    target = call.node.target
+    target = functional(call.node.target)
     pointwise = isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
     return _elementwise if pointwise or op in ELEMENTWISE else Call.unknown
 
@@ -91,6 +92,8 @@ def _view(call: Call) -> State:
 
 
 def _elementwise(call: Call) -> State:
+    if call.op in REPLACING:
+        return _replaced(call)
     if "sum" in call.kinds:
         return _linear(call)
     for source, state in call.states.items():
@@ -101,6 +104,17 @@ def _elementwise(call: Call) -> State:
     if in_other_orders(call.kinds) and not call.kinds & {"own", "last"}:
         return mixed(call)
     return call.tokens()
+
+
+def _replaced(call: Call) -> State:
+    """All of the target is overwritten: with elements of a source where one is named, whatever was there before."""
+    source = call.of("src") or call.of("source")
+    named = ops.argument(call.node, "src", ops.argument(call.node, "source"))
+    target: Any = ops.argument(call.node, "self")
+    if source is not None and len(call.shapes[named]) == len(call.shape) and source.dim == call.dim:
+        return source
+    filled = not hasattr(named, "op") and target in call.states and call.states[target].kind != "sum"
+    return call.states[target] if filled and call.states[target].dim == call.dim else call.unknown()
 
 
 def _linear(call: Call) -> State:

@@ -32,7 +32,8 @@ class View:
     """Facts of every node. data: it depends on an input that is no parameter and no buffer. constant: it depends on no
     input. alive: its result is used, or it does more than compute one. number: of each node. loose: nodes that belong
     to no module, or take one of several results. chosen: symbols in the shapes of inputs. recorded: the numbers that
-    these had when the graph was made. by_module: nodes by the path of their module.
+    these had when the graph was made. by_module: nodes by the path of their module. by_storage:
+    nodes that live in a storage, the one that made it first.
     """
 
     index: GraphIndex
@@ -47,6 +48,7 @@ class View:
     chosen: frozenset[str]
     recorded: dict[str, int]
     by_module: dict[str, list[int]]
+    by_storage: dict[int, list[int]]
 
     def within(self, node: int, root: str) -> bool:
         return _is_in(self.notes[node].module, root)
@@ -55,6 +57,10 @@ class View:
         """Nodes that can be in a region of ``root``: those inside, and loose ones; in order."""
         inside = [node for module, own in self.by_module.items() if _is_in(module, root) for node in own]
         return sorted({*inside, *self.loose})
+
+    def sharing(self, node: int) -> list[int]:
+        """Nodes in whose storage the result may live, ``node`` included, in order."""
+        return sorted({other for storage in self.index.storages[node] for other in self.by_storage[storage]})
 
     def free_symbols(self, node: int) -> list[str]:
         """Symbols in a tensor's shape that callers choose: those of inputs."""
@@ -103,6 +109,10 @@ def view_of(program: Program, index: GraphIndex) -> View:
         kept = node in index.stays or index.ops[node] in ("output", "placeholder")
         alive[node] = kept or any(alive[user] for user in index.users[node])
     notes = annotations_of(program, index)
+    by_storage: dict[int, list[int]] = {}
+    for node in range(len(index)):
+        for storage in index.storages[node]:
+            by_storage.setdefault(storage, []).append(node)
     shapes = [getattr(nodes[i].meta.get("val"), "shape", ()) for i in index.placeholders]
     chosen = {s.name for shape in shapes for n in shape if type(n) is not int for s in n.node.expr.free_symbols}
     by_module: dict[str, list[int]] = {}
@@ -121,4 +131,5 @@ def view_of(program: Program, index: GraphIndex) -> View:
         chosen=frozenset(chosen),
         recorded=recorded_sizes(program),
         by_module=by_module,
+        by_storage=by_storage,
     )

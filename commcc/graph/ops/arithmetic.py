@@ -9,13 +9,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ADDITIVE = frozenset({"aten.add", "aten.sub"})
-#: The same into the first operand.
-ADDITIVE_IN_PLACE = frozenset({"aten.add_", "aten.sub_"})
 SCALING = frozenset({"aten.mul", "aten.div"})
 #: Sums of two tensors, however they are written.
 ADDITIONS = frozenset({"aten.add", "aten.add_", "aten._foreach_add"})
 #: Ops on elements that no tag of PyTorch marks as such.
-ELEMENTWISE = frozenset({"aten.fill", "aten.floor_divide", "aten.one_hot", "aten.bucketize"})
+ELEMENTWISE = frozenset({"aten.fill", "aten.zero", "aten.copy", "aten.floor_divide", "aten.one_hot", "aten.bucketize"})
 #: Ops that keep numbers apart from what a mask rules out: the name of the mask.
 MASKS = {"aten.where": "condition", "aten.masked_fill": "mask"}
 #: Which argument must be above zero.

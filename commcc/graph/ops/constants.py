@@ -24,6 +24,8 @@ OVERWRITES = COPIES | {
     *(f"aten.{name}" for name in ("fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_")),
     "aten._foreach_zero_",
 }
+#: As those, by their functional twins.
+REPLACING = frozenset({"aten.copy", "aten.fill", "aten.zero"})
 #: A number among the arguments decides how large the result is, and so how long the op takes.
 SIZED_BY_NUMBERS = frozenset(
     {
