@@ -128,7 +128,7 @@ def due(
     for launch, facts in problem.index.launches.items():
         if facts.waits:
             need = min(position[wait] for wait in facts.waits)
-            lanes.setdefault(problem.lane[launch], []).append((need, launch))
+            lanes.setdefault(problem.stream[launch], []).append((need, launch))
     found: dict[int, int] = {}
     for queue in lanes.values():
         before = progress[-1]

@@ -276,7 +276,7 @@ class _Walk:
         self.curve.ran(node)
         self._note_feeds(node)
         self.now += problem.stream_ns[node]
-        lane = problem.lane.get(node)
+        lane = problem.stream.get(node)
         if lane is not None:
             begin = max(self.now, self.lane_free.get(lane, 0))
             self.lane_free[lane] = self.arrival[node] = begin + problem.costs.ns[node]

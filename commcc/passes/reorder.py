@@ -35,13 +35,13 @@ from commcc.planning.headroom import budget_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from commcc.schedule import Found, Limits, Problem
+    from commcc.schedule import Limits, Problem, SearchResult
 
 
 @dataclass(frozen=True)
 class ReorderReport(PassReport):
     """Pairs are before and after. moved_nodes: those that did not keep their order among the others. settings: of
-    each round of the search (:class:`commcc.schedule.Found`); none where the graph's own order is best.
+    each round of the search (:class:`commcc.schedule.SearchResult`); none where the graph's own order is best.
     """
 
     cost_model: Mapping[str, str]
@@ -134,7 +134,7 @@ class Reorder(Pass):
         return Limits(budget, in_flight, self.max_compute_prefetch)
 
 
-def _report(problem: Problem, limits: Limits, best: Found, peak: int) -> ReorderReport:
+def _report(problem: Problem, limits: Limits, best: SearchResult, peak: int) -> ReorderReport:
     from commcc.timing.predict import milliseconds
 
     before, after = problem.simulator.run(), problem.simulator.run(best.order)

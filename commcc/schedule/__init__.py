@@ -1,8 +1,8 @@
 """Finds an order of a graph's nodes whose simulated step is short and whose memory stays in a budget.
 
     problem = Problem(index, costs)
-    found = search(problem, Limits(budget=40 << 30), effort=12)
-    found.order, found.step_ns, found.peak_bytes
+    result = search(problem, Limits(budget=40 << 30), effort=12)
+    result.order, result.step_ns, result.peak_bytes
 
 A list scheduler (:mod:`commcc.schedule.scheduler`) walks along an order that is legal already and moves
 nodes ahead of it where that pays and memory allows; :mod:`commcc.schedule.search` runs it with several
@@ -13,6 +13,6 @@ seconds, so that every rank and machine arrives at the same order.
 from __future__ import annotations
 
 from commcc.schedule.problem import Limits, Problem
-from commcc.schedule.search import Found, search
+from commcc.schedule.search import SearchResult, search
 
-__all__ = ["Found", "Limits", "Problem", "search"]
+__all__ = ["SearchResult", "Limits", "Problem", "search"]

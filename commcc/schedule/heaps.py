@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class Heaps(NamedTuple):
-    """Several heaps: keys and places have a row for each, sizes a number. The last one is for :func:`refuse`."""
+    """Several heaps: keys and places have a row for every heap, sizes a number. The last one is for :func:`refuse`."""
 
     keys: Ints
     places: Ints
     sizes: Ints
 
 
-def heaps(count: int, room: int) -> Heaps:
-    """Empty heaps, each with room for so many pairs."""
-    return Heaps(np.empty((count, room), np.int64), np.empty((count, room), np.int64), np.zeros(count, np.int64))
+def heaps(count: int, most: int) -> Heaps:
+    """Empty heaps, each for at most so many pairs."""
+    return Heaps(np.empty((count, most), np.int64), np.empty((count, most), np.int64), np.zeros(count, np.int64))
 
 
 @compiled

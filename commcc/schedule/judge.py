@@ -43,30 +43,25 @@ def judge(graph: Graph, order: Ints) -> Judged:
 @compiled
 def _step(graph: Graph, order: Ints) -> int:
     now = busy_until = last = 0
-    lane_free, end = np.zeros(graph.lanes, np.int64), np.zeros(len(order), np.int64)
+    stream_free, end = np.zeros(graph.streams, np.int64), np.zeros(len(order), np.int64)
     for node in order:
         facts = graph.nodes[node]
-        if facts.lane >= 0:
-            now += facts.stream
-            end[node] = max(now, lane_free[facts.lane]) + facts.transfer
-            lane_free[facts.lane] = end[node]
+        if facts.stream >= 0:
+            now += facts.compute_ns
+            end[node] = max(now, stream_free[facts.stream]) + facts.transfer
+            stream_free[facts.stream] = end[node]
             busy_until = last = max(last, end[node])
             if not facts.asynchronous:
                 now = max(now, end[node])
         elif facts.waited >= 0:
             now = max(now, end[facts.waited])
         else:
-            now += _stretched(facts.stream, busy_until - now, graph.slowdown_permille)
+            ns, busy, permille = facts.compute_ns, busy_until - now, graph.slowdown_permille
+            if permille > 1000 and busy > 0:
+                done = busy * 1000 // permille  # work that fits while streams of collectives are busy
+                ns = -(-ns * permille // 1000) if ns <= done else busy + ns - done
+            now += ns
     return max(now, last)
-
-
-@compiled
-def _stretched(ns: int, busy: int, permille: int) -> int:
-    """How long ``ns`` of work take while lanes are busy for the next ``busy`` ns."""
-    if permille <= 1000 or busy <= 0:
-        return ns
-    done = busy * 1000 // permille  # work that fits while lanes are busy
-    return -(-ns * permille // 1000) if ns <= done else busy + ns - done
 
 
 def late(graph: Graph) -> Ints:

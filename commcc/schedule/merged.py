@@ -3,7 +3,7 @@
     index, costs = merge(index, model, merging)     # then Problem(index, costs) as for any graph
 
 Units are those of :mod:`commcc.apply.order`, the form of a bucket is :mod:`commcc.planning.bucket_model`'s. A bucket
-becomes a node that copies its members' inputs side by side (inputs that do not lie in a row are copied before, a
+becomes a node that copies its members' inputs into one row (inputs that do not lie in a row are copied before, a
 shared cast comes after), one launch, one wait, and a result for each member, which is a copy of its slice where the
 merged form needs one and a view elsewhere. The result is priced like any graph, so chains that a merge splits or joins
 are seen.
@@ -128,7 +128,7 @@ class _Merge:
             self.at.update((member.input, launched) for member in model.members)
 
     def _copied_in(self, name: str, model: BucketModel) -> int:
-        """The node that the merged launch sends: the members' inputs side by side, cast if they were."""
+        """The node that the merged launch sends: the members' inputs in one row, cast if they were."""
         index = self.index
         parts: list[int] = []
         seen: set[int] = set()
@@ -136,12 +136,12 @@ class _Merge:
             parts.append(self._part(f"{name}_in{place}", source, tensor, again=source in seen))
             seen.add(source)
         order = self._new(p for member in model.members for p in index.order_preds[member.launch])
-        copy = self._made(f"{name}_cat", "aten.cat", parts, order, tensor=model.joined)
+        copy = self._written(f"{name}_cat", "aten.cat", parts, order, tensor=model.joined)
         if not model.shared_cast:
             return copy
         cast = model.members[0].input
         work = index.estimates.work[cast]
-        return self._made(f"{name}_cast", index.ops[cast], [copy], (), tensor=model.sent, work=work)
+        return self._written(f"{name}_cast", index.ops[cast], [copy], (), tensor=model.sent, work=work)
 
     def _part(self, name: str, source: int, tensor: Tensor, *, again: bool) -> int:
         """The new number of an input; of a copy of it where its elements do not lie in a row.
@@ -149,13 +149,13 @@ class _Merge:
         again: another member sends it too. It is read once more then, through a view of its own.
         """
         if strided(tensor):
-            return self._made(name, "aten.reshape", [self.at[source]], (), tensor=flat([tensor]))
+            return self._written(name, "aten.reshape", [self.at[source]], (), tensor=flat([tensor]))
         if not again or len(tensor.shape) < 2:
             return self.at[source]
         at = self.at[source]
         return self._add(_Fact(name, "aten.reshape", (at,), (), flat([tensor]), self.facts[at].buffers, Work.FREE))
 
-    def _made(
+    def _written(
         self,
         name: str,
         op: str,
@@ -190,7 +190,7 @@ class _Merge:
         source = self._add(_Fact(f"{name}_part", "operator.getitem", (merged,), (), tensor, shared, Work.FREE))
         copies = model.result_copies(unit.member)
         for op in copies[:-1]:
-            source = self._made(
+            source = self._written(
                 f"{name}_own", op, [source], (), tensor=model.members[unit.member].result, work=COPIES[op]
             )
         if copies:
@@ -213,10 +213,10 @@ class _Merge:
 
     def _launches(self) -> dict[int, Launch]:
         """Launches in order; those of buckets have new numbers already."""
-        made = set(self.launch_of.values())
+        merged = set(self.launch_of.values())
         return {
             node: launch
-            if node in made
+            if node in merged
             else replace(
                 launch,
                 inputs=self._new(launch.inputs),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from commcc.base.terms import Kind
-from commcc.graph.memory import MemoryModel
+from commcc.graph.memory import MemoryModel, resized
 from commcc.graph.ops.kernels import Work
-from commcc.schedule.arrays import graph_of
+from commcc.schedule.arrays import BUFFER, NODE, Graph, Records, fill_in, records, rows_of
 from commcc.timing.simulate import Simulator, lower_bound
 from commcc.timing.simulate.bound import Jobs, longest_paths, path_bound
 from commcc.timing.simulate.simulator import in_flight_bytes
@@ -46,7 +48,7 @@ class Problem:
     preparation: for launches that depend on nothing but graph inputs through a few nodes without
     weight (casts and views of parameters), those nodes in graph order. feeding: for reduce-scatters the
     compute nodes whose results they send, and what lies between. quick: do with a lower bound that is
-    made fast, where many graphs are compared.
+    made fast, where many graphs are compared. graph: the same for kernels. stream: of each launch.
     """
 
     def __init__(self, index: GraphIndex, costs: Costs, *, quick: bool = False) -> None:
@@ -60,8 +62,9 @@ class Problem:
             if launch not in self.preds[wait]:
                 self.preds[wait] = (*self.preds[wait], launch)
         if count:
-            # The output ends the graph, whatever it returns.
-            self.preds[-1] = _sinks(self.preds)
+            # The output ends the graph, whatever it returns: it also waits for all that nobody else needs.
+            needed = {p for preds in self.preds[:-1] for p in preds}
+            self.preds[-1] = tuple(sorted({*self.preds[-1], *(n for n in range(count - 1) if n not in needed)}))
         self.users: list[list[int]] = [[] for _ in range(count)]
         for node, preds in enumerate(self.preds):
             for pred in preds:
@@ -71,13 +74,14 @@ class Problem:
         reach = longest_paths(index, jobs)
         self.tail_ns = reach.tail
         self.bound = path_bound(index, costs, jobs, reach) if quick else lower_bound(index, costs).ns
-        self.lane = {i: costs.lanes.get(launch.group, launch.group) for i, launch in index.launches.items()}
+        self.stream = {i: costs.lanes.get(launch.group, launch.group) for i, launch in index.launches.items()}
         self.bytes = {i: in_flight_bytes(index, i, launch) for i, launch in index.launches.items()}
         self.own_in_flight = self.simulator.run().in_flight_bytes
-        self.own_prefetch = _prefetch(index)
-        self.preparation = {i: found for i in index.launches if (found := self._preparation(i)) is not None}
-        self.feeding = {i: found for i in index.launches if (found := self._feeding(i)) is not None}
-        self.graph = graph_of(self, costs)
+        before = [0, *accumulate(map(int, index.compute))]
+        self.own_prefetch = {i: before[min(f.waits)] - before[i] for i, f in index.launches.items() if f.waits}
+        self.preparation = {i: nodes for i in index.launches if (nodes := self._preparation(i)) is not None}
+        self.feeding = {i: nodes for i in index.launches if (nodes := self._feeding(i)) is not None}
+        self.graph = self._graph()
 
     def bounds(self, limits: Limits) -> Bounds:
         """Limits for kernels, -1 for none: budget, bytes in flight, prefetch."""
@@ -86,51 +90,90 @@ class Problem:
         return min(budget, _MOST), min(in_flight, _MOST), min(prefetch, _MOST)
 
     def _preparation(self, launch: int) -> tuple[int, ...] | None:
-        found: set[int] = set()
+        """What only prepares the input of a launch; None where part of that is too much to be moved for a launch."""
+        index = self.index
+        nodes: set[int] = set()
         stack = list(self.preds[launch])
         while stack:
             node = stack.pop()
-            if node in found or self.index.ops[node] == "placeholder":
+            if node in nodes or index.ops[node] == "placeholder":
                 continue
-            if self._heavy(node) or len(found) >= MAX_PREPARATION:
+            if index.compute[node] or index.estimates.work[node] is Work.KERNEL or len(nodes) >= MAX_PREPARATION:
                 return None
-            found.add(node)
+            if node in index.wait_of or node in index.launches or node in index.writes:
+                return None
+            nodes.add(node)
             stack.extend(self.preds[node])
-        return tuple(sorted(found))
+        return tuple(sorted(nodes))
 
     def _feeding(self, launch: int) -> tuple[int, ...] | None:
         """The compute nodes whose results a reduce-scatter sends, with what lies between them and it."""
         if self.index.launches[launch].kind is not Kind.REDUCE_SCATTER:
             return None
-        found: set[int] = set()
+        nodes: set[int] = set()
         stack = list(self.preds[launch])
         while stack:
             node = stack.pop()
-            if node in found or self.index.ops[node] == "placeholder":
+            if node in nodes or self.index.ops[node] == "placeholder":
                 continue
             if node in self.index.wait_of or node in self.index.launches:
                 continue
-            if len(found) >= MAX_PREPARATION:
+            if len(nodes) >= MAX_PREPARATION:
                 return None
-            found.add(node)
+            nodes.add(node)
             if not self.index.compute[node]:
                 stack.extend(self.preds[node])
-        return tuple(sorted(found))
+        return tuple(sorted(nodes))
 
-    def _heavy(self, node: int) -> bool:
-        """Whether a node is too much to be moved only because a launch needs it."""
+    def _graph(self) -> Graph:
+        """All that a schedule needs, for kernels."""
+        index, memory = self.index, self.memory
+        count, launches, resizes = len(index), index.launches, index.estimates.resizes
+        needed_by: list[list[int]] = [[] for _ in range(count)]
+        for launch, feeds in self.feeding.items():
+            for node in {p for fed in (launch, *feeds) for p in self.preds[fed]}.difference(feeds):
+                needed_by[node].append(launch)
+        rows, items = rows_of(
+            self.preds,
+            self.users,
+            [launches[i].waits if i in launches else () for i in range(count)],
+            [self.preparation.get(i, ()) for i in range(count)],
+            [self.feeding.get(i, ()) for i in range(count)],
+            needed_by,
+            memory.touched,
+            index.estimates.buffers,
+            [tuple(chain.from_iterable(resized(index, i))) if i in resizes else () for i in range(count)],
+        )
+        buffers = records(len(memory.size), BUFFER)
+        buffers.bytes = memory.size
+        fill_in(buffers.kept, dict.fromkeys(memory.kept, 1))
+        fill_in(buffers.input, dict.fromkeys(memory.inputs, 1))
+        return Graph(
+            nodes=self._nodes(),
+            buffers=buffers,
+            rows=rows,
+            items=items,
+            launches=np.array(list(launches), np.int64),
+            streams=len(set(self.stream.values())),
+            slowdown_permille=self.costs.slowdown_permille,
+        )
+
+    def _nodes(self) -> Records:
         index = self.index
-        light = index.estimates.work[node] is not Work.KERNEL and not index.compute[node]
-        return not light or node in index.wait_of or node in index.launches or node in index.writes
-
-
-def _sinks(preds: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """What the last node has to wait for: all that it needs, and all that nobody else does."""
-    needed = {p for node in range(len(preds) - 1) for p in preds[node]}
-    return tuple(sorted({*preds[-1], *(node for node in range(len(preds) - 1) if node not in needed)}))
-
-
-def _prefetch(index: GraphIndex) -> dict[int, int]:
-    """For every launch the compute nodes between it and its first wait, in the graph's own order."""
-    before = [0, *accumulate(map(int, index.compute))]
-    return {i: before[min(facts.waits)] - before[i] for i, facts in index.launches.items() if facts.waits}
+        nodes = records(len(index), NODE)
+        nodes.stream = nodes.waited = -1
+        nodes.compute_ns, nodes.tail = self.stream_ns, self.tail_ns
+        nodes.compute = index.compute
+        nodes.missing = [len(preds) for preds in self.preds]
+        nodes.placeholder = [op == "placeholder" for op in index.ops]
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(self.stream.values()))}
+        fill_in(nodes.stream, {i: numbers[name] for i, name in self.stream.items()})
+        fill_in(nodes.waited, index.wait_of)
+        fill_in(nodes.transfer, {i: self.costs.ns[i] for i in index.launches})
+        fill_in(nodes.bytes, self.bytes)
+        fill_in(nodes.between, self.own_prefetch)
+        fill_in(nodes.asynchronous, {i: facts.asynchronous for i, facts in index.launches.items()})
+        fill_in(nodes.ends, {i: facts.kind is Kind.REDUCE_SCATTER for i, facts in index.launches.items()})
+        fill_in(nodes.prepared, dict.fromkeys(self.preparation, 1))
+        fill_in(nodes.fixed, dict.fromkeys(index.estimates.resizes, 1))
+        return nodes

@@ -9,8 +9,8 @@ The clock is that of the simulator without slow-down. At every step it takes the
 2. a node whose latest end has come: ``Policy.target_ns`` minus the longest path behind it. The earliest
    goes first, as in Schrage's schedule of one machine with tails. ``Policy.own`` counts its own time in;
 3. the first node in base order that can run now, results of collectives that have arrived included,
-   unless it would hold up what waits for the next collective for longer than standing still takes;
-4. nothing can run: the compute stream stands still until the next awaited collective arrives.
+   unless it would hold up what waits for the next collective for longer than a stall takes;
+4. nothing can run: the compute stream stalls until the next awaited collective arrives.
 
 Whatever is not the next in base order is a hoist and goes through the limits: memory over the whole
 stretch (:mod:`commcc.schedule.live`), bytes in flight, compute nodes between launch and
@@ -27,7 +27,7 @@ import numpy as np
 
 from commcc.base.jit import compiled, kernel
 from commcc.schedule.heaps import pop, push, put_back, refuse
-from commcc.schedule.steps import begin, crowds, make_room, may, run
+from commcc.schedule.steps import begin, crowds, make_way, may, run
 from commcc.schedule.walk import AWAITED, CLOSED, DUE, ENDING, EXPIRING, FIRST, LATEST, REFUSED, Walk, walk_along
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ def fill(graph: Graph, walk: Walk) -> None:
     """Make the schedule."""
     clock, count = walk.clock[0], len(walk.nodes)
     begin(graph, walk)
+    # Graph inputs are there before anything runs, whatever the rules say.
     while clock.front < count and graph.nodes[walk.places[clock.front].node].placeholder:
         run(graph, walk, walk.places[clock.front].node)
     while clock.front < count:
@@ -78,15 +79,19 @@ def fill(graph: Graph, walk: Walk) -> None:
         _end_run(graph, walk)
         _launch_due(graph, walk)
         if clock.front < count:
-            node = _choose(graph, walk)
+            node = _urgent(graph, walk)
+            if node < 0:
+                node = _first(graph, walk)
+            if node < 0:
+                node = _stall(graph, walk)
             if graph.nodes[node].waited < 0:
-                make_room(graph, walk, node)
+                make_way(graph, walk, node)
             run(graph, walk, node)
 
 
 @compiled
 def _land(walk: Walk) -> None:
-    """Results of collectives that have arrived can be used without standing still; launches whose prefetch
+    """Results of collectives that have arrived can be used without a stall; launches whose prefetch
     window is open can be urgent.
     """
     clock = walk.clock[0]
@@ -117,6 +122,7 @@ def _launch_due(graph: Graph, walk: Walk) -> None:
             continue
         launch = places[place].node
         if crowds(graph, walk, launch):
+            # Put by until a wait makes way; the heap would hand it out again and again.
             places[clock.crowded].crowded = launch
             clock.crowded += 1
             continue
@@ -172,16 +178,8 @@ def _run_together(graph: Graph, walk: Walk, launch: int, begin: int, end: int) -
 
 
 @compiled
-def _choose(graph: Graph, walk: Walk) -> int:
-    """Rules 2, 3 and 4: the node to run next."""
-    node = _urgent(graph, walk)
-    if node < 0:
-        node = _first(graph, walk)
-    return node if node >= 0 else _stand_still(graph, walk)
-
-
-@compiled
 def _urgent(graph: Graph, walk: Walk) -> int:
+    """Rule 2: the node to run next; -1 for none."""
     chosen = -1
     while chosen < 0 and _due(walk.heaps, LATEST, walk.clock[0].now, _URGENT):
         key, place = pop(walk.heaps, LATEST)
@@ -197,6 +195,7 @@ def _urgent(graph: Graph, walk: Walk) -> int:
 
 @compiled
 def _first(graph: Graph, walk: Walk) -> int:
+    """Rule 3: the node to run next; -1 for none."""
     clock, chosen = walk.clock[0], -1
     front = walk.places[clock.front].node
     launch = graph.nodes[front].waited
@@ -217,8 +216,8 @@ def _first(graph: Graph, walk: Walk) -> int:
 
 @compiled
 def _holds_up(graph: Graph, walk: Walk, node: int) -> bool:
-    """Whether running ``node`` now costs the next awaited collective more than standing still for it."""
-    length, now = graph.nodes[node].stream, walk.clock[0].now
+    """Whether running ``node`` now costs the next awaited collective more than a stall until then."""
+    length, now = graph.nodes[node].compute_ns, walk.clock[0].now
     while walk.heaps.sizes[AWAITED] and walk.places[walk.heaps.places[AWAITED, 0]].done:
         pop(walk.heaps, AWAITED)
     if not length or not walk.heaps.sizes[AWAITED]:
@@ -230,8 +229,8 @@ def _holds_up(graph: Graph, walk: Walk, node: int) -> bool:
 
 
 @compiled
-def _stand_still(graph: Graph, walk: Walk) -> int:
-    """The wait that ends first, if it may run ahead of its place, else the one at the front."""
+def _stall(graph: Graph, walk: Walk) -> int:
+    """Rule 4: the wait that ends first, if it may run ahead of its place, else the one at the front."""
     if walk.heaps.sizes[AWAITED]:
         place = walk.heaps.places[AWAITED, 0]
         if not walk.places[place].done and may(graph, walk, walk.places[place].node, 0):

@@ -10,7 +10,7 @@ more effort is never worse. In turn
 
 An order that needs less memory above the budget wins, then the shorter simulated step. Steps are compared
 to 0.1 % of the lower bound; among equal ones the shorter longest run of compute between two
-reduce-scatters wins, then what is left of the step, then the lower peak, then the one found first. No
+reduce-scatters wins, then what is left of the step, then the lower peak, then the one that came first. No
 step longer than the graph's own is taken unless it saves memory above the budget. The search ends before its
 effort is used up where an order within the budget is at most 0.1 % above the lower bound and has no
 long run, or where four schedules in a row made it no better.
@@ -19,7 +19,6 @@ long run, or where four schedules in a row made it no better.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -44,7 +43,7 @@ _GRID: tuple[Setting, ...] = (
 )
 #: Whether to begin from the late order, and with which setting.
 _EXPLORED = tuple(
-    pair for n, each in enumerate(_GRID) for pair in ((False, each), *([(True, _GRID[n - 2])] if n > 2 else []))
+    pair for n, own in enumerate(_GRID) for pair in ((False, own), *([(True, _GRID[n - 2])] if n > 2 else []))
 )
 #: So many schedules begin from the graph's own order before the best one is improved for the first time.
 _FIRST = 2
@@ -59,9 +58,9 @@ _CLOSE = 1
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The best order, its simulated step, peak memory and longest run of compute nodes between two
-    reduce-scatters. tried: schedules made. settings: how it was found, (target, lead, own time in permille,
+    reduce-scatters. tried: schedules made. settings: what led to it, (target, lead, own time in permille,
     run) for each round; empty when the graph's own order is best.
     """
 
@@ -72,56 +71,52 @@ class Found:
     tried: int
     settings: tuple[Setting, ...]
 
+    def close(self, problem: Problem, limits: Limits) -> bool:
+        """Whether there is next to nothing left to gain."""
+        near = self.step_ns * 1000 <= problem.bound * (1000 + _CLOSE)
+        short = self.longest_run <= _SHORT or not problem.feeding
+        return near and short and (limits.budget is None or self.peak_bytes <= limits.budget)
 
-def search(problem: Problem, limits: Limits, effort: int) -> Found:
-    """The best order found in ``effort`` schedules; never worse than the graph's own."""
+    def rank(self, problem: Problem, own: SearchResult, limits: Limits) -> Rank:
+        """Smaller is better; see the module docstring. own: the graph's own order."""
+        over = max(0, self.peak_bytes - limits.budget) if limits.budget is not None else 0
+        step = self.step_ns // max(1, problem.bound * _CLOSE // 1000)
+        return over, self.step_ns > own.step_ns, step, self.longest_run, self.step_ns, self.peak_bytes
+
+
+def search(problem: Problem, limits: Limits, effort: int) -> SearchResult:
+    """The best order of ``effort`` schedules; never worse than the graph's own."""
     best = start = _judge(problem, np.arange(len(problem.index)), 0, ())
     patience = max(_PATIENCE, _PATIENT_NODES // max(1, len(problem.index)))
     fresh = list(_EXPLORED)
     results: dict[Setting, Rank] = {}
     unused: list[Setting] = []
-    late: Found | None = None
-    rank = partial(_rank, problem, start, limits)
+    late: SearchResult | None = None
+    best_rank = start.rank(problem, start, limits)
     tried = idle = 0
-    while tried < effort and idle < patience and (fresh or unused) and not _close(problem, best, limits):
+    while tried < effort and idle < patience and (fresh or unused) and not best.close(problem, limits):
         explore = bool(fresh) and (tried < _FIRST or tried % 2 == 0 or not unused)
         from_late, setting = fresh.pop(0) if explore else (False, unused.pop(0))
         if from_late and late is None:
             late = _judge(problem, late_order(problem.graph), 0, ())
         base = best if not explore else late if from_late and late is not None else start
         tried, idle = tried + 1, idle + 1
-        found = _try(problem, base, setting, limits, tried)
+        target, lead, own, run = setting
+        order = schedule(problem, base.order, Policy(problem.bound * target // 1000, lead, own, run), limits)
+        result = _judge(problem, order, tried, (*base.settings, setting))
+        rank = result.rank(problem, start, limits)
         if explore:
-            results[setting] = min(rank(found), results.get(setting, rank(found)))
-        if rank(found) < rank(best):
-            idle = 0 if rank(found)[:4] < rank(best)[:4] else idle
-            best = found
-            unused = sorted(results, key=lambda each: results[each])
+            results[setting] = min(rank, results.get(setting, rank))
+        if rank < best_rank:
+            # A gain in the rest of the step or in the peak only is kept, but does not keep the search going.
+            idle = 0 if rank[:4] < best_rank[:4] else idle
+            best, best_rank = result, rank
+            unused = sorted(results, key=results.__getitem__)
         elif explore and best is not start and setting not in unused:
             unused.append(setting)
-    return Found(best.order, best.step_ns, best.peak_bytes, best.longest_run, tried, best.settings)
+    return SearchResult(best.order, best.step_ns, best.peak_bytes, best.longest_run, tried, best.settings)
 
 
-def _try(problem: Problem, base: Found, setting: Setting, limits: Limits, tried: int) -> Found:
-    target, lead, own, run = setting
-    order = schedule(problem, base.order, Policy(problem.bound * target // 1000, lead, own, run), limits)
-    return _judge(problem, order, tried, (*base.settings, setting))
-
-
-def _judge(problem: Problem, order: Ints, tried: int, settings: tuple[Setting, ...]) -> Found:
+def _judge(problem: Problem, order: Ints, tried: int, settings: tuple[Setting, ...]) -> SearchResult:
     step, peak, run = judge(problem.graph, order)
-    return Found(tuple(order.tolist()), step, peak, run, tried, settings)
-
-
-def _close(problem: Problem, found: Found, limits: Limits) -> bool:
-    """Whether there is next to nothing left to gain."""
-    near = found.step_ns * 1000 <= problem.bound * (1000 + _CLOSE)
-    short = found.longest_run <= _SHORT or not problem.feeding
-    return near and short and (limits.budget is None or found.peak_bytes <= limits.budget)
-
-
-def _rank(problem: Problem, own: Found, limits: Limits, found: Found) -> Rank:
-    """Smaller is better; see the module docstring. own: the graph's own order."""
-    over = max(0, found.peak_bytes - limits.budget) if limits.budget is not None else 0
-    step = found.step_ns // max(1, problem.bound * _CLOSE // 1000)
-    return over, found.step_ns > own.step_ns, step, found.longest_run, found.step_ns, found.peak_bytes
+    return SearchResult(tuple(order.tolist()), step, peak, run, tried, settings)

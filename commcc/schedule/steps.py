@@ -24,8 +24,8 @@ def begin(graph: Graph, walk: Walk) -> None:
         mine, facts = walk.nodes[node], graph.nodes[node]
         mine.position, mine.missing = place, facts.missing
         mine.unwaited = graph.rows[node + 1].waits - graph.rows[node].waits
-        mine.latest = clock.target - facts.tail - facts.stream * clock.own_permille // 1000
-        places[place + 1].progress = places[place].progress + facts.stream
+        mine.latest = clock.target - facts.tail - facts.compute_ns * clock.own_permille // 1000
+        places[place + 1].progress = places[place].progress + facts.compute_ns
         places[place + 1].computed = places[place].computed + facts.compute
     needs(graph, walk)
     windows(graph, walk)
@@ -51,7 +51,7 @@ def _offer(graph: Graph, walk: Walk, node: int) -> None:
         return
     if mine.due != NEVER and not facts.prepared:
         push(walk.heaps, DUE, mine.due, mine.position)
-    if facts.lane >= 0:
+    if facts.stream >= 0:
         push(walk.heaps, CLOSED, mine.opens, node)
     else:
         # A launch ahead of its place is the business of rules 1 and 2, all else of 2 and 3.
@@ -70,15 +70,22 @@ def run(graph: Graph, walk: Walk, node: int) -> None:
     walk.nodes[node].done = 1
     clock.computed += facts.compute
     ran(graph, walk, node)
-    clock.now += facts.stream
+    clock.now += facts.compute_ns
     clock.run = 0 if facts.ends else clock.run + facts.compute
     for k in range(graph.rows[node].needed_by, graph.rows[node + 1].needed_by):
         fed = graph.items[k]
         walk.nodes[fed].lacking -= 1
         if not walk.nodes[fed].lacking:
             push(walk.heaps, ENDING, walk.nodes[fed].position, fed)
-    if facts.lane >= 0:
-        _launched(graph, walk, node)
+    if facts.stream >= 0:
+        mine = walk.nodes[node]
+        mine.arrival = max(clock.now, walk.stream_free[facts.stream]) + facts.transfer
+        walk.stream_free[facts.stream] = mine.arrival
+        if mine.unwaited:
+            clock.flying += facts.bytes
+            mine.air = 1
+            if clock.prefetch >= 0:
+                push(walk.heaps, EXPIRING, clock.computed + max(clock.prefetch, facts.between), node)
     if facts.waited >= 0:
         _waited(graph, walk, facts.waited)
     for k in range(graph.rows[node].users, graph.rows[node + 1].users):
@@ -88,18 +95,6 @@ def run(graph: Graph, walk: Walk, node: int) -> None:
             _offer(graph, walk, user)
     while clock.front < len(walk.nodes) and walk.places[clock.front].done:
         clock.front += 1
-
-
-@compiled
-def _launched(graph: Graph, walk: Walk, node: int) -> None:
-    clock, facts, mine = walk.clock[0], graph.nodes[node], walk.nodes[node]
-    mine.arrival = max(clock.now, walk.lane_free[facts.lane]) + facts.transfer
-    walk.lane_free[facts.lane] = mine.arrival
-    if mine.unwaited:
-        clock.flying += facts.bytes
-        mine.air = 1
-        if clock.prefetch >= 0:
-            push(walk.heaps, EXPIRING, clock.computed + max(clock.prefetch, facts.between), node)
 
 
 @compiled
@@ -129,7 +124,7 @@ def may(graph: Graph, walk: Walk, node: int, prepared: int) -> bool:
         return True
     if not prepared and mine.missing:
         return False
-    if graph.nodes[node].lane >= 0 and (mine.opens > front or crowds(graph, walk, node)):
+    if graph.nodes[node].stream >= 0 and (mine.opens > front or crowds(graph, walk, node)):
         return False
     walk.places[prepared].group = node
     return hoist(graph, walk, prepared + 1)
@@ -145,9 +140,9 @@ def crowds(graph: Graph, walk: Walk, launch: int) -> bool:
 
 
 @compiled
-def make_room(graph: Graph, walk: Walk, node: int) -> None:
-    """Wait for collectives that the limits do not let be in flight beside what ``node`` is."""
-    if graph.nodes[node].lane >= 0:
+def make_way(graph: Graph, walk: Walk, node: int) -> None:
+    """Wait for collectives that the limits do not let be in flight with what ``node`` is."""
+    if graph.nodes[node].stream >= 0:
         while crowds(graph, walk, node) and _wait_for_one(graph, walk):
             pass
     if not graph.nodes[node].compute:
@@ -217,10 +212,10 @@ def windows(graph: Graph, walk: Walk) -> None:
 def due(graph: Graph, walk: Walk) -> None:
     """For every launch with a wait the progress along the base order, in ns, at which it is to go.
 
-    Launches of a lane are taken in the order in which they are needed; each must be over when the next
+    Launches of a stream are taken in the order in which they are needed; each must be over when the next
     one has to begin, a launch taking ``lead_permille`` of its time. None is due before its window opens.
     """
-    before = np.full(graph.lanes, walk.places[len(walk.places) - 1].progress, np.int64)
+    before = np.full(graph.streams, walk.places[len(walk.places) - 1].progress, np.int64)
     needed = np.empty(len(graph.launches), np.int64)
     for k in range(len(needed)):
         needed[k] = -walk.nodes[graph.launches[k]].need
@@ -229,6 +224,6 @@ def due(graph: Graph, walk: Walk) -> None:
         mine, facts = walk.nodes[launch], graph.nodes[launch]
         if mine.need < 0:
             continue
-        latest = min(before[facts.lane], walk.places[mine.need].progress)
-        before[facts.lane] = latest - facts.transfer * walk.clock[0].lead_permille // 1000
-        mine.due = max(before[facts.lane], walk.places[mine.opens].progress)
+        latest = min(before[facts.stream], walk.places[mine.need].progress)
+        before[facts.stream] = latest - facts.transfer * walk.clock[0].lead_permille // 1000
+        mine.due = max(before[facts.stream], walk.places[mine.opens].progress)

@@ -48,7 +48,7 @@ class Walk(NamedTuple):
     touches: Ints
     live: Ints
     clock: Records
-    lane_free: Ints
+    stream_free: Ints
     heaps: Heaps
 
 
@@ -65,6 +65,6 @@ def walk_along(graph: Graph, base: Ints, bounds: Bounds) -> Walk:
         touches=np.empty(graph.rows[count].touched - graph.rows[0].touched, np.int64),
         live=np.empty(count, np.int64),
         clock=clock,
-        lane_free=np.zeros(graph.lanes, np.int64),
+        stream_free=np.zeros(graph.streams, np.int64),
         heaps=heaps(8, count + 64),
     )
