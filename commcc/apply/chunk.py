@@ -63,32 +63,28 @@ class _Chunker:
         self.joins = {join.node: join for region in regions for join in region.joins}
         self.resized: dict[int, list[Resized]] = {}
         for region in regions:
-            for each in region.resized:
-                self.resized.setdefault(each.node, []).append(Resized(each.argument, each.place, each.per))
+            for size in region.resized:
+                self.resized.setdefault(size.node, []).append(Resized(size.argument, size.place, size.per))
 
     def run(self) -> Program:
-        dead = self._dead()
-        for number, node in enumerate(self.nodes):
-            region = self.region_of.get(number)
-            if region is not None:
-                self._clone(number, node, region)
-            elif number not in dead:  # it would need the whole of values that only the chunks have
-                missing = [used.name for used in node._input_nodes if used not in self.env]
-                if missing:
-                    raise InternalError(f"'{node.name}' needs the whole of '{missing[0]}'")
-                self.env[node] = copy_node(self.graph, node, self.env)
-        self.graph.lint()
-        return replace(self.program, graph=self.graph, header=self.values.header())
-
-    def _dead(self) -> set[int]:
-        """Nodes outside the regions whose results nothing needs and that read a body."""
+        # Nodes outside the regions whose results nothing needs; they may read what is only there in chunks now.
         dead: set[int] = set()
         for number in reversed(range(len(self.nodes))):
             unused = all(user in dead for user in self.index.users[number])
             stays = number in self.index.stays or self.index.ops[number] in ("placeholder", "output")
             if unused and not stays and number not in self.region_of:
                 dead.add(number)
-        return dead
+        for number, node in enumerate(self.nodes):
+            region = self.region_of.get(number)
+            if region is not None:
+                self._clone(number, node, region)
+            elif number not in dead:
+                missing = [used.name for used in node._input_nodes if used not in self.env]
+                if missing:
+                    raise InternalError(f"'{node.name}' needs the whole of '{missing[0]}'")
+                self.env[node] = copy_node(self.graph, node, self.env)
+        self.graph.lint()
+        return replace(self.program, graph=self.graph, header=self.values.header())
 
     def _clone(self, number: int, node: fx.Node, region: ChunkedRegion) -> None:
         clones = self.clones.setdefault(region.root, [{} for _ in region.sizes])

@@ -9,14 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from commcc.apply.fakes import contiguous_strides
 from commcc.ep.chunk.grid import Grid
 from commcc.ep.chunk.lab import Lab, scaled_up, symbol_ranges
 from commcc.graph import ops
-from commcc.serialization.shapes import ShapeContext
+from commcc.serialization.propagate import context_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -38,7 +37,7 @@ class ChunkValues:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.ranges = symbol_ranges(program)
-        self.ctx = _context(program)
+        self.ctx = context_of(program.graph)
         self.labs: dict[tuple[str, int], Lab] = {}
         self.ran: dict[tuple[str, int, fx.Node], Any] = {}
         self.static: dict[tuple[str, int, fx.Node], Any] = {}
@@ -80,7 +79,7 @@ class ChunkValues:
         value = self._instance(region, chunk, node.meta.get("val"), self.ran[key])
         leaves = pytree.tree_leaves(value)
         sizes = [(*leaf.shape, *leaf.stride()) if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in leaves]
-        if not any(isinstance(size, _SYMBOLIC) for each in sizes for size in each):
+        if not any(isinstance(size, _SYMBOLIC) for leaf in sizes for size in leaf):
             self.static[key] = value  # the same in all chunks of this size
         return value
 
@@ -166,15 +165,3 @@ class ChunkValues:
         old = {} if not isinstance(table, dict) else {k: v for k, v in table.items() if k not in self.replaced}
         header["symbols"] = {**old, **self.symbols}
         return header
-
-
-def _context(program: Program) -> ShapeContext:
-    """A context around the fake mode that the program's values share."""
-    ctx = ShapeContext()
-    for node in program.graph.nodes:
-        val = node.meta.get("val")
-        if isinstance(val, FakeTensor):
-            ctx.fake_mode = val.fake_mode
-            ctx.shape_env = ctx.fake_mode.shape_env or ctx.shape_env
-            break
-    return ctx

@@ -69,12 +69,11 @@ class Merger:
         self.sources = [env[source] for source in self.old_sources]
         self.like = sources[0].meta["val"]
         ranks = int(ops.argument(self.first, "group_size", 1))
-        self.wire = Wire(bucket.kind, ranks, tuple(self._elements(source.meta["val"]) for source in sources))
+        vals = [source.meta["val"] for source in sources]
+        # Elements as they travel: of mixed dtypes all travel as bytes.
+        counts = [int(val.numel()) * (val.dtype.itemsize if bucket.as_bytes else 1) for val in vals]
+        self.wire = Wire(bucket.kind, ranks, tuple(counts))
         self.split: fx.Node | None = None
-
-    def _elements(self, val: torch.Tensor) -> int:
-        """Elements of an input as it travels."""
-        return int(val.numel()) * (val.dtype.itemsize if self.bucket.as_bytes else 1)
 
     def launch(self) -> None:
         """Copy-in and the merged launch."""
@@ -103,7 +102,7 @@ class Merger:
         """The merged wait and the split of its result."""
         val = self.launched.meta["val"]
         whole, dim = self._call("_c10d_functional.wait_tensor.default", (self.launched,), "_wait", val), 0
-        if self.bucket.kind is Kind.ALL_GATHER:  # a row from every rank, in which all members lie side by side
+        if self.bucket.kind is Kind.ALL_GATHER:  # a row from every rank that holds all members, one after the other
             shape = (self.wire.ranks, sum(self.wire.sent))
             whole, dim = self._call("aten.view.default", (whole, list(shape)), "_rows", self._fake(shape)), 1
         rows, pieces, offset = whole.meta["val"], [], 0
@@ -127,12 +126,12 @@ class Merger:
             *rows, count = owned.meta["val"].shape
             typed = fake_like(val, (*rows, count // val.dtype.itemsize), val.dtype)
             piece = self._call("aten.view.dtype", (owned, val.dtype), f"_typed{place}", typed, wait)
-        made_val = reshaped(piece.meta["val"], tuple(val.shape))
-        made = self._call("aten.reshape.default", (piece, list(val.shape)), f"_out{place}", made_val, wait)
-        if self.bucket.copies[place] or made_val.stride() != contiguous_strides(made_val.shape):
+        shaped = reshaped(piece.meta["val"], tuple(val.shape))
+        result = self._call("aten.reshape.default", (piece, list(val.shape)), f"_out{place}", shaped, wait)
+        if self.bucket.copies[place] or shaped.stride() != contiguous_strides(shaped.shape):
             # Either an output would come to share the bucket's storage, or users would see its strides.
-            made = self._copy(made, f"_out{place}_copy", wait)
-        return made
+            result = self._copy(result, f"_out{place}_copy", wait)
+        return result
 
     def _copy(self, source: fx.Node, suffix: str, wait: fx.Node) -> fx.Node:
         whole = source.meta["val"]

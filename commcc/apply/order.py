@@ -68,8 +68,8 @@ class _Units:
         self.needs = [self._needed(unit) for unit in self.units]
         # What is to stay in order besides: a member's wait is the merged one there, not its own result.
         waits = {index.launches[m].waits[0]: self.waits[n] for n, b in enumerate(self.buckets) for m in b.members}
-        for each in merging.before:
-            first, then = (waits.get(node, self.stands_for[node]) for node in (each.first, each.then))
+        for constraint in merging.before:
+            first, then = (waits.get(node, self.stands_for[node]) for node in (constraint.first, constraint.then))
             self.needs[then].append(first)
 
     def _merged(self, bucket: Bucket, member: int) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ def without(old: fx.Graph, index: GraphIndex, removal: Removal) -> fx.Graph:
     if not {"val", META_KEY}.isdisjoint(removal.metadata):
         raise InternalError("values and commcc's own record have to stay")
     # Every node that goes, and the node that its users get instead.
-    gone: dict[int, int | None] = {each.node: each.source for each in removal.same}
+    gone: dict[int, int | None] = {view.node: view.source for view in removal.same}
     gone.update((node, None) for entry in removal.dead for node in entry.nodes)
     for duplicate in removal.duplicates:
         gone.update(dict.fromkeys(duplicate.dead))

@@ -165,7 +165,9 @@ def forecast(graph: Mapping[str, Any], heading: str, *, most: int) -> list[Rende
     table.add_text("hidden share", share(hidden["measured"]), share(hidden["predicted"]), "")
     shown: list[RenderableType] = [table, ""]
     known = [each for each in found["collectives"] if each["transfer_ms"]["measured"] is not None]
-    listed = sorted(known, key=_difference, reverse=True)[:most]
+    pairs = [(each["transfer_ms"], each) for each in known]
+    pairs.sort(key=lambda pair: abs(float(pair[0]["predicted"]) - float(pair[0]["measured"])), reverse=True)
+    listed = [each for _, each in pairs[:most]]
     return [*shown, _forecasts(listed, len(found["collectives"])), ""] if listed else shown
 
 
@@ -177,10 +179,6 @@ def times(pair: Mapping[str, Any]) -> tuple[str, str, str]:
 def error(value: float | None) -> str:
     """``-12.3 %``; a dash where there is none."""
     return "-" if value is None else f"{100 * value:+,.1f} %"
-
-
-def _difference(each: Mapping[str, Any]) -> float:
-    return abs(float(each["transfer_ms"]["predicted"]) - float(each["transfer_ms"]["measured"]))
 
 
 def _forecasts(listed: Sequence[Mapping[str, Any]], count: int) -> Section:

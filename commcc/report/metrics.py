@@ -175,12 +175,6 @@ class Column:
     show: Callable[[Any], str]
 
 
-def _longest(metrics: Mapping[str, Any]) -> int | None:
-    # Without reduce-scatters the figure would count all compute nodes.
-    launches = metrics["collectives"].get("reduce_scatter")
-    return metrics["max_consecutive_compute"]["reduce_scatter"] if launches else None
-
-
 COLUMNS = (
     Column("step time", lambda metrics: metrics.get("step_ms"), milliseconds),
     Column("exposed", lambda metrics: metrics.get("exposed_ms"), milliseconds),
@@ -188,7 +182,16 @@ COLUMNS = (
     Column("peak memory", lambda metrics: metrics.get("peak_bytes"), size),
     Column("in flight", lambda metrics: metrics.get("in_flight_bytes"), size),
     Column("launches", lambda metrics: sum(metrics["collectives"].values()), count),
-    Column("max consecutive", _longest, count),
+    # Without reduce-scatters the figure would count all compute nodes.
+    Column(
+        "max consecutive",
+        lambda metrics: (
+            metrics["max_consecutive_compute"]["reduce_scatter"]
+            if metrics["collectives"].get("reduce_scatter")
+            else None
+        ),
+        count,
+    ),
 )
 
 

@@ -76,7 +76,12 @@ def overlap(result: RunResult) -> dict[str, Json]:
 
 def chunk_cells(index: GraphIndex, region: Region, counting: set[int]) -> list[list[str]]:
     """Cells of every chunk in the order of the graph; matmuls between two events share a column."""
-    events = _events(index, region, counting)
+    events: dict[int, str] = {}
+    for chunk, body in enumerate(region.bodies):
+        events.update((node, "n") for node in body if node in counting)
+        events.update((node, "h" if index.host_copies[node] else "H") for node in region.count_copies[chunk])
+        for label, launch, wait in zip(region.labels, region.exchanges[chunk], region.waits[chunk], strict=True):
+            events[launch], events[wait] = label[0].upper(), label[0]
     columns: list[dict[int, str]] = []
     products: Counter[int] = Counter()
     chunk_of = {node: chunk for chunk, body in enumerate(region.bodies) for node in body}
@@ -91,16 +96,6 @@ def chunk_cells(index: GraphIndex, region: Region, counting: set[int]) -> list[l
     if products:
         columns.append({chunk: str(number) for chunk, number in products.items()})
     return [[column.get(chunk, NOTHING) for column in columns] for chunk in range(region.chunks)]
-
-
-def _events(index: GraphIndex, region: Region, counting: set[int]) -> dict[int, str]:
-    found: dict[int, str] = {}
-    for chunk, body in enumerate(region.bodies):
-        found.update((node, "n") for node in body if node in counting)
-        found.update((node, "h" if index.host_copies[node] else "H") for node in region.count_copies[chunk])
-        for label, launch, wait in zip(region.labels, region.exchanges[chunk], region.waits[chunk], strict=True):
-            found[launch], found[wait] = label[0].upper(), label[0]
-    return found
 
 
 def _exchanges(first: Snapshot, last: Snapshot) -> dict[str, Json]:

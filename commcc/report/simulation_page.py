@@ -328,43 +328,29 @@ def slack(index: GraphIndex, prediction: Prediction) -> dict[int, tuple[int | No
     """
     order = prediction.timeline.order
     place = {node: position for position, node in enumerate(order)}
-    latest = _latest_before(index, prediction, place)
-    first = _first_after(index, prediction, place)
-    found: dict[int, tuple[int | None, int | None]] = {}
-    for node, launch in index.launches.items():
-        ends = launch.waits or (node,)
-        users = [first[wait] for wait in ends if first[wait] >= 0]
-        ready = latest[node]
-        found[node] = (order[ready] if ready >= 0 else None, order[min(users)] if users else None)
-    return found
-
-
-def _takes_time(index: GraphIndex, prediction: Prediction, node: int) -> bool:
-    return node in index.wait_of or (node not in index.launches and prediction.costs.ns[node] > 0)
-
-
-def _latest_before(index: GraphIndex, prediction: Prediction, place: dict[int, int]) -> list[int]:
-    """By node, the last place among what must run before it and takes time; -1 for none."""
-    latest = [-1] * len(index)
-    for node in prediction.timeline.order:
+    takes_time = [
+        node in index.wait_of or (node not in index.launches and prediction.costs.ns[node] > 0)
+        for node in range(len(index))
+    ]
+    latest = [-1] * len(index)  # the last place among what must run before a node and takes time
+    for node in order:
         for p in index.preds(node):
             # A synchronous launch holds the stream until it is done.
             held = p in index.launches and not index.launches[p].asynchronous
-            counts = held or _takes_time(index, prediction, p)
-            latest[node] = max(latest[node], place[p] if counts else latest[p])
-    return latest
-
-
-def _first_after(index: GraphIndex, prediction: Prediction, place: dict[int, int]) -> list[int]:
-    """By node, the first place among the users of its result that do something with it; -1 for none."""
-    first = [-1] * len(index)
-    for node in reversed(prediction.timeline.order):
-        found = []
+            latest[node] = max(latest[node], place[p] if held or takes_time[p] else latest[p])
+    first = [-1] * len(index)  # the first place among the users of a result that do something with it
+    for node in reversed(order):
+        places = []
         for user in index.users[node]:
-            acts = user in index.launches or index.ops[user] == "output" or _takes_time(index, prediction, user)
-            found.append(place[user] if acts else first[user])
-        first[node] = min((at for at in found if at >= 0), default=-1)
-    return first
+            acts = user in index.launches or index.ops[user] == "output" or takes_time[user]
+            places.append(place[user] if acts else first[user])
+        first[node] = min((at for at in places if at >= 0), default=-1)
+    found: dict[int, tuple[int | None, int | None]] = {}
+    for node, launch in index.launches.items():
+        users = [first[wait] for wait in launch.waits or (node,) if first[wait] >= 0]
+        ready = latest[node]
+        found[node] = (order[ready] if ready >= 0 else None, order[min(users)] if users else None)
+    return found
 
 
 def write_html(

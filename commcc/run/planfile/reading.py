@@ -80,7 +80,7 @@ def read_plans(path: str | Path) -> list[Job]:
         root["commcc_plan"].fail(f"plan files of version {version} are not known, only {VERSION}")
         file.check()
     graphs = dict(map(_read_graph, root["graphs"].items()))
-    jobs = [_read_step(each, graphs) for each in root["passes"].items()]
+    jobs = [_read_step(entry, graphs) for entry in root["passes"].items()]
     if not jobs:
         root["passes"].fail("no pass")
     file.check()
@@ -127,7 +127,10 @@ def _read_step(node: Node, graphs: dict[str, StoredGraph]) -> Job | None:
         Decoder().plan(_edits(node), "", "", PassReport())
     elif any(name in parts for name in PARTS):
         node.fail("a pass that was dropped has no edits")
-    options, report = (_mapping(parts.get(key)) for key in ("options", "report"))
+    options, report = (
+        {name: to_json(value) for name, value in parts[key].entries().items()} if key in parts else {}
+        for key in ("options", "report")
+    )
     text, name = parts["pass"].text(), parts["name"].text()
     if graph is None:
         return None
@@ -135,15 +138,11 @@ def _read_step(node: Node, graphs: dict[str, StoredGraph]) -> Job | None:
     return Job(name, text, options, step.plan, f"{node.file.path}:{node.line}", dropped)
 
 
-def _mapping(node: Node | None) -> dict[str, Json]:
-    return {} if node is None else {key: to_json(each) for key, each in node.entries().items()}
-
-
 def _edits(node: Node) -> Node:
     """The mapping of a pass without the keys that are no parts of a plan."""
     if not isinstance(node.value, dict):
         return node
-    body = {key: each for key, each in node.value.items() if key not in (*_KEYS, *_MORE)}
+    body = {key: part for key, part in node.value.items() if key not in (*_KEYS, *_MORE)}
     return replace(node, value=body)
 
 

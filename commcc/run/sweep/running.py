@@ -101,7 +101,9 @@ def _outcomes(grid: Grid, task: Task, program: Program, jobs: int) -> Iterator[t
         return
     context = multiprocessing.get_context("spawn")
     packed = pickle.dumps((task, fixed))
-    with ProcessPoolExecutor(jobs, context, initializer=_leave_interrupts) as pool:
+    # Only the process that people started answers Ctrl-C; it ends the others.
+    leave_interrupts = (signal.SIGINT, signal.SIG_IGN)
+    with ProcessPoolExecutor(jobs, context, initializer=signal.signal, initargs=leave_interrupts) as pool:
         waiting = {pool.submit(_run, packed, text): number for number, text in enumerate(texts)}
         try:
             for future in as_completed(waiting):
@@ -116,15 +118,10 @@ def _outcomes(grid: Grid, task: Task, program: Program, jobs: int) -> Iterator[t
 
 @cache
 def _worker(packed: bytes) -> Worker:
-    """The worker of this process, made when its first setting comes."""
+    """The worker of this process, built when its first setting comes."""
     task, fixed = pickle.loads(packed)
     return Worker(task, fixed)
 
 
 def _run(packed: bytes, text: str) -> Outcome:
     return _worker(packed).run(text)
-
-
-def _leave_interrupts() -> None:
-    """Only the process that people started answers Ctrl-C; it ends the others."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
