@@ -65,5 +65,5 @@ def _rewritten(program: Program, index: GraphIndex, rewrite: Rewrite) -> Program
         case Fusing(fusions=fusions):
             from commcc.apply.microtp import fuse  # PyTorch's compiler comes with it
 
-            groups = {index.launches[each.launch].group for each in fusions}
-            return replace(program, graph=fuse(program, groups, {index.names[each.launch] for each in fusions}))
+            groups = {index.launches[fusion.launch].group for fusion in fusions}
+            return replace(program, graph=fuse(program, groups, {index.names[fusion.launch] for fusion in fusions}))

@@ -38,14 +38,14 @@ _DERIVED = ("tensor_meta", "eager_input_vals", "unbacked_bindings")
 
 def fix_sizes(graph: fx.Graph, root: torch.nn.Module, fixed: Sequence[FixedSize]) -> tuple[fx.Graph, torch.nn.Module]:
     """A new graph, and a root with the sub-graphs that changed; :class:`InternalError` when a symbol is left."""
-    sizes = Sizes(graph, {each.symbol: each.value for each in fixed})
+    sizes = Sizes(graph, {size.symbol: size.value for size in fixed})
     fixed_graph, modules = _Graph(sizes, root).rewrite(graph)
     return fixed_graph, with_modules(root, modules) if modules else root
 
 
 def fixed_header(header: Mapping[str, Json], fixed: Sequence[FixedSize]) -> dict[str, Json]:
     """The program's header with the symbols gone, and said to be fixed."""
-    numbers: dict[str, Json] = {each.symbol: each.value for each in fixed}
+    numbers: dict[str, Json] = {size.symbol: size.value for size in fixed}
     declared, before = header.get("symbols"), header.get(FIXED)
     result = {**header, FIXED: {**(before if isinstance(before, dict) else {}), **numbers}}
     if isinstance(declared, dict):

@@ -135,9 +135,9 @@ class Merger:
 
     def _copy(self, source: fx.Node, suffix: str, wait: fx.Node) -> fx.Node:
         whole = source.meta["val"]
-        made = self._call("aten.clone.default", (source,), suffix, fake_like(whole, tuple(whole.shape)), wait)
-        made.kwargs = {"memory_format": torch.contiguous_format}
-        return made
+        copy = self._call("aten.clone.default", (source,), suffix, fake_like(whole, tuple(whole.shape)), wait)
+        copy.kwargs = {"memory_format": torch.contiguous_format}
+        return copy
 
     def _joined(self) -> fx.Node:
         """All members' inputs in one row."""
@@ -169,9 +169,9 @@ class Merger:
         return self._call("aten.reshape.default", args, f"_in{place}", whole, self.members[place])
 
     def _cast(self, whole: fx.Node, cast: fx.Node) -> fx.Node:
-        made = self._call("aten.clone.default", (whole,), "_cast", self._fake(whole.meta["val"].shape), cast)
-        made.target, made.args, made.kwargs = cast.target, (whole, *cast.args[1:]), dict(cast.kwargs)
-        return made
+        node = self._call("aten.clone.default", (whole,), "_cast", self._fake(whole.meta["val"].shape), cast)
+        node.target, node.args, node.kwargs = cast.target, (whole, *cast.args[1:]), dict(cast.kwargs)
+        return node
 
     def _call(self, target: str, args: tuple[Any, ...], suffix: str, val: Any, like: fx.Node | None = None) -> fx.Node:
         return self.builder.call(target, args, self.name + suffix, val, like or self.first)

@@ -157,7 +157,7 @@ def check_host_copies(index: GraphIndex, plan: Plan) -> None:
     """Raise :class:`InternalError` when a copy to the host is read too early, and was not in the graph before."""
     before = range(len(index))
     after = plan.rewrite.order if isinstance(plan.rewrite, Reordering) else before
-    flags = {each.node: each.non_blocking for each in plan.of(HostCopy)}
+    flags = {copy.node: copy.non_blocking for copy in plan.of(HostCopy)}
     wrong = sorted(early_reads(index, after, flags) - early_reads(index, before))
     if wrong:
         names = tuple(index.names[node] for node in wrong[0])

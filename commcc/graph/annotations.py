@@ -118,8 +118,8 @@ def _custom(node: fx.Node) -> Mapping[str, Any]:
 
 
 def _value(node: fx.Node, key: str) -> Any:
-    found = node.meta.get(key)
-    return found if found is not None else _custom(node).get(key)
+    value = node.meta.get(key)
+    return value if value is not None else _custom(node).get(key)
 
 
 def _wrong(node: fx.Node, key: str, value: object, why: str) -> InputError:
@@ -199,20 +199,20 @@ def _inferred(index: GraphIndex) -> frozenset[int]:
     for node in range(len(index)):
         if any(pred in behind for pred in index.data_preds[node]):
             behind.add(node)
-    found = ((gradients - forward) | behind) - set(index.placeholders)
-    return frozenset(i for i in found if index.ops[i] not in ("output", "get_attr"))
+    backward = ((gradients - forward) | behind) - set(index.placeholders)
+    return frozenset(i for i in backward if index.ops[i] not in ("output", "get_attr"))
 
 
 def _ancestors(index: GraphIndex, ends: Iterable[int]) -> set[int]:
     """``ends`` and all that they depend on."""
-    found: set[int] = set()
+    ancestors: set[int] = set()
     stack = list(ends)
     while stack:
         node = stack.pop()
-        if node not in found:
-            found.add(node)
+        if node not in ancestors:
+            ancestors.add(node)
             stack.extend(index.data_preds[node])
-    return found
+    return ancestors
 
 
 @dataclass(frozen=True)

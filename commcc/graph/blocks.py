@@ -154,8 +154,8 @@ def _most(counter: Counter[tuple[str, tuple[str, ...]]]) -> int:
 
 def _stem(path: str) -> str | None:
     """``layers.12`` -> ``layers.``; None for a name that does not end in a number."""
-    found = _NUMBERED.fullmatch(path)
-    return None if found is None else found[1]
+    match = _NUMBERED.fullmatch(path)
+    return None if match is None else match[1]
 
 
 def _with_siblings(family: _Family, items: Sequence[Item]) -> list[str]:
@@ -181,12 +181,12 @@ def find_rest(items: Sequence[Item], blocks: Sequence[str]) -> tuple[tuple[str, 
     groups: list[tuple[dict[str, str], list[str]]] = []
     for path, held in rest.items():
         sides = _sides(held, spans)
-        found = next((group for group in groups if _same_side(group[0], sides)), None)
-        if found is None:
+        same = next((group for group in groups if _same_side(group[0], sides)), None)
+        if same is None:
             groups.append((sides, [path]))
         else:
-            found[0].update(sides)
-            found[1].append(path)
+            same[0].update(sides)
+            same[1].append(path)
     return tuple(tuple(sorted(paths)) for _, paths in groups)
 
 
@@ -227,11 +227,11 @@ class _Stretch:
 
 def labels(marks: Sequence[Hashable]) -> list[str] | None:
     """For each mark the block that it is in, or its place outside the blocks; None when nothing repeats."""
-    found = _longest(marks, 0, len(marks), shortest=1)
-    if found is None or (found.end - found.start) * _PART < len(marks):
+    main = _longest(marks, 0, len(marks), shortest=1)
+    if main is None or (main.end - main.start) * _PART < len(marks):
         return None
-    further = [*_further(marks, 0, found.start), *_further(marks, found.end, len(marks))]
-    stretches = sorted([found, *further], key=lambda stretch: stretch.start)
+    further = [*_further(marks, 0, main.start), *_further(marks, main.end, len(marks))]
+    stretches = sorted([main, *further], key=lambda stretch: stretch.start)
     named = ["after"] * len(marks)
     blocks = end = 0
     for gap, s in enumerate(stretches):
@@ -243,10 +243,10 @@ def labels(marks: Sequence[Hashable]) -> list[str] | None:
 
 def _further(marks: Sequence[Hashable], start: int, end: int) -> list[_Stretch]:
     """Stretches outside the main one: of periods with something to merge."""
-    found = _longest(marks, start, end, shortest=2)
-    if found is None:
+    longest = _longest(marks, start, end, shortest=2)
+    if longest is None:
         return []
-    return [found, *_further(marks, start, found.start), *_further(marks, found.end, end)]
+    return [longest, *_further(marks, start, longest.start), *_further(marks, longest.end, end)]
 
 
 def _longest(marks: Sequence[Hashable], start: int, end: int, shortest: int) -> _Stretch | None:

@@ -83,21 +83,21 @@ class MemoryModel:
         """Bytes made and bytes freed at each position."""
         buffers, size = self.index.estimates.buffers, list(self.size)
         last = self._last_touches(order)
-        made, freed = [0] * len(order), [0] * len(order)
+        allocated, freed = [0] * len(order), [0] * len(order)
         known = set(self.inputs)
         for position, node in enumerate(order):
             for buffer in buffers[node]:
                 if buffer not in known:
                     known.add(buffer)
-                    made[position] += size[buffer]
+                    allocated[position] += size[buffer]
             for buffer, new in resized(self.index, node):
                 grown = new - size[buffer]
-                made[position] += max(0, grown)
+                allocated[position] += max(0, grown)
                 freed[position] += max(0, -grown)
                 size[buffer] = new
             for buffer in last[position]:
                 freed[position] += size[buffer]
-        return made, freed
+        return allocated, freed
 
     def _last_touches(self, order: Sequence[int]) -> list[list[int]]:
         """Buffers to free after each position, those that live to the end left out."""
@@ -136,12 +136,12 @@ def _first_sizes(index: GraphIndex, inputs: frozenset[int]) -> list[int]:
 
 def _touched(index: GraphIndex) -> list[tuple[int, ...]]:
     buffers = index.estimates.buffers
-    found: list[tuple[int, ...]] = []
+    by_node: list[tuple[int, ...]] = []
     for node in range(len(index)):
         touched = [b for near in (node, *index.data_preds[node]) for b in buffers[near]]
         launch = index.wait_of.get(node)
-        found.append(tuple(dict.fromkeys(touched if launch is None else (*touched, *_both(index, launch)))))
-    return found
+        by_node.append(tuple(dict.fromkeys(touched if launch is None else (*touched, *_both(index, launch)))))
+    return by_node
 
 
 def _both(index: GraphIndex, launch: int) -> tuple[int, ...]:

@@ -136,12 +136,12 @@ def copy_node(graph: fx.Graph, node: fx.Node, env: Mapping[fx.Node, fx.Node]) ->
 
     args = fx.node.map_arg(node.args, renamed)
     kwargs = fx.node.map_arg(node.kwargs, renamed)
-    made = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
+    copy = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
     # FX invents another name where it takes this one for a builtin; the file's name is kept.
-    if made.name != node.name:
-        made.name = node.name
-    made.meta = dict(node.meta)
-    return made
+    if copy.name != node.name:
+        copy.name = node.name
+    copy.meta = dict(node.meta)
+    return copy
 
 
 def record_of(node: fx.Node) -> NodeRecord:

@@ -33,8 +33,8 @@ def innermost(trace: str) -> str | None:
 
 def source_of(node: Node) -> str | None:
     """The line that a node comes from; that of what it reads first where it has none of its own."""
-    for each in (node, *node.all_input_nodes[:1]):
-        trace = each.meta.get("stack_trace")
-        if isinstance(trace, str) and (found := innermost(trace)) is not None:
-            return found
+    for origin in (node, *node.all_input_nodes[:1]):
+        trace = origin.meta.get("stack_trace")
+        if isinstance(trace, str) and (line := innermost(trace)) is not None:
+            return line
     return None

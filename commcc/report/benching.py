@@ -46,9 +46,9 @@ _MOST_LISTED = 8
 _COLUMNS = ("median", "p10", "p90", "exposed", "of it", "peak memory")
 
 
-def benchmark(graphs: list[str], found: Benchmark) -> dict[str, Json]:
+def benchmark(graphs: list[str], result: Benchmark) -> dict[str, Json]:
     """The JSON of a bench; ``inputs`` is empty for the small graph."""
-    return document("bench", inputs=list(graphs), **found.to_json())
+    return document("bench", inputs=list(graphs), **result.to_json())
 
 
 def brief(data: Mapping[str, Any]) -> str:
@@ -56,8 +56,8 @@ def brief(data: Mapping[str, Any]) -> str:
     if not data["comparisons"]:
         return f"{milliseconds(data['graphs'][0]['wall_ms']['median'])}"
     return "; ".join(
-        f"graph {each['graph']} {each['verdict']} ({each['ratio']:.3f}), results {each['results']['status']}"
-        for each in data["comparisons"]
+        f"graph {pair['graph']} {pair['verdict']} ({pair['ratio']:.3f}), results {pair['results']['status']}"
+        for pair in data["comparisons"]
     )
 
 
@@ -83,8 +83,8 @@ def view(data: Mapping[str, Any], *, ranks: bool = False, collectives: int = 5) 
         if graph["forecast"] is not None:
             named = f"graph {number}: measured, and predicted with {data['cost']}"
             shown += forecast(graph, named, most=collectives)
-    for each in data["comparisons"]:
-        shown += _comparison(each)
+    for comparison in data["comparisons"]:
+        shown += _comparison(comparison)
     shown += [Text(line, style="dim") for line in _explanations(data)]
     shown.append(Text(f"{data['seconds']:.1f} s in all", style="dim"))
     return shown + [Text(f"- {note}", style="dim") for note in data["notes"]]
@@ -111,16 +111,16 @@ def _cells(times: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _comparison(each: Mapping[str, Any]) -> list[RenderableType]:
-    against = f"graph {each['graph']} against graph {each['against']}"
-    results, status = each["results"], each["results"]["status"]
-    if each["low"] is None:
-        interval = f"{plural(each['pairs'], 'pair')} of runs are too few for an interval; 6 are enough"
+def _comparison(pair: Mapping[str, Any]) -> list[RenderableType]:
+    against = f"graph {pair['graph']} against graph {pair['against']}"
+    results, status = pair["results"], pair["results"]["status"]
+    if pair["low"] is None:
+        interval = f"{plural(pair['pairs'], 'pair')} of runs are too few for an interval; 6 are enough"
     else:
-        interval = f"median ratio {each['low']:.3f} to {each['high']:.3f} with {share(each['confidence'])} confidence, "
-        interval += f"from {each['pairs']} pairs of runs"
+        interval = f"median ratio {pair['low']:.3f} to {pair['high']:.3f} with {share(pair['confidence'])} confidence, "
+        interval += f"from {pair['pairs']} pairs of runs"
     lines = [
-        Text(f"{against}: {each['verdict']}, {each['ratio']:.3f} times its time", style=_STYLES[each["verdict"]]),
+        Text(f"{against}: {pair['verdict']}, {pair['ratio']:.3f} times its time", style=_STYLES[pair["verdict"]]),
         Text(f"  {interval}"),
         Text(
             f"  {_RESULTS[status]} ({plural(results['compared'], 'value')} of each rank)",
@@ -143,32 +143,32 @@ def _explanations(data: Mapping[str, Any]) -> list[str]:
             "compiled: by Inductor; chains of pointwise ops are predicted as one kernel, unless --cost says fused=no"
         )
     for number, graph in enumerate(data["graphs"], 1):
-        found = graph["emulated"]
-        if found:  # how well communication kept to its model
-            times = f"{milliseconds(found['modelled_ms'])} modelled, {milliseconds(found['took_ms'])} taken"
-            lines.append(f"graph {number}: {plural(found['launches'], 'collective')}, {times}")
+        emulated = graph["emulated"]
+        if emulated:  # how well communication kept to its model
+            times = f"{milliseconds(emulated['modelled_ms'])} modelled, {milliseconds(emulated['took_ms'])} taken"
+            lines.append(f"graph {number}: {plural(emulated['launches'], 'collective')}, {times}")
     return lines
 
 
 def forecast(graph: Mapping[str, Any], heading: str, *, most: int) -> list[RenderableType]:
     """One graph's forecast; most: how many collectives to list."""
-    found = graph["forecast"]
+    run = graph["forecast"]
     table = make_table(heading, "", *_PAIR, numbers=_PAIR)
     for name, key in _PARTS:
-        table.add_text(name, *times(found[key]))
-    for kind in found["kinds"]:
+        table.add_text(name, *times(run[key]))
+    for kind in run["kinds"]:
         of = f"{kind['count']}" if kind["count"] == kind["of"] else f"{kind['count']} of {kind['of']}"
         table.add_text(f"  {of} x {kind['kind']}", *times(kind["transfer_ms"]))
-    if found["late_ranks_ms"]["measured"] is not None:
-        table.add_text("  late ranks, outliers", milliseconds(found["late_ranks_ms"]["measured"]), "", "")
-    hidden = found["hidden_share"]
+    if run["late_ranks_ms"]["measured"] is not None:
+        table.add_text("  late ranks, outliers", milliseconds(run["late_ranks_ms"]["measured"]), "", "")
+    hidden = run["hidden_share"]
     table.add_text("hidden share", share(hidden["measured"]), share(hidden["predicted"]), "")
     shown: list[RenderableType] = [table, ""]
-    known = [each for each in found["collectives"] if each["transfer_ms"]["measured"] is not None]
-    pairs = [(each["transfer_ms"], each) for each in known]
+    known = [collective for collective in run["collectives"] if collective["transfer_ms"]["measured"] is not None]
+    pairs = [(collective["transfer_ms"], collective) for collective in known]
     pairs.sort(key=lambda pair: abs(float(pair[0]["predicted"]) - float(pair[0]["measured"])), reverse=True)
-    listed = [each for _, each in pairs[:most]]
-    return [*shown, _forecasts(listed, len(found["collectives"])), ""] if listed else shown
+    listed = [collective for _, collective in pairs[:most]]
+    return [*shown, _forecasts(listed, len(run["collectives"])), ""] if listed else shown
 
 
 def times(pair: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -187,24 +187,24 @@ def _forecasts(listed: Sequence[Mapping[str, Any]], count: int) -> Section:
     if len(listed) < count:
         which = f"the {len(listed)} of {count:,} collectives with the largest error"
     table = make_table(which, "node", "kind", "group", *columns, numbers=columns)
-    for each in listed:
-        exposed = each["exposed_ms"]
+    for entry in listed:
+        exposed = entry["exposed_ms"]
         table.add_text(
-            each["node"],
-            each["kind"],
-            each["group"],
-            size(each["bytes"]),
-            *times(each["transfer_ms"]),
+            entry["node"],
+            entry["kind"],
+            entry["group"],
+            size(entry["bytes"]),
+            *times(entry["transfer_ms"]),
             milliseconds(exposed["measured"]),
             milliseconds(exposed["predicted"]),
         )
     return table
 
 
-def profiled(graphs: Sequence[str], output: str, found: Profiled) -> dict[str, Json]:
+def profiled(graphs: Sequence[str], output: str, result: Profiled) -> dict[str, Json]:
     """The JSON of a profile."""
-    data = found.to_json()
-    data["cost"] = found.cost.replace("{}", output)
+    data = result.to_json()
+    data["cost"] = result.cost.replace("{}", output)
     return document("profile", inputs=list(graphs), output=output, **data)
 
 
@@ -232,13 +232,13 @@ def _profiled_ops(ops: Sequence[Mapping[str, Any]]) -> Section:
 
 
 def _profiled_collectives(collectives: Sequence[Mapping[str, Any]]) -> Section:
-    listed = sorted(collectives, key=lambda each: each["us"] * each["count"], reverse=True)[:_MOST_LISTED]
+    listed = sorted(collectives, key=lambda entry: entry["us"] * entry["count"], reverse=True)[:_MOST_LISTED]
     name = "collectives" if len(listed) == len(collectives) else f"the {len(listed)} collectives with the most time"
     numbers = ("ranks", "sends", "median", "times")
     table = make_table(name, "kind", *numbers, numbers=numbers)
-    for each in listed:
-        sends = size(each["input_bytes"])
-        table.add_text(each["kind"], str(each["group_size"]), sends, _us(each["us"]), f"{each['count']:,}")
+    for entry in listed:
+        sends = size(entry["input_bytes"])
+        table.add_text(entry["kind"], str(entry["group_size"]), sends, _us(entry["us"]), f"{entry['count']:,}")
     return table
 
 

@@ -33,8 +33,8 @@ def make_console(stream: TextIO) -> Console:
 def drawn(console: Console, shown: Iterable[RenderableType]) -> str:
     """What the console would print, as a text; off a terminal without blanks at the ends of its lines."""
     with console.capture() as captured:
-        for each in shown:
-            console.print(each)
+        for part in shown:
+            console.print(part)
     text = captured.get()
     return text if console.is_terminal else "".join(line.rstrip() + "\n" for line in text.splitlines())
 

@@ -46,26 +46,26 @@ def costs(*snapshots: Snapshot) -> dict[str, Json]:
     return {"cost_model": None if prediction is None else prediction.model_json(), "hints": hints}
 
 
-def collective(seen: Snapshot, each: Collective) -> dict[str, Json]:
+def collective(seen: Snapshot, facts: Collective) -> dict[str, Json]:
     """One collective with all that is known of it."""
     index = seen.index
     return {
-        "name": index.names[each.launch],
-        "position": each.launch,
-        "waits": [index.names[wait] for wait in each.waits],
-        "kind": str(each.kind),
-        "group": each.group,
-        "group_size": each.group_size,
-        "reduction": each.reduction,
-        "dtype": each.dtype,
-        "input_bytes": each.input_bytes,
-        "output_bytes": each.output_bytes,
-        "wire_bytes": each.wire_bytes,
-        "role": str(each.role),
-        "evidence": each.evidence,
-        "module": each.module,
-        "merged_from": list(index.merged_from.get(each.launch, ())),
-        **collective_costs(seen.prediction, each.launch),
+        "name": index.names[facts.launch],
+        "position": facts.launch,
+        "waits": [index.names[wait] for wait in facts.waits],
+        "kind": str(facts.kind),
+        "group": facts.group,
+        "group_size": facts.group_size,
+        "reduction": facts.reduction,
+        "dtype": facts.dtype,
+        "input_bytes": facts.input_bytes,
+        "output_bytes": facts.output_bytes,
+        "wire_bytes": facts.wire_bytes,
+        "role": str(facts.role),
+        "evidence": facts.evidence,
+        "module": facts.module,
+        "merged_from": list(index.merged_from.get(facts.launch, ())),
+        **collective_costs(seen.prediction, facts.launch),
     }
 
 

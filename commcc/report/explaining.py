@@ -39,7 +39,7 @@ SIGNS = {"compute": ("=", "green"), "stall": (".", "red"), "this": ("#", "bold c
 LEGEND = "= compute  . compute stalls  # this collective  - others in its queue"
 
 
-def explanations(graph: str, seen: Snapshot, found: Sequence[Explanation], limits: Limits) -> dict[str, Json]:
+def explanations(graph: str, seen: Snapshot, explained: Sequence[Explanation], limits: Limits) -> dict[str, Json]:
     """The document; the most exposed collective first."""
     peak = 0 if seen.prediction is None else seen.prediction.memory.peak_bytes
     return document(
@@ -49,57 +49,57 @@ def explanations(graph: str, seen: Snapshot, found: Sequence[Explanation], limit
         **costs(seen),
         limits={**limits.to_json(), "memory_budget": limits.budget(peak)},
         graph=seen.to_json(),
-        collectives=[each.to_json() for each in found],
+        collectives=[explanation.to_json() for explanation in explained],
         warnings=[*seen.ident.warnings, *cost_warnings(seen)],
     )
 
 
-def brief(found: Sequence[Explanation]) -> list[str]:
+def brief(explained: Sequence[Explanation]) -> list[str]:
     """One line for each collective; one that says so when none is exposed."""
-    return [each.summary for each in found] or ["no collective is exposed"]
+    return [explanation.summary for explanation in explained] or ["no collective is exposed"]
 
 
 def view(document: Document) -> list[RenderableType]:
     """One collective in full; several as a table and in short."""
-    found = document["collectives"]
+    collectives = document["collectives"]
     model = document["cost_model"]
     source = f"simulated with {model['name']} ({model['hash']}), step {milliseconds(document['graph']['step_ms'])}"
     head: list[RenderableType] = [Text.assemble((document["input"], "bold"), f"  {source}"), ""]
-    if not found:
+    if not collectives:
         return [*head, Text("no collective is exposed", style="bold green")]
-    if len(found) == 1:
-        (each,) = found
-        shown = [*head, _title(each), "", _about(each, document["graph"]), "", Drawing(each), ""]
-        shown += [_heading("what could hide it"), _hiding(each)]
-        return [*shown, "", *_reasons(each, paths=True), "", *_knobs(each)] if each["exposed_ms"] else shown
-    shown = [*head, _overview(found, document["graph"])]
-    for each in found:
-        shown += ["", _title(each), *_reasons(each, paths=False), *_knobs(each)]
+    if len(collectives) == 1:
+        (entry,) = collectives
+        shown = [*head, _title(entry), "", _about(entry, document["graph"]), "", Drawing(entry), ""]
+        shown += [_heading("what could hide it"), _hiding(entry)]
+        return [*shown, "", *_reasons(entry, paths=True), "", *_knobs(entry)] if entry["exposed_ms"] else shown
+    shown = [*head, _overview(collectives, document["graph"])]
+    for entry in collectives:
+        shown += ["", _title(entry), *_reasons(entry, paths=False), *_knobs(entry)]
     return [*shown, "", Text("one in full: commcc explain GRAPH COLLECTIVE", style="dim")]
 
 
-def _overview(found: Sequence[Document], graph: Document) -> RenderableType:
-    together = sum(each["exposed_ms"] for each in found)
-    heading = f"{plural(len(found), 'collective')} with most exposed time: {milliseconds(together)}"
+def _overview(collectives: Sequence[Document], graph: Document) -> RenderableType:
+    together = sum(entry["exposed_ms"] for entry in collectives)
+    heading = f"{plural(len(collectives), 'collective')} with most exposed time: {milliseconds(together)}"
     heading += f" of {milliseconds(graph['exposed_ms'])} in the step"
     numbers = ("exposed", "of")
     table = make_table(heading, "name", "group", "role", *numbers, "reasons", numbers=numbers, whole=("name",))
-    for each in found:
-        kinds = ", ".join(dict.fromkeys(reason["kind"].replace("_", " ") for reason in each["reasons"]))
-        exposed, total = milliseconds(each["exposed_ms"]), milliseconds(each["total_ms"])
-        table.add_text(each["name"], each["group"], each["role"], exposed, total, cut_short(kinds))
+    for entry in collectives:
+        kinds = ", ".join(dict.fromkeys(reason["kind"].replace("_", " ") for reason in entry["reasons"]))
+        exposed, total = milliseconds(entry["exposed_ms"]), milliseconds(entry["total_ms"])
+        table.add_text(entry["name"], entry["group"], entry["role"], exposed, total, cut_short(kinds))
     return table
 
 
-def _title(each: Document) -> Text:
-    exposed, total = each["exposed_ms"], each["total_ms"]
+def _title(entry: Document) -> Text:
+    exposed, total = entry["exposed_ms"], entry["total_ms"]
     state = (
         f"{milliseconds(exposed)} of {milliseconds(total)} exposed"
         if exposed
         else f"hidden, all of its {milliseconds(total)}"
     )
     style = "bold red" if exposed else "bold green"
-    return Text.assemble((each["name"], "bold"), "  ", (state, style))
+    return Text.assemble((entry["name"], "bold"), "  ", (state, style))
 
 
 def _heading(text: str) -> Text:
@@ -116,22 +116,22 @@ def _grid(rows: Iterable[tuple[str, str | Text]]) -> RenderableType:
     return Padding(table, (0, 0, 0, 2))
 
 
-def _about(each: Document, graph: Document) -> RenderableType:
-    ranks = "" if each["group_size"] is None else f" ({plural(each['group_size'], 'rank')})"
-    module = f", {each['module']}" if each["module"] else ""
-    what = f"{each['kind']} for {each['role']} on group {each['group']}{ranks}{module}"
-    moved = f"{size(each['input_bytes'])} in, {size(each['output_bytes'])} out, one rank"
-    price = f"{milliseconds(each['total_ms'])}, {milliseconds(each['latency_ms'])} of it latency"
-    told = ", ".join(filter(None, [f"by {each['priced_by']}" if each["priced_by"] else "", each["how"]]))
+def _about(entry: Document, graph: Document) -> RenderableType:
+    ranks = "" if entry["group_size"] is None else f" ({plural(entry['group_size'], 'rank')})"
+    module = f", {entry['module']}" if entry["module"] else ""
+    what = f"{entry['kind']} for {entry['role']} on group {entry['group']}{ranks}{module}"
+    moved = f"{size(entry['input_bytes'])} in, {size(entry['output_bytes'])} out, one rank"
+    price = f"{milliseconds(entry['total_ms'])}, {milliseconds(entry['latency_ms'])} of it latency"
+    told = ", ".join(filter(None, [f"by {entry['priced_by']}" if entry["priced_by"] else "", entry["how"]]))
     rows = [("what", what), ("bytes", moved), ("time", f"{price} ({told})" if told else price)]
-    if each["exposed_ms"]:
-        step, saved = milliseconds(graph["step_ms"]), milliseconds(each["cost_ms"])
+    if entry["exposed_ms"]:
+        step, saved = milliseconds(graph["step_ms"]), milliseconds(entry["cost_ms"])
         rows.append(("costs", f"without it the step of {step} would be {saved} shorter"))
     return _grid(rows)
 
 
-def _hiding(each: Document) -> RenderableType:
-    overlap, possible = each["beside"], each["possible"]
+def _hiding(entry: Document) -> RenderableType:
+    overlap, possible = entry["beside"], entry["possible"]
     now = "nothing overlaps it"
     if overlap["nodes"]:
         work = (
@@ -145,26 +145,26 @@ def _hiding(each: Document) -> RenderableType:
     for label, key in (("  before it", "before"), ("  after it", "after")):
         if possible[key]:
             rows.append((label, ", ".join(f"{near['name']} ({milliseconds(near['ms'])})" for near in possible[key])))
-    up, down = each["launch_side"], each["wait_side"]
+    up, down = entry["launch_side"], entry["wait_side"]
     first = f"after {up['limit']}" if up["limit"] else "at the start of the graph"
     last = f"before {down['limit']}" if down["limit"] else "at the end of the graph"
     launch = f"could go up past {_passed(up)}, {first}" if up["ms"] else f"stands as early as it may, {first}"
     wait = f"could go down past {_passed(down)}, {last}" if down["ms"] else f"stands as late as it may, {last}"
-    return _grid([*rows, ("launch", launch), ("wait", wait if each["waits"] else "nobody waits for it")])
+    return _grid([*rows, ("launch", launch), ("wait", wait if entry["waits"] else "nobody waits for it")])
 
 
 def _passed(side: Document) -> str:
     return f"{plural(side['compute_nodes'], 'compute node')} ({milliseconds(side['ms'])} of work)"
 
 
-def _reasons(each: Document, *, paths: bool) -> list[RenderableType]:
+def _reasons(entry: Document, *, paths: bool) -> list[RenderableType]:
     """The reasons with what each costs; with ``paths``, those that the text shortens or leaves out, once."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(justify="right", no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     shown: set[str] = set()
-    for reason in each["reasons"]:
+    for reason in entry["reasons"]:
         text = Text(reason["text"])
         path = " -> ".join(reason["path"])
         if paths and path and path not in shown and path not in reason["text"]:
@@ -175,9 +175,9 @@ def _reasons(each: Document, *, paths: bool) -> list[RenderableType]:
     return [_heading("why it is exposed, and what the step would gain without that"), Padding(table, (0, 0, 0, 2))]
 
 
-def _knobs(each: Document) -> list[RenderableType]:
+def _knobs(entry: Document) -> list[RenderableType]:
     rows = []
-    for knob in each["knobs"]:
+    for knob in entry["knobs"]:
         style = "green" if knob["saves_ms"] or knob["pass"] else ""
         rows.append(("besides" if knob["besides"] else "-", Text(knob["text"], style=style)))
     return [_heading("what would change it"), _grid(rows)]

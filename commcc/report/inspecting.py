@@ -41,7 +41,7 @@ def inspection(graph: str, program: Program, seen: Snapshot) -> dict[str, Json]:
         graph=seen.to_json(),
         primary=seen.ident.primary,
         groups=[_group(seen, group) for group in seen.ident.groups],
-        collectives=[collective(seen, each) for each in seen.ident.collectives],
+        collectives=[collective(seen, facts) for facts in seen.ident.collectives],
         provenance=list(program.provenance),
         warnings=[*seen.ident.warnings, *cost_warnings(seen)],
         notes=notes_json(program.notes),
@@ -49,7 +49,7 @@ def inspection(graph: str, program: Program, seen: Snapshot) -> dict[str, Json]:
 
 
 def _group(seen: Snapshot, group: GroupFacts) -> dict[str, Json]:
-    launches = (each.launch for each in seen.ident.collectives if each.group == group.name)
+    launches = (facts.launch for facts in seen.ident.collectives if facts.group == group.name)
     return {
         "name": group.name,
         "size": group.size,
@@ -155,9 +155,9 @@ def ranks_text(ranks: list[int]) -> str:
 
 def _by_role(collectives: list[Document]) -> Section:
     parts: dict[tuple[str, str, str, str], list[int]] = defaultdict(list)
-    for each in collectives:
-        kind = each["kind"] if each["reduction"] is None else f"{each['kind']} {each['reduction']}"
-        parts[each["role"], each["group"], kind, each["dtype"]].append(each["wire_bytes"])
+    for entry in collectives:
+        kind = entry["kind"] if entry["reduction"] is None else f"{entry['kind']} {entry['reduction']}"
+        parts[entry["role"], entry["group"], kind, entry["dtype"]].append(entry["wire_bytes"])
     numbers = ("count", "total", "median", "largest")
     table = make_table("collectives, bytes on the wire", "role", "group", "kind", "dtype", *numbers, numbers=numbers)
     for (role, group, kind, dtype), sizes in sorted(parts.items(), key=lambda item: (-sum(item[1]), item[0])):
@@ -169,16 +169,16 @@ def _by_role(collectives: list[Document]) -> Section:
 def _times(document: Document) -> Section:
     """Simulated time by group; a line of its own for the whole group where it has several."""
     by_group: dict[str, list[Document]] = defaultdict(list)
-    for each in document["collectives"]:
-        by_group[each["group"]].append(each)
+    for entry in document["collectives"]:
+        by_group[entry["group"]].append(entry)
     numbers = ("count", "time", "exposed", "hidden")
     heading = "collectives, simulated time"
     table = make_table(heading, "group", "role", "kind", *numbers, "priced by", numbers=numbers, whole=("kind",))
-    for group in sorted(document["groups"], key=lambda each: -each["ms"]):
+    for group in sorted(document["groups"], key=lambda entry: -entry["ms"]):
         parts: dict[tuple[str, str, str], list[Document]] = defaultdict(list)
-        for each in by_group[group["name"]]:
-            parts[each["role"], each["kind"], each["priced_by"]].append(each)
-        longest_first = sorted(parts.items(), key=lambda item: (-sum(each["ms"] for each in item[1]), item[0]))
+        for entry in by_group[group["name"]]:
+            parts[entry["role"], entry["kind"], entry["priced_by"]].append(entry)
+        longest_first = sorted(parts.items(), key=lambda item: (-sum(entry["ms"] for entry in item[1]), item[0]))
         for (role, kind, source), members in longest_first:
             table.add_text(group["name"], role, kind, *_time_cells(members), source)
         if len(parts) > 1:
@@ -187,23 +187,23 @@ def _times(document: Document) -> Section:
 
 
 def _time_cells(members: list[Document]) -> tuple[str, str, str, str]:
-    total, exposed = (sum(each[key] for each in members) for key in ("ms", "exposed_ms"))
+    total, exposed = (sum(entry[key] for entry in members) for key in ("ms", "exposed_ms"))
     hidden = share(1 - exposed / total) if total else "-"
     return count(len(members)), milliseconds(total), milliseconds(exposed), hidden
 
 
 def _largest(collectives: list[Document], top: int, costed: bool) -> Section:
     key = "exposed_ms" if costed else "wire_bytes"
-    largest = sorted(collectives, key=lambda each: (-each[key], -each["wire_bytes"], each["position"]))[:top]
+    largest = sorted(collectives, key=lambda entry: (-entry[key], -entry["wire_bytes"], entry["position"]))[:top]
     word = "most exposed" if costed else "largest"
     title = f"{word} {len(largest)} of {len(collectives):,} collectives (--all lists each)"
     numbers = ("on the wire", *(("time", "exposed") if costed else ()))
     whole = ("name", "group", "role")
     table = make_table(title, "name", "group", "role", *numbers, "module", numbers=numbers, whole=whole)
-    for each in largest:
-        times = (milliseconds(each["ms"]), milliseconds(each["exposed_ms"])) if costed else ()
-        module = cut_short(each["module"] or "")
-        table.add_text(each["name"], each["group"], each["role"], size(each["wire_bytes"]), *times, module)
+    for entry in largest:
+        times = (milliseconds(entry["ms"]), milliseconds(entry["exposed_ms"])) if costed else ()
+        module = cut_short(entry["module"] or "")
+        table.add_text(entry["name"], entry["group"], entry["role"], size(entry["wire_bytes"]), *times, module)
     return table
 
 
@@ -214,12 +214,16 @@ def _every(collectives: list[Document], costed: bool) -> Section:
     table = make_table(
         "collectives", "at", "name", "group", "role", "on the wire", *times, *last, numbers=numbers, whole=("name",)
     )
-    for each in collectives:
-        merged = f"; merged from {len(each['merged_from'])}" if each["merged_from"] else ""
-        wire, place = size(each["wire_bytes"]), count(each["position"])
-        cells = [place, each["name"], each["group"], each["role"], wire]
+    for entry in collectives:
+        merged = f"; merged from {len(entry['merged_from'])}" if entry["merged_from"] else ""
+        wire, place = size(entry["wire_bytes"]), count(entry["position"])
+        cells = [place, entry["name"], entry["group"], entry["role"], wire]
         if costed:
-            cells += [milliseconds(each["ms"]), milliseconds(each["exposed_ms"]), share(each["hidden_share"])]
-            cells += [each["priced_by"], each["how"]]
-        table.add_text(*cells, each["module"] or "", each["evidence"] + merged)
+            cells += [
+                milliseconds(entry["ms"]),
+                milliseconds(entry["exposed_ms"]),
+                share(entry["hidden_share"]),
+            ]
+            cells += [entry["priced_by"], entry["how"]]
+        table.add_text(*cells, entry["module"] or "", entry["evidence"] + merged)
     return table

@@ -73,7 +73,7 @@ def _outcome(outcome: Outcome) -> dict[str, Json]:
                 "limit": finding.limit,
                 "unit": finding.unit,
                 "remedy": finding.remedy,
-                "nodes": [_spot(each) for each in finding.spots],
+                "nodes": [_spot(spot) for spot in finding.spots],
                 "details": list(finding.details),
             }
             for finding in outcome.findings[:MOST]
@@ -107,19 +107,19 @@ def relative(file: str) -> str:
 def summary(document: Document) -> str:
     """``2 graphs: 1 error, 3 warnings; 1 could not be read``."""
     counts = document["counts"]
-    found = [plural(counts[key], key) for key in ("error", "warning") if counts[key]]
-    found += [f"{counts['info']} info"] if counts["info"] else []
+    counted = [plural(counts[key], key) for key in ("error", "warning") if counts[key]]
+    counted += [f"{counts['info']} info"] if counts["info"] else []
     unread = f"; {counts['unread']:,} could not be read" if counts["unread"] else ""
-    return f"{plural(len(document['graphs']), 'graph')}: {', '.join(found) or 'no findings'}{unread}"
+    return f"{plural(len(document['graphs']), 'graph')}: {', '.join(counted) or 'no findings'}{unread}"
 
 
 def by_severity(outcomes: Sequence[Document]) -> Iterator[tuple[str, Document, list[Document], int]]:
     """Outcomes with findings as (severity, outcome, findings, how many more there are), the most severe first."""
     for severity in map(str, SEVERITIES):
         for outcome in outcomes:
-            found = [each for each in outcome["findings"] if each["severity"] == severity]
-            if found:
-                yield severity, outcome, found, outcome["more"] if severity == outcome["severity"] else 0
+            findings = [finding for finding in outcome["findings"] if finding["severity"] == severity]
+            if findings:
+                yield severity, outcome, findings, outcome["more"] if severity == outcome["severity"] else 0
 
 
 def where(spot: Document) -> str:
@@ -143,7 +143,7 @@ def view(document: Document, top: int) -> list[RenderableType]:
     shown: list[RenderableType] = []
     for graph in document["graphs"]:
         shown += _graph(graph, top)
-    if any(each["findings"] for each in document["across"]):
+    if any(outcome["findings"] for outcome in document["across"]):
         shown += [Text("all graphs together", style="bold"), *_outcomes(document["across"], top), ""]
     if (document.get("baseline") or {}).get("written"):
         shown.append(Text(f"baseline written to {document['baseline']['file']}"))
@@ -169,34 +169,34 @@ def _graph(graph: Document, top: int) -> list[RenderableType]:
         text = Text.assemble(("cannot be read", "bold red"), f"  {graph['error']}")
         return [head, Padding(text, (0, 0, 0, 2), expand=False), ""]
     body = _outcomes(graph["rules"], top)
-    missed = [each["rule"] for each in graph["rules"] if each["skipped"] and each["skipped"] not in _QUIET]
+    missed = [rule["rule"] for rule in graph["rules"] if rule["skipped"] and rule["skipped"] not in _QUIET]
     if missed:
-        reason = next(each["skipped"] for each in graph["rules"] if each["rule"] == missed[0])
+        reason = next(rule["skipped"] for rule in graph["rules"] if rule["rule"] == missed[0])
         body.append(_line(2, f"not checked, since {reason}: {', '.join(missed)}", "yellow"))
     return [head, *(body or [_line(2, "no findings", "green")]), ""]
 
 
 def _outcomes(outcomes: Sequence[Document], top: int) -> list[RenderableType]:
     shown: list[RenderableType] = []
-    for severity, outcome, found, more in by_severity(outcomes):
-        total = len(found) + more
+    for severity, outcome, findings, more in by_severity(outcomes):
+        total = len(findings) + more
         count = f"  {total:,} findings" if total > 1 else ""
         shown.append(Text.assemble("  ", (severity, _STYLES[severity]), "  ", (outcome["rule"], "bold"), count))
-        remedies = {each["remedy"] for each in found[:top]}
-        shown += _findings(found[:top], remedies)
+        remedies = {finding["remedy"] for finding in findings[:top]}
+        shown += _findings(findings[:top], remedies)
         if total > top:
-            shown.append(_line(4, f"and {total - min(top, len(found)):,} more", "dim"))
+            shown.append(_line(4, f"and {total - min(top, len(findings)):,} more", "dim"))
         if len(remedies) == 1 and "" not in remedies:
             shown.append(_line(4, f"-> {remedies.pop()}"))
     return shown
 
 
-def _findings(found: Iterable[Document], remedies: set[str]) -> Iterator[RenderableType]:
+def _findings(findings: Iterable[Document], remedies: set[str]) -> Iterator[RenderableType]:
     """Findings with their nodes; a remedy that all of them share is said once.
 
     Of the nodes the first is shown in full, and of the others the names that the text does not say.
     """
-    for finding in found:
+    for finding in findings:
         yield _line(4, finding["text"])
         spots = finding["nodes"]
         if spots:
@@ -271,15 +271,15 @@ def _state(rule: Document) -> str:
 def rules_manual() -> str:
     """The rules in Markdown."""
     lines = ["| rule | severity | finds |", "|---|---|---|"]
-    found = [rule_json(rule) for rule in RULES]
-    lines += [f"| [`{rule['id']}`](#{rule['id']}) | {_state(rule)} | {rule['summary']} |" for rule in found]
-    for rule in found:
+    rules = [rule_json(rule) for rule in RULES]
+    lines += [f"| [`{rule['id']}`](#{rule['id']}) | {_state(rule)} | {rule['summary']} |" for rule in rules]
+    for rule in rules:
         lines += ["", f"### {rule['id']}", "", str(rule["about"])]
         options: Any = rule["options"]
         if options:
             lines += ["", "| option | takes | default | |", "|---|---|---|---|"]
             lines += [
-                f"| `{each['name']}` | {each['takes']} | {each['default_text']} | {sentence(each['help'])} |"
-                for each in options
+                f"| `{option['name']}` | {option['takes']} | {option['default_text']} | {sentence(option['help'])} |"
+                for option in options
             ]
     return "\n".join(lines) + "\n"

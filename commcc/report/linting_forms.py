@@ -133,9 +133,9 @@ def _case_of(case: Xml.Element, outcome: Document, top: int) -> None:
         Xml.SubElement(case, "system-out").text = _listed(others, 0 if errors else more, top)
 
 
-def _listed(found: list[Document], more: int, top: int) -> str:
-    lines = [f"{each['severity']}: {message(each)}" for each in found[:top]]
-    left = len(found) + more - len(lines)
+def _listed(findings: list[Document], more: int, top: int) -> str:
+    lines = [f"{finding['severity']}: {message(finding)}" for finding in findings[:top]]
+    left = len(findings) + more - len(lines)
     return "\n".join([*lines, *([f"and {left:,} more"] if left else [])])
 
 

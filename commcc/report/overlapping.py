@@ -56,21 +56,21 @@ def overlap(result: RunResult) -> dict[str, Json]:
     counting = {n for n in last.index.launches if notes[n].count_exchange}
     regions: list[Json] = [
         {
-            "module": each.root,
-            "direction": "backward" if each.backward else "forward",
-            "chunks": each.chunks,
-            "body_nodes": [len(body) for body in each.bodies],
-            "exchanges": list(each.labels),
-            "lanes": [list(cells) for cells in chunk_cells(last.index, each, counting)],
-            **launches_costs(last.prediction, [n for exchange in each.exchanges for n in exchange]),
+            "module": region.root,
+            "direction": "backward" if region.backward else "forward",
+            "chunks": region.chunks,
+            "body_nodes": [len(body) for body in region.bodies],
+            "exchanges": list(region.labels),
+            "lanes": [list(cells) for cells in chunk_cells(last.index, region, counting)],
+            **launches_costs(last.prediction, [n for exchange in region.exchanges for n in exchange]),
         }
-        for each in regions_of(last.index, notes)
+        for region in regions_of(last.index, notes)
     ]
     changed = [step for step in result.steps if step.changed]
     hidden: list[Json] = [_hidden("input graph", result.first)]
     hidden += [_hidden(step.options_text, step.after) for step in changed]
-    found = result.program.header.get("fixed")
-    fixed: dict[str, Json] = dict(found) if isinstance(found, dict) else {}
+    header = result.program.header.get("fixed")
+    fixed: dict[str, Json] = dict(header) if isinstance(header, dict) else {}
     return {"fixed": fixed, "regions": regions, "exchanges": _exchanges(result.first, last), "hidden": hidden}
 
 
@@ -155,7 +155,7 @@ def _hiding(rows: Sequence[Document]) -> Section:
     return table
 
 
-def _exchange_counts(found: Document) -> Section:
+def _exchange_counts(exchanges: Document) -> Section:
     table = make_table("", "exchanges", "before", "after", numbers=("before", "after"))
     labels = {
         "token_exchanges": "token exchanges",
@@ -164,10 +164,10 @@ def _exchange_counts(found: Document) -> Section:
         "waits": "waits",
     }
     for key, label in labels.items():
-        if key != "others" or any(found[key]):
-            table.add_text(label, *map(count, found[key]))
-    table.add_text("sent by a rank", *map(size, found["sent_bytes"]))
-    for row in found["histogram"]:
+        if key != "others" or any(exchanges[key]):
+            table.add_text(label, *map(count, exchanges[key]))
+    table.add_text("sent by a rank", *map(size, exchanges["sent_bytes"]))
+    for row in exchanges["histogram"]:
         name = f"  of {size(row['sent_bytes'])} each" if row["sent_bytes"] else "  of unknown size"
         table.add_text(name, count(row["before"]), count(row["after"]))
     return table

@@ -58,31 +58,31 @@ def listed(classes: Iterable[type[Pass]], presets: Iterable[Preset]) -> dict[str
 def overview(document: Mapping[str, Any]) -> list[RenderableType]:
     """One line for each pass."""
     table = make_table("passes", "name", "does", "options")
-    for each in document["passes"]:
-        table.add_text(each["name"], each["summary"], ", ".join(option["name"] for option in each["options"]))
+    for entry in document["passes"]:
+        table.add_text(entry["name"], entry["summary"], ", ".join(option["name"] for option in entry["options"]))
     presets = make_table("presets, for commcc run --preset", "name", "does", "passes")
-    for each in document.get("presets", ()):
-        presets.add_text(each["name"], each["summary"], each["pipeline"])
+    for entry in document.get("presets", ()):
+        presets.add_text(entry["name"], entry["summary"], entry["pipeline"])
     return [table, "", presets, "", "options of one pass, or a preset as YAML: commcc passes NAME"]
 
 
 def detail(document: Mapping[str, Any]) -> list[RenderableType]:
     """The options of each pass in the document, and each preset in full."""
     shown: list[RenderableType] = []
-    for each in document.get("presets", ()):
+    for entry in document.get("presets", ()):
         shown += [
-            Text.assemble((each["name"], "bold"), f": {each['summary']}"),
-            each["pipeline"],
+            Text.assemble((entry["name"], "bold"), f": {entry['summary']}"),
+            entry["pipeline"],
             "",
-            each["yaml"].rstrip(),
+            entry["yaml"].rstrip(),
         ]
-    for each in document["passes"]:
-        shown += [Text.assemble((each["name"], "bold"), f": {each['summary']}"), ""]
-        if not each["options"]:
+    for entry in document["passes"]:
+        shown += [Text.assemble((entry["name"], "bold"), f": {entry['summary']}"), ""]
+        if not entry["options"]:
             shown.append("no options")
             continue
         table = make_table("", "option", "type", "default", "meaning")
-        for option in each["options"]:
+        for option in entry["options"]:
             kind = "|".join([*option["choices"], *([option["type"]] if option["type"] != "choice" else [])])
             none = f" 'none': {sentence(option['none'])}" if option["none"] else ""
             default = tuple(option["default"]) if isinstance(option["default"], list) else option["default"]

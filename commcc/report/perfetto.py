@@ -46,9 +46,9 @@ class Track:
 
     @property
     def prediction(self) -> Prediction:
-        found = self.seen.prediction
-        assert found is not None
-        return found
+        prediction = self.seen.prediction
+        assert prediction is not None
+        return prediction
 
 
 @dataclass(frozen=True)
@@ -133,10 +133,10 @@ class _Process:
         return name if stream == groups[0].name else f"{stream}: {name}"
 
     def slices(self) -> Iterator[str]:
-        for each in self.compute_slices:
-            yield self._slice(self.compute, each)
-        for stream, each in stream_slices(self.track.seen, self.track.prediction):
-            yield self._slice(self.tid[stream], each)
+        for piece in self.compute_slices:
+            yield self._slice(self.compute, piece)
+        for stream, piece in stream_slices(self.track.seen, self.track.prediction):
+            yield self._slice(self.tid[stream], piece)
 
     def flows(self) -> Iterator[str]:
         """Arrows through all slices of a collective; each wait has one of its own."""
@@ -171,11 +171,11 @@ class _Process:
     def _counter(self, name: str, ns: int, value: int) -> str:
         return f'{{"ph":"C","pid":{self.pid},"ts":{microseconds(ns)},"name":"{name}","args":{{"bytes":{value}}}}}'
 
-    def _slice(self, tid: int, each: Slice) -> str:
-        color = ',"cname":"terrible"' if each.category == "stall" else ""
+    def _slice(self, tid: int, piece: Slice) -> str:
+        color = ',"cname":"terrible"' if piece.category == "stall" else ""
         return (
-            f'{{"ph":"X","pid":{self.pid},"tid":{tid},"ts":{microseconds(each.start)},"dur":{microseconds(each.ns)},'
-            f'"name":{_json(each.name)},"cat":"{each.category}"{color},"args":{_json(each.args)}}}'
+            f'{{"ph":"X","pid":{self.pid},"tid":{tid},"ts":{microseconds(piece.start)},"dur":{microseconds(piece.ns)},'
+            f'"name":{_json(piece.name)},"cat":"{piece.category}"{color},"args":{_json(piece.args)}}}'
         )
 
     def _meta(self, name: str, args: Mapping[str, Json], tid: int | None = None) -> str:

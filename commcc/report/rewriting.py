@@ -106,4 +106,4 @@ def _step(step: Document) -> list[RenderableType]:
     for label, text in lines(step["name"], step["report"]):
         grid.add_row(Text(label, style="cyan"), Text(text))
     below = tables(step["name"], step["report"])
-    return [head, *(Padding(each, (0, 0, 0, 2), expand=False) for each in (grid, *below))]
+    return [head, *(Padding(part, (0, 0, 0, 2), expand=False) for part in (grid, *below))]

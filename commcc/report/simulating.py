@@ -37,7 +37,7 @@ _BOUNDS = {"busiest lane": "busiest stream", "lanes, heads and tails": "group st
 def simulation(tracks: Sequence[Track], **fields: Json) -> dict[str, Json]:
     """The document; ``fields`` are put after the schema and the command."""
     seen = [track.seen for track in tracks]
-    warnings = [*dict.fromkeys(w for each in seen for w in each.ident.warnings), *cost_warnings(*seen)]
+    warnings = [*dict.fromkeys(w for snapshot in seen for w in snapshot.ident.warnings), *cost_warnings(*seen)]
     graphs: list[Json] = [_graph_json(track) for track in tracks]
     return document("simulate", **fields, **costs(*seen), graphs=graphs, warnings=[*warnings])
 
@@ -56,35 +56,35 @@ def _graph_json(track: Track) -> dict[str, Json]:
         "streams": _streams_json(track),
         "families": [
             {
-                "name": each.name,
-                "nodes": each.nodes,
-                "ms": in_ms(each.ns),
-                "largest": [{"op": op, "ms": in_ms(ns)} for op, ns in each.largest],
+                "name": family.name,
+                "nodes": family.nodes,
+                "ms": in_ms(family.ns),
+                "largest": [{"op": op, "ms": in_ms(ns)} for op, ns in family.largest],
             }
-            for each in families(seen.index, prediction.costs)
+            for family in families(seen.index, prediction.costs)
         ],
         "sources": prediction.model_json()["sources"],
         "peak_at": None if prediction.memory.peak_at is None else seen.index.names[prediction.memory.peak_at],
         "input_bytes": prediction.memory.input_bytes,
-        "collectives": [collective(seen, each) for each in seen.ident.collectives],
+        "collectives": [collective(seen, family) for family in seen.ident.collectives],
     }
 
 
 def _streams_json(track: Track) -> list[Json]:
     step = track.prediction.timeline.step_ns
     described = {group.name: group.description for group in track.seen.ident.groups}
-    found: list[Json] = []
-    for each in streams(track.seen.index, track.prediction.costs, track.prediction.timeline):
-        entry: dict[str, Json] = {"name": each.name, "groups": list(each.groups), "jobs": each.jobs}
-        entry["ms"] = in_ms(each.busy_ns)
-        entry["busy_share"] = round(each.busy_ns / step, 6) if step else None
-        if each.groups:
-            shared = f"{'group' if len(each.groups) == 1 else 'groups'} {', '.join(each.groups)}"
-            entry["about"] = described[each.name] if each.groups == (each.name,) else shared
-            entry["exposed_ms"] = in_ms(each.exposed_ns)
-            entry["hidden_share"] = round(1 - each.exposed_ns / each.busy_ns, 6) if each.busy_ns else None
-        found.append(entry)
-    return found
+    result: list[Json] = []
+    for stream in streams(track.seen.index, track.prediction.costs, track.prediction.timeline):
+        entry: dict[str, Json] = {"name": stream.name, "groups": list(stream.groups), "jobs": stream.jobs}
+        entry["ms"] = in_ms(stream.busy_ns)
+        entry["busy_share"] = round(stream.busy_ns / step, 6) if step else None
+        if stream.groups:
+            shared = f"{'group' if len(stream.groups) == 1 else 'groups'} {', '.join(stream.groups)}"
+            entry["about"] = described[stream.name] if stream.groups == (stream.name,) else shared
+            entry["exposed_ms"] = in_ms(stream.exposed_ns)
+            entry["hidden_share"] = round(1 - stream.exposed_ns / stream.busy_ns, 6) if stream.busy_ns else None
+        result.append(entry)
+    return result
 
 
 def brief(document: Mapping[str, Any]) -> str:
@@ -149,9 +149,9 @@ def _streams(graphs: Sequence[Document]) -> Section:
     numbers = ("jobs", "busy", "share", "exposed", "hidden")
     head = ("stream", "graph") if several else ("stream",)
     table = make_table("streams, and their share of the step", *head, *numbers, "about", numbers=numbers, whole=head)
-    found = [{stream["name"]: stream for stream in graph["streams"]} for graph in graphs]
-    for name in dict.fromkeys(name for side in found for name in side):
-        for label, side in zip(_labels(graphs), found, strict=True):
+    by_name = [{stream["name"]: stream for stream in graph["streams"]} for graph in graphs]
+    for name in dict.fromkeys(name for side in by_name for name in side):
+        for label, side in zip(_labels(graphs), by_name, strict=True):
             stream = side.get(name)
             if stream is None:
                 continue
@@ -168,13 +168,13 @@ def _families(graphs: Sequence[Document]) -> Section:
     labels = _labels(graphs)
     numbers = ("nodes", "time", "share") if len(graphs) == 1 else ("nodes after", *labels, "change")
     table = make_table("time on the compute stream", "", *numbers, "largest", numbers=numbers)
-    by_name = [{each["name"]: each for each in graph["families"]} for graph in graphs]
+    by_name = [{family["name"]: family for family in graph["families"]} for graph in graphs]
     totals = [graph["metrics"]["compute_ms"] for graph in graphs]
     for name in dict.fromkeys(name for side in by_name for name in side):
         last = by_name[-1].get(name, {"nodes": 0, "largest": []})
         times = [side[name]["ms"] if name in side else 0.0 for side in by_name]
         extra = share(times[0] / totals[0] if totals[0] else None) if len(times) == 1 else change(*times)
-        largest = ", ".join(f"{each['op']} {each['ms']:,.1f}" for each in last["largest"])
+        largest = ", ".join(f"{family['op']} {family['ms']:,.1f}" for family in last["largest"])
         table.add_text(name, count(last["nodes"]), *map(milliseconds, times), extra, cut_short(largest))
     for key, name in (("launch_ms", "launching collectives"), ("slowed_ms", "slowed by collectives")):
         times = [graph[key] for graph in graphs]
@@ -190,24 +190,25 @@ def _sources(graphs: Sequence[Document]) -> Section:
     numbers = tuple(f"{what} {label}" if several else what for label in labels for what in ("nodes", "time"))
     table = make_table("priced by", "source", *numbers, numbers=numbers)
     for place, source in enumerate(graphs[0]["sources"]):
-        found = [graph["sources"][place] for graph in graphs]
+        priced = [graph["sources"][place] for graph in graphs]
         table.add_text(
-            source["name"], *(cell for each in found for cell in (count(each["nodes"]), milliseconds(each["ms"])))
+            source["name"],
+            *(cell for figures in priced for cell in (count(figures["nodes"]), milliseconds(figures["ms"]))),
         )
     return table
 
 
 def _exposed(graph: Document, top: int, *, named: bool) -> Section:
     collectives = graph["collectives"]
-    worst = [each for each in collectives if each["exposed_ms"]]
-    worst = sorted(worst, key=lambda each: (-each["exposed_ms"], each["position"]))[:top]
+    worst = [entry for entry in collectives if entry["exposed_ms"]]
+    worst = sorted(worst, key=lambda entry: (-entry["exposed_ms"], entry["position"]))[:top]
     label = f"{graph['label']}: " if named else ""
     heading = f"{label}most exposed {len(worst)} of {plural(len(collectives), 'collective')}"
     numbers = ("on the wire", "time", "exposed")
     whole = ("name", "group", "role")
     table = make_table(heading, *whole, *numbers, "module", numbers=numbers, whole=whole)
-    for each in worst:
-        times = (milliseconds(each["ms"]), milliseconds(each["exposed_ms"]))
-        module = cut_short(each["module"] or "")
-        table.add_text(each["name"], each["group"], each["role"], size(each["wire_bytes"]), *times, module)
+    for entry in worst:
+        times = (milliseconds(entry["ms"]), milliseconds(entry["exposed_ms"]))
+        module = cut_short(entry["module"] or "")
+        table.add_text(entry["name"], entry["group"], entry["role"], size(entry["wire_bytes"]), *times, module)
     return table

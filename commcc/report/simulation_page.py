@@ -345,12 +345,12 @@ def slack(index: GraphIndex, prediction: Prediction) -> dict[int, tuple[int | No
             acts = user in index.launches or index.ops[user] == "output" or takes_time[user]
             places.append(place[user] if acts else first[user])
         first[node] = min((at for at in places if at >= 0), default=-1)
-    found: dict[int, tuple[int | None, int | None]] = {}
+    result: dict[int, tuple[int | None, int | None]] = {}
     for node, launch in index.launches.items():
         users = [first[wait] for wait in launch.waits or (node,) if first[wait] >= 0]
         ready = latest[node]
-        found[node] = (order[ready] if ready >= 0 else None, order[min(users)] if users else None)
-    return found
+        result[node] = (order[ready] if ready >= 0 else None, order[min(users)] if users else None)
+    return result
 
 
 def write_html(

@@ -76,17 +76,17 @@ def view(document: Document) -> list[RenderableType]:
         counts = ", ".join(f"{count(number)} {name.replace('_', ' ')}" for name, number in checked.items())
         shown.append(Text(f"compared {counts}", style="dim"))
     for key, title in _SECTIONS:
-        found = verdict[key] if key != "notes" else verdict[key][:_MOST_NOTES]
-        if not found:
+        entries = verdict[key] if key != "notes" else verdict[key][:_MOST_NOTES]
+        if not entries:
             continue
-        total = verdict["checked"].get(_TOTALS[key], len(found))
-        more = f" (first {len(found)})" if total > len(found) else ""
+        total = verdict["checked"].get(_TOTALS[key], len(entries))
+        more = f" (first {len(entries)})" if total > len(entries) else ""
         table = make_table(f"{title}: {total:,}{more}", "rule", "node", "what")
-        for each in found:
-            way = each.get("way") or []  # how a difference shows from outside, on a line of its own
+        for finding in entries:
+            way = finding.get("way") or []  # how a difference shows from outside, on a line of its own
             through = f" through {' > '.join(way[1:-1])}" if way[1:-1] else ""
             reaches = f"\nreaches {way[-1]}{through}" if len(way) > 1 else ""
-            table.add_text(each["rule"], each["node"], each["text"] + reaches)
+            table.add_text(finding["rule"], finding["node"], finding["text"] + reaches)
         shown += ["", table]
     peak = document.get("memory")
     if peak is not None:

@@ -191,8 +191,8 @@ class _Run:
         self.tell("indexing")
         first = last = Snapshot.of(build_index(self.program, self.hints)).priced(self.model)
         steps: list[StepResult] = []
-        for number, each in enumerate(passes, 1):
-            job = each if isinstance(each, Job) else job_of(each)
+        for number, step_or_job in enumerate(passes, 1):
+            job = step_or_job if isinstance(step_or_job, Job) else job_of(step_or_job)
             step = self._step(number, job, last)
             steps.append(step)
             last = step.after

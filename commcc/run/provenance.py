@@ -61,12 +61,12 @@ def reasons(plan: Plan, names: Sequence[str]) -> dict[str, Json]:
     """For each kind of edit, and for what was left out: every reason with the names that it is about."""
     told: dict[str, Json] = {}
     for kind, edits in plan.parts():
-        said = [each for each in edits if hasattr(each, "reason")]
+        said = [edit for edit in edits if hasattr(edit, "reason")]
         by_reason: dict[str, Json] = {}
-        for each in said:
-            listed = by_reason.setdefault(str(each.reason), [])
+        for edit in said:
+            listed = by_reason.setdefault(str(edit.reason), [])
             assert isinstance(listed, list)
-            listed.append(_subject(each, names))
+            listed.append(_subject(edit, names))
         if by_reason:
             told[kind] = by_reason
     return told

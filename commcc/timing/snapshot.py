@@ -63,17 +63,17 @@ def take(program: Program, model: CostModel | None = None, hints: Mapping[str, i
 
 def hints_used(*snapshots: Snapshot) -> tuple[Hint, ...]:
     """The numbers that stood for symbolic sizes in any of the graphs, each symbol once."""
-    found: dict[str, Hint] = {}
-    for each in snapshots:
-        for hint in each.index.estimates.hints:
-            found.setdefault(hint.symbol, hint)
-    return tuple(found.values())
+    hints: dict[str, Hint] = {}
+    for snapshot in snapshots:
+        for hint in snapshot.index.estimates.hints:
+            hints.setdefault(hint.symbol, hint)
+    return tuple(hints.values())
 
 
 def cost_warnings(*snapshots: Snapshot) -> tuple[str, ...]:
     """What the cost model had to assume, said once: a later graph's only if it is about something else."""
-    found: dict[str, str] = {}
-    for each in snapshots:
-        for warning in each.prediction.costs.warnings if each.prediction is not None else ():
-            found.setdefault(re.sub(r" \([\d,]+ times\)$", "", warning), warning)
-    return tuple(found.values())
+    warnings: dict[str, str] = {}
+    for snapshot in snapshots:
+        for warning in snapshot.prediction.costs.warnings if snapshot.prediction is not None else ():
+            warnings.setdefault(re.sub(r" \([\d,]+ times\)$", "", warning), warning)
+    return tuple(warnings.values())

@@ -51,12 +51,12 @@ def _is_parameter(descriptor: str) -> bool:
 
 def _reaches(index: GraphIndex, *, forward: bool) -> list[bool]:
     """For every node, whether a compute node comes before it (forward) or after it in the dataflow."""
-    found = list(index.compute)
+    reached = list(index.compute)
     order = range(len(index)) if forward else range(len(index) - 1, -1, -1)
     neighbours = index.data_preds if forward else index.users
     for node in order:
-        found[node] = found[node] or any(found[n] for n in neighbours[node])
-    return found
+        reached[node] = reached[node] or any(reached[n] for n in neighbours[node])
+    return reached
 
 
 def _collective(context: _Context, number: int, launch: Launch) -> Collective:

@@ -58,9 +58,9 @@ def _parameter(index: GraphIndex, gathers: bool, anchor: int | None) -> str | No
     if anchor is None:
         return None
     descriptor = index.descriptors.get(anchor) if gathers else index.output_descriptors[anchor]
-    found = _TARGET.search(descriptor or "")
-    if found is None:
+    match = _TARGET.search(descriptor or "")
+    if match is None:
         return None
-    target = found[1] or found[2]
+    target = match[1] or match[2]
     path = clean_path(target)
     return path if ".parametrizations." in target else path.rpartition(".")[0] or None

@@ -48,19 +48,19 @@ class Unwrapped(NamedTuple):
 def unwrapped(program: Program) -> Unwrapped:
     """The nodes of the program's graph, read through wrappers; the very nodes when there is none."""
     nodes = list(program.graph.nodes)
-    found = {i: wrapped for i, node in enumerate(nodes) if (wrapped := unwrap(node, program)) is not None}
-    if not found:
+    wrappers = {i: wrapped for i, node in enumerate(nodes) if (wrapped := unwrap(node, program)) is not None}
+    if not wrappers:
         return Unwrapped(nodes, {}, {})
     number = {node: i for i, node in enumerate(nodes)}
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     for i, node in enumerate(nodes):
-        env[node] = _plain(graph, node, found[i], env) if i in found else copy_node(graph, node, env)
+        env[node] = _plain(graph, node, wrappers[i], env) if i in wrappers else copy_node(graph, node, env)
         env[node].meta = node.meta
     return Unwrapped(
         list(graph.nodes),
-        {i: tuple(sorted({number[dep] for dep in wrapped.after})) for i, wrapped in found.items()},
-        {i: number[wrapped.subgraph] for i, wrapped in found.items()},
+        {i: tuple(sorted({number[dep] for dep in wrapped.after})) for i, wrapped in wrappers.items()},
+        {i: number[wrapped.subgraph] for i, wrapped in wrappers.items()},
     )
 
 
@@ -75,7 +75,7 @@ def unwrap(node: fx.Node, program: Program) -> Wrapped | None:
     inner = _single_call(module.graph) if isinstance(module, fx.GraphModule) else None
     if inner is None or len(inner[1]) != len(operands):
         return None
-    if not all(isinstance(each, fx.Node) for each in (*after, *operands)):
+    if not all(isinstance(argument, fx.Node) for argument in (*after, *operands)):
         return None
     return Wrapped(subgraph, *inner, _nodes(operands), _nodes(after))
 
@@ -103,7 +103,7 @@ def _plain(graph: fx.Graph, node: fx.Node, wrapped: Wrapped, env: dict[fx.Node, 
 
     call = wrapped.call
     args, kwargs = fx.node.map_arg(call.args, outer), fx.node.map_arg(call.kwargs, outer)
-    made = graph.create_node(call.op, call.target, args, kwargs, node.name)
-    if made.name != node.name:
-        made.name = node.name
-    return made
+    unwrapped_node = graph.create_node(call.op, call.target, args, kwargs, node.name)
+    if unwrapped_node.name != node.name:
+        unwrapped_node.name = node.name
+    return unwrapped_node

@@ -50,8 +50,8 @@ def order_edges(
         if before not in edges[node] and before not in data_preds[node]:
             loose[node] = before
             edges[node].add(before)
-    found = tuple(tuple(sorted(edges[i] - set(preds))) if i in edges else () for i, preds in enumerate(data_preds))
-    return found, loose
+    result = tuple(tuple(sorted(edges[i] - set(preds))) if i in edges else () for i, preds in enumerate(data_preds))
+    return result, loose
 
 
 def _chain(edges: Edges, nodes: Iterable[int]) -> None:

@@ -36,8 +36,8 @@ def estimate(
     memory of their own is assumed for them.
     """
     table = TensorTable(hints)
-    found = {i: table.parts(node.meta.get("val")) for i, node in enumerate(nodes)}
-    parts = {i: facts for i, facts in found.items() if facts}
+    elements = {i: table.parts(node.meta.get("val")) for i, node in enumerate(nodes)}
+    parts = {i: facts for i, facts in elements.items() if facts}
     kinds = tuple(map(work, nodes))
     copies = frozenset(i for i, n in enumerate(nodes) if kinds[i] is not Work.FREE and may_copy(n.target))
     copies |= mixed

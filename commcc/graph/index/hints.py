@@ -134,12 +134,12 @@ class SizeHints:
 def _declared(header: Mapping[str, Any]) -> dict[str, tuple[int | None, int | None]]:
     """Upper bound and hint of every symbol that a file's header declares."""
     table = header.get("symbols")
-    found: dict[str, tuple[int | None, int | None]] = {}
+    declared: dict[str, tuple[int | None, int | None]] = {}
     for name, entry in table.items() if isinstance(table, dict) else ():
         if isinstance(entry, (list, tuple)) and len(entry) == 3:
             upper, hint = (number if type(number) is int and number >= 0 else None for number in entry[1:])
-            found[name] = (upper, hint)
-    return found
+            declared[name] = (upper, hint)
+    return declared
 
 
 def _symbols(splits: Any) -> list[str | None]:

@@ -34,16 +34,16 @@ def early_reads(
     unblocked = {**index.host_copies, **(changed or {})}
     if not any(unblocked.values()):
         return set()
-    found: set[tuple[int, int]] = set()
+    early: set[tuple[int, int]] = set()
     coming: dict[int, int] = {}
     for node in order:
         if coming and not is_view(index, node):
-            found.update((node, coming[s]) for p in index.data_preds[node] for s in index.storages[p] if s in coming)
+            early.update((node, coming[s]) for p in index.data_preds[node] for s in index.storages[p] if s in coming)
         if unblocked.get(node, False):
             coming.update(dict.fromkeys(index.storages[node], node))
         elif node in index.host_syncs and waits(index, node):
             coming.clear()
-    return found
+    return early
 
 
 def with_copies(index: GraphIndex, changed: Mapping[int, bool]) -> GraphIndex:
@@ -59,9 +59,9 @@ def waits(index: GraphIndex, node: int) -> bool:
 
 def is_view(index: GraphIndex, node: int) -> bool:
     """Whether a node only looks at its operand in another way."""
-    made = index.storages[node]
+    storages = index.storages[node]
     return (
-        bool(made)
+        bool(storages)
         and node not in index.writes
-        and set(made) <= {s for p in index.data_preds[node] for s in index.storages[p]}
+        and set(storages) <= {s for p in index.data_preds[node] for s in index.storages[p]}
     )

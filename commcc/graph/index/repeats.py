@@ -45,19 +45,19 @@ class Numbering:
         self, traits: Sequence[Traits], launches: dict[int, Launch], writes: dict[int, tuple[int, ...]]
     ) -> dict[int, int]:
         """The earliest node that holds the same, for every node that has one."""
-        found: dict[int, int] = {}
+        repeated: dict[int, int] = {}
         ends = {wait: launch for launch, facts in launches.items() for wait in facts.waits if facts.writes_to}
         for i, node in enumerate(self._nodes):
             if self._is_numbered(node, traits[i], launches.get(i)):
                 first = self._first.setdefault(self._key(node), i)
                 self._holds[i] = first
                 if first != i:
-                    found[i] = first
+                    repeated[i] = first
             started = launches[ends[i]].writes_to if i in ends else ()
             for target in (*writes.get(i, ()), *started):
                 for storage in self._storages[target]:
                     self._writes[storage] += 1
-        return found
+        return repeated
 
     def _is_numbered(self, node: fx.Node, traits: Traits, launch: Launch | None) -> bool:
         if node.op in ("placeholder", "get_attr"):

@@ -74,12 +74,12 @@ def _shared(
             return (held[which],)
         return tuple(dict.fromkeys(held))
     looked_at = node._input_nodes if number[node] in mixed else sources(node)
-    found = [storage for source in looked_at for storage in storages[number[source]]]
-    if not found:
+    shared = [storage for source in looked_at for storage in storages[number[source]]]
+    if not shared:
         return None
-    if len(set(found)) == 1:
-        return tuple(found[:1]) * max(1, _elements(node.meta.get("val")))
-    return tuple(found)
+    if len(set(shared)) == 1:
+        return tuple(shared[:1]) * max(1, _elements(node.meta.get("val")))
+    return tuple(shared)
 
 
 def _united(storages: Sequence[tuple[int, ...]], joined: Sequence[tuple[int, ...]]) -> Storages:

@@ -25,7 +25,7 @@ class TensorTable:
         if not isinstance(val, torch.Tensor):
             return None
         shape = tuple(size if isinstance(size, int) else str(size) for size in val.shape)
-        made = Tensor(
+        tensor = Tensor(
             dtype=str(val.dtype).removeprefix("torch."),
             itemsize=val.dtype.itemsize,
             shape=shape,
@@ -33,7 +33,7 @@ class TensorTable:
             numel=self._numel(val),
             contiguous=_contiguous(val),
         )
-        return self._seen.setdefault(made, made)
+        return self._seen.setdefault(tensor, tensor)
 
     def parts(self, val: Any) -> tuple[Tensor | None, ...]:
         """Facts of the elements of a tuple value; empty for anything else."""

@@ -62,30 +62,30 @@ def traits_of(node: fx.Node, root: torch.nn.Module) -> Traits:
     inner = [_inner_traits(graph) for graph in _subgraphs(node, root)] if fact.body or fact.effect else []
     handed = [ops.facts(target) for target in _handed(node)] if inner or fact.body or fact.effect else []
     writes = written(node)
-    if any(each.writes for each in inner):
+    if any(part.writes for part in inner):
         writes = tuple(dict.fromkeys((*writes, *node._input_nodes)))
     sync = fact.host_sync or copies
     parts: list[Traits | ops.OpFacts] = [*inner, *handed]
-    effect = fact.effect or any(each.effect for each in parts)
+    effect = fact.effect or any(part.effect for part in parts)
     return Traits(
         writes,
-        compute=compute or any(each.compute for each in inner),
+        compute=compute or any(part.compute for part in inner),
         # What an op does of which nothing is known may be to draw.
-        random=fact.random or effect or any(each.random for each in parts),
+        random=fact.random or effect or any(part.random for part in parts),
         host_sync=sync,
         effect=effect or fact.assertion or sync,
-        barrier=fact.barrier or any(each.barrier for each in parts),
+        barrier=fact.barrier or any(part.barrier for part in parts),
         cast=cast,
         opaque=fact.acts or fact.body,
         host_copy=copies,
         unblocked=copies and bool(node.kwargs.get("non_blocking")),
-        shares=fact.views == ops.ALL or any(each.shares for each in inner),
+        shares=fact.views == ops.ALL or any(part.shares for part in inner),
     )
 
 
 def mixed_nodes(traits: Sequence[Traits]) -> frozenset[int]:
     """Nodes of which a result may be in the storage of any operand."""
-    return frozenset(i for i, each in enumerate(traits) if each.shares)
+    return frozenset(i for i, trait in enumerate(traits) if trait.shares)
 
 
 def _copies_to_host(node: fx.Node) -> bool:
@@ -109,15 +109,15 @@ def _cast_key(node: fx.Node) -> str | None:
 
 def _handed(node: fx.Node) -> list[Any]:
     """Ops among the arguments of a higher-order op."""
-    found: list[Any] = []
+    handed: list[Any] = []
 
     def look(leaf: Any) -> Any:
         if callable(leaf) and not isinstance(leaf, fx.Node):
-            found.append(leaf)
+            handed.append(leaf)
         return leaf
 
     fx.node.map_aggregate((node.args, node.kwargs), look)
-    return found
+    return handed
 
 
 def _subgraphs(node: fx.Node, root: torch.nn.Module) -> list[fx.Graph]:
@@ -142,16 +142,16 @@ def _inner_traits(graph: fx.Graph) -> Traits:
     storages = assign_storages(nodes, number, mixed_nodes(every))
     inputs = {s for i, node in enumerate(nodes) if node.op == "placeholder" for s in storages[i]}
     kept = {s for i, node in enumerate(nodes) if node.op == "get_attr" for s in storages[i]}
-    changed = {s: node for each in every for node in each.writes for s in storages[number[node]]}
+    changed = {s: node for trait in every for node in trait.writes for s in storages[number[node]]}
     launches = any(node.op == "call_function" and ops.collective_of(node.target) is not None for node in nodes)
     returned = {
         s for node in nodes if node.op == "output" for leaf in nodes_in(node.args) for s in storages[number[leaf]]
     }
     return Traits(
         writes=tuple(node for s, node in changed.items() if s in inputs),
-        compute=any(each.compute for each in every),
-        random=any(each.random for each in every),
-        effect=any(each.effect for each in every) or not kept.isdisjoint(changed),
-        barrier=launches or any(each.barrier for each in every),
+        compute=any(trait.compute for trait in every),
+        random=any(trait.random for trait in every),
+        effect=any(trait.effect for trait in every) or not kept.isdisjoint(changed),
+        barrier=launches or any(trait.barrier for trait in every),
         shares=not returned.isdisjoint(inputs | kept),
     )

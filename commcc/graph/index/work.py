@@ -30,10 +30,10 @@ def work(node: fx.Node) -> Work:
     """How a node runs."""
     if node.op != "call_function":
         return Work.FREE
-    found = work_of(node.target)
-    if found is Work.FREE:
+    usual = work_of(node.target)
+    if usual is Work.FREE:
         if not (may_copy(node.target) and copies(node)):
-            return found
+            return usual
         return Work.FUSABLE if ops.op_name(node.target) in FUSING_COPIES else Work.KERNEL
     if ops.is_host_sync(node.target) or ops.collective_of(node.target) is not None:
         return Work.KERNEL
@@ -42,8 +42,8 @@ def work(node: fx.Node) -> Work:
         # Of an op of an unknown library without a result nothing is known, and it may well run a kernel.
         known = node.meta.get("val") is not None or fact.assertion
         known = known or ops.library_of(node.target) in ("operator", "_dtensor", "higher_order")
-        return Work.FREE if known else found
-    return found
+        return Work.FREE if known else usual
+    return usual
 
 
 def _has_tensor(val: Any) -> bool:

@@ -199,8 +199,8 @@ class Decoder:
     def order(self, node: Node) -> tuple[int, ...]:
         """An order from its moves."""
         read: list[tuple[int | None, tuple[int, ...]]] = []
-        for each in node.items():
-            parts = each.mapping(("after", "nodes"))
+        for move in node.items():
+            parts = move.mapping(("after", "nodes"))
             after = None if parts["after"].is_null else self.node(parts["after"])
             read.append((after, tuple(self.node(name) for name in parts["nodes"].items())))
         if self.index is None or self._unknown:
@@ -219,7 +219,7 @@ class Decoder:
         if hint is float:
             return node.number()
         if isinstance(hint, type) and issubclass(hint, Enum):
-            word = node.text([str(each.value) for each in hint])
+            word = node.text([str(member.value) for member in hint])
             return hint(word) if word else next(iter(hint))
         raise unknown(hint, where)
 
@@ -227,9 +227,9 @@ class Decoder:
 def to_json(node: Node) -> Json:
     """Any value, numbers and switches as such."""
     if isinstance(node.value, list):
-        return [to_json(each) for each in node.value]
+        return [to_json(part) for part in node.value]
     if isinstance(node.value, dict):
-        return {key: to_json(each) for key, each in node.value.items()}
+        return {key: to_json(part) for key, part in node.value.items()}
     if not node.plain or node.value is None:
         return node.value
     if node.is_null:

@@ -109,12 +109,12 @@ def _of_bucket(bucket: Bucket, index: GraphIndex) -> Iterator[str]:
             yield f"'{index.names[member]}' {what}"
             return
     facts = [index.launches[member] for member in bucket.members]
-    if len({(each.group, each.group_size, each.reduction) for each in facts}) > 1:
+    if len({(launch.group, launch.group_size, launch.reduction) for launch in facts}) > 1:
         yield "the members differ in group or reduction"
-    dtypes = {getattr(index.tensors[each.inputs[0]], "dtype", None) for each in facts}
+    dtypes = {getattr(index.tensors[launch.inputs[0]], "dtype", None) for launch in facts}
     if (len(dtypes) > 1) != bucket.as_bytes or (bucket.as_bytes and bucket.kind is not Kind.ALL_GATHER):
         yield "only all-gathers of several dtypes travel as bytes"
-    sent = [each.inputs[0] for each in facts]
+    sent = [launch.inputs[0] for launch in facts]
     casts = {index.casts.get(node) for node in sent}
     shared = len(casts) == 1 and None not in casts and all(len(index.users[node]) == 1 for node in sent)
     if bucket.shared_cast and not shared:

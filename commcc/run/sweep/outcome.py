@@ -74,10 +74,10 @@ class SweepResult:
 
 def pareto(aims: Sequence[tuple[float, ...] | None]) -> tuple[int, ...]:
     """Positions of the tuples that no other is at most equal to everywhere and below somewhere."""
-    distinct = sorted({each for each in aims if each is not None})
+    distinct = sorted({point for point in aims if point is not None})
     front: list[tuple[float, ...]] = []
-    for each in distinct:  # in order of the first aim: only what is on the front already can beat it
-        if not any(all(a <= b for a, b in zip(other, each, strict=True)) for other in front):
-            front.append(each)
+    for point in distinct:  # in order of the first aim: only what is on the front already can beat it
+        if not any(all(a <= b for a, b in zip(other, point, strict=True)) for other in front):
+            front.append(point)
     kept = set(front)
-    return tuple(number for number, each in enumerate(aims) if each in kept)
+    return tuple(number for number, point in enumerate(aims) if point in kept)

@@ -129,13 +129,13 @@ class Device:
         """Every number of the device by its dotted key (``network.algorithms.ring.protocols.LL.base_us``)."""
         content = {k: v for k, v in asdict(self).items() if k != "sources"}
         content["network"]["algorithms"] = algorithms = _by_name(content["network"]["algorithms"])
-        for each in algorithms.values():
-            each["protocols"] = _by_name(each["protocols"])
+        for algorithm in algorithms.values():
+            algorithm["protocols"] = _by_name(algorithm["protocols"])
         return dict(_numbers("", content))
 
 
 def _by_name(listed: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {each["name"]: each for each in listed}
+    return {entry["name"]: entry for entry in listed}
 
 
 def _numbers(prefix: str, content: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

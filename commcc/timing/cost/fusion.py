@@ -115,20 +115,20 @@ class Chains:
 
     def traffic(self) -> dict[int, tuple[int, int, int]]:
         """Bytes read, bytes written and kernels of every member and constant."""
-        found: dict[int, tuple[int, int, int]] = {}
+        result: dict[int, tuple[int, int, int]] = {}
         started: set[int] = set()
         left: dict[tuple[int, int], int] = {}
         entered: set[tuple[int, int]] = set()
         for i, member in enumerate(self.member):
             if i in self.constants:
-                made = self.made_in_memory(i)
-                found[i] = (0, self._traffic.bytes[i] if made else 0, int(made))
+                in_memory = self.made_in_memory(i)
+                result[i] = (0, self._traffic.bytes[i] if in_memory else 0, int(in_memory))
             elif member:
                 chain = self.of[i]
                 read = self._entering(i, left, entered)
-                found[i] = (read, self.leaving(i), int(chain not in started))
+                result[i] = (read, self.leaving(i), int(chain not in started))
                 started.add(chain)
-        return found
+        return result
 
     def _entering(self, node: int, left: dict[tuple[int, int], int], entered: set[tuple[int, int]]) -> int:
         """Bytes that a member reads and no earlier member of its chain has read.

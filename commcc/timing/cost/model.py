@@ -149,15 +149,15 @@ class CostModel:
         how: dict[int, str] = {}
         latency: dict[int, int] = {}
         for node, operation in operations(index, fused=self.settings.fused).items():
-            found = seen.get(operation) or seen.setdefault(operation, self._ask_operation(operation))
-            priced_by[node], ns[node] = found[0], found[1].ns
-            notes.update([found[1].note] if found[1].note else [])
+            answer = seen.get(operation) or seen.setdefault(operation, self._ask_operation(operation))
+            priced_by[node], ns[node] = answer[0], answer[1].ns
+            notes.update([answer[1].note] if answer[1].note else [])
         for node in index.launches:
             transfer, assumed = self.transfer_of(index, node)
-            found = seen.get(transfer) or seen.setdefault(transfer, self._ask_transfer(transfer))
-            priced_by[node], ns[node] = found[0], found[1].ns
-            how[node], latency[node] = found[1].how, found[1].latency_ns
-            notes.update(filter(None, (found[1].note, assumed)))
+            answer = seen.get(transfer) or seen.setdefault(transfer, self._ask_transfer(transfer))
+            priced_by[node], ns[node] = answer[0], answer[1].ns
+            how[node], latency[node] = answer[1].how, answer[1].latency_ns
+            notes.update(filter(None, (answer[1].note, assumed)))
         said = tuple(f"{text} ({count:,} times)" if count > 1 else text for text, count in sorted(notes.items()))
         return Costs(
             model=self.name,

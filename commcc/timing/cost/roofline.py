@@ -95,9 +95,9 @@ def _dtype(operation: Operation) -> str:
     """Dtype that the op computes in: that of its first floating input, else of what it returns."""
     tensors = (*operation.inputs, *operation.outputs)
     floating = [tensor.dtype for tensor in tensors if tensor.dtype.startswith(("float", "bfloat", "complex"))]
-    found = floating[0] if floating else tensors[0].dtype if tensors else "float32"
-    found = _COMPUTED_AS.get(found, found)
-    return next((short for short in ("float8", "float4") if found.startswith(short)), found)
+    dtype = floating[0] if floating else tensors[0].dtype if tensors else "float32"
+    dtype = _COMPUTED_AS.get(dtype, dtype)
+    return next((short for short in ("float8", "float4") if dtype.startswith(short)), dtype)
 
 
 def _peak(compute: Compute, dtype: str) -> tuple[float, str | None]:

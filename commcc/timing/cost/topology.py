@@ -61,9 +61,9 @@ def lanes(groups: Mapping[str, GroupEntry], ranks_per_node: int, share: str) -> 
         return {name: name for name in groups}
     if share == "all":
         return dict.fromkeys(groups, ONE_LINK)
-    found: dict[str, str] = {}
+    queues: dict[str, str] = {}
     for name, entry in groups.items():
         size = entry.size if entry.size is not None else len(entry.ranks or ())
         inside = size > 0 and not placement(size, entry.ranks, ranks_per_node).crosses
-        found[name] = NODE_LINKS if inside else NETWORK
-    return found
+        queues[name] = NODE_LINKS if inside else NETWORK
+    return queues

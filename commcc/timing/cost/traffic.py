@@ -94,26 +94,26 @@ class Traffic:
         index, op = self._index, self._index.ops[node]
         if op in UNREAD:
             return []
-        found = [(p, self.bytes[p]) for p in index.data_preds[node] if self.results[p]]
+        read = [(p, self.bytes[p]) for p in index.data_preds[node] if self.results[p]]
         written = index.writes.get(node, ())
         if written:
-            found = self._read_in_place(op, written, found)
-        elif op in LOOKUPS and found:
-            table, size = found[0]
-            found[0] = (table, min(size, self.bytes[node]))
-        return found
+            read = self._read_in_place(op, written, read)
+        elif op in LOOKUPS and read:
+            table, size = read[0]
+            read[0] = (table, min(size, self.bytes[node]))
+        return read
 
-    def _read_in_place(self, op: str, written: tuple[int, ...], found: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    def _read_in_place(self, op: str, written: tuple[int, ...], read: list[tuple[int, int]]) -> list[tuple[int, int]]:
         if op in IN_PLACE:
-            given = self._given(written, found)
-            return [(p, min(size, given) if p in written else size) for p, size in found]
+            given = self._given(written, read)
+            return [(p, min(size, given) if p in written else size) for p, size in read]
         if op in OVERWRITES or (op.partition(".")[0] in UNDERSCORED and not op.endswith("_")):
-            return [(p, size) for p, size in found if p not in written]
-        return found
+            return [(p, size) for p, size in read if p not in written]
+        return read
 
-    def _given(self, written: tuple[int, ...], found: list[tuple[int, int]]) -> int:
+    def _given(self, written: tuple[int, ...], read: list[tuple[int, int]]) -> int:
         """Bytes of what a scatter puts into its target: its last other argument."""
-        return next((size for p, size in reversed(found) if p not in written), 0)
+        return next((size for p, size in reversed(read) if p not in written), 0)
 
     def writes(self, node: int) -> int:
         """Bytes of the results and of the buffers written in place, each buffer once."""
@@ -122,8 +122,8 @@ class Traffic:
         if not written:
             return self.bytes[node]
         if index.ops[node] in IN_PLACE:
-            found = [(p, self.bytes[p]) for p in index.data_preds[node] if self.results[p]]
-            return min(self._given(written, found), sum(self.bytes[w] for w in written))
+            read = [(p, self.bytes[p]) for p in index.data_preds[node] if self.results[p]]
+            return min(self._given(written, read), sum(self.bytes[w] for w in written))
         own = set(buffers[node]) if self.results[node] else set()
         return self.bytes[node] + sum(self.bytes[w] for w in written if own.isdisjoint(buffers[w]))
 

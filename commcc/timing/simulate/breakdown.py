@@ -51,7 +51,7 @@ def streams(index: GraphIndex, costs: Costs, timeline: Timeline) -> tuple[Stream
     """The compute stream, then the lanes in order of first use."""
     working = [i for i, ns in enumerate(costs.ns) if ns and i not in index.launches]
     busy = timeline.compute_ns + timeline.launch_ns + timeline.slowed_ns
-    found = [Stream(COMPUTE, (), len(working), busy, 0)]
+    result = [Stream(COMPUTE, (), len(working), busy, 0)]
     lanes: dict[str, list[int]] = {}
     for node in timeline.order:
         if node in timeline.spans:
@@ -60,8 +60,8 @@ def streams(index: GraphIndex, costs: Costs, timeline: Timeline) -> tuple[Stream
         groups = tuple(dict.fromkeys(index.launches[node].group for node in launches))
         ns = sum(timeline.spans[node].ns for node in launches)
         exposed = sum(timeline.exposed.get(node, 0) for node in launches)
-        found.append(Stream(lane, groups, len(launches), ns, exposed))
-    return tuple(found)
+        result.append(Stream(lane, groups, len(launches), ns, exposed))
+    return tuple(result)
 
 
 def families(index: GraphIndex, costs: Costs) -> tuple[Family, ...]:
@@ -74,11 +74,11 @@ def families(index: GraphIndex, costs: Costs) -> tuple[Family, ...]:
             nodes[name] = nodes.get(name, 0) + 1
             ops = by_op.setdefault(name, {})
             ops[index.ops[i]] = ops.get(index.ops[i], 0) + ns
-    found: list[Family] = []
+    result: list[Family] = []
     for name, ops in by_op.items():
         longest = sorted(ops.items(), key=lambda item: (-item[1], item[0]))[:3]
-        found.append(Family(name, nodes[name], sum(ops.values()), tuple(longest)))
-    return tuple(sorted(found, key=lambda family: (-family.ns, family.name)))
+        result.append(Family(name, nodes[name], sum(ops.values()), tuple(longest)))
+    return tuple(sorted(result, key=lambda family: (-family.ns, family.name)))
 
 
 def family_of(index: GraphIndex, node: int) -> str:

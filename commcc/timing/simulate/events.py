@@ -84,12 +84,12 @@ class Events:
 
 def _before(index: GraphIndex, transfers: dict[int, int], holds: dict[int, int]) -> list[list[int]]:
     """For every node the events that end before it begins, those of waits with their transfer."""
-    found: list[list[int]] = []
+    before: list[list[int]] = []
     for node in range(len(index)):
         sources = list(index.preds(node))
         if holds:
             sources += [table[p] for p in index.preds(node) if p in holds for table in (transfers, holds)]
         if node in index.wait_of:
             sources.append(transfers[index.wait_of[node]])
-        found.append(sources)
-    return found
+        before.append(sources)
+    return before

@@ -83,18 +83,18 @@ class _Walk:
         ]
 
     def visit(self, event: int) -> None:
-        ns, found = self.events.ns, dict[int, int]()
+        ns, ancestors = self.events.ns, dict[int, int]()
         head, met = 0, set[int]()
         for source in self.events.before[event]:
             head = max(head, self.head[source] + ns[source])
             for machine, bits in self.ancestors[source].items():
-                known = found.get(machine, 0)
+                known = ancestors.get(machine, 0)
                 if known | bits == bits:
                     met.discard(machine)
-                    found[machine] = bits
+                    ancestors[machine] = bits
                 elif known | bits != known:
                     met.add(machine)
-                    found[machine] = known | bits
+                    ancestors[machine] = known | bits
             self.waiting[source] -= 1
             if not self.waiting[source]:
                 # Nobody will ask for these ancestors again.
@@ -104,15 +104,15 @@ class _Walk:
         else:
             met.discard(STREAM)
         for machine in met:
-            if machine in found:
-                head = max(head, _one_after_another(self.machines[machine], found[machine]))
+            if machine in ancestors:
+                head = max(head, _one_after_another(self.machines[machine], ancestors[machine]))
         self.head[event] = head
         if self.waiting[event]:
-            self.ancestors[event] = found
+            self.ancestors[event] = ancestors
         if self.events.load[event]:
-            self._remember(event, found)
+            self._remember(event, ancestors)
 
-    def _remember(self, event: int, found: dict[int, int]) -> None:
+    def _remember(self, event: int, ancestors: dict[int, int]) -> None:
         """Give the event a bit of its machine, in ``found``."""
         number = self.events.machine[event]
         machine = self.machines[number]
@@ -123,7 +123,7 @@ class _Walk:
                     known[number] >>= machine.window
         machine.head[machine.end] = self.head[event]
         machine.load[machine.end] = self.events.load[event]
-        found[number] = found.get(number, 0) | 1 << (machine.end - machine.begin)
+        ancestors[number] = ancestors.get(number, 0) | 1 << (machine.end - machine.begin)
         machine.end += 1
 
 

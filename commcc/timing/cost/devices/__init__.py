@@ -129,7 +129,7 @@ def _network(node: Node) -> Network:
     listed = fields["algorithms"].items()
     if fields["algorithms"].value == []:
         fields["algorithms"].fail("'algorithms' is empty")
-    algorithms = tuple(_algorithm(each) for each in listed)
+    algorithms = tuple(_algorithm(entry) for entry in listed)
     _once("algorithm", listed, [algorithm.name for algorithm in algorithms])
     return Network(
         ranks_per_node=fields["ranks_per_node"].integer(least=1),
@@ -179,7 +179,7 @@ def _protocols(node: Node) -> tuple[Protocol, ...]:
     listed = node.items()
     if node.value == []:
         node.fail("'protocols' is empty")
-    protocols = tuple(_protocol(each) for each in listed)
+    protocols = tuple(_protocol(entry) for entry in listed)
     _once("protocol", listed, [protocol.name for protocol in protocols])
     return protocols
 
@@ -199,7 +199,7 @@ def _protocol(node: Node) -> Protocol:
 def _check_sources(device: Device, sources: Mapping[str, Node]) -> None:
     """Every source must be of something that is in the file."""
     known = {"compute.float32_matmul", "network.intra.name", "network.inter.name"}
-    known |= {f"network.algorithms.{each.name}.kinds" for each in device.network.algorithms}
+    known |= {f"network.algorithms.{algorithm.name}.kinds" for algorithm in device.network.algorithms}
     for key in device.figures():
         parts = key.split(".")
         known.update(".".join(parts[:depth]) for depth in range(1, len(parts) + 1))

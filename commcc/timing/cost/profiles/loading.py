@@ -112,10 +112,10 @@ class _Traces:
         for key, arguments, ns in op_times(trace):
             side.pool.op(key, ns, arguments=arguments)
             used += 1
-        found = trace.occurrences if trace.on_device else self._gloo(trace)
-        self._check(trace, ops=used, collectives=len(found))
+        occurrences = trace.occurrences if trace.on_device else self._gloo(trace)
+        self._check(trace, ops=used, collectives=len(occurrences))
         side.names.append(path.name)
-        side.by_rank.setdefault(path if trace.rank is None else trace.rank, []).extend(found)
+        side.by_rank.setdefault(path if trace.rank is None else trace.rank, []).extend(occurrences)
 
     def add_to(self, pool: Pool) -> None:
         """Put everything that was read into ``pool``."""

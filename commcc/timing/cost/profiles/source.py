@@ -89,7 +89,7 @@ class ProfileSource:
         points: dict[tuple[Kind, int], list[tuple[int, int]]] = defaultdict(list)
         for key, time in self.profile.collectives.items():
             points[key.kind, key.size].append((key.input_bytes, time.ns))
-        return {which: Curve.of(found) for which, found in points.items()}
+        return {which: Curve.of(sizes) for which, sizes in points.items()}
 
 
 def op_key(operation: Operation) -> OpKey | None:

@@ -103,8 +103,8 @@ class _Table:
             raise InputError("the row holds no times", where=where)
         size = _count(cells[self._named["group size"]], "group size", where)
         nodes = self._optional(cells, "nodes")
-        found = None if nodes is None else _count(nodes, "nodes", where)
-        return Row(kind, size, tuple(points), self._optional(cells, "group"), found, dtype, line)
+        node_count = None if nodes is None else _count(nodes, "nodes", where)
+        return Row(kind, size, tuple(points), self._optional(cells, "group"), node_count, dtype, line)
 
     def _optional(self, cells: list[str], name: str) -> str | None:
         position = self._named.get(name)
@@ -112,17 +112,17 @@ class _Table:
 
 
 def _count(text: str, what: str, where: str) -> int:
-    found = to_integer(text)
-    if found is None or not 0 < found <= MOST_RANKS:
+    number = to_integer(text)
+    if number is None or not 0 < number <= MOST_RANKS:
         raise InputError(f"{what} '{shown(text)}' is not a whole number above 0", where=where)
-    return found
+    return number
 
 
 def _ns(text: str, unit: float, where: str) -> int:
-    found = to_number(text)
-    if found is None or not 0 < found * unit <= LONGEST_US:
+    number = to_number(text)
+    if number is None or not 0 < number * unit <= LONGEST_US:
         raise InputError(f"time '{shown(text)}' is not a number above 0 and below {LONGEST_US:g} us", where=where)
-    return round(1000 * found * unit)
+    return round(1000 * number * unit)
 
 
 def _wrong(what: str, text: str, where: str, known: list[str]) -> InputError:

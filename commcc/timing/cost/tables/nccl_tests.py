@@ -156,11 +156,11 @@ class _Reader:
         if self.program is not None:
             return KINDS[self.program]
         stem = Path(self.path).name.lower().replace("-", "_")
-        found = {name.replace("_", "") for name in _IN_NAME.findall(stem)}
-        if len(found) != 1:
+        named = {name.replace("_", "") for name in _IN_NAME.findall(stem)}
+        if len(named) != 1:
             hint = "name the file like all_gather_perf_8.txt, or put the command that was run before its output"
             raise InputError("the output does not say which collective it is of", where=where, hint=hint)
-        (only,) = found
+        (only,) = named
         return next(kind for name, kind in KINDS.items() if name.replace("_", "") == only)
 
     def _group(self) -> tuple[int, int | None]:
@@ -255,9 +255,9 @@ def read_line(text: str, columns: Sequence[str], where: str) -> Line | None:
     if size is None or count is None or size > MOST_BYTES or count > MOST_BYTES:
         raise InputError(f"size '{shown(cells[0])}' or count '{shown(cells[1])}' is too large", where=where)
     if us is None or not 0 < us <= LONGEST_US:
-        found = shown(cells[at]) if at < len(cells) else "nothing"
+        cell = shown(cells[at]) if at < len(cells) else "nothing"
         hint = "run it without NCCL_DEBUG=INFO, which writes into its rows"
-        raise InputError(f"'{found}' is no time in microseconds", where=where, hint=hint)
+        raise InputError(f"'{cell}' is no time in microseconds", where=where, hint=hint)
     redop = cells[columns.index("redop")] if "redop" in columns else ""
     rates = [to_number(cell) for cell in cells[at + 1 : at + 3]]
     algbw, busbw = (*rates, None, None)[:2]

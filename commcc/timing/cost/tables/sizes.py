@@ -29,8 +29,8 @@ def read_size(text: str) -> int | None:
     number = to_number(match[1]) if match is not None else None
     if match is None or number is None:
         return None
-    found = number * 1024 ** _POWERS[(match[2] or "").lower()]
-    return int(found) if found.is_integer() and found <= MOST_BYTES else None
+    size = number * 1024 ** _POWERS[(match[2] or "").lower()]
+    return int(size) if size.is_integer() and size <= MOST_BYTES else None
 
 
 def read_kind(text: str) -> Kind | None:

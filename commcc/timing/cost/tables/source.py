@@ -100,10 +100,10 @@ class TableSource:
 
     @cached_property
     def _by_kind(self) -> dict[tuple[Kind, int], list[Row]]:
-        found: dict[tuple[Kind, int], list[Row]] = {}
+        rows: dict[tuple[Kind, int], list[Row]] = {}
         for row in self.rows:
-            found.setdefault((row.kind, row.size), []).append(row)
-        return found
+            rows.setdefault((row.kind, row.size), []).append(row)
+        return rows
 
     def _row(self, transfer: Transfer, place: Placement) -> Row | None:
         fits = [
