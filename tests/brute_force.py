@@ -53,7 +53,7 @@ class Clocks:
     def __init__(self, index, costs):
         self.index, self.costs = index, costs
         self.launches = sorted(index.launches)
-        groups = [costs.lanes.get(index.launches[n].group, index.launches[n].group) for n in self.launches]
+        groups = [costs.streams.get(index.launches[n].group, index.launches[n].group) for n in self.launches]
         self.lanes = sorted(set(groups))
         self.lane = {n: 1 + self.lanes.index(group) for n, group in zip(self.launches, groups, strict=True)}
         self.ends = {n: 1 + len(self.lanes) + k for k, n in enumerate(self.launches)}

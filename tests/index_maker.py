@@ -104,9 +104,9 @@ class IndexMaker:
             estimates=Estimates({}, buffers, tuple(self.sizes), {}, (Work.KERNEL,) * count, {}),
         )
 
-    def costs(self, launch_ns=0, slowdown_permille=1000, lanes=None) -> Costs:
+    def costs(self, launch_ns=0, slowdown_permille=1000, streams=None) -> Costs:
         none = (-1,) * len(self.ns)
-        return Costs("made", "0", (), tuple(self.ns), none, {}, {}, launch_ns, slowdown_permille, lanes or {})
+        return Costs("made", "0", (), tuple(self.ns), none, {}, {}, launch_ns, slowdown_permille, streams or {})
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ class _Model:
         """Transfers of a lane one at a time, in the order of their launches."""
         index, add, lanes, begin = self.index, self.model.add, {}, {}
         for i, launch in index.launches.items():
-            lanes.setdefault(self.costs.lanes.get(launch.group, launch.group), []).append(i)
+            lanes.setdefault(self.costs.streams.get(launch.group, launch.group), []).append(i)
             begin[i] = self.time(f"begin{i}")
             add(self.landed[i] == begin[i] + self.costs.ns[i] * self.scale)
             # The unit that a launch takes besides may be part of the launch or not: it is there while it runs.

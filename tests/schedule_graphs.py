@@ -23,7 +23,7 @@ def scheduled_graph(seed):
     rng = random.Random(seed)
     if seed % 4 == 0:
         make = random_maker(seed, SHAPE)
-        return make.index(), make.costs(rng.choice((0, 1, 2)), lanes={"a": "link", "b": "link"} if seed % 8 else {})
+        return make.index(), make.costs(rng.choice((0, 1, 2)), streams={"a": "link", "b": "link"} if seed % 8 else {})
     if seed % 4 == 1:
         return training_graph(rng.randrange(1 << 20))
     program = random_program(seed) if seed % 4 == 2 else random_memory_program(seed, 40)[0]

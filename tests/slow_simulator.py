@@ -105,7 +105,7 @@ class SlowSimulator:
             return False
         self.spans[node] = [self.now, None, None]
         group = self.index.launches[node].group
-        self.lanes.setdefault(self.costs.lanes.get(group, group), Lane()).queue.append(node)
+        self.lanes.setdefault(self.costs.streams.get(group, group), Lane()).queue.append(node)
         return True
 
     def launched(self, node):
@@ -119,7 +119,7 @@ class SlowSimulator:
         if self.stands is not None:
             self.stalls[self.current] = self.stalls.get(self.current, 0) + 1
             group = self.index.launches[self.stands].group
-            ran = self.lanes[self.costs.lanes.get(group, group)].running
+            ran = self.lanes[self.costs.streams.get(group, group)].running
             self.exposed[ran] = self.exposed.get(ran, 0) + 1
         elif self.current is None:
             self.tail.append([lane.running for lane in busy])

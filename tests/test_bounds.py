@@ -184,7 +184,7 @@ def test_groups_on_one_link_queue():
     make.launch(20, "dp", x)
     make.launch(30, "tp", x)
     assert bound_of(make).ns == 30
-    assert bound_of(make, lanes={"dp": "link", "tp": "link"}).ns == 50
+    assert bound_of(make, streams={"dp": "link", "tp": "link"}).ns == 50
 
 
 def test_a_price_on_a_wait_is_nobodys():

@@ -56,7 +56,7 @@ def test_facts_of_the_same_graph():
     assert [(s.what, s.start_ns, s.end_ns) for s in found.picture.compute] == [
         *(("compute", 37, 50), ("stall", 50, 90), ("compute", 90, 100)),
     ]
-    assert [(s.what, s.start_ns, s.end_ns) for s in found.picture.lane] == [("this", 50, 90)]
+    assert [(s.what, s.start_ns, s.end_ns) for s in found.picture.stream] == [("this", 50, 90)]
 
 
 def test_a_wait_is_explained_like_its_launch_and_twice_the_same():

@@ -141,7 +141,7 @@ def test_groups_of_one_lane_in_order_of_use():
     for group in ("tp", "dp", "tp", "ep"):
         make.launch(10, group, x)
     lanes = {"tp": "link", "dp": "link", "ep": "other"}
-    index, prediction = made(make, lanes=lanes)
+    index, prediction = made(make, streams=lanes)
     _, *found = streams(index, prediction.costs, prediction.timeline)
     assert found == [Stream("link", ("tp", "dp"), 3, 30, 20), Stream("other", ("ep",), 1, 10, 10)]
 

@@ -30,7 +30,7 @@ def test_the_optimum_is_that_of_brute_force():
     for seed in range(60):
         make = random_maker(seed, shape) if seed % 2 else layered_maker(seed)
         index = make.index()
-        costs = make.costs(launch_ns=seed % 3, lanes={"a": "link", "b": "link"} if seed % 5 == 0 else {})
+        costs = make.costs(launch_ns=seed % 3, streams={"a": "link", "b": "link"} if seed % 5 == 0 else {})
         best = solve(index, costs)
         assert best.proved
         assert best.step_ns == optimum(index, costs) == Simulator(index, costs).run(best.order).step_ns

@@ -107,7 +107,7 @@ def test_groups_that_share_a_link_share_a_lane():
     x = make.input()
     first, second = make.launch(20, "dp", x), make.launch(30, "tp", x)
     make.wait(second)
-    timeline = run(make, launch_ns=1, lanes={"dp": "link", "tp": "link", "other": "other"})
+    timeline = run(make, launch_ns=1, streams={"dp": "link", "tp": "link", "other": "other"})
     assert timeline.spans == {first: Span("link", 1, 1, 21), second: Span("link", 2, 21, 51)}
     assert timeline.exposed == {first: 19, second: 30}
 
@@ -257,7 +257,7 @@ def check_identities(timeline, index, costs):
     for node in timeline.order:
         assert timeline.start[node] <= timeline.end[node] <= timeline.step_ns
         if node in timeline.spans:
-            lanes.setdefault(timeline.spans[node].lane, []).append(timeline.spans[node])
+            lanes.setdefault(timeline.spans[node].stream, []).append(timeline.spans[node])
     for before, after in pairwise(timeline.order):
         assert timeline.end[before] == timeline.start[after]
     for spans in lanes.values():

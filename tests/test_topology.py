@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commcc.graph.index.graph import GroupEntry
-from commcc.timing.cost.topology import Placement, lanes, placement
+from commcc.timing.cost.topology import Placement, placement, streams
 
 
 @pytest.mark.parametrize(
@@ -75,10 +75,10 @@ GROUPS = {
 }
 
 
-def test_lanes():
-    assert lanes(GROUPS, 8, "none") == {name: name for name in GROUPS}
-    assert set(lanes(GROUPS, 8, "all").values()) == {"link"}
-    assert lanes(GROUPS, 8, "topology") == {
+def test_streams():
+    assert streams(GROUPS, 8, "none") == {name: name for name in GROUPS}
+    assert set(streams(GROUPS, 8, "all").values()) == {"link"}
+    assert streams(GROUPS, 8, "topology") == {
         "0": "network",
         "1": "network",
         "9": "node links",
@@ -86,5 +86,5 @@ def test_lanes():
         "11": "network",
         "12": "node links",
     }
-    assert lanes(GROUPS, 4, "topology")["9"] == "network"
-    assert lanes({}, 8, "topology") == {}
+    assert streams(GROUPS, 4, "topology")["9"] == "network"
+    assert streams({}, 8, "topology") == {}

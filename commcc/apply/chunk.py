@@ -4,7 +4,7 @@
                               y_chunk0 = mm(split[0], w);  y_chunk1 = mm(split[1], w)
                               y = cat([y_chunk0, y_chunk1])
 
-1. Clones of a node stand side by side where it stood, so that everything else keeps its place.
+1. Clones of a node stand next to each other where it stood, so that everything else keeps its place.
 2. Activations from outside are split before their first use; what is made for each chunk in the forward body is read
    there again by the backward one.
 3. Sizes that the host reads from tensors become symbols of each chunk.

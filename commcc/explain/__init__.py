@@ -111,7 +111,7 @@ def _explain(context: Context, collective: Collective) -> Explanation:
         kind=collective.kind,
         group=collective.group,
         group_size=collective.group_size,
-        lane=context.timeline.spans[launch].lane,
+        stream=context.timeline.spans[launch].stream,
         role=collective.role,
         module=collective.module,
         input_bytes=collective.input_bytes,

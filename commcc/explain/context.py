@@ -66,18 +66,18 @@ class Context:
     def has_compute(self) -> bool:
         return any(self.index.compute)
 
-    def stall_elsewhere(self, wait: int, lane: str) -> int:
+    def stall_elsewhere(self, wait: int, stream: str) -> int:
         """How long the compute stream stalls at a wait for a collective of another queue."""
         stall = self.timeline.stalls.get(wait, 0)
         target = self.index.wait_of.get(wait, wait)
-        return stall if stall and self.timeline.spans[target].lane != lane else 0
+        return stall if stall and self.timeline.spans[target].stream != stream else 0
 
     @cached_property
-    def lane_members(self) -> dict[str, list[int]]:
+    def stream_members(self) -> dict[str, list[int]]:
         """Launches of each queue, in graph order."""
         members: dict[str, list[int]] = {}
         for launch, span in self.timeline.spans.items():
-            members.setdefault(span.lane, []).append(launch)
+            members.setdefault(span.stream, []).append(launch)
         return members
 
     @cached_property
@@ -103,9 +103,9 @@ class Context:
     def paths(self) -> Reach:
         return longest_paths(self.index, self.jobs)
 
-    def lane(self, launch: int) -> str:
+    def stream(self, launch: int) -> str:
         group = self.index.launches[launch].group
-        return self.costs.lanes.get(group, group)
+        return self.costs.streams.get(group, group)
 
     def names(self, nodes: Iterable[int]) -> tuple[str, ...]:
         return tuple(self.index.names[node] for node in nodes)

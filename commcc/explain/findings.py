@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from commcc.explain.trials import asynchronous, own_lane, postponed, torn, trial, with_price
+from commcc.explain.trials import asynchronous, own_stream, postponed, torn, trial, with_price
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -121,10 +121,10 @@ def _queue(search: Search, move: Move | None) -> int:
     """What a queue of its own would save, in the order of a move."""
     context, scene = search.context, search.scene
     order = search.order(move)
-    shared = len(context.lane_members[context.timeline.spans[scene.launch].lane]) > 1
+    shared = len(context.stream_members[context.timeline.spans[scene.launch].stream]) > 1
     if not shared:
         return 0
-    alone = trial(context, scene, order, own_lane(context, [scene.launch]))
+    alone = trial(context, scene, order, own_stream(context, [scene.launch]))
     step = context.timeline.step_ns - (0 if move is None else move.saves_ns)
     return max(0, step - alone.step_ns)
 
@@ -133,9 +133,9 @@ def _joint(search: Search, moves: list[Move]) -> tuple[int, Move] | None:
     """The best of the moves inside the limits with a queue of its own."""
     context, scene = search.context, search.scene
     legal = [move for move in moves if not search.broken(move)]
-    if not legal or len(context.lane_members[context.timeline.spans[scene.launch].lane]) < 2:
+    if not legal or len(context.stream_members[context.timeline.spans[scene.launch].stream]) < 2:
         return None
-    alone = own_lane(context, [scene.launch])
+    alone = own_stream(context, [scene.launch])
     step = context.timeline.step_ns
     gains = [(step - trial(context, scene, search.order(move), alone).step_ns, move) for move in legal]
     best = max(gains, key=lambda gain: gain[0])
@@ -147,8 +147,8 @@ def _rivals(search: Search, move: Move) -> tuple[int, ...]:
     context, launch = search.context, search.scene.launch
     spans = context.simulator.run(search.order(move)).spans
     own = spans[launch]
-    lane = [n for n in context.lane_members[own.lane] if n != launch]
-    rivals = [n for n in lane if spans[n].queued_at < own.end and spans[n].end > own.queued_at]
+    stream = [n for n in context.stream_members[own.stream] if n != launch]
+    rivals = [n for n in stream if spans[n].queued_at < own.end and spans[n].end > own.queued_at]
     return tuple(sorted(rivals, key=lambda n: spans[n].start))
 
 
@@ -164,7 +164,7 @@ def _untied(search: Search, move: Move | None, *, up: bool) -> Untied:
         saved = step - trial(context, scene, changed).step_ns
         if saved > saves or best is order:
             saves, best = max(saves, saved), changed
-    alone = own_lane(context, [launch])
+    alone = own_stream(context, [launch])
     return Untied(saves, max(0, step - trial(context, scene, best, alone).step_ns))
 
 

@@ -13,7 +13,7 @@ from commcc.base.terms import GIB, Kind, Role
 from commcc.base.text import duration, listed, plural, size
 from commcc.explain.merging import merge
 from commcc.explain.reasons import move_words
-from commcc.explain.trials import own_lane, trial
+from commcc.explain.trials import own_stream, trial
 from commcc.explain.types import Knob
 
 if TYPE_CHECKING:
@@ -110,8 +110,8 @@ def _groups(case: Case) -> Iterator[Knob]:
     if not case.search.worth(max(case.findings.queue, case.findings.queue_after)):
         return
     context, own = case.search.context, case.scene.collective
-    lane = context.lane_members[context.timeline.spans[own.launch].lane]
-    mates = [context.ident.by_launch[n] for n in lane]
+    stream = context.stream_members[context.timeline.spans[own.launch].stream]
+    mates = [context.ident.by_launch[n] for n in stream]
     for what, apart in (
         (f"{own.role} collectives", [c for c in mates if c.role is not own.role]),
         (f"{own.kind} collectives", [c for c in mates if c.kind is not own.kind]),
@@ -119,7 +119,7 @@ def _groups(case: Case) -> Iterator[Knob]:
         if not apart:
             continue
         others = {c.launch for c in apart}
-        saves, move = _with_queue(case, [n for n in lane if n not in others])
+        saves, move = _with_queue(case, [n for n in stream if n not in others])
         if not case.search.worth(saves):
             continue
         names = sorted({str(c.role) if c.role is not own.role else str(c.kind) for c in apart})
@@ -135,7 +135,7 @@ def _groups(case: Case) -> Iterator[Knob]:
 def _with_queue(case: Case, members: list[int]) -> tuple[int, Move | None]:
     """What the step gains when ``members`` have a queue of their own, with the move that then suits best."""
     search, best = case.search, case.findings.best
-    alone = own_lane(search.context, members)
+    alone = own_stream(search.context, members)
     step = search.context.timeline.step_ns - (0 if best is None else best.saves_ns)
     legal = sorted((m for m in case.findings.moves if not search.broken(m)), key=lambda m: -m.saves_ns)
     tried = dict.fromkeys([best, None, *(m for m in legal if m is not best)][:4])

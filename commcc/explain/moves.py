@@ -111,16 +111,16 @@ class Search:
     def _steps(self, passed: Iterable[int]) -> Iterator[Step]:
         """Places at compute nodes, at other stretches of work, and at waits for other queues, going away."""
         context, index = self.context, self.context.index
-        lane = context.timeline.spans[self.scene.launch].lane
+        stream = context.timeline.spans[self.scene.launch].stream
         compute = total = since = 0
         clear = True
         small: Step | None = None
         for node in passed:
-            ns = context.stall_elsewhere(node, lane) or (context.costs.ns[node] if context.works[node] else 0)
+            ns = context.stall_elsewhere(node, stream) or (context.costs.ns[node] if context.works[node] else 0)
             compute += index.compute[node]
             total += ns
             launch = index.wait_of.get(node, node)
-            if clear and not ns and launch in index.launches and context.lane(launch) == lane:
+            if clear and not ns and launch in index.launches and context.stream(launch) == stream:
                 yield from filter(None, [small])
                 small, since, clear = None, total, False
             elif ns:

@@ -42,7 +42,7 @@ def ahead(context: Context, scene: Scene) -> list[tuple[int, int]]:
     if own.start == own.queued_at:
         return []
     found = []
-    for node in context.lane_members[own.lane]:
+    for node in context.stream_members[own.stream]:
         ran = spans[node]
         shared = min(ran.end, own.start) - max(ran.start, own.queued_at)
         if node != launch and shared > 0:
@@ -57,7 +57,7 @@ def _stalls(context: Context, scene: Scene) -> Iterator[Stall]:
     rest = timeline.exposed.get(scene.launch, 0)
     for wait in sorted(timeline.stalls):
         target = context.index.wait_of.get(wait, wait)
-        if timeline.spans[target].lane != span.lane:
+        if timeline.spans[target].stream != span.stream:
             continue
         end = timeline.end[wait]
         shared = min(end, span.end) - max(end - timeline.stalls[wait], span.start)
@@ -138,12 +138,12 @@ def picture(context: Context, scene: Scene) -> Picture:
     end = min(timeline.step_ns, max(span.end, stalled) + length // 3)
     least = (end - start) // FINEST
     compute = _runs(context, (start, end))
-    lane = [
+    stream = [
         Segment("this" if n == scene.launch else "other", max(start, ran.start), min(end, ran.end))
-        for n, ran in ((n, timeline.spans[n]) for n in context.lane_members[span.lane])
+        for n, ran in ((n, timeline.spans[n]) for n in context.stream_members[span.stream])
         if ran.end > start and ran.start < end and (ran.ns or n == scene.launch)
     ]
-    return Picture(start, end, tuple(_coarse(compute, least)), tuple(_coarse(lane, least)))
+    return Picture(start, end, tuple(_coarse(compute, least)), tuple(_coarse(stream, least)))
 
 
 def _runs(context: Context, window: tuple[int, int]) -> list[Segment]:

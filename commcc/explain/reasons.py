@@ -180,39 +180,39 @@ def _done(case: Case, blocker: int | None) -> str:
 
 
 def _queue(case: Case) -> Iterator[Reason]:
-    lane = case.search.context.timeline.spans[case.scene.launch].lane
+    stream = case.search.context.timeline.spans[case.scene.launch].stream
     findings = case.findings
     if case.search.worth(findings.queue):
-        text = _queued(case, lane)
+        text = _queued(case, stream)
         text += f" With a queue of its own it would save {duration(findings.queue)} of the step."
         yield Reason("queue", text, (), findings.queue)
     elif findings.best is not None and case.search.worth(findings.queue_after):
         rivals = listed(case.search.context.names(findings.rivals)) or "others"
-        text = f"Moved like that (see order), it shares the queue of {_group(lane)} with {rivals}. "
+        text = f"Moved like that (see order), it shares the queue of {_group(stream)} with {rivals}. "
         text += f"With a queue of its own the move would save {duration(findings.queue_after)} more of the step."
         yield Reason("queue", text, (), findings.queue_after)
     elif findings.joint is not None:
         saves, move = findings.joint
-        text = f"{_queued(case, lane)} Neither a move nor a queue of its own saves anything alone; with both, "
+        text = f"{_queued(case, stream)} Neither a move nor a queue of its own saves anything alone; with both, "
         text += f"{move_words(case, move)}, it would save {duration(saves)} of the step."
         yield Reason("queue", text, (), saves)
 
 
-def _group(lane: str) -> str:
-    return f"group {lane}" if lane.isdigit() else lane
+def _group(stream: str) -> str:
+    return f"group {stream}" if stream.isdigit() else stream
 
 
-def _queued(case: Case, lane: str) -> str:
+def _queued(case: Case, stream: str) -> str:
     timing = case.timing
     behind = [s for s in timing.stalls if s.wait is not None and s.waits_for != case.name(case.scene.launch)]
     parts = []
     if timing.queue:
         names = [name for name, _ in timing.queue]
-        parts.append(f"waits {duration(timing.queue_ns)} in the queue of {_group(lane)} behind {listed(names)}")
+        parts.append(f"waits {duration(timing.queue_ns)} in the queue of {_group(stream)} behind {listed(names)}")
     if behind:
         names = [stall.waits_for for stall in behind]
         parts.append(f"holds up {listed(names)} there for {duration(sum(s.ns for s in behind))}")
-    return f"It {' and '.join(parts) or f'shares the queue of {_group(lane)} with others'}."
+    return f"It {' and '.join(parts) or f'shares the queue of {_group(stream)} with others'}."
 
 
 def _limits(case: Case) -> Iterator[Reason]:

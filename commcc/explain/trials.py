@@ -65,12 +65,12 @@ def look(context: Context, scene: Scene, order: Sequence[int], timeline: Timelin
     )
 
 
-def own_lane(context: Context, launches: Iterable[int]) -> Simulator:
+def own_stream(context: Context, launches: Iterable[int]) -> Simulator:
     """A simulator in which these launches have a queue of their own."""
     index = context.index
     apart = {n: replace(index.launches[n], group=OWN) for n in launches}
-    lanes = {**context.costs.lanes, OWN: OWN}
-    return Simulator(replace(index, launches={**index.launches, **apart}), replace(context.costs, lanes=lanes))
+    streams = {**context.costs.streams, OWN: OWN}
+    return Simulator(replace(index, launches={**index.launches, **apart}), replace(context.costs, streams=streams))
 
 
 def with_price(context: Context, launch: int, ns: int) -> Simulator:

@@ -188,14 +188,14 @@ class Picture:
     start_ns: int
     end_ns: int
     compute: tuple[Segment, ...]
-    lane: tuple[Segment, ...]
+    stream: tuple[Segment, ...]
 
     def to_json(self) -> dict[str, Json]:
         return {
             "start_ms": milliseconds(self.start_ns),
             "end_ms": milliseconds(self.end_ns),
             "compute": [segment.to_json() for segment in self.compute],
-            "lane": [segment.to_json() for segment in self.lane],
+            "lane": [segment.to_json() for segment in self.stream],
         }
 
 
@@ -280,7 +280,7 @@ class Explanation:
     kind: Kind
     group: str
     group_size: int | None
-    lane: str
+    stream: str
     role: Role
     module: str | None
     input_bytes: int
@@ -324,7 +324,7 @@ class Explanation:
             "summary": self.summary,
             "waits": list(self.waits),
             "group_size": self.group_size,
-            "lane": self.lane,
+            "lane": self.stream,
             "module": self.module,
             "input_bytes": self.input_bytes,
             "output_bytes": self.output_bytes,

@@ -85,16 +85,16 @@ class MergeCost:
 
 
 class Relief:
-    """How much a step can gain from shorter transfers, for each stretch in which a lane does not pause."""
+    """How much a step can gain from shorter transfers, by stretch in which a stream of collectives does not pause."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._stretch: dict[int, int] = {}
         self._behind: dict[int, int] = {}
         self._taken: dict[int, int] = {}
-        lanes: dict[str, list[int]] = {}
+        streams: dict[str, list[int]] = {}
         for launch, span in timeline.spans.items():
-            lanes.setdefault(span.lane, []).append(launch)
-        for queue in lanes.values():
+            streams.setdefault(span.stream, []).append(launch)
+        for queue in streams.values():
             queue.sort(key=lambda n: (timeline.spans[n].start, timeline.spans[n].end, n))
             behind, following = 0, None
             for launch in reversed(queue):

@@ -194,8 +194,8 @@ class Drawing:
         return Measurement(NARROWEST, min(WIDEST, options.max_width))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        lane = self.each["lane"]
-        label = f"group {lane}" if lane == self.each["group"] else lane
+        stream = self.each["lane"]
+        label = f"group {stream}" if stream == self.each["group"] else stream
         label = label if len(label) <= 16 else f"{label[:13]}..."
         indent = 4 + max(len("compute"), len(label))
         cells = max(NARROWEST, min(WIDEST, options.max_width) - indent)

@@ -106,7 +106,7 @@ class _Process:
         self.track = track
         self.next_flow = next_flow
         spans = track.prediction.timeline.spans
-        streams = dict.fromkeys(spans[n].lane for n in track.prediction.timeline.order if n in spans)
+        streams = dict.fromkeys(spans[n].stream for n in track.prediction.timeline.order if n in spans)
         self.compute = pid * stride + 1
         self.tid = {stream: self.compute + place for place, stream in enumerate(streams, 1)}
         self.compute_slices = compute_slices(track.seen, track.prediction)
@@ -125,8 +125,8 @@ class _Process:
 
     def _stream_name(self, stream: str) -> str:
         """``group 0, dp_shard``; the stream's own name where groups share it."""
-        lanes = self.track.prediction.costs.lanes
-        groups = [group for group in self.track.seen.ident.groups if lanes.get(group.name, group.name) == stream]
+        named = self.track.prediction.costs.streams
+        groups = [group for group in self.track.seen.ident.groups if named.get(group.name, group.name) == stream]
         if len(groups) != 1:
             return f"{stream}: groups {', '.join(group.name for group in groups)}"
         name = ", ".join(filter(None, (f"group {groups[0].name}", groups[0].description)))
@@ -145,7 +145,7 @@ class _Process:
         for launch, wait_at in flow_ends(self.track.seen, self.track.prediction, self.compute_slices):
             span = timeline.spans[launch]
             points = [(begins[launch], self.compute)] if launch in begins else []
-            points += [(span.start, self.tid[span.lane])] if span.ns else []
+            points += [(span.start, self.tid[span.stream])] if span.ns else []
             points += [(wait_at, self.compute)] if wait_at is not None else []
             if len(points) < 2:
                 continue
@@ -255,7 +255,7 @@ def stream_slices(seen: Snapshot, prediction: Prediction) -> Iterator[tuple[str,
             "queued ms": milliseconds(span.start - span.queued_at),
             **{key.replace("_", " "): value for key, value in collective_costs(prediction, node).items()},
         }
-        yield span.lane, Slice(node, span.start, span.ns, index.names[node], "collective", args)
+        yield span.stream, Slice(node, span.start, span.ns, index.names[node], "collective", args)
 
 
 def flow_ends(seen: Snapshot, prediction: Prediction, slices: Sequence[Slice]) -> Iterator[tuple[int, int | None]]:

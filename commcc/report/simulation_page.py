@@ -146,7 +146,7 @@ class CollectiveRow:
     kind: str
     role: str
     group: str
-    lane: str
+    stream: str
     queued: int
     start: int
     end: int
@@ -166,7 +166,7 @@ class CollectiveRow:
             "kind": self.kind,
             "role": self.role,
             "group": self.group,
-            "lane": self.lane,
+            "lane": self.stream,
             "queued": self.queued,
             "start": self.start,
             "end": self.end,
@@ -290,7 +290,7 @@ def _collectives(
             kind=str(known.kind),
             role=str(known.role),
             group=known.group,
-            lane=span.lane,
+            stream=span.stream,
             queued=span.queued_at,
             start=span.start,
             end=span.end,

@@ -74,7 +74,7 @@ class Problem:
         reach = longest_paths(index, jobs)
         self.tail_ns = reach.tail
         self.bound = path_bound(index, costs, jobs, reach) if quick else lower_bound(index, costs).ns
-        self.stream = {i: costs.lanes.get(launch.group, launch.group) for i, launch in index.launches.items()}
+        self.stream = {i: costs.streams.get(launch.group, launch.group) for i, launch in index.launches.items()}
         self.bytes = {i: in_flight_bytes(index, i, launch) for i, launch in index.launches.items()}
         self.own_in_flight = self.simulator.run().in_flight_bytes
         before = [0, *accumulate(map(int, index.compute))]

@@ -80,7 +80,7 @@ class Estimates:
 
     parts: facts of the elements of tuple results, by node. buffers: as the index's storages, but a
     reshape that has to copy has one of its own. buffer_bytes: device bytes of each buffer, 0 for host
-    memory beside a device. resizes: new size in bytes that a node gives to the buffer it writes.
+    memory of a graph that runs on a device. resizes: new size in bytes that a node gives to the buffer it writes.
     work: how each node runs. flops: of compute nodes whose formula and sizes are known. hints: the
     numbers that stand for sizes known only at run time.
     """

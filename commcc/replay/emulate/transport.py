@@ -71,7 +71,7 @@ class Durations:
     def stream(self, node: int) -> str:
         """The stream that its group waits in; groups that share a link have one."""
         group = self.index.launches[node].group
-        return self.costs.lanes.get(group, group)
+        return self.costs.streams.get(group, group)
 
     def ns(self, node: int, sent: int, received: int) -> int:
         """Nanoseconds of a launch that sends and receives this many bytes on each rank."""

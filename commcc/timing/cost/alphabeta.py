@@ -162,7 +162,7 @@ def nvls(kind: Kind, size: int, place: Placement) -> Path | None:
 
 
 def pairwise(kind: Kind, size: int, place: Placement) -> Path | None:
-    """All-to-all: every rank sends ``S/n`` to every other, in-node and network messages side by side.
+    """All-to-all: every rank sends ``S/n`` to every other, in-node and network messages at the same time.
 
     The messages to other nodes all leave through the sender's own port. Latency: the last of ``n-1``
     messages starts half a hop after the one before it, and takes a hop itself. Half a hop makes about

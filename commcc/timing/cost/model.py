@@ -137,7 +137,7 @@ class CostModel:
     def price(self, index: GraphIndex) -> Costs:
         """Prices of every node of a graph."""
         from commcc.timing.cost.operations import free_calls, operations
-        from commcc.timing.cost.topology import lanes
+        from commcc.timing.cost.topology import streams
 
         count = len(index)
         ns, priced_by = [0] * count, [-1] * count
@@ -169,7 +169,7 @@ class CostModel:
             latency_ns=latency,
             launch_ns=self.launch_ns,
             slowdown_permille=round(1000 * self.settings.slowdown),
-            lanes=lanes(index.groups, self.ranks_per_node, self.settings.share_link),
+            streams=streams(index.groups, self.ranks_per_node, self.settings.share_link),
             warnings=tuple(text for source in self.sources for text in source.warnings) + said,
         )
 

@@ -12,7 +12,7 @@ The longest of the first three decides, and the host comes on top: Williams, Wat
 device costs the same for every size, so the rate halves where the FLOPs alone would take ``ramp_us``.
 
 Limits: nothing of tiles, waves and layouts; caches count as nothing; what pointwise ops calculate is
-free beside the bytes they move; every op has the device to itself.
+free next to the bytes they move; every op has the device to itself.
 """
 
 from __future__ import annotations

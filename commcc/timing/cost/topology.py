@@ -2,7 +2,7 @@
 
     placement(8, (0, 8, 16, 24, 32, 40, 48, 56), ranks_per_node=8)   # Placement(nodes=8, per_node=1, ...)
     placement(8, None, ranks_per_node=8)                             # one node, assumed=True
-    lanes(index.groups, 8, "topology")                               # {'0': 'network', '9': 'node links'}
+    streams(index.groups, 8, "topology")                             # {'0': 'network', '9': 'node links'}
 
 Rank ``r`` is on node ``r // ranks_per_node``, as torchrun, Slurm's block distribution and mpirun number
 them. Limits: no racks, rails or oversubscribed switches; every node has the same number of devices.
@@ -52,7 +52,7 @@ def placement(size: int, ranks: tuple[int, ...] | None, ranks_per_node: int) -> 
     return Placement(full + bool(rest), ranks_per_node, rest or ranks_per_node, assumed=True)
 
 
-def lanes(groups: Mapping[str, GroupEntry], ranks_per_node: int, share: str) -> dict[str, str]:
+def streams(groups: Mapping[str, GroupEntry], ranks_per_node: int, share: str) -> dict[str, str]:
     """For every group the queue that its collectives wait in; ``share`` as in ``Settings.share_link``.
 
     With ``topology`` a group of unknown size counts as one that crosses nodes.

@@ -10,7 +10,7 @@ Rules, where the tensors' bytes alone would be wrong:
 2. a lookup (``embedding``, ``index``, ``gather``) reads of its table what it writes, not all of it;
 3. ``full_like`` and the like look at a shape and read nothing; ``copy_`` and ``_out`` ops do not read
    what they overwrite; an in-place scatter touches what it is given, not the whole target;
-4. beside a device, tensors in host memory cost the device nothing; what crosses is counted apart.
+4. where a graph runs on a device, tensors in host memory cost the device nothing; what crosses is counted apart.
 
 Limits: a mask that selects nothing counts like one that selects all; sizes without a number count 0.
 """
@@ -69,7 +69,7 @@ class Traffic:
         return tuple(tensor for p in self._index.data_preds[node] for tensor in self.results[p])
 
     def hosted(self, node: int) -> bool:
-        """Whether all the tensors of the node are in host memory beside a device."""
+        """Whether all the tensors of the node are in host memory, of a graph that runs on a device."""
         if not self.has_device:
             return False
         seen = (*self.inputs(node), *self.results[node])

@@ -158,7 +158,7 @@ class Costs:
     priced_by: per node, position in ``sources``; -1 for nodes that run nothing.
     how: what decided the price of each launch. latency_ns: of each launch.
     launch_ns: what each launch takes of the compute stream. slowdown_permille: 1000 for none.
-    lanes: for every group the queue that its collectives wait in; groups in one lane share a link.
+    streams: for every group the queue that its collectives wait in; groups in one queue share a link.
     """
 
     model: str
@@ -170,5 +170,5 @@ class Costs:
     latency_ns: dict[int, int]
     launch_ns: int
     slowdown_permille: int
-    lanes: dict[str, str]
+    streams: dict[str, str]
     warnings: tuple[str, ...] = ()

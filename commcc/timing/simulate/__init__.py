@@ -5,9 +5,9 @@
     timeline.step_ns, timeline.exposed_ns, timeline.spans[launch].start
     lower_bound(index, costs).ns            # no legal order is faster
 
-One compute stream runs the nodes in order. Each lane (one for each process group, or several groups
+One compute stream runs the nodes in order. Each other stream (one for each process group, or several groups
 that share a link) runs its collectives in order of launch: one starts when the compute stream has
-launched it and the lane is free. A wait holds the compute stream until its collective has ended.
+launched it and the stream is free. A wait holds the compute stream until its collective has ended.
 """
 
 from __future__ import annotations

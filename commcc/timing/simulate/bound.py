@@ -3,11 +3,11 @@
     bound = lower_bound(index, costs)
     bound.ns, bound.name, bound.parts       # 41_250_000, 'compute stream, heads and tails', {...}
 
-The compute stream and every lane are machines that do one thing at a time, whatever the order. Each
+The compute stream and every stream of collectives are machines that do one thing at a time, whatever the order. Each
 event has a **head** (nothing can start it earlier) and a **tail** (that much must still follow its
 end), see :mod:`commcc.timing.simulate.heads`.
 
-compute, busiest lane
+compute, busiest stream of collectives
     A machine's work has to fit into the step.
 critical path
     The longest path of durations through data and order edges.
@@ -20,14 +20,14 @@ heads and tails
     or after the last that feeds it.
 
 Such heads also contain the bound by **serial collectives**. Take collectives Y, any two of which are
-ordered by dependences or share a lane, and compute X that is ordered with each of them. No two of
+ordered by dependences or share a stream, and compute X that is ordered with each of them. No two of
 these ever run at the same time, so their durations add up to at most the step. For x in X let D(x) be
 those of Y before x. If y is in D(x) and not in D(x'), then x' is before y and y before x, so all of
 D(x') is before x and in D(x). So the D(x) are nested, and cut Y and X into blocks Y1, X1, Y2, X2, ...
 with all of one block before all of the next. Inside a Yi link any two that are not ordered: what
-hangs together shares one lane, and of two such groups all of one is before all of the other, so a
-block is a row of groups, each on one lane. Whatever comes after all of a group has it among its
-ancestors on that lane, and a head of at least the group's least head and its sum; a collective that
+hangs together shares one stream, and of two such groups all of one is before all of the other, so a
+block is a row of groups, each on one stream. Whatever comes after all of a group has it among its
+ancestors on that stream, and a head of at least the group's least head and its sum; a collective that
 comes after all of Xi has it among its ancestors on the compute stream, and likewise. So from block to
 block heads grow by all durations, and the last block ends after the whole sum.
 
@@ -70,7 +70,7 @@ class Bound:
 class Jobs:
     """Durations on the two sides of every node, by node number.
 
-    compute: on the compute stream; waits take none of it. transfer: on a lane, 0 but for launches.
+    compute: on the compute stream; waits take none of it. transfer: on another, 0 but for launches.
     """
 
     compute: tuple[int, ...]
@@ -100,8 +100,8 @@ class Reach:
 def lower_bound(index: GraphIndex, costs: Costs, load: Mapping[int, int] | None = None) -> Bound:
     """No legal order of the graph has a shorter step under these costs.
 
-    load: for launches the ns that they keep their lane busy for, where that is less than they take: a
-    collective that is merged takes no less time than alone, but shares what it costs its lane.
+    load: for launches the ns that they keep their stream busy for, where that is less than they take: a
+    collective that is merged takes no less time than alone, but shares what it costs its stream.
     """
     events = Events.of(index, costs, load)
     after = heads(events.mirrored())
@@ -109,13 +109,13 @@ def lower_bound(index: GraphIndex, costs: Costs, load: Mapping[int, int] | None 
     for machine, job in zip(events.machine, zip(heads(events), events.load, after, strict=True), strict=True):
         if job[1]:
             jobs[machine].append(job)
-    lanes = jobs[STREAM + 1 :]
+    streams = jobs[STREAM + 1 :]
     parts = {
         "compute": sum(ns for _, ns, _ in jobs[STREAM]),
-        "busiest lane": max((sum(ns for _, ns, _ in lane) for lane in lanes), default=0),
+        "busiest lane": max((sum(ns for _, ns, _ in stream) for stream in streams), default=0),
         "critical path": critical_path(index, Jobs.of(index, costs)),
         "compute stream, heads and tails": jackson(jobs[STREAM]),
-        "lanes, heads and tails": max(map(jackson, lanes), default=0),
+        "lanes, heads and tails": max(map(jackson, streams), default=0),
     }
     name = max(parts, key=lambda key: parts[key])
     return Bound(parts[name], name, parts)
@@ -130,9 +130,9 @@ def path_bound(index: GraphIndex, costs: Costs, jobs: Jobs, reach: Reach) -> int
                 (reach.head[node], ns, max(reach.tail[node], jobs.transfer[node] + reach.landed[node]))
             )
     for node, launch in index.launches.items():
-        lane = costs.lanes.get(launch.group, launch.group)
+        stream = costs.streams.get(launch.group, launch.group)
         ready = reach.head[node] + jobs.compute[node]
-        machines.setdefault(lane, []).append((ready, jobs.transfer[node], reach.landed[node]))
+        machines.setdefault(stream, []).append((ready, jobs.transfer[node], reach.landed[node]))
     return max(map(jackson, machines.values()))
 
 

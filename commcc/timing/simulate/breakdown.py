@@ -1,6 +1,6 @@
 """Where the time of a simulated step goes: by stream, and by family of ops.
 
-    streams(index, costs, timeline)[1].exposed_ns       # of the first lane; the compute stream comes first
+    streams(index, costs, timeline)[1].exposed_ns       # of the second; the compute stream comes first
     families(index, costs)[0]                           # Family('matmul', nodes=225, ns=..., largest=(...))
 
 The families' times and what the streams say of the compute stream add up to the same. Limits: launch
@@ -24,7 +24,7 @@ COMPUTE = "compute"
 
 @dataclass(frozen=True)
 class Stream:
-    """The compute stream, or a lane with the groups whose collectives wait in it.
+    """The compute stream, or another one with the groups whose collectives wait in it.
 
     jobs: ops that take time, or collectives. busy_ns: time at work. exposed_ns: see Timeline; 0 for
     the compute stream.
@@ -48,19 +48,19 @@ class Family:
 
 
 def streams(index: GraphIndex, costs: Costs, timeline: Timeline) -> tuple[Stream, ...]:
-    """The compute stream, then the lanes in order of first use."""
+    """The compute stream, then the others in order of first use."""
     working = [i for i, ns in enumerate(costs.ns) if ns and i not in index.launches]
     busy = timeline.compute_ns + timeline.launch_ns + timeline.slowed_ns
     result = [Stream(COMPUTE, (), len(working), busy, 0)]
-    lanes: dict[str, list[int]] = {}
+    launched_on: dict[str, list[int]] = {}
     for node in timeline.order:
         if node in timeline.spans:
-            lanes.setdefault(timeline.spans[node].lane, []).append(node)
-    for lane, launches in lanes.items():
+            launched_on.setdefault(timeline.spans[node].stream, []).append(node)
+    for name, launches in launched_on.items():
         groups = tuple(dict.fromkeys(index.launches[node].group for node in launches))
         ns = sum(timeline.spans[node].ns for node in launches)
         exposed = sum(timeline.exposed.get(node, 0) for node in launches)
-        result.append(Stream(lane, groups, len(launches), ns, exposed))
+        result.append(Stream(name, groups, len(launches), ns, exposed))
     return tuple(result)
 
 

@@ -5,7 +5,7 @@
     events.mirrored()                       # the same seen from the end of the step
 
 Every node is an event on the compute stream (machine 0): its work, or for a launch the launching. The
-transfer of a collective is an event of its own on its lane. A wait takes no time; it stands for the
+transfer of a collective is an event of its own on its own stream. A wait takes no time; it stands for the
 moment at which it ends, after its collective's transfer. A synchronous collective also holds the
 compute stream while it transfers: a third event, on the compute stream, at the same time.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from commcc.graph.index import GraphIndex
     from commcc.timing.cost.types import Costs
 
-#: The machine that is the compute stream; lanes are numbered from 1.
+#: The machine that is the compute stream; the others are numbered from 1.
 STREAM = 0
 
 
@@ -45,16 +45,16 @@ class Events:
     def of(index: GraphIndex, costs: Costs, load: Mapping[int, int] | None = None) -> Events:
         """Events of all nodes, transfers and holds.
 
-        load: for launches the ns that they keep their lane busy for, if that is less than they take.
+        load: for launches the ns that they keep their stream busy for, if that is less than they take.
         """
         count = len(index)
         launches = index.launches
         transfers = {launch: count + k for k, launch in enumerate(launches)}
         held = [launch for launch, facts in launches.items() if not facts.asynchronous]
         holds = {launch: count + len(transfers) + k for k, launch in enumerate(held)}
-        lanes: dict[str, int] = {}
+        streams: dict[str, int] = {}
         for facts in launches.values():
-            lanes.setdefault(costs.lanes.get(facts.group, facts.group), len(lanes) + 1)
+            streams.setdefault(costs.streams.get(facts.group, facts.group), len(streams) + 1)
         waits = index.wait_of
         ns = [costs.launch_ns if i in launches else 0 if i in waits else n for i, n in enumerate(costs.ns)]
         ns += [costs.ns[launch] for launch in (*transfers, *holds)]
@@ -62,14 +62,14 @@ class Events:
         for launch, least in (load or {}).items():
             loads[transfers[launch]] = min(least, costs.ns[launch])
         machine = [STREAM] * count
-        machine += [lanes[costs.lanes.get(f.group, f.group)] for f in launches.values()] + [STREAM] * len(holds)
+        machine += [streams[costs.streams.get(f.group, f.group)] for f in launches.values()] + [STREAM] * len(holds)
         before = _before(index, transfers, holds)
         before += [[launch] for launch in (*transfers, *holds)]
         order: list[int] = []
         for node in range(count):
             order.append(node)
             order += [table[node] for table in (transfers, holds) if node in table]
-        return Events(count, ns, loads, machine, before, order, len(lanes) + 1, transfers)
+        return Events(count, ns, loads, machine, before, order, len(streams) + 1, transfers)
 
     def mirrored(self) -> Events:
         """The same events with time running backwards: a head of the mirror is a tail."""

@@ -13,7 +13,7 @@ one machine
     times together. The best ``t`` is the head of one of them.
 
 The second rule is what two branches, each of them short, cost when they meet. It is applied where it
-can say something new: for the compute stream at transfers, for lanes at events at which branches with
+can say something new: for the compute stream at transfers, for other streams at events at which branches with
 different transfers meet.
 
 Ancestors are kept in one bit each, and only the last few thousand of each machine, so that time and
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 #: Ancestors on the compute stream that are remembered, at least; up to twice as many are.
 STREAM_WINDOW = 4096
-#: The same for a lane.
-LANE_WINDOW = 1024
+#: The same for a stream of collectives.
+COLLECTIVE_WINDOW = 1024
 
 
 @no_collection()
@@ -76,7 +76,7 @@ class _Walk:
         counts = [0] * events.machines
         for machine, load in zip(events.machine, events.load, strict=True):
             counts[machine] += load > 0
-        windows = [STREAM_WINDOW] + [LANE_WINDOW] * (events.machines - 1)
+        windows = [STREAM_WINDOW] + [COLLECTIVE_WINDOW] * (events.machines - 1)
         self.machines = [
             _Machine(np.zeros(count, np.int64), np.zeros(count, np.int64), window)
             for count, window in zip(counts, windows, strict=True)

@@ -5,8 +5,8 @@ Everything that does not depend on the order is prepared once, so that a pass ca
     simulator = Simulator(index, costs)
     timelines = [simulator.run(order) for order in orders]
 
-Slow-down: while any lane is busy, compute makes 1000 ns of progress in ``slowdown_permille`` ns. A
-lane that has a launch in it stays busy until its last one ends, so the stretch during which compute
+Slow-down: while any other stream is busy, compute makes 1000 ns of progress in ``slowdown_permille`` ns. A
+stream that has a launch in it stays busy until its last one ends, so the stretch during which compute
 is slow is known when it begins, and no events need to be merged.
 
 Limits: launches of a group start in the order in which the compute stream reaches them, as on a
@@ -33,7 +33,7 @@ class Simulator:
         self._ns = list(costs.ns)
         self._launch_ns = costs.launch_ns
         self._permille = costs.slowdown_permille
-        self._lane = {i: costs.lanes.get(launch.group, launch.group) for i, launch in index.launches.items()}
+        self._stream = {i: costs.streams.get(launch.group, launch.group) for i, launch in index.launches.items()}
         self._asynchronous = {i: launch.asynchronous for i, launch in index.launches.items()}
         self._waits_for = dict(index.wait_of)
         self._bytes = {i: in_flight_bytes(index, i, launch) for i, launch in index.launches.items()}
@@ -45,15 +45,15 @@ class Simulator:
 
 
 class _Run:
-    """State of one simulation: the clock of the compute stream, and when each lane is free."""
+    """State of one simulation: the clock of the compute stream, and when each other stream is free."""
 
     def __init__(self, simulator: Simulator, order: Sequence[int]) -> None:
         self.simulator = simulator
         self.order = order
         self.now = 0
         self.busy_until = 0
-        self.lane_free: dict[str, int] = {}
-        self.lane_spans: dict[str, list[int]] = {}
+        self.stream_free: dict[str, int] = {}
+        self.stream_spans: dict[str, list[int]] = {}
         self.place: dict[int, int] = {}
         self.spans: dict[int, Span] = {}
         self.exposed: dict[int, int] = {}
@@ -69,7 +69,7 @@ class _Run:
         unwaited = dict(s._last_wait_count)
         for node in self.order:
             start[node] = self.now
-            if node in s._lane:
+            if node in s._stream:
                 flying += self._launch(node)
             elif node in s._waits_for:
                 launch = s._waits_for[node]
@@ -96,13 +96,13 @@ class _Run:
         )
 
     def _compute(self, ns: int) -> None:
-        """Advance by ``ns`` of work, slower as long as a lane is busy."""
+        """Advance by ``ns`` of work, slower as long as another stream is busy."""
         self.compute_ns += ns
         added = ns
         permille = self.simulator._permille
         if permille > 1000 and self.busy_until > self.now:
             busy = self.busy_until - self.now
-            done = busy * 1000 // permille  # work that fits while lanes are busy
+            done = busy * 1000 // permille  # work that fits while other streams are busy
             added = -(-ns * permille // 1000) if ns <= done else busy + ns - done
         self.slowed_ns += added - ns
         self.now += added
@@ -112,14 +112,14 @@ class _Run:
         s = self.simulator
         self.now += s._launch_ns
         self.launch_ns += s._launch_ns
-        lane = s._lane[node]
-        start = max(self.now, self.lane_free.get(lane, 0))
+        stream = s._stream[node]
+        start = max(self.now, self.stream_free.get(stream, 0))
         finish = start + s._ns[node]
-        self.lane_free[lane] = finish
-        queue = self.lane_spans.setdefault(lane, [])
+        self.stream_free[stream] = finish
+        queue = self.stream_spans.setdefault(stream, [])
         self.place[node] = len(queue)
         queue.append(node)
-        self.spans[node] = Span(lane, self.now, start, finish)
+        self.spans[node] = Span(stream, self.now, start, finish)
         self.busy_until = max(self.busy_until, finish)
         if not s._asynchronous[node]:
             self._stall(node, node)
@@ -135,7 +135,7 @@ class _Run:
         if span is None or span.end <= self.now:
             return
         self.stalls[node] = span.end - self.now
-        queue = self.lane_spans[span.lane]
+        queue = self.stream_spans[span.stream]
         for position in range(self.place[launch], -1, -1):
             ran = self.spans[queue[position]]
             if ran.end <= self.now:
@@ -149,7 +149,7 @@ class _Run:
         """What still runs when the compute stream has finished makes the step longer.
 
         Every bit of that tail is charged to the collective that ends last among those running in it.
-        A lane never pauses in the tail, so the stretches before each one's start are covered too.
+        A stream never pauses in the tail, so the stretches before each one's start are covered too.
         """
         running = sorted((span.end, node) for node, span in self.spans.items() if span.end > self.now)
         finish = running[-1][0] if running else self.now

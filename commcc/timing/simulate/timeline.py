@@ -8,9 +8,9 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class Span:
-    """When a collective moved its bytes. queued_at: when it was launched; lane: the queue it was in."""
+    """When a collective moved its bytes. queued_at: when it was launched; stream: the queue it was in."""
 
-    lane: str
+    stream: str
     queued_at: int
     start: int
     end: int
@@ -66,6 +66,6 @@ class Timeline:
         return max(self.in_flight, default=0)
 
     def hidden_share_of(self, launch: int) -> float | None:
-        """Share of one collective's time that compute ran beside it; None if it takes no time."""
+        """Share of one collective's time that compute overlapped; None if it takes no time."""
         span = self.spans[launch]
         return 1 - self.exposed.get(launch, 0) / span.ns if span.ns else None

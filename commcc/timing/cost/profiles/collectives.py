@@ -41,7 +41,7 @@ def kind_of(name: object) -> Kind | None:
 
 
 def is_kernel(name: str, args: Mapping[str, Any]) -> bool:
-    """Whether a GPU kernel is a collective's: it runs beside the compute and belongs to no op's time."""
+    """Whether a GPU kernel is a collective's: it overlaps the compute and belongs to no op's time."""
     return "Collective name" in args or _NCCL_KERNEL.match(name) is not None
 
 
