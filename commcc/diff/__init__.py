@@ -142,6 +142,7 @@ def _changes(matching: Matching) -> tuple[tuple[Change, ...], tuple[str, ...]]:
         if constants[0] != constants[1]:
             changed.append(Change(names[a], ops[a], *constants))
             continue
+        # Operands are compared as pairs of nodes: a renamed operand is no other one.
         operands = tuple(matching.to_after.get(operand) for operand in matching.before.operands(b))
         if operands != matching.after.operands(a):
             rewired.append(names[a])

@@ -65,6 +65,7 @@ def _recorded(matching: Matching) -> dict[int, list[int]]:
     for a, names in new.merged_from.items():
         if a in matching.to_before or a not in new.launches:
             continue
+        # A member may itself be in a merged launch of the graph before.
         members = (old.position.get(name, owner.get(name)) for name in names)
         found[a] = sorted({b for b in members if b is not None and b in old.launches})
     return found
@@ -99,6 +100,7 @@ def _successors(matching: Matching, launch: int) -> list[int]:
         operands = matching.after.operands(matching.to_after[user])
         if slot < len(operands):
             found.update(_sources(matching, operands[slot]))
+    # Uses alone do not tell, so what it sent is followed forwards too.
     if not found or not complete:
         found.update(_launches_fed(matching, launch))
     return sorted(found)
@@ -112,6 +114,7 @@ def _launches_fed(matching: Matching, launch: int) -> list[int]:
     found: set[int] = set()
     for producer in producers & set(matching.to_after):
         found |= _walk(matching.to_after[producer], new.users, matching.to_before, new.launches)
+    # A producer may feed other collectives as well; work does not pass from one group or kind to another.
     same = (a for a in found if a in new.launches and a not in matching.to_before)
     return sorted(a for a in same if (new.launches[a].kind, new.launches[a].group) == (facts.kind, facts.group))
 
@@ -144,6 +147,7 @@ def _uses(matching: Matching, launch: int) -> tuple[list[tuple[int, int]], bool]
             if user in matching.to_after:
                 places = matching.before.operands(user)
                 uses += [(user, slot) for slot, operand in enumerate(places) if operand == node]
+            # What another removed launch makes of it is that launch's lineage.
             elif user in index.launches:
                 complete = False
             elif user not in seen:

@@ -100,6 +100,7 @@ def _by_name(old: GraphIndex, new: GraphIndex) -> dict[int, int]:
         b = old.position.get(name)
         if b is None or old.ops[b] != new.ops[a]:
             continue
+        # A merged launch may have the name of one of its members and is another node all the same.
         if new.merged_from.get(a, ()) != old.merged_from.get(b, ()):
             continue
         launch = new.wait_of.get(a)
@@ -115,6 +116,7 @@ def _by_structure(old: Side, new: Side, pairs: dict[int, int]) -> list[int]:
     waiting: dict[StructureKey, deque[int]] = defaultdict(deque)
     inputs = 0
     for b in range(len(old.index)):
+        # An input has no operands to tell it by; its place among the inputs does.
         inputs += old.index.ops[b] == "placeholder"
         if b not in taken:
             waiting[_key(old, b, old.operands(b), inputs)].append(b)
@@ -123,10 +125,12 @@ def _by_structure(old: Side, new: Side, pairs: dict[int, int]) -> list[int]:
     for a in range(len(new.index)):
         inputs += new.index.ops[a] == "placeholder"
         operands = () if a in pairs else new.operands(a)
+        # Operands come first in graph order, so a node whose operands have no partner has none either.
         if a in pairs or a in new.index.merged_from or any(operand not in pairs for operand in operands):
             continue
         partners = waiting.get(_key(new, a, tuple(pairs[operand] for operand in operands), inputs))
         if partners:
+            # Of nodes that compute the same the first is the first, in both graphs.
             pairs[a] = partners.popleft()
             renamed.append(pairs[a])
     return renamed

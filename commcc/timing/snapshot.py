@@ -75,5 +75,6 @@ def cost_warnings(*snapshots: Snapshot) -> tuple[str, ...]:
     warnings: dict[str, str] = {}
     for snapshot in snapshots:
         for warning in snapshot.prediction.costs.warnings if snapshot.prediction is not None else ():
+            # How often it was said differs from graph to graph and makes it no other warning.
             warnings.setdefault(re.sub(r" \([\d,]+ times\)$", "", warning), warning)
     return tuple(warnings.values())

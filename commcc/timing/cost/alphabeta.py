@@ -202,6 +202,7 @@ def transfer_price(network: Network, transfer: Transfer, settings: Settings) -> 
     place = placement(transfer.size, transfer.ranks, settings.ranks_per_node or network.ranks_per_node)
     curves, note = _curves(network, transfer.kind, transfer.size, place, settings.algorithm)
     skew = settings.skew if transfer.uneven else 1.0
+    # Libraries choose by size, so the algorithm is chosen by what it takes for these bytes.
     best = min((curve.stretched(skew) for curve in curves), key=lambda curve: curve.us(transfer.full_bytes))
     notes = [note]
     if place.assumed:

@@ -63,6 +63,7 @@ class Chains:
             for i, w in enumerate(index.estimates.work)
         )
         self.levels, self.of = self._formed(_uncontrolled(index))
+        # Control edges count only where chains that are formed without them would wait for themselves.
         if index.control and _has_cycle(index, self.of):
             self.levels, self.of = self._formed(index)
         self._readers = [_NOBODY] * len(index)
@@ -188,6 +189,7 @@ def _levels(index: GraphIndex, member: Sequence[bool], passive: Sequence[bool]) 
     levels = _counts(index, member, passive)
     before: list[int | None] = [None] * len(index)
     for i in range(len(index) - 1, -1, -1):
+        # A kernel has the level of its own path; only what is cheap moves to where it is used.
         if (member[i] or passive[i]) and index.data_preds[i]:
             readers = [levels[user] for user in index.users[i] if index.ops[user] != "output"]
             latest = before[i]
@@ -235,5 +237,6 @@ def _chains(
             if inside[p] and levels[p] == levels[i]:
                 inside[i] = True
                 a, b = find(p), find(i)
+                # The first node stands for the chain.
                 parent[max(a, b)] = min(a, b)
     return tuple(find(i) if inside[i] else -1 for i in range(len(index)))

@@ -68,6 +68,7 @@ class Curve:
         if size == self.sizes[at]:
             ns = self.times[at]
             return Reading(ns, size, size, self._fixed(self._before(at), max(at, 1), ns))
+        # Small messages are all latency.
         if at == 0:
             return Reading(self.times[0], self.sizes[0], self.sizes[0], self.times[0])
         ns = self._on_line(at - 1, at, size)

@@ -149,6 +149,7 @@ class CostModel:
         how: dict[int, str] = {}
         latency: dict[int, int] = {}
         for node, operation in operations(index, fused=self.settings.fused).items():
+            # Layers repeat, so few operations are asked about: most are equal to an earlier one.
             answer = seen.get(operation) or seen.setdefault(operation, self._ask_operation(operation))
             priced_by[node], ns[node] = answer[0], answer[1].ns
             notes.update([answer[1].note] if answer[1].note else [])

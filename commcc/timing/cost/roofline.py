@@ -58,6 +58,7 @@ def operation_price(device: Device, operation: Operation) -> Price:
     host = operation.host_bytes / (1e3 * device.host.gb_per_s)
     host += device.host.sync_us if operation.host_sync else 0.0
     busy = max(compute, memory, floor)
+    # On a tie the cause that people can act on is named, so a kernel floor comes last.
     how = "compute" if busy == compute and compute else "memory" if busy == memory and memory else "kernel"
     return Price(
         ns=round(1000 * (busy + host)),

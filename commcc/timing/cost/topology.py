@@ -47,6 +47,7 @@ def placement(size: int, ranks: tuple[int, ...] | None, ranks_per_node: int) -> 
         filled = Counter(rank // ranks_per_node for rank in ranks).values()
         return Placement(len(filled), max(filled), min(filled))
     full, rest = divmod(size, ranks_per_node)
+    # Fewer ranks than a node has: all in one.
     if not full:
         return Placement(1, size, size, assumed=True)
     return Placement(full + bool(rest), ranks_per_node, rest or ranks_per_node, assumed=True)
@@ -64,6 +65,7 @@ def streams(groups: Mapping[str, GroupEntry], ranks_per_node: int, share: str) -
     queues: dict[str, str] = {}
     for name, entry in groups.items():
         size = entry.size if entry.size is not None else len(entry.ranks or ())
+        # A group of unknown size may cross nodes, and then it shares the network.
         inside = size > 0 and not placement(size, entry.ranks, ranks_per_node).crosses
         queues[name] = NODE_LINKS if inside else NETWORK
     return queues

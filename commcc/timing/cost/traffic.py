@@ -85,6 +85,7 @@ class Traffic:
             return 0
         inputs, outputs = self.inputs(node), self.results[node]
         sent = sum(t.bytes for t in inputs if on_host(t) and t.numel != 1)
+        # A host sync without a tensor result brings what it reads to the host (``item``).
         if not outputs and node in self._index.host_syncs:
             return sum(t.bytes for t in inputs if not on_host(t))
         return sent + sum(t.bytes for t in outputs if on_host(t))
@@ -107,6 +108,7 @@ class Traffic:
         if op in IN_PLACE:
             given = self._given(written, read)
             return [(p, min(size, given) if p in written else size) for p, size in read]
+        # In these libraries only what ends in an underscore also reads the buffer that it writes.
         if op in OVERWRITES or (op.partition(".")[0] in UNDERSCORED and not op.endswith("_")):
             return [(p, size) for p, size in read if p not in written]
         return read

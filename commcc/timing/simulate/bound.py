@@ -153,6 +153,7 @@ def longest_paths(index: GraphIndex, jobs: Jobs) -> Reach:
     transfer = jobs.transfer
     preds = [index.preds(node) for node in range(count)]
     for wait, launch in index.wait_of.items():
+        # The launch may be named only by a view of its result.
         if launch not in preds[wait]:  # a wait for a view of the result
             preds[wait] = (*preds[wait], launch)
     holds = {i: frozenset(launch.waits) if launch.asynchronous else None for i, launch in index.launches.items()}
@@ -188,6 +189,7 @@ def jackson(jobs: Sequence[tuple[int, int, int]]) -> int:
             heapq.heappush(waiting, (-tail, duration))
             position += 1
         tail, left = heapq.heappop(waiting)
+        # The next release may bring a job with a longer tail, which interrupts this one.
         until = pending[position][0] if position < len(pending) else now + left
         run = min(left, until - now)
         now += run

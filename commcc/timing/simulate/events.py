@@ -87,6 +87,7 @@ def _before(index: GraphIndex, transfers: dict[int, int], holds: dict[int, int])
     before: list[list[int]] = []
     for node in range(len(index)):
         sources = list(index.preds(node))
+        # What needs a synchronous launch needs its transfer, and the compute stream after it.
         if holds:
             sources += [table[p] for p in index.preds(node) if p in holds for table in (transfers, holds)]
         if node in index.wait_of:

@@ -99,6 +99,7 @@ class _Walk:
             if not self.waiting[source]:
                 # Nobody will ask for these ancestors again.
                 del self.ancestors[source]
+        # At a transfer the compute stream is asked even where no branches meet: what is before ran there, one by one.
         if event >= self.events.nodes:
             met.add(STREAM)
         else:
@@ -116,6 +117,7 @@ class _Walk:
         """Give the event a bit of its machine, in ``found``."""
         number = self.events.machine[event]
         machine = self.machines[number]
+        # Bits are dropped a window at a time, so that shifting costs next to nothing for each event.
         if machine.end - machine.begin == 2 * machine.window:
             machine.begin += machine.window
             for known in self.ancestors.values():

@@ -75,6 +75,7 @@ class _Run:
                 launch = s._waits_for[node]
                 self._stall(node, launch)
                 unwaited[launch] -= 1
+                # Views of one result may be waited for one by one: its bytes are held until the last wait.
                 flying -= 0 if unwaited[launch] else s._bytes[launch]
             elif s._ns[node]:
                 self._compute(s._ns[node])
@@ -121,6 +122,7 @@ class _Run:
         queue.append(node)
         self.spans[node] = Span(stream, self.now, start, finish)
         self.busy_until = max(self.busy_until, finish)
+        # The host waits here, so nothing of it is in flight afterwards.
         if not s._asynchronous[node]:
             self._stall(node, node)
             return 0

@@ -94,6 +94,7 @@ def _compute(node: Node) -> Compute:
     peaks = fields["peak_tflops"].mapping({"float32"}, optional=DTYPES)
     fractions = fields["achievable"].mapping(FAMILIES)
     base = fields["float32_matmul"].text(("float32", "tfloat32")) if "float32_matmul" in fields else "float32"
+    # Else every float32 matmul would be priced by a peak that is not there.
     if base == "tfloat32" and base not in peaks:
         fields["float32_matmul"].fail("'float32_matmul' is tfloat32, which has no peak in 'peak_tflops'")
     return Compute(

@@ -115,10 +115,12 @@ class _Traces:
         occurrences = trace.occurrences if trace.on_device else self._gloo(trace)
         self._check(trace, ops=used, collectives=len(occurrences))
         side.names.append(path.name)
+        # A trace that names no rank counts as a rank of its own.
         side.by_rank.setdefault(path if trace.rank is None else trace.rank, []).extend(occurrences)
 
     def add_to(self, pool: Pool) -> None:
         """Put everything that was read into ``pool``."""
+        # See the class: launch times on a CPU are no times of kernels.
         side = self._device if self._device.names else self._host
         pool.ops.update(side.pool.ops)
         pool.occurrences(side.by_rank.values())
@@ -179,6 +181,7 @@ def _thread_times(calls: list[Call], *, on_device: bool) -> Iterator[tuple[OpKey
         call = done.call
         if call.key is None or not done.outermost:
             return
+        # An op inside a call of itself was counted with the outer call.
         keys.discard(call.key)
         if not on_device:
             yield call.key, call.arguments, call.end - call.start

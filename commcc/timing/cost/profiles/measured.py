@@ -149,6 +149,7 @@ class Pool:
 def _op_time(kinds: Mapping[str, array[int]], medians: list[tuple[int, int]]) -> OpTime:
     together = [(ns, 1) for times in kinds.values() for ns in times] + medians
     of_kinds = [median((ns, 1) for ns in times) for times in kinds.values()] or [0]
+    # Calls with the same inputs but other arguments (a dim, a mode) may be other work.
     varied = 100 * max(of_kinds) > _NOTABLE_PERCENT * min(of_kinds)
     return OpTime(median(together), sum(count for _, count in together), varied)
 

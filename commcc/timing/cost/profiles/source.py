@@ -76,6 +76,7 @@ class ProfileSource:
             least = f"minimum over {time.ranks} ranks, " if time.ranks > 1 else ""
             how = f"profile, {least}median of {time.count}"
             return Price(time.ns, how, reading.fixed_ns, _ONE_RANK if time.ranks == 1 < transfer.size else None)
+        # One size says nothing of others: with a single point, time would just grow in proportion.
         if len(curve.sizes) < 2:
             return None
         note = None
@@ -104,6 +105,7 @@ def op_key(operation: Operation) -> OpKey | None:
     inputs: list[tuple[str, tuple[int, ...]]] = []
     for tensor in operation.inputs:
         shape = tuple(size for size in tensor.shape if isinstance(size, int))
+        # The sizes of a trace are numbers, so a symbolic shape has no measured time.
         if len(shape) < len(tensor.shape):
             return None
         if shape:

@@ -142,8 +142,10 @@ class _Reader:
         dtype = _TYPES.get(row.dtype, row.dtype)
         size = self._size(kind, row, ITEM_BYTES.get(dtype), where)
         what = _What(kind, size, self._group()[1], dtype)
+        # Reductions take the same time; the first one that was run stands for all.
         if self.redop.setdefault(what, row.redop) != row.redop:
             return
+        # ``size`` is the whole tensor, of which a rank sends a share only in a gather.
         sent = row.size // size if kind is Kind.ALL_GATHER else row.size
         self.times.setdefault(what, {}).setdefault(sent, []).append(row.ns)
         self.first.setdefault(what, number)
@@ -211,6 +213,7 @@ def read_rows(lines: Sequence[str], path: str) -> list[Row]:
     for what, times in reader.times.items():
         points = tuple((size, median_low(times[size])) for size in sorted(times))
         alike = [row for row in rows if (row.kind, row.size, row.nodes) == (what.kind, what.size, what.nodes)]
+        # The first dtype of a configuration also prices dtypes that were not measured.
         dtype = what.dtype if alike else None
         rows.append(Row(what.kind, what.size, points, None, what.nodes, dtype, reader.first[what]))
     return rows

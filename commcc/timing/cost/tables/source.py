@@ -91,6 +91,7 @@ class TableSource:
         if row is None:
             return None
         reading = row.curve.read(transfer.input_bytes)
+        # Tables are of even all-to-alls, and only the part that grows with the size waits for the fullest rank.
         if transfer.uneven:
             reading = replace(reading, ns=reading.fixed_ns + round((reading.ns - reading.fixed_ns) * self.skew))
         notes = self._notes(row, transfer, place, reading)
@@ -113,6 +114,7 @@ class TableSource:
         ]
         names = _names(transfer)
         known = [row for row in fits if row.group is None or row.group in names]
+        # Which of several foreign groups is the like of this one cannot be told.
         if not known and len({row.group for row in fits}) > 1:
             return None
         return min(
