@@ -343,7 +343,7 @@ def test_forgetting_ancestors_keeps_it_valid(window, monkeypatch):
         full = lower_bound(index, costs).ns
         with monkeypatch.context() as patch:
             patch.setattr(heads_module, "STREAM_WINDOW", window)
-            patch.setattr(heads_module, "LANE_WINDOW", window)
+            patch.setattr(heads_module, "COLLECTIVE_WINDOW", window)
             short = lower_bound(index, costs).ns
         assert short <= full <= optimum(index, costs)
         weaker += short < full

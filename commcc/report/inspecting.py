@@ -85,6 +85,7 @@ def view_listing(document: Document) -> list[RenderableType]:
     for graph in graphs:
         kind = graph["kind"] if graph["loadable"] else f"{graph['kind']}, cannot be loaded"
         table.add_text(graph["name"], kind, count(graph["nodes"]))
+    # A file may also list what holds no graph that can be loaded.
     first = next(graph["name"] for graph in graphs if graph["loadable"])
     return [table, "", Text(f"choose one: commcc inspect {document['input']}::{first}")]
 

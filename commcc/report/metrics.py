@@ -93,6 +93,7 @@ def rows(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Figure]:
     found: list[Figure] = []
     for key, name in _keys(before, after):
         old, new = _value(before, key, name), _value(after, key, name)
+        # No hidden share is "-", which differs from 0 %: nothing is hidden of what there is.
         if not old and not new and not (key == "hidden_share" and (old, new) != (None, None)):
             continue
         unit = name if name and key not in _LABELS else key

@@ -146,6 +146,7 @@ def _hiding(rows: Sequence[Document]) -> Section:
     table = make_table("", "all-to-alls after", *names, numbers=names)
     for before, row in zip([{}, *rows], rows, strict=False):
         # Passes that leave the exchanges alone are not listed.
+        # The first row is compared with nothing, so the input graph always shows.
         if {**before, "after": ""} == {**row, "after": ""}:
             continue
         times = [milliseconds(row[key]) for key in ("ms", "exposed_ms") if key in row]

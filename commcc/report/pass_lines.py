@@ -71,6 +71,7 @@ def _bucket(report: Document) -> Said:
     else:
         yield "buckets", "none"
     yield "groups", f"primary is {report['primary_group']}" if report["primary_group"] else "none is primary"
+    # Strategies share this view; which keys there are tells which one it was.
     if "caps_mb" in report and "bucketings_tried" not in report:
         yield from _caps(report["caps_mb"])
     if "closed" in report:

@@ -87,6 +87,7 @@ def write_trace(stream: Writer, tracks: Sequence[Track]) -> None:
 
 def events(tracks: Sequence[Track]) -> Iterator[str]:
     """The events as JSON texts, process after process."""
+    # Thread ids must differ between graphs too, also where one has more streams than usual.
     stride = max(STRIDE, *(2 + len(track.seen.ident.groups) for track in tracks))
     flow = 1
     for pid, track in enumerate(tracks, 1):
@@ -147,6 +148,7 @@ class _Process:
             points = [(begins[launch], self.compute)] if launch in begins else []
             points += [(span.start, self.tid[span.stream])] if span.ns else []
             points += [(wait_at, self.compute)] if wait_at is not None else []
+            # A collective that takes no time has no slice, so there may be nothing to join.
             if len(points) < 2:
                 continue
             for place, (ns, tid) in enumerate(points):
@@ -196,6 +198,7 @@ def compute_slices(seen: Snapshot, prediction: Prediction) -> list[Slice]:
         if start == end:
             continue
         stall = timeline.stalls.get(node, 0)
+        # A synchronous launch works first and then stalls until it is done; a wait only stalls.
         if end - stall > start:
             slices.append(_work(seen, prediction, node, end - stall - start))
         if stall:
@@ -205,6 +208,7 @@ def compute_slices(seen: Snapshot, prediction: Prediction) -> list[Slice]:
             args["group"] = seen.index.launches[launch].group
             slices.append(Slice(node, end - stall, stall, f"wait for {name}", "stall", args))
     done = max(timeline.end, default=0)
+    # The step ends with the last collective, which may be after the last node.
     if timeline.step_ns > done:
         slices.append(Slice(None, done, timeline.step_ns - done, TAIL, "stall", {}))
     return slices

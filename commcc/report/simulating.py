@@ -174,6 +174,7 @@ def _families(graphs: Sequence[Document]) -> Section:
         last = by_name[-1].get(name, {"nodes": 0, "largest": []})
         times = [side[name]["ms"] if name in side else 0.0 for side in by_name]
         extra = share(times[0] / totals[0] if totals[0] else None) if len(times) == 1 else change(*times)
+        # Of two graphs the ops named are those of the second, which is the one at hand.
         largest = ", ".join(f"{family['op']} {family['ms']:,.1f}" for family in last["largest"])
         table.add_text(name, count(last["nodes"]), *map(milliseconds, times), extra, cut_short(largest))
     for key, name in (("launch_ms", "launching collectives"), ("slowed_ms", "slowed by collectives")):

@@ -135,5 +135,6 @@ def write_html(document: Mapping[str, Any]) -> str:
         {key: value for key, value in setting.items() if key != "seconds"} for setting in document["settings"]
     ]
     data: dict[str, Json] = {**{key: document[key] for key in _ON_PAGE}, "settings": settings}
+    # Marked as lines again: a document that was read from JSON has plain text.
     data["best_yaml"] = None if document["best_yaml"] is None else Lines(document["best_yaml"])
     return assemble(PAGE, title=str(document["input"]), document=data)

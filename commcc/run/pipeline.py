@@ -200,6 +200,7 @@ class _Run:
 
     def _step(self, number: int, job: Job, before: Snapshot) -> StepResult:
         clock = _Clock()
+        # Kernels compile for half a minute the first time; people would take that for a hang.
         first = job.kernels is not None and cold(job.kernels)
         self.tell(f"{job.name}: planning{_FIRST_TIME if first else ''}")
         with no_collection():

@@ -108,6 +108,7 @@ def _pass(node: Node, defaults: Defaults) -> Pass | None:
     else:
         node.fail(f"a pass must be a name or one name with its options ({_HINT})")
         return None
+    # Most likely copied from a command line, where braces hold the options.
     if name.partition("{")[0] in registry.names() and "{" in name:
         node.fail(f"'{shown(name)}' is the text form of a pass ({_HINT})")
         return None
@@ -128,6 +129,7 @@ def _made(cls: type[Pass], node: Node, values: dict[str, Any], before: int) -> P
         node.fail(f"{cls.name}: {error.what}")
         return None
     with suppress(CommccError):
+        # Every pass has to have a text form, which stored results and messages use.
         if parse_pipeline(to_text(instance)) == [instance]:
             return instance
     node.fail(f"{cls.name}: a value holds a character that the text form uses itself (, ; : {{ }} [ ])")
@@ -153,6 +155,7 @@ def pipeline_yaml(passes: Sequence[Pass]) -> str:
 def _value(value: Any) -> Json:
     if isinstance(value, tuple):
         return [_value(part) for part in value]
+    # As people write it: 25, not 25.0.
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return int(value)
     return value if isinstance(value, (bool, int, float)) else "none" if value is None else str(value)

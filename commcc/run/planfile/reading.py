@@ -61,10 +61,12 @@ class StoredStep:
                 where=where,
                 hint="plan again, or give the graph that the plan was made for",
             )
+        # Its edits made the step longer and were never stored.
         if self.dropped is not None:
             return Plan(self.text, self.fingerprint, report=StoredReport(self.report))
         plan = Decoder(index).plan(_edits(self.body), self.text, self.fingerprint, StoredReport(self.report))
         self.body.file.check()
+        # Names are right by now, so what is said here is of nodes that are there.
         for path, what in problems(plan, index):
             _at(self.body, path).fail(what)
         self.body.file.check()
@@ -76,6 +78,7 @@ def read_plans(path: str | Path) -> list[Job]:
     file = read_yaml(path)
     root = file.root.mapping(("commcc_plan", "passes", "graphs"), ("commcc", "cost_model"))
     version = root["commcc_plan"].integer()
+    # What follows is read by the rules of this version, so other mistakes would be noise.
     if version != VERSION and not root["commcc_plan"].missing:
         root["commcc_plan"].fail(f"plan files of version {version} are not known, only {VERSION}")
         file.check()

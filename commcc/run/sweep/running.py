@@ -59,6 +59,7 @@ class Worker:
         start = time.perf_counter()
         try:
             result = pipeline.run(self.program, parse_pipeline(text), model=self.task.model, hints=self.task.hints)
+        # A bug in commcc must not pass for a setting that does not work.
         except InternalError:
             raise
         except CommccError as error:
@@ -99,6 +100,7 @@ def _outcomes(grid: Grid, task: Task, program: Program, jobs: int) -> Iterator[t
         worker = Worker(task, fixed, program)
         yield from ((number, worker.run(text)) for number, text in enumerate(texts))
         return
+    # A fork would copy the threads of PyTorch and numba in whatever state they are.
     context = multiprocessing.get_context("spawn")
     packed = pickle.dumps((task, fixed))
     # Only the process that people started answers Ctrl-C; it ends the others.
