@@ -1,9 +1,9 @@
 """What the annotations of a graph say about expert parallelism and chunks, node by node.
 
-    found = annotations_of(program, index)
-    found[363].exchange          # 'dispatch': launches a token exchange
-    found[363].module            # 'layers.1.moe'
-    found[717].backward          # True
+    notes = annotations_of(program, index)
+    notes[363].exchange          # 'dispatch': launches a token exchange
+    notes[363].module            # 'layers.1.moe'
+    notes[717].backward          # True
 
 Keys are read at the top level of ``node.meta`` and in ``meta["custom"]``; the top level wins. What commcc writes
 (:func:`marked`) it writes to both, so that text dumps keep it and other tools can read it.

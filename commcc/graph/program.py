@@ -57,7 +57,7 @@ class NodeRecord:
 
     role: the role that ``tag`` gave a collective (a value of :class:`commcc.base.terms.Role`).
     evidence: why, in one line.
-    merged_from: names of the launches, in the graph as it came in, that a merged launch stands for.
+    merged_from: names of the launches, in the input graph, that a merged launch stands for.
     """
 
     role: str | None = None

@@ -43,11 +43,11 @@ def document(report: Report, **more: Json) -> dict[str, Json]:
             "graph": result.graph,
             "error": result.error,
             "metrics": dict(result.metrics),
-            "rules": [_outcome(each) for each in result.outcomes],
+            "rules": [_outcome(outcome) for outcome in result.outcomes],
         }
         for result in report.results
     ]
-    counts: dict[str, Json] = {str(each): report.count(each) for each in SEVERITIES}
+    counts: dict[str, Json] = {str(severity): report.count(severity) for severity in SEVERITIES}
     return {
         "schema": 1,
         "command": "lint",
@@ -56,7 +56,7 @@ def document(report: Report, **more: Json) -> dict[str, Json]:
         "cost_model": None if report.model is None else {"name": report.model[0], "hash": report.model[1]},
         **more,
         "graphs": graphs,
-        "across": [_outcome(each) for each in report.across],
+        "across": [_outcome(outcome) for outcome in report.across],
     }
 
 

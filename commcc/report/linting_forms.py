@@ -68,17 +68,17 @@ def github(document: Document, top: int) -> str:
 
 def _annotations(graph: Document, severity: str, top: int) -> Iterator[str]:
     level = _ANNOTATIONS[severity]
-    for found_as, outcome, found, more in by_severity(graph["rules"]):
-        if found_as != severity:
+    for reported_as, outcome, findings, more in by_severity(graph["rules"]):
+        if reported_as != severity:
             continue
         whole: Document = {"file": file_of(graph["graph"]), "line": None}
-        for finding in found[:top]:
+        for finding in findings[:top]:
             spot = finding["nodes"][0] if finding["nodes"] else whole
             properties = {"file": spot["file"]} if spot["file"] else {}
             if spot["line"] is not None and not is_packed(spot["file"]):
                 properties["line"] = str(spot["line"])
             yield _command(level, {**properties, "title": outcome["rule"]}, message(finding))
-        left = len(found) + more - min(top, len(found))
+        left = len(findings) + more - min(top, len(findings))
         if left:
             yield f"{outcome['rule']}: and {left:,} more in {one_line(graph['graph'] or 'all graphs')}"
 
@@ -123,8 +123,8 @@ def _case_of(case: Xml.Element, outcome: Document, top: int) -> None:
     if outcome["skipped"] is not None:
         Xml.SubElement(case, "skipped", {"message": outcome["skipped"]})
         return
-    errors = [each for each in outcome["findings"] if each["severity"] == "error"]
-    others = [each for each in outcome["findings"] if each["severity"] != "error"]
+    errors = [finding for finding in outcome["findings"] if finding["severity"] == "error"]
+    others = [finding for finding in outcome["findings"] if finding["severity"] != "error"]
     more = outcome["more"]
     if errors:
         failure = Xml.SubElement(case, "failure", {"message": errors[0]["text"], "type": outcome["rule"]})
@@ -191,7 +191,7 @@ def sarif(document: Document, exit_code: int) -> str:
 def _help(rule: Rule, quoted: str) -> str:
     """The paragraph of the rule and a line for each of its options."""
     options = options_of(rule.options).items()
-    lines = [f"- {quoted}{name}{quoted}: {each.help} ({each.takes})" for name, each in options]
+    lines = [f"- {quoted}{name}{quoted}: {option.help} ({option.takes})" for name, option in options]
     return "\n".join([rule.about, *(["", *lines] if lines else [])])
 
 

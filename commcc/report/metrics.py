@@ -90,7 +90,7 @@ def figures(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[s
 
 def rows(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Figure]:
     """What there is to say of two graphs, rows that are zero in both left out."""
-    found: list[Figure] = []
+    listed: list[Figure] = []
     for key, name in _keys(before, after):
         old, new = _value(before, key, name), _value(after, key, name)
         # No hidden share is "-", which differs from 0 %: nothing is hidden of what there is.
@@ -105,8 +105,8 @@ def rows(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Figure]:
         if key in (*_LESS_IS_BETTER, *_MORE_IS_BETTER) and delta not in ("", "="):
             better = bool(new < old) == (key in _LESS_IS_BETTER)
         label = _LABELS.get(key, key.replace("_", " ") + (" {}" if name else "")).format(name)
-        found.append(Figure(label, _show(unit, old), _show(unit, new), delta, key in _COSTED, better))
-    return found
+        listed.append(Figure(label, _show(unit, old), _show(unit, new), delta, key in _COSTED, better))
+    return listed
 
 
 def _parted(table: Section, figures: Iterable[Figure]) -> Iterable[Figure]:

@@ -101,18 +101,18 @@ def chunk_cells(index: GraphIndex, region: Region, counting: set[int]) -> list[l
 def _exchanges(first: Snapshot, last: Snapshot) -> dict[str, Json]:
     """All-to-alls before and after, by what they carry and by what they send."""
     both = [[c for c in seen.ident.collectives if c.kind is Kind.ALL_TO_ALL] for seen in (first, last)]
-    tokens, counts = ([[c for c in each if c.role is role] for each in both] for role in (Role.EP, Role.EP_COUNT))
-    sent = [Counter(c.input_bytes for c in each) for each in tokens]
+    tokens, counts = ([[c for c in side if c.role is role] for side in both] for role in (Role.EP, Role.EP_COUNT))
+    sent = [Counter(c.input_bytes for c in side) for side in tokens]
     histogram: list[Json] = [
         {"sent_bytes": size, "before": sent[0][size], "after": sent[1][size]}
         for size in sorted(sent[0].keys() | sent[1].keys(), reverse=True)
     ]
     return {
-        "token_exchanges": [len(each) for each in tokens],
-        "count_exchanges": [len(each) for each in counts],
+        "token_exchanges": [len(side) for side in tokens],
+        "count_exchanges": [len(side) for side in counts],
         "others": [len(a) - len(b) - len(c) for a, b, c in zip(both, tokens, counts, strict=True)],
-        "waits": [sum(len(c.waits) for c in each) for each in both],
-        "sent_bytes": [sum(c.input_bytes for c in each) for each in tokens],
+        "waits": [sum(len(c.waits) for c in side) for side in both],
+        "sent_bytes": [sum(c.input_bytes for c in side) for side in tokens],
         "histogram": histogram,
     }
 

@@ -31,26 +31,26 @@ def listed(classes: Iterable[type[Pass]], presets: Iterable[Preset]) -> dict[str
             "summary": cls.summary,
             "options": [
                 {
-                    "name": each.name,
-                    "type": each.kind,
-                    "default": plain(each.default),
-                    "choices": list(each.choices),
-                    "none": each.none,
-                    "help": each.help,
+                    "name": option.name,
+                    "type": option.kind,
+                    "default": plain(option.default),
+                    "choices": list(option.choices),
+                    "none": option.none,
+                    "help": option.help,
                 }
-                for each in options_of(cls).values()
+                for option in options_of(cls).values()
             ],
         }
         for cls in classes
     ]
     named: list[Json] = [
         {
-            "name": each.name,
-            "summary": each.summary,
-            "pipeline": each.text,
-            "yaml": Lines(pipeline_yaml(from_preset(each.name))),
+            "name": preset.name,
+            "summary": preset.summary,
+            "pipeline": preset.text,
+            "yaml": Lines(pipeline_yaml(from_preset(preset.name))),
         }
-        for each in presets
+        for preset in presets
     ]
     return document("passes", passes=passes, presets=named)
 

@@ -142,7 +142,7 @@ class _Process:
     def flows(self) -> Iterator[str]:
         """Arrows through all slices of a collective; each wait has one of its own."""
         timeline = self.track.prediction.timeline
-        begins = {each.node: each.start for each in self.compute_slices if each.category == "launch"}
+        begins = {piece.node: piece.start for piece in self.compute_slices if piece.category == "launch"}
         for launch, wait_at in flow_ends(self.track.seen, self.track.prediction, self.compute_slices):
             span = timeline.spans[launch]
             points = [(begins[launch], self.compute)] if launch in begins else []
@@ -269,8 +269,8 @@ def flow_ends(seen: Snapshot, prediction: Prediction, slices: Sequence[Slice]) -
     nothing follows. A launch that nobody waits for, or that itself waits, has one entry.
     """
     timeline = prediction.timeline
-    stalls = {each.node: each for each in slices if each.category == "stall"}
-    starts = [each.start for each in slices]
+    stalls = {piece.node: piece for piece in slices if piece.category == "stall"}
+    starts = [piece.start for piece in slices]
     place = 0
     for node in timeline.order:
         launch = seen.index.wait_of.get(node)

@@ -38,7 +38,8 @@ def entry(
     buckets = plan.rewrite.buckets if isinstance(plan.rewrite, Merging) else ()
     # How far apart members stood cannot be told once they are merged.
     spans: list[Json] = [
-        {"members": [names[m] for m in each.members], "span": max(each.members) - min(each.members)} for each in buckets
+        {"members": [names[m] for m in bucket.members], "span": max(bucket.members) - min(bucket.members)}
+        for bucket in buckets
     ]
     return {
         "pass": plan.pass_text,

@@ -140,7 +140,7 @@ class SweepPage {
       event.target.setAttribute("aria-pressed", this.withBefore);
       this.drawPlot();
     };
-    const button = make("button", { type: "button", id: "with-before", "aria-pressed": "false", click: toggle }, "Show the graph as it came");
+    const button = make("button", { type: "button", id: "with-before", "aria-pressed": "false", click: toggle }, "Show the input graph");
     byId("tools").append(make("div", { class: "buttons" }, button));
   }
 

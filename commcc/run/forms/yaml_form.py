@@ -57,7 +57,7 @@ def passes_of(listed: Node, defaults: Defaults | None = None) -> list[Pass]:
     entries = listed.items()
     if not entries and isinstance(listed.value, list):
         listed.fail("no pass given")
-    return [instance for instance in (_pass(each, defaults or {}) for each in entries) if instance is not None]
+    return [instance for instance in (_pass(entry, defaults or {}) for entry in entries) if instance is not None]
 
 
 def pass_class(name: str, node: Node) -> type[Pass] | None:
@@ -73,21 +73,21 @@ def option_texts(node: Node, cls: type[Pass]) -> dict[str, str | list[str]]:
     """Options of a pass from a mapping, as texts by name; what is wrong is noted with its line and left out."""
     options = options_of(cls)
     texts: dict[str, str | list[str]] = {}
-    for raw, each in node.entries().items():
+    for raw, given in node.entries().items():
         name = raw.replace("-", "_")
         if name not in options:
             near = closest(name, list(options)) if len(name) < 100 else ""
-            each.fail(f"pass '{cls.name}' has no option '{shown(raw)}'{near}")
+            given.fail(f"pass '{cls.name}' has no option '{shown(raw)}'{near}")
         elif name in texts:
-            each.fail(f"option '{shown(raw)}' is given twice")
+            given.fail(f"option '{shown(raw)}' is given twice")
         else:
             try:
-                text = [_word(part) for part in each.value] if isinstance(each.value, list) else _word(each)
+                text = [_word(part) for part in given.value] if isinstance(given.value, list) else _word(given)
                 options[name].read(text)
                 texts[name] = text
             except ValueError as error:
                 said = str(error)
-                each.fail(f"{name}: {said if len(said) < 200 else f'{said[:200]}...'}")
+                given.fail(f"{name}: {said if len(said) < 200 else f'{said[:200]}...'}")
     return texts
 
 

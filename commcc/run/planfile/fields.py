@@ -107,7 +107,7 @@ def encode(value: Any, hint: Any, names: Sequence[str], where: str = "plan") -> 
     if inner is not None:
         return None if value is None else encode(value, inner, names, where)
     if item is not None:
-        return [encode(each, item, names, where) for each in value]
+        return [encode(part, item, names, where) for part in value]
     if hint is Reason:
         return str(value)
     if dataclasses.is_dataclass(hint):

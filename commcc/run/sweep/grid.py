@@ -62,7 +62,7 @@ def make_grid(passes: Sequence[Pass], params: Sequence[str]) -> Grid:
     """
     places = _places(passes)
     wrong: list[str] = []
-    parameters = [each for each in (_parameter(text, passes, places, wrong) for text in params) if each is not None]
+    parameters = [p for p in (_parameter(text, passes, places, wrong) for text in params) if p is not None]
     names = [parameter.name for parameter in parameters]
     wrong += [f"{name} is given twice" for name in dict.fromkeys(names) if names.count(name) > 1]
     count = 1
@@ -85,9 +85,9 @@ def make_grid(passes: Sequence[Pass], params: Sequence[str]) -> Grid:
 def _places(passes: Sequence[Pass]) -> dict[str, int]:
     """Where each pass stands: ``bucket``, and ``bucket#2`` for the second of that name."""
     places: dict[str, int] = {}
-    for place, each in enumerate(passes):
-        number = 1 + sum(earlier.name == each.name for earlier in passes[:place])
-        places[each.name if number == 1 else f"{each.name}#{number}"] = place
+    for place, instance in enumerate(passes):
+        number = 1 + sum(earlier.name == instance.name for earlier in passes[:place])
+        places[instance.name if number == 1 else f"{instance.name}#{number}"] = place
     return places
 
 

@@ -114,7 +114,7 @@ class _Walk:
             self._remember(event, ancestors)
 
     def _remember(self, event: int, ancestors: dict[int, int]) -> None:
-        """Give the event a bit of its machine, in ``found``."""
+        """Give the event a bit of its machine, in ``ancestors``."""
         number = self.events.machine[event]
         machine = self.machines[number]
         # Bits are dropped a window at a time, so that shifting costs next to nothing for each event.
