@@ -11,8 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from commcc.graph import ops
+from commcc.graph.index.estimates import flops
 from commcc.graph.index.hints import SizeHints
-from commcc.graph.index.work import flops
 from commcc.graph.ops import OpaqueOp
 from tests.random_graphs import aten
 

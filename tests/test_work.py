@@ -12,7 +12,7 @@ from torch._inductor import inductor_prims  # noqa: F401  registers resize_stora
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from commcc.graph.index import build_index
-from commcc.graph.index.work import copies, viewable
+from commcc.graph.index.estimates import copies, viewable
 from commcc.graph.ops import OpaqueOp
 from commcc.graph.ops.kernels import Work, may_copy, resized_to, work_of
 from tests.random_graphs import GraphBuilder, aten, c10d, getitem

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from commcc.apply.chunk import chunked
 from commcc.apply.concrete import fix_sizes, fixed_header
 from commcc.apply.edits import edited
-from commcc.apply.emit import emit
+from commcc.apply.merge import emit
 from commcc.apply.order import arrange, check_host_copies, in_order
 from commcc.apply.remove import without
 from commcc.base.errors import InternalError

@@ -1,5 +1,6 @@
-"""The merged form in plain ATen: one launch and one wait in place of several; :mod:`commcc.planning.bucket_model` says
-which form that is.
+"""Writes the new graph, unit by unit, and the merged form in plain ATen: one launch and one wait in place of several.
+
+:mod:`commcc.planning.bucket_model` says which form that is, :mod:`commcc.apply.order` where everything stands.
 
 No process group is asked and no rank is written into the graph.
 """
@@ -9,20 +10,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import fx
 
 from commcc.apply.fakes import contiguous_strides, fake_like, reshaped
+from commcc.apply.order import LAUNCH, NODE, WAIT, Unit
 from commcc.base.errors import GraphError
 from commcc.base.terms import Kind
 from commcc.graph import ops
-from commcc.graph.program import META_KEY, NodeRecord, record_of
+from commcc.graph.program import META_KEY, NodeRecord, copy_node, record_of
 from commcc.planning.bucket_model import Wire
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch import fx
-
+    from commcc.graph.index import GraphIndex
     from commcc.plan import Bucket
+
 
 _NOT_COPIED = frozenset({"val", META_KEY, "desc", "tensor_meta", "eager_input_vals"})
 
@@ -179,3 +182,26 @@ class Merger:
     def _fake(self, shape: Sequence[int]) -> torch.Tensor:
         """A value in the dtype that travels."""
         return fake_like(self.like, shape, torch.uint8 if self.bucket.as_bytes else None)
+
+
+def emit(old: fx.Graph, index: GraphIndex, buckets: Sequence[Bucket], order: Sequence[Unit]) -> fx.Graph:
+    """A new graph with the units in this order."""
+    nodes = list(old.nodes)
+    builder = Builder(fx.Graph(), taken={node.name for node in nodes})
+    env: dict[fx.Node, fx.Node] = {}
+    mergers: dict[int, Merger] = {}
+    for unit in order:
+        if unit.kind == NODE:
+            env[nodes[unit.number]] = copy_node(builder.graph, nodes[unit.number], env)
+        elif unit.kind == LAUNCH:
+            bucket = buckets[unit.number]
+            members = [nodes[m] for m in bucket.members]
+            mergers[unit.number] = Merger(builder, bucket, members, env)
+            mergers[unit.number].launch()
+        elif unit.kind == WAIT:
+            mergers[unit.number].wait()
+        else:
+            bucket = buckets[unit.number]
+            wait = nodes[index.launches[bucket.members[unit.member]].waits[0]]
+            env[wait] = mergers[unit.number].result(unit.member, wait)
+    return builder.graph

@@ -82,7 +82,16 @@ def view(document: Document) -> list[RenderableType]:
     if "overlap" in document:
         shown += ["", *overlapping.view(document["overlap"])]
     for step in () if "overlap" in document else document["passes"]:
-        shown += ["", *_step(step)]
+        dropped = step["dropped"]
+        unchanged = "" if step["changed"] else f"  dropped: {dropped}" if dropped else "  changed nothing"
+        head = Text.assemble((step["options"], "bold"), (unchanged, "yellow"), (f"  {step['seconds']:.2f} s", "dim"))
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(no_wrap=True)
+        grid.add_column(overflow="fold")
+        for label, text in lines(step["name"], step["report"]):
+            grid.add_row(Text(label, style="cyan"), Text(text))
+        below = (grid, *tables(step["name"], step["report"]))
+        shown += ["", head, *(Padding(part, (0, 0, 0, 2), expand=False) for part in below)]
     written = [(f"{label} written to ", document[key]) for key, label in _WRITTEN if document.get(key)]
     if document.get("dumped"):
         written.insert(0, ("graph after each pass in ", document["dumped"][0].rpartition("/")[0] or "."))
@@ -94,16 +103,3 @@ def verdict(status: str) -> Text:
     """What the verifier said of the result."""
     text, style = _VERDICTS.get(status, (status, "bold red"))
     return Text(text, style=style)
-
-
-def _step(step: Document) -> list[RenderableType]:
-    dropped = step["dropped"]
-    unchanged = "" if step["changed"] else f"  dropped: {dropped}" if dropped else "  changed nothing"
-    head = Text.assemble((step["options"], "bold"), (unchanged, "yellow"), (f"  {step['seconds']:.2f} s", "dim"))
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, text in lines(step["name"], step["report"]):
-        grid.add_row(Text(label, style="cyan"), Text(text))
-    below = tables(step["name"], step["report"])
-    return [head, *(Padding(part, (0, 0, 0, 2), expand=False) for part in (grid, *below))]

@@ -1,25 +1,34 @@
-"""Fills :class:`commcc.graph.index.graph.Estimates`: buffers and their bytes, work, FLOPs, sizes by hint."""
+"""Fills :class:`commcc.graph.index.graph.Estimates`: buffers and their bytes, work, FLOPs, sizes by hint.
+
+What cost models and the memory model need: which nodes run a kernel, and how many FLOPs it has. FLOPs are those of
+``torch.utils.flop_counter``, on shapes with hints in place of symbolic sizes; ops of the matmul family that PyTorch
+has no formula for have one in :mod:`commcc.graph.ops.flops`.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from itertools import chain
+from math import prod
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import fx
+from torch.utils._pytree import tree_map
+
+from commcc.graph import ops
 from commcc.graph.index.graph import Estimates
 from commcc.graph.index.storage import assign_storages
 from commcc.graph.index.tensors import TensorTable
-from commcc.graph.index.work import flops, work
-from commcc.graph.ops import is_compute
-from commcc.graph.ops.kernels import Work, may_copy, resized_to
+from commcc.graph.ops.flops import formulas, own_formula
+from commcc.graph.ops.kernels import FUSING_COPIES, Work, may_copy, resized_to, work_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch import fx
-
     from commcc.graph.index.graph import Tensor
     from commcc.graph.index.hints import SizeHints
+
 
 Buffers = tuple[tuple[int, ...], ...]
 
@@ -42,7 +51,7 @@ def estimate(
     copies = frozenset(i for i, n in enumerate(nodes) if kinds[i] is not Work.FREE and may_copy(n.target))
     copies |= mixed
     buffers = assign_storages(nodes, number, copies=copies) if copies else storages
-    counts = {i: flops(n, hints) for i, n in enumerate(nodes) if n.op == "call_function" and is_compute(n.target)}
+    counts = {i: flops(n, hints) for i, n in enumerate(nodes) if n.op == "call_function" and ops.is_compute(n.target)}
     resizes = {i: resized_to(n) for i, n in enumerate(nodes) if n.op == "call_function"}
     return Estimates(
         parts=parts,
@@ -97,3 +106,127 @@ def _buffer_bytes(buffers: Buffers, extents: Sequence[Sequence[tuple[int, str]]]
     if not total[main]:
         return tuple(size)
     return tuple(bytes_ if device == main else 0 for bytes_, device in zip(size, where, strict=True))
+
+
+Shape = tuple[int, ...]
+
+#: More than any machine does in a year; hints that make so many are wrong.
+_MAX_FLOPS = 2**100
+
+
+def work(node: fx.Node) -> Work:
+    """How a node runs."""
+    if node.op != "call_function":
+        return Work.FREE
+    usual = work_of(node.target)
+    if usual is Work.FREE:
+        if not (may_copy(node.target) and copies(node)):
+            return usual
+        return Work.FUSABLE if ops.op_name(node.target) in FUSING_COPIES else Work.KERNEL
+    if ops.is_host_sync(node.target) or ops.collective_of(node.target) is not None:
+        return Work.KERNEL
+    fact = ops.facts(node.target)
+    if (not fact.writing or fact.writes == ops.ALL) and not _has_tensor(node.meta.get("val")):
+        # Of an op of an unknown library without a result nothing is known, and it may well run a kernel.
+        known = node.meta.get("val") is not None or fact.assertion
+        known = known or ops.library_of(node.target) in ("operator", "_dtensor", "higher_order")
+        return Work.FREE if known else usual
+    return usual
+
+
+def _has_tensor(val: Any) -> bool:
+    if isinstance(val, (tuple, list)):
+        return any(map(_has_tensor, val))
+    return isinstance(val, torch.Tensor)
+
+
+def copies(node: fx.Node) -> bool:
+    """Whether an op that may copy has to: dtype or device change, or strides allow no view.
+
+    Symbolic sizes are taken to allow one.
+    """
+    source = next(iter(node._input_nodes), None)
+    before, after = source.meta.get("val") if source is not None else None, node.meta.get("val")
+    if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
+        return False
+    if before.dtype != after.dtype or before.device != after.device or ops.argument(node, "copy") is True:
+        return True
+    sizes = [*before.shape, *before.stride(), *after.shape, *after.stride()]
+    if not all(isinstance(size, int) for size in sizes):
+        return False
+    if before.shape == after.shape:
+        return _layout(before) != _layout(after)
+    return not viewable(tuple(before.shape), tuple(before.stride()), tuple(after.shape))
+
+
+def _layout(tensor: torch.Tensor) -> tuple[tuple[int, int], ...]:
+    """Sizes and strides, those of single elements left out: they decide nothing."""
+    return tuple((n, step) for n, step in zip(tensor.shape, tensor.stride(), strict=True) if n != 1)
+
+
+def viewable(shape: Shape, stride: Shape, target: Shape) -> bool:
+    """Whether a tensor of this shape and stride can be seen under another shape without a copy.
+
+    Dimensions that are laid out as one are joined to runs; every run must be a product of
+    neighbouring target sizes.
+    """
+    if prod(shape) == 0:
+        return True
+    runs: list[int] = []
+    last = 0
+    for size, step in zip(reversed(shape), reversed(stride), strict=True):
+        if size == 1:
+            continue
+        if runs and step == last:
+            runs[-1] *= size
+        else:
+            runs.append(size)
+        last = step * size
+    wanted = [size for size in reversed(target) if size != 1]
+    for run in runs:
+        rest = run
+        while rest > 1 and wanted and wanted[0] and rest % wanted[0] == 0:
+            rest //= wanted.pop(0)
+        if rest != 1:
+            return False
+    return not wanted
+
+
+def flops(node: fx.Node, hints: SizeHints) -> int | None:
+    """FLOPs of a compute node; None where there is no formula or a size has no number."""
+    own = own_formula(node.target)
+    try:
+        args, kwargs = _shapes((node.args, node.kwargs), hints)
+        out = _shapes(node.meta.get("val"), hints)
+        if own is not None:
+            count = int(own(args, out))
+        else:
+            formula = formulas().flop_registry[getattr(node.target, "overloadpacket", node.target)]
+            count = int(formula(*args, **kwargs, out_val=out))
+    except Exception:
+        return None
+    return count if count <= _MAX_FLOPS else None
+
+
+class _NoNumberError(ValueError):
+    """A size without a number."""
+
+
+def _shapes(value: Any, hints: SizeHints) -> Any:
+    """Tensors and nodes replaced by plain shapes."""
+
+    def shape(leaf: Any) -> Any:
+        held = leaf.meta.get("val") if isinstance(leaf, fx.Node) else leaf
+        if isinstance(held, (tuple, list)):
+            return tree_map(shape, held)
+        if not isinstance(held, torch.Tensor):
+            return held
+        sizes: list[int] = []
+        for size in held.shape:
+            number = hints.value(size)
+            if number is None:
+                raise _NoNumberError
+            sizes.append(number)
+        return torch.Size(sizes)
+
+    return tree_map(shape, value)

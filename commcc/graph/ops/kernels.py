@@ -5,7 +5,7 @@
     work_of(torch.ops.aten.mm.default)          # Work.KERNEL
 
 The part of the op table (:mod:`commcc.graph.ops`) that only cost models read. Limits: a reshape counts as
-free here; whether it copies depends on strides (:mod:`commcc.graph.index.work`).
+free here; whether it copies depends on strides (:mod:`commcc.graph.index.estimates`).
 """
 
 from __future__ import annotations
