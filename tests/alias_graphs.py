@@ -52,6 +52,36 @@ _LIBRARY.impl("note", lambda _x: None, "Meta")
 _LIBRARY.impl("bump_", lambda _x: None, "Meta")
 own = torch.ops.commcc_alias
 
+#: Ops of a library that is not PyTorch's: by name, schema, what the kernel really does, and what the schema promises.
+_LIES: dict[str, tuple[str, Any, Any]] = {
+    "view": ("(Tensor x) -> Tensor", lambda x: x.t(), torch.empty_like),
+    "same": ("(Tensor x) -> Tensor", lambda x: x, torch.empty_like),
+    "write": ("(Tensor x) -> Tensor", lambda x: x.add_(1).clone(), torch.empty_like),
+    "silent": ("(Tensor x) -> ()", lambda x: _done(x.neg_()), lambda _x: None),
+    "pour": ("(Tensor x, Tensor y) -> ()", lambda x, y: _done(y.copy_(x)), lambda _x, _y: None),
+    "link": ("(Tensor x, Tensor y) -> ()", lambda x, y: _done(x.set_(y)), lambda _x, _y: None),
+    "swap": (
+        "(Tensor x, Tensor y) -> (Tensor, Tensor)",
+        lambda x, y: (y, x),
+        lambda x, y: (torch.empty_like(x), torch.empty_like(y)),
+    ),
+    "turned": (
+        "(Tensor[] xs) -> Tensor[]",
+        lambda xs: [x.flip(0) if i else x for i, x in enumerate(reversed(xs))],
+        lambda xs: [torch.empty_like(x) for x in xs],
+    ),
+}
+
+
+def _done(_result: Any) -> None:
+    """Nothing."""
+
+
+for name, (schema, function, meta) in _LIES.items():
+    _LIBRARY.define(f"{name}{schema}")
+    _LIBRARY.impl(name, function, "CPU")
+    _LIBRARY.impl(name, meta, "Meta")
+
 #: Views of a square matrix that are one again, some of which no schema speaks of.
 VIEWS: tuple[Any, ...] = (
     lambda b, x: b.call(aten.view.default, x, [SIDE, SIDE]),
@@ -99,8 +129,9 @@ FILLS: tuple[Any, ...] = (
 
 
 class _Recipe:
-    def __init__(self, seed: int, nodes: int) -> None:
+    def __init__(self, seed: int, nodes: int, lying: bool) -> None:
         self.rng = random.Random(seed)
+        self.lying = lying
         self.build = GraphBuilder()
         self.nodes = nodes
 
@@ -122,6 +153,9 @@ class _Recipe:
 
     def step(self) -> None:
         b, rng = self.build, self.rng
+        if self.lying and rng.random() < 0.3:
+            self.lie()
+            return
         how = rng.random()
         if how < 0.3:
             self.values.append(rng.choice(VIEWS)(b, self.pick()))
@@ -143,6 +177,24 @@ class _Recipe:
             self.values.append(b.call(aten.randint_like.default, self.pick(), 5))
         else:
             self.normalised()
+
+    def lie(self) -> None:
+        """An op that shares or writes, and does not say so."""
+        b = self.build
+        name = self.rng.choice(sorted(_LIES))
+        op = getattr(own, name).default
+        if name == "turned":
+            parts = b.call(op, [self.pick(), self.pick()])
+            self.values += [getitem(b, parts, 0), getitem(b, parts, 1)]
+        elif name == "swap":
+            parts = b.call(op, self.pick(), self.pick())
+            self.values += [getitem(b, parts, 0), getitem(b, parts, 1)]
+        elif name in ("pour", "link"):
+            b.call(op, self.pick(), self.pick())
+        elif name == "silent":
+            b.call(op, self.pick())
+        else:
+            self.values.append(b.call(op, self.pick()))
 
     def fill(self) -> None:
         b, rng = self.build, self.rng
@@ -170,9 +222,9 @@ class _Recipe:
         self.values.append(b.call(aten.add.Tensor, self.pick(), b.call(aten.round.default, self.mean)))
 
 
-def alias_program(seed: int, nodes: int = 24) -> Program:
-    """A random graph; the same seed gives the same graph."""
-    return _Recipe(seed, nodes).make()
+def alias_program(seed: int, nodes: int = 24, *, lying: bool = False) -> Program:
+    """A random graph; the same seed gives the same graph. lying: some ops of another library break their schemas."""
+    return _Recipe(seed, nodes, lying).make()
 
 
 def executed(program: Program, seed: int) -> tuple[list[list[Any]], list[float]]:

@@ -1,4 +1,7 @@
-"""Passes that move nodes, on graphs whose ops share memory without saying so, write, draw numbers and act."""
+"""Passes that move nodes, on graphs whose ops share memory without saying so, write, draw numbers and act.
+
+Half of the graphs hold ops of another library that break their own schemas.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ SEEDS = range(examples(60))
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_passes_keep_what_a_graph_computes_and_does(seed):
-    program, model = alias_program(seed), load_model("h100")
+    program, model = alias_program(seed, lying=seed % 2 == 1), load_model("h100")
     results, log = executed(program, seed)
     for text in ("reorder", "bucket,reorder", "dedup,cleanup,reorder"):
         made = run(program, parse_pipeline(text), model=model).program
@@ -31,7 +34,7 @@ def test_passes_keep_what_a_graph_computes_and_does(seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_order_that_the_index_allows_is_as_good(seed):
-    program = alias_program(seed)
+    program = alias_program(seed, lying=seed % 2 == 1)
     results, log = executed(program, seed)
     for attempt in range(3):
         others, did = executed(shuffled(program, random.Random(attempt)), seed)

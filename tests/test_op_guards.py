@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import operator
 
 import pytest
 import torch
 
 from commcc.graph.ops.allowed import refusal
+from commcc.graph.ops.functions import LONGEST, bounded
 from commcc.graph.ops.guards import guarded, is_guarded
 from commcc.graph.ops.unchecked import UNCHECKED
 from commcc.replay.prepare import prepare
@@ -119,3 +121,39 @@ def test_storages_grow_and_do_not_shrink():
 
 def test_other_ops_are_called_as_they_are():
     assert guarded(aten.mm.default) is aten.mm.default
+
+
+@pytest.mark.parametrize(
+    ("function", "args"),
+    [
+        (operator.mul, (10**1000, 10**1000)),
+        (operator.mul, ([1], 10**12)),
+        (operator.mul, (10**12, "a")),
+        (operator.pow, (9, 9**9)),
+        (operator.pow, (2, LONGEST)),
+        (operator.lshift, (1, 10**12)),
+        (operator.add, ([1] * LONGEST, [1])),
+    ],
+)
+def test_arithmetic_that_grows_without_end_is_refused(function, args):
+    for call in (bounded(function), guarded(function)):
+        with pytest.raises(ValueError, match="too large"):
+            call(*args)
+
+
+@pytest.mark.parametrize(
+    ("function", "args"),
+    [
+        (operator.mul, (2**40, 2**40)),
+        (operator.mul, (torch.ones(3), 2)),
+        (operator.mul, (2.5, 10**9)),
+        (operator.pow, (2, 64)),
+        (operator.pow, (2.0, 0.5)),
+        (operator.pow, (2, -1)),
+        (operator.lshift, (1, 62)),
+        (operator.add, ((1,), (2,))),
+        (operator.floordiv, (7, 2)),
+    ],
+)
+def test_arithmetic_on_sizes_is_what_it_was(function, args):
+    assert str(bounded(function)(*args)) == str(function(*args))

@@ -38,7 +38,7 @@ from torch.utils._traceback import CapturedTraceback
 from commcc.base.errors import InputError
 from commcc.graph.ops import OpaqueOp, op_name
 from commcc.graph.ops.effects import UNSHAPED
-from commcc.graph.ops.functions import plain_name
+from commcc.graph.ops.functions import bounded, plain_name
 from commcc.graph.ops.libraries import SHAPED
 
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     CallSubgraph = Callable[[fx.GraphModule, Sequence[Any]], Any]
 
 _MOST_OUTPUTS = 65_536
-_LARGEST_SHIFT = 64
 _SCALARS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
 _PLAIN = (*_SCALARS, str, complex, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 
@@ -148,12 +147,7 @@ class Evaluator:
         for leaf in pytree.tree_leaves((args, kwargs)):
             if not isinstance(leaf, _SCALARS):
                 raise UnknownValue(f"{getattr(target, '__name__', target)} of a {type(leaf).__name__}")
-        if target in (operator.pow, operator.lshift):
-            base, exponent = args if len(args) == 2 else (0, None)
-            # Python would compute a number of any length.
-            if type(exponent) is not int or exponent > _LARGEST_SHIFT or (type(base) is int and abs(base) >= 1 << 64):
-                raise UnknownValue("the number is too large")
-        return self._attempt(target, args, kwargs)
+        return self._attempt(bounded(target), args, kwargs)
 
     def run_higher_order(
         self, op: HigherOrderOperator, args: Sequence[Any], kwargs: Mapping[str, Any], call_subgraph: CallSubgraph

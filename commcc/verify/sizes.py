@@ -35,6 +35,8 @@ Atom: TypeAlias = "Callable[[str, tuple[Size, ...]], int]"
 
 _MAX_POWER = 8
 _MAX_TERMS = 256
+_MAX_DEGREE = 64
+_MAX_BITS = 4096
 _MAX_DEPTH = 64
 
 
@@ -80,7 +82,8 @@ class Poly:
 
     def __mul__(self, other: Size) -> Size:
         right = _terms(other)
-        if len(self.terms) * len(right) > _MAX_TERMS:
+        degree = max(len(m) for m, _ in self.terms) + max((len(m) for m, _ in right), default=0)
+        if len(self.terms) * len(right) > _MAX_TERMS or degree > _MAX_DEGREE:
             raise Undecidable("a symbolic size with too many terms")
         return _build((tuple(sorted((*m, *n))), c * d) for m, c in self.terms for n, d in right)
 
@@ -130,6 +133,8 @@ def product(sizes: Iterable[Size]) -> Size:
     result: Size = 1
     for size in sizes:
         result = result * size
+        if isinstance(result, int) and result.bit_length() > _MAX_BITS:
+            raise Undecidable("a size with too many digits")
     return result
 
 

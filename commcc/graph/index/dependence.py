@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from commcc.graph.index.storage import united
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -41,7 +43,10 @@ def order_edges(
     among them that is there only to keep host syncs in their order.
     """
     edges: Edges = defaultdict(set)
-    _mutation_edges(edges, data_preds, storages, launches, writes)
+    # What an op of which nothing is known is given may be in one storage afterwards, as after ``set_``.
+    unknown = (i for i, t in enumerate(traits) if t.shares and t.effect and t.writes)
+    joined = [tuple(s for pred in data_preds[i] for s in storages[pred]) for i in unknown]
+    _mutation_edges(edges, data_preds, united(storages, joined) if joined else storages, launches, writes)
     _chain(edges, (i for i, t in enumerate(traits) if t.random))
     _chain(edges, (i for i, t in enumerate(traits) if t.effect and not t.host_sync))
     _barrier_edges(edges, data_preds, [i for i, t in enumerate(traits) if t.barrier])

@@ -53,7 +53,7 @@ def assign_storages(
             both = [ops.argument(node, name) for name in names]
             joined.append(tuple(s for held in both if isinstance(held, fx.Node) for s in storages[number[held]]))
         storages.append(shared)
-    return _united(storages, joined) if joined else tuple(storages)
+    return united(storages, joined) if joined else tuple(storages)
 
 
 def _elements(val: Any) -> int:
@@ -82,7 +82,7 @@ def _shared(
     return tuple(shared)
 
 
-def _united(storages: Sequence[tuple[int, ...]], joined: Sequence[tuple[int, ...]]) -> Storages:
+def united(storages: Sequence[tuple[int, ...]], joined: Sequence[tuple[int, ...]]) -> Storages:
     """The same with one number for storages that become one."""
     lowest: dict[int, int] = {}
 

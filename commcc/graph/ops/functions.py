@@ -1,8 +1,10 @@
 """The Python functions on numbers and sequences that a graph may call, by the names that FX prints.
 
     plain_functions()["operator.getitem"]         # operator.getitem
+    bounded(operator.mul)(10**1000, 10**1000)     # ValueError: the result is too large
 
-Every other callable in a graph is an op. None of these does anything but compute its result.
+Every other callable in a graph is an op. None of these does anything but compute its result, but Python computes
+numbers and lists of any length: sizes out of files go through :func:`bounded`.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import builtins
 import math
 import operator
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,6 +31,8 @@ _TORCH = (
 )
 _MATH = ("ceil", "floor", "trunc", "sqrt", "log2", "cos", "sin", "tan", "acos", "asin", "atan", "log", "exp")
 _BUILTINS = ("round", "abs", "int", "float", "bool", "max", "min")
+#: Bits of the longest integer and items of the longest sequence that arithmetic may give: sizes have 64 bits.
+LONGEST = 4096
 
 
 @lru_cache(maxsize=1)
@@ -50,3 +54,52 @@ def _names() -> Mapping[int, str]:
 def plain_name(function: Any) -> str | None:
     """The printed name of one of these functions; None for anything else."""
     return _names().get(id(function))
+
+
+def bounded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """One of these functions, which raises ValueError where its result would be too large to be a size."""
+    length = _LENGTHS.get(id(function))
+    if length is None:
+        return function
+
+    @wraps(function)
+    def checked(*args: Any) -> Any:
+        if len(args) == 2 and length(*args) > LONGEST:
+            raise ValueError("the result is too large")
+        return function(*args)
+
+    return checked
+
+
+def _joined(one: Any, other: Any) -> int:
+    return sum(len(part) for part in (one, other) if isinstance(part, (str, list, tuple)))
+
+
+def _repeated(one: Any, other: Any) -> int:
+    if type(one) is int and type(other) is int:
+        return one.bit_length() + other.bit_length()
+    times = next((part for part in (one, other) if type(part) is int), 0)
+    return _joined(one, other) * times
+
+
+def _raised(base: Any, exponent: Any) -> int:
+    if type(exponent) is not int:
+        # Of symbols no number of bits is known.
+        return LONGEST + 1 if isinstance(exponent, torch.SymInt) else 0
+    # A power of a symbol is multiplied out.
+    return exponent * (base.bit_length() if type(base) is int else 64)
+
+
+def _shifted(one: Any, by: Any) -> int:
+    if type(by) is not int:
+        return LONGEST + 1 if isinstance(by, torch.SymInt) else 0
+    return by + (one.bit_length() if type(one) is int else 0)
+
+
+#: How long a result is, at most, for functions whose result can be longer than their operands.
+_LENGTHS: dict[int, Callable[[Any, Any], int]] = {
+    id(operator.add): _joined,
+    id(operator.mul): _repeated,
+    id(operator.pow): _raised,
+    id(operator.lshift): _shifted,
+}

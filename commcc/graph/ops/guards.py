@@ -14,6 +14,7 @@ from __future__ import annotations
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from commcc.graph.ops.functions import bounded
 from commcc.graph.ops.names import argument_names, op_name
 
 if TYPE_CHECKING:
@@ -34,8 +35,7 @@ def guarded(target: Any) -> Callable[..., Any]:
     if op_name(target) == _RESIZE:
         return wraps(target)(_grown)
     if not rules:
-        found: Callable[..., Any] = target
-        return found
+        return bounded(target)
     names = argument_names(target)
 
     @wraps(target)

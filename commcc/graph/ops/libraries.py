@@ -13,6 +13,9 @@ RUNNABLE = frozenset(
 SHAPED = (RUNNABLE - {"c10d", "bucketing"}) | {"rngprims", "quantized_decomposed"}
 #: Libraries whose schemas, with :mod:`commcc.graph.ops.undeclared`, say all that their ops do.
 PURE = frozenset({"aten", "prims", "inductor_prims", "rngprims", "quantized_decomposed", "_c10d_functional"})
+#: Libraries whose schemas are believed where they say what an op reads, writes and returns: PyTorch's. What stands in
+#: the schema of any other library was never compared with what its kernels do.
+BELIEVED = RUNNABLE | PURE | {"streams", "device_mesh"}
 #: Libraries of collectives alone.
 COLLECTIVE = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional"})
 #: Libraries whose ops were run to see what they do (``tests/test_op_facts.py``).

@@ -9,8 +9,10 @@ Facts come from the schema where it can be believed, and from :mod:`commcc.graph
 :mod:`commcc.graph.ops.effects` for what schemas do not say. An in-place op is its functional twin with a write.
 
 An op of a library that is not PyTorch's is an effect, even if its schema is functional: it is never dropped, never
-duplicated, and keeps its order among effects. What it reads, writes and returns is believed, as PyTorch itself does;
-of an op without a schema nothing is, so it may write all its arguments, and its results may be in any of them.
+duplicated, and keeps its order among effects. It may write all its arguments, and its results may be in any of them,
+whether its library is loaded or not: a schema is a promise that nobody has held against the kernel.
+
+Limits: an op that keeps a tensor for itself and writes it in a later call is not seen through.
 """
 
 from __future__ import annotations
@@ -129,6 +131,8 @@ def _of_packet(packet: OpOverloadPacket) -> OpFacts:
     every = [_of_op(getattr(packet, name)) for name in names]
 
     def together(key: str) -> tuple[str, ...]:
+        if ALL in (getattr(each, key) for each in every):
+            return ALL
         return tuple(dict.fromkeys(name for each in every for name in getattr(each, key)))
 
     bases = max((each.bases for each in every), key=len, default=())
@@ -148,6 +152,9 @@ def _of_packet(packet: OpOverloadPacket) -> OpFacts:
 def _of_op(op: OpOverload) -> OpFacts:
     name = op_name(op)
     launch = collective_of(op)
+    if launch is None and library_of(op) not in libraries.BELIEVED and name not in effects.PURE_OPS:
+        random = torch.Tag.nondeterministic_seeded in op.tags
+        return replace(_of_unknown(op), arguments=argument_names(op), random=random)
     infos = [(a.name, a.alias_info) for a in op._schema.arguments if a.alias_info is not None]
     writes = (*_hidden(undeclared.WRITES, op), *(n for n, info in infos if info.is_write))
     bases = _bases(op)
