@@ -104,44 +104,38 @@ class _Merge:
             self.launches[self.at[node]] = launch
 
     def _launch(self, number: int, bucket: Bucket) -> None:
+        """The merged launch, and what it sends: the members' inputs in one row, cast if they were."""
         index = self.index
         first = bucket.members[0]
         name = f"{bucket.kind}_bucket_{number}"
         model = self.models[number] = BucketModel.planned(index, bucket)
-        copy = self._copied_in(name, model)
-        received = model.received
-        launched = self._add(
-            _Fact(
-                name=name,
-                op=index.ops[first],
-                preds=(copy,),
-                order_preds=(),
-                tensor=received,
-                buffers=(self._buffer(received.bytes),),
-                work=Work.KERNEL,
-            )
-        )
-        self.launch_of[number] = launched
-        self.at.update((m, launched) for m in bucket.members)
-        self.launches[launched] = replace(index.launches[first], inputs=(copy,))
-        if bucket.shared_cast:
-            self.at.update((member.input, launched) for member in model.members)
-
-    def _copied_in(self, name: str, model: BucketModel) -> int:
-        """The node that the merged launch sends: the members' inputs in one row, cast if they were."""
-        index = self.index
         parts: list[int] = []
         seen: set[int] = set()
         for place, (source, tensor) in enumerate(zip(model.nodes, model.parts, strict=True)):
             parts.append(self._part(f"{name}_in{place}", source, tensor, again=source in seen))
             seen.add(source)
         order = self._new(p for member in model.members for p in index.order_preds[member.launch])
-        copy = self._written(f"{name}_cat", "aten.cat", parts, order, tensor=model.joined)
-        if not model.shared_cast:
-            return copy
-        cast = model.members[0].input
-        work = index.estimates.work[cast]
-        return self._written(f"{name}_cast", index.ops[cast], [copy], (), tensor=model.sent, work=work)
+        sent = self._written(f"{name}_cat", "aten.cat", parts, order, tensor=model.joined)
+        if model.shared_cast:
+            cast = model.members[0].input
+            work = index.estimates.work[cast]
+            sent = self._written(f"{name}_cast", index.ops[cast], [sent], (), tensor=model.sent, work=work)
+        launched = self._add(
+            _Fact(
+                name=name,
+                op=index.ops[first],
+                preds=(sent,),
+                order_preds=(),
+                tensor=model.received,
+                buffers=(self._buffer(model.received.bytes),),
+                work=Work.KERNEL,
+            )
+        )
+        self.launch_of[number] = launched
+        self.at.update((m, launched) for m in bucket.members)
+        self.launches[launched] = replace(index.launches[first], inputs=(sent,))
+        if bucket.shared_cast:
+            self.at.update((member.input, launched) for member in model.members)
 
     def _part(self, name: str, source: int, tensor: Tensor, *, again: bool) -> int:
         """The new number of an input; of a copy of it where its elements do not lie in a row.
