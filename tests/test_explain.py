@@ -52,7 +52,7 @@ def test_facts_of_the_same_graph():
     assert (found.launch_side.position, found.launch_side.limit, found.launch_side.path) == (1, None, ())
     assert (found.launch_side.compute_nodes, found.launch_side.ns) == (1, 50)
     assert (found.wait_side.position, found.wait_side.limit, found.wait_side.path) == (4, "use", ("w", "use"))
-    assert found.beside.nodes == 0
+    assert found.overlap.nodes == 0
     assert [(s.what, s.start_ns, s.end_ns) for s in found.picture.compute] == [
         *(("compute", 37, 50), ("stall", 50, 90), ("compute", 90, 100)),
     ]
@@ -90,7 +90,7 @@ def test_hidden_is_said_with_what_hides_it():
     g.output(g.mm("use", 5, g.waited("w", launch)))
     found = g.explain("ag")
     assert (found.reasons, found.knobs, found.advice, found.exposed_ns) == ((), (), None, 0)
-    assert (found.beside.nodes, found.beside.compute_nodes, found.beside.ns, found.beside.names) == (
+    assert (found.overlap.nodes, found.overlap.compute_nodes, found.overlap.ns, found.overlap.names) == (
         2,
         1,
         40,

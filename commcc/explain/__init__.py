@@ -21,7 +21,7 @@ from commcc.explain.context import Context, Scene, launch_side, scene_of, wait_s
 from commcc.explain.findings import investigate
 from commcc.explain.knobs import knobs
 from commcc.explain.moves import Search
-from commcc.explain.observed import beside, picture, possible, timing
+from commcc.explain.observed import overlap, picture, possible, timing
 from commcc.explain.reasons import Case, reasons
 from commcc.explain.types import Advice, Explanation, Knob, Limits, Reason
 
@@ -76,9 +76,9 @@ def find(index: GraphIndex, ident: Identification, name: str) -> Collective:
     if node is None:
         hint = "'commcc inspect GRAPH --all' lists the collectives" if known else "the graph has no collectives"
         raise OptionError(f"no node '{name}' in the graph{closest(name, known)}", hint=hint)
-    found = ident.by_launch.get(index.wait_of.get(node, node))
-    if found is not None:
-        return found
+    collective = ident.by_launch.get(index.wait_of.get(node, node))
+    if collective is not None:
+        return collective
     hint = "name a launch or its wait; 'commcc inspect GRAPH --all' lists them"
     raise OptionError(f"'{name}' is no collective but {index.ops[node]}", hint=hint)
 
@@ -124,7 +124,7 @@ def _explain(context: Context, collective: Collective) -> Explanation:
         cost_ns=case.findings.cost,
         slack_ns=max(0, longest - through),
         timing=case.timing,
-        beside=beside(context, scene),
+        overlap=overlap(context, scene),
         possible=case.possible,
         launch_side=sides[0],
         wait_side=sides[1],

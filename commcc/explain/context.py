@@ -114,10 +114,10 @@ class Context:
     def fed(self) -> list[bool]:
         """Whether a compute node comes before the node; without any in the graph, whether work does."""
         own = self.index.compute if self.has_compute else self.works
-        found = [False] * len(self.index)
+        fed = [False] * len(self.index)
         for node, preds in enumerate(self.preds):
-            found[node] = own[node] or any(found[p] for p in preds)
-        return found
+            fed[node] = own[node] or any(fed[p] for p in preds)
+        return fed
 
     def stops(self, node: int) -> bool:
         """Whether a launch or a wait does not take this node along when it moves: compute nodes, other
@@ -157,6 +157,7 @@ def scene_of(context: Context, collective: Collective) -> Scene:
     waits = collective.waits
     before = closure(context.preds, [launch]) - {launch}
     after = closure(context.succs, waits)
+    # A synchronous launch is its own wait.
     if not index.launches[launch].asynchronous:
         after = closure(context.succs, [launch]) - {launch}
     own = {launch, *waits}
@@ -193,6 +194,7 @@ def wait_side(context: Context, scene: Scene) -> Side:
     """How far the wait could go down; for collectives without a wait, nowhere."""
     need = scene.need
     if scene.first_wait is None:
+        # Nobody waits, so there is nothing to put later.
         position, passed = scene.launch, []
         starts: tuple[int, ...] = (scene.launch,)
     else:

@@ -78,43 +78,45 @@ def investigate(search: Search, sides: tuple[Side, Side]) -> Findings:
     else:
         quick = trial(context, scene, plain, with_price(context, scene.launch, total - latency))
         latency = max(0, context.timeline.step_ns - quick.step_ns)
+    # Without a wait there is nothing to move: being synchronous is the one thing to change.
     if not context.index.launches[scene.launch].asynchronous:
         saved = context.timeline.step_ns - asynchronous(context, scene).step_ns
         return Findings(cost=cost, latency=latency, asynchronous=max(0, saved))
     moves = search.explore(sides[0].position, sides[1].position)
     best = search.best(moves)
-    found = Findings(best=best, moves=tuple(moves), queue=_queue(search, None), latency=latency, cost=cost)
-    if not search.worth(found.left):
-        return replace(found, lifted=_lifted(search, moves, best))
+    findings = Findings(best=best, moves=tuple(moves), queue=_queue(search, None), latency=latency, cost=cost)
+    # Little is left to explain, so the search through the whole graph is not made.
+    if not search.notable(findings.left):
+        return replace(findings, lifted=_lifted(search, moves, best))
     wider = search.explore(context.first, context.last)
     # The best move that may also part compute nodes, when it saves more.
     beyond = search.best(wider)
-    if beyond is not None and not search.worth(beyond.saves_ns - (best.saves_ns if best is not None else 0)):
+    if beyond is not None and not search.notable(beyond.saves_ns - (best.saves_ns if best is not None else 0)):
         beyond = None
     return replace(
-        found,
+        findings,
         beyond=beyond,
         lifted=_lifted(search, [*moves, *wider], beyond or best),
         above=_untied(search, best, up=True) if scene.blocker is not None else Untied(),
         below=_untied(search, best, up=False) if scene.need is not None else Untied(),
         queue_after=0 if best is None else _queue(search, best),
         rivals=() if best is None else _rivals(search, best),
-        joint=_joint(search, moves) if best is None and not search.worth(found.queue) else None,
+        joint=_joint(search, moves) if best is None and not search.notable(findings.queue) else None,
     )
 
 
 def _lifted(search: Search, moves: list[Move], best: Move | None) -> dict[str, tuple[int, Move]]:
     saved = best.saves_ns if best is not None else 0
-    found = {}
+    lifted = {}
     for name in LIFTABLE:
         freed = search.best(moves, without=(name,))
-        if freed is not None and search.worth(freed.saves_ns - saved):
-            found[name] = (freed.saves_ns - saved, freed)
-    if not found:  # two limits may each stop what the other would let pass
+        if freed is not None and search.notable(freed.saves_ns - saved):
+            lifted[name] = (freed.saves_ns - saved, freed)
+    if not lifted:  # two limits may each stop what the other would let pass
         freed = search.best(moves, without=LIFTABLE)
-        if freed is not None and search.worth(freed.saves_ns - saved):
-            found = dict.fromkeys(search.broken(freed), (freed.saves_ns - saved, freed))
-    return found
+        if freed is not None and search.notable(freed.saves_ns - saved):
+            lifted = dict.fromkeys(search.broken(freed), (freed.saves_ns - saved, freed))
+    return lifted
 
 
 def _queue(search: Search, move: Move | None) -> int:
@@ -139,7 +141,7 @@ def _joint(search: Search, moves: list[Move]) -> tuple[int, Move] | None:
     step = context.timeline.step_ns
     gains = [(step - trial(context, scene, search.order(move), alone).step_ns, move) for move in legal]
     best = max(gains, key=lambda gain: gain[0])
-    return best if search.worth(best[0]) else None
+    return best if search.notable(best[0]) else None
 
 
 def _rivals(search: Search, move: Move) -> tuple[int, ...]:
@@ -162,6 +164,7 @@ def _untied(search: Search, move: Move | None, *, up: bool) -> Untied:
     for place in _places(search, order, up=up):
         changed = torn(order, launch, place) if up else postponed(order, waits, place)
         saved = step - trial(context, scene, changed).step_ns
+        # The first place is kept even where it saves nothing: with a queue of its own it may.
         if saved > saves or best is order:
             saves, best = max(saves, saved), changed
     alone = own_stream(context, [launch])
@@ -183,6 +186,7 @@ def _places(search: Search, order: list[int], *, up: bool) -> Iterator[int]:
         if not marks or (limit is not None and compute > limit):
             break
         passed += context.costs.ns[node] if context.works[node] else 0
+        # Small work between two compute nodes makes no place of its own.
         if not context.index.compute[node] and not search.large(context.costs.ns[node]):
             continue
         last = place

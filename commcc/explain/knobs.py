@@ -27,14 +27,15 @@ def knobs(case: Case) -> tuple[Knob, ...]:
     """What helps, the largest saving first, and after it what helps besides; at least one if it is exposed."""
     if not case.exposed_ns:
         return ()
-    found = [knob for make in _MAKERS for knob in make(case)]
-    found.sort(key=lambda knob: (knob.besides, -(knob.saves_ns or 0)))
-    if not found:
+    helpful = [knob for make in _MAKERS for knob in make(case)]
+    helpful.sort(key=lambda knob: (knob.besides, -(knob.saves_ns or 0)))
+    if not helpful:
         return (Knob(f"none: {_nothing_else(case)}"),)
-    left = case.findings.cost - sum(knob.saves_ns or 0 for knob in found)
-    if left * 2 > case.findings.cost and all(knob.saves_ns is not None for knob in found):
-        found.append(Knob(f"for the rest none: {_nothing_else(case)}", besides=True))
-    return tuple(found)
+    left = case.findings.cost - sum(knob.saves_ns or 0 for knob in helpful)
+    # Advice whose saving is not known may cover the rest.
+    if left * 2 > case.findings.cost and all(knob.saves_ns is not None for knob in helpful):
+        helpful.append(Knob(f"for the rest none: {_nothing_else(case)}", besides=True))
+    return tuple(helpful)
 
 
 def command_of(name: str, **options: str) -> str | None:
@@ -107,7 +108,7 @@ def _limits(case: Case) -> Iterator[Knob]:
 
 def _groups(case: Case) -> Iterator[Knob]:
     """A queue of its own for all of its role, or of its kind, when others share the queue."""
-    if not case.search.worth(max(case.findings.queue, case.findings.queue_after)):
+    if not case.search.notable(max(case.findings.queue, case.findings.queue_after)):
         return
     context, own = case.search.context, case.scene.collective
     stream = context.stream_members[context.timeline.spans[own.launch].stream]
@@ -118,9 +119,10 @@ def _groups(case: Case) -> Iterator[Knob]:
     ):
         if not apart:
             continue
+        # The other ones stay in the queue, and this kind leaves it together.
         others = {c.launch for c in apart}
         saves, move = _with_queue(case, [n for n in stream if n not in others])
-        if not case.search.worth(saves):
+        if not case.search.notable(saves):
             continue
         names = sorted({str(c.role) if c.role is not own.role else str(c.kind) for c in apart})
         best = case.findings.best
@@ -137,6 +139,7 @@ def _with_queue(case: Case, members: list[int]) -> tuple[int, Move | None]:
     search, best = case.search, case.findings.best
     alone = own_stream(search.context, members)
     step = search.context.timeline.step_ns - (0 if best is None else best.saves_ns)
+    # Moves were ranked with the shared queue; alone another one may be best, so the four best are tried again.
     legal = sorted((m for m in case.findings.moves if not search.broken(m)), key=lambda m: -m.saves_ns)
     tried = dict.fromkeys([best, None, *(m for m in legal if m is not best)][:4])
     gains = [(step - trial(search.context, case.scene, search.order(m), alone).step_ns, m) for m in tried]
@@ -145,24 +148,25 @@ def _with_queue(case: Case, members: list[int]) -> tuple[int, Move | None]:
 
 def _bucket(case: Case) -> Iterator[Knob]:
     """Merging, when latency is much of its time."""
-    if not case.search.worth(case.findings.latency):
+    if not case.search.notable(case.findings.latency):
         return
-    found = merge(case.search.context, case.scene.collective)
-    if found is None:
+    merged = merge(case.search.context, case.scene.collective)
+    if merged is None:
         return
-    text = f"merge it with the {found.others} next to it on group {case.scene.collective.group}"
-    text += f" ({size(found.bytes)} together): {duration(found.merged_ns)} instead of {duration(found.apart_ns)}"
-    if found.obstacle is not None:
-        alone = f"; '{command_of('bucket')}' leaves it alone: it {found.obstacle}" if command_of("bucket") else ""
+    text = f"merge it with the {merged.others} next to it on group {case.scene.collective.group}"
+    text += f" ({size(merged.bytes)} together): {duration(merged.merged_ns)} instead of {duration(merged.apart_ns)}"
+    # A command that leaves this one alone would mislead, so its reason is said instead.
+    if merged.obstacle is not None:
+        alone = f"; '{command_of('bucket')}' leaves it alone: it {merged.obstacle}" if command_of("bucket") else ""
         yield Knob(f"{text}{alone}")
         return
-    groups = {} if found.group is None else {"groups": found.group}
-    yield _knob(text, command_of("bucket", bucket_cap_mb=f"{found.cap_mb:g}", **groups), "does that")
+    groups = {} if merged.group is None else {"groups": merged.group}
+    yield _knob(text, command_of("bucket", bucket_cap_mb=f"{merged.cap_mb:g}", **groups), "does that")
 
 
 def _chunk(case: Case) -> Iterator[Knob]:
     own = case.scene.collective
-    if own.kind is not Kind.ALL_TO_ALL or own.role is not Role.EP or not case.search.worth(case.findings.left):
+    if own.kind is not Kind.ALL_TO_ALL or own.role is not Role.EP or not case.search.notable(case.findings.left):
         return
     text = "split the tokens of this expert-parallel region into chunks, so that the exchange of one chunk overlaps "
     text += f"with the experts of another: {duration(case.findings.left)} is left to hide"
@@ -171,7 +175,7 @@ def _chunk(case: Case) -> Iterator[Knob]:
 
 def _async_tp(case: Case) -> Iterator[Knob]:
     own, index = case.scene.collective, case.search.context.index
-    if own.role is not Role.TP or not case.search.worth(case.findings.left):
+    if own.role is not Role.TP or not case.search.notable(case.findings.left):
         return
     before, after = case.scene.blocker, case.scene.need
     if own.kind is Kind.ALL_GATHER and after is not None and index.compute[after]:
@@ -197,11 +201,12 @@ def _nothing_else(case: Case) -> str:
     context, launch = case.search.context, case.scene.launch
     paths, jobs = context.paths, context.jobs
     through = paths.head[launch] + jobs.compute[launch] + jobs.transfer[launch] + paths.landed[launch]
+    # A path within 1 % of the critical one is as good as critical.
     if through * 100 >= context.prediction.bound.parts.get("critical path", through) * 99:
         return f"the critical path goes through it, and takes {duration(through)} in every order"
-    if case.search.worth(max(case.findings.queue, case.findings.queue_after)):
+    if case.search.notable(max(case.findings.queue, case.findings.queue_after)):
         return f"others take its place in its queue; less to send on group {case.scene.collective.group} would help"
-    if case.search.worth(case.findings.cost):
+    if case.search.notable(case.findings.cost):
         return "less to send, or a faster link, is all that would help here"
     return "other collectives overlap with it; explain those that are waited for"
 

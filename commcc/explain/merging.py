@@ -49,6 +49,7 @@ def merge(context: Context, own: Collective) -> Merge | None:
         for c in context.ident.collectives
         if (c.kind, c.group, c.reduction, c.dtype, c.role) == kind
         and abs(c.launch - own.launch) <= span
+        # One that the pass leaves alone is compared with all its like, to show what that costs.
         and (c is own or obstacle is not None or c.launch in able)
     ]
     group = None if own.group == context.ident.primary else own.group
@@ -64,6 +65,7 @@ def merge(context: Context, own: Collective) -> Merge | None:
         size = sum(size_of(c) for c in members)
         if together < apart:
             best = Merge(len(members) - 1, size, cap, apart, together, obstacle, group)
+        # Larger caps save little more than this and hold more memory.
         if (apart - together) * 2 >= latency:
             break
     return best

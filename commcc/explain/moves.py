@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: Of what is to be hidden, in percent: a move this good ends the search.
 ENOUGH = 98
 #: Of what is to be hidden, in percent: less than this is not reported.
-WORTH = 2
+NOTABLE = 2
 #: Of the best move's saving, in percent: a nearer move that saves this much is preferred.
 NEARLY = 90
 
@@ -78,10 +78,10 @@ class Search:
         above = None if up is None else up.position
         below = None if down is None else down.position + 1
         order = moved(self.scene, len(self.context.index), above, below)
-        found = trial(self.context, self.scene, order)
-        saves = self.context.timeline.step_ns - found.step_ns
+        result = trial(self.context, self.scene, order)
+        saves = self.context.timeline.step_ns - result.step_ns
         earlier, later = (0 if step is None else step.compute_nodes for step in (up, down))
-        return Move(above, below, earlier, later, saves, found)
+        return Move(above, below, earlier, later, saves, result)
 
     def explore(self, above: int, below: int) -> list[Move]:
         """Moves with the launch no higher than position ``above`` and the waits ahead of ``below``."""
@@ -92,21 +92,22 @@ class Search:
         downs = [(None, step) for step in self._places(self._steps(lower))]
         # A gather is best launched earlier, a reduction best waited for later.
         first, second = (ups, downs) if self.scene.collective.kind is Kind.ALL_GATHER else (downs, ups)
-        found: list[Move] = []
+        moves: list[Move] = []
         tried: list[tuple[Step | None, Step | None]] = []
         for up, down in (*first, *second):
             tried.append((up, down))
             move = self.attempt(up, down)
-            found.append(move)
+            moves.append(move)
             enough = move.saves_ns * 100 >= self.exposed_ns * ENOUGH
             if enough and self.in_window(move) and self.in_flight(move):
-                return found
+                return moves
         if ups and downs:
-            best_up = max(range(len(tried)), key=lambda k: (tried[k][0] is not None, found[k].saves_ns, -k))
-            best_down = max(range(len(tried)), key=lambda k: (tried[k][1] is not None, found[k].saves_ns, -k))
+            best_up = max(range(len(tried)), key=lambda k: (tried[k][0] is not None, moves[k].saves_ns, -k))
+            best_down = max(range(len(tried)), key=lambda k: (tried[k][1] is not None, moves[k].saves_ns, -k))
+            # Both sides at once: the best of each, and as far as both go.
             pairs = [(tried[best_up][0], tried[best_down][1]), (ups[-1][0], downs[-1][1])]
-            found += [self.attempt(up, down) for up, down in dict.fromkeys(pairs)]
-        return found
+            moves += [self.attempt(up, down) for up, down in dict.fromkeys(pairs)]
+        return moves
 
     def _steps(self, passed: Iterable[int]) -> Iterator[Step]:
         """Places at compute nodes, at other stretches of work, and at waits for other queues, going away."""
@@ -122,6 +123,7 @@ class Search:
             launch = index.wait_of.get(node, node)
             if clear and not ns and launch in index.launches and context.stream(launch) == stream:
                 yield from filter(None, [small])
+                # Past this one it runs behind it in the queue, which changes what it overlaps.
                 small, since, clear = None, total, False
             elif ns:
                 small = Step(node, compute, total, clear)
@@ -177,6 +179,7 @@ class Search:
     def in_memory(self, move: Move) -> bool:
         now = self.context.prediction.memory.peak_bytes
         most = max(self.context.budget, now)
+        # A bound that is cheap decides most cases without the memory of the whole order.
         if not self.context.index.estimates.resizes and now + self.longer(move) <= most:
             return True
         return self.peak(move) <= most
@@ -197,9 +200,9 @@ class Search:
             grown.update(b for near in touching for b in buffers[near])
         return sum(index.estimates.buffer_bytes[b] for b in grown)
 
-    def worth(self, ns: int) -> bool:
+    def notable(self, ns: int) -> bool:
         """Whether a saving is more than noise."""
-        return ns > 0 and ns * 100 >= self.exposed_ns * WORTH
+        return ns > 0 and ns * 100 >= self.exposed_ns * NOTABLE
 
     def broken(self, move: Move) -> list[str]:
         """The limits that a move does not keep."""
@@ -213,7 +216,7 @@ class Search:
         """
         cheap = {"window": self.in_window, "in_flight": self.in_flight}
         kept = [check for name, check in cheap.items() if name not in without]
-        fitting = [m for m in moves if self.worth(m.saves_ns) and all(check(m) for check in kept)]
+        fitting = [m for m in moves if self.notable(m.saves_ns) and all(check(m) for check in kept)]
         ranked = sorted(fitting, key=lambda m: (-m.saves_ns, m.distance))
         fits = self.in_memory if "memory" not in without else (lambda _move: True)
         top = next(filter(fits, ranked), None)

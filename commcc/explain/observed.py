@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from commcc.explain.types import Beside, Near, Picture, Possible, Segment, Stall, Timing
+from commcc.explain.types import Near, Overlap, Picture, Possible, Segment, Stall, Timing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -41,13 +41,13 @@ def ahead(context: Context, scene: Scene) -> list[tuple[int, int]]:
     own = spans[launch]
     if own.start == own.queued_at:
         return []
-    found = []
+    ran_before = []
     for node in context.stream_members[own.stream]:
         ran = spans[node]
         shared = min(ran.end, own.start) - max(ran.start, own.queued_at)
         if node != launch and shared > 0:
-            found.append((ran.start, node, shared))
-    return [(node, shared) for _, node, shared in sorted(found)]
+            ran_before.append((ran.start, node, shared))
+    return [(node, shared) for _, node, shared in sorted(ran_before)]
 
 
 def _stalls(context: Context, scene: Scene) -> Iterator[Stall]:
@@ -57,6 +57,7 @@ def _stalls(context: Context, scene: Scene) -> Iterator[Stall]:
     rest = timeline.exposed.get(scene.launch, 0)
     for wait in sorted(timeline.stalls):
         target = context.index.wait_of.get(wait, wait)
+        # A stall for another queue is charged to collectives of that queue.
         if timeline.spans[target].stream != span.stream:
             continue
         end = timeline.end[wait]
@@ -64,23 +65,25 @@ def _stalls(context: Context, scene: Scene) -> Iterator[Stall]:
         if shared > 0:
             rest -= shared
             yield Stall(names[wait], names[target], shared)
+    # What is left is the tail, when the compute stream has already finished.
     if rest > 0:
         yield Stall(None, names[scene.launch], rest)
 
 
-def beside(context: Context, scene: Scene) -> Beside:
+def overlap(context: Context, scene: Scene) -> Overlap:
     """Work that shares time with the collective in the simulated step."""
     timeline, index = context.timeline, context.index
     span = timeline.spans[scene.launch]
     shared: list[tuple[int, int]] = []
     for node in range(scene.launch + 1, len(index)):
+        # Nodes start in graph order, so none of the later ones can overlap.
         if timeline.start[node] >= span.end:
             break
         common = min(timeline.end[node], span.end) - max(timeline.start[node], span.start)
         if common > 0 and context.works[node]:
             shared.append((common, node))
     largest = sorted(shared, key=lambda item: (-item[0], item[1]))[:SHOWN]
-    return Beside(
+    return Overlap(
         nodes=len(shared),
         compute_nodes=sum(index.compute[n] for _, n in shared),
         ns=sum(ns for ns, _ in shared),
@@ -115,16 +118,16 @@ def possible(context: Context, scene: Scene) -> Possible:
 
 def _near(context: Context, nodes: Iterable[int], bound: frozenset[int]) -> tuple[Near, ...]:
     """The nearest independent compute nodes; any work where a graph has no compute nodes."""
-    found: list[Near] = []
+    near: list[Near] = []
     index = context.index
     away = 0
     for node in nodes:
         if node not in bound and (index.compute[node] if context.has_compute else context.works[node]):
-            found.append(Near(index.names[node], context.costs.ns[node], away))
-            if len(found) == SHOWN:
+            near.append(Near(index.names[node], context.costs.ns[node], away))
+            if len(near) == SHOWN:
                 break
         away += index.compute[node]
-    return tuple(found)
+    return tuple(near)
 
 
 def picture(context: Context, scene: Scene) -> Picture:

@@ -73,8 +73,8 @@ def reasons(case: Case) -> tuple[Reason, ...]:
     """All reasons that weigh something, the heaviest first."""
     if not case.exposed_ns:
         return ()
-    found = [reason for make in _MAKERS for reason in make(case)] or [_several(case)]
-    return tuple(sorted(found, key=lambda r: (-r.saves_ns, KINDS.index(r.kind))))
+    all_reasons = [reason for make in _MAKERS for reason in make(case)] or [_several(case)]
+    return tuple(sorted(all_reasons, key=lambda r: (-r.saves_ns, KINDS.index(r.kind))))
 
 
 def move_words(case: Case, move: Move) -> str:
@@ -103,7 +103,7 @@ def _synchronous(case: Case) -> Iterator[Reason]:
 
 def _nothing(case: Case) -> Iterator[Reason]:
     stays = min(case.possible.stays_ns, case.exposed_ns)
-    if not case.search.worth(stays) or not case.search.context.index.launches[case.scene.launch].asynchronous:
+    if not case.search.notable(stays) or not case.search.context.index.launches[case.scene.launch].asynchronous:
         return
     if case.possible.ns:
         compute = plural(case.possible.compute_nodes, "compute node")
@@ -150,20 +150,20 @@ def _arrows(path: Sequence[str], most: int = 6) -> str:
 
 
 def _held(case: Case, untied: Untied) -> bool:
-    return case.search.worth(untied.ns) or case.search.worth(untied.with_queue_ns - case.findings.queue_after)
+    return case.search.notable(untied.ns) or case.search.notable(untied.with_queue_ns - case.findings.queue_after)
 
 
 def _gain(case: Case, untied: Untied) -> int:
-    return untied.ns if case.search.worth(untied.ns) else untied.with_queue_ns
+    return untied.ns if case.search.notable(untied.ns) else untied.with_queue_ns
 
 
 def _without(case: Case, untied: Untied) -> str:
     more = "" if case.findings.best is None else " more"
     alone = f"Without that it could save {duration(untied.ns)}{more} of the step"
     both = f"{duration(untied.with_queue_ns)}{more}"
-    if not case.search.worth(untied.ns):
+    if not case.search.notable(untied.ns):
         return f"Without that, and with a queue of its own besides, it could save {both} of the step."
-    if case.search.worth(untied.with_queue_ns - untied.ns):
+    if case.search.notable(untied.with_queue_ns - untied.ns):
         return f"{alone}, and {both} with a queue of its own besides."
     return f"{alone}."
 
@@ -182,11 +182,11 @@ def _done(case: Case, blocker: int | None) -> str:
 def _queue(case: Case) -> Iterator[Reason]:
     stream = case.search.context.timeline.spans[case.scene.launch].stream
     findings = case.findings
-    if case.search.worth(findings.queue):
+    if case.search.notable(findings.queue):
         text = _queued(case, stream)
         text += f" With a queue of its own it would save {duration(findings.queue)} of the step."
         yield Reason("queue", text, (), findings.queue)
-    elif findings.best is not None and case.search.worth(findings.queue_after):
+    elif findings.best is not None and case.search.notable(findings.queue_after):
         rivals = listed(case.search.context.names(findings.rivals)) or "others"
         text = f"Moved like that (see order), it shares the queue of {_group(stream)} with {rivals}. "
         text += f"With a queue of its own the move would save {duration(findings.queue_after)} more of the step."
@@ -244,7 +244,7 @@ def _limit_words(case: Case, name: str, move: Move) -> str:
 
 def _latency(case: Case) -> Iterator[Reason]:
     latency = case.search.context.costs.latency_ns.get(case.scene.launch, 0)
-    if not case.search.worth(case.findings.latency):
+    if not case.search.notable(case.findings.latency):
         return
     text = f"{duration(latency)} of its {duration(case.total_ns)} is latency, which does not depend on its size and "
     text += (
@@ -256,6 +256,7 @@ def _latency(case: Case) -> Iterator[Reason]:
 def _others(case: Case) -> Iterator[Reason]:
     """Shortening it alone would not shorten the step by as much as it is exposed."""
     lost = case.exposed_ns - case.findings.cost
+    # Some of that is always so; only when it is most of the exposed time does it explain anything.
     if lost * 2 < case.exposed_ns:
         return
     text = f"If it took no time at all, the step would be {duration(case.findings.cost)} shorter, not "
@@ -264,8 +265,9 @@ def _others(case: Case) -> Iterator[Reason]:
 
 
 def _end(case: Case) -> Iterator[Reason]:
+    # A stall without a wait is the time after the last node.
     tail = sum(stall.ns for stall in case.timing.stalls if stall.wait is None)
-    if case.search.worth(tail):
+    if case.search.notable(tail):
         text = f"For {duration(tail)} it runs when the compute stream has finished: nothing is left to overlap with it."
         yield Reason("end_of_step", text)
 

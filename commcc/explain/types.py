@@ -61,7 +61,7 @@ class Near:
 
 
 @dataclass(frozen=True)
-class Beside:
+class Overlap:
     """Work that overlaps with the collective now: how many nodes, compute nodes among them, time shared."""
 
     nodes: int
@@ -293,7 +293,7 @@ class Explanation:
     cost_ns: int
     slack_ns: int
     timing: Timing
-    beside: Beside
+    overlap: Overlap
     possible: Possible
     launch_side: Side
     wait_side: Side
@@ -334,7 +334,7 @@ class Explanation:
             "cost_ms": milliseconds(self.cost_ns),
             "slack_ms": milliseconds(self.slack_ns),
             "timing": self.timing.to_json(),
-            "beside": self.beside.to_json(),
+            "beside": self.overlap.to_json(),
             "possible": self.possible.to_json(),
             "launch_side": self.launch_side.to_json(),
             "wait_side": self.wait_side.to_json(),
