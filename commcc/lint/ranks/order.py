@@ -84,10 +84,12 @@ def colour(traces: Mapping[int, Trace], known: Groups, sequences: Sequences) -> 
         finer = _numbered(
             {rank: (ranks[rank], *(groups[known.of[rank, name]] for name in own)) for rank, own in names.items()}
         )
+        # Colours only get finer, so an equal number means that none was divided.
         if len(set(finer.values())) == len(set(ranks.values())):
             break
         ranks = finer
     else:
+        # They would settle in the end, one at a time: ranks on their own are right too, only slower.
         ranks = {rank: i for i, rank in enumerate(traces)}
         groups = tuple(range(len(known.groups)))
     examples: dict[int, int] = {}
@@ -218,6 +220,7 @@ def _round(web: _Web, left: set[Point]) -> list[_Need]:
     for colour, step in first.items():
         # The step before is reached, so that it is a collective which this one is blocked by.
         needs[colour] = [point for point in web.launched[web.steps[colour].blocked[step]] if point in left]
+    # Every colour needs another one, so following the needs ends in a circle, on which the search starts.
     start, seen = min(first), set[int]()
     while start not in seen:
         seen.add(start)
@@ -255,5 +258,6 @@ def _on_ranks(colours: Colours, traces: Mapping[int, Trace], web: _Web, way: Seq
     for place, member in ranks[seen[at, rank] :]:
         own = web.steps[way[place].colour]
         hops.append(Hop(member, own.over[way[place].step], own.made[way[place - 1].point[1]]))
+    # Told from its lowest hop on, so that the same circle always reads the same.
     lowest = hops.index(min(hops))
     return tuple(reversed([*hops[lowest + 1 :], *hops[: lowest + 1]]))

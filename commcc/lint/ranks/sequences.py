@@ -60,6 +60,7 @@ class Sequences:
     def of(self, rank: int, name: str) -> Own:
         """What a rank launches on the group that it calls ``name``."""
         trace = self.traces[rank]
+        # Ranks of one file, or of equal files, share the list of launches.
         known = self._of.get(id(trace.launches))
         if known is None:
             known = self._of[id(trace.launches)] = self._sorted(trace)
@@ -127,8 +128,10 @@ def _differs(group: Group, sequences: Sequences, first: Member, alike: list[Memb
     other = alike[0]
     left, right = (_launches(sequences, member) for member in (first, other))
     at = _first(left, right)
+    # Unequal, but only by what is known at run time.
     if at is None:
         return None
+    # A launch that was left out shows where sizes differ, which may be long after its place.
     at = min(at, _shifted(left, right))
     what = f"{group.label}: {_what(left, right, at, first[0], other[0])}"
     details = tuple(filter(None, [_change(left, right, at, other[0]), _others(alike)]))
@@ -156,6 +159,7 @@ def unlike(one: Sent, other: Sent) -> tuple[str, ...]:
 
 
 def _conflict(one: object, other: object, name: str) -> bool:
+    # An unknown size or dtype may be equal; a reduction that is None is no reduction.
     if one == other or (name != "reduction" and (one is None or other is None)):
         return False
     if isinstance(one, tuple) and isinstance(other, tuple) and name in ("dtypes", "counts") and len(one) == len(other):
@@ -197,6 +201,7 @@ def _what(left: Sequence[Launch], right: Sequence[Launch], at: int, rank: int, o
 def _change(left: Sequence[Launch], right: Sequence[Launch], at: int, other: int) -> str:
     """What would make the sequences equal, where it is simple."""
     one, two = ([launch.sent for launch in side] for side in (left, right))
+    # Comparing the rests is enough: up to here they can be the same.
     if one[at + 1 :] == two[at:]:
         return f"rank {other} leaves out '{left[at].node}'; all the rest is the same"
     if one[at:] == two[at + 1 :]:
@@ -295,6 +300,7 @@ def _row(splits: Splits, size: int) -> Row | None:
     """Split sizes as numbers, equal parts spelt out."""
     if not splits.known:
         return None
+    # Without a list the parts are equal, so what is sent must divide.
     if None in (splits.sent, splits.expected) and (splits.total is None or splits.total % size):
         return None
     even = (0,) if splits.total is None else (splits.total // size,)
