@@ -22,7 +22,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "commcc"
 #: Splinters per 1000 lines that `make check` allows; to be lowered with the figure, never raised.
-MOST_SPLINTERS = 3.7
+MOST_SPLINTERS = 2.1
 LONG = 25
 SMALL = 5
 
@@ -73,20 +73,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="exit 1 where the limit is passed")
     check = parser.parse_args().check
-    rooms: dict[str, Figures] = {}
+    packages: dict[str, Figures] = {}
     whole = Figures()
     for path in sorted(PACKAGE.rglob("*.py")):
         name = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        rooms.setdefault(name, Figures()).add(path)
+        packages.setdefault(name, Figures()).add(path)
         whole.add(path)
-    each = whole.splinters * 1000 / whole.lines
+    rate = whole.splinters * 1000 / whole.lines
     if check:
-        if each > MOST_SPLINTERS:
-            print(f"{each:.2f} splinters per 1000 lines, and {MOST_SPLINTERS} are allowed: join what is read together")
-        return int(each > MOST_SPLINTERS)
+        if rate > MOST_SPLINTERS:
+            print(f"{rate:.2f} splinters per 1000 lines, and {MOST_SPLINTERS} are allowed: join what is read together")
+        return int(rate > MOST_SPLINTERS)
     print(f"{'':16}{'files':>6}{'lines':>8}{'funcs':>7}{'>=25':>8}{'helpers':>9}{'splinters':>11}{'comments':>10}")
     print(f"{'':29}{'':8}{'':8}{'per 1000 lines':>30}")
-    for name, figures in sorted(rooms.items()):
+    for name, figures in sorted(packages.items()):
         print(figures.row(name))
     print(whole.row("all"))
     return 0
