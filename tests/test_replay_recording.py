@@ -11,7 +11,7 @@ import torch
 
 from commcc.base.terms import Kind
 from commcc.replay.bench.demo import demo_pair
-from commcc.replay.bench.forecast import Beside, forecast
+from commcc.replay.bench.forecast import Compared, forecast
 from commcc.replay.bench.graph_set import BenchSettings, make_set
 from commcc.replay.bench.recording import (
     NodeRun,
@@ -187,9 +187,9 @@ def test_a_collective_takes_what_the_last_rank_to_come_saw():
 
 
 def test_errors():
-    assert Beside(200.0, 150.0).error == -0.25
-    assert Beside(0.0, 150.0).error is Beside(None, 1.0).error is Beside(2.0, None).error is None
-    assert Beside(2e6, 3e6).to_json() == {"measured": 2.0, "predicted": 3.0, "error": 0.5}
+    assert Compared(200.0, 150.0).error == -0.25
+    assert Compared(0.0, 150.0).error is Compared(None, 1.0).error is Compared(2.0, None).error is None
+    assert Compared(2e6, 3e6).to_json() == {"measured": 2.0, "predicted": 3.0, "error": 0.5}
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@
 
 Integers only, so a kernel gives the same result on every machine, compiled or not: with
 ``NUMBA_DISABLE_JIT=1`` the very same functions run as Python. Machine code is kept in the user's cache
-folder, or where ``NUMBA_CACHE_DIR`` says, or else beside the package, under a digest of the sources in the
+folder, or where ``NUMBA_CACHE_DIR`` says, or else next to the package, under a digest of the sources in the
 kernel's package that go into it, since numba looks at the file of the kernel itself only. Where no folder can be
 written, kernels are compiled in every process anew.
 """

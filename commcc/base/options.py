@@ -68,7 +68,7 @@ class Option:
     """One option. kind: ``int``, ``float``, ``floats``, ``bool``, ``choice``, ``names``, ``text`` or ``by key``.
 
     help: what it is, without a full stop. none: what ``none`` means. optional: whether it may be none. choices: words,
-    the only ones or beside the rest. minimum, maximum: of numbers. strategies: the only ones that have it; empty: all.
+    the only ones or next to the rest. minimum, maximum: of numbers. strategies: the only ones that have it; empty: all.
     keys: of a mapping. one: reads a text in place of the kind's own reader; it is told the key, empty without one.
     takes: for manuals, what ``one`` reads. show: a value as text.
     """
@@ -167,7 +167,7 @@ def _options_of(cls: Any) -> Mapping[str, Option]:
 def _kind_of(parts: list[Any], words: bool) -> str:
     if typing.get_origin(parts[0]) is Mapping:
         return "by key"
-    # Words, or one name, stand beside numbers and names: these say what else an option may be.
+    # Words, or one name, stand next to numbers and names: these say what else an option may be.
     others = tuple(part for part in parts if part is not str) or (str,)
     return "choice" if others == (str,) and words else _KINDS[others]
 

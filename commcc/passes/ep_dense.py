@@ -1,4 +1,4 @@
-"""ep-dense: launches FSDP collectives beside attention, so that they do not share the network with token exchanges.
+"""ep-dense: launches FSDP collectives concurrent with attention, off the network that token exchanges use.
 
     ep-dense{layers=none,reduce_waits=end,strict=no}
 

@@ -178,7 +178,7 @@ class BucketModel:
         return owned or (("aten.reshape",) if self.members[place].scattered else ())
 
     def kernels(self) -> Iterator[Kernel]:
-        """Kernels on all members at once, beside the collective itself."""
+        """Kernels on all members at once, besides the collective itself."""
         joined = self.joined
         yield "aten.cat", joined, joined.bytes
         if self.shared_cast:
@@ -216,7 +216,7 @@ class BucketModel:
 
 
 def strided(part: Tensor) -> bool:
-    """Whether a part has to be copied into a row before it is put beside others."""
+    """Whether a part has to be copied into a row before it is put next to others."""
     return not part.contiguous and len(part.shape) > 1
 
 

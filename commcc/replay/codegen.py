@@ -1,4 +1,4 @@
-"""A program's steps as one Python function without branches: what an eager step costs beside its ops.
+"""A program's steps as one Python function without branches: what an eager step costs besides its ops.
 
 ::
 

@@ -99,7 +99,7 @@ class Route:
 
 
 class MoE(nn.Module):
-    """Router, dispatch, experts, combine, and the shared expert beside them."""
+    """Router, dispatch, experts, combine, and the shared expert next to them."""
 
     def __init__(self, config: MoEConfig, parallel: ExpertParallel) -> None:
         super().__init__()

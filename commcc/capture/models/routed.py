@@ -121,7 +121,7 @@ class Way:
 
 
 class RoutedExperts(nn.Module):
-    """Router, dispatch, experts, combine, and the shared experts beside them."""
+    """Router, dispatch, experts, combine, and the shared experts next to them."""
 
     def __init__(self, config: RoutedConfig, group: ExpertGroup) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from commcc.lint.ranks.groups import Groups
     from commcc.lint.ranks.order import Hop
-    from commcc.lint.ranks.sequences import Found
+    from commcc.lint.ranks.sequences import GroupDifference
     from commcc.lint.ranks.types import Launch, Neighbourhood, Trace
 
 _MOST_REASONS = 10
@@ -40,7 +40,7 @@ def agree_on(traces: Mapping[int, Trace], around: int = 3) -> Agreement:
     reasons = [*known.reasons, *_not_there(known, traces)]
     found, more = _compared(known, sequences)
 
-    def place(each: Found) -> tuple[int, int]:
+    def place(each: GroupDifference) -> tuple[int, int]:
         """Where the rank that does as most do has the first difference, among all its launches."""
         rank, name, at = each.ranks[0]
         launches = sequences.of(rank, name).launches
@@ -83,9 +83,9 @@ def _not_there(known: Groups, traces: Mapping[int, Trace]) -> list[str]:
     ]
 
 
-def _compared(known: Groups, sequences: Sequences) -> tuple[list[Found], list[str]]:
+def _compared(known: Groups, sequences: Sequences) -> tuple[list[GroupDifference], list[str]]:
     """Sequences and splits of every group; what is wrong along an axis only may be."""
-    found: list[Found] = []
+    found: list[GroupDifference] = []
     reasons: list[str] = []
     open_on: dict[str, list[str]] = {}
     for group in known.groups:
@@ -105,7 +105,7 @@ def _compared(known: Groups, sequences: Sequences) -> tuple[list[Found], list[st
     return found, reasons
 
 
-def _shown(found: Found, sequences: Sequences, around: int) -> Difference:
+def _shown(found: GroupDifference, sequences: Sequences, around: int) -> Difference:
     """The difference with the neighbourhoods of both places."""
     blocks = []
     for rank, name, at in dict.fromkeys(found.ranks):

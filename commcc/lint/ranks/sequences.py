@@ -91,14 +91,14 @@ class Sequences:
         )
 
 
-class Found(NamedTuple):
+class GroupDifference(NamedTuple):
     """A difference of a group; ``ranks``: one that has it as most have, and one that has not, with where."""
 
     difference: Difference
     ranks: tuple[tuple[int, str, int], tuple[int, str, int]]
 
 
-def compare(group: Group, sequences: Sequences) -> tuple[list[Found], list[str]]:
+def compare(group: Group, sequences: Sequences) -> tuple[list[GroupDifference], list[str]]:
     """What is wrong on a group, and what of it cannot be known from the files."""
     members = [*group.members, *((rank, NOBODY) for rank in group.lacking)]
     kinds = _alike(members, lambda member: sequences.of(*member).same)
@@ -123,7 +123,7 @@ def _alike(members: Sequence[Member], key: Callable[[Member], int]) -> list[list
     return [most, *(alike for alike in kinds.values() if alike is not most)]
 
 
-def _differs(group: Group, sequences: Sequences, first: Member, alike: list[Member]) -> Found | None:
+def _differs(group: Group, sequences: Sequences, first: Member, alike: list[Member]) -> GroupDifference | None:
     """The first difference between two sequences, None where sizes that are not known may be equal."""
     other = alike[0]
     left, right = (_launches(sequences, member) for member in (first, other))
@@ -137,7 +137,7 @@ def _differs(group: Group, sequences: Sequences, first: Member, alike: list[Memb
     details = tuple(filter(None, [_change(left, right, at, other[0]), _others(alike)]))
     ranks = tuple(sorted({first[0], *(rank for rank, _ in alike)}))
     difference = Difference(DifferenceKind.SEQUENCE, what, group.label, ranks, at, details)
-    return Found(difference, ((*first, at), (*other, at)))
+    return GroupDifference(difference, ((*first, at), (*other, at)))
 
 
 def _launches(sequences: Sequences, member: Member) -> list[Launch]:
@@ -221,7 +221,7 @@ def _others(alike: list[Member]) -> str:
     return f"the same holds for {ranks_text([rank for rank, _ in alike[1:]])}" if len(alike) > 1 else ""
 
 
-def _mixed(group: Group, sequences: Sequences, members: list[Member]) -> list[Found]:
+def _mixed(group: Group, sequences: Sequences, members: list[Member]) -> list[GroupDifference]:
     """Launches of the same kind and size that are not the same launch."""
     (first, *_), *others = _alike(members, lambda member: sequences.of(*member).means)
     left = _launches(sequences, first)
@@ -237,7 +237,7 @@ def _mixed(group: Group, sequences: Sequences, members: list[Member]) -> list[Fo
             ranks = tuple(sorted({first[0], *(rank for rank, _ in alike)}))
             details = tuple(filter(None, [_others(alike)]))
             difference = Difference(DifferenceKind.MIXED, what, group.label, ranks, at, details)
-            return [Found(difference, ((*first, at), (*alike[0], at)))]
+            return [GroupDifference(difference, ((*first, at), (*alike[0], at)))]
     return []
 
 
@@ -250,7 +250,7 @@ def _exchanged(left: Sequence[Launch], right: Sequence[Launch]) -> int | None:
     return None
 
 
-def compare_splits(group: Group, sequences: Sequences) -> tuple[list[Found], list[str]]:
+def compare_splits(group: Group, sequences: Sequences) -> tuple[list[GroupDifference], list[str]]:
     """The first difference in what ranks send and expect in all-to-alls, and what is open; sequences have to agree.
 
         rank 0 sends [4, 2], rank 1 expects [2, 3]      rank 0 sends 2 to rank 1, which expects 2: fine
@@ -307,7 +307,7 @@ def _row(splits: Splits, size: int) -> Row | None:
     return splits.sent or even * size, splits.expected or even * size
 
 
-def _unexpected(group: Group, rows: dict[int, Row], at: int) -> Found | None:
+def _unexpected(group: Group, rows: dict[int, Row], at: int) -> GroupDifference | None:
     """The first pair of ranks that do not agree."""
     ranks = group.ranks or ()
     names = dict(group.members)
@@ -332,7 +332,7 @@ def _unexpected(group: Group, rows: dict[int, Row], at: int) -> Found | None:
     return None
 
 
-def _pair(group: Group, what: str, at: int, pair: tuple[tuple[int, str], tuple[int, str]]) -> Found:
+def _pair(group: Group, what: str, at: int, pair: tuple[tuple[int, str], tuple[int, str]]) -> GroupDifference:
     ranks = tuple(dict.fromkeys(rank for rank, _ in pair))
     difference = Difference(DifferenceKind.SPLITS, what, group.label, ranks, at)
-    return Found(difference, ((*pair[0], at), (*pair[1], at)))
+    return GroupDifference(difference, ((*pair[0], at), (*pair[1], at)))

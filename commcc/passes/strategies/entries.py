@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from commcc.graph.index import GraphIndex
     from commcc.passes.bucket import Bucket
 
-#: The word that stands for all repeated blocks, and for what is left beside them.
+#: The word that stands for all repeated blocks, and for what is left outside them.
 BLOCKS = "transformer_block"
 #: How many of a long list an error names.
 _SHOWN = 5

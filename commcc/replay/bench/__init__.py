@@ -1,1 +1,1 @@
-"""Graphs timed beside each other, and the prices of ops and collectives measured."""
+"""Graphs timed next to each other, and the prices of ops and collectives measured."""

@@ -1,4 +1,4 @@
-"""Graphs timed beside each other on real ranks: the same inputs, repetitions in turns, the same results.
+"""Graphs timed next to each other on real ranks: the same inputs, repetitions in turns, the same results.
 
     result = bench([("before", old), ("after", new)], BenchSettings(ranks=2, repeat=20))
     result.graphs[0].wall.median           # nanoseconds of the slowest rank
@@ -124,7 +124,7 @@ class GraphTimes:
         return max((rank.peak_bytes for rank in self.ranks if rank.peak_bytes is not None), default=None)
 
     def forecast(self, prediction: Prediction | None = None) -> Forecast | None:
-        """A prediction, its own if none is given, beside what was measured; None where nothing was recorded."""
+        """A prediction, its own if none is given, next to what was measured; None where nothing was recorded."""
         if self.nodes is None or self.exposed is None:
             return None
         step, exposed = self.wall.median, self.exposed.median

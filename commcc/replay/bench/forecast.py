@@ -1,10 +1,10 @@
-"""What the simulator predicted for a graph, beside what was measured: for the step, by kind and by collective.
+"""What the simulator predicted for a graph, next to what was measured: for the step, by kind and by collective.
 
 ::
 
     result = forecast(prepared.index, prediction, times, step_ns=27_000_000, exposed_ns=20_000_000)
     result.step.error                     # -0.92: predicted 92 % too short
-    result.collectives[0].transfer        # Beside(measured=540_000, predicted=71_000)
+    result.collectives[0].transfer        # Compared(measured=540_000, predicted=71_000)
 
     model_text("", device="cpu")                     # 'laptop-cpu,fused=no': the cost text that predicts a replay
     model_text("h100,skew=1.2", device="cuda")       # 'h100,skew=1.2,fused=no'
@@ -44,7 +44,7 @@ _CPU_MODEL, _CUDA_MODEL = "laptop-cpu", "h100-sxm"
 
 
 @dataclass(frozen=True)
-class Beside:
+class Compared:
     """Nanoseconds, or a share; measured: None where it is not known."""
 
     measured: float | None
@@ -72,8 +72,8 @@ class CollectiveBeside:
     kind: Kind
     group: str
     bytes: int
-    transfer: Beside
-    exposed: Beside
+    transfer: Compared
+    exposed: Compared
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -93,8 +93,8 @@ class KindBeside:
     kind: Kind
     count: int
     of: int
-    transfer: Beside
-    exposed: Beside
+    transfer: Compared
+    exposed: Compared
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -110,14 +110,14 @@ class KindBeside:
 class Forecast:
     """One graph, nanoseconds. hidden_share: of communication, 0 to 1."""
 
-    step: Beside
-    compute: Beside
-    launches: Beside
-    exposed: Beside
-    rest: Beside
-    communication: Beside
-    late: Beside
-    hidden_share: Beside
+    step: Compared
+    compute: Compared
+    launches: Compared
+    exposed: Compared
+    rest: Compared
+    communication: Compared
+    late: Compared
+    hidden_share: Compared
     kinds: tuple[KindBeside, ...]
     collectives: tuple[CollectiveBeside, ...]
 
@@ -146,7 +146,7 @@ class Forecast:
 def forecast(
     index: GraphIndex, prediction: Prediction, times: NodeTimes, *, step_ns: float, exposed_ns: float
 ) -> Forecast:
-    """Put a prediction beside what was measured of the same graph. step_ns, exposed_ns: of the runs that count."""
+    """Put a prediction next to what was measured of the same graph. step_ns, exposed_ns: of the runs that count."""
     timeline = prediction.timeline
     collectives = tuple(_collective(index, prediction, times, node) for node in sorted(index.launches))
     names = {index.names[node] for node in index.launches}
@@ -156,14 +156,14 @@ def forecast(
     moved = sum(collective.transfer.measured or 0 for collective in collectives) if known else None
     hidden = 1 - min(exposed_ns / moved, 1) if moved else None
     return Forecast(
-        step=Beside(step_ns, timeline.step_ns),
-        compute=Beside(compute, timeline.compute_ns + timeline.slowed_ns),
-        launches=Beside(launches, timeline.launch_ns),
-        exposed=Beside(exposed_ns, timeline.exposed_ns),
-        rest=Beside(max(0.0, step_ns - compute - launches - exposed_ns), 0),
-        communication=Beside(moved, timeline.communication_ns),
-        late=Beside(sum(times.late.values()) if times.late else None, 0),
-        hidden_share=Beside(hidden, timeline.hidden_share),
+        step=Compared(step_ns, timeline.step_ns),
+        compute=Compared(compute, timeline.compute_ns + timeline.slowed_ns),
+        launches=Compared(launches, timeline.launch_ns),
+        exposed=Compared(exposed_ns, timeline.exposed_ns),
+        rest=Compared(max(0.0, step_ns - compute - launches - exposed_ns), 0),
+        communication=Compared(moved, timeline.communication_ns),
+        late=Compared(sum(times.late.values()) if times.late else None, 0),
+        hidden_share=Compared(hidden, timeline.hidden_share),
         kinds=tuple(_kinds(collectives)),
         collectives=collectives,
     )
@@ -179,8 +179,8 @@ def _collective(index: GraphIndex, prediction: Prediction, times: NodeTimes, nod
         launch.kind,
         launch.group,
         sum(tensor.bytes for tensor in tensors if tensor is not None),
-        Beside(times.transfers.get(name), prediction.timeline.spans[node].ns),
-        Beside(sum(waited) if waited else None, prediction.timeline.exposed.get(node, 0)),
+        Compared(times.transfers.get(name), prediction.timeline.spans[node].ns),
+        Compared(sum(waited) if waited else None, prediction.timeline.exposed.get(node, 0)),
     )
 
 
@@ -199,10 +199,10 @@ def _kinds(collectives: Iterable[CollectiveBeside]) -> Iterable[KindBeside]:
         )
 
 
-def _sum(parts: list[Beside]) -> Beside:
+def _sum(parts: list[Compared]) -> Compared:
     if not parts:
-        return Beside(None, None)
-    return Beside(sum(part.measured or 0 for part in parts), sum(part.predicted or 0 for part in parts))
+        return Compared(None, None)
+    return Compared(sum(part.measured or 0 for part in parts), sum(part.predicted or 0 for part in parts))
 
 
 def _scaled(value: float | None, scale: float, digits: int) -> float | None:

@@ -1,4 +1,4 @@
-"""Graphs made ready to be timed beside each other: one layout, and the first one's inputs for all, by name.
+"""Graphs made ready to be timed next to each other: one layout, and the first one's inputs for all, by name.
 
 ::
 

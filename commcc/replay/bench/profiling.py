@@ -11,7 +11,7 @@ An op counts under its name and what it reads, a collective under its kind, the 
 one rank sends. Ops that nothing can be looked up for (sized by numbers, of sizes known only at run time) are left to
 the device of the cost text.
 
-Limits: ops run beside the communication of the same graph, and are slowed by it as in the run.
+Limits: ops overlap the communication of the same graph, and are slowed by it as in the run.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     transport.prepared                                      # the same steps, without process groups
 
 - :mod:`commcc.replay.emulate.fills`: what a rank receives whose peers send what it sends
-- :mod:`commcc.replay.emulate.streams`: queues beside the compute: threads on the CPU, streams of a CUDA device
+- :mod:`commcc.replay.emulate.streams`: queues next to the compute: threads on the CPU, streams of a CUDA device
 - :mod:`commcc.replay.emulate.transport`: the steps of a program, with launches and waits on such streams, and how long
   each collective is to take and took
 """

@@ -1,4 +1,4 @@
-"""Emulated streams: queues beside the compute, in which one collective runs after the other.
+"""Emulated streams: queues next to the compute, in which one collective runs after the other.
 
 ::
 
@@ -100,7 +100,7 @@ class Streams(Protocol):
 
 
 def make_streams(place: Place) -> Streams:
-    """Streams beside what runs at this place."""
+    """Streams concurrent with what runs at this place."""
     return CudaStreams() if place.name == CUDA else CpuStreams()
 
 

@@ -17,7 +17,7 @@ has waited for, so that a run ends when all of its communication has.
 A collective of the size that the graph states has the price that the simulator uses. One whose size is known only at
 run time is priced when it runs, once for each size.
 
-Limits: the model's slow-down of compute beside communication is not part of a collective's time. Of runs that count
+Limits: the model's slow-down of overlapped compute is not part of a collective's time. Of runs that count
 only the sums are kept. There is one process, which is rank 0 and whose peers send what it sends
 (:mod:`commcc.replay.emulate.fills`).
 """

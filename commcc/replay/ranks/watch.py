@@ -1,4 +1,4 @@
-"""Nobody outlives the deadline, or whoever started it: a thread in every rank, and one beside the launcher.
+"""Nobody outlives the deadline, or whoever started it: a thread in every rank, and one next to the launcher.
 
 ::
 
@@ -10,7 +10,7 @@
 
 Without a :class:`Watch` a rank that waits for one that died waits until its collective times out, and ranks whose
 launcher was killed are orphans. The last words are one JSON object in ``file``: ``{"timeout": ..., "at": ...,
-"launched": ...}``. What a rank is at is also on its :class:`Board`, a file beside it, for those that end without any.
+"launched": ...}``. What a rank is at is also on its :class:`Board`, a file next to it, for those that end without any.
 
 A process that is stopped (SIGSTOP) cannot end itself. The :class:`Guard` kills a rank that is alive :data:`GRACE`
 seconds after its deadline, and takes its last words from its board.
@@ -141,7 +141,7 @@ class Watch:
 
 
 class Guard:
-    """A thread beside the launcher. timeout: seconds that every rank has from when it begins to watch itself, or, where
+    """A thread next to the launcher. timeout: seconds that a rank has from when it begins to watch itself, or, where
     it does not come to that, from when it is first seen.
 
     stopped: ranks that were last seen stopped.
@@ -209,7 +209,7 @@ def rank_processes(folder: Path) -> dict[int, tuple[int, str]]:
 
 
 def board_file(file: Path) -> Path:
-    """The board beside a rank's last words."""
+    """The board next to a rank's last words."""
     return file.with_suffix(".board")
 
 
