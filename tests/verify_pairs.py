@@ -438,6 +438,18 @@ def alpha_float():
     return mk(0), mk(1)
 
 
+@case("different")
+def alpha_float_on_integers():  # PyTorch refuses it
+    def mk(k):
+        g = Graph()
+        x = g.input("x", 4, dtype=torch.int64)
+        y = g.input("y", 4, dtype=torch.int64)
+        same = g(aten.add.Tensor, x, y)
+        return g.program(g(aten.add.Tensor, x, y, alpha=1.0, val=same.meta["val"]) if k else same)
+
+    return mk(0), mk(1)
+
+
 @case("proved")
 def SUM_upper():
     def mk(k):

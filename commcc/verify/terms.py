@@ -316,10 +316,15 @@ def bind(node: fx.Node) -> dict[str, Any]:
             continue
         if is_float and type(value) is int:
             value = float(value)
-        elif name in _FACTORS and type(value) is float and value.is_integer() and value != 0:
-            value = int(value)
+        elif name in _FACTORS and type(value) is float and value.is_integer() and value != 0 and _on_floats(node):
+            value = int(value)  # between integers PyTorch refuses a factor that is a float
         bound[name] = value
     return bound
+
+
+def _on_floats(node: fx.Node) -> bool:
+    vals = (operand.meta.get("val") for operand in node.all_input_nodes)
+    return any(isinstance(val, torch.Tensor) and val.dtype.is_floating_point for val in vals)
 
 
 def key_of(table: Terms, value: Any) -> tuple[Any, ...]:
