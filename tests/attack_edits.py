@@ -430,6 +430,180 @@ class Edit:
             self.graph.erase_node(node)
         return True
 
+    def scattered(self) -> bool:
+        """Two reduce-scatters as one: rows side by side, which is right, or one tensor behind the other."""
+        found = [n for n in self.calls if n.target is c10d.reduce_scatter_tensor.default and len(n.users) == 1]
+        pairs = [
+            (a, b)
+            for i, a in enumerate(found)
+            for b in found[i + 1 :]
+            if a.args[1:] == b.args[1:] and a.meta["val"].dtype == b.meta["val"].dtype
+        ]
+        order = {n: i for i, n in enumerate(self.graph.nodes)}
+        pairs = [(a, b) for a, b in pairs if order[next(iter(a.users))] > order[b]]
+        if not pairs:
+            return False
+        first, second = self.rng.choice(pairs)
+        waits = [next(iter(n.users)) for n in (first, second)]
+        at, ranks = second, first.args[2]
+        if any("wait_tensor" not in str(w.target) for w in waits):
+            return False
+        wide = self.rng.random() < 0.7
+        rows = [
+            self.insert(at, aten.reshape.default, n.args[0], [ranks, -1] if wide else [-1]) for n in (first, second)
+        ]
+        whole = self.insert(at, aten.cat.default, rows, 1 if wide else 0)
+        launch = self.insert(at, first.target, self.insert(at, aten.reshape.default, whole, [-1]), *first.args[1:])
+        done = self.insert(at, c10d.wait_tensor.default, launch)
+        start = 0
+        for wait in waits:
+            val = wait.meta["val"]
+            part = self.insert(at, aten.slice.Tensor, done, 0, start, start + val.numel())
+            wait.replace_all_uses_with(self.insert(at, aten.reshape.default, part, list(val.shape)))
+            start += val.numel()
+        for node in (*waits, first, second):
+            self.graph.erase_node(node)
+        return True
+
+    def coalesce(self) -> bool:
+        """Two all-reduces as one coalesced launch, or a coalesced one as two."""
+        split = [n for n in self.calls if n.target is c10d.all_reduce_coalesced.default]
+        if split:
+            node = self.rng.choice(split)
+            made = [self.insert(node, c10d.all_reduce.default, x, *node.args[1:]) for x in node.args[0]]
+            if self.rng.random() < 0.3:
+                made.reverse()
+            for user in list(node.users):
+                user.replace_all_uses_with(made[user.args[1]])
+                self.graph.erase_node(user)
+            self.graph.erase_node(node)
+            return True
+        found = [n for n in self.calls if n.target is c10d.all_reduce.default]
+        pairs = [(a, b) for i, a in enumerate(found) for b in found[i + 1 :]]
+        if not pairs:
+            return False
+        first, second = self.rng.choice(pairs)
+        many = self.insert(second, c10d.all_reduce_coalesced.default, [first.args[0], second.args[0]], *first.args[1:])
+        parts = [self.insert(second, operator.getitem, many, i) for i in range(2)]
+        for node, part in zip((first, second), parts, strict=True):
+            for user in list(node.users):
+                if self.position(user) < self.position(part):
+                    part.append(user)
+            node.replace_all_uses_with(part)
+            self.graph.erase_node(node)
+        return True
+
+    def reorder(self) -> bool:
+        """A write, a launch or a wait at another place."""
+        found = [n for n in self.calls if any(w in str(n.target) for w in ("_.", "_c10d", "copy", "foreach"))]
+        if not found:
+            return False
+        node = self.rng.choice(found)
+        nodes = list(self.graph.nodes)
+        low = max((nodes.index(n) for n in node.all_input_nodes), default=-1) + 1
+        high = min((nodes.index(n) for n in node.users), default=len(nodes) - 1)
+        spots = [n for n in nodes[low : high + 1] if n.op != "placeholder" and n is not node]
+        if not spots:
+            return False
+        self.rng.choice(spots).prepend(node)
+        return True
+
+    def size(self) -> bool:
+        """Arithmetic on sizes in another form, or another size."""
+        found = [n for n in self.calls if isinstance(n.meta.get("val"), torch.SymInt) and n.users]
+        if not found:
+            return False
+        node = self.rng.choice(found)
+        user = self.rng.choice(list(node.users))
+        k = self.rng.choice((1, 2, 4))
+
+        def chain(*steps: tuple[Any, Any]) -> fx.Node:
+            made = node
+            for op, value in steps:
+                made = self.insert(user, op, made, value)
+            return made
+
+        add, sub, mul, div, mod = operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod
+        chains = [
+            [(add, k), (sub, k)],
+            [(mul, k), (div, k)],
+            [(div, k), (mul, k)],
+            [(mod, k)],
+            [(add, k), (mod, k)],
+            [(add, k)],
+            [(mul, node), (div, node)],
+            [(mul, 2), (sub, node)],
+        ]
+        if self.rng.random() < 0.3:
+            others = [n for n in found if n is not node and self.position(n) < self.position(user)]
+            if others:
+                user.replace_input_with(node, self.rng.choice(others))
+                return True
+        user.replace_input_with(node, chain(*self.rng.choice(chains)))
+        return True
+
+    def far(self) -> bool:
+        """An end of a slice that is as good as the end, or not."""
+        found = [n for n in self.calls if n.target is aten.slice.Tensor and len(n.args) >= 4]
+        if not found:
+            return False
+        node = self.rng.choice(found)
+        size = node.args[0].meta["val"].shape[node.args[1]]
+        ends = (2**31 - 1, 2**31, 2**62, 2**63 - 1, -1, *([size, size - 1, size + 1] if isinstance(size, int) else []))
+        node.args = (*node.args[:3], self.rng.choice(ends), *node.args[4:])
+        return True
+
+    def dtype(self) -> bool:
+        """A conversion into another dtype."""
+        found = [n for n in self.calls if "_to_copy" in str(n.target) or "convert_element_type" in str(n.target)]
+        if not found:
+            return False
+        node = self.rng.choice(found)
+        dtypes = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.bool]
+        dtype = self.rng.choice([*dtypes, torch.float8_e5m2])
+        if "dtype" in node.kwargs:
+            node.kwargs = {**node.kwargs, "dtype": dtype}
+        else:
+            node.args = (node.args[0], dtype)
+        return True
+
+    def defaults(self) -> bool:
+        """An argument that has its default, written down or left out; positions as keywords."""
+        found = [n for n in self.calls if getattr(n.target, "_schema", None) is not None]
+        if not found:
+            return False
+        node = self.rng.choice(found)
+        schema = node.target._schema.arguments
+        missing = [a for a in schema[len(node.args) :] if a.has_default_value() and a.name not in node.kwargs]
+        if missing and self.rng.random() < 0.6:
+            chosen = self.rng.choice(missing)
+            value = chosen.default_value
+            if type(value) is int and self.rng.random() < 0.3:
+                value = float(value)
+            node.kwargs = {**node.kwargs, chosen.name: value}
+        elif node.args:
+            name = schema[len(node.args) - 1].name
+            node.kwargs = {**node.kwargs, name: node.args[-1]}
+            node.args = node.args[:-1]
+        return True
+
+    def functional(self) -> bool:
+        """A write as an op that makes a new tensor, where nobody, or somebody, sees the old one."""
+        writes = {aten.fill_.Scalar: aten.full_like.default, aten.mul_.Tensor: aten.mul.Tensor}
+        writes |= {aten.copy_.default: aten.copy.default, aten.neg_.default: aten.neg.default}
+        writes |= {aten.zero_.default: aten.zeros_like.default, aten.add_.Tensor: aten.add.Tensor}
+        found = [n for n in self.calls if n.target in writes]
+        if not found:
+            return False
+        node = self.rng.choice(found)
+        old = node.args[0]
+        node.target = writes[node.target]
+        at = self.position(node)
+        for user in list(old.users):
+            if self.position(user) > at:
+                user.replace_input_with(old, node)
+        return True
+
     def dead(self) -> bool:
         """Dead ops go, or one is added."""
         if self.rng.random() < 0.5:
@@ -448,7 +622,8 @@ class Edit:
 
 EDITS = (
     *("move", "operand", "exchange", "number", "bypass", "again", "once", "copied", "in_place", "another"),
-    *("round_trip", "launch", "wait", "constant", "body", "outputs", "write", "merge", "dead"),
+    *("round_trip", "launch", "wait", "constant", "body", "outputs", "write", "merge", "dead", "scattered"),
+    *("coalesce", "reorder", "size", "far", "dtype", "defaults", "functional"),
 )
 
 

@@ -5,7 +5,8 @@
     program = random_program(random.Random(7))
     inputs = random_inputs(program, ranks=2, seed=1)
 
-Every graph runs on two ranks. Numbers are small integers, so that sums are exact however they are associated.
+Every graph runs on two ranks. Numbers are quarters, so that sums are exact however they are associated. One graph in
+five has a size that is not known: its inputs have other sizes from run to run.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from commcc.graph.program import Program
 from tests.attack_world import ALONE
@@ -38,9 +40,11 @@ class Maker:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.graph, self.root, self.mode = fx.Graph(), torch.nn.Module(), FakeTensorMode()
+        self.graph, self.root = fx.Graph(), torch.nn.Module()
+        self.mode = FakeTensorMode(shape_env=ShapeEnv())
         self.values: list[fx.Node] = []
         self.flying: list[fx.Node] = []
+        self.length: Any = None
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         node = self.graph.call_function(target, args, kwargs)
@@ -62,6 +66,27 @@ class Maker:
         with self.mode:
             node.meta["val"] = torch.empty(shape, dtype=dtype)
         self.values.append(node)
+
+    def rows(self, columns: int, dtype: torch.dtype) -> None:
+        """An input whose first dimension is any number; the same for all."""
+        node = self.graph.placeholder(f"x{len(self.values)}")
+        if self.length is None:
+            free = StatelessSymbolicContext([DimDynamic.DYNAMIC, DimDynamic.STATIC])
+            real = torch.empty(LENGTHS[0], columns, dtype=dtype)
+            node.meta["val"] = self.mode.from_tensor(real, symbolic_context=free)
+            self.length = node.meta["val"].shape[0]
+        else:
+            with self.mode:
+                node.meta["val"] = torch.empty(self.length, columns, dtype=dtype)
+        self.values.append(node)
+
+    def extent(self, x: fx.Node) -> fx.Node:
+        """The first dimension of a tensor as a node, or arithmetic on it."""
+        size = self.call(aten.sym_size.int, x, 0)
+        for _ in range(self.rng.randrange(3)):
+            op = self.rng.choice((operator.add, operator.mul, operator.floordiv, operator.mod, operator.sub))
+            size = self.call(op, size, self.rng.choice((1, 2, 4)))
+        return size
 
     def pick(self, test: Any = None) -> fx.Node | None:
         found = [n for n in self.values if test is None or test(n.meta["val"])]
@@ -189,6 +214,64 @@ class Maker:
         op = self.rng.choice((aten.zeros_like.default, aten.ones_like.default))
         self.add(self.call(op, x))
 
+    def sized(self, x: fx.Node) -> None:
+        """What takes a size that may not be known."""
+        val = x.meta["val"]
+        if not val.dim():
+            return
+        n = self.extent(x)
+        rest = list(val.shape[1:])
+        choices = [
+            (aten.new_zeros.default, x, [n, *rest]),
+            (aten.slice.Tensor, x, 0, 0, n),
+            (aten.slice.Tensor, x, 0, self.rng.choice((0, 1)), self.rng.choice((2**31, 2**62, 2**63 - 1, -1))),
+            (aten.add.Tensor, x, n),
+            (aten.mul.Scalar, x, n),
+        ]
+        if val.is_contiguous():
+            whole = self.call(aten.sym_size.int, x, 0)
+            choices.append((aten.view.default, x, [self.call(operator.mul, whole, 1), *rest]))
+            choices.append((aten.reshape.default, x, [-1]))
+            choices.append((aten.expand.default, self.call(aten.unsqueeze.default, x, 0), [2, whole, *rest]))
+        self.add(self.call(*self.rng.choice(choices)))
+
+    def pointed(self, x: fx.Node) -> None:
+        """What reads or fills by index or mask."""
+        val = x.meta["val"]
+        if not val.dim() or val.dtype == torch.bool or val.shape[0] < 2:
+            return
+        at = self.call(aten.full.default, [2], self.rng.choice((0, 1)), dtype=torch.int64)
+        mask = self.call(aten.gt.Scalar, x, self.rng.choice((0, 1)))
+        choices = [
+            (aten.index_select.default, x, 0, at),
+            (aten.index.Tensor, x, [at]),
+            (aten.where.self, mask, x, self.like(x)),
+            (aten.masked_fill.Scalar, x, mask, 2),
+            (aten.tril.default, x) if val.dim() > 1 else (aten.flip.default, x, [0]),
+            (aten.diagonal.default, x) if val.dim() > 1 else (aten.alias.default, x),
+            (aten.unfold.default, x, 0, 2, 1),
+            (aten.select_scatter.default, x, self.call(aten.select.int, x, 0, 1), 0, 0),
+            (aten.index_fill_.int_Scalar, x, 0, at, 3),
+            (aten.masked_fill_.Scalar, x, mask, 1),
+        ]
+        chosen = self.rng.choice(choices)
+        if not (str(chosen[0]).split(".")[1].endswith("_") and 0 in val.stride()):
+            self.add(self.call(*chosen))
+
+    def through(self, x: fx.Node) -> None:
+        """A write through a view, and a read of what it is a view of."""
+        val = x.meta["val"]
+        if not val.dim() or 0 in val.stride() or val.shape[0] < 2:
+            return
+        views = [(aten.slice.Tensor, x, 0, 0, 1), (aten.select.int, x, 0, 1), (aten.alias.default, x)]
+        views += [(aten.unsafe_split.Tensor, x, 1, 0)] if isinstance(val.shape[0], int) else []
+        views += [(aten.permute.default, x, list(reversed(range(val.dim())))), (aten.unsqueeze.default, x, 0)]
+        part = self.add(self.call(*self.rng.choice(views)))
+        write = self.rng.choice(((aten.fill_.Scalar, part, 2), (aten.mul_.Tensor, part, 2), (aten.neg_.default, part)))
+        if part.meta["val"].dtype != torch.bool:
+            self.call(*write)
+            self.add(self.call(aten.abs.default, x))
+
     def write(self, x: fx.Node) -> None:
         y = self.like(x)
         choices = [
@@ -268,7 +351,7 @@ class Maker:
 
     def launch(self, x: fx.Node) -> None:
         val = x.meta["val"]
-        if not val.is_contiguous() or not val.dim() or val.dtype == torch.bool:
+        if not val.is_contiguous() or not val.dim() or val.dtype == torch.bool or not isinstance(val.shape[0], int):
             return
         group, size = ("0", RANKS) if self.rng.random() < 0.9 else (ALONE, 1)
         reduction = self.rng.choice(("sum", "sum", "max", "avg") if val.is_floating_point() else ("sum", "max"))
@@ -277,6 +360,7 @@ class Maker:
             (c10d.all_gather_into_tensor.default, x, size, group),
             (c10d.all_reduce_coalesced.default, [x, self.like(x)], reduction, group),
         ]
+        choices.append((c10d.broadcast.default, x, self.rng.randrange(size), group))
         if val.shape[0] % 2 == 0:
             choices += [(c10d.reduce_scatter_tensor.default, x, reduction, size, group)] * 2
             choices.append((c10d.all_to_all_single.default, x, [val.shape[0] // 2] * 2, [val.shape[0] // 2] * 2, "0"))
@@ -313,20 +397,34 @@ _STEPS = (
     *(("unary", 4), ("binary", 6), ("scalar", 3), ("product", 2), ("turn", 3), ("shape", 4), ("part", 5), ("dims", 3)),
     *(("copy", 3), ("convert", 3), ("bits", 1), ("join", 3), ("fold", 2), ("window", 1), ("fresh", 1), ("write", 5)),
     *(("scatter", 1), ("draw", 1), ("constant", 2), ("branch", 2), ("launch", 8), ("buffer", 1), ("wait", 8)),
+    *(("pointed", 2), ("through", 2)),
 )
+_ANY_SIZE = (*_STEPS, ("sized", 12))
+#: Values of the size that is not known, run by run; the first is the one that PyTorch traces with.
+LENGTHS = (6, 4, 12, 7)
 
 
 def random_program(rng: random.Random, steps: int = 14) -> Program:
     """A graph of about that many steps."""
     torch.manual_seed(rng.randrange(1 << 30))
     maker = Maker(rng)
+    free = rng.random() < 0.2
     for _ in range(rng.randint(2, 4)):
-        maker.input(rng.choice(SHAPES), rng.choice((torch.float32, torch.float32, *DTYPES)))
-    names, weights = zip(*_STEPS, strict=True)
+        dtype = rng.choice((torch.float32, torch.float32, *DTYPES))
+        if free and rng.random() < 0.7:
+            maker.rows(rng.choice((2, 4)), dtype)
+        else:
+            maker.input(rng.choice(SHAPES), dtype)
+    names, weights = zip(*(_ANY_SIZE if free else _STEPS), strict=True)
     for name in rng.choices(names, weights, k=rng.randint(steps // 2, steps)):
         x = maker.pick()
-        if x is not None:
-            getattr(maker, name)(x)
+        try:
+            if x is not None:
+                getattr(maker, name)(x)
+        except Exception:  # PyTorch does not take it, or not without knowing the size
+            if not free:
+                raise
+            _forget_last(maker.graph)
     while maker.flying:
         maker.wait()
     inputs = [node for node in maker.graph.nodes if node.op == "placeholder"]
@@ -343,11 +441,36 @@ def evaluate(node: fx.Node, mode: FakeTensorMode) -> None:
         node.meta["val"] = node.target(*args, **kwargs)
 
 
+def _forget_last(graph: fx.Graph) -> None:
+    """Take out the node that could not be evaluated."""
+    last = next(iter(reversed(graph.nodes)))
+    if "val" not in last.meta:
+        graph.erase_node(last)
+
+
 def random_inputs(program: Program, seed: int, ranks: int = RANKS) -> list[list[torch.Tensor]]:
-    """Small integers for every placeholder, others on every rank."""
+    """Numbers for every placeholder, others on every rank: small integers for seed 0, then quarters, and zeros of
+    both signs; NaN and infinity from seed 2 on, where no float becomes an integer."""
+    vals = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"]
+    whole = any(
+        not getattr(node.meta.get("val"), "dtype", torch.float32).is_floating_point
+        for node in program.graph.nodes
+        if node.op == "call_function"
+    )
     made = []
     for rank in range(ranks):
         generator = torch.Generator().manual_seed(1000 * seed + rank)
-        vals = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"]
-        made.append([torch.randint(-4, 5, tuple(v.shape), generator=generator).to(v.dtype) for v in vals])
+        made.append([_numbers(val, seed, generator, odd=seed > 1 and not whole) for val in vals])
     return made
+
+
+def _numbers(val: torch.Tensor, seed: int, generator: torch.Generator, *, odd: bool) -> torch.Tensor:
+    shape = tuple(n if isinstance(n, int) else LENGTHS[seed % len(LENGTHS)] for n in val.shape)
+    numbers = torch.randint(-4, 5, shape, generator=generator).double()
+    if seed and val.dtype.is_floating_point:
+        numbers += torch.randint(-3, 4, shape, generator=generator) / 4
+        chance = torch.rand(shape, generator=generator)
+        numbers = torch.where(chance < 0.1, torch.where(chance < 0.05, -0.0, 0.0), numbers)
+        if odd:
+            numbers = torch.where(chance > 0.97, float("nan"), torch.where(chance > 0.94, float("inf"), numbers))
+    return numbers.to(val.dtype)

@@ -16,6 +16,7 @@ import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import sympy
 import torch
 from torch import fx
 
@@ -54,6 +55,27 @@ def places(tensor: torch.Tensor) -> set[int]:
     return {start + int(at) * size + byte for at in where.flatten() for byte in range(size)}
 
 
+def symbols(graph: fx.Graph, inputs: list[Any]) -> dict[Any, int]:
+    """What the symbols in the shapes of placeholders are in some inputs."""
+    places = (node for node in graph.nodes if node.op == "placeholder")
+    pairs = [(node.meta["val"].shape, value.shape) for node, value in zip(places, inputs, strict=False)]
+    sizes = [pair for said, real in pairs for pair in zip(said, real, strict=True)]
+    return {said.node.expr: real for said, real in sizes if isinstance(said, torch.SymInt)}
+
+
+def number(value: Any, sizes: dict[Any, int]) -> Any:
+    """A size that is written in place of the node that computes it, as a number."""
+    return int(value.node.expr.subs(sizes)) if isinstance(value, torch.SymInt) else value
+
+
+def fits(graph: fx.Graph, inputs: list[Any]) -> bool:
+    """Whether inputs keep to what PyTorch assumed of sizes when it traced the graph."""
+    sizes = symbols(graph, inputs)
+    vals = (node.meta["val"] for node in graph.nodes if node.op == "placeholder")
+    guards = (guard.expr for val in vals for guard in val.fake_mode.shape_env.guards)
+    return not sizes or all(guard.subs(sizes) is sympy.true for guard in guards)
+
+
 class World:
     """One run of a graph. late: launches read their inputs when they are waited for, not at once."""
 
@@ -68,6 +90,7 @@ class World:
             self.states.append(torch.get_rng_state())
 
     def run(self) -> Outcome:
+        self.sizes = symbols(self.graph, self.inputs[0])
         with torch.no_grad():
             results = self.interpret(self.graph, self.roots, self.inputs)
         values, layout = [], []
@@ -90,7 +113,11 @@ class World:
                 return [fx.node.map_arg(node.args[0], lambda n, r=rank: env[n][r]) for rank in range(self.ranks)]
             else:
                 calls = [
-                    fx.node.map_arg((node.args, node.kwargs), lambda n, r=rank: env[n][r]) for rank in range(self.ranks)
+                    fx.node.map_aggregate(
+                        (node.args, node.kwargs),
+                        lambda n, r=rank: env[n][r] if isinstance(n, fx.Node) else number(n, self.sizes),
+                    )
+                    for rank in range(self.ranks)
                 ]
                 env[node] = self.call(node.target, calls)
         raise AssertionError("a graph without output")
@@ -98,6 +125,12 @@ class World:
     def call(self, target: Any, calls: list[Any]) -> list[Any]:
         """One op on every rank."""
         name = str(target).rsplit(".", 1)[0]
+        if name.startswith("_c10d_functional."):  # out is the one argument that is always named
+            names = [a.name for a in target._schema.arguments if a.name != "out"]
+            calls = [
+                ((*args, *(kwargs[n] for n in names[len(args) :])), {n: v for n, v in kwargs.items() if n == "out"})
+                for args, kwargs in calls
+            ]
         if name == "_c10d_functional.wait_tensor":
             return [self.wait(args[0], rank) for rank, (args, _) in enumerate(calls)]
         if name.startswith("_c10d_functional."):

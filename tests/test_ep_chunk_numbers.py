@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import random
 import re
 from dataclasses import replace
 from functools import lru_cache
 
 import pytest
 import torch
+from torch import fx
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from commcc.apply import apply_plan
 from commcc.graph.annotations import annotations_of
 from commcc.graph.index import build_index
 from commcc.serialization import load, save
 from commcc.verify import verify
+from commcc.verify.chunks import folded
+from commcc.verify.verdict import Report
 from tests.chunk_graphs import ops_of, plan_of
 from tests.corruptions import copied
+from tests.effort import FULL
 from tests.step_graphs import on_cpu, rank_inputs, run_ranks, sample
 from tests.virtual_ranks import same
 
@@ -156,3 +162,27 @@ def test_the_verifier_sees_unfaithful_chunks(change):
     assert folding(lambda nodes: None).status == "unproved"
     verdict = folding(change)
     assert verdict.status == "different" and verdict.findings[0].node
+
+
+def edits_of_numbers(node: fx.Node):
+    """Each number in the arguments of a node doubled, halved and with one more: the new arguments."""
+    flat, spec = tree_flatten((node.args, node.kwargs))
+    for at, number in enumerate(flat):
+        others = {2 * number, number // 2, number + 1} - {number} if type(number) is int else ()
+        yield from (tree_unflatten([*flat[:at], other, *flat[at + 1 :]], spec) for other in others)
+
+
+def test_no_number_of_a_clone_can_be_another_one():
+    """How many experts a token goes to, bins, parts, hidden sizes: a few of 672 edits, all of them with --full."""
+    before, after = sample("tiny_deepseek_ep2"), cut("tiny_deepseek_ep2", chunks=2)
+    assert folded(before, after, Report()) is not None
+    kept = {node.name for node in before.graph.nodes}
+    clones = [node for node in after.graph.nodes if node.op == "call_function" and node.name not in kept]
+    edits = [(node, edit) for node in clones for edit in edits_of_numbers(node)]
+    assert len(edits) > 600
+    for node, (args, kwargs) in random.Random(5).sample(edits, len(edits) if FULL else 16):
+        old = node.args, node.kwargs
+        node.args, node.kwargs = tuple(args), kwargs
+        report = Report()
+        assert folded(before, after, report) is None and report.findings, (node.name, args)
+        node.args, node.kwargs = old

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.effort import examples
+from tests.effort import FULL
 
 ROOT = Path(__file__).parents[1]
-PAIRS = 60
+PAIRS = 40
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def tool():
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("block", range(examples(10)))
+@pytest.mark.parametrize("block", range(40 if FULL else 2))
 def test_no_wrong_pair_is_proved(tool, block):
     warnings.filterwarnings("ignore")
     before = logging.root.manager.disable

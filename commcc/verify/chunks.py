@@ -6,7 +6,8 @@
 
 AFTER's annotations claim which node each clone is of, and which chunk it belongs to. What is checked: every node has
 one clone in every chunk; a clone is the same op on the same operands, those of its own chunk where they are cut; its
-numbers are equal, but for the size of the one dimension that holds the tokens, which is scaled as they are; splits,
+numbers are equal, but for the size of the one dimension that holds the tokens, which is scaled as they are; it gives
+what its ``val`` says, from what the ``val`` of its operands say, where sizes are numbers; splits,
 concatenations and sums take all chunks in order; a write to what the chunks share is made on what the chunk before
 has left. What is illegal in AFTER as it stands (a read before a wait, or before a copy to the host is there) is
 looked for before folding.
@@ -30,6 +31,8 @@ from commcc.graph.ops.constants import STRIDED
 from commcc.graph.ops.sizes import DIMENSIONS, PARTS
 from commcc.graph.ops.views import EXPAND, RESHAPES
 from commcc.graph.program import copy_node
+from commcc.serialization.fake_ops import Evaluator, UnknownValue
+from commcc.serialization.propagate import context_of
 from commcc.verify.reshaping import to_host
 from commcc.verify.terms import bind
 
@@ -81,7 +84,7 @@ def folded(before: Program, after: Program, report: Report, groups: Mapping[str,
     if not clones:
         return after
     try:
-        fold = _Fold(names, claims, clones, groups or {})
+        fold = _Fold(names, claims, clones, groups or {}, Evaluator(context_of(after.graph)))
         graph = fold.run(after.graph)
     except _Unfaithful as found:
         report.differs("value", found.node.name, found.text)
@@ -107,8 +110,9 @@ class _Fold:
         claims: dict[fx.Node, None],
         clones: list[fx.Node],
         groups: Mapping[str, str],
+        evaluator: Evaluator,
     ) -> None:
-        self.before, self.claims, self.groups = before, claims, groups
+        self.before, self.claims, self.groups, self.evaluator = before, claims, groups, evaluator
         self.modules: dict[str, _Module] = {}
         for node in clones:
             module = self.modules.setdefault(str(_key(node, REGION)), _Module(0))
@@ -165,6 +169,7 @@ class _Fold:
             raise _Unfaithful(node, f"is clone {chunk} of '{original.name}', and so is '{seen[chunk].name}'")
         seen[chunk] = node
         _Operands(self, node, original, module, chunk).compare()
+        self._check_value(node, original)
         self.parts[node] = _Part(original.name, chunk)
         if len(seen) == module.chunks:
             missing = [used.name for used in original._input_nodes if used.name not in self.whole]
@@ -172,6 +177,31 @@ class _Fold:
                 raise _Unfaithful(node, f"stands before '{missing[0]}', which BEFORE's '{original.name}' reads")
             by_node = {used: self.whole[used.name] for used in original._input_nodes}
             self.whole[original.name] = copy_node(graph, original, by_node)
+
+    def _check_value(self, node: fx.Node, original: fx.Node) -> None:
+        """A clone gives a tensor of the shape and dtype that its ``val`` says, from those of its operands."""
+        asked = ops.argument(node, _Operands.sizes_of(ops.op_name(node.target)) or "")
+        shape = getattr(node.meta.get("val"), "shape", None)
+        if isinstance(asked, (list, tuple)) and shape is not None:  # told apart even where operands have unknown sizes
+            pairs = [(a, b) for a, b in zip(asked, shape, strict=False) if type(a) is int and a != -1]
+            if len(asked) != len(shape) or any(type(b) is not int or a != b for a, b in pairs):
+                raise _Unfaithful(node, f"asks for {list(asked)!s:.60}, its val says {list(shape)!s:.60}")
+        said = _shapes(node.meta.get("val"))
+        if said is None or any(_shapes(used.meta.get("val")) is None for used in node._input_nodes):
+            return
+        try:
+            made = self._evaluated(node)
+        except UnknownValue as reason:
+            try:
+                self._evaluated(original)
+            except UnknownValue:
+                return  # what this op gives is not known
+            raise _Unfaithful(node, f"cannot run on the operands that it has: {reason}") from None
+        if _shapes(made) not in (None, said):
+            raise _Unfaithful(node, f"gives {_shapes(made)!s:.60}, its val says {said!s:.60}")
+
+    def _evaluated(self, node: fx.Node) -> Any:
+        return self.evaluator.run(node.target, *fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"]))
 
     def _boundary(self, node: fx.Node, module: _Module) -> None:
         op = ops.op_name(node.target)
@@ -301,18 +331,27 @@ class _Operands:
     def _check_sizes(self, name: str, own: Any, old: Any, scaled: list[int]) -> None:
         """Refuse numbers that are scaled where they are not the size of the dimension that holds the tokens."""
         op = ops.op_name(self.node.target)
-        if name in PARTS.get(op, ()):
+        if name in PARTS.get(op, ()) and self._all_parts(name, old, scaled):
             return
         if name == "stride" and op in STRIDED and self._laid_out_alike():
             return
         there = self.module.scaled.setdefault((self.original.name, name), scaled)
         held = self._token_dimensions(op, old)
         known = held is None or scaled[0] in held
-        if self._sizes_of(op) != name or len(scaled) != 1 or there != scaled or not known:
+        if self.sizes_of(op) != name or len(scaled) != 1 or there != scaled or not known:
             self._refuse(own, old)
 
+    def _all_parts(self, name: str, old: Any, scaled: list[int]) -> bool:
+        """Whether all parts of a tensor are scaled, and so is what they are parts of."""
+        cut = self.node if name == "output_split_sizes" else next(iter(self.node.all_input_nodes), None)
+        whole = self.original if name == "output_split_sizes" else next(iter(self.original.all_input_nodes), None)
+        dim = ops.argument(self.original, "dim") if name == "split_sizes" else 0
+        sizes = [_size(each, dim) for each in (cut, whole)]
+        known = None not in sizes and type(dim) is int
+        return scaled == list(range(len(old))) and (not known or self._as_tokens(*sizes))
+
     @staticmethod
-    def _sizes_of(op: str) -> str | None:
+    def sizes_of(op: str) -> str | None:
         """The argument of an op that holds the sizes of its result."""
         return "size" if op in STRIDED else DIMENSIONS.get(op)
 
@@ -354,6 +393,23 @@ def _bound(node: fx.Node) -> dict[str, Any]:
     if ops.op_name(node.target) == "aten._to_copy" and to_host(arguments):
         arguments.pop("non_blocking", None)
     return arguments
+
+
+def _shapes(val: Any) -> Any:
+    """Shape and dtype of each tensor in a ``val``; None where some size is no number."""
+    if isinstance(val, torch.Tensor):
+        return (list(val.shape), val.dtype) if all(type(size) is int for size in val.shape) else None
+    if isinstance(val, (tuple, list)):
+        parts = [_shapes(part) for part in val]
+        return None if None in parts else parts
+    return None
+
+
+def _size(node: fx.Node | None, dim: Any) -> int | None:
+    """The size of a dimension of what a node gives, if it is a number."""
+    shape = getattr(None if node is None else node.meta.get("val"), "shape", ())
+    known = type(dim) is int and -len(shape) <= dim < len(shape) and type(shape[dim]) is int
+    return shape[dim] if known else None
 
 
 def _list(value: Any) -> list[Any]:

@@ -36,15 +36,19 @@ if TYPE_CHECKING:
 def report_causes(pair: Pair, live: set[str]) -> None:
     """Report every op of AFTER that is a cause, and count the consequences.
 
-    live: nodes of AFTER that something needs. What nobody needs changes nothing, where BEFORE has the same op on other
-    contents of the same shapes: then it runs in AFTER as well.
+    live: nodes of AFTER that something needs. What nobody needs changes nothing, if it runs: it does where BEFORE has
+    the same op on other contents of the same shapes.
     """
     causes: list[Step] = []
     consequences = 0
-    idle = {_outline(step) for step in pair.before.steps if step.kind == OP}
+    runs = {_outline(step) for step in pair.before.steps if step.kind == OP}
     for step in pair.after.steps:
-        dead = step.kind == OP and step.node not in live and not pair.is_launch(step)
-        if not _is_new(pair, step) or (dead and _outline(step) in idle):
+        if not _is_new(pair, step):
+            continue
+        if step.kind == OP and step.node not in live and not pair.is_launch(step):
+            if _outline(step) not in runs:
+                text = f"{step.path} is dead code that BEFORE does not have; whether it runs was not decided"
+                pair.report.gap("value", step.node, text)
             continue
         if _has_operands(pair, step) or (step.kind == LAUNCH and _sends_casts(pair, step)):
             causes.append(step)
