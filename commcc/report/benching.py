@@ -159,6 +159,7 @@ def forecast(graph: Mapping[str, Any], heading: str, *, most: int) -> list[Rende
     for kind in run["kinds"]:
         of = f"{kind['count']}" if kind["count"] == kind["of"] else f"{kind['count']} of {kind['of']}"
         table.add_text(f"  {of} x {kind['kind']}", *times(kind["transfer_ms"]))
+    # Only runs of several ranks tell who was late.
     if run["late_ranks_ms"]["measured"] is not None:
         table.add_text("  late ranks, outliers", milliseconds(run["late_ranks_ms"]["measured"]), "", "")
     hidden = run["hidden_share"]

@@ -26,6 +26,7 @@ UNBOUNDED = 10_000
 
 def make_console(stream: TextIO) -> Console:
     """A console on ``stream``; ``NO_COLOR``, ``FORCE_COLOR``, ``TERM=dumb`` and ``COLUMNS`` work as usual."""
+    # A pipe has no width: a table that wraps there could not be read by grep or cut.
     free = not stream.isatty() and "COLUMNS" not in os.environ
     return Console(file=stream, width=UNBOUNDED if free else None, highlight=False, markup=False, emoji=False)
 

@@ -123,6 +123,7 @@ def _moved_by_op(moved: list[Document], top: int | None) -> Section:
 
 
 def _moved_farthest(moved: list[Document], top: int | None) -> Section:
+    # A whole list reads best in the order of the graph; a cut one has to begin with what matters.
     ordered = moved if top is None else sorted(moved, key=lambda move: (-abs(move["passed"]), move["after"]))
     title = "moved, in the order after" if top is None else _title("moved farthest", len(moved), top)
     numbers = ("passed", "before", "after")

@@ -134,6 +134,7 @@ def _groups(document: Document) -> Section:
             about.append(f"ranks {ranks_text(group['ranks'])}")
         if group["origin"] is not None:
             about.append(f"split off {group['origin']}{', high priority' if group['high_priority'] else ''}")
+        # A group that was split off has the same ranks on purpose.
         elif group["same_ranks_as"] is not None:
             about.append(f"same ranks as {group['same_ranks_as']}")
         roles, kinds = _counted(group["roles"]), _counted(group["kinds"])
@@ -182,6 +183,7 @@ def _times(document: Document) -> Section:
         longest_first = sorted(parts.items(), key=lambda item: (-sum(entry["ms"] for entry in item[1]), item[0]))
         for (role, kind, source), members in longest_first:
             table.add_text(group["name"], role, kind, *_time_cells(members), source)
+        # With one part the line of the whole would say the same again.
         if len(parts) > 1:
             table.add_text(group["name"], "all", "", *_time_cells(by_group[group["name"]]), "")
     return table

@@ -169,6 +169,7 @@ def _graph(graph: Document, top: int) -> list[RenderableType]:
         text = Text.assemble(("cannot be read", "bold red"), f"  {graph['error']}")
         return [head, Padding(text, (0, 0, 0, 2), expand=False), ""]
     body = _outcomes(graph["rules"], top)
+    # Rules that nobody asked for are skipped without a word.
     missed = [rule["rule"] for rule in graph["rules"] if rule["skipped"] and rule["skipped"] not in _QUIET]
     if missed:
         reason = next(rule["skipped"] for rule in graph["rules"] if rule["rule"] == missed[0])

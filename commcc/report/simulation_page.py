@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from commcc.base.terms import Json
-    from commcc.graph.collectives import Collective, Identification
+    from commcc.graph.collectives import Identification
     from commcc.graph.index import GraphIndex
     from commcc.timing.predict import Prediction
 
@@ -116,6 +116,28 @@ class NodeColumns:
     stall: Mapping[int, int]
     flops: Mapping[int, int]
 
+    @classmethod
+    def of(cls, index: GraphIndex, prediction: Prediction) -> NodeColumns:
+        """The columns of one graph."""
+        timeline, costs = prediction.timeline, prediction.costs
+        order = timeline.order
+        ends = (0, *(timeline.end[node] for node in order))
+        flops, stalls = index.estimates.flops, timeline.stalls
+        return cls(
+            name=tuple(index.names[node] for node in order),
+            op=Words.of(index.ops[node] for node in order),
+            module=Words.of(index.modules[node] for node in order),
+            result=Words.of(result_text(index.tensors[node]) for node in order),
+            family=tuple(FAMILIES.index(_family(index, node)) for node in order),
+            source=tuple(costs.priced_by[node] for node in order),
+            gap=tuple(timeline.start[node] - ends[place] for place, node in enumerate(order)),
+            ns=tuple(timeline.end[node] - timeline.start[node] for node in order),
+            live=prediction.memory.live,
+            in_flight=timeline.in_flight,
+            stall={place: stalls[node] for place, node in enumerate(order) if node in stalls},
+            flops={place: flops[node] for place, node in enumerate(order) if flops.get(node)},
+        )
+
     def to_json(self) -> dict[str, Json]:
         return {
             "name": list(self.name),
@@ -159,6 +181,41 @@ class CollectiveRow:
     how: str
     latency_ns: int
     merged: tuple[str, ...]
+
+    @classmethod
+    def rows(cls, index: GraphIndex, ident: Identification, prediction: Prediction) -> tuple[CollectiveRow, ...]:
+        """A row for each collective, in order of launch."""
+        timeline, costs = prediction.timeline, prediction.costs
+        position = {node: place for place, node in enumerate(timeline.order)}
+        near = slack(index, prediction)
+        rows: list[CollectiveRow] = []
+        for launch in timeline.order:
+            known = ident.by_launch.get(launch)
+            if known is None:
+                continue
+            span = timeline.spans[launch]
+            ready, needed = near[launch]
+            row = cls(
+                node=position[launch],
+                kind=str(known.kind),
+                role=str(known.role),
+                group=known.group,
+                stream=span.stream,
+                queued=span.queued_at,
+                start=span.start,
+                end=span.end,
+                exposed=timeline.exposed.get(launch, 0),
+                bytes=known.wire_bytes,
+                dtype=known.dtype,
+                waits=tuple(position[wait] for wait in known.waits),
+                ready=None if ready is None else position[ready],
+                needed=None if needed is None else position[needed],
+                how=costs.how.get(launch, ""),
+                latency_ns=costs.latency_ns.get(launch, 0),
+                merged=index.merged_from.get(launch, ()),
+            )
+            rows.append(row)
+        return tuple(rows)
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -221,42 +278,20 @@ class Side:
 
 def side(index: GraphIndex, ident: Identification, prediction: Prediction, label: str) -> Side:
     """Everything that the page shows of one graph; ``label`` is what it is called there."""
-    position = {node: place for place, node in enumerate(prediction.timeline.order)}
     bound = prediction.bound
     peak = prediction.memory.peak_at
     return Side(
         label=label,
-        nodes=_nodes(index, prediction),
-        collectives=_collectives(index, ident, prediction, position),
+        nodes=NodeColumns.of(index, prediction),
+        collectives=CollectiveRow.rows(index, ident, prediction),
         step_ns=prediction.timeline.step_ns,
-        peak=None if peak is None else position[peak],
+        peak=None if peak is None else prediction.timeline.order.index(peak),
         metrics={**measure(index, ident).to_json(), **prediction.to_json()},
         model=prediction.model_json(),
         bound={"ns": bound.ns, "name": bound.name, "parts": dict(bound.parts)},
         groups=tuple({"name": g.name, "size": g.size, "description": g.description} for g in ident.groups),
         hints=tuple({"symbol": h.symbol, "value": h.value, "source": h.source} for h in index.estimates.hints),
         warnings=tuple(dict.fromkeys((*prediction.costs.warnings, *index.warnings, *ident.warnings))),
-    )
-
-
-def _nodes(index: GraphIndex, prediction: Prediction) -> NodeColumns:
-    timeline, costs = prediction.timeline, prediction.costs
-    order = timeline.order
-    ends = (0, *(timeline.end[node] for node in order))
-    flops, stalls = index.estimates.flops, timeline.stalls
-    return NodeColumns(
-        name=tuple(index.names[node] for node in order),
-        op=Words.of(index.ops[node] for node in order),
-        module=Words.of(index.modules[node] for node in order),
-        result=Words.of(result_text(index.tensors[node]) for node in order),
-        family=tuple(FAMILIES.index(_family(index, node)) for node in order),
-        source=tuple(costs.priced_by[node] for node in order),
-        gap=tuple(timeline.start[node] - ends[place] for place, node in enumerate(order)),
-        ns=tuple(timeline.end[node] - timeline.start[node] for node in order),
-        live=prediction.memory.live,
-        in_flight=timeline.in_flight,
-        stall={place: stalls[node] for place, node in enumerate(order) if node in stalls},
-        flops={place: flops[node] for place, node in enumerate(order) if flops.get(node)},
     )
 
 
@@ -273,40 +308,6 @@ def _family(index: GraphIndex, node: int) -> str:
     if "attention" in op:
         return "attention"
     return "other" if "conv" in op else "matmul"
-
-
-def _collectives(
-    index: GraphIndex, ident: Identification, prediction: Prediction, position: Mapping[int, int]
-) -> tuple[CollectiveRow, ...]:
-    """Rows in order of launch."""
-    near = slack(index, prediction)
-    by_launch = ident.by_launch
-
-    def row(launch: int, known: Collective) -> CollectiveRow:
-        span = prediction.timeline.spans[launch]
-        ready, needed = near[launch]
-        return CollectiveRow(
-            node=position[launch],
-            kind=str(known.kind),
-            role=str(known.role),
-            group=known.group,
-            stream=span.stream,
-            queued=span.queued_at,
-            start=span.start,
-            end=span.end,
-            exposed=prediction.timeline.exposed.get(launch, 0),
-            bytes=known.wire_bytes,
-            dtype=known.dtype,
-            waits=tuple(position[wait] for wait in known.waits),
-            ready=None if ready is None else position[ready],
-            needed=None if needed is None else position[needed],
-            how=prediction.costs.how.get(launch, ""),
-            latency_ns=prediction.costs.latency_ns.get(launch, 0),
-            merged=index.merged_from.get(launch, ()),
-        )
-
-    ran = (node for node in prediction.timeline.order if node in by_launch)
-    return tuple(row(launch, by_launch[launch]) for launch in ran)
 
 
 def _differences(values: Sequence[int]) -> list[Json]:
@@ -347,6 +348,7 @@ def slack(index: GraphIndex, prediction: Prediction) -> dict[int, tuple[int | No
         first[node] = min((at for at in places if at >= 0), default=-1)
     result: dict[int, tuple[int | None, int | None]] = {}
     for node, launch in index.launches.items():
+        # Without a wait the users of the launch itself need the result.
         users = [first[wait] for wait in launch.waits or (node,) if first[wait] >= 0]
         ready = latest[node]
         result[node] = (order[ready] if ready >= 0 else None, order[min(users)] if users else None)

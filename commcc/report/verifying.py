@@ -133,6 +133,7 @@ def _values(values: list[Document]) -> list[RenderableType]:
     table = make_table(f"values that are not the same{more}", *columns, numbers=("relative", "ulps"))
     for value in values[:_MOST_VALUES]:
         table.add_text(value["name"], value["node"], value["status"], *_difference(value))
+    # Values are in the order of their weight, and one explanation is enough to act on.
     worst = values[0]
     shown: list[RenderableType] = ["", table]
     if worst["reasons"]:
