@@ -60,7 +60,7 @@ def test_collectives_are_those_of_the_timeline():
     for row in made.collectives:
         launch = prediction.timeline.order[row.node]
         span, known = prediction.timeline.spans[launch], ident.by_launch[launch]
-        assert (row.queued, row.start, row.end, row.lane) == (span.queued_at, span.start, span.end, span.stream)
+        assert (row.queued, row.start, row.end, row.stream) == (span.queued_at, span.start, span.end, span.stream)
         assert (row.kind, row.role, row.group, row.bytes) == (known.kind, known.role, known.group, known.wire_bytes)
         assert row.exposed == prediction.timeline.exposed.get(launch, 0)
         assert [made.nodes.name[wait] for wait in row.waits] == [index.names[wait] for wait in known.waits]
