@@ -9,7 +9,7 @@ import click
 
 from commcc.base.errors import EXIT_FINDINGS, EXIT_OK, OptionError, OutputError
 from commcc.cli import numeric, starting
-from commcc.cli.parameters import GRAPH_HELP, common_options, graphs_argument, trust_option
+from commcc.cli.parameters import GRAPH_HELP, common_options, graphs_argument, reading_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -206,7 +206,7 @@ command = starting.RankCommand(
             help="With --trace: list the N collectives with the largest error.",
         ),
         click.Option(["--ranks", "per_rank"], is_flag=True, help="Show every rank."),
-        trust_option(),
+        *reading_options(imports=False),
         *common_options(),
     ],
 )

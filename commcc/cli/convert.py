@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from commcc.base.errors import EXIT_OK
-from commcc.cli.parameters import GRAPH_HELP, common_options, graph_argument, output_option, trust_option
+from commcc.cli.parameters import GRAPH_HELP, common_options, graph_argument, output_option, reading_options
 
 if TYPE_CHECKING:
     from commcc.cli.session import Session
@@ -39,5 +39,5 @@ command = click.Command(
     callback=convert,
     help=HELP,
     short_help="Write a graph in another format",
-    params=[graph_argument(), output_option(required=True), trust_option(), *common_options()],
+    params=[graph_argument(), output_option(required=True), *reading_options(), *common_options()],
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commcc.base.errors import EXIT_OK
-from commcc.cli.parameters import common_options, cost_option, graph_argument, hint_option, trust_option
+from commcc.cli.parameters import common_options, cost_option, graph_argument, hint_option, reading_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +57,7 @@ command = click.Command(
         click.Option(["--all", "everything"], is_flag=True, help="Show every line of every list."),
         cost_option(),
         hint_option(),
-        trust_option(),
+        *reading_options(),
         *common_options(),
     ],
 )

@@ -18,7 +18,7 @@ from commcc.cli.parameters import (
     option_help,
     option_metavar,
     output_option,
-    trust_option,
+    reading_options,
 )
 from commcc.cli.rewriting import Extras, Request, proof_options, rewrite
 from commcc.cli.run import said
@@ -136,7 +136,7 @@ command = click.Command(
         *proof_options(),
         cost_option(),
         hint_option(),
-        trust_option(),
+        *reading_options(),
         *common_options(),
     ],
 )

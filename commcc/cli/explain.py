@@ -14,7 +14,7 @@ from commcc.cli.parameters import (
     graph_argument,
     hint_option,
     read_budget,
-    trust_option,
+    reading_options,
 )
 from commcc.passes.reorder import Reorder
 
@@ -120,7 +120,7 @@ command = click.Command(
         ),
         cost_option(required=True),
         hint_option(),
-        trust_option(),
+        *reading_options(),
         *common_options(),
     ],
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commcc.base.errors import EXIT_OK
-from commcc.cli.parameters import GRAPH_HELP, common_options, cost_option, graph_argument, hint_option, trust_option
+from commcc.cli.parameters import GRAPH_HELP, common_options, cost_option, graph_argument, hint_option, reading_options
 
 if TYPE_CHECKING:
     from commcc.cli.session import Session
@@ -61,7 +61,7 @@ command = click.Command(
         ),
         cost_option(),
         hint_option(),
-        trust_option(),
+        *reading_options(),
         *common_options(),
     ],
 )

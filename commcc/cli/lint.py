@@ -11,7 +11,7 @@ import click
 from commcc.base.errors import EXIT_FINDINGS, EXIT_OK, EXIT_USAGE, OptionError
 from commcc.base.files import replace_text
 from commcc.base.text import json_text
-from commcc.cli.parameters import common_options, cost_option, hint_option, trust_option
+from commcc.cli.parameters import common_options, cost_option, hint_option, reading_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -200,7 +200,7 @@ command = click.Command(
         click.Option(["--rules", "list_rules"], is_flag=True, help="List the rules with their options."),
         cost_option(),
         hint_option(),
-        trust_option(),
+        *reading_options(),
         *common_options(),
     ],
 )

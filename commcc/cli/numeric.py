@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from commcc.base.errors import OptionError
+from commcc.cli.parameters import import_option
 from commcc.graph.hint_text import read_hints
 
 if TYPE_CHECKING:
@@ -150,11 +151,7 @@ def run_options() -> list[click.Option]:
             callback=lambda _ctx, _option, texts: read_hints(texts),
             help="A number for an input's size that is known only at run time; SYMBOL may be a pattern.",
         ),
-        click.Option(
-            ["--import", "imports"],
-            multiple=True,
-            metavar="MODULE",
-            help="Import a Python module and run the ops that it registers; only PyTorch's own run otherwise. "
-            "Can be given several times.",
+        import_option(
+            "Import a Python module and run the ops that it registers; only PyTorch's own run otherwise.", given=True
         ),
     ]

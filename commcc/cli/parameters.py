@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -152,6 +152,40 @@ def trust_option() -> click.Option:
     """``--trust``, for commands that read graphs."""
     text = "Let PyTorch load a .pt2 that commcc's own reader refuses. This runs code which the file chooses."
     return _switch(["--trust"], "trust", text)
+
+
+def reading_options(*, imports: bool = True) -> list[click.Option]:
+    """``--trust``, ``--ops`` and ``--import``, for commands that read graphs; imports: none else takes ``--import``."""
+    described = (
+        "Describe ops that are not PyTorch's, in a YAML file: which op of PyTorch each is like, or its shape, where "
+        "its tokens are, and its FLOPs."
+    )
+    options = [trust_option(), _kept(["--ops"], "ops", metavar="FILE", help=described)]
+    own = import_option("Import a Python module that registers ops before the graph is read.", given=False)
+    return [*options, own] if imports else options
+
+
+def import_option(text: str, *, given: bool) -> click.Option:
+    """``--import``, kept in the session; given: the command gets the modules too."""
+    return _kept(
+        ["--import", "imports"],
+        "imports",
+        multiple=True,
+        metavar="MODULE",
+        help=f"{text} Can be given several times.",
+        expose_value=given,
+    )
+
+
+def _kept(names: list[str], attribute: str, *, expose_value: bool = False, **more: Any) -> click.Option:
+    """An option whose value the session remembers."""
+
+    def remember(ctx: click.Context, _option: click.Parameter, value: Any) -> Any:
+        if value:
+            setattr(ctx.ensure_object(Session), attribute, value)
+        return value
+
+    return click.Option(names, expose_value=expose_value, callback=remember, **more)
 
 
 def read_budget(_ctx: click.Context, _option: click.Parameter, text: str | None) -> str | float | None:

@@ -8,7 +8,7 @@ import click
 
 from commcc.base.errors import EXIT_OK
 from commcc.cli import bench, starting
-from commcc.cli.parameters import GRAPH_HELP, common_options, graphs_argument, trust_option
+from commcc.cli.parameters import GRAPH_HELP, common_options, graphs_argument, reading_options
 
 if TYPE_CHECKING:
     from commcc.cli.session import Session
@@ -71,7 +71,7 @@ command = starting.RankCommand(
             metavar="R",
             help="Further repetitions, recorded node by node, whose medians are written.",
         ),
-        trust_option(),
+        *reading_options(),
         *common_options(),
     ],
 )

@@ -25,7 +25,7 @@ from commcc.cli.parameters import (
     hint_option,
     output_option,
     pass_options,
-    trust_option,
+    reading_options,
 )
 from commcc.passes import registry
 
@@ -97,7 +97,7 @@ def pass_command(name: str) -> click.Command:
             *proof_options(),
             cost_option(),
             hint_option(),
-            trust_option(),
+            *reading_options(),
             *common_options(),
         ],
     )

@@ -16,7 +16,7 @@ from commcc.cli.parameters import (
     graph_argument,
     hint_option,
     output_option,
-    trust_option,
+    reading_options,
 )
 from commcc.cli.rewriting import Extras, Request, proof_options, rewrite
 
@@ -140,7 +140,7 @@ command = click.Command(
         *proof_options(),
         cost_option(),
         hint_option(),
-        trust_option(),
+        *reading_options(),
         *common_options(),
     ],
 )

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from commcc.base.terms import Json
     from commcc.cli.config import Config
+    from commcc.graph.ops.described import Description
     from commcc.graph.program import Note, Program
     from commcc.passes.base import Pass
     from commcc.timing.snapshot import Snapshot
@@ -56,6 +57,10 @@ class Session:
         self.quiet = False
         self.debug = False
         self.trust = False
+        #: Modules that register ops, and the file that describes ops, as the command line names them.
+        self.imports: tuple[str, ...] = ()
+        self.ops: str | None = None
+        self._descriptions: dict[str, Description] | None = None
         self.no_config = False
         #: Nothing is said at all: another process says it.
         self.silent = False
@@ -132,10 +137,30 @@ class Session:
     # Files.
 
     def load(self, path: str) -> Program:
-        """Read a graph, trusting the file with code of its choice only when told to."""
+        """Read a graph, trusting the file with code of its choice only when told to. Ops that it calls are those of
+        PyTorch, of the modules that were named to be imported, and those that a file describes.
+        """
         from commcc import serialization
 
-        return serialization.load(path, trust=self.trust)
+        program = serialization.load(path, trust=self.trust, descriptions=self.descriptions())
+        if self.imports and self.ops is not None:
+            from commcc.serialization.op_files import check
+
+            for name in check(program, self.descriptions().values()):
+                self.note(f"{name} could not be run here: its description in {self.ops} is believed")
+        return program
+
+    def descriptions(self) -> dict[str, Description]:
+        """Ops that a file describes, by name; the modules that register ops are imported before."""
+        if self.imports:
+            from commcc.graph.ops.allowed import imported_ops
+
+            imported_ops(self.imports)
+        if self._descriptions is None:
+            from commcc.serialization.op_files import read_ops
+
+            self._descriptions = {} if self.ops is None else read_ops(self.ops)
+        return self._descriptions
 
     def output(self, path: str, extensions: Sequence[str], flag: str = "-o") -> Path:
         """The path to write to; refused before any work is done if the writer would refuse it after."""

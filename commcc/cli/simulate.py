@@ -16,7 +16,7 @@ from commcc.cli.parameters import (
     cost_option,
     graph_argument,
     hint_option,
-    trust_option,
+    reading_options,
 )
 from commcc.cli.rewriting import judge
 
@@ -179,7 +179,7 @@ command = click.Command(
         click.Option(
             ["--top"], type=click.IntRange(min=0), default=10, show_default=True, help="Exposed collectives to list."
         ),
-        trust_option(),
+        *reading_options(),
         *common_options(),
     ],
 )

@@ -10,7 +10,7 @@ import click
 
 from commcc.base.errors import EXIT_FINDINGS, EXIT_OK, OptionError
 from commcc.base.files import replace_text
-from commcc.cli.parameters import GRAPH_HELP, common_options, cost_option, graph_argument, hint_option, trust_option
+from commcc.cli.parameters import GRAPH_HELP, common_options, cost_option, graph_argument, hint_option, reading_options
 from commcc.cli.run import choose, passes_of, pipeline_options, said
 from commcc.cli.simulate import PAGES, text_of
 
@@ -117,7 +117,7 @@ command = click.Command(
         ),
         cost_option(required=True),
         hint_option(),
-        trust_option(),
+        *reading_options(),
         *common_options(),
     ],
 )

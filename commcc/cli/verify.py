@@ -8,7 +8,7 @@ import click
 
 from commcc.base.errors import EXIT_FINDINGS, EXIT_OK
 from commcc.cli import numeric
-from commcc.cli.parameters import common_options, graph_argument, read_budget, trust_option
+from commcc.cli.parameters import common_options, graph_argument, read_budget, reading_options
 
 if TYPE_CHECKING:
     from commcc.cli.session import Session
@@ -78,7 +78,7 @@ command = click.Command(
             "1 GiB and 5 %), or a number of GiB.",
         ),
         *numeric.options(),
-        trust_option(),
+        *reading_options(imports=False),
         *common_options(),
     ],
 )

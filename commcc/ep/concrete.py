@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_map
 
 from commcc.base.errors import InputError
 from commcc.graph import ops
+from commcc.graph.annotations import HINTS
 from commcc.graph.index.hints import SizeHints
 from commcc.graph.ops.libraries import ARITHMETIC
 from commcc.graph.ops.sizes import ASKING, ASSERTED, RANGES
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
     from commcc.graph.program import Program
 
-#: Metadata of an input: numbers for the symbols in its shape that stand for tokens.
-HINTS = "torchtitan_chunk_symbol_hints"
 _SCALARS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 LARGEST = 2**62

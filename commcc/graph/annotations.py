@@ -42,6 +42,8 @@ PROOF = "chunked_materialization_proof"
 EXCHANGE, EXCHANGE_WAIT = "EP_token_exchange", "EP_token_exchange_wait"
 #: The keys that chunking writes.
 CHUNK_KEYS = (REGION, ROLE, CHUNK, REGION_BACKWARD, PRODUCER, ORIGINAL, PROOF)
+#: Numbers for the symbols in a shape that stand for tokens.
+HINTS = "torchtitan_chunk_symbol_hints"
 #: What a token exchange can be.
 EXCHANGES = ("dispatch", "combine")
 _WORDS: dict[str, tuple[str, ...]] = {

@@ -282,6 +282,12 @@ def _problem(node: fx.Node, device: str, *, wide: bool) -> str | None:
     """Why a call cannot run here; None when it can."""
     target: Any = node.target
     name = op_name(target)
+    if (
+        isinstance(target, OpaqueOp)
+        and target.described is not None
+        and (target.described.like or target.described.runs)
+    ):
+        return None
     if isinstance(target, OpaqueOp):
         return f"{name} is not registered with this PyTorch"
     if is_unknown_communication(target):

@@ -40,12 +40,14 @@ from commcc.graph.ops import OpaqueOp, op_name
 from commcc.graph.ops.effects import UNSHAPED
 from commcc.graph.ops.functions import bounded, plain_name
 from commcc.graph.ops.libraries import SHAPED
+from commcc.serialization.shapes import contiguous_stride
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch._ops import HigherOrderOperator
 
+    from commcc.graph.ops.described import Description
     from commcc.serialization.shapes import ShapeContext
 
     CallSubgraph = Callable[[fx.GraphModule, Sequence[Any]], Any]
@@ -73,6 +75,8 @@ class Evaluator:
 
     def run(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The result of ``target``; raises :class:`UnknownValue`."""
+        if isinstance(target, OpaqueOp) and target.described is not None:
+            return self._described(target.described, args, kwargs)
         if isinstance(target, OpaqueOp):
             raise UnknownValue(f"{target.qualified_name} is not registered with this PyTorch")
         if not isinstance(target, OpOverload):
@@ -83,6 +87,17 @@ class Evaluator:
         check_callable(target)
         _check_outputs(target, args)
         return self.call(target, *self._spared(target, args, kwargs))
+
+    def _described(self, described: Description, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if described.like is not None:
+            return self.run(described.like, *described.as_like(args, kwargs))
+        found = described.sizes(args, kwargs)
+        if found is None:
+            if described.runs is not None:
+                return self.run(described.runs, args, kwargs)
+            raise UnknownValue(f"{described.name} is not registered, and its description names no shape")
+        like, shape = found
+        return self.ctx.tensor(shape, contiguous_stride(shape), like.dtype, like.device)
 
     def call(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """``function`` under the fake mode, on the recorded devices, else on ``meta``."""

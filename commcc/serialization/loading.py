@@ -26,8 +26,9 @@ from commcc.serialization.propagate import propagate
 from commcc.serialization.sources import decode, is_zip, is_zip_file, read_content
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from commcc.graph.ops.described import Description
     from commcc.graph.program import Program
 
 #: The name of the only graph in a file whose format has no names.
@@ -39,12 +40,19 @@ _RETURN = re.compile(r"^\s+return\b")
 _CAPTURE_HINT = "dump it with TORCH_LOGS=aot_graphs, TORCH_TRACE=FOLDER or print_readable(include_stride=True, ...)"
 
 
-def load(path: str | Path, *, name: str | None = None, trust: bool = False) -> Program:
+def load(
+    path: str | Path,
+    *,
+    name: str | None = None,
+    trust: bool = False,
+    descriptions: Mapping[str, Description] | None = None,
+) -> Program:
     """The graph in ``path`` (or ``FILE::NAME``), with shapes filled in where the file does not give them.
 
     name: which graph, where there are several; in place of ``::NAME``.
     trust: carry over those parts of a ``.pt2`` that run code of the file's choice when PyTorch loads it; nothing of
     them is opened here.
+    descriptions: of ops that are not PyTorch's, as :func:`commcc.serialization.op_files.read_ops` gives them.
     Raises :class:`InputError` for whatever is wrong with the file.
     """
     file, name = split_spec(path, name)
@@ -54,15 +62,18 @@ def load(path: str | Path, *, name: str | None = None, trust: bool = False) -> P
                 raise InputError(f"a .pt2 holds one graph, not {name!r}", where=str(file), hint="leave the name out")
             from commcc.serialization.pt2.program import read_pt2
 
-            return replace(read_pt2(file, trust=trust), source=file, format="pt2")
+            program = _with_ops(read_pt2(file, trust=trust), descriptions)
+            return replace(program, source=file, format="pt2")
         from commcc.serialization.fx import parse_text
         from commcc.serialization.logs.runnable import parse_runnable
 
         graph = _choose(_find(file, name), name, str(file))
         if graph.kind is Kind.REPRO:
-            program = propagate(*parse_runnable(graph.source(), graph.file))
+            program, ctx = parse_runnable(graph.source(), graph.file)
         else:
-            program = propagate(parse_text(graph.source(), graph.file))
+            program, ctx = parse_text(graph.source(), graph.file), None
+        # Shapes behind an op that a user's file describes follow from its description.
+        program = propagate(_with_ops(program, descriptions), ctx)
         return replace(program, source=file, format="fx_text")
     except RecursionError:
         raise InputError("is nested too deeply to be a graph", where=str(file)) from None
@@ -70,6 +81,14 @@ def load(path: str | Path, *, name: str | None = None, trust: bool = False) -> P
         raise InputError("needs more memory than there is", where=str(file)) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", where=str(file)) from None
+
+
+def _with_ops(program: Program, descriptions: Mapping[str, Description] | None) -> Program:
+    if not descriptions:
+        return program
+    from commcc.serialization.op_files import described
+
+    return described(program, descriptions)
 
 
 def list_graphs(path: str | Path) -> tuple[GraphEntry, ...]:

@@ -25,6 +25,7 @@ from commcc.ep.chunk.state import State
 from commcc.graph import ops
 from commcc.graph.ops.arithmetic import ADDITIVE
 from commcc.graph.ops.indexing import ADDING, PUTTING
+from commcc.graph.ops.libraries import OWN
 from commcc.graph.ops.products import SCORES
 from commcc.graph.ops.twins import functional
 
@@ -182,6 +183,10 @@ class Trial:
             refuse(self.root, node, "is held in place by a control edge", "chunk before control edges are added")
         if number in index.barriers:
             refuse(self.root, node, "communicates in an unknown way", "choose modules without it")
+        if _is_custom(node.target):
+            what = f"is a custom op, and there is no rule for {ops.op_name(node.target)}"
+            hint = "say in a file what it does (--ops FILE), or choose modules without it"
+            refuse(self.root, node, what, hint)
         # Attention without dropout is tagged as random, and draws nothing.
         dropout = ops.argument(node, "dropout_p", 0.0) if "dropout_p" in ops.argument_names(node.target) else None
         if ops.is_random(node.target) and dropout != 0.0:
@@ -259,3 +264,10 @@ class Trial:
                 f"writes to {named(shared)}, which all chunks share, something else than a sum over tokens",
                 "only buffers that sums over tokens are added to can be chunked",
             )
+
+
+def _is_custom(target: Any) -> bool:
+    """Whether an op is of a library that is not PyTorch's, and no file describes it."""
+    if ops.described_as(target) is not None:
+        return False
+    return isinstance(target, (ops.OpaqueOp, torch._ops.OpOverload)) and ops.library_of(target) not in OWN

@@ -23,6 +23,7 @@ from commcc.graph import ops
 from commcc.graph.ops.arithmetic import ADDITIVE, ELEMENTWISE, SCALING
 from commcc.graph.ops.collective_table import EXCHANGE
 from commcc.graph.ops.constants import FILLED, REPLACING, ZEROS
+from commcc.graph.ops.described import RESULT
 from commcc.graph.ops.indexing import ADDING, BY_ELEMENT, COUNTING, PICKING, PUTTING
 from commcc.graph.ops.products import BIASED
 from commcc.graph.ops.reductions import ALONG, NORMS, REDUCING, SORTING
@@ -44,6 +45,9 @@ def state_of(call: Call) -> State:
 
 def _rule(call: Call) -> Callable[[Call], State]:
     op = call.op
+    described = ops.described_as(call.node.target)
+    if described is not None and described.like is None:
+        return _described
     for names, rule in _FAMILIES:
         if op in names:
             return rule
@@ -56,6 +60,18 @@ def _rule(call: Call) -> Callable[[Call], State]:
     target = functional(call.node.target)
     pointwise = isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
     return _elementwise if pointwise or op in ELEMENTWISE else Call.unknown
+
+
+def _described(call: Call) -> State:
+    """As its description says: row by row, the tokens of every operand in the dimension that is named."""
+    described = ops.described_as(call.node.target)
+    assert described is not None
+    tokens, bound = dict(described.tokens), described.bound(call.node.args, call.node.kwargs)
+    named = {value: tokens.get(name) for name, value in bound.items() if hasattr(value, "op")}
+    fits = all(state.dim == named.get(source) for source, state in call.states.items() if len(call.shapes[source]))
+    if not fits or call.dim is None or call.dim != tokens.get(RESULT):
+        return call.unknown()
+    return mixed(call) if in_other_orders(call.kinds) else call.tokens()
 
 
 def _layout(call: Call) -> State:

@@ -20,6 +20,7 @@ from commcc.graph import ops
 from commcc.graph.index.graph import Estimates
 from commcc.graph.index.storage import assign_storages
 from commcc.graph.index.tensors import TensorTable
+from commcc.graph.ops.described import evaluated
 from commcc.graph.ops.flops import formulas, own_formula
 from commcc.graph.ops.kernels import FUSING_COPIES, Work, may_copy, resized_to, work_of
 
@@ -194,14 +195,22 @@ def viewable(shape: Shape, stride: Shape, target: Shape) -> bool:
 
 def flops(node: fx.Node, hints: SizeHints) -> int | None:
     """FLOPs of a compute node; None where there is no formula or a size has no number."""
-    own = own_formula(node.target)
+    described = ops.described_as(node.target)
+    target: Any = described.like if described is not None and described.like is not None else node.target
+    own = own_formula(target)
     try:
         args, kwargs = _shapes((node.args, node.kwargs), hints)
         out = _shapes(node.meta.get("val"), hints)
-        if own is not None:
+        if described is not None and described.like is not None:
+            args, kwargs = described.as_like(args, kwargs)
+        if described is not None and described.flops is not None:
+            bound = described.bound(args, kwargs)
+            shapes = {name: shape for name, shape in bound.items() if isinstance(shape, torch.Size)}
+            count = int(evaluated(described.flops, shapes))
+        elif own is not None:
             count = int(own(args, out))
         else:
-            formula = formulas().flop_registry[getattr(node.target, "overloadpacket", node.target)]
+            formula = formulas().flop_registry[getattr(target, "overloadpacket", target)]
             count = int(formula(*args, **kwargs, out_val=out))
     except Exception:
         return None

@@ -110,6 +110,9 @@ class SizeHints:
             if total is not None:
                 for side in sides:
                     self._share(side, total)
+                # A graph that was rewritten may have other names for the same rows in its shapes than at the splits.
+                self._share(_summed(node.meta.get("val")), total)
+                self._share(_summed(getattr(ops.argument(node, fact.tensor), "meta", {}).get("val")), total)
                 self._cache.clear()
 
     def _rows(self, node: fx.Node, tensor: str) -> int | None:
@@ -140,6 +143,14 @@ def _declared(header: Mapping[str, Any]) -> dict[str, tuple[int | None, int | No
             upper, hint = (number if type(number) is int and number >= 0 else None for number in entry[1:])
             declared[name] = (upper, hint)
     return declared
+
+
+def _summed(val: Any) -> list[str | None]:
+    """The symbols of which a tensor's rows are the sum; empty for rows of any other kind."""
+    rows = val.shape[0] if isinstance(val, torch.Tensor) and val.ndim else None
+    expr = getattr(getattr(rows, "node", None), "expr", None)
+    parts = sympy.Add.make_args(expr) if isinstance(expr, sympy.Expr) else ()
+    return [str(part) for part in parts] if parts and all(isinstance(part, sympy.Symbol) for part in parts) else []
 
 
 def _symbols(splits: Any) -> list[str | None]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         OpaqueOp,
         argument,
         argument_names,
+        described_as,
         is_getitem,
         library_of,
         op_name,
@@ -48,8 +49,8 @@ _HOMES = {
     "collective_table": ("WAIT",),
     "communication": ("collective_of", "is_local", "is_unknown_communication", "is_wait"),
     "names": (
-        *("OpaqueOp", "argument", "argument_names", "is_getitem", "library_of", "op_name", "overload"),
-        "set_argument",
+        *("OpaqueOp", "argument", "argument_names", "described_as", "is_getitem", "library_of", "op_name"),
+        *("overload", "set_argument"),
     ),
     "products": ("COMPUTE",),
     "table": (
@@ -70,6 +71,7 @@ __all__ = [
     "argument",
     "argument_names",
     "collective_of",
+    "described_as",
     "facts",
     "is_assertion",
     "is_compute",

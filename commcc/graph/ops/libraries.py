@@ -24,6 +24,8 @@ TESTED = frozenset({"aten", "prims"})
 COMMUNICATING = COLLECTIVE | {"symm_mem", "_dtensor", "nccl", "deep_ep", "torchcomms"}
 #: Libraries of PyTorch that never communicate, whatever their ops are called.
 LOCAL = frozenset({"aten", "prims", "inductor", "inductor_prims", "higher_order", "operator", "fsdp"})
+#: Libraries that PyTorch brings along.
+OWN = RUNNABLE | SHAPED | COMMUNICATING | LOCAL
 #: Libraries whose ops order what comes before them with what comes after.
 FENCES = frozenset({"streams"})
 #: Libraries whose ops write without reading unless their name ends in ``_``.

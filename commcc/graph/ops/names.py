@@ -21,19 +21,32 @@ if TYPE_CHECKING:
 
     from torch import fx
 
+    from commcc.graph.ops.described import Description
+
 
 @dataclass(frozen=True)
 class OpaqueOp:
-    """An op named in a file that this PyTorch does not know; never executed."""
+    """An op named in a file that this PyTorch does not know, or one that a user's file describes.
+
+    It is executed only where a description says how.
+    """
 
     qualified_name: str
+    described: Description | None = None
 
     @property
     def __name__(self) -> str:
         return self.qualified_name.replace(".", "_")
 
-    def __call__(self, *_args: object, **_kwargs: object) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.described is not None:
+            return self.described.call(args, kwargs)
         raise NotImplementedError(f"{self.qualified_name} is not registered with this PyTorch")
+
+
+def described_as(target: Any) -> Description | None:
+    """What a user's file says of an op; None where no file does."""
+    return target.described if isinstance(target, OpaqueOp) else None
 
 
 @lru_cache(maxsize=4096)
@@ -48,6 +61,8 @@ def op_name(target: Any) -> str:
     if isinstance(target, HigherOrderOperator):
         return f"higher_order.{target._name}"
     if isinstance(target, OpaqueOp):
+        if target.described is not None and target.described.like is not None:
+            return op_name(target.described.like)
         parts = target.qualified_name.split(".")
         return ".".join(parts[:2])
     module = getattr(target, "__module__", None) or ""
@@ -72,6 +87,8 @@ def argument_names(target: Any) -> tuple[str, ...]:
         return fact.arguments
     if is_getitem(target):
         return ("a", "b")
+    if isinstance(target, OpaqueOp):
+        return target.described.arguments if target.described is not None else ()
     schema = getattr(target, "_schema", None)
     return tuple(a.name for a in schema.arguments) if schema is not None else ()
 
@@ -82,7 +99,10 @@ def argument(node: fx.Node, name: str, default: Any = None) -> Any:
         return node.kwargs[name]
     names = argument_names(node.target)
     position = names.index(name) if name in names else len(node.args)
-    return node.args[position] if position < len(node.args) else default
+    if position < len(node.args):
+        return node.args[position]
+    described = described_as(node.target)
+    return default if described is None else dict(described.constants).get(name, default)
 
 
 def set_argument(node: fx.Node, name: str, value: Any) -> None:

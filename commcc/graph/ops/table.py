@@ -27,7 +27,7 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from commcc.graph.ops import effects, libraries, undeclared
 from commcc.graph.ops.communication import collective_of, is_unknown_communication, is_wait
 from commcc.graph.ops.functions import plain_name
-from commcc.graph.ops.names import argument_names, library_of, op_name
+from commcc.graph.ops.names import argument_names, described_as, library_of, op_name
 from commcc.graph.ops.products import COMPUTE
 
 if TYPE_CHECKING:
@@ -117,6 +117,12 @@ def facts(target: Any) -> OpFacts:
 
 
 def _of_unknown(target: Any) -> OpFacts:
+    described = described_as(target)
+    if described is not None and described.like is not None:
+        # Writes and views under the same names, but for arguments that the op does not have.
+        return replace(_of_op(described.like), arguments=described.arguments)
+    if described is not None:
+        return OpFacts(described.name, described.arguments, writes=described.writes)
     name, launch = op_name(target), collective_of(target)
     if launch is not None:
         out = (launch.out,) if launch.out else ()
@@ -229,7 +235,8 @@ def _of_higher_order(op: HigherOrderOperator) -> OpFacts:
 @lru_cache(maxsize=4096)
 def is_compute(target: Any) -> bool:
     """Whether the op has a FLOP formula (DESIGN: a *compute node*)."""
-    return op_name(target) in COMPUTE
+    described = described_as(target)
+    return op_name(target) in COMPUTE or (described is not None and described.flops is not None)
 
 
 def is_blind_to_strides(path: str) -> bool:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from commcc.base.errors import InputError
+from commcc.graph.annotations import CHUNK, CHUNK_KEYS, HINTS, REGION_BACKWARD
 from commcc.serialization.fx.source import expression_tree
 
 _KEY = re.compile(r"([a-z]\w{0,60}): ")
@@ -31,10 +32,14 @@ _PLAIN_VALUE = re.compile(r"[^,#{(\[]*")
 _NO_STACK = "No stacktrace found"
 _LONGEST = 100_000
 _CUT = 43
+#: Of the keys of chunks those that are no names.
+_VALUES = (CHUNK, REGION_BACKWARD)
 #: Printed metadata that is read back; everything else in ``additional_meta`` is for people.
 _STACKS = ("nn_module_stack", "fwd_nn_module_stack")
 _STRINGS = ("partitioner_tag", "original_aten")
 _OTHER = ("custom", "seq_nr", "autograd_backward", "is_gradient_acc")
+#: Names in a size, which PyTorch prints without quotes: {u0: 256}
+_SYMBOL_KEY = re.compile(r"(?<=[{ ])([su]\d{1,9})(?=: )")
 
 
 @dataclass
@@ -53,6 +58,9 @@ def read_comment(text: str) -> CommentMeta | None:
         return result
     rest = _additional(text.lstrip("#").strip(), result)
     rest = _annotation(rest.lstrip("# "), result)
+    chunks = {key: value for key, value in result.meta.items() if key in (*CHUNK_KEYS, HINTS)}
+    if chunks:  # where tools read them that see texts only, and the writer keeps them
+        result.meta["custom"] = {**result.meta.get("custom", {}), **chunks}
     match = _AC_GRAPH.match(rest)
     if match is not None:
         result.meta["ac_graph_id"] = int(match[1])
@@ -85,11 +93,12 @@ def _additional(text: str, result: CommentMeta) -> str:
 
 
 def _keep(key: str, text: str, result: CommentMeta) -> None:
-    if key not in (*_STACKS, *_STRINGS, *_OTHER):
+    if key not in (*_STACKS, *_STRINGS, *_OTHER, *CHUNK_KEYS, HINTS):
         return
-    # Printed without quotes.
-    value = text if key in _STRINGS else _literal(text)
-    if key in _STACKS or key == "custom":
+    # Names are printed without quotes, whatever they are names of.
+    plain = key in _STRINGS or (key in CHUNK_KEYS and key not in _VALUES)
+    value = text if plain else _literal(_SYMBOL_KEY.sub(r"'\1'", text) if key == HINTS else text)
+    if key in _STACKS or key in ("custom", HINTS):
         if isinstance(value, dict):
             result.meta[key] = value
         else:

@@ -1,0 +1,225 @@
+"""Files in which users describe ops of other libraries, and programs with those descriptions in them.
+
+::
+
+    # ops.yaml
+    torchtitan.deterministic_scatter_add:
+      arguments: [self, index, src]
+      like: aten.scatter_add(self, 0, index, src)
+    mylib.glu:
+      arguments: [x, gate]
+      shape: x                      # or a formula for each size: x[0], gate[1]
+      tokens: {x: 0, gate: 0, result: 0}
+      flops: 4 * x[0] * x[1]
+
+    descriptions = read_ops("ops.yaml")
+    program = described(program, descriptions)      # its nodes' ops know what they are like
+
+Where the op can be loaded, ``arguments`` may be left out, and what the file says is compared with what the op does, on
+random tensors (:func:`check`).
+
+Limits: a description holds for all overloads of an op; an op has one result.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload, OpOverloadPacket
+from torch.utils import _pytree as pytree
+
+from commcc.base.errors import OptionError
+from commcc.base.yaml_file import read_yaml
+from commcc.graph import ops
+from commcc.graph.ops.described import RESULT, Description, evaluated
+from commcc.serialization.targets import path_of, resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from commcc.base.yaml_file import Node
+    from commcc.graph.program import Program
+
+_KEYS = ("arguments", "like", "writes", "tokens", "shape", "flops")
+
+
+def read_ops(path: str | Path) -> dict[str, Description]:
+    """Descriptions by library and op; :class:`InputError` names everything that is wrong, with its line."""
+    file = read_yaml(path)
+    found = {}
+    for name, node in file.root.entries().items():
+        if name.count(".") != 1 or not all(part.isidentifier() for part in name.split(".")):
+            node.fail(f"'{name}' is no op: LIBRARY.OP is needed, as in mylib.glu")
+            continue
+        description = _description(name, node)
+        if description is not None:
+            found[name] = description
+    file.check()
+    return found
+
+
+def _description(name: str, node: Node) -> Description | None:
+    fields = node.mapping((), _KEYS)
+    loaded = _loaded(name)
+    own = tuple(each.text() for each in fields["arguments"].items()) if "arguments" in fields else ()
+    if loaded is not None and not own:
+        own = tuple(a.name for a in loaded._schema.arguments)
+    if not own:
+        node.fail(f"{name} is not registered here: name its arguments, or import its library")
+        return None
+    like: Any = None
+    names, constants = own, dict[str, Any]()
+    if "like" in fields:
+        try:
+            like, names, constants = _like(fields["like"].text(), own)
+        except (ValueError, SyntaxError) as error:
+            fields["like"].fail(
+                f"{error}: an op with its arguments is needed, as in aten.scatter_add(self, 0, index, src)"
+            )
+    elif "tokens" not in fields and "shape" not in fields and "flops" not in fields and "writes" not in fields:
+        node.fail(f"nothing is said of {name}: give like, or some of {', '.join(_KEYS[2:])}")
+    tokens = (
+        {key: each.integer(least=0) for key, each in fields["tokens"].entries().items()} if "tokens" in fields else {}
+    )
+    writes = tuple(each.text() for each in fields["writes"].items()) if "writes" in fields else ()
+    for key in (*tokens, *writes):
+        if key not in own and key != RESULT:
+            node.fail(f"{name} has no argument '{key}': {', '.join(own)}")
+    return Description(
+        name,
+        names,
+        like,
+        tuple(sorted(constants.items())),
+        writes,
+        tuple(tokens.items()),
+        _shape(fields["shape"], own) if "shape" in fields else None,
+        _formula(fields["flops"], fields["flops"].text(), own) if "flops" in fields else None,
+        loaded,
+    )
+
+
+def _loaded(name: str) -> OpOverload | None:
+    """The only overload of an op that is registered here, or its default one."""
+    library, op = name.split(".")
+    packet = getattr(getattr(torch.ops, library), op, None)
+    if not isinstance(packet, OpOverloadPacket):
+        return None
+    overloads: list[str] = packet.overloads()  # type: ignore[no-untyped-call]
+    chosen: OpOverload = getattr(packet, "default" if "default" in overloads else overloads[0])
+    return chosen
+
+
+def _like(text: str, own: tuple[str, ...]) -> tuple[Any, tuple[str, ...], dict[str, Any]]:
+    """The op, the names that it has for each of the own arguments, and its arguments that are constants."""
+    call = ast.parse(text, mode="eval").body
+    if not isinstance(call, ast.Call):
+        raise ValueError(f"'{text}' is no call")
+    name = ast.unparse(call.func)
+    target = resolve(f"torch.ops.{name}" + (".default" if name.count(".") == 1 else ""))
+    if not isinstance(target, OpOverload):
+        raise ValueError(f"{name} is no op of PyTorch")
+    schema = [a.name for a in target._schema.arguments]
+    given = dict(zip(schema, call.args, strict=False)) | {str(k.arg): k.value for k in call.keywords}
+    theirs = {value.id: key for key, value in given.items() if isinstance(value, ast.Name)}
+    constants = {key: ast.literal_eval(value) for key, value in given.items() if not isinstance(value, ast.Name)}
+    strange = [each for each in (*own, *theirs) if (each in theirs) != (each in own)]
+    if strange or len(call.args) > len(schema):
+        raise ValueError(f"'{text}' and the arguments {', '.join(own)} do not agree on {', '.join(strange)}")
+    return target, tuple(theirs[each] for each in own), constants
+
+
+def _shape(node: Node, own: tuple[str, ...]) -> str | tuple[str, ...]:
+    text = node.text()
+    if text.isidentifier() and text not in own:
+        node.fail(f"'{text}' is no argument: {', '.join(own)}, or sizes such as {own[0]}[0], 64")
+    return text if text.isidentifier() else tuple(_formula(node, size.strip(), own) for size in text.split(","))
+
+
+def _formula(node: Node, text: str, own: tuple[str, ...]) -> str:
+    try:
+        evaluated(text, {name: [1] * 16 for name in own})
+    except (ValueError, SyntaxError) as error:
+        node.fail(f"'{text}': {error}")
+    return text
+
+
+def described(program: Program, descriptions: Mapping[str, Description]) -> Program:
+    """The program, in place, with the descriptions of the ops that its nodes call."""
+    for node in program.graph.nodes if descriptions else ():
+        if node.op != "call_function" or not isinstance(node.target, (OpOverload, OpOverloadPacket, ops.OpaqueOp)):
+            continue
+        path = path_of(node.target).removeprefix("torch.ops.")
+        known = descriptions.get(".".join(path.split(".")[:2]))
+        if known is not None:
+            node.target = ops.OpaqueOp(path, known)
+    return program
+
+
+def check(program: Program, descriptions: Iterable[Description]) -> list[str]:
+    """Compare descriptions of ops that are loaded with what the ops do, on random tensors of the sizes in the graph.
+
+    Raises :class:`OptionError` where they differ; returns the names of those that could not be run here.
+    """
+    unchecked = []
+    for each in descriptions:
+        uses = (n for n in program.graph.nodes if isinstance(n.target, ops.OpaqueOp) and n.target.described == each)
+        node = next(uses, None)
+        if each.runs is None or node is None:
+            continue
+        try:
+            problem = _difference(each, node)
+        except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
+            # The op has no kernel here, or not for random numbers in the place of indices.
+            unchecked.append(each.name)
+            continue
+        if problem is not None:
+            raise OptionError(f"{each.name} is not what its description says: {problem}", where="--ops")
+    return unchecked
+
+
+def _difference(description: Description, node: fx.Node) -> str | None:
+    generator = torch.Generator().manual_seed(0)
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: _random(n.meta["val"], generator))
+    before = pytree.tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
+    result = description.runs(*args, **kwargs)
+    bound = description.bound(args, kwargs)
+    own = description.bound(*before)
+    changed = [k for k, v in bound.items() if isinstance(v, torch.Tensor) and not torch.equal(v, own[k])]
+    if description.like is None and sorted(changed) != sorted(set(changed) & set(description.writes)):
+        return f"it writes {', '.join(sorted(set(changed) - set(description.writes)))}"
+    if description.like is not None:
+        theirs, named = description.as_like(*before)
+        other = description.like(*theirs, **named)
+        same = result.shape == other.shape and torch.allclose(result.double(), other.double(), rtol=1e-2, atol=1e-2)
+        return None if same else f"its result differs from that of {description.like}"
+    sizes = description.sizes(*before)
+    if sizes is not None and list(result.shape) != list(sizes[1]):
+        return f"its result has the shape {list(result.shape)}, not {list(sizes[1])}"
+    return _by_rows(description, before, result) if description.tokens else None
+
+
+def _by_rows(description: Description, inputs: tuple[Any, Any], result: torch.Tensor) -> str | None:
+    """The op on the first and the second half of the tokens gives the two halves of its result."""
+    tokens = dict(description.tokens)
+    bound = description.bound(*inputs)
+    halves = []
+    for half in (0, 1):
+        parts = {k: v.chunk(2, tokens[k])[half].contiguous() if k in tokens else v for k, v in bound.items()}
+        halves.append(description.runs(*(parts[name] for name in description.arguments if name in parts)))
+    whole = torch.cat(halves, tokens.get(RESULT, 0))
+    same = whole.shape == result.shape and torch.allclose(whole.double(), result.double(), rtol=1e-2, atol=1e-2)
+    return None if same else "of half of the tokens it does not give half of its result"
+
+
+def _random(val: Any, generator: torch.Generator) -> Any:
+    """A tensor on the CPU: normal numbers, or indices that fit any dimension; of sizes that are not known, 8."""
+    if not isinstance(val, torch.Tensor):
+        return 8 if isinstance(val, torch.SymInt) else val
+    shape = [min(size, 64) if type(size) is int else 64 for size in val.shape]
+    if val.dtype.is_floating_point or val.dtype.is_complex:
+        return torch.randn(shape, generator=generator).to(val.dtype)
+    return torch.randint(0, 2, shape, generator=generator).to(val.dtype)

@@ -1,0 +1,93 @@
+"""Train steps that torchtitan has dumped: cut, or scheduled as torchtitan has cut them, without an edit by hand."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from commcc.apply import apply_plan
+from commcc.base.errors import InputError
+from commcc.base.terms import Kind
+from commcc.ep.regions import regions_of
+from commcc.graph.annotations import annotations_of
+from commcc.graph.index import build_index
+from commcc.graph.ops import op_name
+from commcc.serialization import load, save
+from commcc.serialization.op_files import read_ops
+from tests.chunk_graphs import plan_of
+
+DATA = Path(__file__).parent / "data" / "torchtitan"
+SCATTER = "torchtitan.deterministic_scatter_add"
+
+
+@lru_cache(maxsize=4)
+def step(name, *, described=True):
+    return load(DATA / f"{name}.fx.txt.gz", descriptions=read_ops(DATA / "ops.yaml") if described else None)
+
+
+def test_the_step_is_cut():
+    program = step("deepseek_v3_step")
+    plan = plan_of(program, chunks=2)
+    regions = plan.report.regions
+    assert [(r.module, r.direction, r.body, r.added) for r in regions] == [
+        ("layers.1.moe", "forward", 88, 0),
+        ("layers.2.moe", "forward", 88, 0),
+        ("layers.2.moe", "backward", 129, 7),
+        ("layers.1.moe", "backward", 124, 7),
+    ]
+    after = apply_plan(program, build_index(program), plan)
+    launches = [each for each in build_index(after).launches.values() if each.kind is Kind.ALL_TO_ALL]
+    assert len(launches) == 20
+    scatters = [
+        node for node in after.graph.nodes if op_name(node.target) == "aten.scatter_add" and len(node.args) == 3
+    ]
+    assert len(scatters) == 6
+
+
+def test_a_custom_op_is_named():
+    message = rf"'deterministic_scatter_add' .* is a custom op, and there is no rule for {SCATTER}; say in .*--ops"
+    with pytest.raises(InputError, match=message):
+        plan_of(step("deepseek_v3_step", described=False), chunks=2)
+
+
+def test_a_custom_op_is_written_under_its_own_name(tmp_path):
+    save(step("deepseek_v3_step"), tmp_path / "out.fx.txt")
+    assert (tmp_path / "out.fx.txt").read_text().count(f"torch.ops.{SCATTER}.default(") == 3
+
+
+def test_what_torchtitan_has_cut_is_read_as_cut():
+    """Keys in comments, which PyTorch prints without quotes."""
+    program = step("deepseek_v3_chunked", described=False)
+    index = build_index(program)
+    regions = regions_of(index, annotations_of(program, index))
+    assert [(r.root, r.backward, [len(body) for body in r.bodies]) for r in regions] == [
+        ("layers.1.moe", False, [88, 88]),
+        ("layers.2.moe", False, [88, 88]),
+        ("layers.2.moe", True, [130, 130]),
+        ("layers.1.moe", True, [125, 125]),
+    ]
+    assert all(r.labels == (("combine", "dispatch") if r.backward else ("dispatch", "combine")) for r in regions)
+    assert all(r.narrow and len(copies) == 2 for r in regions if not r.backward for copies in r.count_copies)
+
+
+def test_every_exchange_has_a_size():
+    """Rows by symbols that no split names: both sides of an exchange are spread evenly."""
+    program = step("deepseek_v3_chunked", described=False)
+    index = build_index(program, {"u0": 256})
+    sent = [
+        index.tensors[node].bytes
+        for each in index.launches.values()
+        if each.kind is Kind.ALL_TO_ALL
+        for node in each.inputs
+        if index.tensors[node].dtype == "bfloat16"
+    ]
+    assert sent == [384 * 256 * 2] * 16
+
+
+def test_annotations_of_others_are_kept(tmp_path):
+    save(step("deepseek_v3_chunked", described=False), tmp_path / "out.fx.txt")
+    again = load(tmp_path / "out.fx.txt")
+    index = build_index(again)
+    assert len(regions_of(index, annotations_of(again, index))) == 4
