@@ -71,7 +71,7 @@ command = starting.RankCommand(
             metavar="R",
             help="Further repetitions, recorded node by node, whose medians are written.",
         ),
-        *reading_options(),
+        *reading_options(imports=False),
         *common_options(),
     ],
 )

@@ -152,14 +152,10 @@ class Session:
 
     def descriptions(self) -> dict[str, Description]:
         """Ops that a file describes, by name; the modules that register ops are imported before."""
-        if self.imports:
-            from commcc.graph.ops.allowed import imported_ops
-
-            imported_ops(self.imports)
         if self._descriptions is None:
-            from commcc.serialization.op_files import read_ops
+            from commcc.serialization.op_files import read_with
 
-            self._descriptions = {} if self.ops is None else read_ops(self.ops)
+            self._descriptions = read_with(self.ops, self.imports)
         return self._descriptions
 
     def output(self, path: str, extensions: Sequence[str], flag: str = "-o") -> Path:

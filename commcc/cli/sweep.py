@@ -46,7 +46,7 @@ def sweep(session: Session, /, graph: str, cost: CostModel, hints: dict[str, int
 
         say(f"reading {graph}")
         program = session.load(graph)
-    task = sweeping.Task(graph, session.trust, cost, hints)
+    task = sweeping.Task(graph, session.trust, cost, hints, session.ops, session.imports)
     with _bar(session, len(grid.points)) as progress:
         result = sweeping.sweep(grid, task, program, jobs=given["jobs"], progress=progress)
     from commcc.report import sweeping as report

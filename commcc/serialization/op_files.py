@@ -38,7 +38,7 @@ from commcc.graph.ops.described import RESULT, Description, evaluated
 from commcc.serialization.targets import path_of, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
     from commcc.base.yaml_file import Node
@@ -60,6 +60,15 @@ def read_ops(path: str | Path) -> dict[str, Description]:
             found[name] = description
     file.check()
     return found
+
+
+def read_with(path: str | None, imports: Collection[str]) -> dict[str, Description]:
+    """As :func:`read_ops`, with the modules imported before that register the ops; nothing for no file."""
+    if imports:
+        from commcc.graph.ops.allowed import imported_ops
+
+        imported_ops(imports)
+    return {} if path is None else read_ops(path)
 
 
 def _description(name: str, node: Node) -> Description | None:

@@ -36,6 +36,8 @@ class Task:
     trust: bool
     model: CostModel
     hints: Mapping[str, int]
+    ops: str | None = None
+    imports: tuple[str, ...] = ()
 
 
 class Worker:
@@ -47,7 +49,11 @@ class Worker:
         from commcc.run import pipeline
 
         self.task = task
-        self.program = serialization.load(task.graph, trust=task.trust) if program is None else program
+        if program is None:
+            from commcc.serialization.op_files import read_with
+
+            program = serialization.load(task.graph, trust=task.trust, descriptions=read_with(task.ops, task.imports))
+        self.program = program
         if fixed:
             self.program = pipeline.run(self.program, parse_pipeline(fixed), model=task.model, hints=task.hints).program
 
