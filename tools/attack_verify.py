@@ -65,12 +65,15 @@ def attack(seed: int, kinds: tuple[str, ...], edits: int) -> Attack | None:
     except Exception:  # PyTorch does not take every random graph
         return None
     after, done = before, []
-    for _ in range(rng.randint(1, edits)):
+    wanted = rng.randint(1, edits)
+    for _ in range(4 * edits):  # many kinds have nothing to edit in a small graph
         kind = rng.choice(kinds or EDITS)
         made = edited(after, kind, rng)
         if made is not None:
             after = made
             done.append(kind)
+        if len(done) == wanted:
+            break
     if not done:
         return None
     return Attack(seed, tuple(done), before, after, really_same(before, after), verify(before, after))
