@@ -97,7 +97,9 @@ def really_same(before: Program, after: Program) -> bool | None:
             if number:
                 continue
             return None
-        same = same and all(_run_same(old, after, inputs, late) for late in (False, True))
+        same = all(_run_same(old, after, inputs, late) for late in (False, True))
+        if not same:
+            break
     return same
 
 
@@ -156,12 +158,15 @@ def main() -> int:
     warnings.filterwarnings("ignore")
     logging.disable(logging.CRITICAL)
     table, seed = Table(), options.seed
-    while table.tried < options.pairs:
-        found = attack(seed, tuple(filter(None, options.kinds.split(","))), options.edits)
-        seed += 1
-        if found is not None:
-            table.count(found)
-            _tell(found, options)
+    try:
+        while table.tried < options.pairs:
+            found = attack(seed, tuple(filter(None, options.kinds.split(","))), options.edits)
+            seed += 1
+            if found is not None:
+                table.count(found)
+                _tell(found, options)
+    except KeyboardInterrupt:
+        print(f"stopped before pair {seed}")
     table.show()
     return 1 if table.wrong else 0
 
