@@ -451,6 +451,17 @@ def alpha_float_on_integers():  # PyTorch refuses it
 
 
 @case("proved")
+def joined_dtypes_without_a_common_one():
+    def mk(k):
+        g = Graph()
+        x = g.input("x", 4)
+        small = g(aten._to_copy.default, x, dtype=torch.float8_e5m2)
+        return g.program(g(aten.cat.default, [small, x], val=g(aten.cat.default, [x, x]).meta["val"]), *[x] * k)
+
+    return mk(1), mk(1)
+
+
+@case("proved")
 def SUM_upper():
     def mk(k):
         g = Graph()

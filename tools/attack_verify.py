@@ -4,10 +4,10 @@
 
 For each pair the truth is what both graphs leave (outputs, inputs, constants, strides, shared memory) on four sets of
 inputs, with launches that read their inputs at once and ones that read them when they are waited for. Prints a row for
-each kind of edit: pairs, how many are really the same, and what the verifier says of both. Exits with 1 when a
-pair is called proved and is not the same. A pair that is called different and is the same on all inputs is a false
-alarm: it is counted by the rule that was named, not a failure (work that is done twice, and a launch that nobody waits
-for, are such).
+each kind of edit: pairs, how many are really the same, and what the verifier says of both. Exits with 1 when a pair is
+called proved and is not the same, or when the verifier crashes. A pair that is called different and is the same on all
+inputs is a false alarm: it is counted by the rule that was named, not a failure (work that is done twice, and a launch
+that nobody waits for, are such).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Attack:
 
     @property
     def wrong(self) -> bool:
-        return self.same is False and self.verdict.status == "proved"
+        return self.verdict.status == "crash" or (self.same is False and self.verdict.status == "proved")
 
     @property
     def false_alarm(self) -> bool:
@@ -55,7 +55,7 @@ class Attack:
 
 def attack(seed: int, kinds: tuple[str, ...], edits: int) -> Attack | None:
     """The pair with this number; None where nothing came of it."""
-    from commcc.verify import verify
+    from commcc.verify import Finding, Verdict, verify
     from tests.attack_edits import EDITS, edited
     from tests.attack_graphs import random_program
 
@@ -76,7 +76,11 @@ def attack(seed: int, kinds: tuple[str, ...], edits: int) -> Attack | None:
             break
     if not done:
         return None
-    return Attack(seed, tuple(done), before, after, really_same(before, after), verify(before, after))
+    try:
+        verdict = verify(before, after)
+    except Exception as error:
+        verdict = Verdict("crash", (Finding("order", "", repr(error)),))
+    return Attack(seed, tuple(done), before, after, really_same(before, after), verdict)
 
 
 def really_same(before: Program, after: Program) -> bool | None:
@@ -178,7 +182,7 @@ def _tell(found: Attack, options: argparse.Namespace) -> None:
     first = next(iter((*found.verdict.findings, *found.verdict.unproved)), "")
     line = json.dumps({"seed": found.seed, "kinds": found.kinds, "wrong": found.wrong, "said": str(first)})
     if found.wrong:
-        print(f"WRONG: pair {found.seed} ({', '.join(found.kinds)}) is called proved", flush=True)
+        print(f"WRONG: pair {found.seed} ({', '.join(found.kinds)}) is called {found.verdict.status}", flush=True)
     if options.show:
         print(line, found.before.graph, found.after.graph, sep="\n")
     if options.jsonl:

@@ -213,7 +213,10 @@ def _of_one_dtype(table: Terms, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ..
     dtypes = {tensor.dtype for tensor in tensors}
     if len(dtypes) == 1 or None in dtypes:
         return tensors
-    common = reduce(torch.promote_types, (tensor.dtype for tensor in tensors if tensor.dtype is not None))
+    try:
+        common = reduce(torch.promote_types, (tensor.dtype for tensor in tensors if tensor.dtype is not None))
+    except RuntimeError as error:  # of float8 dtypes nothing is common
+        raise Undecidable(str(error)) from None
     return tuple(
         Tensor(cast(table, tensor.content, common, ()), tensor.meta._replace(dtype=common), tensor.root)
         for tensor in tensors
