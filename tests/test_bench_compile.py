@@ -248,6 +248,7 @@ def test_the_same_numbers_and_calls_by_node(cache, silent):
     assert eager.to_json()["order"] is None
 
 
+@pytest.mark.full
 def test_inputs_that_are_written_or_no_tensors_constants_and_random_numbers(cache):
     g = Graph()
     x, scale, nothing = g.input("x", 8), g.value("scale", 0.5), g.value("nothing", None)

@@ -80,6 +80,7 @@ def test_regions_and_their_lanes(document):
         assert 0 <= region["exposed_ms"] <= region["ms"]
 
 
+@pytest.mark.full
 def test_no_more_dispatches_than_in_flight(document):
     for region in document["overlap"]["regions"]:
         label = region["exchanges"][0][0].upper()
@@ -90,6 +91,7 @@ def test_no_more_dispatches_than_in_flight(document):
         assert most <= 2
 
 
+@pytest.mark.full
 def test_hidden_share_follows_the_passes(document):
     rows = document["overlap"]["hidden"]
     assert rows[0]["after"] == "input graph" and rows[0]["all_to_alls"] == 10
@@ -98,6 +100,7 @@ def test_hidden_share_follows_the_passes(document):
 
 
 @pytest.mark.parametrize("width", [60, 100, 160])
+@pytest.mark.full
 def test_the_section_fits_the_console(document, width: int):
     console = Console(file=io.StringIO(), width=width, highlight=False, markup=False)
     for each in overlapping.view(document["overlap"]):
@@ -168,6 +171,7 @@ def test_reorder_behind_it_takes_no_more_memory(tmp_path, monkeypatch):
     assert made["passes"][-1]["report"]["memory_budget_bytes"] == 1 << 30
 
 
+@pytest.mark.full
 def test_sizes_that_are_fixed_are_told(document):
     assert document["overlap"]["fixed"] == {}
     console = Console(file=io.StringIO(), width=120)

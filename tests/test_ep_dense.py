@@ -39,6 +39,7 @@ def dense_of(result) -> Dense:
     return Dense(index, annotations_of(result.program, index), layers_of(result.last.ident))
 
 
+@pytest.mark.full
 def test_layers_and_their_first_dense_products():
     dense = dense_of(bucketed())
     index = dense.index

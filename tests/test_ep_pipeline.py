@@ -43,6 +43,7 @@ def test_exchanges_of_all_chunks_get_a_group_of_their_own(chunked):
     assert not run(result.program, parse_pipeline("groups")).changed
 
 
+@pytest.mark.full
 def test_a_group_that_only_exchanges_is_left():
     program = run(sample("tiny_deepseek_fsdp4_ep2"), parse_pipeline("ep-chunk")).program
     assert not run(program, parse_pipeline("groups")).changed
@@ -58,6 +59,7 @@ def test_cleaned_graphs_can_still_be_scheduled(chunked):
 
 
 @pytest.mark.parametrize("ending", ["fx.txt.gz", "pt2"])
+@pytest.mark.sampled(1)
 def test_chunks_survive_files(chunked, ending, tmp_path):
     save(chunked, tmp_path / f"c.{ending}")
     again = load(tmp_path / f"c.{ending}")

@@ -56,6 +56,7 @@ def test_values_stay_bit_for_bit(name: str, chunks: int, options: dict[str, obje
     assert result.steps[0].report["step_ms"][1] < result.steps[0].report["step_ms"][0]
 
 
+@pytest.mark.full
 def test_every_region_goes_as_the_strip_says():
     report = scheduled(SHARDED, 2).steps[0].report
     strips = {(region["root"], region["direction"]): region["strip"] for region in report["regions"]}

@@ -163,6 +163,7 @@ def large(tmp_path_factory):
 
 
 @pytest.mark.parametrize("size", [(1600, 1000), (3840, 2100)])
+@pytest.mark.full
 def test_large_graphs_are_drawn_quickly(browser, large, size):
     """Two graphs of 9,000 nodes each: no picture takes more than half a second, on a machine without a GPU."""
     shown = browser.open(large, size=size)

@@ -115,6 +115,7 @@ def test_the_mean_gap_to_the_optimum(more, record_property):
     assert gaps[worst] <= 0.25, text
 
 
+@pytest.mark.full
 def test_the_family_is_what_it_should_be():
     """15 to 40 nodes; the graph's own order far from the optimum; budgets that matter."""
     longer, faster, groups = 0, [], set()

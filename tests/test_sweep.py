@@ -205,6 +205,7 @@ def test_wrong_use(graph, capsys):
     assert files(Path()) == {"g.fx.txt"}
 
 
+@pytest.mark.full
 def test_a_process_that_dies(graph, capsys, monkeypatch):
     monkeypatch.setattr(running, "_run", _die)
     err = refused(capsys, "sweep", graph, "--passes", "bucket", "--param", "bucket.max_topo_span=1,2", "--jobs", "2")
@@ -228,6 +229,7 @@ def page_of(capsys, graph: Path) -> dict:
     return document(capsys)
 
 
+@pytest.mark.full
 def test_pages_are_equal_and_harmless(graph, capsys):
     doc = page_of(capsys, graph)
     text = Path("s.html").read_text()

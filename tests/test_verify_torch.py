@@ -48,6 +48,7 @@ def test_they_are_the_same_program(results):
         assert verdict.status == "proved", f"{name}: {texts(verdict)}"
 
 
+@pytest.mark.sampled(1)
 def test_some_of_them_merge(results):
     program, made = results
     before = sum(launches(program).values())
