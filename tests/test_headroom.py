@@ -101,6 +101,6 @@ def test_budgets():
 def test_a_graph_over_the_budget_may_stay_as_it_is():
     make = IndexMaker()
     make.op(1, make.input(), size=2 * GIB)
-    assert Headroom.within(make.index(), 1.0).budget == 2 * GIB
-    assert Headroom.within(make.index(), 3.0).budget == 3 * GIB
+    assert Headroom.within(make.index(), GIB).budget == 2 * GIB
+    assert Headroom.within(make.index(), 3 * GIB).budget == 3 * GIB
     assert Headroom.within(make.index(), None).budget is None

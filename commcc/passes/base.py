@@ -18,12 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlanContext:
-    """What a pass plans from: a program, its index, what its collectives are for, and what prices it, if anything."""
+    """What a pass plans from: a program, its index, what its collectives are for, and what prices it, if anything.
+
+    first: the index of the graph that the pipeline began with, if that is another one.
+    """
 
     program: Program
     index: GraphIndex
     ident: Identification
     model: CostModel | None = None
+    first: GraphIndex | None = None
 
     @classmethod
     def of(cls, program: Program, model: CostModel | None = None) -> PlanContext:
@@ -33,6 +37,18 @@ class PlanContext:
 
         index = build_index(program)
         return cls(program, index, identify(index), model)
+
+    def budget(self, value: str | float | None) -> int | None:
+        """Bytes that an option ``memory_budget`` stands for; None for no limit.
+
+        ``auto`` and ``own`` are of the graph that the pipeline began with: else each pass would allow a little more
+        than the one before it used.
+        """
+        from commcc.graph.memory import live_bytes
+        from commcc.planning.headroom import budget_bytes
+
+        peak = live_bytes(self.first or self.index).peak_bytes if isinstance(value, str) else 0
+        return budget_bytes(value, peak)
 
 
 class Pass(ABC):

@@ -69,7 +69,7 @@ class Dedup(Pass):
                 clusters.setdefault(index.repeats[launch], []).append(launch)
         draft = _Draft(index, self.max_topo_span)
         if clusters:  # live bytes of the whole graph are counted only where they matter
-            draft.headroom = Headroom.within(index, self.memory_budget)
+            draft.headroom = Headroom.within(index, context.budget(self.memory_budget))
             draft.written = writers(index)
         for first, others in sorted(clusters.items()):
             draft.serve([first, *others])

@@ -28,7 +28,6 @@ from commcc.passes.base import Pass, PlanContext
 from commcc.passes.budget import budget_option
 from commcc.passes.options import to_text
 from commcc.plan import HostCopy, PassReport, Plan, Reordering, WaitLabel
-from commcc.planning.headroom import budget_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -153,7 +152,7 @@ class EpSchedule(Pass):
         flags = {node: free for region in regions for node, free in host_copies(region).items()}
         # Whether a copy blocks the host is part of its price.
         costs = None if model is None else (model.price(index), model.price(with_copies(index, flags)))
-        chosen, tried = self._chosen(index, locals_, costs and costs[1])
+        chosen, tried = self._chosen(context, locals_, costs and costs[1])
         # A copy that blocks as before needs no edit.
         reasons = {free: Reason.of("host_waits" if free else "last_copy") for free in (True, False)}
         changed = [(node, free) for node, free in sorted(flags.items()) if index.host_copies[node] != free]
@@ -167,13 +166,13 @@ class EpSchedule(Pass):
         )
 
     def _chosen(
-        self, index: GraphIndex, locals_: Sequence[Local], costs: Costs | None
+        self, context: PlanContext, locals_: Sequence[Local], costs: Costs | None
     ) -> tuple[Tried, Sequence[Tried]]:
         from commcc.ep.schedule.choose import Chooser, Depths, planned
-        from commcc.graph.memory import live_bytes
 
+        index = context.index
         if self.order == "auto" and costs is not None:
-            chooser = Chooser(index, locals_, costs, budget_bytes(self.memory_budget, live_bytes(index).peak_bytes))
+            chooser = Chooser(index, locals_, costs, context.budget(self.memory_budget))
             return chooser.best(), tuple(chooser.tried.values())
         depth = max(each.region.chunks for each in locals_) if self.order == "phase" else self.in_flight
         return planned(index, locals_, Depths(depth, depth)), ()

@@ -30,7 +30,6 @@ from commcc.passes.budget import budget_option
 from commcc.passes.control_edges import control_edges
 from commcc.passes.options import to_text
 from commcc.plan import PassReport, Plan, Reordering
-from commcc.planning.headroom import budget_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -104,7 +103,7 @@ class Reorder(Pass):
             raise OptionError("reorder needs a cost model", where="pass 'reorder'", hint="name one, as in --cost h100")
         problem = Problem(index, model.price(index))
         before = problem.memory.live(range(len(index)))
-        budget = budget_bytes(self.memory_budget, before.peak_bytes)
+        budget = context.budget(self.memory_budget)
         # Inputs are live from the start: no order takes less.
         if budget is not None and budget < before.input_bytes:
             raise OptionError(

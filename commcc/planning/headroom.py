@@ -1,6 +1,6 @@
 """Whether memory has room for what a pass wants to hold, before anything is simulated.
 
-    headroom = Headroom.within(index, "auto")                   # the option memory_budget
+    headroom = Headroom.within(index, budget_bytes("auto", live_bytes(index).peak_bytes))
     apart, together = [bucket, [candidate]], both               # models of buckets: as they stand, and merged
     if headroom.fits(headroom.changes(apart, together)):
         headroom.take(headroom.changes(apart, together))
@@ -47,10 +47,9 @@ class Headroom:
         self._last.update(dict.fromkeys((*memory.kept, *memory.inputs), len(index) - 1))
 
     @classmethod
-    def within(cls, index: GraphIndex, memory_budget: str | float | None) -> Headroom:
-        """The headroom under an option ``memory_budget``; a graph that passes it as it stands may stay as it is."""
+    def within(cls, index: GraphIndex, budget: int | None) -> Headroom:
+        """The headroom under a budget in bytes; a graph that passes it as it stands may stay as it is."""
         headroom = cls(index, None)
-        budget = budget_bytes(memory_budget, headroom.peak_bytes)
         headroom.budget = None if budget is None else max(budget, headroom.peak_bytes)
         return headroom
 

@@ -190,6 +190,7 @@ class _Run:
     def all(self, passes: Sequence[Pass | Job]) -> RunResult:
         self.tell("indexing")
         first = last = Snapshot.of(build_index(self.program, self.hints)).priced(self.model)
+        self.first = first.index
         steps: list[StepResult] = []
         for number, step_or_job in enumerate(passes, 1):
             job = step_or_job if isinstance(step_or_job, Job) else job_of(step_or_job)
@@ -204,7 +205,7 @@ class _Run:
         first = job.kernels is not None and cold(job.kernels)
         self.tell(f"{job.name}: planning{_FIRST_TIME if first else ''}")
         with no_collection():
-            plan = job.plan(PlanContext(self.program, before.index, before.ident, self.model))
+            plan = job.plan(PlanContext(self.program, before.index, before.ident, self.model, self.first))
         clock.lap("plan")
         result, kept, dropped = self.program, before, job.dropped
         if plan.changes:

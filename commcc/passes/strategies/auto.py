@@ -39,7 +39,6 @@ from commcc.planning.bucket_model import key_of, size_of
 from commcc.planning.caps import ByteCaps
 from commcc.planning.eligibility import eligible, select_groups
 from commcc.planning.greedy import Limits, walk
-from commcc.planning.headroom import budget_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -107,8 +106,6 @@ def form(options: Bucket, context: PlanContext) -> BucketResult:
 
 class _Search:
     def __init__(self, options: Bucket, context: PlanContext, model: CostModel, taken: list[Collective]) -> None:
-        from commcc.graph.memory import live_bytes
-
         index = context.index
         self.options, self.index, self.ident, self.model = options, index, context.ident, model
         self.taken = taken
@@ -123,8 +120,7 @@ class _Search:
         # Caps in MiB for each key: the general ones, and enough for two, four and eight of its largest.
         mib = [-(-largest[key] // MIB) for key in self.keys]
         self.ladders = [tuple(sorted({0, *CAPS, 2 * own, 4 * own, 8 * own})) for own in mib]
-        peak = live_bytes(index).peak_bytes
-        self.limits = Reorder().limits(budget_bytes(options.memory_budget, peak))
+        self.limits = Reorder().limits(context.budget(options.memory_budget))
         self.tried: dict[tuple[int, ...], Tried] = {}
         self.buckets: dict[tuple[int, ...], tuple[PlannedBucket, ...]] = {}
         self.by_block = _by_block(options, context, self.keys)

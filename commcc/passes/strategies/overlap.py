@@ -122,13 +122,14 @@ def form(options: Bucket, context: PlanContext) -> BucketResult:
     if context.model is None:
         raise OptionError("strategy overlap needs a cost model", where="pass 'bucket'", hint="name one: --cost h100")
     taken, left = eligible(context.index, context.ident, select_groups(context.ident, options.groups_given))
-    return _Overlap(options, context.index, context.model, taken).result(left)
+    return _Overlap(options, context, context.model, taken).result(left)
 
 
 class _Overlap:
-    def __init__(self, options: Bucket, index: GraphIndex, model: CostModel, taken: list[Collective]) -> None:
+    def __init__(self, options: Bucket, context: PlanContext, model: CostModel, taken: list[Collective]) -> None:
         from commcc.timing.simulate import Simulator
 
+        index = context.index
         self.options, self.index, self.model, self.taken = options, index, model, taken
         self.costs: Costs = model.price(index)
         self.timeline: Timeline = Simulator(index, self.costs).run()
@@ -138,7 +139,7 @@ class _Overlap:
         moving = casts.union(n for c in taken for n in c.chain)
         self.hiding: Hiding = hiding.without(moving)
         self.cost, self.relief = MergeCost(index, model, self.costs), Relief(self.timeline)
-        self.headroom = Headroom.within(index, options.memory_budget)
+        self.headroom = Headroom.within(index, context.budget(options.memory_budget))
         self.caps = byte_caps(options.bucket_cap_mb, index, model, taken, multi_dtype=options.multi_dtype)
         self.refused: dict[str, int] = dict.fromkeys(_REFUSED, 0)
         self.why: dict[int, Reason] = {}
