@@ -129,7 +129,7 @@ def view(document: Document) -> list[RenderableType]:
     for region in document["regions"]:
         alike.setdefault(repr((region["direction"], region["body_nodes"], region["lanes"])), []).append(region)
     for group in alike.values():
-        shown += ["", Chunks(_heading(group), group[0]["lanes"])]
+        shown += ["", Chunks.of(group)]
     if document["fixed"]:
         sizes = ", ".join(f"{name} = {number}" for name, number in document["fixed"].items())
         shown += ["", Text(f"for inputs with {sizes} only: other sizes need a graph of their own", "yellow")]
@@ -174,23 +174,26 @@ def _exchange_counts(exchanges: Document) -> Section:
     return table
 
 
-def _heading(group: Sequence[Document]) -> str:
-    first, last = group[0], group[-1]
-    names = first["module"] if len(group) == 1 else f"{first['module']} ... {last['module']}"
-    bodies = sorted(set(first["body_nodes"]))
-    nodes = f"{bodies[0]}" if len(bodies) == 1 else f"{bodies[0]} to {bodies[-1]}"
-    alike = "" if len(group) == 1 else f"{count(len(group))} alike, "
-    text = f"{names} {first['direction']}: {alike}{plural(first['chunks'], 'chunk')} of {nodes} nodes"
-    total, exposed = (sum(region.get(key) or 0.0 for region in group) for key in ("ms", "exposed_ms"))
-    return f"{text}, {share(1 - exposed / total)} hidden" if total else text
-
-
 @dataclass(frozen=True)
 class Chunks:
     """One line for each chunk; where these are wider than the console, in several blocks."""
 
     heading: str
     cells: Sequence[Sequence[str]]
+
+    @classmethod
+    def of(cls, alike: Sequence[Document]) -> Chunks:
+        """The chunks of a region, under a heading for all regions that are like it."""
+        first, last = alike[0], alike[-1]
+        names = first["module"] if len(alike) == 1 else f"{first['module']} ... {last['module']}"
+        bodies = sorted(set(first["body_nodes"]))
+        nodes = f"{bodies[0]}" if len(bodies) == 1 else f"{bodies[0]} to {bodies[-1]}"
+        number = "" if len(alike) == 1 else f"{count(len(alike))} alike, "
+        heading = f"{names} {first['direction']}: {number}{plural(first['chunks'], 'chunk')} of {nodes} nodes"
+        total, exposed = (sum(region.get(key) or 0.0 for region in alike) for key in ("ms", "exposed_ms"))
+        if total:
+            heading += f", {share(1 - exposed / total)} hidden"
+        return cls(heading, first["lanes"])
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text(self.heading, style="bold")

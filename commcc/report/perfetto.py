@@ -119,19 +119,17 @@ class _Process:
         yield self._meta("process_name", {"name": self.track.label})
         yield self._meta("process_sort_index", {"sort_index": self.pid})
         yield self._meta("process_labels", {"labels": f"step {step:.3f} ms, {costs.model}, {costs.hash}"})
-        threads = [("compute", self.compute), *((self._stream_name(stream), tid) for stream, tid in self.tid.items())]
+        threads = [("compute", self.compute)]
+        for stream, tid in self.tid.items():
+            groups = [g for g in self.track.seen.ident.groups if costs.streams.get(g.name, g.name) == stream]
+            if len(groups) == 1:
+                name = ", ".join(filter(None, (f"group {groups[0].name}", groups[0].description)))
+                threads.append((name if stream == groups[0].name else f"{stream}: {name}", tid))
+            else:
+                threads.append((f"{stream}: groups {', '.join(group.name for group in groups)}", tid))
         for place, (name, tid) in enumerate(threads):
             yield self._meta("thread_name", {"name": name}, tid)
             yield self._meta("thread_sort_index", {"sort_index": place}, tid)
-
-    def _stream_name(self, stream: str) -> str:
-        """``group 0, dp_shard``; the stream's own name where groups share it."""
-        named = self.track.prediction.costs.streams
-        groups = [group for group in self.track.seen.ident.groups if named.get(group.name, group.name) == stream]
-        if len(groups) != 1:
-            return f"{stream}: groups {', '.join(group.name for group in groups)}"
-        name = ", ".join(filter(None, (f"group {groups[0].name}", groups[0].description)))
-        return name if stream == groups[0].name else f"{stream}: {name}"
 
     def slices(self) -> Iterator[str]:
         for piece in self.compute_slices:
