@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 from itertools import combinations
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from commcc.graph.blocks import Item, find_blocks, find_rest, labels
 from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
-from commcc.graph.modules import Entry, Matcher, entries_of, parents, syntax_problems
+from commcc.graph.modules import Entry, Matcher, _fits, entries_of, parents, syntax_problems
 from commcc.plan import Before
 from commcc.planning.merge_order import cycles
 from tests.effort import examples
@@ -95,6 +96,38 @@ def test_any_text_is_an_entry_or_a_problem(texts):
     if not found.problems:
         roots = [root for entry in found.entries for root in entry.roots]
         assert not any(one in parents(other) for one, other in combinations(roots, 2))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("*" * 60 + "b", "no module '***"),
+        ("x" * 5_000 + "*x" * 2_000, "no module 'xxx"),
+        ("+".join(["x"] * 100_000), "' is longer than 1,000 modules or 10,000 characters: name a module above them"),
+        ("x" * 100_000, "' is longer than 1,000 modules or 10,000 characters"),
+        ("+".join(["[0-999]"] * 20), "stands for more than 10,000 modules"),
+        ("[0-9999]." + "[0-9999]", "stands for more than 10,000 modules"),
+        ("+".join(["?"] * 999), "is not a module"),
+    ],
+    ids=["stars", "stars and letters", "sum", "name", "numbers of a sum", "numbers", "many problems"],
+)
+def test_texts_that_ask_for_too_much(text, problem):
+    """Each would take minutes, or gigabytes, if it were done as it is written."""
+    problems = entries_of([text], ["x" * 5_000, "a.b"]).problems
+    assert 1 <= len(problems) <= 20 and problem in problems[0]
+    assert max(map(len, problems)) < 20_000
+
+
+def test_paths_of_many_parts_are_passed_over():
+    deep = ".".join(["a"] * 100_000)
+    assert entries_of(["a"], [deep, "a.b"]).entries == (Entry("a", ("a",), "a"),)
+    assert entries_of(["a"], [deep]).problems == ("no module 'a' in the graph",)
+
+
+@given(st.text("ab*", max_size=8), st.text("ab", max_size=8))
+def test_a_star_stands_for_anything(pattern, name):
+    by_regex = re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name)
+    assert _fits(name, pattern) == bool(by_regex)
 
 
 def items(*paths, kind="gather"):

@@ -6,7 +6,10 @@
 
 An entry is a module path, and stands for all below it. ``*`` matches within one part of a path, and
 ``[0-5]`` the numbers from 0 to 5: an entry with either stands for one entry for each module found.
-``+`` joins several into one entry. Limits: a pattern never matches across a dot.
+``+`` joins several into one entry.
+
+Limits: a pattern never matches across a dot; paths of more than :data:`MOST_PARTS` parts are not looked up. Texts come
+out of files as well, so what they may ask for is bounded: their length, the modules of a range and of a sum.
 """
 
 from __future__ import annotations
@@ -14,17 +17,24 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from math import prod
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import closest
+from commcc.base.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 #: Most modules that the ranges of one entry may stand for.
 MOST_NUMBERS = 10_000
+#: Most modules that ``+`` may join, and most characters of an entry.
+MOST_JOINED, MOST_CHARACTERS = 1_000, 10_000
+#: Most parts of a path: all that lies above it is written down.
+MOST_PARTS = 100
+#: As many problems are told.
+_MOST_PROBLEMS = 20
 _PIECE = re.compile(r"\[(\d{1,6})-(\d{1,6})\]|\*|[\w-]+")
 
 
@@ -67,8 +77,9 @@ def parents(path: str) -> Iterator[str]:
 
 
 def syntax_problems(texts: Iterable[str]) -> list[str]:
-    """What is wrong with the texts whatever the graph."""
-    return [problem for text in texts for part in text.split("+") if (problem := _malformed(part, text))]
+    """What is wrong with the texts whatever the graph, or the first of it."""
+    problems = (problem for text in texts for problem in _malformed(text))
+    return list(islice(problems, _MOST_PROBLEMS))
 
 
 def entries_of(
@@ -83,6 +94,8 @@ def entries_of(
     entries: list[Entry] = []
     problems = syntax_problems(texts)
     for text in texts if not problems else ():
+        if len(problems) >= _MOST_PROBLEMS:
+            break
         expanded, missing = tree.expand(text)
         entries += expanded
         problems += missing
@@ -95,7 +108,8 @@ class _Tree:
 
     def __init__(self, known: Iterable[str], words: Sequence[str]) -> None:
         self.words = words
-        self.paths = list(dict.fromkeys(above for path in known for above in parents(path)))
+        within = (path for path in known if path.count(".") < MOST_PARTS)
+        self.paths = list(dict.fromkeys(above for path in within for above in parents(path)))
         self.below: dict[str, list[str]] = defaultdict(list)
         for path in self.paths:
             self.below[path.rpartition(".")[0]].append(path)
@@ -107,8 +121,14 @@ class _Tree:
     def expand(self, text: str) -> tuple[list[Entry], list[str]]:
         """Entries of one text, and what it names that is not there."""
         parts = text.split("+")
-        matches = [self.matches(part) for part in parts]
-        problems = [problem for _, missing in matches for problem in missing]
+        matches: list[tuple[list[str], list[str]]] = []
+        problems: list[str] = []
+        for part in parts:
+            matches.append(self.matches(part))
+            problems += matches[-1][1]
+            # To look for a name that is near takes longer than to look one up.
+            if len(problems) >= _MOST_PROBLEMS:
+                break
         if len(parts) > 1:
             roots = tuple(path for paths, _ in matches for path in paths)
             return ([Entry(text, roots, text)] if not problems else []), problems
@@ -121,9 +141,8 @@ class _Tree:
         for wanted in _numbered(part):
             level = [""]
             for name in wanted.split("."):
-                pattern = re.compile(".*".join(map(re.escape, name.split("*"))))
                 below = [path for above in level for path in self.below.get(above, ())]
-                level = [path for path in below if pattern.fullmatch(path.rpartition(".")[2])]
+                level = [path for path in below if _fits(path.rpartition(".")[2], name)]
             paths += level
             if not level:
                 absent.append(wanted)
@@ -135,20 +154,41 @@ class _Tree:
         return paths, [f"no modules '{absent[0]}' to '{absent[-1]}' in the graph (asked for by '{part}')"]
 
 
-def _malformed(part: str, text: str) -> str | None:
-    """The message for one part of an entry; None when it is fine."""
-    where = f"'{text}'" if part == text else f"'{part}' in '{text}'"
-    if not part or not all(part.split(".")):
-        return f"{where} has an empty name"
-    for name in part.split("."):
-        if "".join(m[0] for m in _PIECE.finditer(name)) != name:
-            return f"{where} is not a module: write a path, '*' for any name, '[0-5]' for numbers"
-    sizes = [int(high) - int(low) + 1 for low, high in re.findall(r"\[(\d+)-(\d+)\]", part)]
-    if min(sizes, default=1) < 1:
-        return f"{where} has a range that ends before it begins"
-    if prod(sizes) > MOST_NUMBERS:
-        return f"{where} stands for more than {MOST_NUMBERS:,} modules"
-    return None
+def _fits(name: str, pattern: str) -> bool:
+    """Whether ``*`` can stand for something so that the two are the same, in linear time."""
+    first, *between = pattern.split("*")
+    if not between:
+        return name == pattern
+    last, at = between.pop(), len(first)
+    if not (name.startswith(first) and name.endswith(last)):
+        return False
+    for piece in between:
+        found = name.find(piece, at)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return at <= len(name) - len(last)
+
+
+def _malformed(text: str) -> Iterator[str]:
+    """Messages for the parts of an entry that are not fine."""
+    if len(text) > MOST_CHARACTERS or text.count("+") >= MOST_JOINED:
+        most = f"{MOST_JOINED:,} modules or {MOST_CHARACTERS:,} characters"
+        yield f"'{shown(text)}' is longer than {most}: name a module above them"
+        return
+    numbers = 0
+    for part in text.split("+"):
+        where = f"'{text}'" if part == text else f"'{part}' in '{shown(text)}'"
+        sizes = [int(high) - int(low) + 1 for low, high in re.findall(r"\[(\d{1,6})-(\d{1,6})\]", part)]
+        numbers += prod(sizes) if sizes else 0
+        if not part or not all(part.split(".")):
+            yield f"{where} has an empty name"
+        elif any("".join(m[0] for m in _PIECE.finditer(name)) != name for name in part.split(".")):
+            yield f"{where} is not a module: write a path, '*' for any name, '[0-5]' for numbers"
+        elif min(sizes, default=1) < 1:
+            yield f"{where} has a range that ends before it begins"
+        elif numbers > MOST_NUMBERS:
+            yield f"{where} stands for more than {MOST_NUMBERS:,} modules"
 
 
 def _numbered(part: str) -> list[str]:

@@ -40,6 +40,7 @@ from commcc.graph.ops import OpaqueOp, op_name
 from commcc.graph.ops.effects import UNSHAPED
 from commcc.graph.ops.functions import bounded, plain_name
 from commcc.graph.ops.libraries import SHAPED
+from commcc.graph.ops.sizes import MOST_RESULTS
 from commcc.serialization.shapes import contiguous_stride
 
 if TYPE_CHECKING:
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
 
     CallSubgraph = Callable[[fx.GraphModule, Sequence[Any]], Any]
 
-_MOST_OUTPUTS = 65_536
 _SCALARS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
 _PLAIN = (*_SCALARS, str, complex, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 
@@ -231,7 +231,7 @@ def _check_outputs(op: OpOverload, args: Sequence[Any]) -> None:
     tensor = args[0] if args and isinstance(args[0], FakeTensor) else None
     sizes = [size for size in tensor.shape if isinstance(size, int)] if tensor is not None else []
     piece = args[1] if len(args) > 1 and "split" in op._schema.name and type(args[1]) is int else 1
-    if "sizes" not in op._schema.name and max(sizes, default=0) // max(piece, 1) > _MOST_OUTPUTS:
+    if "sizes" not in op._schema.name and max(sizes, default=0) // max(piece, 1) > MOST_RESULTS:
         raise UnknownValue("it has too many results")
 
 

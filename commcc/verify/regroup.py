@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from commcc.graph.ops.sizes import MOST_RESULTS
 from commcc.graph.ops.views import REGROUPING, Regrouping
 from commcc.verify import reshaping
 from commcc.verify.contents import cast, reinterpret
@@ -178,8 +179,15 @@ def _equal(size: Size, step: Size) -> Shape:
         count = size // step
         if not isinstance(count, int):
             raise Undecidable("a symbolic number of parts")
+        _check_count(count)
         return (step,) * count
+    _check_count(size // step)
     return tuple(min(step, size - start) for start in range(0, size, step)) or (0,)
+
+
+def _check_count(count: int) -> None:
+    if count > MOST_RESULTS:
+        raise Undecidable(f"more than {MOST_RESULTS:,} parts")
 
 
 def _chunk(table: Terms, a: Arguments) -> tuple[Formed, ...]:
@@ -202,6 +210,7 @@ def _unbind(table: Terms, a: Arguments) -> tuple[Formed, ...]:
     count = shape[dim]
     if not isinstance(count, int):
         raise Undecidable("a symbolic number of parts")
+    _check_count(count)
     return tuple(_without(_narrow(table, tensor, dim, i, 1), dim) for i in range(count))
 
 

@@ -27,3 +27,5 @@ DIMENSIONS = {
 PARTS = {**dict.fromkeys(SPLITS, ("split_sizes",)), EXCHANGE: ("output_split_sizes", "input_split_sizes")}
 #: Gradients of slices: as large as what the slice was taken from.
 GRADIENTS = frozenset({"aten.slice_backward", "aten.select_backward"})
+#: Tensors that one op may give, as an upper bound for files: ``split`` of a large tensor could ask for any number.
+MOST_RESULTS = 65_536
