@@ -84,6 +84,8 @@ def _passes(session: Session, given: Mapping[str, Any]) -> Sequence[Pass]:
     wanted = {
         "ep-chunk": {name: given[name] for name in _CHUNK if given[name] is not None},
         "ep-schedule": {name: given[name] for name in _SCHEDULE if given[name] is not None},
+        # Gathers that the graph repeats to save memory stay, unless more memory is allowed.
+        "dedup": {"memory_budget": given["memory_budget"]} if given["memory_budget"] is not None else {},
     }
     passes = []
     for each in from_preset:

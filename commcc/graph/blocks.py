@@ -4,8 +4,8 @@
     find_blocks(items).paths                           # ('layers.0', 'layers.1')
     find_rest(items, find_blocks(items).paths)         # (('tok_embeddings',), ('norm', 'output'))
 
-Siblings are modules with one parent. They are alike when their items match one to one: the same paths
-below them, the same signatures. The family that holds the most items wins. Then numbered siblings of the
+Siblings are modules with one parent. They are alike when their items match: the same paths
+below them, the same signatures, however often. The family that holds the most items wins. Then numbered siblings of the
 family that hold something else (the dense layer of a mixture of experts) are blocks too, and so are
 further families with something to merge (an encoder next to a decoder).
 
@@ -120,11 +120,12 @@ def _held(items: Iterable[Item]) -> dict[str, Counter[tuple[str, tuple[str, ...]
 
 
 def _families(items: Sequence[Item]) -> list[_Family]:
-    """All sets of two or more siblings that match one to one."""
-    sets: dict[tuple[str, frozenset[tuple[object, int]]], list[str]] = defaultdict(list)
+    """All sets of two or more siblings that are alike."""
+    sets: dict[tuple[str, frozenset[object]], list[str]] = defaultdict(list)
     held = _held(items)
     for path, counter in held.items():
-        sets[path.rpartition(".")[0], frozenset(counter.items())].append(path)
+        # How often does not matter: the last layer may keep for its backward pass what others gather again.
+        sets[path.rpartition(".")[0], frozenset(counter)].append(path)
     return [_family(members, held) for members in sets.values() if len(members) > 1]
 
 
