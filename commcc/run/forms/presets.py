@@ -42,7 +42,7 @@ PRESETS = (
     ),
     Preset(
         "ep-overlap",
-        "ep-concretize{symbols=known},tag,dedup{memory_budget=own},ep-chunk,groups,"
+        "ep-concretize{symbols=known},tag,ep-chunk,dedup{memory_budget=own},groups,"
         "bucket{strategy=module,modules=transformer_block},ep-schedule",
         "cut the tokens of expert-parallel layers in chunks, and run exchanges while other chunks compute",
     ),
