@@ -11,9 +11,11 @@ from commcc.apply import apply_plan
 from commcc.base.errors import InputError
 from commcc.base.terms import Kind
 from commcc.ep.regions import regions_of
-from commcc.graph.annotations import annotations_of
+from commcc.graph.annotations import annotations_of, backward_nodes
 from commcc.graph.index import build_index
-from commcc.graph.ops import op_name
+from commcc.graph.ops import WAIT, op_name
+from commcc.passes.options import parse_pipeline
+from commcc.run.pipeline import run
 from commcc.serialization import load, save
 from commcc.serialization.op_files import read_ops
 from tests.chunk_graphs import plan_of
@@ -91,3 +93,34 @@ def test_annotations_of_others_are_kept(tmp_path):
     again = load(tmp_path / "out.fx.txt")
     index = build_index(again)
     assert len(regions_of(index, annotations_of(again, index))) == 4
+
+
+@pytest.mark.parametrize("name", ["deepseek_v3_step", "deepseek_v3_chunked"])
+def test_a_backward_pass_that_no_node_is_marked_for(name):
+    """What the gradient of the loss makes, and what is computed again for it, stands behind it."""
+    program = load(DATA / f"{name}.fx.txt.gz")
+    index = build_index(program)
+    told = backward_nodes(program, index)
+    for node in program.graph.nodes:
+        node.meta.pop("autograd_backward", None)
+    found = backward_nodes(program, build_index(program))
+    # The gradient itself, which is marked as forward; sizes, which the loss does not need.
+    assert {index.names[node].rpartition("_")[0] for node in found ^ told} <= {"ones", "sym_size_int_3"}
+
+
+def test_a_step_of_which_nothing_is_backward():
+    program = load(DATA / "deepseek_v3_step.fx.txt.gz", descriptions=read_ops(DATA / "ops.yaml"))
+    for node in program.graph.nodes:
+        node.meta.pop("autograd_backward", None)
+        if node.op == "output":
+            node.args = ((None, *node.args[0][1:]),)
+    report = plan_of(program, chunks=2).report
+    assert {region.direction for region in report.regions} == {"forward"}
+    assert "it is cut as forward" in report.remarks[0] and "autograd_backward" in report.remarks[0]
+
+
+def test_a_wait_for_what_was_waited_for_goes():
+    program = step("deepseek_v3_step", described=False)
+    doubled = [n for n in program.graph.nodes if op_name(n.target) == WAIT and op_name(n.args[0].target) == WAIT]
+    result = run(program, parse_pipeline("cleanup"), model=None)
+    assert len(doubled) == 2 and result.steps[0].report["waits_removed"] == 2 and result.verified == "proved"

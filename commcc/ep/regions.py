@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from commcc.base.errors import InputError, OptionError
 from commcc.base.terms import Kind
 from commcc.graph.modules import Matcher, entries_of
+from commcc.graph.ops import WAIT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -167,7 +168,9 @@ class _Reader:
         """Only a token exchange and its wait may be annotated as such."""
         for node in body:
             label = self.notes[node].exchange or self.notes[node].exchange_wait
-            launch = self.index.wait_of.get(node, node)
+            # A wait for what a wait has returned belongs to the same launch.
+            inner = self.index.data_preds[node][:1] if self.index.ops[node] == WAIT else ()
+            launch = self.index.wait_of.get(node, self.index.wait_of.get(inner[0], node) if inner else node)
             if label is None:
                 continue
             facts = self.index.launches.get(launch)

@@ -12,6 +12,9 @@ Where no node has ``autograd_backward``, a node is backward when gradient output
 write to an input) depend on it, or when it depends on a tangent. Gradients are outputs described as
 ``GradAOTOutput``, tangents inputs described as ``TangentAOTInput`` or named ``tangents_*``.
 
+Where that tells nothing and the first output is a loss, of a step in one graph, all is backward that stands behind the
+gradient of the loss and that the loss does not need.
+
 Limits: values are untrusted; a wrong type or an unknown word is an :class:`InputError` that names the node. Printed
 dumps cut values of more than 40 characters: a region whose name was cut is refused.
 """
@@ -183,7 +186,29 @@ def backward_nodes(program: Program, index: GraphIndex) -> frozenset[int]:
         seen = True
         if value:
             told.add(i)
-    return frozenset(told) if seen else _inferred(index)
+    return frozenset(told) if seen else _inferred(index) or _behind_loss(index)
+
+
+#: Where a backward pass begins that is traced with its forward: the gradient of the loss is one.
+_SEEDS = frozenset({"aten.ones_like", "aten.full_like", "aten.ones", "aten.full", "aten.new_ones", "aten.new_full"})
+
+
+def _behind_loss(index: GraphIndex) -> frozenset[int]:
+    """The backward pass of a step whose first output is its loss: from the gradient of the loss on, whatever the loss
+    does not need. Nothing where such a gradient is not in the graph.
+    """
+    loss = index.outputs[0] if index.outputs else None
+    tensor = None if loss is None else index.tensors[loss]
+    if loss is None or tensor is None or tensor.shape != () or "float" not in tensor.dtype:
+        return frozenset()
+    forward = _ancestors(index, [loss])
+    shapes = {node: getattr(index.tensors[node], "shape", None) for node in range(loss, len(index))}
+    seeds = (node for node, shape in shapes.items() if shape == () and index.ops[node] in _SEEDS)
+    seed = next((node for node in seeds if node not in forward), None)
+    if seed is None:
+        return frozenset()
+    kept = ("output", "get_attr", "placeholder")
+    return frozenset(n for n in range(seed, len(index)) if n not in forward and index.ops[n] not in kept)
 
 
 def _inferred(index: GraphIndex) -> frozenset[int]:

@@ -12,6 +12,8 @@ Of the metadata goes what tracers leave behind for themselves (``original_aten``
 neither commcc nor ``torch.export`` nor PyTorch's compiler is known to read: values, tags, descriptors, module
 paths, annotations (expert parallelism, chunks, phases) are kept.
 
+A wait for what a wait has returned goes: there is nothing left to wait for.
+
 With ``views`` nodes go that show all of another tensor as it is, under the same shape and strides: detach, alias, and
 views that change nothing. What the graph returns stays, and so does what belongs to a chunk or shows a collective that
 is in flight.
@@ -73,6 +75,7 @@ class CleanupReport(PassReport):
     ops_removed: Mapping[str, int]
     metadata_dropped: Mapping[str, int]
     views_removed: int | None = left_out()
+    waits_removed: int | None = left_out()
 
 
 @dataclass(frozen=True)
@@ -102,14 +105,16 @@ class Cleanup(Pass):
         keys = tuple(key for key in index.metadata if self._drops(key))
         gone = set(dead)
         views = _same(context.program, index) if self.views else ()
-        same = tuple(each for each in views if each.node not in gone)
+        doubled = tuple(each for each in _waits_again(context.program, index) if each.node not in gone)
+        same = (*doubled, *(each for each in views if each.node not in gone))
         counts = Counter(index.ops[node] for node in dead)
         report = CleanupReport(
             nodes_removed=len(dead),
             collectives_removed=sum(node in index.launches for node in dead),
             ops_removed=dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))),
             metadata_dropped={key: index.metadata[key] for key in keys},
-            views_removed=len(same) if self.views else None,
+            views_removed=len(same) - len(doubled) if self.views else None,
+            waits_removed=len(doubled) or None,
         )
         return Plan(
             pass_text=to_text(self),
@@ -142,6 +147,14 @@ def _dead(index: GraphIndex) -> list[int]:
         if node in index.launches:  # what stays in flight is waited for
             stack.extend(index.launches[node].waits)
     return [node for node in range(len(index)) if node not in live]
+
+
+def _waits_again(program: Program, index: GraphIndex) -> Iterator[Same]:
+    """Waits for what a wait has returned, in graph order: traces of code that waits for sure have them."""
+    for node, graph_node in enumerate(program.graph.nodes):
+        source = index.position.get(getattr(next(iter(graph_node.args), None), "name", ""))
+        if index.ops[node] == WAIT and source is not None and index.ops[source] == WAIT and node not in index.held:
+            yield Same(node, source)
 
 
 def _same(program: Program, index: GraphIndex) -> Iterator[Same]:

@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     from commcc.timing.cost import CostModel
 
 DIMS = ("batch", "seq")
+_NO_BACKWARD = (
+    "nothing in the graph tells its backward pass: it is cut as forward, so that a backward pass begins with the wrong "
+    "chunk and hides less; dump it with additional_meta=['autograd_backward']"
+)
 #: Numbers of chunks that ``auto`` compares.
 CANDIDATES = (2, 4)
 
@@ -91,6 +95,7 @@ class EpChunkReport(PassReport):
     skipped: tuple[str, ...]
     by_annotation: bool
     tried_ms: Mapping[str, float] | None = left_out()
+    remarks: tuple[str, ...] | None = left_out()
 
 
 @dataclass(frozen=True)
@@ -139,6 +144,7 @@ class EpChunk(Pass):
                 skipped=tuple(cut.skipped),
                 by_annotation=cut.annotated,
                 tried_ms=tried,
+                remarks=(_NO_BACKWARD,) if cut.directionless else None,
             ),
         )
 

@@ -235,6 +235,8 @@ def _ep_chunk(report: Document) -> Said:
         yield "skipped", f"without exchanges: {', '.join(map(str, report['skipped']))}"
     if report["by_annotation"]:
         yield "remark", "no all-to-all is in the graph; modules were told by their annotations"
+    for remark in report.get("remarks", ()):
+        yield "remark", remark
 
 
 def _ep_schedule(report: Document) -> Said:

@@ -28,11 +28,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Chunks:
-    """regions: in graph order. skipped: modules that were named but exchange nothing. annotated: see ``Roots``."""
+    """regions: in graph order. skipped: modules that were named but exchange nothing. annotated: see ``Roots``.
+    directionless: a module exchanges more than a forward pass does, and no node is known to be backward.
+    """
 
     regions: tuple[ChunkedRegion, ...]
     skipped: tuple[str, ...]
     annotated: bool
+    directionless: bool
 
 
 def plan_chunks(program: Program, index: GraphIndex, patterns: Sequence[str], chunks: int, policy: str) -> Chunks:
@@ -47,7 +50,12 @@ def plan_chunks(program: Program, index: GraphIndex, patterns: Sequence[str], ch
         )
     roots = roots_of(view, patterns)
     regions = [region for root in roots.found for region in _regions(view, root, chunks, policy)]
-    return Chunks(tuple(sorted(regions, key=lambda r: r.body[0])), roots.skipped, roots.annotated)
+    # A forward pass dispatches once, and combines once; the backward pass does so again, the other way round.
+    told = any(note.backward for note in view.notes)
+    labels = [[view.notes[n].exchange for n in region.body if view.exchanges(n)] for region in regions]
+    twice = any(label is not None and own.count(label) > 1 for own in labels for label in own)
+    ordered = tuple(sorted(regions, key=lambda r: r.body[0]))
+    return Chunks(ordered, roots.skipped, roots.annotated, twice and not told)
 
 
 def _regions(view: View, root: str, chunks: int, policy: str) -> list[ChunkedRegion]:
