@@ -97,6 +97,7 @@ class IndexMaker:
             merged_from={},
             launches=launches,
             wait_of=dict(self.wait_of),
+            begun_elsewhere={},
             writes={},
             barriers=(),
             host_syncs=frozenset(),

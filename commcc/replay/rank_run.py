@@ -20,9 +20,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
+
 from commcc.replay.codegen import GeneratedCode
 from commcc.replay.place import CpuPlace, Place
-from commcc.replay.values import RankResults, leaves
+from commcc.replay.values import RankResults, leaves, tensors_in
 from commcc.replay.virtual import rank_seed
 
 if TYPE_CHECKING:
@@ -49,9 +51,11 @@ class Runnable(Protocol):
 
 
 def run(program: Runnable, inputs: Inputs) -> RankResults:
-    """All of it."""
+    """All of it, and the wait for what it returns in flight, which is another graph's part."""
     with program.running():
         outputs = program.outputs(inputs)
+        for tensor in tensors_in(outputs):
+            torch.ops._c10d_functional.wait_tensor(tensor)  # nothing for what is there already
     return program.results(outputs, inputs)
 
 

@@ -14,7 +14,8 @@ the wait; where it does not, the rank gets what is there at the wait, and ``earl
 their last use. Each rank has its own random numbers. A sum is made rank after rank in the dtype of the tensors, so
 that merging launches changes no bit.
 
-Limits: ranks run one after the other, so nothing here is timed. A launch that is never waited for stays poison.
+Limits: ranks run one after the other, so nothing here is timed. A launch that is neither waited for nor
+returned stays poison.
 ``premul_sum`` and reductions of float8 are not there (nor are they on gloo).
 """
 
@@ -107,7 +108,8 @@ class VirtualRun:
     """One run of one program; use it once.
 
     blocking: copies to the host that are to be there at once, although they do not block.
-    early: what was read before it was there, one line each. unwaited: launches nobody waited for.
+    early: what was read before it was there, one line each. unwaited: launches nobody waited for. returned: those
+    of them that the program returns, for another graph to wait for; what they brought is compared.
     """
 
     prepared: Prepared
@@ -117,6 +119,7 @@ class VirtualRun:
     watch: Callable[[Step, list[Any]], None] | None = None
     early: list[str] = field(default_factory=list)
     unwaited: list[str] = field(default_factory=list)
+    returned: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._env: dict[fx.Node, list[Any]] = {}
@@ -137,12 +140,28 @@ class VirtualRun:
                 self._env[node] = [self.prepared.constant(node) for _ in self._ranks]
             for step in self.prepared.steps:
                 self._run(step)
+            self.returned = self._land_returned()
             self.unwaited = list(dict.fromkeys(flight.step.name for flight in self._flights.values()))
             written = sorted(self.prepared.written)
             return [
                 RankResults(leaves(self._resolve(self.prepared.output, rank)), {name: given[name] for name in written})
                 for rank, given in enumerate(inputs)
             ]
+
+    def _land_returned(self) -> list[str]:
+        """Whoever takes what is returned in flight waits for it; the names of such launches."""
+        names = []
+        for key in dict.fromkeys(map(storage, tensors_in(self._resolve(self.prepared.output, 0)))):
+            flight = self._flights.get(key)
+            if flight is not None:
+                names.append(flight.step.name)
+                self._arrive(flight)
+        return list(dict.fromkeys(names))
+
+    def _arrive(self, flight: _Flight) -> None:
+        for buffer, value in zip(flight.held, flight.real, strict=True):
+            del self._flights[storage(buffer)]
+            buffer.copy_(value)
 
     def _run(self, step: Step) -> None:
         try:
@@ -251,9 +270,7 @@ class VirtualRun:
             if not all(map(bits_equal, fresh, flight.real)):
                 self._say(f"what '{flight.step.name}' sends is written before '{step.name}' waits for it")
                 flight.real = fresh
-        for buffer, value in zip(flight.held, flight.real, strict=True):
-            del self._flights[storage(buffer)]
-            buffer.copy_(value)
+        self._arrive(flight)
         return held
 
     def _copy(self, step: Step, real: list[Any]) -> list[Any]:

@@ -25,6 +25,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from commcc.base.gc_pause import no_collection
+from commcc.graph.index.waits import begun_elsewhere
 from commcc.verify import boundary, compare
 from commcc.verify.chunks import folded
 from commcc.verify.exported import compare_exported
@@ -87,7 +88,7 @@ def _compare(before: Program, after: Program, report: Report) -> None:
     fixed = fixed_sizes(before, after, report)
     new_nodes = {node.name: node for node in after.graph.nodes}
     compare_edges(held, holds, set(new_nodes), report)
-    table = Terms(one_root=before.root is after.root)
+    table = _terms(before, after)
     old = trace_program(table, before, first=True, fixed=fixed)
     live, needed = compare.live_nodes(before.graph), compare.live_nodes(after.graph)
     old_nodes = {node.name: node for node in before.graph.nodes}
@@ -103,9 +104,14 @@ def _compare(before: Program, after: Program, report: Report) -> None:
     report.absorb(pair.report)
 
 
+def _terms(before: Program, after: Program) -> Terms:
+    in_flight = frozenset(source.name for source in begun_elsewhere(before.graph.nodes).values())
+    return Terms(one_root=before.root is after.root, in_flight=in_flight)
+
+
 def _check_alone(before: Program, after: Program, report: Report) -> None:
     """Report what is illegal in AFTER and not in BEFORE, without comparing anything else."""
-    table = Terms(one_root=before.root is after.root)
+    table = _terms(before, after)
     old, new = trace_program(table, before, first=True), trace_program(table, after, first=False)
     _compare_events(Pair(table, old, new, report, {}, {}, {}))
 

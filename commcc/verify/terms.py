@@ -90,10 +90,13 @@ class Terms:
     same: contents found to hold the elements of another one, in another normal form.
     summaries: what sub-graphs do, by term. subgraphs: terms of sub-graphs already traced, by identity.
     one_root: both graphs refer to the same objects, so that constants need not be looked into.
+    in_flight: inputs that BEFORE waits for: another graph has launched what they receive. So it is in both graphs,
+    and AFTER may neither read them sooner nor leave out the wait.
     """
 
-    def __init__(self, *, one_root: bool = False) -> None:
+    def __init__(self, *, one_root: bool = False, in_flight: frozenset[str] = frozenset()) -> None:
         self.one_root = one_root
+        self.in_flight = in_flight
         self._ids: dict[tuple[Any, ...], int] = {}
         self.keys: list[tuple[Any, ...]] = []
         self._numel: dict[int, Size] = {}

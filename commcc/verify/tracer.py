@@ -31,6 +31,7 @@ from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.propagate import context_of
 from commcc.verify import launches
 from commcc.verify.explained import Explainer
+from commcc.verify.memory import Flight
 from commcc.verify.normalise import check_order
 from commcc.verify.regroup import regroups
 from commcc.verify.sizes import Impossible, Undecidable, number
@@ -109,6 +110,8 @@ class Tracer(Explainer):
         value = val if self.fixed and type(val) is int else self.result(node, val, term, ())
         if isinstance(val, (tuple, list)):
             value = Opaque(term)
+        if name in self.table.in_flight and isinstance(value, Tensor):
+            self.memory.storages[value.root].filling.append((Flight(node.name, ("begun elsewhere", term)), value))
         self.trace.inputs.append((node.name, value))
         self.trace.metas[node.name] = self.symbols.meta_of(val, term) if isinstance(val, torch.Tensor) else UNKNOWN
         return value

@@ -22,6 +22,7 @@ from commcc.graph.index.repeats import Numbering
 from commcc.graph.index.storage import assign_storages
 from commcc.graph.index.tensors import TensorTable
 from commcc.graph.index.traits import Traits, mixed_nodes, traits_of
+from commcc.graph.index.waits import begun_elsewhere, is_view, waits_on
 from commcc.graph.ops.libraries import FENCES
 from commcc.graph.ops.operands import nodes_in
 from commcc.graph.program import ProcessGroup, record_of
@@ -81,8 +82,11 @@ def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
     walk = _Walk.over(program, given)
     nodes, number, traits = walk.nodes, walk.number, walk.traits
     launches, wait_of = _launches(nodes, number)
-    _check_waits(nodes, wait_of)
+    begun = {number[wait]: number[source] for wait, source in begun_elsewhere(nodes).items()}
+    _check_waits(nodes, {*wait_of, *begun})
     writes = {i: _numbers(t.writes, number) for i, t in enumerate(traits) if t.writes}
+    # A collective that is in flight at the start writes until it is waited for.
+    writes.update({wait: (source,) for wait, source in begun.items()})
     outputs, output_descriptors = _outputs(nodes, number)
     order_preds, host_order = order_edges(walk.data_preds, walk.storages, traits, launches, writes)
     fingerprint, digests = _fingerprint(nodes, walk.tensors, walk.control)
@@ -106,6 +110,7 @@ def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
         merged_from={i: record_of(n).merged_from for i, n in enumerate(nodes) if record_of(n).merged_from},
         launches=launches,
         wait_of=wait_of,
+        begun_elsewhere=begun,
         writes=writes,
         barriers=tuple(i for i, t in enumerate(traits) if t.barrier),
         host_syncs=frozenset(i for i, t in enumerate(traits) if t.host_sync),
@@ -149,7 +154,7 @@ def _launches(nodes: list[fx.Node], number: dict[fx.Node, int]) -> tuple[dict[in
         fact = ops.collective_of(node.target) if node.op == "call_function" else None
         if fact is None:
             continue
-        waits = tuple(sorted(_numbers(_waits(node), number))) if fact.asynchronous else ()
+        waits = tuple(sorted(_numbers(waits_on(node), number))) if fact.asynchronous else ()
         wait_of.update(dict.fromkeys(waits, i))
         group = ops.argument(node, "group_name")
         splits = [ops.argument(node, name) for name in ("output_split_sizes", "input_split_sizes")]
@@ -171,33 +176,15 @@ def _launches(nodes: list[fx.Node], number: dict[fx.Node, int]) -> tuple[dict[in
     return launches, wait_of
 
 
-def _waits(launch: fx.Node) -> list[fx.Node]:
-    """Wait nodes on a launch's result or on a view of it, in order of appearance."""
-    waits: list[fx.Node] = []
-    stack = [launch]
-    while stack:
-        for user in stack.pop().users:
-            if ops.is_wait(user.target):
-                waits.append(user)
-            elif user.op == "call_function" and _is_view(user.target):
-                stack.append(user)
-    return waits
-
-
-def _is_view(target: Any) -> bool:
-    fact = ops.facts(target)
-    return bool(fact.views) and fact.views != ops.ALL and not fact.sometimes
-
-
-def _check_waits(nodes: list[fx.Node], wait_of: dict[int, int]) -> None:
+def _check_waits(nodes: list[fx.Node], known: set[int]) -> None:
     """A wait must wait for something that may have launched a collective."""
     for i, node in enumerate(nodes):
-        if i in wait_of or node.op != "call_function" or not ops.is_wait(node.target):
+        if i in known or node.op != "call_function" or not ops.is_wait(node.target):
             continue
         source = ops.argument(node, "tensor")
-        while isinstance(source, fx.Node) and _is_view(source.target) and source._input_nodes:
+        while isinstance(source, fx.Node) and is_view(source.target) and source._input_nodes:
             source = next(iter(source._input_nodes))
-        if isinstance(source, fx.Node) and (source.op == "placeholder" or ops.is_local(source.target)):
+        if isinstance(source, fx.Node) and ops.is_local(source.target):
             raise GraphError(f"'{node.name}' waits for '{source.name}', which launches no collective")
 
 

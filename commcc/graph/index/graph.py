@@ -104,6 +104,8 @@ class GraphIndex:
     storages: ids of the storages that the result lives in, one for each element of a tuple.
     tensors: facts of a single-tensor result, else None.
     users: consumers of the result. modules: cleaned module paths. custom: annotation dictionaries.
+    begun_elsewhere: waits for a collective that another graph launched, as the forward does for the backward; of
+    each the graph input that is in flight until then.
     barriers: nodes that communicate in a way that is not understood.
     stays: nodes that do more than compute their result, or may do; they stay although nothing uses them.
     repeats: nodes on the way from a graph input to a gather, and gathers, that repeat an earlier node: the
@@ -138,6 +140,7 @@ class GraphIndex:
     merged_from: dict[int, tuple[str, ...]]
     launches: dict[int, Launch]
     wait_of: dict[int, int]
+    begun_elsewhere: dict[int, int]
     writes: dict[int, tuple[int, ...]]
     barriers: tuple[int, ...]
     host_syncs: frozenset[int]

@@ -39,7 +39,7 @@ def unknown_communication(subject: Subject, options: NoOptions) -> Iterator[Find
 
 
 def use_before_wait(subject: Subject, options: NoOptions) -> Iterator[Finding]:
-    """Every launch whose result something reads before it is waited for."""
+    """Every launch, and input in flight, that something reads before it is waited for."""
     del options
     index = subject.index
     for launch, facts in index.launches.items():
@@ -50,6 +50,18 @@ def use_before_wait(subject: Subject, options: NoOptions) -> Iterator[Finding]:
             yield Finding(
                 f"'{index.names[early]}' reads the result of '{index.names[launch]}' before it is waited for",
                 subject.spots(early, launch),
+                remedy="let it read the result of the wait",
+            )
+    begun: dict[int, set[int]] = defaultdict(set)
+    for wait, source in index.begun_elsewhere.items():
+        begun[source].add(wait)
+    for source, waits in begun.items():
+        early = next(_readers(index, source, frozenset(waits)), None)
+        if early is not None:
+            yield Finding(
+                f"'{index.names[early]}' reads the input '{index.names[source]}', which is in flight until it is "
+                "waited for",
+                subject.spots(early, source),
                 remedy="let it read the result of the wait",
             )
 
@@ -184,7 +196,8 @@ LEGALITY = (
         NoOptions,
         "results that are read before they are waited for",
         "The result of an asynchronous collective is not there before its wait: what reads it earlier, directly or "
-        "through a view, reads whatever the buffer held.",
+        "through a view, reads whatever the buffer held. So is an input that the graph waits for: another graph has "
+        "launched what it receives.",
     ),
     Rule(
         "write-in-flight",

@@ -117,8 +117,15 @@ def _on_virtual_ranks(pair: Pair, settings: Settings) -> _Ran:
     except StepError as error:
         hint = f" ({runs[1].early[0]})" if runs[1].early else ""
         return _Ran([], failure=f"AFTER: {error.what}{hint}")
-    known = {*runs[0].early, *(f"'{name}' is launched and never waited for" for name in runs[0].unwaited)}
-    told = [*runs[1].early, *(f"'{name}' is launched and never waited for" for name in runs[1].unwaited)]
+    said = [
+        [
+            *run.early,
+            *(f"'{name}' is launched and never waited for" for name in run.unwaited),
+            *(f"'{name}' is returned before it is waited for" for name in run.returned),
+        ]
+        for run in runs
+    ]
+    known, told = set(said[0]), said[1]
     notes = tuple(f"AFTER: {text}" for text in told if text not in known)
     return _Ran([compare_rank(old[rank], new[rank], rank) for rank in world], notes)
 

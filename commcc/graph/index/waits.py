@@ -1,0 +1,40 @@
+"""Which nodes wait for what: for the result of a launch or a view of it, or for an input that is in flight.
+
+A partitioner may cut a step between a launch and its wait: the forward returns what it launched, and the backward
+waits for its input.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from commcc.graph import ops
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import fx
+
+
+def waits_on(node: fx.Node) -> list[fx.Node]:
+    """Wait nodes on a result or on a view of it, in order of appearance."""
+    waits: list[fx.Node] = []
+    stack = [node]
+    while stack:
+        for user in stack.pop().users:
+            if ops.is_wait(user.target):
+                waits.append(user)
+            elif user.op == "call_function" and is_view(user.target):
+                stack.append(user)
+    return waits
+
+
+def begun_elsewhere(nodes: Iterable[fx.Node]) -> dict[fx.Node, fx.Node]:
+    """Waits for graph inputs, each with the input that is in flight until then."""
+    return {wait: node for node in nodes if node.op == "placeholder" for wait in waits_on(node)}
+
+
+def is_view(target: Any) -> bool:
+    """Whether the result of an op is always a view of an operand."""
+    fact = ops.facts(target)
+    return bool(fact.views) and fact.views != ops.ALL and not fact.sometimes
