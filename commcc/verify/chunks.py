@@ -12,8 +12,10 @@ concatenations and sums take all chunks in order; a write to what the chunks sha
 has left. What is illegal in AFTER as it stands (a read before a wait, or before a copy to the host is there) is
 looked for before folding.
 
-Limits: that a module does to every chunk what it does to the whole (that its tokens do not depend on each other) is
-not decided. A verdict on a graph that was cut is ``unproved`` for that reason alone, or ``different``.
+That a module does to every chunk what it does to the whole, since its tokens do not depend on each other, is proved
+by :mod:`commcc.verify.tokens`, or is a gap.
+
+Limits: of ops on sizes that are known only at run time, what a clone gives is not worked out.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.propagate import context_of
 from commcc.verify.reshaping import to_host
 from commcc.verify.terms import bind
+from commcc.verify.tokens import Mixed, Rows, Total, kinds_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,13 +67,17 @@ class _Unfaithful(Exception):
 class _Module:
     """shares: for each chunk, its size and the whole's, along what was split first. clones: of each node, by chunk.
 
-    scaled: which sizes are scaled as the tokens are, by node and argument.
+    scaled: which sizes are scaled as the tokens are, by node and argument. entering: names of what was split, with the
+    dimension. joined, added: what was put together again, likewise, and what was added up.
     """
 
     chunks: int
     shares: tuple[tuple[int, int], ...] = ()
     clones: dict[str, dict[int, fx.Node]] = field(default_factory=dict)
     scaled: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    entering: dict[str, int] = field(default_factory=dict)
+    joined: dict[str, int] = field(default_factory=dict)
+    added: set[str] = field(default_factory=set)
 
 
 def folded(before: Program, after: Program, report: Report, groups: Mapping[str, str] | None = None) -> Program | None:
@@ -91,7 +98,11 @@ def folded(before: Program, after: Program, report: Report, groups: Mapping[str,
         return None
     for root, module in fold.modules.items():
         text = f"'{root}' is cut in {module.chunks} chunks ({len(module.clones)} nodes each, cloned faithfully)"
-        report.gap("value", "", f"{text}: that its tokens do not depend on each other is not provable here; run both")
+        mixed = fold.mixed(module)
+        if mixed:
+            report.gap("value", "", f"{text}: that its tokens do not depend on each other was not proved, {mixed}; run both")
+        else:
+            report.note("value", "", f"{text}; its tokens do not depend on each other")
     return replace(after, graph=graph)
 
 
@@ -147,6 +158,34 @@ class _Fold:
             if short is not None:
                 raise _Unfaithful(next(iter(short.values())), f"has no clone in each of {module.chunks} chunks")
         return graph
+
+    def mixed(self, module: _Module) -> str:
+        """Where the tokens of a module may depend on each other; empty when they do not."""
+        body = {name: self.before[name] for name in self.before if name in module.clones}
+        cut = {name: dims for (name, what), dims in module.scaled.items() if what == "size"}
+        try:
+            kinds = kinds_of(body, module.entering, lambda name: self._own_operands(module.clones[name], name), cut)
+        except Mixed as reason:
+            return str(reason)
+        for name, kind in kinds.items():
+            rows = kind.order[1] if isinstance(kind, Rows) and kind.order[0] == "tokens" else None
+            for chunk, clone in module.clones.get(name, {}).items() if rows is not None else ():
+                size, whole = module.shares[chunk]
+                if _size(clone, kind.dim) != rows * size / whole:
+                    return f"at '{name}': its chunks are cut along another dimension"
+        for name, dim in module.joined.items():
+            kind = kinds.get(name)
+            if not isinstance(kind, Rows) or kind.order[0] != "tokens" or kind.dim != dim:
+                return f"at '{name}': its chunks are joined, and are not rows in the order of the tokens"
+        sums = (name for name in module.added if not isinstance(kinds.get(name), Total))
+        return next((f"at '{name}': its chunks are added up, and are no sums over tokens" for name in sums), "")
+
+    def _own_operands(self, clones: dict[int, fx.Node], name: str) -> set[str]:
+        """Operands that every clone of a node reads of its own chunk."""
+        own = [{self.parts[used].of for used in clone._input_nodes if used in self.parts} for clone in clones.values()]
+        if any(each - {name} != own[0] - {name} for each in own):
+            raise Mixed(f"at '{name}': some chunks read what others read the whole of")
+        return own[0] - {name}
 
     def _check_operands(self, node: fx.Node) -> None:
         """A node outside reads whole values; the last of a chain of writes is one."""
@@ -207,6 +246,9 @@ class _Fold:
         op = ops.op_name(node.target)
         first = node.args[0] if node.args else None
         if op == "aten.split_with_sizes" and isinstance(first, fx.Node) and first in self.env:
+            dim = ops.argument(node, "dim", 0) % max(len(getattr(first.meta.get("val"), "shape", ())), 1)
+            if module.entering.setdefault(self.env[first].name, dim) != dim:
+                raise _Unfaithful(node, "splits along another dimension than before")
             return
         if op == "operator.getitem" and isinstance(first, fx.Node) and first in self.claims:
             split = ops.argument(first, "self")
@@ -235,6 +277,9 @@ class _Fold:
         wanted = [] if first is None else [_Part(first.of, chunk) for chunk in range(module.chunks)]
         if first is None or parts != wanted or first.of not in self.whole:
             raise _Unfaithful(node, "does not join all chunks of one value in order")
+        dim = ops.argument(node, "dim", 0) % max(len(getattr(node.meta.get("val"), "shape", ())), 1)
+        if module.joined.setdefault(first.of, dim) != dim:
+            raise _Unfaithful(node, "joins along another dimension than before")
         self.env[node] = self.whole[first.of]
 
     def _check_shape(self, node: fx.Node, made: Any, part: _Part | None) -> None:
@@ -261,6 +306,7 @@ class _Fold:
         self.parts[node] = _Part(part.of, 0, part.chunk)
         if part.chunk == module.chunks - 1:
             self.env[node] = self.whole[part.of]
+            module.added.add(part.of)
 
 
 @dataclass

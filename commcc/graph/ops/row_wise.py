@@ -1,0 +1,110 @@
+"""What ops do to rows: which look from one row at another, and which leave each row to itself.
+
+    ROW_RULES["aten.mm"]            # RowRule.PRODUCT
+    is_elementwise(torch.ops.aten.silu.default)
+
+Ops that are not here and do not work element by element mix rows, as far as anybody knows.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from functools import lru_cache
+
+import torch
+
+
+class RowRule(Enum):
+    """How a result is made of the rows of the operands; :mod:`commcc.verify.tokens` says what each means."""
+
+    KEEP = auto()
+    RESHAPE = auto()
+    TURN = auto()
+    SWAP = auto()
+    PERMUTE = auto()
+    UNSQUEEZE = auto()
+    SQUEEZE = auto()
+    EXPAND = auto()
+    SLICE = auto()
+    SELECT = auto()
+    PARTS = auto()
+    UNBIND = auto()
+    JOIN = auto()
+    ALONG = auto()
+    SORT = auto()
+    REDUCE = auto()
+    PRODUCT = auto()
+    BATCHED = auto()
+    GROUPED = auto()
+    PICK = auto()
+    PICK_ROWS = auto()
+    PUT_ROWS = auto()
+    COPY_ROWS = auto()
+    ADD_ROWS = auto()
+    COUNT = auto()
+    REPEAT = auto()
+    LIKE = auto()
+    FILLED = auto()
+    SIZE = auto()
+    ITEM = auto()
+    EXCHANGE = auto()
+    SHARE = auto()
+    ACCUMULATE = auto()
+
+
+def _aten(rule: RowRule, *names: str) -> dict[str, RowRule]:
+    return {f"aten.{name}": rule for name in names}
+
+
+#: By name without overload.
+ROW_RULES: dict[str, RowRule] = {
+    **_aten(RowRule.KEEP, "clone", "contiguous", "detach", "alias", "_to_copy"),
+    **{"prims.convert_element_type": RowRule.KEEP, "_c10d_functional.wait_tensor": RowRule.KEEP},
+    **_aten(RowRule.RESHAPE, "view", "_unsafe_view", "reshape"),
+    **_aten(RowRule.TURN, "t"),
+    **_aten(RowRule.SWAP, "transpose"),
+    **_aten(RowRule.PERMUTE, "permute"),
+    **_aten(RowRule.UNSQUEEZE, "unsqueeze"),
+    **_aten(RowRule.SQUEEZE, "squeeze"),
+    **_aten(RowRule.EXPAND, "expand"),
+    **_aten(RowRule.SLICE, "slice"),
+    **_aten(RowRule.SELECT, "select"),
+    **_aten(RowRule.PARTS, "split", "split_with_sizes", "chunk"),
+    **_aten(RowRule.UNBIND, "unbind"),
+    **_aten(RowRule.JOIN, "cat"),
+    **_aten(RowRule.ALONG, "_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data"),
+    **_aten(RowRule.ALONG, "cumsum", "topk"),
+    **_aten(RowRule.SORT, "sort"),
+    **_aten(RowRule.REDUCE, "sum", "mean", "amax", "amin"),
+    **_aten(RowRule.PRODUCT, "mm"),
+    **_aten(RowRule.BATCHED, "bmm"),
+    **_aten(RowRule.GROUPED, "_grouped_mm"),
+    **_aten(RowRule.PICK, "gather", "scatter_add"),
+    **_aten(RowRule.PICK_ROWS, "index", "index_select"),
+    **_aten(RowRule.PUT_ROWS, "index_put"),
+    **_aten(RowRule.COPY_ROWS, "index_copy"),
+    **_aten(RowRule.ADD_ROWS, "index_add"),
+    **_aten(RowRule.COUNT, "histc"),
+    **_aten(RowRule.REPEAT, "repeat_interleave"),
+    **_aten(RowRule.LIKE, "zeros_like", "ones_like", "full_like"),
+    **_aten(RowRule.FILLED, "new_zeros", "new_ones", "new_full", "zeros", "ones", "full"),
+    **_aten(RowRule.SIZE, "sym_size"),
+    **_aten(RowRule.ITEM, "_local_scalar_dense"),
+    **{"_c10d_functional.all_to_all_single": RowRule.EXCHANGE},
+    **_aten(RowRule.SHARE, "floor_divide"),
+    **_aten(RowRule.ACCUMULATE, "add_"),
+}
+#: Element by element, and a sum of results is the result of the sum, for one operand or for all.
+LINEAR_IN_ALL = frozenset({"aten.add", "aten.sub", "aten.neg"})
+LINEAR_IN_ONE = frozenset({"aten.mul"})
+#: The rows of a table of numbers 0, 1, ... that is repeated.
+COUNTED, REPEATED = "aten.arange", "aten.repeat"
+
+
+@lru_cache(maxsize=1024)
+def is_elementwise(target: object) -> bool:
+    """Whether PyTorch says that an op works element by element; random and in-place ones do not count."""
+    tags = getattr(target, "tags", ())
+    schema = getattr(target, "_schema", None)
+    written = schema is None or any(a.alias_info is not None for a in schema.arguments)
+    return torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags and not written

@@ -1,0 +1,171 @@
+"""Tokens that do not depend on each other: each rule against execution, on chunks and on the whole."""
+
+from __future__ import annotations
+
+import operator
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import fx
+
+from commcc.verify import verify
+from commcc.verify.tokens import Indices, Mixed, Rows, Total, kinds_of
+from tests.effort import examples
+
+aten = torch.ops.aten
+TOKENS, CHUNKS = 6, (2, 4)
+
+
+class Body:
+    """A module under construction, run on the whole and on two chunks. values: of each node, whole first."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.graph = fx.Graph()
+        self.values: dict[fx.Node, list[Any]] = {}
+        self.shared: set[str] = set()
+        self.body: dict[str, fx.Node] = {}
+        self.cut: dict[str, tuple[int, ...]] = {}
+        torch.manual_seed(seed)
+        for name in "xy":
+            whole = torch.randint(-9, 10, (TOKENS, 4)).double()
+            self.entering = {"x": 0, "y": 0}
+            self._give(name, [whole, *whole.split(CHUNKS)])
+        for name in "vw":
+            held = torch.randint(-3, 4, (4, 4) if name == "w" else (4,)).double()
+            self._give(name, [held] * 3)
+            self.shared.add(name)
+
+    def _give(self, name: str, values: list[Any]) -> None:
+        node = self.graph.placeholder(name)
+        node.meta["val"] = values[0]
+        self.values[node] = values
+
+    def call(self, target: Any, args: Any) -> fx.Node | None:
+        """A node, if it runs and a rule takes it; ``args`` makes the arguments for so many tokens."""
+        whole = args(TOKENS)
+        node = self.graph.call_function(target, whole)
+        try:
+            values = []
+            for at, tokens in enumerate((TOKENS, *CHUNKS)):
+                given = fx.node.map_arg(args(tokens), lambda n, at=at: self.values[n][at])
+                values.append(target(*given))
+            node.meta["val"] = values[0]
+            self.body[node.name] = node
+            sizes = zip(whole[1], args(CHUNKS[0])[1], strict=True) if "new_" in str(target) else ()
+            self.cut[node.name] = tuple(i for i, (a, b) in enumerate(sizes) if a != b)
+            kind = self.kinds()[node.name]
+            if isinstance(kind, Rows) and kind.order[0] == "tokens":  # what the verifier sees of the clones
+                rows = [value.shape[kind.dim] * TOKENS for value in values]
+                if rows != [kind.order[1] * tokens for tokens in (TOKENS, *CHUNKS)]:
+                    raise Mixed("another dimension is cut")
+        except (RuntimeError, IndexError, Mixed):
+            self.body.pop(node.name, None)
+            self.graph.erase_node(node)
+            return None
+        self.values[node] = values
+        return node
+
+    def kinds(self) -> dict[str, Any]:
+        def reads(name: str) -> set[str]:
+            return {used.name for used in self.body[name].all_input_nodes} - self.shared
+
+        return kinds_of(self.body, self.entering, reads, self.cut)
+
+    def pick(self, test: Any = lambda _kind: True) -> fx.Node:
+        kinds = {"x": Rows(("tokens", TOKENS), 0), "y": Rows(("tokens", TOKENS), 0), **self.kinds()}
+        found = [n for n in self.values if n.name in kinds and test(kinds[n.name])]
+        return self.rng.choice(found or list(self.values)[:2])
+
+    def step(self) -> None:
+        """A random op on random operands; half of them would mix tokens."""
+        rng, x, y = self.rng, self.pick(), self.pick()
+        z = self.pick(lambda kind: isinstance(kind, (Rows, Total)))
+        index = self.pick(lambda kind: isinstance(kind, Indices))
+        names = {node.name: node for node in self.values}
+        v, w = names["v"], names["w"]
+        dim, other = rng.choice((-1, 0, 1)), rng.choice((0, 1, 2))
+        shapes: list[Any] = [lambda n: [-1], lambda n: [n, -1], lambda n: [n * 2, -1], lambda n: [n, 2, 2]]
+        shape = rng.choice([*shapes, lambda n: [4, -1], lambda n: [2, n, 2]])
+        rows = rng.choice((lambda n: [n, 4], lambda n: [2 * n], lambda n: [4, n], lambda n: [4, 4]))
+        keep = rng.random() < 0.5
+        choices: list[tuple[Any, Any]] = [
+            (rng.choice((aten.relu.default, aten.neg.default, aten.t.default, aten.clone.default)), lambda n: (x,)),
+            (rng.choice((aten.mul.Tensor, aten.add.Tensor, aten.sub.Tensor, aten.maximum.default)), lambda n: (x, y)),
+            (rng.choice((aten.mul.Tensor, aten.add.Tensor, aten.mm.default)), lambda n: (z, rng_choice(v, w, 2.0))),
+            (aten.mm.default, lambda n: rng_pair(x, y, w)),
+            (aten.bmm.default, lambda n: (x, y)),
+            (rng.choice((aten.view.default, aten.reshape.default)), lambda n: (x, shape(n))),
+            (aten._softmax.default, lambda n: (x, dim, False)),
+            (rng.choice((aten.cumsum.default, aten.unsqueeze.default)), lambda n: (x, dim)),
+            (rng.choice((aten.sum.dim_IntList, aten.amax.default, aten.mean.dim)), lambda n: (z, [dim], keep)),
+            (rng.choice((aten.topk.default, aten.select.int)), lambda n: (x, 1, dim)),
+            (aten.sort.stable, lambda n: (x,)),
+            (aten.sort.default, lambda n: (x, dim)),
+            (aten.slice.Tensor, lambda n: (x, other, 0, 2)),
+            (aten.split.Tensor, lambda n: (x, 2, other)),
+            (aten.unbind.int, lambda n: (x, dim)),
+            (aten.cat.default, lambda n: ([x, y], other)),
+            (aten.transpose.int, lambda n: (x, 0, other)),
+            (aten.squeeze.dim, lambda n: (x, dim)),
+            (aten.expand.default, lambda n: (x, [2, -1, -1])),
+            (aten.gather.default, lambda n: (x, other, y)),
+            (aten.index.Tensor, lambda n: (x, [index])),
+            (aten.index_select.default, lambda n: (x, 0, index)),
+            (aten.floor_divide.default, lambda n: (index, 2)),
+            (rng.choice((aten.zeros_like.default, aten.ones_like.default)), lambda n: (x,)),
+            (rng.choice((aten.new_zeros.default, aten.new_ones.default)), lambda n: (x, rows(n))),
+            (aten.index_add.default, lambda n: (y, 0, index, x)),
+            (aten.index_copy.default, lambda n: (y, 0, index, x)),
+            (aten.index_put.default, lambda n: (y, [index], x, keep)),
+            (aten.histc.default, lambda n: (x, 4, 0, 4)),
+        ]
+        lists = [n for n in self.values if isinstance(self.values[n][0], (tuple, list))]
+        if lists:
+            choices += [(operator.getitem, lambda n, each=rng.choice(lists), at=rng.choice((0, 1)): (each, at))] * 8
+        fixed = rng.random()
+
+        def rng_choice(*options: Any) -> Any:
+            return options[int(fixed * len(options))]
+
+        def rng_pair(*options: Any) -> Any:
+            return rng_choice((options[0], options[1]), (options[0], options[2]), (options[2], options[1]))
+
+        self.call(*rng.choice(choices))
+
+
+def agrees(whole: torch.Tensor, kind: Any, parts: list[torch.Tensor]) -> bool:
+    """Whether the whole is made of its parts as its kind says."""
+    if isinstance(kind, Total):
+        return torch.allclose(whole.double(), sum(part.double() for part in parts))
+    if not isinstance(kind, Rows):
+        return True
+    shapes = {(*part.shape[: kind.dim], *part.shape[kind.dim + 1 :]) for part in (whole, *parts)}
+    if len(shapes) > 1:
+        return False
+    joined = torch.cat(parts, kind.dim)
+    if kind.order[0] != "tokens":  # sorted: as many rows, and the same numbers in all of them
+        return joined.shape == whole.shape and torch.equal(joined.flatten().sort()[0], whole.flatten().sort()[0])
+    return torch.equal(whole, joined)
+
+
+@pytest.mark.parametrize("block", range(examples(40)))
+def test_rules_say_what_happens(block):
+    """Rows are the rows of the chunks one after another, sums the sums, and each chunk has rows of its own sorted."""
+    seen: set[str] = set()
+    for seed in range(20 * block, 20 * block + 20):
+        made = Body(seed)
+        for _ in range(40):
+            made.step()
+        for name, kind in made.kinds().items():
+            if name not in made.body:
+                continue
+            whole, *parts = made.values[made.body[name]]
+            several = isinstance(kind, tuple)
+            rows = list(zip(whole, kind, *parts, strict=True)) if several else [(whole, kind, *parts)]
+            for one, each, *some in rows:
+                assert agrees(one, each, some), (seed, name, each, [p.shape for p in some], made.graph)
+            seen.add(str(made.body[name].target))
+    assert len(seen) > 20
