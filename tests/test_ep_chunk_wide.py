@@ -140,7 +140,7 @@ def test_a_size_that_is_not_fixed_is_fixed_first():
     ):
         plan_of(program)
     result = run(program, parse_pipeline("ep-concretize{symbols=u9=8},ep-chunk{chunks=4}"))
-    assert [verdict.status for verdict in result.verdicts] == ["proved", "unproved"]
+    assert [verdict.status for verdict in result.verdicts] == ["proved", "proved"]
     views = [node.args[1] for node in ops_of(result.program, "aten.view")]
     assert views == [[4, 2]] * 4
     inputs = [[torch.randn(8, 4, dtype=torch.float64), torch.randn(4, 4, dtype=torch.float64)]]

@@ -39,8 +39,8 @@ PRESET = "ep-overlap"
 HELP = f"""Cut the tokens of expert-parallel modules in chunks, and run exchanges while other chunks compute.
 
 {GRAPH_HELP} Runs the preset '{PRESET}' ('commcc passes {PRESET}' shows its passes; 'commcc run' takes any other
-pipeline). A graph that is chunked already is only scheduled. That tokens do not depend on each other cannot be
-proved from the graph; everything else about the result is.
+pipeline). A graph that is chunked already is only scheduled. Where the graph does not show that tokens
+do not depend on each other, the result is not proved, and the node that may mix them is named.
 """
 #: Options of the command, and which pass each belongs to.
 _CHUNK = ("modules", "chunks", "dim")

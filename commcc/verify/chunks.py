@@ -34,10 +34,11 @@ from commcc.graph.ops.sizes import DIMENSIONS, PARTS
 from commcc.graph.ops.views import EXPAND, RESHAPES
 from commcc.graph.program import copy_node
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
-from commcc.serialization.propagate import context_of
+from commcc.serialization.propagate import context_of, quiet
 from commcc.verify.reshaping import to_host
+from commcc.verify.rows import Mixed, Rows, Total
 from commcc.verify.terms import bind
-from commcc.verify.tokens import Mixed, Rows, Total, kinds_of
+from commcc.verify.tokens import kinds_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,7 +93,8 @@ def folded(before: Program, after: Program, report: Report, groups: Mapping[str,
         return after
     try:
         fold = _Fold(names, claims, clones, groups or {}, Evaluator(context_of(after.graph)))
-        graph = fold.run(after.graph)
+        with quiet():
+            graph = fold.run(after.graph)
     except _Unfaithful as found:
         report.differs("value", found.node.name, found.text)
         return None
@@ -100,7 +102,9 @@ def folded(before: Program, after: Program, report: Report, groups: Mapping[str,
         text = f"'{root}' is cut in {module.chunks} chunks ({len(module.clones)} nodes each, cloned faithfully)"
         mixed = fold.mixed(module)
         if mixed:
-            report.gap("value", "", f"{text}: that its tokens do not depend on each other was not proved, {mixed}; run both")
+            report.gap(
+                "value", "", f"{text}: that its tokens do not depend on each other was not proved, {mixed}; run both"
+            )
         else:
             report.note("value", "", f"{text}; its tokens do not depend on each other")
     return replace(after, graph=graph)
@@ -167,15 +171,14 @@ class _Fold:
             kinds = kinds_of(body, module.entering, lambda name: self._own_operands(module.clones[name], name), cut)
         except Mixed as reason:
             return str(reason)
-        for name, kind in kinds.items():
-            rows = kind.order[1] if isinstance(kind, Rows) and kind.order[0] == "tokens" else None
-            for chunk, clone in module.clones.get(name, {}).items() if rows is not None else ():
+        rows = {n: kind for n, kind in kinds.items() if isinstance(kind, Rows) and kind.order[0] == "tokens"}
+        for name, kind in rows.items():
+            for chunk, clone in module.clones.get(name, {}).items():
                 size, whole = module.shares[chunk]
-                if _size(clone, kind.dim) != rows * size / whole:
+                if (_size(clone, kind.dim) or 0) * whole != kind.order[1] * size:
                     return f"at '{name}': its chunks are cut along another dimension"
         for name, dim in module.joined.items():
-            kind = kinds.get(name)
-            if not isinstance(kind, Rows) or kind.order[0] != "tokens" or kind.dim != dim:
+            if name not in rows or rows[name].dim != dim:
                 return f"at '{name}': its chunks are joined, and are not rows in the order of the tokens"
         sums = (name for name in module.added if not isinstance(kinds.get(name), Total))
         return next((f"at '{name}': its chunks are added up, and are no sums over tokens" for name in sums), "")

@@ -59,7 +59,8 @@ def _aten(rule: RowRule, *names: str) -> dict[str, RowRule]:
 #: By name without overload.
 ROW_RULES: dict[str, RowRule] = {
     **_aten(RowRule.KEEP, "clone", "contiguous", "detach", "alias", "_to_copy"),
-    **{"prims.convert_element_type": RowRule.KEEP, "_c10d_functional.wait_tensor": RowRule.KEEP},
+    "prims.convert_element_type": RowRule.KEEP,
+    "_c10d_functional.wait_tensor": RowRule.KEEP,
     **_aten(RowRule.RESHAPE, "view", "_unsafe_view", "reshape"),
     **_aten(RowRule.TURN, "t"),
     **_aten(RowRule.SWAP, "transpose"),
@@ -90,7 +91,7 @@ ROW_RULES: dict[str, RowRule] = {
     **_aten(RowRule.FILLED, "new_zeros", "new_ones", "new_full", "zeros", "ones", "full"),
     **_aten(RowRule.SIZE, "sym_size"),
     **_aten(RowRule.ITEM, "_local_scalar_dense"),
-    **{"_c10d_functional.all_to_all_single": RowRule.EXCHANGE},
+    "_c10d_functional.all_to_all_single": RowRule.EXCHANGE,
     **_aten(RowRule.SHARE, "floor_divide"),
     **_aten(RowRule.ACCUMULATE, "add_"),
 }
