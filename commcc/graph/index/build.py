@@ -184,7 +184,7 @@ def _check_waits(nodes: list[fx.Node], known: set[int]) -> None:
         source = ops.argument(node, "tensor")
         while isinstance(source, fx.Node) and is_view(source.target) and source._input_nodes:
             source = next(iter(source._input_nodes))
-        if isinstance(source, fx.Node) and ops.is_local(source.target):
+        if isinstance(source, fx.Node) and (source.op == "placeholder" or ops.is_local(source.target)):
             raise GraphError(f"'{node.name}' waits for '{source.name}', which launches no collective")
 
 

@@ -24,14 +24,23 @@ def waits_on(node: fx.Node) -> list[fx.Node]:
         for user in stack.pop().users:
             if ops.is_wait(user.target):
                 waits.append(user)
-            elif user.op == "call_function" and is_view(user.target):
+            elif user.op == "call_function" and is_view(user.target) and ops.collective_of(user.target) is None:
                 stack.append(user)
     return waits
 
 
 def begun_elsewhere(nodes: Iterable[fx.Node]) -> dict[fx.Node, fx.Node]:
-    """Waits for graph inputs, each with the input that is in flight until then."""
-    return {wait: node for node in nodes if node.op == "placeholder" for wait in waits_on(node)}
+    """Waits for graph inputs, each with the input that is in flight until then.
+
+    Not among them are inputs that this graph's own collectives write.
+    """
+    inputs = [node for node in nodes if node.op == "placeholder" and not any(map(_writes, node.users))]
+    return {wait: node for node in inputs for wait in waits_on(node)}
+
+
+def _writes(user: fx.Node) -> bool:
+    fact = ops.collective_of(user.target) if user.op == "call_function" else None
+    return fact is not None and fact.out is not None
 
 
 def is_view(target: Any) -> bool:
