@@ -71,8 +71,21 @@ def bounded(function: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
+def _items(value: Any) -> int:
+    """What a text or sequence holds, down to the innermost; as far as the bound."""
+    if isinstance(value, str):
+        return len(value)
+    number, rest = 0, [value]
+    while rest and number <= LONGEST:
+        part = rest.pop()
+        number += 1
+        if isinstance(part, (list, tuple)):
+            rest.extend(part)
+    return number
+
+
 def _joined(one: Any, other: Any) -> int:
-    return sum(len(part) for part in (one, other) if isinstance(part, (str, list, tuple)))
+    return sum(_items(part) for part in (one, other) if isinstance(part, (str, list, tuple)))
 
 
 def _repeated(one: Any, other: Any) -> int:
@@ -80,6 +93,11 @@ def _repeated(one: Any, other: Any) -> int:
         return one.bit_length() + other.bit_length()
     times = next((part for part in (one, other) if type(part) is int), 0)
     return _joined(one, other) * times
+
+
+def _taken(one: Any, which: Any) -> int:
+    # Part of a list that holds one list twice has twice its items.
+    return _items(one) if isinstance(which, slice) and isinstance(one, (list, tuple)) else 0
 
 
 def _raised(base: Any, exponent: Any) -> int:
@@ -102,4 +120,5 @@ _LENGTHS: dict[int, Callable[[Any, Any], int]] = {
     id(operator.mul): _repeated,
     id(operator.pow): _raised,
     id(operator.lshift): _shifted,
+    id(operator.getitem): _taken,
 }
