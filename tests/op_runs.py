@@ -206,7 +206,7 @@ def as_it_is(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def other_margins(tensor: torch.Tensor) -> torch.Tensor:
-    """The same with other elements around it."""
+    """The same one element further on, with other elements around it."""
     return _placed(tensor, _strides(tensor), _Filling.TWOS, more=2)
 
 
@@ -231,7 +231,9 @@ def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
 def _placed(tensor: torch.Tensor, strides: tuple[int, ...], filling: int, more: int = 0) -> torch.Tensor:
     extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, strides, strict=True)) if tensor.numel() else 0
     whole = torch.full((extent + 2 * MARGIN + more,), filling, dtype=torch.float32).to(tensor.dtype)
-    made = whole.as_strided(tensor.shape, strides, MARGIN)
+    # With more around it, it also begins elsewhere.
+    begin = MARGIN + more // 2
+    made = whole.as_strided(tensor.shape, strides, begin)
     made.copy_(tensor)
     # Not a view of ``whole`` for autograd or version counters.
-    return torch.empty(0, dtype=tensor.dtype).set_(whole.untyped_storage(), MARGIN, tensor.shape, strides)
+    return torch.empty(0, dtype=tensor.dtype).set_(whole.untyped_storage(), begin, tensor.shape, strides)

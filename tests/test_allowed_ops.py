@@ -201,6 +201,27 @@ def test_a_module_that_is_named_may_run(tmp_path, capsys, module):
     assert said(capsys, "bench", file, "--device", "cpu", "--nproc", 2, "--repeat", 1, "--warmup", 0, *named)[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("op", "description", "what"),
+    [
+        ("mylib.f", "arguments: [a, b]\n  like: aten.from_file(a, True, b)", "aten.from_file is not called for a file"),
+        ("mylib.f", "arguments: [a, b]\n  like: aten.save.default(b, a)", "aten.save.default is not called for a file"),
+        ("aten.from_file", "shape: 4", "aten.from_file is PyTorch's: only ops of other libraries are described"),
+        ("profiler._record_function_enter", "shape: '4'", "profiler._record_function_enter is not registered"),
+        ("mylib.f", "arguments: [a, b]\n  shape: '4'", "mylib.f is not registered"),
+    ],
+)
+def test_files_that_describe_ops_reach_nothing_else(tmp_path, monkeypatch, capsys, op, description, what):
+    monkeypatch.chdir(tmp_path)
+    file = graph(tmp_path, f"torch.ops.{op}.default('{{mark}}', 400)")
+    (tmp_path / "ops.yaml").write_text(f"{op}:\n  {description}\n")
+    for words in (("inspect", file), ("verify", file, file, "--numeric", "--virtual-ranks", 2)):
+        code, error = said(capsys, *words, "--ops", "ops.yaml")
+        assert (code == 2 and what in error) or (code == 0 and words[0] == "inspect"), error
+        assert "Traceback" not in error
+    untouched(tmp_path, "ops.yaml")
+
+
 def test_a_module_that_gives_nothing(tmp_path, capsys):
     file = graph(tmp_path, "torch.ops.aten.abs.default(x)")
     for name, words in (("no_such_module", "ModuleNotFoundError"), ("json", "it registers no op")):

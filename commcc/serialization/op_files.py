@@ -34,7 +34,9 @@ from torch.utils import _pytree as pytree
 from commcc.base.errors import OptionError
 from commcc.base.yaml_file import read_yaml
 from commcc.graph import ops
+from commcc.graph.ops.allowed import imported_ops, refusal
 from commcc.graph.ops.described import RESULT, Description, evaluated
+from commcc.graph.ops.libraries import OWN
 from commcc.serialization.targets import path_of, resolve
 
 if TYPE_CHECKING:
@@ -47,15 +49,22 @@ if TYPE_CHECKING:
 _KEYS = ("arguments", "like", "writes", "tokens", "shape", "flops")
 
 
-def read_ops(path: str | Path) -> dict[str, Description]:
-    """Descriptions by library and op; :class:`InputError` names everything that is wrong, with its line."""
+def read_ops(path: str | Path, imported: frozenset[str] | None = None) -> dict[str, Description]:
+    """Descriptions by library and op; :class:`InputError` names everything that is wrong, with its line.
+
+    imported: the ops of other libraries that may be called, None for all that are registered; of PyTorch's a file
+    names only those that a graph may call as well.
+    """
     file = read_yaml(path)
     found = {}
     for name, node in file.root.entries().items():
         if name.count(".") != 1 or not all(part.isidentifier() for part in name.split(".")):
             node.fail(f"'{name}' is no op: LIBRARY.OP is needed, as in mylib.glu")
             continue
-        description = _description(name, node)
+        if name.partition(".")[0] in OWN:
+            node.fail(f"{name} is PyTorch's: only ops of other libraries are described")
+            continue
+        description = _description(name, node, imported)
         if description is not None:
             found[name] = description
     file.check()
@@ -64,14 +73,11 @@ def read_ops(path: str | Path) -> dict[str, Description]:
 
 def read_with(path: str | None, imports: Collection[str]) -> dict[str, Description]:
     """As :func:`read_ops`, with the modules imported before that register the ops; nothing for no file."""
-    if imports:
-        from commcc.graph.ops.allowed import imported_ops
-
-        imported_ops(imports)
-    return {} if path is None else read_ops(path)
+    imported = imported_ops(imports) if imports else frozenset()
+    return {} if path is None else read_ops(path, imported)
 
 
-def _description(name: str, node: Node) -> Description | None:
+def _description(name: str, node: Node, imported: frozenset[str] | None) -> Description | None:
     fields = node.mapping((), _KEYS)
     loaded = _loaded(name)
     own = tuple(each.text() for each in fields["arguments"].items()) if "arguments" in fields else ()
@@ -107,7 +113,7 @@ def _description(name: str, node: Node) -> Description | None:
         tuple(tokens.items()),
         _shape(fields["shape"], own) if "shape" in fields else None,
         _formula(fields["flops"], fields["flops"].text(), own) if "flops" in fields else None,
-        loaded,
+        loaded if imported is None or (loaded is not None and refusal(loaded, imported) is None) else None,
     )
 
 
@@ -134,11 +140,18 @@ def _like(text: str, own: tuple[str, ...]) -> tuple[Any, tuple[str, ...], dict[s
     schema = [a.name for a in target._schema.arguments]
     given = dict(zip(schema, call.args, strict=False)) | {str(k.arg): k.value for k in call.keywords}
     theirs = {value.id: key for key, value in given.items() if isinstance(value, ast.Name)}
-    constants = {key: ast.literal_eval(value) for key, value in given.items() if not isinstance(value, ast.Name)}
+    constants = {k: _fixed(ast.literal_eval(value)) for k, value in given.items() if not isinstance(value, ast.Name)}
     strange = [each for each in (*own, *theirs) if (each in theirs) != (each in own)]
     if strange or len(call.args) > len(schema):
         raise ValueError(f"'{text}' and the arguments {', '.join(own)} do not agree on {', '.join(strange)}")
+    if (reason := refusal(target)) is not None:
+        raise ValueError(f"{name} is not called for a file: {reason}")
     return target, tuple(theirs[each] for each in own), constants
+
+
+def _fixed(value: Any) -> Any:
+    """Lists as tuples: descriptions are compared and looked up by what they hold."""
+    return tuple(map(_fixed, value)) if isinstance(value, list) else value
 
 
 def _shape(node: Node, own: tuple[str, ...]) -> str | tuple[str, ...]:

@@ -50,6 +50,12 @@ def refusal(target: Any, imported: frozenset[str] = frozenset()) -> str | None:
 
     imported: ops of libraries that the user has asked for, as :func:`imported_ops` gives them.
     """
+    described = ops.described_as(target)
+    if described is not None and described.runs is None and described.like is not None and is_guarded(described.like):
+        return "it stands for an op that runs behind a check of its own arguments alone"
+    if described is not None:
+        called = described.runs or described.like
+        return None if called is None else refusal(called, imported)
     if isinstance(target, OpOverloadPacket):
         # Which overload runs is decided by the arguments, and it need not be one of the dispatcher's.
         names: list[str] = target.overloads()  # type: ignore[no-untyped-call]

@@ -75,6 +75,37 @@ def _same(*names: str) -> Rule:
     return rule
 
 
+def _one_or(name: str, other: str) -> Rule:
+    """A single number, or a tensor of the shape of another."""
+
+    def rule(given: dict[str, Any]) -> None:
+        if given[name].numel() != 1 and given[name].shape != given[other].shape:
+            _refuse(name, given[name], other, given[other])
+
+    return rule
+
+
+def _floating(name: str) -> Rule:
+    """No whole numbers, by which the op would divide."""
+
+    def rule(given: dict[str, Any]) -> None:
+        if not given[name].is_floating_point():
+            raise ValueError(f"'{name}' is {given[name].dtype}")
+
+    return rule
+
+
+def _unfolded(given: dict[str, Any]) -> None:
+    """``unfold_backward``: the gradient is as large as what ``unfold`` gives for these sizes."""
+    grad, sizes, dim, size, step = (given[name] for name in ("grad_in", "input_sizes", "dim", "size", "step"))
+    dim = dim + len(sizes) if dim < 0 else dim
+    if not 0 <= dim < len(sizes) or step < 1 or not 0 < size <= sizes[dim]:
+        raise ValueError(f"nothing is unfolded from dimension {dim} of {list(sizes)} by {size}")
+    wanted = [*sizes[:dim], (sizes[dim] - size) // step + 1, *sizes[dim + 1 :], size]
+    if list(grad.shape) != wanted:
+        raise ValueError(f"'grad_in' is {list(grad.shape)}, not {wanted}")
+
+
 def _channels(of: str, *names: str) -> Rule:
     """One number for each channel, which is the second dimension."""
 
@@ -85,6 +116,21 @@ def _channels(of: str, *names: str) -> Rule:
             # An empty tensor stands for none.
             if part is not None and part.numel() and (whole.dim() < 2 or tuple(part.shape) != (whole.shape[1],)):
                 _refuse(name, part, of, whole)
+
+    return rule
+
+
+def _statistics(trains: bool | str, *in_training: str) -> Rule:
+    """Without training the running statistics, which the op does not ask for; in training those that it names.
+
+    trains: whether it is training, or the argument that says so.
+    """
+
+    def rule(given: dict[str, Any]) -> None:
+        training = given.get(trains, True) if isinstance(trains, str) else trains
+        for name in in_training if training else ("running_mean", "running_var"):
+            if given.get(name) is None or not given[name].numel():
+                raise ValueError(f"'{name}' is missing")
 
     return rule
 
@@ -145,6 +191,7 @@ def _attention(given: dict[str, Any]) -> None:
 _RESIZE = "inductor.resize_storage_bytes_"
 _PER_CHANNEL = ("weight", "bias", "running_mean", "running_var", "save_mean", "save_invstd", "save_var", "reserve_mean")
 _NORMALISING = (_channels("input", *_PER_CHANNEL),)
+_SAVED = ("save_mean", "save_invstd")
 _FUSED = (
     _alike("self", "grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs", "momentum_buffer_list", "state_sums"),
     _numbers("self", "state_steps"),
@@ -158,13 +205,21 @@ _RULES: dict[str, tuple[Rule, ...]] = {
     **dict.fromkeys(
         (
             *("aten.native_batch_norm", "aten._native_batch_norm_legit", "aten._native_batch_norm_legit_functional"),
-            *("aten._native_batch_norm_legit_no_training", "aten._batch_norm_with_update"),
-            *("aten._batch_norm_with_update_functional", "aten._batch_norm_no_update"),
+            *("aten._batch_norm_with_update", "aten._batch_norm_with_update_functional"),
         ),
-        _NORMALISING,
+        (*_NORMALISING, _statistics("training")),
     ),
-    "aten.native_batch_norm_backward": (_same("grad_out", "input"), *_NORMALISING),
-    "aten.batch_norm_backward": (_same("grad_out", "input"), *_NORMALISING),
+    **dict.fromkeys(
+        ("aten._native_batch_norm_legit_no_training", "aten._batch_norm_no_update"),
+        (*_NORMALISING, _statistics(False)),
+    ),
+    "aten.native_batch_norm_backward": (_same("grad_out", "input"), *_NORMALISING, _statistics("train", *_SAVED)),
+    "aten.batch_norm_backward": (
+        *(_same("grad_out", "input"), _channels("input", *_PER_CHANNEL, "save_var")),
+        _statistics("update", "save_mean", "save_var"),
+    ),
+    "aten.smooth_l1_loss_backward": (_same("self", "target"), _one_or("grad_output", "self"), _floating("self")),
+    "aten.unfold_backward": (_unfolded,),
     **dict.fromkeys(
         (f"aten._fused_{name}_" for name in ("adam", "adamw", "sgd", "adagrad")),
         _FUSED,

@@ -176,7 +176,7 @@ def _of_op(op: OpOverload) -> OpFacts:
         sometimes=name in undeclared.SOMETIMES,
         joins=undeclared.JOINS.get(name),
         reads=name not in undeclared.SIZES,
-        strides=name in undeclared.STRIDES or name in undeclared.STORAGE,
+        strides=name in undeclared.STRIDES or name in undeclared.STORAGE or _fills(op._overloadname),
         storage=name in undeclared.STORAGE,
         allocates=name in undeclared.ALLOCATIONS,
         random=torch.Tag.nondeterministic_seeded in op.tags or name in undeclared.RANDOM,
@@ -187,6 +187,11 @@ def _of_op(op: OpOverload) -> OpFacts:
         barrier=barrier,
         effect=not barrier and (silent or name in effects.ACTING or not _is_known(op)),
     )
+
+
+def _fills(overload: str) -> bool:
+    """Whether an overload puts its results into tensors that it is given: some kernels expect these in one piece."""
+    return overload in ("out", "grad_input") or overload.endswith("_out")
 
 
 def _is_known(op: OpOverload) -> bool:
@@ -241,9 +246,10 @@ def is_compute(target: Any) -> bool:
 
 def is_blind_to_strides(path: str) -> bool:
     """Whether ``library.op.overload`` has the same values for the same elements, however these lie in memory."""
-    library, op, *_ = path.split(".")
+    library, op, *overload = path.split(".")
     name = f"{library}.{op}"
-    return library in libraries.TESTED and name not in undeclared.STRIDES and name not in undeclared.STORAGE
+    seen = library in libraries.TESTED and name not in undeclared.STRIDES and name not in undeclared.STORAGE
+    return seen and not _fills("".join(overload))
 
 
 def is_random(target: Any) -> bool:

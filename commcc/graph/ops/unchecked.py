@@ -32,12 +32,13 @@ _GRADIENTS = (
     *("_log_softmax_backward_data", "_softmax_backward_data", "_masked_softmax_backward", "_cdist_backward"),
     *("_pdist_backward", "_segment_reduce_backward", "segment_reduce", "binary_cross_entropy_backward"),
     *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"),
-    *("_convolution_double_backward", "_thnn_differentiable_gru_cell_backward"),
+    *("_convolution_double_backward", "unfold_backward", "_thnn_differentiable_gru_cell_backward"),
     "_thnn_differentiable_lstm_cell_backward",
 )
 _INNER = (
     *("_cholesky_solve_helper", "_compute_linear_combination", "_cummax_helper", "_cummin_helper", "_logcumsumexp"),
     *("_fft_c2c", "_fft_c2r", "_fft_r2c", "_new_zeros_with_same_feature_meta", "_nnpack_spatial_convolution"),
+    *("_add_batch_dim", "_stack", "_dyn_quant_matmul_4bit", "_transform_bias_rescale_qkv", "smooth_l1_loss_backward"),
     *("_chunk_cat", "_foreach_copy", "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"),
     *(f"quantized_{kind}_cell" for kind in ("lstm", "gru", "rnn_relu", "rnn_tanh")),
     *(f"_sobol_engine_{step}" for step in ("draw", "ff_", "scramble_", "initialize_state_")),

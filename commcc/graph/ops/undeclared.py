@@ -37,7 +37,7 @@ SOMETIMES: dict[str, tuple[str, ...]] = {
     ),
     **_each(("einsum", "cartesian_prod", "flatten_dense_tensors", "chain_matmul", "_to_cpu"), "tensors", "matrices"),
     **_each(("cumprod_backward", "to_dense_backward", "to_mkldnn_backward"), "grad"),
-    **_each(("_foobar", "_test_parallel_materialize"), "self"),
+    **_each(("_foobar", "_test_parallel_materialize", "_remove_batch_dim", "_reshape_from_tensor"), "self"),
     **_each(("_test_optional_filled_intlist", "_test_optional_floatlist", "_test_optional_intlist"), "values"),
     **_each(("_saturate_weight_to_fp16",), "weight"),
     **_each(("_nested_compute_contiguous_strides_offsets",), "nested_size"),
@@ -82,6 +82,7 @@ STRIDES = frozenset(
     for name in (
         *("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward"),
         *("adaptive_max_pool3d_backward", "_masked_softmax", "_linalg_det", "_linalg_slogdet"),
+        *(*(f"_fused_{name}_" for name in ("adam", "adamw", "sgd", "adagrad")), "put", "put_", "slice_inverse"),
         *("choose_qparams_optimized", "sym_is_contiguous", "rrelu_with_noise", "rrelu_with_noise_"),
     )
 )
