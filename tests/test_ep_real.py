@@ -124,3 +124,8 @@ def test_a_wait_for_what_was_waited_for_goes():
     doubled = [n for n in program.graph.nodes if op_name(n.target) == WAIT and op_name(n.args[0].target) == WAIT]
     result = run(program, parse_pipeline("cleanup"), model=None)
     assert len(doubled) == 2 and result.steps[0].report["waits_removed"] == 2 and result.verified == "proved"
+
+
+def test_attention_over_rows_that_hold_samples():
+    with pytest.raises(InputError, match=r"has samples and sequence folded into 256 rows.*choose modules"):
+        plan_of(step("deepseek_v3_step"), modules="layers.*", chunks=2)

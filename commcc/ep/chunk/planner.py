@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import InputError
+from commcc.base.text import plural
 from commcc.ep.chunk.body import draft_of
 from commcc.ep.chunk.grid import infer, parts
 from commcc.ep.chunk.leaving import kept_whole, leaving
@@ -65,11 +66,12 @@ def _regions(view: View, root: str, chunks: int, policy: str) -> list[ChunkedReg
     grid = _grid(view, root, drafts, policy)
     _check_folded(view, root, drafts, grid)
     if grid.extent < chunks:
-        raise InputError(
-            f"{grid.extent} {'tokens' if grid.inner == 1 else 'samples'} cannot be cut in {chunks} chunks",
-            where=f"region '{root}'",
-            hint=f"use at most {grid.extent} chunks" + (", or dim=seq" if policy == "batch" else ""),
-        )
+        unit = plural(grid.extent, "token" if grid.axis or grid.inner == 1 else "sample")
+        fewer = f"use at most {grid.extent} chunks" if grid.extent > 1 else "leave it whole"
+        # Only samples have a sequence left to cut.
+        other = f", or cut their sequence of {grid.inner} with dim=seq" if not grid.axis and grid.inner > 1 else ""
+        what = f"{unit} cannot be cut in {chunks} chunks"
+        raise InputError(what, where=f"region '{root}'", hint=fewer + other)
     drafts = _drafts(view, root, grid)
     sizes = parts(grid.extent, chunks)
     # One chunk changes nothing; whether it could be cut shows at another size.

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 _LINEAR = ("sum", "avg")
 _ATTENTION = re.compile(r"(^|\.)(self_)?att(ention|n)(\.|$)")
-_NO_ATTENTION = "attention needs all tokens of a sample: use dim=batch, or modules without attention"
 
 
 class Trial:
@@ -87,7 +86,24 @@ class Trial:
             op = ops.op_name(node.target)
             if "attention" in op or (_ATTENTION.search(module) and op in SCORES):
                 where = f" of '{module}'" if module else ""
-                refuse(self.root, node, f"is in the attention{where}, over the sequence that is cut", _NO_ATTENTION)
+                refuse(
+                    self.root,
+                    node,
+                    f"is in the attention{where}, over the sequence that is cut",
+                    self._without_attention(),
+                )
+
+    def _without_attention(self) -> str:
+        """What to do where attention is inside: it needs all tokens of a sample."""
+        if self.grid.axis:
+            return "attention needs all tokens of a sample: use dim=batch, or modules without attention"
+        if self.grid.inner == 1:
+            return (
+                f"what comes in has samples and sequence folded into {self.grid.extent} rows, and attention needs all "
+                "rows of a sample: choose modules without attention, as layers.*.moe, or dump the model with inputs "
+                "[samples, sequence, features]"
+            )
+        return "attention needs all tokens of a sample: choose modules without attention"
 
     def _is_after(self, node: int) -> bool:
         """Whether a node is, or depends on, a reduction over ranks of a part of a sum."""
@@ -219,13 +235,13 @@ class Trial:
                 node,
                 f"has the tokens in dimensions {' and '.join(map(str, cut))} ({list(recorded.shape)} becomes "
                 f"{list(value.shape)}), as attention over the chunked dimension does",
-                _NO_ATTENTION,
+                self._without_attention(),
             )
         dim = cut[0] if cut else None
         # What is in place computes as its functional twin does.
         op = ops.op_name(functional(node.target))
         if "attention" in op and dim not in (None, 0):
-            refuse(self.root, node, f"is attention over dimension {dim}, which is cut", _NO_ATTENTION)
+            refuse(self.root, node, f"is attention over dimension {dim}, which is cut", self._without_attention())
         shapes = {source: tuple(source.meta["val"].shape) for source in operands}
         samples = self.grid.outer if self.grid.axis else 1
         folds = samples > 1 and dim is not None and self.grid.multiple(recorded.shape[dim], samples)
