@@ -26,6 +26,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from commcc.graph.program import Note
 from commcc.serialization.attributes import find
+from commcc.serialization.by_numbers import by_numbers
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.shapes import ShapeContext
 
@@ -172,7 +173,13 @@ class _Walk:
         kwargs = fx.node.map_arg(node.kwargs, self._value)
         if isinstance(node.target, HigherOrderOperator):
             return self.evaluator.run_higher_order(node.target, args, kwargs, self._call_subgraph)
-        return self.evaluator.run(node.target, args, kwargs)
+        try:
+            return self.evaluator.run(node.target, args, kwargs)
+        except UnknownValue as unknown:
+            try:
+                return by_numbers(self.evaluator, node.target, args, kwargs)
+            except UnknownValue:
+                raise unknown from None
 
     def _value(self, node: fx.Node) -> Any:
         if "val" in node.meta:

@@ -69,9 +69,9 @@ def _regions(view: View, root: str, chunks: int, policy: str) -> list[ChunkedReg
         unit = plural(grid.extent, "token" if grid.axis or grid.inner == 1 else "sample")
         fewer = f"use at most {grid.extent} chunks" if grid.extent > 1 else "leave it whole"
         # Only samples have a sequence left to cut.
-        other = f", or cut their sequence of {grid.inner} with dim=seq" if not grid.axis and grid.inner > 1 else ""
+        instead = f", or cut their sequence of {grid.inner} with dim=seq" if not grid.axis and grid.inner > 1 else ""
         what = f"{unit} cannot be cut in {chunks} chunks"
-        raise InputError(what, where=f"region '{root}'", hint=fewer + other)
+        raise InputError(what, where=f"region '{root}'", hint=fewer + instead)
     drafts = _drafts(view, root, grid)
     sizes = parts(grid.extent, chunks)
     # One chunk changes nothing; whether it could be cut shows at another size.
