@@ -12,6 +12,7 @@ of numbers suit has no shape.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,9 +42,7 @@ def by_numbers(evaluator: Evaluator, target: Any, args: Sequence[Any], kwargs: M
     runs: list[tuple[dict[sympy.Symbol, int], Any]] = []
     for first, step in _TRIALS:
         numbers = {name: first + place * step for place, name in enumerate(names)}
-        own = pytree.tree_map(
-            lambda leaf, numbers=numbers: _numbered(evaluator, leaf, numbers), (list(args), dict(kwargs))
-        )
+        own = pytree.tree_map(partial(_numbered, evaluator, numbers), (list(args), dict(kwargs)))
         try:
             runs.append((numbers, evaluator.run(target, *own)))
         except UnknownValue:
