@@ -278,6 +278,8 @@ def rows_of(items: Items, count: Size, row: Size) -> Items | None:
             return only.body
         if isinstance(count, int) and isinstance(only.times, int) and only.times % count == 0:
             return _regroup(only, only.times // count)
+        if isinstance(row, int) and isinstance(only.row, int) and only.row % row == 0:
+            return None  # loops within loops: were all rows alike, this would be one loop
     ranges = row_ranges(items, count, row)
     if len(ranges) == 1:
         return ranges[0].body
@@ -346,6 +348,39 @@ def narrow_rows(items: Items, row: Size, begin: Size, end: Size, level: int = 0)
     return out
 
 
+def joined_rows(parts: Sequence[tuple[Items, Size]], count: Size, level: int = 0) -> list[Item] | None:
+    """Row after row of several items, each with the size of its rows; None where the rows of one are not a loop.
+
+    Loops within loops stay so: the rows of ``[256, 16, 192]`` are 256 times 16 rows, not 4096.
+    """
+    bodies = [_body_of(items, count, row, level) for items, row in parts]
+    whole: Size = 0
+    for _, row in parts:
+        whole = whole + row
+    if all(body is not None for body in bodies):
+        return [Loop(count, tuple(item for body in bodies if body is not None for item in body), whole)]
+    for items, row in parts:
+        only = items[0] if len(items) == 1 else None
+        if isinstance(only, Loop) and all(isinstance(n, int) for n in (only.times, only.row, row)):
+            inner = only.row // row
+            if inner > 1 and inner * row == only.row and only.times * inner == count:
+                outer = [_body_of(each, only.times, inner * size, level) for each, size in parts]
+                nests = [(body, size) for body, (_, size) in zip(outer, parts, strict=True) if body is not None]
+                made = joined_rows(nests, inner, level + 1) if len(nests) == len(parts) else None
+                return None if made is None else [Loop(only.times, tuple(made), inner * whole)]
+    return None
+
+
+def _body_of(items: Items, count: Size, row: Size, level: int) -> Items | None:
+    """The body of a loop over the rows of one item; None when it is not one loop."""
+    if len(items) != 1 or (isinstance(items[0], Loop) and not isinstance(items[0].row * row, int)):
+        return None
+    only = items[0]
+    if isinstance(only, Loop) and only.row == row and only.times != count:
+        return None
+    return _rows_of_one(only, count, row, level) if row != 0 else None
+
+
 def _aligned(items: Items, row: Size, level: int) -> Iterator[tuple[Items, int]]:
     """Items cut at the ends of rows as rarely as possible: each part with the number of rows that it is."""
     lengths = [length_of(item) for item in items]
@@ -369,7 +404,7 @@ def _aligned(items: Items, row: Size, level: int) -> Iterator[tuple[Items, int]]
             missing = row - (length - used - whole)
 
 
-def _rows_of_one(item: Item, rows: int, row: Size, level: int) -> Items | None:
+def _rows_of_one(item: Item, rows: Size, row: Size, level: int) -> Items | None:
     """One item as rows: the body of the loop over them, None when it takes more than one loop to say."""
     if isinstance(item, Leaf):
         return (item._replace(length=row, strides=(*item.strides, row)),)

@@ -34,6 +34,7 @@ from commcc.verify.layout import (
     each_leaf,
     intern,
     items_of,
+    joined_rows,
     narrow_rows,
     row_ranges,
     rows_of,
@@ -255,6 +256,9 @@ def _joined(table: Terms, parts: list[tuple[Tensor, Shape]], outer: Size, inner:
     contents = [(items_of(table, tensor.content), shape[dim] * inner) for tensor, shape in parts]
     if outer == 1:
         return intern(table, [item for items, _ in contents for item in items])
+    made = joined_rows(contents, outer)
+    if made is not None:
+        return intern(table, made)
     bodies = [rows_of(items, outer, row) for items, row in contents]
     if all(body is not None for body in bodies):
         body = tuple(item for each in bodies if each is not None for item in each)
