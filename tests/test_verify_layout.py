@@ -337,6 +337,30 @@ def test_rows_are_counted_and_not_written_down(rows):
     assert regroup(table, "aten.cat.default", {"tensors": back, "dim": 1}).content == joined.content
 
 
+@pytest.mark.parametrize("rows", [3, 10**9])
+def test_rows_in_rows_are_loops_in_loops(rows):
+    """One part for all heads of a token beside one for each, as attention with a shared rotary part has it."""
+    table = Terms()
+
+    def made(formed: Any) -> Tensor:
+        return Tensor(formed.content, Meta(formed.shape, formed.strides, torch.float32, None), 0)
+
+    def given(name: int, shape: tuple[int, ...]) -> Tensor:
+        source = table.source(("input", name), int(product(shape)), torch.float32)
+        return Tensor(source, Meta(shape, contiguous_strides(shape), torch.float32, None), 0)
+
+    shared = made(regroup(table, "aten.expand.default", {"self": given(0, (rows, 1, 4)), "size": (rows, 16, 4)}))
+    own = given(1, (rows, 16, 8))
+    whole = made(regroup(table, "aten.cat.default", {"tensors": (own, shared), "dim": 2}))
+    parts = regroup(table, "aten.split_with_sizes.default", {"self": whole, "split_sizes": (8, 4), "dim": 2})
+    assert [part.content for part in parts] == [own.content, shared.content]
+    turned = made(regroup(table, "aten.cat.default", {"tensors": (shared, own), "dim": 2}))
+    assert turned.content != whole.content
+    head = regroup(table, "aten.select.int", {"self": whole, "dim": 1, "index": 3})
+    back = regroup(table, "aten.slice.Tensor", {"self": made(head), "dim": 1, "start": 8, "end": 12})
+    assert back.content == given(0, (rows, 1, 4)).content
+
+
 def test_bytes_and_back():
     table = Terms()
     x = table.source(("input", 0), 6, torch.float32)
