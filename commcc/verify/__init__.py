@@ -78,8 +78,10 @@ def _compare(before: Program, after: Program, report: Report) -> None:
     whole = folded(before, after, report, stands_for)
     if whole is None:
         return
-    if whole is not after:
-        _check_alone(before, after, report)
+    if whole is not after:  # what is illegal in AFTER as it stands, whose clones are not looked at below
+        table = _terms(before, after)
+        old, new = trace_program(table, before, first=True), trace_program(table, after, first=False)
+        _compare_events(Pair(table, old, new, report, {}, {}, {}))
     after = whole
     before, after = unfolded(before), unfolded(after)
     before, held = without_edges(before)
@@ -107,13 +109,6 @@ def _compare(before: Program, after: Program, report: Report) -> None:
 def _terms(before: Program, after: Program) -> Terms:
     in_flight = frozenset(source.name for source in begun_elsewhere(before.graph.nodes).values())
     return Terms(one_root=before.root is after.root, in_flight=in_flight)
-
-
-def _check_alone(before: Program, after: Program, report: Report) -> None:
-    """Report what is illegal in AFTER and not in BEFORE, without comparing anything else."""
-    table = _terms(before, after)
-    old, new = trace_program(table, before, first=True), trace_program(table, after, first=False)
-    _compare_events(Pair(table, old, new, report, {}, {}, {}))
 
 
 def _compare_traces(pair: Pair, live: set[str], needed: set[str]) -> None:

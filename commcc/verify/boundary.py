@@ -35,7 +35,8 @@ def match_inputs(before: fx.Graph, after: fx.Graph, report: Report) -> dict[str,
     new = [node.name for node in after.nodes if node.op == "placeholder"]
     report.checked["inputs"] = len(old)
     if len(old) != len(new):
-        report.differs("input", "", f"{len(new)} inputs, BEFORE has {len(old)}{_odd(old, new)}")
+        gone = next((f"; without '{name}'" for name in old if name not in new), "")
+        report.differs("input", "", f"{len(new)} inputs, BEFORE has {len(old)}{gone}")
     matched: dict[str, str] = {}
     for position, name in enumerate(new):
         there = old[position] if position < len(old) else ""
@@ -51,11 +52,6 @@ def match_inputs(before: fx.Graph, after: fx.Graph, report: Report) -> dict[str,
         position, was, now = moved[0]
         report.differs("input", now, f"is input {position}, where BEFORE has '{was}'")
     return matched
-
-
-def _odd(old: list[str], new: list[str]) -> str:
-    gone = [name for name in old if name not in new]
-    return f"; without '{gone[0]}'" if gone else ""
 
 
 def compare_inputs(pair: Pair) -> None:
@@ -320,19 +316,15 @@ def _clusters(memory: Memory, outputs: list[Output]) -> list[list[str]]:
     leader = list(range(len(paths)))
     end, last = 0, 0
     for run, i in sorted(spans):
-        if run.start < end:
-            leader = _joined(leader, last, i)
+        if run.start < end and leader[last] != leader[i]:
+            pair = leader[last], leader[i]
+            leader = [min(pair) if each in pair else each for each in leader]
         if run.start + run.length >= end:
             end, last = run.start + run.length, i
     members: dict[int, list[str]] = {}
     for i, path in enumerate(paths):
         members.setdefault(leader[i], []).append(path)
     return list(members.values())
-
-
-def _joined(leader: list[int], first: int, second: int) -> list[int]:
-    a, b = leader[first], leader[second]
-    return leader if a == b else [min(a, b) if each in (a, b) else each for each in leader]
 
 
 def _runs(memory: Memory, output: Output) -> list[Run]:

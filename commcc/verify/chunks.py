@@ -259,7 +259,8 @@ class _Fold:
         elif op == "aten.clone" and isinstance(first, fx.Node) and first in self.parts:
             self.parts[node] = self.parts[first]
         elif op == "aten.cat":
-            self._joined(node, module, [self.parts.get(part) for part in _list(first)])
+            joined = first if isinstance(first, (list, tuple)) else ()
+            self._joined(node, module, [self.parts.get(part) for part in joined])
         elif op == "aten.add" and len(node.args) == 2 and not node.kwargs:
             self._added(node, module)
         else:
@@ -459,10 +460,6 @@ def _size(node: fx.Node | None, dim: Any) -> int | None:
     shape = getattr(None if node is None else node.meta.get("val"), "shape", ())
     known = type(dim) is int and -len(shape) <= dim < len(shape) and type(shape[dim]) is int
     return shape[dim] if known else None
-
-
-def _list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else []
 
 
 def _written(node: fx.Node | None) -> list[Any]:

@@ -274,7 +274,8 @@ def compare_elements(pair: Pair, live: set[str]) -> None:
             continue
         what = pair.words.source(source)
         if more:
-            text = f"{_verb(pair, source)} {elements} elements for {what}, BEFORE {old}"
+            does = "converts" if pair.table.keys[source][0] == CAST else "moves"
+            text = f"{does} {elements} elements for {what}, BEFORE {old}"
             pair.report.differs("duplicated", pair.after.workers[source], text)
         else:
             pair.report.note("dropped", pair.before.workers[source], f"{elements} elements of {what}, not {old}")
@@ -283,25 +284,18 @@ def compare_elements(pair: Pair, live: set[str]) -> None:
             _unsent(pair, source, live)
 
 
-def _verb(pair: Pair, source: int) -> str:
-    return "converts" if pair.table.keys[source][0] == CAST else "moves"
-
-
 def _unsent(pair: Pair, source: int, live: set[str]) -> None:
     worker, what = pair.before.workers[source], pair.words.source(source)
+    inner = pair.table.keys[source][1]
+    made_of = (inner,) if isinstance(inner, int) else tuple(part for part, _ in inner)
     if worker not in live:
         pair.report.note("dropped", worker, f"{what} was dead code and is gone")
     elif pair.known(source) and not pair.changed:
         pair.report.note("dropped", worker, f"{what} is gone; no output needs it")
-    elif all(other in pair.after.sources for other in _origin(pair, source)):
+    elif all(other in pair.after.sources for other in made_of):
         path = next((step.path for step in pair.before.steps if step.node == worker), "")
         doubt = pair.unexplained(None, path, after=True)
         pair.fail("dropped", worker, f"AFTER lacks {what}", (source,), doubt=doubt)
-
-
-def _origin(pair: Pair, source: int) -> tuple[int, ...]:
-    inner = pair.table.keys[source][1]
-    return (inner,) if isinstance(inner, int) else tuple(part for part, _ in inner)
 
 
 def compare_sequences(pair: Pair) -> None:
@@ -315,14 +309,10 @@ def compare_sequences(pair: Pair) -> None:
 
 def _unordered_last(effects: list[tuple[int, str]], nodes: Mapping[str, fx.Node]) -> list[tuple[int, str]]:
     """Effects in their order, then what may come in any: host syncs and assertions, sorted by what they ask for."""
-    free = [each for each in effects if each[1] in nodes and _any_order(nodes[each[1]].target)]
+    fact = {name: facts(nodes[name].target) for _, name in effects if name in nodes}
+    free = [each for each in effects if each[1] in fact and (fact[each[1]].host_sync or fact[each[1]].assertion)]
     kept = set(free)
     return [each for each in effects if each not in kept] + sorted(free)
-
-
-def _any_order(target: object) -> bool:
-    fact = facts(target)
-    return fact.host_sync or fact.assertion
 
 
 def _compare_sequence(pair: Pair, rule: str, old: list[tuple[int, str]], new: list[tuple[int, str]]) -> None:

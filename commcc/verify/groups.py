@@ -37,7 +37,8 @@ def compare_groups(before: Program, after: Program, report: Report) -> dict[str,
     """Report groups that differ; for new groups of AFTER, the group of BEFORE that each stands for."""
     for name, group in after.groups.items():
         old = before.groups.get(name)
-        for what, was, now in () if old is None else _facts(old, group):
+        pairs = () if old is None else (("size", old.size, group.size), ("ranks", old.ranks, group.ranks))
+        for what, was, now in pairs:
             if was is not None and now is not None and was != now:
                 report.differs("collective", "", f"process group '{name}' has {what} {now}, in BEFORE {was}")
         if old is not None and old.origin != group.origin:
@@ -55,10 +56,6 @@ def compare_groups(before: Program, after: Program, report: Report) -> dict[str,
     return stands_for
 
 
-def _facts(old: ProcessGroup, new: ProcessGroup) -> tuple[tuple[str, Any, Any], ...]:
-    return ("size", old.size, new.size), ("ranks", old.ranks, new.ranks)
-
-
 def _origin(group: ProcessGroup) -> str:
     return "split off no other" if group.origin is None else f"split off '{group.origin}'"
 
@@ -72,11 +69,16 @@ def _check(before: Program, after: Program, group: ProcessGroup) -> tuple[str, s
     if any(group.name in _words(node) for node in _nodes(before.graph, before.root)):
         return "", f"is called what a group in BEFORE is called, and cannot be split off '{root}'"
     old = known[root]
-    size = old.size if old.size is not None else _size(before, root)
+    size = old.size
+    if size is None:  # what collectives say, where the table does not
+        said = (argument(node, "group_size") for _, node in _launches(before, root))
+        size = next((each for each in said if isinstance(each, int)), None)
     for what, was, now in (("size", size, group.size), ("ranks", old.ranks, group.ranks)):
         if was != now:
             return "", f"has {what} {now}, but '{root}', which it is split off, has {was} in BEFORE"
-    kinds = _kinds(after, group.name)
+    kinds: dict[str, str] = {}  # with a node for each
+    for kind, node in _launches(after, group.name):
+        kinds.setdefault(kind, node.name)
     if len(kinds) > 1:
         listed = " and ".join(f"{kind} ('{node}')" for kind, node in kinds.items())
         return "", f"was split off '{root}' for collectives of one kind, and has {listed}"
@@ -129,17 +131,3 @@ def _used(program: Program) -> set[str]:
     """Groups that collectives name; a program made in memory may have no table."""
     nodes = (n for n in _nodes(program.graph, program.root) if n.op == "call_function" and collective_of(n.target))
     return {name for node in nodes if isinstance(name := argument(node, "group_name"), str)}
-
-
-def _kinds(program: Program, name: str) -> dict[str, str]:
-    """The kinds of collectives on a group, with a node for each."""
-    found: dict[str, str] = {}
-    for kind, node in _launches(program, name):
-        found.setdefault(kind, node.name)
-    return found
-
-
-def _size(program: Program, name: str) -> int | None:
-    """The size that collectives say their group has, when the table does not."""
-    sizes = (argument(node, "group_size") for _, node in _launches(program, name))
-    return next((size for size in sizes if isinstance(size, int)), None)

@@ -258,12 +258,10 @@ class Words:
             leaf = items[0]
             end = leaf.start + leaf.length
             return f"elements {leaf.start}:{end} of {self.source(leaf.source, level)}"
-        parts = [self._piece(leaf, level) for leaf in leaves(items)[:_PIECES]]
+        shown = leaves(items)[:_PIECES]
+        parts = [f"{leaf.start}+{leaf.length} of {self.source(leaf.source, level + 1)}" for leaf in shown]
         more = len(leaves(items)) - len(parts)
         return f"pieces [{', '.join(parts)}{f', and {more} more' if more > 0 else ''}]"
-
-    def _piece(self, leaf: Leaf, level: int) -> str:
-        return f"{leaf.start}+{leaf.length} of {self.source(leaf.source, level + 1)}"
 
     def source(self, source: int, level: int = 0) -> str:
         """What a source is: a node, or a collective, cast or load of another source."""
@@ -281,11 +279,9 @@ class Words:
         if kind == EARLY:
             return f"{self.content(key[1], level + 1)} before it is there"
         if kind == LOAD:
-            return f"{name or 'memory'} after the write by '{self._writer(key[4])}'"
+            writer = self._before.writers.get(key[4]) or self._after.writers.get(key[4]) or "a write"
+            return f"{name or 'memory'} after the write by '{writer}'"
         return name or "a value that no node has a name for"
-
-    def _writer(self, version: int) -> str:
-        return self._before.writers.get(version) or self._after.writers.get(version) or "a write"
 
     def inner(self, source: int) -> str:
         """What a collective is given."""
@@ -315,12 +311,9 @@ class Words:
             shown = [self.key(part) for part in key[1][:8]]
             return f"[{', '.join(shown)}{', ...' if len(key[1]) > len(shown) else ''}]"
         if key[0] == "value":
-            return self._value(key[1])
+            kind = self._table.keys[key[1]][0]
+            return {"graph": "a sub-graph", "input": "an input", "object": "an object"}.get(kind, "another value")
         return str(key[1]) if len(key) > 1 and isinstance(key[1], (str, int)) else "another value"
-
-    def _value(self, term: int) -> str:
-        kind = self._table.keys[term][0]
-        return {"graph": "a sub-graph", "input": "an input", "object": "an object"}.get(kind, "another value")
 
     def differences(
         self, old: Step, new: Step, olds: Mapping[str, fx.Node], news: Mapping[str, fx.Node]

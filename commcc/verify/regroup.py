@@ -316,17 +316,13 @@ def gather_buffer(table: Terms, a: Arguments) -> Formed:
     for tensor, out in zip(inputs, out_dtypes, strict=True):
         content = reinterpret(table, cast(table, known(tensor)[0].content, out, ()), dtype)
         row.extend(items_of(table, content))
-    length = sum((_elements(tensor, out, dtype) for tensor, out in zip(inputs, out_dtypes, strict=True)), start=0)
+    sizes = [product(known(tensor)[1]) * out.itemsize for tensor, out in zip(inputs, out_dtypes, strict=True)]
+    length = sum((size // dtype.itemsize for size in sizes), start=0)
     whole = length * ranks
     undefined = table.source((UNDEFINED, ("int", whole), str(dtype)), whole, dtype)
     before, after = Leaf(undefined, 0, length * rank, ()), length * (rank + 1)
     content = intern(table, [before, *row, Leaf(undefined, after, whole - after, ())])
     return Formed(content, (whole,), dtype, (1,), COPY)
-
-
-def _elements(tensor: Tensor, out: torch.dtype, dtype: torch.dtype) -> Size:
-    numel = product(known(tensor)[1])
-    return numel * out.itemsize // dtype.itemsize
 
 
 def _covers(groups: object, count: int) -> bool:

@@ -144,7 +144,7 @@ def apply_function(name: str, operands: tuple[Size, ...], atom: Atom) -> Size:
     ``atom`` returns the term id that stands for this function of these operands.
     """
     if name == "add":
-        return _sum(operands)
+        return sum(operands, start=0)
     if name == "mul":
         return product(operands)
     if name == "sub" and len(operands) == 2:
@@ -195,13 +195,6 @@ _FUNCTIONS = {
     "Max": "max",
     "Min": "min",
 }
-
-
-def _sum(operands: tuple[Size, ...]) -> Size:
-    total: Size = 0
-    for operand in operands:
-        total = total + operand
-    return total
 
 
 def _terms(size: Size) -> tuple[tuple[Monomial, int], ...]:
@@ -323,7 +316,8 @@ def view_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
             taken = taken * new[position]
             position -= 1
         if taken != count:
-            _refuse_symbols(taken, count)
+            if isinstance(taken, Poly) or isinstance(count, Poly):
+                raise Undecidable("strides of symbolic sizes")
             return None
     while position >= 0:
         result.append(result[-1] if result else 1)
@@ -335,11 +329,6 @@ def _is_short(taken: Size, count: Size) -> bool:
     if isinstance(taken, int) and isinstance(count, int):
         return taken < count
     return taken != count
-
-
-def _refuse_symbols(taken: Size, count: Size) -> None:
-    if isinstance(taken, Poly) or isinstance(count, Poly):
-        raise Undecidable("strides of symbolic sizes")
 
 
 def _blocks(shape: Shape, strides: Shape) -> list[tuple[Size, Size]]:

@@ -240,7 +240,8 @@ class Dispatch(RowRules):
         if rows.dim != 0 or ranks < 1 or len(sent) != ranks:
             raise Mixed("rows are exchanged by other numbers than their counts")
         kinds = [[self.of(size) for size in sizes] for sizes in (sent, out)]
-        for key, bins, order in self._counted(kinds):
+        counted = {k.what[1:4] for each in kinds for k in each if isinstance(k, Number) and len(k.what) > 4}
+        for key, bins, order in counted:
             mine = [Number(("sent", key, bins, order, ranks, i)) for i in range(ranks)]
             theirs = [Number(("got", key, bins, order, ranks, group, ranks, i)) for i in range(ranks)]
             received = ("received", key, bins, order, ranks, group)
@@ -249,10 +250,6 @@ class Dispatch(RowRules):
             if kinds == [theirs, mine] and rows.order == received:
                 return Rows(("sorted", order, key), 0)
         raise Mixed("rows are exchanged by other numbers than their counts")
-
-    @staticmethod
-    def _counted(kinds: list[list[Any]]) -> set[tuple[Any, Any, Any]]:
-        return {kind.what[1:4] for sizes in kinds for kind in sizes if isinstance(kind, Number) and len(kind.what) > 4}
 
     def _accumulate(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         """What a sum over tokens is added to, chunk after chunk."""

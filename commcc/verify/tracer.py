@@ -96,13 +96,10 @@ class Tracer(Explainer):
             else:
                 self.env[node] = Opaque(self.table.foreign(node))
             if len(self.trace.events) > events and node in self.env:
-                self._seal(events, self.env[node])
+                # A mistake is the same in another graph only where it is made on the way to the same value.
+                made = key_of(self.table, self.env[node])
+                self.trace.events[events:] = [replace(e, key=(*e.key, made)) for e in self.trace.events[events:]]
         return self.trace
-
-    def _seal(self, first: int, result: Value) -> None:
-        """A mistake is the same in another graph only where it is made on the way to the same value."""
-        made = key_of(self.table, result)
-        self.trace.events[first:] = [replace(e, key=(*e.key, made)) for e in self.trace.events[first:]]
 
     def _placeholder(self, node: fx.Node, name: str) -> Value:
         term = self.table.intern(("input", name))
@@ -122,12 +119,9 @@ class Tracer(Explainer):
         self.trace.structure = "".join(structure)
         for storage in self.memory.storages:
             for flight, _ in storage.filling:
-                self._never_waited(flight.node, flight.key)
-
-    def _never_waited(self, name: str, key: tuple[Any, ...]) -> None:
-        event = Event("wait", name, "its result is never waited for", ("unwaited", key))
-        if event not in self.trace.events[-4:]:
-            self.trace.events.append(event)
+                event = Event("wait", flight.node, "its result is never waited for", ("unwaited", flight.key))
+                if event not in self.trace.events[-4:]:  # once for all results of a coalesced launch
+                    self.trace.events.append(event)
 
     def _leaves(self, node: fx.Node, part: Any, path: str, structure: list[str]) -> None:
         if isinstance(part, (tuple, list, dict)):
@@ -278,7 +272,11 @@ class Tracer(Explainer):
     def _result(self, node: fx.Node, val: Any, term: int, fact: OpFacts, arguments: dict[str, Any]) -> Value:
         if not any(fact.bases) and not fact.views:
             return self.result(node, val, term, ())
-        owners = [_owners(names, arguments) for names in fact.bases or (fact.views,)]
+        # Tensors in whose storage each result may be.
+        owners = [
+            all_tensors(arguments if names == ALL else {name: arguments.get(name) for name in names})
+            for names in fact.bases or (fact.views,)
+        ]
         if len(owners) == 1 and len(fact.views) == 1 and isinstance(arguments.get(fact.views[0]), tuple):
             owners = [[owner] for owner in owners[0]]  # a list of results, each in the storage of its own argument
         bases = tuple(each[0] if each else None for each in owners)
@@ -417,11 +415,6 @@ def _opaque_in(value: Any) -> Iterator[Opaque]:
     elif isinstance(value, tuple):
         for part in value:
             yield from _opaque_in(part)
-
-
-def _owners(names: tuple[str, ...], arguments: dict[str, Any]) -> list[Tensor]:
-    """Tensors in whose storage a result may be."""
-    return all_tensors(arguments if names == ALL else {name: arguments.get(name) for name in names})
 
 
 def _summary(fact: OpFacts) -> Summary:

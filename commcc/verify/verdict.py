@@ -168,7 +168,12 @@ class Ways:
             self._steps = [next_steps(graph) for graph in self._graphs]
         for steps in self._steps:
             if name in steps:
-                return _shortened(_way(steps, name))
+                way = [name]
+                while way[-1] in steps:
+                    way.append(steps[way[-1]])
+                half = LONGEST // 2
+                middle = (f"{len(way) - 2 * half} more",)
+                return tuple(way) if len(way) <= LONGEST else (*way[:half], *middle, *way[-half:])
         return ()
 
 
@@ -206,17 +211,3 @@ def _acts(node: fx.Node) -> bool:
     fact = facts(node.target)
     writes_inputs = fact.writing and any(each.op == "placeholder" for each in node.all_input_nodes)
     return (fact.acts and not fact.random) or writes_inputs
-
-
-def _way(steps: dict[str, str], name: str) -> list[str]:
-    way = [name]
-    while way[-1] in steps:
-        way.append(steps[way[-1]])
-    return way
-
-
-def _shortened(way: list[str]) -> tuple[str, ...]:
-    if len(way) <= LONGEST:
-        return tuple(way)
-    half = LONGEST // 2
-    return (*way[:half], f"{len(way) - 2 * half} more", *way[-half:])
