@@ -35,6 +35,14 @@ def size(count: float | None) -> str:
     return f"{value:,.0f} B" if unit == 0 else f"{value:,.1f} {_UNITS[unit]}"
 
 
+def least_size(count: float | None, unknown: int, *, brief: bool = False) -> str:
+    """As :func:`size`, of a figure that lacks sizes: ``>= 12.3 GiB, 422 sizes unknown``; brief: without how many."""
+    if not unknown or count is None:
+        return size(count)
+    figure = f">= {size(count)}" if count else "?"
+    return figure if brief else f"{figure}, {plural(unknown, 'size')} unknown"
+
+
 def short_size(count: int) -> str:
     """Bytes without digits that say nothing: ``512 B``, ``1 MiB``, ``1.5 MiB``."""
     value, unit = float(count), 0

@@ -7,7 +7,7 @@ kind between them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from commcc.base.terms import Kind
@@ -25,7 +25,9 @@ _RUNS = (Kind.REDUCE_SCATTER, Kind.ALL_GATHER, Kind.ALL_TO_ALL)
 
 @dataclass(frozen=True)
 class GraphMetrics:
-    """See the module docstring; ``groups`` counts launches by group name."""
+    """See the module docstring; ``groups`` counts launches by group name. unknown_sizes: collectives by kind whose
+    bytes rest on a size without a number, and all ``values`` of which that is so; empty where every size is known.
+    """
 
     nodes: int
     compute_nodes: int
@@ -33,6 +35,7 @@ class GraphMetrics:
     bytes: Mapping[str, int]
     groups: Mapping[str, int]
     max_consecutive_compute: Mapping[str, int]
+    unknown_sizes: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -42,6 +45,7 @@ class GraphMetrics:
             "bytes": dict(self.bytes),
             "groups": dict(self.groups),
             "max_consecutive_compute": dict(self.max_consecutive_compute),
+            **({"unknown_sizes": dict(self.unknown_sizes)} if self.unknown_sizes else {}),
         }
 
 
@@ -50,16 +54,20 @@ def measure(index: GraphIndex, ident: Identification) -> GraphMetrics:
     counts = {kind.value: 0 for kind in REPORTED}
     wire = dict(counts)
     groups: dict[str, int] = {}
+    unknown: dict[str, int] = {}
     for c in ident.collectives:
         counts[c.kind.value] = counts.get(c.kind.value, 0) + 1
         wire[c.kind.value] = wire.get(c.kind.value, 0) + c.wire_bytes
         groups[c.group] = groups.get(c.group, 0) + 1
+        if c.unknown:
+            unknown[c.kind.value] = unknown.get(c.kind.value, 0) + 1
     return GraphMetrics(
         nodes=len(index),
         compute_nodes=sum(index.compute),
         collectives=counts,
         bytes=wire,
         groups=groups,
+        unknown_sizes={**unknown, "values": values} if (values := len(index.estimates.unknown)) else {},
         max_consecutive_compute={kind.value: longest_run(index, kind) for kind in _RUNS},
     )
 

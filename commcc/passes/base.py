@@ -6,6 +6,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from commcc.base.errors import OptionError
+from commcc.base.text import plural
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -42,11 +45,19 @@ class PlanContext:
         """Bytes that an option ``memory_budget`` stands for; None for no limit.
 
         ``auto`` and ``own`` are of the graph that the pipeline began with: else each pass would allow a little more
-        than the one before it used.
+        than the one before it used. Raises :class:`OptionError` for a number of bytes where sizes are not known: what
+        is live cannot be compared with it.
         """
         from commcc.graph.memory import live_bytes
         from commcc.planning.headroom import budget_bytes
 
+        missing = sorted(self.index.estimates.unknown)
+        if isinstance(value, (int, float)) and missing:
+            raise OptionError(
+                f"memory_budget={value:g}: {plural(len(missing), 'size')} of this graph are not known, the first of "
+                f"'{self.index.names[missing[0]]}', so that its memory is not known either",
+                hint="give the symbols in its shapes numbers, as in --hint 'u*=512' ('commcc inspect' lists them)",
+            )
         peak = live_bytes(self.first or self.index).peak_bytes if isinstance(value, str) else 0
         return budget_bytes(value, peak)
 

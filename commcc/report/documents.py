@@ -61,6 +61,7 @@ def collective(seen: Snapshot, facts: Collective) -> dict[str, Json]:
         "input_bytes": facts.input_bytes,
         "output_bytes": facts.output_bytes,
         "wire_bytes": facts.wire_bytes,
+        **({"unknown_size": True} if facts.unknown else {}),
         "role": str(facts.role),
         "evidence": facts.evidence,
         "module": facts.module,

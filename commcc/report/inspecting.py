@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from commcc.base.text import count, listed, milliseconds, plural, share, size
+from commcc.base.text import count, least_size, listed, milliseconds, plural, share
 from commcc.report.console import cut_short, make_table
 from commcc.report.documents import collective, costs, document, launches_costs, notes_json
 from commcc.report.metrics import costed_by, single
@@ -167,7 +167,9 @@ def _groups(document: Document) -> Section:
         elif group["same_ranks_as"] is not None:
             about.append(f"same ranks as {group['same_ranks_as']}")
         roles, kinds = _counted(group["roles"]), _counted(group["kinds"])
-        table.add_text(group["name"], count(group["size"]), roles, kinds, size(group["wire_bytes"]), ", ".join(about))
+        unknown = sum("unknown_size" in entry for entry in document["collectives"] if entry["group"] == group["name"])
+        wire = least_size(group["wire_bytes"], unknown, brief=True)
+        table.add_text(group["name"], count(group["size"]), roles, kinds, wire, ", ".join(about))
     return table
 
 
@@ -186,14 +188,17 @@ def ranks_text(ranks: list[int]) -> str:
 
 def _by_role(collectives: list[Document]) -> Section:
     parts: dict[tuple[str, str, str, str], list[int]] = defaultdict(list)
+    missing: Counter[tuple[str, str, str, str]] = Counter()
     for entry in collectives:
         kind = entry["kind"] if entry["reduction"] is None else f"{entry['kind']} {entry['reduction']}"
         parts[entry["role"], entry["group"], kind, entry["dtype"]].append(entry["wire_bytes"])
+        missing[entry["role"], entry["group"], kind, entry["dtype"]] += "unknown_size" in entry
     numbers = ("count", "total", "median", "largest")
     table = make_table("collectives, bytes on the wire", "role", "group", "kind", "dtype", *numbers, numbers=numbers)
     for (role, group, kind, dtype), sizes in sorted(parts.items(), key=lambda item: (-sum(item[1]), item[0])):
-        middle = size(int(median(sizes)))
-        table.add_text(role, group, kind, dtype, count(len(sizes)), size(sum(sizes)), middle, size(max(sizes)))
+        unknown = missing[role, group, kind, dtype]
+        figures = [least_size(n, unknown, brief=True) for n in (sum(sizes), int(median(sizes)), max(sizes))]
+        table.add_text(role, group, kind, dtype, count(len(sizes)), *figures)
     return table
 
 
@@ -235,7 +240,14 @@ def _largest(collectives: list[Document], top: int, costed: bool) -> Section:
     for entry in largest:
         times = (milliseconds(entry["ms"]), milliseconds(entry["exposed_ms"])) if costed else ()
         module = cut_short(entry["module"] or "")
-        table.add_text(entry["name"], entry["group"], entry["role"], size(entry["wire_bytes"]), *times, module)
+        table.add_text(
+            entry["name"],
+            entry["group"],
+            entry["role"],
+            least_size(entry["wire_bytes"], "unknown_size" in entry, brief=True),
+            *times,
+            module,
+        )
     return table
 
 
@@ -248,7 +260,7 @@ def _every(collectives: list[Document], costed: bool) -> Section:
     )
     for entry in collectives:
         merged = f"; merged from {len(entry['merged_from'])}" if entry["merged_from"] else ""
-        wire, place = size(entry["wire_bytes"]), count(entry["position"])
+        wire, place = least_size(entry["wire_bytes"], "unknown_size" in entry, brief=True), count(entry["position"])
         cells = [place, entry["name"], entry["group"], entry["role"], wire]
         if costed:
             cells += [

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from commcc.base.text import change, count, milliseconds, share, size
+from commcc.base.text import change, count, least_size, milliseconds, share
 from commcc.report.console import make_table
 
 if TYPE_CHECKING:
@@ -94,7 +94,8 @@ def rows(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Figure]:
     for key, name in _keys(before, after):
         old, new = _value(before, key, name), _value(after, key, name)
         # No hidden share is "-", which differs from 0 %: nothing is hidden of what there is.
-        if not old and not new and not (key == "hidden_share" and (old, new) != (None, None)):
+        unknown = _unknown(before, key, name) or _unknown(after, key, name)
+        if not old and not new and not unknown and not (key == "hidden_share" and (old, new) != (None, None)):
             continue
         unit = name if name and key not in _LABELS else key
         if key.endswith("_share") and old != new and None not in (old, new):
@@ -105,7 +106,8 @@ def rows(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Figure]:
         if key in (*_LESS_IS_BETTER, *_MORE_IS_BETTER) and delta not in ("", "="):
             better = bool(new < old) == (key in _LESS_IS_BETTER)
         label = _LABELS.get(key, key.replace("_", " ") + (" {}" if name else "")).format(name)
-        listed.append(Figure(label, _show(unit, old), _show(unit, new), delta, key in _COSTED, better))
+        shown = [_show(unit, value, _unknown(side, key, name)) for side, value in ((before, old), (after, new))]
+        listed.append(Figure(label, shown[0], shown[1], delta, key in _COSTED, better))
     return listed
 
 
@@ -130,7 +132,9 @@ def costed_by(document: Mapping[str, Any]) -> list[Text]:
 def _keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterable[Row]:
     """Keys to show, in a fixed order; launches and bytes of one kind next to each other."""
     known, costed = ([key for key in keys if key in before or key in after] for keys in (_COUNTED, _COSTED))
-    others = [key for key in (*before, *(k for k in after if k not in before)) if key not in _LABELS]
+    others = [
+        key for key in (*before, *(k for k in after if k not in before)) if key not in (*_LABELS, "unknown_sizes")
+    ]
     for key in (*known, *others, *costed):
         if key == "bytes" and "collectives" in known:
             continue
@@ -157,11 +161,26 @@ def _value(side: Mapping[str, Any], key: str, name: str) -> Any:
     return value.get(name, 0) if isinstance(value, dict) else None
 
 
-def _show(key: str, value: Any) -> str:
+def _unknown(side: Mapping[str, Any], key: str, name: str = "") -> int:
+    """How many sizes are missing in a figure of bytes."""
+    return (
+        int(side.get("unknown_sizes", {}).get(name or "values", 0)) if key == "bytes" or key.endswith("_bytes") else 0
+    )
+
+
+def _bytes_of(metrics: Mapping[str, Any], key: str) -> tuple[float, int] | None:
+    return None if metrics.get(key) is None else (metrics[key], _unknown(metrics, key))
+
+
+def _show_bytes(pair: tuple[float, int]) -> str:
+    return least_size(*pair, brief=True)
+
+
+def _show(key: str, value: Any, unknown: int = 0) -> str:
     if not isinstance(value, (int, float)):
         return "-" if key == "hidden_share" else "?" if value is None else str(value)
     if key == "bytes" or key.endswith("_bytes"):
-        return size(value)
+        return least_size(value, unknown)
     if key.endswith("_share"):
         return share(value)
     return milliseconds(value) if key.endswith("_ms") else count(value)
@@ -180,8 +199,8 @@ COLUMNS = (
     Column("step time", lambda metrics: metrics.get("step_ms"), milliseconds),
     Column("exposed", lambda metrics: metrics.get("exposed_ms"), milliseconds),
     Column("hidden", lambda metrics: metrics.get("hidden_share"), share),
-    Column("peak memory", lambda metrics: metrics.get("peak_bytes"), size),
-    Column("in flight", lambda metrics: metrics.get("in_flight_bytes"), size),
+    Column("peak memory", lambda metrics: _bytes_of(metrics, "peak_bytes"), _show_bytes),
+    Column("in flight", lambda metrics: _bytes_of(metrics, "in_flight_bytes"), _show_bytes),
     Column("launches", lambda metrics: sum(metrics["collectives"].values()), count),
     # Without reduce-scatters the figure would count all compute nodes.
     Column(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from commcc.base.terms import Kind, Role
-from commcc.base.text import count, milliseconds, plural, share, size
+from commcc.base.text import count, least_size, milliseconds, plural, share, size
 from commcc.report.console import make_table
 from commcc.report.documents import launches_costs
 
@@ -167,7 +167,10 @@ def _exchange_counts(exchanges: Document) -> Section:
     for key, label in labels.items():
         if key != "others" or any(exchanges[key]):
             table.add_text(label, *map(count, exchanges[key]))
-    table.add_text("sent by a rank", *map(size, exchanges["sent_bytes"]))
+    unsized = [row for row in exchanges["histogram"] if not row["sent_bytes"]]
+    missing = [sum(row[side] for row in unsized) for side in ("before", "after")]
+    sent = zip(exchanges["sent_bytes"], missing, strict=True)
+    table.add_text("sent by a rank", *(least_size(total, unknown, brief=True) for total, unknown in sent))
     for row in exchanges["histogram"]:
         name = f"  of {size(row['sent_bytes'])} each" if row["sent_bytes"] else "  of unknown size"
         table.add_text(name, count(row["before"]), count(row["after"]))

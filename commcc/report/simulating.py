@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from commcc.base.text import change, count, milliseconds, plural, share, size
+from commcc.base.text import change, count, least_size, milliseconds, plural, share
 from commcc.report.console import cut_short, make_table
 from commcc.report.documents import collective, costs, document
 from commcc.report.metrics import compare, costed_by, single
@@ -211,5 +211,12 @@ def _exposed(graph: Document, top: int, *, named: bool) -> Section:
     for entry in worst:
         times = (milliseconds(entry["ms"]), milliseconds(entry["exposed_ms"]))
         module = cut_short(entry["module"] or "")
-        table.add_text(entry["name"], entry["group"], entry["role"], size(entry["wire_bytes"]), *times, module)
+        table.add_text(
+            entry["name"],
+            entry["group"],
+            entry["role"],
+            least_size(entry["wire_bytes"], "unknown_size" in entry, brief=True),
+            *times,
+            module,
+        )
     return table

@@ -23,6 +23,7 @@ class Collective:
     derived: ``param`` (a gather of exactly one parameter), ``terminal`` (a reduction that only leads
     to outputs), ``bucket`` (a gather of several parameters) or None.
     stands_for: how many collectives were merged into this one; 1 for a plain one.
+    unknown: a size of what it sends or receives has no number, so that its bytes are at least those that are counted.
     """
 
     launch: int
@@ -41,6 +42,7 @@ class Collective:
     anchor: int | None = None
     chain: tuple[int, ...] = ()
     stands_for: int = 1
+    unknown: bool = False
 
     @property
     def wire_bytes(self) -> int:

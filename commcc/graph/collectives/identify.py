@@ -91,6 +91,7 @@ def _collective(context: _Context, number: int, launch: Launch) -> Collective:
         anchor=verdict.anchor,
         chain=verdict.chain,
         stands_for=len(index.merged_from.get(number, ())) or verdict.stands_for,
+        unknown=not index.estimates.unknown.isdisjoint((number, *launch.inputs)),
     )
 
 

@@ -64,7 +64,16 @@ def estimate(
         work=kinds,
         flops={i: count for i, count in counts.items() if count is not None},
         hints=tuple(sorted(hints.used.values(), key=lambda hint: (len(hint.symbol), hint.symbol))),
+        unknown=frozenset(i for i, node in enumerate(nodes) if _is_unknown(node, (tensors[i], *parts.get(i, ())))),
     )
+
+
+def _is_unknown(node: fx.Node, facts: Sequence[Tensor | None]) -> bool:
+    """Whether a result has a size without a number, or there is one and nothing is known of it."""
+    if any(tensor is not None and tensor.numel is None for tensor in facts):
+        return True
+    # An op that returns nothing, or whose result nobody reads, needs no value; nor does an input that is an object.
+    return node.op == "call_function" and "val" not in node.meta and bool(node.users)
 
 
 def _extents(

@@ -82,7 +82,8 @@ class Estimates:
     reshape that has to copy has one of its own. buffer_bytes: device bytes of each buffer, 0 for host
     memory of a graph that runs on a device. resizes: new size in bytes that a node gives to the buffer it writes.
     work: how each node runs. flops: of compute nodes whose formula and sizes are known. hints: the
-    numbers that stand for sizes known only at run time.
+    numbers that stand for sizes known only at run time. unknown: nodes with a result of which a size has no number, or
+    that have no value at all, so that they count no bytes.
     """
 
     parts: dict[int, tuple[Tensor | None, ...]]
@@ -92,6 +93,7 @@ class Estimates:
     work: tuple[Work, ...]
     flops: dict[int, int]
     hints: tuple[Hint, ...] = ()
+    unknown: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,18 @@
 // The head of the page: what is shown, and the key figures.
 
 /** Figures of the cards; better: -1 when less is better, 1 when more is, 0 when neither. */
+/** Bytes of a figure that misses sizes which nobody knows. */
+function least(m, key, name) {
+  const unknown = m.unknown_sizes?.[name] ?? 0;
+  return unknown ? `>= ${bytes(m[key] ?? 0)}, ${plural(unknown, "size")} unknown` : bytes(m[key] ?? 0);
+}
+
 const CARDS = [
   { label: "Step time", key: "step_ms", better: -1, note: (m) => `compute ${ms(m.compute_ms)}` },
   { label: "Exposed", key: "exposed_ms", better: -1, note: exposedNote },
   { label: "Hidden share", key: "hidden_share", better: 1, note: (m) => `of ${ms(m.communication_ms)} communication` },
   { label: "Lower bound", key: "lower_bound_ms", better: 0, note: boundNote },
-  { label: "Peak memory", key: "peak_bytes", better: -1, note: (m) => `in flight at most ${bytes(m.in_flight_bytes ?? 0)}` },
+  { label: "Peak memory", key: "peak_bytes", better: -1, note: (m) => `in flight at most ${least(m, "in_flight_bytes", "values")}` },
 ];
 
 function exposedNote({ exposed_ms: exposed, step_ms: step }) {
