@@ -60,12 +60,13 @@ def symbols(graph: fx.Graph, inputs: list[Any]) -> dict[Any, int]:
     places = (node for node in graph.nodes if node.op == "placeholder")
     pairs = [(node.meta["val"].shape, value.shape) for node, value in zip(places, inputs, strict=False)]
     sizes = [pair for said, real in pairs for pair in zip(said, real, strict=True)]
-    return {said.node.expr: real for said, real in sizes if isinstance(said, torch.SymInt)}
+    # The expression as it was made: PyTorch may have settled on one number since, which is then a guard.
+    return {said.node._expr: real for said, real in sizes if isinstance(said, torch.SymInt)}
 
 
 def number(value: Any, sizes: dict[Any, int]) -> Any:
     """A size that is written in place of the node that computes it, as a number."""
-    return int(value.node.expr.subs(sizes)) if isinstance(value, torch.SymInt) else value
+    return int(value.node._expr.subs(sizes)) if isinstance(value, torch.SymInt) else value
 
 
 def fits(graph: fx.Graph, inputs: list[Any]) -> bool:
