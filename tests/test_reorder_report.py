@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache, partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,16 @@ def test_the_budget_is_that_of_the_first_graph():
     report = result.steps[1].report
     assert report["memory_budget_bytes"] == own
     assert report["peak_bytes"][1] <= own or report["remarks"], "what cannot be met is said"
+
+
+@pytest.mark.parametrize("name", NAMES[:2])
+def test_more_effort_is_never_worse_where_memory_binds(name):
+    """Over all rounds of the search, under a budget that binds."""
+    program = sample(name)
+    costs = [run(program, [Reorder(memory_budget="own", effort=n)], model=model_of()).steps[0] for n in (1, 6, 18, 60)]
+    steps = [step.report["step_ms"][1] for step in costs]
+    # Steps within 0.1 % of the bound are equal, and the shorter run of compute wins.
+    assert all(after <= before * 1.002 for before, after in pairwise(steps))
 
 
 def test_a_budget_that_cannot_be_met():

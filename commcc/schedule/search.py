@@ -1,24 +1,29 @@
 """Tries settings of the list scheduler and keeps the best order that meets the limits.
 
 Schedules are made one after another, in a sequence that does not depend on how many there will be, so
-more effort is never worse. In turn
+more effort is never worse. They come in rounds, each of which begins with the graph's own order. In a round, in turn
 
 * from the graph's own order, the next of a list of settings (targets and leads), now and then from an
   order in which everything stands as late as the longest path behind it allows;
-* from the best order so far, the setting that did best of those not yet used on it. An order that is
+* from the best order of the round, the setting that did best of those not yet used on it. An order that is
   better becomes the next base.
+
+The first round aims at the lower bound or below. Where its best step is more than 0.5 % above the bound, the second
+aims at the step that was reached: what need not be early then takes no memory early. Where the best order is at the
+edge of the budget and more than 2 % above the bound, further rounds are made with a little less memory: the scheduler
+hoists what fits first, and what it could not hoist later may have been worth more.
 
 An order that needs less memory above the budget wins, then the shorter simulated step. Steps are compared
 to 0.1 % of the lower bound; among equal ones the shorter longest run of compute between two
 reduce-scatters wins, then what is left of the step, then the lower peak, then the one that came first. No
 step longer than the graph's own is taken unless it saves memory above the budget. The search ends before its
 effort is used up where an order within the budget is at most 0.1 % above the lower bound and has no
-long run, or where four schedules in a row made it no better.
+long run; a round ends where four schedules in a row made it no better.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +33,8 @@ from commcc.schedule.judge import late as late_order
 from commcc.schedule.scheduler import Policy, schedule
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from commcc.schedule.arrays import Ints
     from commcc.schedule.problem import Limits, Problem
 
@@ -45,9 +52,15 @@ _GRID: tuple[Setting, ...] = (
 _EXPLORED = tuple(
     pair for n, own in enumerate(_GRID) for pair in ((False, own), *([(True, _GRID[n - 2])] if n > 2 else []))
 )
+#: The second round: a target of 0 stands for the best step so far.
+_RELAXED = tuple((False, own) for own in ((0, 1500, 0, 2), (0, 4000, 0, 4), (0, 16000, 0, 2), (0, 16000, 0, -1)))
+#: From how far above the lower bound on there is a second round, and further ones, in permille.
+_FAR, _FARTHER = 5, 20
+#: The budgets of further rounds, in permille; where the peak is above so many permille of the budget.
+_TIGHTER, _EDGE = (990, 995, 980), 980
 #: So many schedules begin from the graph's own order before the best one is improved for the first time.
 _FIRST = 2
-#: So many schedules in a row without a gain end the search.
+#: So many schedules in a row without a gain end a round.
 _PATIENCE = 4
 #: On graphs smaller than this the same number of nodes is looked at, not of schedules.
 _PATIENT_NODES = 3000
@@ -86,35 +99,74 @@ class SearchResult:
 
 def search(problem: Problem, limits: Limits, effort: int) -> SearchResult:
     """The best order of ``effort`` schedules; never worse than the graph's own."""
-    best = start = _judge(problem, np.arange(len(problem.index)), 0, ())
-    patience = max(_PATIENCE, _PATIENT_NODES // max(1, len(problem.index)))
-    fresh = list(_EXPLORED)
-    results: dict[Setting, Rank] = {}
-    unused: list[Setting] = []
-    late: SearchResult | None = None
-    best_rank = start.rank(problem, start, limits)
-    tried = idle = 0
-    while tried < effort and idle < patience and (fresh or unused) and not best.close(problem, limits):
-        explore = bool(fresh) and (tried < _FIRST or tried % 2 == 0 or not unused)
-        from_late, setting = fresh.pop(0) if explore else (False, unused.pop(0))
-        if from_late and late is None:
-            late = _judge(problem, late_order(problem.graph), 0, ())
-        base = best if not explore else late if from_late and late is not None else start
-        tried, idle = tried + 1, idle + 1
-        target, lead, own, run = setting
-        order = schedule(problem, base.order, Policy(problem.bound * target // 1000, lead, own, run), limits)
-        result = _judge(problem, order, tried, (*base.settings, setting))
-        rank = result.rank(problem, start, limits)
-        if explore:
-            results[setting] = min(rank, results.get(setting, rank))
-        if rank < best_rank:
-            # A gain in the rest of the step or in the peak only is kept, but does not keep the search going.
-            idle = 0 if rank[:4] < best_rank[:4] else idle
-            best, best_rank = result, rank
-            unused = sorted(results, key=results.__getitem__)
-        elif explore and best is not start and setting not in unused:
-            unused.append(setting)
-    return SearchResult(best.order, best.step_ns, best.peak_bytes, best.longest_run, tried, best.settings)
+    looking = _Search(problem, limits, effort)
+    looking.round(_EXPLORED, limits)
+    if looking.far(_FAR):
+        looking.round(_RELAXED, limits)
+    for permille in _TIGHTER:
+        if limits.budget is None or looking.best.peak_bytes * 1000 <= limits.budget * _EDGE:
+            break
+        if looking.far(_FARTHER):
+            looking.round(_EXPLORED, replace(limits, budget=limits.budget * permille // 1000))
+    return replace(looking.best, tried=looking.tried)
+
+
+class _Search:
+    """The best order so far, and what is left of the effort."""
+
+    def __init__(self, problem: Problem, limits: Limits, effort: int) -> None:
+        self.problem, self.limits, self.effort = problem, limits, effort
+        self.start = self.best = _judge(problem, np.arange(len(problem.index)), 0, ())
+        self.late: SearchResult | None = None
+        self.tried = 0
+
+    def round(self, grid: Sequence[tuple[bool, Setting]], limits: Limits) -> None:
+        """One round under these limits; the best order is kept under those of the search."""
+        problem, start = self.problem, self.start
+        patience = max(_PATIENCE, _PATIENT_NODES // max(1, len(problem.index)))
+        fresh, first, idle = list(grid), self.tried, 0
+        results: dict[Setting, Rank] = {}
+        unused: list[Setting] = []
+        best, best_rank = start, start.rank(problem, start, limits)
+        while idle < patience and (fresh or unused) and not self._over():
+            tried = self.tried - first
+            explore = bool(fresh) and (tried < _FIRST or tried % 2 == 0 or not unused)
+            from_late, setting = fresh.pop(0) if explore else (False, unused.pop(0))
+            idle += 1
+            result = self._schedule(best if not explore else self._late() if from_late else start, setting, limits)
+            rank = result.rank(problem, start, limits)
+            if explore:
+                results[setting] = min(rank, results.get(setting, rank))
+            if rank < best_rank:
+                # A gain in the rest of the step or in the peak only is kept, but does not keep the round going.
+                idle = 0 if rank[:4] < best_rank[:4] else idle
+                best, best_rank = result, rank
+                unused = sorted(results, key=results.__getitem__)
+            elif explore and best is not start and setting not in unused:
+                unused.append(setting)
+
+    def far(self, permille: int) -> bool:
+        """Whether the best step is more than this above the lower bound."""
+        return self.best.step_ns * 1000 > self.problem.bound * (1000 + permille)
+
+    def _over(self) -> bool:
+        return self.tried >= self.effort or self.best.close(self.problem, self.limits)
+
+    def _late(self) -> SearchResult:
+        if self.late is None:
+            self.late = _judge(self.problem, late_order(self.problem.graph), 0, ())
+        return self.late
+
+    def _schedule(self, base: SearchResult, setting: Setting, limits: Limits) -> SearchResult:
+        """Make a schedule and judge it; it becomes the best where it is."""
+        problem, (target, lead, own, run) = self.problem, setting
+        aim = problem.bound * target // 1000 if target else self.best.step_ns
+        order = schedule(problem, base.order, Policy(aim, lead, own, run), limits)
+        self.tried += 1
+        result = _judge(problem, order, self.tried, (*base.settings, setting))
+        if result.rank(problem, self.start, self.limits) < self.best.rank(problem, self.start, self.limits):
+            self.best = result
+        return result
 
 
 def _judge(problem: Problem, order: Ints, tried: int, settings: tuple[Setting, ...]) -> SearchResult:
