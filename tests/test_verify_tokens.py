@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import fx
 
+from commcc.graph.ops.row_wise import is_elementwise
 from commcc.verify.rows import Indices, Mixed, Rows, Total
 from commcc.verify.tokens import kinds_of
 from tests.effort import examples
@@ -193,3 +194,33 @@ def test_rules_say_what_happens(block):
                 assert agrees(one, each, some), (seed, name, each, [p.shape for p in some], made.graph)
             seen.add(str(made.body[name].target))
     assert len(seen) > 15
+
+
+def elementwise_ops() -> list[Any]:
+    """All ops of PyTorch on a tensor that are taken to work element by element."""
+    packets = (getattr(aten, name) for name in dir(aten))
+    found = [getattr(p, o) for p in packets if hasattr(p, "overloads") for o in p.overloads()]
+    return [op for op in found if is_elementwise(op) and str(op._schema.arguments[0].type) == "Tensor"]
+
+
+def test_element_by_element_is_what_pytorch_says_it_is():
+    """Run on rows together and apart; none takes a dimension, a shape or a list."""
+    generator = torch.Generator().manual_seed(0)
+    tried = 0
+    for op in elementwise_ops():
+        names = {argument.name for argument in op._schema.arguments}
+        assert not names & {"dim", "dims", "size", "shape", "index", "indices"}, op
+        needed = [argument for argument in op._schema.arguments if not argument.has_default_value()]
+        if any(str(argument.type) != "Tensor" or argument.kwarg_only for argument in needed):
+            continue
+        for dtype in (torch.float32, torch.int64):
+            values = [torch.randint(1, 9, (6, 4), generator=generator).to(dtype) for _ in needed]
+            try:
+                whole = op(*values)
+                parts = [op(*each) for each in zip(*(value.split(CHUNKS) for value in values), strict=True)]
+            except (RuntimeError, NotImplementedError):  # not of this dtype
+                continue
+            if isinstance(whole, torch.Tensor):
+                tried += 1
+                assert torch.equal(torch.cat(parts).nan_to_num(), whole.nan_to_num()), op
+    assert tried > 100
