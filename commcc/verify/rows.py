@@ -16,10 +16,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
+import torch
 from torch import fx
 
 from commcc.graph.ops import is_getitem, op_name
-from commcc.graph.ops.row_wise import LINEAR_IN_ALL, LINEAR_IN_ONE, ROW_RULES, is_elementwise
+from commcc.graph.ops.row_wise import LINEAR_IN_ALL, LINEAR_IN_ONE, ROW_RULES, RowRule, is_elementwise
 from commcc.verify.contents import widens
 from commcc.verify.terms import bind
 
@@ -116,6 +117,12 @@ def dtype_of(node: fx.Node) -> Any:
     return getattr(node.meta.get("val"), "dtype", None)
 
 
+#: Rules that see to sizes which differ from chunk to chunk.
+_SIZED = frozenset({RowRule.RESHAPE, RowRule.EXPAND, RowRule.FILLED, RowRule.EXCHANGE, RowRule.REPEAT})
+#: Dtypes that hold the number of any expert, and of its rows.
+EXACT = frozenset({torch.int32, torch.int64, torch.float32, torch.float64})
+
+
 class RowRules:
     """kinds: by name of the node. own: names of operands that the node at hand reads of its own chunk."""
 
@@ -139,6 +146,9 @@ class RowRules:
                 return self._part(node)
             name = op_name(node.target)
             rule = ROW_RULES.get(name)
+            numbers = [used for used in node.all_input_nodes if isinstance(self.of(used), Number)]
+            if numbers and rule not in _SIZED:
+                raise Mixed("a number of rows is looked at")
             if rule is not None:
                 made: Kind = getattr(self, f"_{rule.name.lower()}")(node, bind(node))
                 return made
@@ -163,13 +173,17 @@ class RowRules:
         kind = self.of(source)
         if kind is None or isinstance(kind, (Number, tuple)):
             raise Mixed("an operand that is no rows")
-        if isinstance(kind, Total) and not kind.what and not widens(dtype_of(source), dtype_of(node)):
+        exact = isinstance(kind, Total) and bool(kind.what) and dtype_of(node) in EXACT
+        if isinstance(kind, Total) and not exact and not widens(dtype_of(source), dtype_of(node)):
             raise Mixed("a sum over tokens is rounded before the chunks are added up")
         return kind
 
     def _reshape(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         source, kind = a["self"], self.of(a["self"])
         old, new = shape_of(source), shape_of(node)
+        sizes = next(value for name, value in a.items() if name != "self")
+        if any(self.of(size) is not None for size in sizes[1:]):
+            raise Mixed("a number of rows is the size of something else")
         if isinstance(kind, Total):
             counts = _OF_RANKS.get(_first(kind))
             return Total((counts, *kind.what[1:], new[0])) if counts and len(new) == 2 else Total()

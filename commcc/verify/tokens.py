@@ -23,12 +23,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import fx
-
 from commcc.graph.ops import op_name
 from commcc.graph.ops.row_wise import COUNTED, REPEATED, ROW_RULES, RowRule
 from commcc.verify.rows import (
+    EXACT,
     Indices,
     Kind,
     Mixed,
@@ -47,8 +45,7 @@ from commcc.verify.terms import bind
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-#: Dtypes that hold the number of any expert.
-_EXACT = frozenset({torch.int32, torch.int64, torch.float32, torch.float64})
+    from torch import fx
 
 
 def kinds_of(
@@ -191,7 +188,7 @@ class Dispatch(RowRules):
 
     def _origin(self, node: fx.Node) -> str:
         """The name of what conversions convert, if they keep the numbers of experts apart."""
-        while ROW_RULES.get(op_name(node.target)) is RowRule.KEEP and dtype_of(node) in _EXACT:
+        while ROW_RULES.get(op_name(node.target)) is RowRule.KEEP and dtype_of(node) in EXACT:
             node = node.all_input_nodes[0]
         return node.name
 
@@ -203,10 +200,14 @@ class Dispatch(RowRules):
         return Rows(kind.what, 0, tag="ids")
 
     def _like(self, node: fx.Node, a: dict[str, Any]) -> Kind:
+        if self.of(a.get("fill_value")) is not None:
+            raise Mixed("every chunk is filled with another number")
         return replace(self.rows_in(a["self"]), uniform=True, tag="")
 
     def _filled(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         """A tensor whose elements are all alike: which dimension is cut, its clones say."""
+        if self.of(a.get("fill_value")) is not None:
+            raise Mixed("every chunk is filled with another number")
         sizes = [(at, self.of(size)) for at, size in enumerate(a["size"]) if self.of(size) is not None]
         if len(sizes) == 1 and isinstance(sizes[0][1], Number) and sizes[0][1].what[0] == "rows":
             return Rows(sizes[0][1].what[1], sizes[0][0], uniform=True)
