@@ -186,3 +186,38 @@ def test_no_number_of_a_clone_can_be_another_one():
         report = Report()
         assert folded(before, after, report) is None and report.findings, (node.name, args)
         node.args, node.kwargs = old
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("_softmax_2", -1, 0),  # over the tokens, not the experts
+        ("sum_1", [1], [0]),  # counts by expert, where those by rank are needed
+        ("histc", 8, 4),  # two experts in one bin
+        ("floor_divide", 2, 1),  # slots taken for tokens
+        ("cumsum", 0, -1),
+        ("index_2", "getitem_15", "floor_divide"),  # weights of other slots
+        ("index_copy", "getitem_21", "repeat_interleave"),  # not where the rows were
+        ("all_to_all_single_2", "_local_scalar_dense", "_local_scalar_dense_2"),
+        ("_grouped_mm_2", "mul_19", "silu_1"),
+        ("mul_20", "wait_tensor_21", "wait_tensor_20"),  # rows in the order in which they came
+    ],
+)
+@pytest.mark.sampled(4)
+def test_a_module_that_mixes_tokens_is_not_proved(name, old, new):
+    """The module of both graphs is changed alike, so that its clones are faithful."""
+    before, after = (
+        replace(p, graph=copied(p.graph)) for p in (sample("tiny_deepseek_ep2"), cut("tiny_deepseek_ep2", chunks=2))
+    )
+    equal = name in ("cumsum", "_grouped_mm_2")  # another way to write it; other numbers, row by row
+    for program, suffix in ((before, ""), (after, "_chunk0"), (after, "_chunk1")):
+        nodes = {node.name: node for node in program.graph.nodes}
+        node = nodes[name + suffix]
+        if isinstance(old, str):
+            swap = {nodes[old + suffix]: nodes[new + suffix]}
+            node.args = fx.node.map_arg(node.args, lambda n, swap=swap: swap.get(n, n))
+        else:
+            node.args = tuple(new if arg == old else arg for arg in node.args)
+    report = Report()
+    whole = folded(before, after, report)
+    assert (whole is not None and not report.unproved) == equal, (report.findings, report.unproved, report.notes)
