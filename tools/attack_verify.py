@@ -16,6 +16,7 @@ import argparse
 import json
 import logging
 import random
+import signal
 import sys
 import warnings
 from collections import Counter
@@ -162,6 +163,7 @@ def main() -> int:
     warnings.filterwarnings("ignore")
     logging.disable(logging.CRITICAL)
     table, seed = Table(), options.seed
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stopped early, it still shows its table
     try:
         while table.tried < options.pairs:
             found = attack(seed, tuple(filter(None, options.kinds.split(","))), options.edits)
