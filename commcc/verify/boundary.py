@@ -314,16 +314,22 @@ def _clusters(memory: Memory, outputs: list[Output]) -> list[list[str]]:
     except Undecidable:
         return [paths]
     leader = list(range(len(paths)))
+
+    def root(i: int) -> int:
+        while leader[i] != i:
+            leader[i] = i = leader[leader[i]]
+        return i
+
     end, last = 0, 0
     for run, i in sorted(spans):
-        if run.start < end and leader[last] != leader[i]:
-            pair = leader[last], leader[i]
-            leader = [min(pair) if each in pair else each for each in leader]
+        if run.start < end:
+            one, other = root(last), root(i)
+            leader[max(one, other)] = min(one, other)
         if run.start + run.length >= end:
             end, last = run.start + run.length, i
     members: dict[int, list[str]] = {}
     for i, path in enumerate(paths):
-        members.setdefault(leader[i], []).append(path)
+        members.setdefault(root(i), []).append(path)
     return list(members.values())
 
 
