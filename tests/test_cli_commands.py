@@ -243,7 +243,7 @@ def test_inspect_json(graph, capsys):
     doc = document(capsys)
     assert set(doc) == {
         *("schema", "command", "input", "format", "fingerprint", "graph", "primary", "groups", "collectives"),
-        *("warnings", "notes", "cost_model", "hints", "provenance"),
+        *("warnings", "notes", "cost_model", "hints", "provenance", "in_flight_at_start", "in_flight_at_end"),
     }
     assert set(doc["graph"]) == METRICS | COSTED
     assert doc["primary"] == "0"
@@ -268,6 +268,8 @@ def test_several_graphs_are_listed_and_chosen(graph, capsys):
     ok("inspect", log)
     out = output(capsys)
     assert "holds 2 graphs" in out and name in out
+    assert doc["graphs"][0]["collectives"]["all_gather"] and doc["graphs"][0]["step_ms"] > 0
+    assert doc["graphs"][0]["graph"] == f"{log}::{doc['graphs'][0]['name']}"
     ok("inspect", log, "-q")
     assert output(capsys).splitlines()[1] == f"{log}::{name}"
     ok("inspect", f"{log}::{name}", "-q")
@@ -275,6 +277,21 @@ def test_several_graphs_are_listed_and_chosen(graph, capsys):
     assert "holds 2 graphs" in refused(capsys, "bucket", log)
     ok("bucket", f"{log}::{name}", "-q")
     assert Path(output(capsys).strip()).exists()
+
+
+def test_a_folder_of_graphs_is_listed(graph, tmp_path, capsys):
+    """As lint reads it; a file that cannot be read is named, and the others are shown."""
+    inner = tmp_path / "dumps" / "rank0"
+    inner.mkdir(parents=True)
+    for name in ("fw.fx.txt", "bw.fx.txt"):
+        (inner / name).write_text(graph.read_text())
+    (inner / "broken.fx.txt").write_text("nothing")
+    ok("inspect", tmp_path / "dumps", "--json")
+    graphs = document(capsys)["graphs"]
+    assert [each["name"] for each in graphs] == ["rank0/broken.fx.txt", "rank0/bw.fx.txt", "rank0/fw.fx.txt"]
+    assert [("step_ms" in each, "error" in each) for each in graphs] == [(False, True), (True, False), (True, False)]
+    ok("inspect", tmp_path / "dumps")
+    assert "holds 3 graphs" in output(capsys)
 
 
 def test_verify(graph, capsys):

@@ -202,10 +202,10 @@ def test_inspect_lists():
 def test_listing():
     document = {
         "input": "run.log",
-        "graphs": [{"name": "a/fw", "kind": "forward", "nodes": 1200, "loadable": True}] * 2,
+        "graphs": [{"name": "a/fw", "graph": "run.log::a/fw", "kind": "forward", "nodes": 1200, "loadable": True}] * 2,
     }
     text = drawn(*inspecting.view_listing(document))
-    other = {"name": "a/dynamo", "kind": "dynamo", "nodes": 5, "loadable": False}
+    other = {"name": "a/dynamo", "graph": "run.log::a/dynamo", "kind": "dynamo", "nodes": 5, "loadable": False}
     assert "dynamo, cannot be loaded" in drawn(
         *inspecting.view_listing({**document, "graphs": [other, *document["graphs"]]})
     )
@@ -276,6 +276,9 @@ def test_names_in_a_file_cannot_drive_the_terminal():
         text = drawn(*inspecting.view(escaped(document), top))
         assert "dp\\x1b[2J\\x07\\u202e" in text
         assert all(line.isprintable() for line in text.splitlines())
-    listed = {"input": "g", "graphs": [{"name": evil, "kind": "joint", "nodes": 1, "loadable": True}] * 2}
+    listed = {
+        "input": "g",
+        "graphs": [{"name": evil, "graph": evil, "kind": "joint", "nodes": 1, "loadable": True}] * 2,
+    }
     text = drawn(*inspecting.view_listing(escaped(listed)))
     assert all(line.isprintable() for line in text.splitlines())

@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from commcc.base.errors import EXIT_OK
+from commcc.base.errors import EXIT_OK, CommccError
 from commcc.cli.parameters import GRAPH_HELP, common_options, cost_option, graph_argument, hint_option, reading_options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from commcc.cli.session import Session
+    from commcc.report.inspecting import Listed
     from commcc.timing.cost import CostModel
 
 HELP = f"""What is in a graph: process groups and their roles, collectives and bytes, metrics.
 
-{GRAPH_HELP} Without NAME, the graphs of such a file are listed.
+{GRAPH_HELP} Without NAME, the graphs of such a file are listed, or those of a folder.
 """
 
 
 @click.pass_obj
 def inspect(session: Session, /, graph: str, cost: CostModel | None, hints: dict[str, int], **given: Any) -> int:
     with session.working("loading PyTorch") as say:
-        from commcc import serialization
         from commcc.report import inspecting
         from commcc.timing import snapshot
 
         say(f"reading {graph}")
-        entries = () if serialization.split_spec(graph)[1] else serialization.list_graphs(graph)
-        if sum(entry.loadable for entry in entries) > 1:
-            document = inspecting.listing(graph, entries)
-            brief = [f"{graph}::{entry.name}" for entry in entries]
-            session.emit(document, brief=brief, view=inspecting.view_listing)
+        several = _several(graph)
+        if several:
+            document = inspecting.listing(graph, _read(session, several, cost, hints, say))
+            session.emit(document, brief=[entry.graph for entry in several], view=inspecting.view_listing)
             return EXIT_OK
         program = session.load(graph)
         say("identifying collectives")
@@ -44,6 +47,52 @@ def inspect(session: Session, /, graph: str, cost: CostModel | None, hints: dict
     top = None if given["everything"] else given["top"]
     session.emit(document, brief=inspecting.brief(seen.to_json()), view=lambda shown: inspecting.view(shown, top))
     return EXIT_OK
+
+
+#: Of several graphs so many are read for their collectives and times, as long as they have so many nodes together.
+MOST_GRAPHS, MOST_NODES = 24, 40_000
+
+
+def _several(graph: str) -> list[Listed]:
+    """The graphs of a file or folder that holds more than one; nothing for a graph."""
+    from commcc import serialization
+    from commcc.lint.expand import EXTENSIONS, expand
+    from commcc.report.inspecting import Listed
+    from commcc.serialization.logs.graph_text import GraphEntry
+
+    if Path(graph).is_dir():
+        # As lint takes a folder: the graph files below it, else what PyTorch's tools left there.
+        paths = [item.graph for item in expand([graph])]
+        if all(path.endswith(EXTENSIONS) for path in paths):
+            return [Listed(GraphEntry(str(Path(path).relative_to(graph)), "file", None), path) for path in paths]
+    entries = () if serialization.split_spec(graph)[1] else serialization.list_graphs(graph)
+    if sum(entry.loadable for entry in entries) < 2:
+        return []
+    return [Listed(entry, f"{graph}::{entry.name}") for entry in entries]
+
+
+def _read(
+    session: Session, several: list[Listed], cost: CostModel | None, hints: dict[str, int], say: Callable[[str], None]
+) -> list[Listed]:
+    """The first graphs with what is in them; reading all of a large folder would take minutes."""
+    from commcc.timing import snapshot
+
+    result: list[Listed] = []
+    nodes = 0
+    for number, listed in enumerate(several):
+        too_many = number >= MOST_GRAPHS or nodes + (listed.entry.nodes or 0) > MOST_NODES
+        if not listed.entry.loadable or too_many:
+            result.append(listed)
+            continue
+        say(f"reading {listed.graph}")
+        try:
+            seen = snapshot.take(session.load(listed.graph), cost, hints)
+        except CommccError as error:
+            result.append(replace(listed, error=error.what))
+            continue
+        nodes += len(seen.index)
+        result.append(replace(listed, seen=seen))
+    return result
 
 
 command = click.Command(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,14 @@ if TYPE_CHECKING:
     from commcc.timing.snapshot import Snapshot
 
     Document = Mapping[str, Any]
+
+
+#: Why a graph of a distributed job may have none.
+NO_COLLECTIVES = (
+    "no collectives: FSDP2's fully_shard gathers in hooks, outside of compiled graphs, and DDP reduces there. Graphs "
+    "hold collectives where parameters are DTensors or gathered in the forward (tensor parallelism, SimpleFSDP, "
+    "AutoParallel) and the step is compiled or exported as a whole"
+)
 
 
 def inspection(graph: str, program: Program, seen: Snapshot) -> dict[str, Json]:
@@ -86,23 +95,58 @@ def brief(metrics: Mapping[str, Any]) -> str:
     return ", ".join([f"{metrics['nodes']:,} nodes", *(launches or ["no collectives"])])
 
 
-def listing(graph: str, entries: Iterable[GraphEntry]) -> dict[str, Json]:
-    """The document of a file that holds several graphs."""
-    graphs: list[Json] = [{"name": e.name, "kind": e.kind, "nodes": e.nodes, "loadable": e.loadable} for e in entries]
-    return document("inspect", input=graph, graphs=graphs)
+@dataclass(frozen=True)
+class Listed:
+    """One graph of several. graph: as commands take it. seen: None where it was not read, and error says why if it
+    could not be.
+    """
+
+    entry: GraphEntry
+    graph: str
+    seen: Snapshot | None = None
+    error: str | None = None
+
+    def to_json(self) -> dict[str, Json]:
+        entry, seen = self.entry, self.seen
+        nodes = entry.nodes if seen is None else len(seen.index)
+        shown: dict[str, Json] = {
+            "name": entry.name,
+            "graph": self.graph,
+            "kind": entry.kind,
+            "nodes": nodes,
+            "loadable": entry.loadable,
+        }
+        if seen is not None:
+            metrics = seen.to_json()
+            shown |= {key: metrics[key] for key in ("collectives", "step_ms", "exposed_ms") if key in metrics}
+        return {**shown, "error": self.error} if self.error else shown
+
+
+def listing(graph: str, entries: Iterable[Listed]) -> dict[str, Json]:
+    """The document of a file or folder that holds several graphs."""
+    return document("inspect", input=graph, graphs=[entry.to_json() for entry in entries])
 
 
 def view_listing(document: Document) -> list[RenderableType]:
     """The graphs in a file that holds several."""
     graphs = document["graphs"]
     heading = f"{document['input']} holds {plural(len(graphs), 'graph')}"
-    table = make_table(heading, "name", "kind", "nodes", numbers=("nodes",))
+    numbers = ("nodes", "collectives", "step", "exposed")
+    table = make_table(heading, "name", "kind", *numbers, numbers=numbers)
     for graph in graphs:
         kind = graph["kind"] if graph["loadable"] else f"{graph['kind']}, cannot be loaded"
-        table.add_text(graph["name"], kind, count(graph["nodes"]))
-    # A file may also list what holds no graph that can be loaded.
-    first = next(graph["name"] for graph in graphs if graph["loadable"])
-    return [table, "", Text(f"choose one: commcc inspect {document['input']}::{first}")]
+        launches = count(sum(graph["collectives"].values())) if "collectives" in graph else ""
+        times = [milliseconds(graph[key]) if key in graph else "" for key in ("step_ms", "exposed_ms")]
+        table.add_text(graph["name"], kind, count(graph["nodes"]), launches, *times)
+    shown: list[RenderableType] = [table, ""]
+    shown += [Text(f"{graph['name']}: {graph['error']}") for graph in graphs if "error" in graph]
+    unread = sum(graph["loadable"] and graph.keys().isdisjoint({"collectives", "error"}) for graph in graphs)
+    if unread:
+        shown.append(Text(f"{plural(unread, 'graph')} not read: name one to see more of it", style="dim"))
+    # A file may also list what holds no graph that can be loaded; the one that is exposed most is worth a look first.
+    usable = [graph for graph in graphs if graph["loadable"] and "error" not in graph]
+    first = max(usable, key=lambda graph: graph.get("exposed_ms", 0.0), default=None)
+    return shown if first is None else [*shown, Text(f"choose one: commcc inspect {first['graph']}")]
 
 
 def view(document: Document, top: int | None) -> list[RenderableType]:
@@ -115,7 +159,7 @@ def view(document: Document, top: int | None) -> list[RenderableType]:
     if told:
         shown += [_history(told), ""]
     if not collectives:
-        return [*shown, Text("no collectives", style="dim")]
+        return [*shown, Text(NO_COLLECTIVES, style="dim")]
     shown += [_groups(document), "", _by_role(collectives)]
     costed = document.get("cost_model") is not None
     if costed:
@@ -130,7 +174,7 @@ def view(document: Document, top: int | None) -> list[RenderableType]:
 def _in_flight(document: Document) -> list[RenderableType]:
     """Where a step was cut between a launch and its wait; nothing for other graphs."""
     shown: list[RenderableType] = []
-    inputs, outputs = document["in_flight_at_start"], document["in_flight_at_end"]
+    inputs, outputs = document.get("in_flight_at_start", ()), document.get("in_flight_at_end", ())
     if inputs:
         names = listed([entry["input"] for entry in inputs], most=5)
         shown.append(Text(f"in flight at the start, simulated as arrived: {plural(len(inputs), 'input')}: {names}"))
