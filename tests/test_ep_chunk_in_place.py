@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from commcc.base.errors import InputError
+from commcc.ep.chunk.view import view_of
+from commcc.graph.index import build_index
 from commcc.graph.ops.twins import functional, has_twin
 from tests.chunk_graphs import MOE, Layers, aten, chunked, error, plan_of
 
@@ -183,4 +185,23 @@ def test_an_element_of_a_tuple_is_written():
         return b.call(aten.mul_.Scalar, values, 2.0)
 
     before = step(topped)
+    assert error(before, chunked(before, chunks=2)) < EXACT
+
+
+def test_inputs_that_nobody_describes():
+    """Whole numbers that are counted in are a buffer, not tokens; what a gradient is returned of is a parameter."""
+    b = Layers()
+    x, w = b.placeholder("x", (8, 4), torch.float64), b.placeholder("w", (4, 4), torch.float64)
+    counts = b.placeholder("counts", (4,), torch.int64)
+    with b.module(MOE):
+        route = b.dispatch(b.call(aten.mm.default, x, w))
+        y = b.combine(route.rows, route)
+        best = b.call(aten.argmax.default, y, 1)
+        b.call(aten.index_add_.default, counts, 0, best, b.call(aten.ones_like.default, best))
+    with b.module(MOE, backward=True):
+        gradient = b.call(aten.mm.default, b.call(aten.t.default, x), y)
+    before = b.done([y, gradient])
+    index = build_index(before)
+    data = view_of(before, index).data
+    assert [data[index.position[name]] for name in ("x", "w", "counts")] == [True, False, False]
     assert error(before, chunked(before, chunks=2)) < EXACT

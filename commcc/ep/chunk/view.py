@@ -12,6 +12,8 @@ from commcc.graph import ops
 from commcc.graph.annotations import annotations_of
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from torch import fx
 
     from commcc.ep.chunk.lab import Ranges
@@ -81,8 +83,15 @@ def _is_in(module: str, root: str) -> bool:
     return module == root or module.startswith(root + ".")
 
 
-def _is_number(index: GraphIndex, node: int) -> bool:
+def _like(index: GraphIndex, node: int) -> object:
+    """What a parameter has in common with its gradient."""
     tensor = index.tensors[node]
+    return None if tensor is None else (tensor.shape, tensor.dtype)
+
+
+def _is_number(index: GraphIndex, node: int, written: Collection[int]) -> bool:
+    """Whether an input holds whole numbers, as tokens do, and is no buffer that something is counted in."""
+    tensor = None if node in written else index.tensors[node]
     return tensor is not None and tensor.dtype.startswith(("int", "uint", "torch.int", "torch.uint"))
 
 
@@ -91,7 +100,11 @@ def view_of(program: Program, index: GraphIndex) -> View:
     nodes = tuple(program.graph.nodes)
     data: list[bool] = []
     constant: list[bool] = []
-    numbers = not index.descriptors and any(_is_number(index, node) for node in index.placeholders)
+    gradients = {
+        _like(index, node) for node in index.outputs[1:] if node is not None and index.ops[node] != "placeholder"
+    }
+    written = {target for targets in index.writes.values() for target in targets}
+    numbers = not index.descriptors and any(_is_number(index, node, written) for node in index.placeholders)
     for node in range(len(index)):
         preds = index.data_preds[node]
         is_input = index.ops[node] == "placeholder"
@@ -100,8 +113,10 @@ def view_of(program: Program, index: GraphIndex) -> View:
         elif index.descriptors:
             data.append(not index.descriptors.get(node, "").startswith(_FIXED))
         else:
-            # Where inputs are not described, whole numbers are data if there are any (tokens), and all inputs if not.
-            data.append(_is_number(index, node) or index.names[node].startswith("tangents") or not numbers)
+            # Where inputs are not described, whole numbers are data if there are any (tokens). If not, all inputs are
+            # that no gradient is returned of and that nothing is written to.
+            other = not numbers and node not in written and _like(index, node) not in gradients
+            data.append(_is_number(index, node, written) or index.names[node].startswith("tangents") or other)
         fetched = is_input or index.ops[node] == "get_attr"
         constant.append(not fetched and all(constant[p] for p in preds))
     alive = [False] * len(index)
