@@ -87,6 +87,7 @@ def settings(graphs: tuple[str, ...], options: dict[str, Any], **more: Any) -> B
         groups=read_groups(options["groups"]) if options["groups"] else {},
         hints=options["size_hints"],
         imports=options["imports"],
+        ops=click.get_current_context().obj.ops_file,
         repeat=options["repeat"],
         warmup=options["warmup"],
         device=device,

@@ -83,6 +83,7 @@ def run(request: Request, before: Program, after: Program) -> Numeric:
         groups=read_groups(request.groups) if request.groups else {},
         hints=request.size_hints,
         imports=request.imports,
+        ops=click.get_current_context().obj.ops_file,
     )
     return verify_numeric(before, after, settings)
 

@@ -150,6 +150,11 @@ class Session:
                 self.note(f"{name} could not be run here: its description in {self.ops} is believed")
         return program
 
+    @property
+    def ops_file(self) -> str | None:
+        """The file that describes ops, for processes that may run in another folder."""
+        return None if self.ops is None else str(Path(self.ops).resolve())
+
     def descriptions(self) -> dict[str, Description]:
         """Ops that a file describes, by name; the modules that register ops are imported before."""
         if self._descriptions is None:

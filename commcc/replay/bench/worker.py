@@ -62,6 +62,7 @@ from commcc.replay.rank_run import RankRun, run
 from commcc.replay.ranks.worker import Alone, join, serve, stand_in_groups
 from commcc.replay.work_folder import work_folder
 from commcc.serialization import load
+from commcc.serialization.op_files import read_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -87,7 +88,9 @@ def _run(folder: Path, rank: int, settings: BenchSettings, watch: Watch) -> dict
     files = [folder / graph_file(number) for number in range(1, settings.graphs + 1)]
     os.environ.setdefault(CACHE_VARIABLE, str(folder / "inductor"))
     watch.stage("reading the graphs")
-    result = measure(make_set([load(file) for file in files], settings), rank, settings, watch)
+    known = read_with(settings.ops, settings.imports)
+    programs = [load(file, descriptions=known) for file in files]
+    result = measure(make_set(programs, settings), rank, settings, watch)
     return {"elsewhere": os.environ["MASTER_ADDR"]} if result is None else {"ranks": [*result]}
 
 

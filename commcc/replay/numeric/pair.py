@@ -39,7 +39,7 @@ class Settings:
 
     wide: everything in float64. tolerance: the largest difference to accept, relative to the largest number of a
     value; None for what another order of sums explains. timeout: seconds, of real ranks. imports: modules whose ops may
-    run though they are not PyTorch's.
+    run though they are not PyTorch's. ops: the file that describes such ops, for processes that read the graphs again.
     """
 
     ranks: int | None = None
@@ -51,6 +51,7 @@ class Settings:
     groups: Mapping[str, Parts] = field(default_factory=dict)
     hints: Mapping[str, int] = field(default_factory=dict)
     imports: tuple[str, ...] = ()
+    ops: str | None = None
 
     def to_text(self) -> str:
         """As JSON, for the processes of real ranks."""

@@ -18,6 +18,7 @@ from commcc.replay.rank_run import RankRun
 from commcc.replay.ranks.worker import join, serve
 from commcc.replay.work_folder import work_folder
 from commcc.serialization import load, save
+from commcc.serialization.op_files import read_with
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +52,8 @@ def main() -> None:
 
 def _run(folder: Path, rank: int, settings: Settings, watch: Watch) -> dict[str, Json]:
     """Both runs and the comparison."""
-    programs = [load(folder / f"{name}.fx.txt") for name in ("before", "after")]
+    known = read_with(settings.ops, settings.imports)
+    programs = [load(folder / f"{name}.fx.txt", descriptions=known) for name in ("before", "after")]
     pair = make_pair(programs[0], programs[1], settings)
     rank_inputs = pair.maker.of_rank(rank)
     team = join(pair.layout, rank, CpuPlace(), settings.timeout, watch)
