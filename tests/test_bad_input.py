@@ -100,7 +100,9 @@ TEXTS = {
     "use before definition": text(
         "y = torch.ops.aten.neg.default(z)", "z = torch.ops.aten.neg.default(p)", "return (y,)"
     ),
-    "wait without a launch": text(f'w: "f32[4, 8]cpu" = {WAIT}(p)', "return (w,)"),
+    "wait without a launch": text(
+        'n: "f32[4, 8]cpu" = torch.ops.aten.neg.default(p)', f'w: "f32[4, 8]cpu" = {WAIT}(n)', "return (w,)"
+    ),
     "a group with two sizes": text(
         f'a: "f32[8, 8]cpu" = {GATHER}(p, 2, "0")',
         f'b: "f32[16, 8]cpu" = {GATHER}(p, 4, "0")',

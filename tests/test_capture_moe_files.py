@@ -34,6 +34,7 @@ def program():
 
 
 @pytest.mark.parametrize("extension", [".fx.txt", ".fx.txt.gz", ".pt2"])
+@pytest.mark.sampled(1)
 def test_own_formats_keep_all_metadata(extension, program, tmp_path):
     path = tmp_path / f"step{extension}"
     save(program, path)

@@ -85,6 +85,7 @@ def test_the_worst_by_default_and_by_number(graph, capsys):
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.sampled(1)
 def test_it_fits_the_terminal(width, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
     ok("explain", SAMPLE)

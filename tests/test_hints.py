@@ -252,7 +252,11 @@ def test_a_bound_of_the_file_stands_for_rows_that_nobody_knows(known):
     got, sent, rows = b.sizes(2), b.sizes(2), b.size("rows")
     _, wait = b.exchange(b.tensor(rows, 4), got, sent)
     bounds = {f"u{i}": [0, 64, None] for i in known}
-    assert numbers(b.built(wait, header=declared(**bounds))) == {"u0": (32, "balanced"), "u1": (32, "balanced")}
+    assert numbers(b.built(wait, header=declared(**bounds))) == {
+        "u0": (32, "balanced"),
+        "u1": (32, "balanced"),
+        "u4": (64, "balanced"),  # and so the rows that are sent have a number
+    }
 
 
 @pytest.mark.parametrize("bounds", [(64, 32, 64, 32), (None, None, None, None), (64, None, 64, None)])

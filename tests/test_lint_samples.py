@@ -81,6 +81,7 @@ def test_every_limit_fires_on_a_sharded_backward(model):
     assert set(LIMITS) == {rule.id for rule in RULES if rule.needs}
 
 
+@pytest.mark.full
 def test_what_a_finding_advises_helps(model):
     """Bucketing leaves no small collectives, reordering fewer waits directly after launches."""
     program = load("sample_graphs/tiny_llama_fsdp4_bw.fx.txt.gz")

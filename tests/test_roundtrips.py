@@ -62,7 +62,7 @@ def test_text_to_text(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 def test_archive_to_text_to_archive(name, tmp_path):
     save(load(FOLDER / name), tmp_path / "a.pt2")
     first = load(tmp_path / "a.pt2")

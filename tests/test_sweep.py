@@ -274,6 +274,7 @@ def test_the_page_in_a_browser(dark, graph, capsys, browser):
 
 
 @needs_browser
+@pytest.mark.full
 def test_a_page_without_results_and_with_harmful_names(graph, capsys, browser):
     doc = page_of(capsys, graph)
     doc["input"] = HARMFUL

@@ -55,6 +55,7 @@ def test_some_of_them_merge(results):
     assert any(sum(launches(after).values()) < before for after in made.values())
 
 
+@pytest.mark.sampled(1)
 def test_and_so_are_they_when_read_from_a_file(results, tmp_path):
     program, made = results
     for name, after in list(made.items())[::4]:

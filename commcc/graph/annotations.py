@@ -189,21 +189,19 @@ def backward_nodes(program: Program, index: GraphIndex) -> frozenset[int]:
     return frozenset(told) if seen else _inferred(index) or _behind_loss(index)
 
 
-#: Where a backward pass begins that is traced with its forward: the gradient of the loss is one.
-_SEEDS = frozenset({"aten.ones_like", "aten.full_like", "aten.ones", "aten.full", "aten.new_ones", "aten.new_full"})
-
-
 def _behind_loss(index: GraphIndex) -> frozenset[int]:
     """The backward pass of a step whose first output is its loss: from the gradient of the loss on, whatever the loss
     does not need. Nothing where such a gradient is not in the graph.
     """
+    from commcc.graph.ops.kernels import FILLED
+
     loss = index.outputs[0] if index.outputs else None
     tensor = None if loss is None else index.tensors[loss]
     if loss is None or tensor is None or tensor.shape != () or "float" not in tensor.dtype:
         return frozenset()
     forward = _ancestors(index, [loss])
     shapes = {node: getattr(index.tensors[node], "shape", None) for node in range(loss, len(index))}
-    seeds = (node for node, shape in shapes.items() if shape == () and index.ops[node] in _SEEDS)
+    seeds = (node for node, shape in shapes.items() if shape == () and index.ops[node] in FILLED)
     seed = next((node for node in seeds if node not in forward), None)
     if seed is None:
         return frozenset()

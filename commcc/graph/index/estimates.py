@@ -72,8 +72,11 @@ def _is_unknown(node: fx.Node, facts: Sequence[Tensor | None]) -> bool:
     """Whether a result has a size without a number, or there is one and nothing is known of it."""
     if any(tensor is not None and tensor.numel is None for tensor in facts):
         return True
-    # An op that returns nothing, or whose result nobody reads, needs no value; nor does an input that is an object.
-    return node.op == "call_function" and "val" not in node.meta and bool(node.users)
+    # An op that returns nothing, or whose result nobody reads, needs no value; nor does an input that is an object, or
+    # a tuple whose elements say what they are.
+    if node.op != "call_function" or "val" in node.meta:
+        return False
+    return any(not ops.is_getitem(user.target) or "val" not in user.meta for user in node.users)
 
 
 def _extents(
