@@ -164,7 +164,7 @@ def test_reorder_behind_it_takes_no_more_memory(tmp_path, monkeypatch):
     before, after = (step["metrics"] for step in made["passes"][-2:])
     assert made["passes"][-1]["options"] == "reorder{memory_budget=own}"
     assert after["peak_bytes"] <= before["peak_bytes"] and after["step_ms"] <= before["step_ms"]
-    assert made["passes"][-1]["report"]["memory_budget_bytes"] == before["peak_bytes"]
+    assert made["passes"][-1]["report"]["memory_budget_bytes"] == made["before"]["peak_bytes"]
     (tmp_path / "commcc.yaml").write_text("options:\n  reorder: {memory_budget: 1}\n")
     monkeypatch.chdir(tmp_path)
     made = json.loads(_output(["ep-overlap", GRAPH, "--reorder", "--json", "-o", out], 0))

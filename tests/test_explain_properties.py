@@ -109,7 +109,7 @@ def test_independent_work_is_independent_and_complete(seed):
         assert {index.position[near.name] for near in (*found.possible.before, *found.possible.after)} <= set(free)
 
 
-@RELAXED
+@settings(RELAXED, derandomize=True)
 @given(SEEDS)
 def test_every_order_that_can_be_asked_for_is_legal(seed):
     context = random_case(seed)

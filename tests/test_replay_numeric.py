@@ -48,9 +48,9 @@ def numeric(before, after, **settings):
 
 @pytest.mark.full
 def test_chunks_are_the_same_within_rounding_and_exact_in_float64():
-    """What the structure cannot show, that tokens do not depend on each other, an experiment can."""
+    """That tokens do not depend on each other is proved, and an experiment shows it as well."""
     before, after = sample("tiny_deepseek_ep2"), cut("tiny_deepseek_ep2", chunks=2)
-    assert verify(before, after).status == "unproved"
+    assert verify(before, after).status == "proved"
     found = numeric(before, after)
     assert found.status == "within tolerance"
     assert {value.tolerance for value in found.values} == {2e-2}  # of bfloat16, in which the sums are made

@@ -7,7 +7,7 @@
 Siblings are modules with one parent. They are alike when their items match: the same paths
 below them, the same signatures, however often. The family that holds the most items wins. Then numbered siblings of the
 family that hold something else (the dense layer of a mixture of experts) are blocks too, and so are
-further families with something to merge (an encoder next to a decoder).
+further families with something to merge (an encoder next to a decoder), if they match one to one.
 
 A model that says nothing of its modules gets blocks by :func:`labels`: what comes again and again, in the same
 order. The stretch that repeats and covers most wins, with the shortest period; what is left on either side is
@@ -82,7 +82,7 @@ def find_blocks(items: Sequence[Item]) -> Blocks:
         roots = set(blocks)
         outside = [i for i in items if roots.isdisjoint(parents(i.path))]
         above = _above(blocks)
-        further = [f for f in _families(outside) if f.merges and above.isdisjoint(f.members)]
+        further = [f for f in _families(outside, one_to_one=True) if f.merges and above.isdisjoint(f.members)]
         if not further:
             break
         blocks = [*blocks, *_with_siblings(max(further, key=lambda f: f.rank), outside)]
@@ -100,10 +100,12 @@ def _above(blocks: Iterable[str]) -> set[str]:
 
 def _first(items: Sequence[Item]) -> tuple[_Family | None, bool]:
     """The main family, and whether its members are alike."""
-    families = _families(items)
-    large = [f for f in families if f.merges]
-    if large:
-        return max(large, key=lambda f: f.rank), True
+    families = _families(items, one_to_one=True)
+    equal = max((f for f in families if f.merges), key=lambda f: f.rank, default=None)
+    if equal is not None:
+        # Whole layers that hold the same, if not as often, rather than equal parts of them.
+        around = [f for f in _families(items) if all(not set(f.members).isdisjoint(parents(p)) for p in equal.members)]
+        return max((equal, *around), key=lambda f: f.rank), True
     numbered = _numbered(items)
     if numbered:
         return max(numbered, key=lambda f: f.rank), False
@@ -119,13 +121,14 @@ def _held(items: Iterable[Item]) -> dict[str, Counter[tuple[str, tuple[str, ...]
     return held
 
 
-def _families(items: Sequence[Item]) -> list[_Family]:
-    """All sets of two or more siblings that are alike."""
+def _families(items: Sequence[Item], *, one_to_one: bool = False) -> list[_Family]:
+    """All sets of two or more siblings that are alike. one_to_one: also in how often they hold what they hold."""
     sets: dict[tuple[str, frozenset[object]], list[str]] = defaultdict(list)
     held = _held(items)
     for path, counter in held.items():
         # How often does not matter: the last layer may keep for its backward pass what others gather again.
-        sets[path.rpartition(".")[0], frozenset(counter)].append(path)
+        content: frozenset[object] = frozenset(counter.items() if one_to_one else counter)
+        sets[path.rpartition(".")[0], content].append(path)
     return [_family(members, held) for members in sets.values() if len(members) > 1]
 
 
