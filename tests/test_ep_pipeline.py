@@ -72,9 +72,7 @@ def test_the_whole_pipeline_computes_the_same():
     program = on_cpu(sample("tiny_deepseek_fsdp4_ep2"), torch.float64)
     result = run(program, from_preset("ep-overlap"), model=load_model())
     assert result.verified == "proved"
-    assert [step.name for step in result.steps if step.changed] == [
-        *("tag", "ep-chunk", "bucket", "ep-schedule")
-    ]
+    assert [step.name for step in result.steps if step.changed] == [*("tag", "ep-chunk", "bucket", "ep-schedule")]
     for old, new in zip(run_ranks(program, 3), run_ranks(result.program, 3), strict=True):
         for a, b in zip(old, new, strict=True):
             if isinstance(a, torch.Tensor):
