@@ -151,18 +151,13 @@ def test_each_sample_in_some_ways(ranks, tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("ranks", sorted(SAMPLES_FOR))
-def test_each_sample_in_every_way(ranks, tmp_path):
-    jobs, did = [], {}
-    for name in SAMPLES_FOR[ranks]:
-        for way in ways_of(name):
-            todo, done = rewritten(name, way, tmp_path)
-            jobs.append(todo)
-            did.setdefault(way, []).append(done)
-    all_equal(ranks, jobs, tmp_path)
-    assert [way for way, done in did.items() if not any(done)] == []
-    assert all("merged" in done for done in did["whole"])
-    assert all("held" in done for done in did.get("held", ()))
+@pytest.mark.parametrize(("ranks", "name"), [(ranks, name) for ranks, names in SAMPLES_FOR.items() for name in names])
+def test_each_sample_in_every_way(ranks, name, tmp_path):
+    jobs, did = zip(*(rewritten(name, way, tmp_path) for way in ways_of(name)), strict=True)
+    all_equal(ranks, list(jobs), tmp_path)
+    done = dict(zip(ways_of(name), did, strict=True))
+    assert "merged" in done["whole"]
+    assert "held" in done.get("held", {"held"})
 
 
 def launches(program) -> int:
