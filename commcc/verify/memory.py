@@ -140,6 +140,11 @@ class Memory:
         for root in every:
             self.storages[root].linked = every - {root}
 
+    def coming(self, tensor: Tensor) -> bool:
+        """Whether a launch may be filling the tensor's storage."""
+        storage = self.storages[tensor.root]
+        return bool(storage.filling or storage.linked)
+
     def users(self, tensor: Tensor, *, reading: bool) -> list[tuple[Flight, Tensor, str]]:
         """Launches in flight that fill, or also read, what a tensor overlaps with, and why that is not certain."""
         found = []

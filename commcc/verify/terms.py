@@ -80,6 +80,14 @@ class Summary:
     writes: bool
     state: bool
 
+    def __or__(self, other: Summary) -> Summary:
+        return Summary(
+            self.random or other.random,
+            self.effects or other.effects,
+            self.writes or other.writes,
+            self.state or other.state,
+        )
+
 
 class Terms:
     """Hash-consed terms, with the number of elements and the dtype of those that are sources.

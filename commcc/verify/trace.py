@@ -213,6 +213,8 @@ class State:
             if now is not value:
                 self.env[operand] = now
                 self._note_written(now, value, operand.name)
+            elif not self.memory.coming(now) and not self.host.coming:
+                return now  # as nearly every operand is
             return self.read(now, reader, operand.name)
         if isinstance(value, tuple):
             return tuple(self.read(v, reader, operand.name) if isinstance(v, Tensor) else v for v in value)
@@ -223,6 +225,8 @@ class State:
         now = self.memory.current(tensor)
         if now is not tensor:
             self._note_written(now, tensor, name)
+        if not self.memory.coming(now) and not self.host.coming:
+            return now
         users = self.memory.users(now, reading=False)
         for flight, _, doubt in users:
             text = f"reads '{name}' before the wait of launch '{flight.node}'"

@@ -17,14 +17,16 @@ all other results come from ``val``, once for both graphs. At most :data:`MAX_DE
 
 from __future__ import annotations
 
-from dataclasses import astuple, replace
+from dataclasses import replace
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from commcc.graph.ops import ALL, facts, is_getitem, op_name
+from commcc.graph.ops import ALL, facts, is_getitem
 from commcc.graph.ops.constants import COPIES
 from commcc.serialization.attributes import content_hash, find, is_plain
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
@@ -51,7 +53,7 @@ from commcc.verify.trace import OP, VIEW, Event, Output, Step, Trace
 from commcc.verify.verdict import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from commcc.graph.ops import OpFacts
     from commcc.graph.program import Program
@@ -160,7 +162,7 @@ class Tracer(Explainer):
         known = settled(self.table, path, arguments) if self.fixed else None
         if known is not None:
             return known
-        why, fills = "", op_name(node.target) in COPIES
+        why, fills = "", fact.name in COPIES
         if regroups(path) or fills:
             try:
                 return (self.filled if fills else self.regrouped)(node, path, arguments)
@@ -194,7 +196,8 @@ class Tracer(Explainer):
         tensors = all_tensors(arguments)
         around = tuple(self._surroundings(tensor) for tensor in tensors) if fact.storage else ()
         plain = term = table.intern(("op", path, keys, around) if around else ("op", path, keys))
-        does = self._deeds(fact, arguments)
+        handed = list(_opaque_in(tuple(arguments.values())))
+        does = self._deeds(fact, arguments, handed)
         if does.random:
             term = table.intern(("draw", len(trace.random), plain))
             trace.random.append((plain, node.name))
@@ -205,7 +208,7 @@ class Tracer(Explainer):
             trace.effects.append((plain, node.name))
         if fact.barrier:
             trace.barriers.append(node.name)
-        unknown = next(filter(None, (table.undecided.get(v.term) for v in _opaque_in(tuple(arguments.values())))), "")
+        unknown = next(filter(None, (table.undecided.get(value.term) for value in handed)), "")
         if why or unknown or (around and does.state):
             table.undecided.setdefault(plain, why or unknown or f"what {path} reads around its operands")
         written = _written(fact, arguments, everything=does.writes)
@@ -228,15 +231,13 @@ class Tracer(Explainer):
         trace.steps.append(step)
         return value
 
-    def _deeds(self, fact: OpFacts, arguments: dict[str, Any]) -> Summary:
+    def _deeds(self, fact: OpFacts, arguments: dict[str, Any], handed: Sequence[Opaque]) -> Summary:
         """What calling an op does besides computing its result, by itself or through what it is handed."""
-        handed = list(_opaque_in(tuple(arguments.values())))
         inner = [self.table.summaries[value.term] for value in handed if value.term in self.table.summaries]
         inner.extend(_summary(facts(value)) for value in arguments.values() if isinstance(value, OpOverload))
         if fact.body and not inner and handed:
             inner.append(Summary(random=True, effects=True, writes=True, state=True))  # a graph that is not known
-        inner.append(_summary(fact))
-        return Summary(*(any(parts) for parts in zip(*map(astuple, inner), strict=True)))
+        return reduce(or_, inner, _summary(fact))
 
     def _surroundings(self, tensor: Tensor) -> tuple[Any, ...]:
         place = self.memory.where(tensor)
