@@ -28,6 +28,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.errors import InputError
+from commcc.base.text import natural_key
 from commcc.serialization.logs.graph_text import HEADER, GraphText, Kind, Line, kind_of, name_of, numbered_lines
 from commcc.serialization.sources import read_text
 
@@ -133,12 +134,7 @@ def _entries(folder: Path) -> list[Path]:
     if len(paths) > _MOST_FILES:
         raise InputError(f"holds more than {_MOST_FILES} files", where=str(folder), hint=_HINT)
 
-    def natural(path: Path) -> tuple[tuple[int, str], ...]:
-        """A key under which ``rank_10`` follows ``rank_9``."""
-        parts = re.split(r"(\d{1,18})", path.name)
-        return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in parts)
-
-    return sorted(paths, key=natural)
+    return sorted(paths, key=lambda path: natural_key(path.name))
 
 
 def _from_traces(traces: list[Path], only_rank: int | None) -> Iterator[GraphText]:
