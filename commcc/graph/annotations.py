@@ -193,7 +193,7 @@ def _behind_loss(index: GraphIndex) -> frozenset[int]:
     """The backward pass of a step whose first output is its loss: from the gradient of the loss on, whatever the loss
     does not need. Nothing where such a gradient is not in the graph.
     """
-    from commcc.graph.ops.kernels import FILLED
+    from commcc.graph.ops.constants import SEEDS
 
     loss = index.outputs[0] if index.outputs else None
     tensor = None if loss is None else index.tensors[loss]
@@ -201,7 +201,7 @@ def _behind_loss(index: GraphIndex) -> frozenset[int]:
         return frozenset()
     forward = _ancestors(index, [loss])
     shapes = {node: getattr(index.tensors[node], "shape", None) for node in range(loss, len(index))}
-    seeds = (node for node, shape in shapes.items() if shape == () and index.ops[node] in FILLED)
+    seeds = (node for node, shape in shapes.items() if shape == () and index.ops[node] in SEEDS)
     seed = next((node for node in seeds if node not in forward), None)
     if seed is None:
         return frozenset()

@@ -278,20 +278,18 @@ def _largest(collectives: list[Document], top: int, costed: bool) -> Section:
     largest = sorted(collectives, key=lambda entry: (-entry[key], -entry["wire_bytes"], entry["position"]))[:top]
     word = "most exposed" if costed else "largest"
     title = f"{word} {len(largest)} of {len(collectives):,} collectives (--all lists each)"
-    numbers = ("on the wire", *(("time", "exposed") if costed else ()))
+    return collectives_table(title, largest, costed=costed)
+
+
+def collectives_table(title: str, entries: Iterable[Document], *, costed: bool) -> Section:
+    """A line for each collective: name, group, role, bytes, its times where they were simulated, and its module."""
     whole = ("name", "group", "role")
-    table = make_table(title, "name", "group", "role", *numbers, "module", numbers=numbers, whole=whole)
-    for entry in largest:
+    numbers = ("on the wire", *(("time", "exposed") if costed else ()))
+    table = make_table(title, *whole, *numbers, "module", numbers=numbers, whole=whole)
+    for entry in entries:
         times = (milliseconds(entry["ms"]), milliseconds(entry["exposed_ms"])) if costed else ()
-        module = cut_short(entry["module"] or "")
-        table.add_text(
-            entry["name"],
-            entry["group"],
-            entry["role"],
-            least_size(entry["wire_bytes"], "unknown_size" in entry, brief=True),
-            *times,
-            module,
-        )
+        size = least_size(entry["wire_bytes"], "unknown_size" in entry, brief=True)
+        table.add_text(entry["name"], entry["group"], entry["role"], size, *times, cut_short(entry["module"] or ""))
     return table
 
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from commcc.base.text import change, count, least_size, milliseconds, plural, share
+from commcc.base.text import change, count, milliseconds, plural, share
 from commcc.report.console import cut_short, make_table
 from commcc.report.documents import collective, costs, document
+from commcc.report.inspecting import collectives_table
 from commcc.report.metrics import compare, costed_by, single
 from commcc.report.rewriting import verdict
 from commcc.timing.predict import milliseconds as in_ms
@@ -205,18 +206,4 @@ def _exposed(graph: Document, top: int, *, named: bool) -> Section:
     worst = sorted(worst, key=lambda entry: (-entry["exposed_ms"], entry["position"]))[:top]
     label = f"{graph['label']}: " if named else ""
     heading = f"{label}most exposed {len(worst)} of {plural(len(collectives), 'collective')}"
-    numbers = ("on the wire", "time", "exposed")
-    whole = ("name", "group", "role")
-    table = make_table(heading, *whole, *numbers, "module", numbers=numbers, whole=whole)
-    for entry in worst:
-        times = (milliseconds(entry["ms"]), milliseconds(entry["exposed_ms"]))
-        module = cut_short(entry["module"] or "")
-        table.add_text(
-            entry["name"],
-            entry["group"],
-            entry["role"],
-            least_size(entry["wire_bytes"], "unknown_size" in entry, brief=True),
-            *times,
-            module,
-        )
-    return table
+    return collectives_table(heading, worst, costed=True)

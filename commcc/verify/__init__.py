@@ -25,7 +25,6 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from commcc.base.gc_pause import no_collection
-from commcc.graph.index.waits import begun_elsewhere
 from commcc.verify import boundary, compare
 from commcc.verify.chunks import folded
 from commcc.verify.exported import compare_exported
@@ -79,7 +78,7 @@ def _compare(before: Program, after: Program, report: Report) -> None:
     if whole is None:
         return
     if whole is not after:  # what is illegal in AFTER as it stands, whose clones are not looked at below
-        table = _terms(before, after)
+        table = Terms.of(before, after)
         old, new = trace_program(table, before, first=True), trace_program(table, after, first=False)
         _compare_events(Pair(table, old, new, report, {}, {}, {}))
     after = whole
@@ -90,7 +89,7 @@ def _compare(before: Program, after: Program, report: Report) -> None:
     fixed = fixed_sizes(before, after, report)
     new_nodes = {node.name: node for node in after.graph.nodes}
     compare_edges(held, holds, set(new_nodes), report)
-    table = _terms(before, after)
+    table = Terms.of(before, after)
     old = trace_program(table, before, first=True, fixed=fixed)
     live, needed = compare.live_nodes(before.graph), compare.live_nodes(after.graph)
     old_nodes = {node.name: node for node in before.graph.nodes}
@@ -104,11 +103,6 @@ def _compare(before: Program, after: Program, report: Report) -> None:
     else:
         report.gap("value", "", f"elements in other orders of writing them down, one after another, {ROUNDS} deep")
     report.absorb(pair.report)
-
-
-def _terms(before: Program, after: Program) -> Terms:
-    in_flight = frozenset(source.name for source in begun_elsewhere(before.graph.nodes).values())
-    return Terms(one_root=before.root is after.root, in_flight=in_flight)
 
 
 def _compare_traces(pair: Pair, live: set[str], needed: set[str]) -> None:

@@ -107,7 +107,7 @@ def _alike(before: Program, after: Program) -> list[str]:
     """Tensors that both graphs compute under one name, of one content, each in storage of its own."""
     if not all(check_order(each.graph, Report(), "") for each in (before, after)):
         return []
-    table = Terms(one_root=before.root is after.root)
+    table = Terms.of(before, after)
     walks = [Tracer(table, each.root, first=each is before) for each in (before, after)]
     values: list[dict[str, Tensor]] = []
     for walk, each in zip(walks, (before, after), strict=True):

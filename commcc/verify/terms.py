@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
 import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
+from commcc.graph.index.waits import begun_elsewhere
 from commcc.graph.ops import OpaqueOp, argument_names, op_name
 from commcc.verify.sizes import Poly, Shape, Size, Undecidable
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import fx
+
+    from commcc.graph.program import Program
 
 LAYOUT = "layout"
 
@@ -117,6 +120,12 @@ class Terms:
         self.subgraphs: dict[int, tuple[int, object]] = {}
         self._sources: dict[int, tuple[int, ...]] = {}
         self._foreign: dict[int, tuple[int, Any]] = {}
+
+    @classmethod
+    def of(cls, before: Program, after: Program) -> Terms:
+        """The terms of two graphs that are compared."""
+        in_flight = frozenset(source.name for source in begun_elsewhere(before.graph.nodes).values())
+        return cls(one_root=before.root is after.root, in_flight=in_flight)
 
     def intern(self, key: tuple[Any, ...]) -> int:
         """The number of a term; equal keys give equal numbers. Constants in keys carry their type."""

@@ -22,7 +22,7 @@ from commcc.graph.index.repeats import Numbering
 from commcc.graph.index.storage import assign_storages
 from commcc.graph.index.tensors import TensorTable
 from commcc.graph.index.traits import Traits, mixed_nodes, traits_of
-from commcc.graph.index.waits import begun_elsewhere, is_view, waits_on
+from commcc.graph.index.waits import begun_elsewhere, waits_on
 from commcc.graph.ops.libraries import FENCES
 from commcc.graph.ops.operands import nodes_in
 from commcc.graph.program import ProcessGroup, record_of
@@ -182,7 +182,7 @@ def _check_waits(nodes: list[fx.Node], known: set[int]) -> None:
         if i in known or node.op != "call_function" or not ops.is_wait(node.target):
             continue
         source = ops.argument(node, "tensor")
-        while isinstance(source, fx.Node) and is_view(source.target) and source._input_nodes:
+        while isinstance(source, fx.Node) and ops.facts(source.target).aliases and source._input_nodes:
             source = next(iter(source._input_nodes))
         if isinstance(source, fx.Node) and (source.op == "placeholder" or ops.is_local(source.target)):
             raise GraphError(f"'{node.name}' waits for '{source.name}', which launches no collective")

@@ -6,7 +6,7 @@ waits for its input.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from commcc.graph import ops
 
@@ -24,7 +24,7 @@ def waits_on(node: fx.Node) -> list[fx.Node]:
         for user in stack.pop().users:
             if ops.is_wait(user.target):
                 waits.append(user)
-            elif user.op == "call_function" and is_view(user.target) and ops.collective_of(user.target) is None:
+            elif user.op == "call_function" and (fact := ops.facts(user.target)).aliases and fact.launch is None:
                 stack.append(user)
     return waits
 
@@ -41,9 +41,3 @@ def begun_elsewhere(nodes: Iterable[fx.Node]) -> dict[fx.Node, fx.Node]:
 def _writes(user: fx.Node) -> bool:
     fact = ops.collective_of(user.target) if user.op == "call_function" else None
     return fact is not None and fact.out is not None
-
-
-def is_view(target: Any) -> bool:
-    """Whether the result of an op is always a view of an operand."""
-    fact = ops.facts(target)
-    return bool(fact.views) and fact.views != ops.ALL and not fact.sometimes

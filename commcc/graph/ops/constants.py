@@ -17,6 +17,8 @@ UNREAD = (FILLED - ALLOCATIONS - {"aten.new_empty_strided"}) | {
     *(f"aten.{name}" for name in ("scalar_tensor", "arange", "eye", "linspace")),
     "prims.iota",
 }
+#: Ops that may make the gradient of a loss, which is one, where a backward pass is traced with its forward.
+SEEDS = (FILLED & UNREAD) - ZEROS
 #: Ops that overwrite their targets with the elements of their sources; a list of them one after the other.
 COPIES = frozenset({"aten.copy_", "aten._foreach_copy_"})
 #: Ops that write all of their target and read none of it.

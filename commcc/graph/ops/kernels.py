@@ -42,8 +42,6 @@ _EMPTY = frozenset(
         *("inductor.resize_storage_bytes_", "aten.sym_size", "aten.sym_numel", "aten.sym_stride"),
     }
 )
-#: What makes the gradient of a loss, which is one, where a backward pass is traced with its forward.
-FILLED = frozenset(f"aten.{n}" for n in ("ones_like", "full_like", "ones", "full", "new_ones", "new_full"))
 #: Fused by compilers, though no tag of the op says so: casts, constants, and reductions of softmax and norms.
 _FUSABLE = frozenset(
     {

@@ -81,9 +81,14 @@ class OpFacts:
         return bool(self.writes) or self.writes_keywords
 
     @property
+    def aliases(self) -> bool:
+        """Whether its results are always in the storage of an operand; it may also write there."""
+        return bool(self.views) and self.views != ALL and not self.sometimes
+
+    @property
     def looks(self) -> bool:
         """Whether it computes nothing: its results are always in the storage of an operand, and it writes none."""
-        return bool(self.views) and self.views != ALL and not self.sometimes and not self.writing
+        return self.aliases and not self.writing
 
     @property
     def acts(self) -> bool:

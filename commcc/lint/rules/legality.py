@@ -42,28 +42,21 @@ def use_before_wait(subject: Subject, options: NoOptions) -> Iterator[Finding]:
     """Every launch, and input in flight, that something reads before it is waited for."""
     del options
     index = subject.index
-    for launch, facts in index.launches.items():
-        if not facts.asynchronous:
-            continue
-        early = next(_readers(index, launch, frozenset(facts.waits)), None)
-        if early is not None:
-            yield Finding(
-                f"'{index.names[early]}' reads the result of '{index.names[launch]}' before it is waited for",
-                subject.spots(early, launch),
-                remedy="let it read the result of the wait",
-            )
-    begun: dict[int, set[int]] = defaultdict(set)
+    waits = {launch: set(facts.waits) for launch, facts in index.launches.items() if facts.asynchronous}
     for wait, source in index.begun_elsewhere.items():
-        begun[source].add(wait)
-    for source, waits in begun.items():
-        early = next(_readers(index, source, frozenset(waits)), None)
-        if early is not None:
-            yield Finding(
-                f"'{index.names[early]}' reads the input '{index.names[source]}', which is in flight until it is "
-                "waited for",
-                subject.spots(early, source),
-                remedy="let it read the result of the wait",
-            )
+        waits.setdefault(source, set()).add(wait)
+    for source, awaited in waits.items():
+        early = next(_readers(index, source, frozenset(awaited)), None)
+        if early is None:
+            continue
+        what = f"the result of '{index.names[source]}' before it is waited for"
+        if source not in index.launches:
+            what = f"the input '{index.names[source]}', which is in flight until it is waited for"
+        yield Finding(
+            f"'{index.names[early]}' reads {what}",
+            subject.spots(early, source),
+            remedy="let it read the result of the wait",
+        )
 
 
 def _readers(index: GraphIndex, launch: int, waits: frozenset[int]) -> Iterator[int]:
