@@ -294,6 +294,20 @@ def test_a_folder_of_graphs_is_listed(graph, tmp_path, capsys):
     assert "holds 3 graphs" in output(capsys)
 
 
+def test_a_folder_of_texts_lists_what_lint_checks(graph, tmp_path, capsys):
+    """A torch_compile_debug folder and collected logs hold no graph files; what is no graph is left out."""
+    inner = tmp_path / "debug" / "run_1"
+    inner.mkdir(parents=True)
+    for name in ("fx_graph_readable.py", "graph_10.txt", "graph_9.txt"):
+        (inner / name).write_text(graph.read_text())
+    (inner / "ir_pre_fusion.txt").write_text("op0: SchedulerNode(ComputedBuffer)")
+    ok("inspect", tmp_path / "debug", "--json")
+    names = [each["name"] for each in document(capsys)["graphs"]]
+    assert names == ["run_1/fx_graph_readable.py", "run_1/graph_9.txt", "run_1/graph_10.txt"]
+    ok("lint", tmp_path / "debug", "--json")
+    assert [Path(each["graph"]).name for each in document(capsys)["graphs"]] == [Path(name).name for name in names]
+
+
 def test_verify(graph, capsys):
     other = graph.with_name("other.fx.txt")
     ok("verify", graph, graph)

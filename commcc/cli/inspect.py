@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commcc.base.errors import EXIT_OK, CommccError
+from commcc.base.errors import EXIT_OK, CommccError, InputError
 from commcc.cli.parameters import GRAPH_HELP, common_options, cost_option, graph_argument, hint_option, reading_options
 
 if TYPE_CHECKING:
@@ -56,19 +56,42 @@ MOST_GRAPHS, MOST_NODES = 24, 40_000
 def _several(graph: str) -> list[Listed]:
     """The graphs of a file or folder that holds more than one; nothing for a graph."""
     from commcc import serialization
-    from commcc.lint.expand import EXTENSIONS, expand
     from commcc.report.inspecting import Listed
-    from commcc.serialization.logs.graph_text import GraphEntry
 
-    if Path(graph).is_dir():
-        # As lint takes a folder: the graph files below it, else what PyTorch's tools left there.
-        paths = [item.graph for item in expand([graph])]
-        if all(path.endswith(EXTENSIONS) for path in paths):
-            return [Listed(GraphEntry(str(Path(path).relative_to(graph)), "file", None), path) for path in paths]
-    entries = () if serialization.split_spec(graph)[1] else serialization.list_graphs(graph)
+    folder = Path(graph)
+    found = _graph_files(folder) if folder.is_dir() else []
+    if found:
+        return found
+    try:
+        entries = () if serialization.split_spec(graph)[1] else serialization.list_graphs(graph)
+    except InputError:
+        found = _texts(folder) if folder.is_dir() else []
+        if not found:
+            raise
+        return found
     if sum(entry.loadable for entry in entries) < 2:
         return []
     return [Listed(entry, f"{graph}::{entry.name}") for entry in entries]
+
+
+def _graph_files(folder: Path) -> list[Listed]:
+    """Graph files anywhere below a folder: where there are some, lint too looks at nothing else."""
+    from commcc.lint.expand import EXTENSIONS, files_below
+    from commcc.report.inspecting import Listed
+    from commcc.serialization.logs.graph_text import GraphEntry
+
+    paths = files_below(folder, EXTENSIONS)
+    return [Listed(GraphEntry(str(Path(path).relative_to(folder)), "file", None), path) for path in paths]
+
+
+def _texts(folder: Path) -> list[Listed]:
+    """Graphs in texts and logs below a folder that no tool of PyTorch's laid out."""
+    from commcc.lint.expand import expand
+    from commcc.report.inspecting import Listed
+    from commcc.serialization.logs.graph_text import GraphEntry
+
+    graphs = [item.graph for item in expand([str(folder)]) if item.error is None]
+    return [Listed(GraphEntry(str(Path(path).relative_to(folder)), "text", None), path) for path in graphs]
 
 
 def _read(

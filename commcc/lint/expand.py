@@ -80,7 +80,7 @@ def _one(argument: str) -> Iterator[Item]:
 
 def _folder(folder: Path) -> Iterator[Item]:
     """Graph files below a folder; without any, what PyTorch's own tools left there, else texts that hold graphs."""
-    files = _files(folder, EXTENSIONS)
+    files = files_below(folder, EXTENSIONS)
     yield from map(Item, files)
     if files:
         return
@@ -88,11 +88,12 @@ def _folder(folder: Path) -> Iterator[Item]:
     if found[0].error is None:
         yield from found
         return
-    inside = [item for each in _files(folder, TEXTS) for item in _graphs(each) if item.error is None]
+    inside = [item for each in files_below(folder, TEXTS) for item in _graphs(each) if item.error is None]
     yield from inside or found
 
 
-def _files(folder: Path, extensions: tuple[str, ...]) -> list[str]:
+def files_below(folder: Path, extensions: tuple[str, ...]) -> list[str]:
+    """Files with such names anywhere below a folder, numbers in them sorted as numbers."""
     found = sorted((str(p) for p in folder.rglob("*") if p.name.endswith(extensions) and p.is_file()), key=natural_key)
     if len(found) > _MOST:
         raise InputError(f"holds more than {_MOST:,} files", where=str(folder), hint="name fewer of them")
