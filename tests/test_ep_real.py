@@ -12,12 +12,16 @@ from commcc.base.errors import InputError
 from commcc.base.terms import Kind
 from commcc.ep.regions import regions_of
 from commcc.graph.annotations import annotations_of, backward_nodes
+from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
 from commcc.graph.ops import WAIT, op_name
+from commcc.passes.base import PlanContext
+from commcc.passes.ep_concretize import EpConcretize
 from commcc.passes.options import parse_pipeline
 from commcc.run.pipeline import run
 from commcc.serialization import load, save
 from commcc.serialization.op_files import read_ops
+from commcc.verify import verify
 from tests.chunk_graphs import plan_of
 
 DATA = Path(__file__).parent / "data" / "torchtitan"
@@ -72,6 +76,31 @@ def test_what_torchtitan_has_cut_is_read_as_cut():
     ]
     assert all(r.labels == (("combine", "dispatch") if r.backward else ("dispatch", "combine")) for r in regions)
     assert all(r.narrow and len(copies) == 2 for r in regions if not r.backward for copies in r.count_copies)
+
+
+def fixed(program, number=256):
+    """The graph for so many tokens."""
+    index = build_index(program)
+    plan = EpConcretize(symbols=f"u0={number}").plan(PlanContext(program, index, identify(index)))
+    return apply_plan(program, index, plan)
+
+
+def test_what_torchtitan_has_cut_is_the_step_that_it_has_cut():
+    """Cut from another trace, whose names are others: clones are told by what they read, and buckets are opened."""
+    verdict = verify(step("deepseek_v3_step"), fixed(step("deepseek_v3_chunked")))
+    assert verdict.findings == ()
+    assert [gap.text.partition(" (")[0] for gap in verdict.unproved] == [
+        "'layers.1.moe' is cut in 2 chunks",
+        "'layers.2.moe' is cut in 2 chunks",
+    ]
+
+
+def test_a_clone_that_fits_no_node_of_another_trace():
+    after = fixed(step("deepseek_v3_chunked"))
+    node = next(node for node in after.graph.nodes if node.name == "mul_93_chunk1")
+    node.args = (node.args[0], 2.0)
+    verdict = verify(step("deepseek_v3_step"), after)
+    assert verdict.status == "unproved" and "AFTER was cut from another trace" in verdict.unproved[0].text
 
 
 def test_every_exchange_has_a_size():

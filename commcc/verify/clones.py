@@ -1,0 +1,259 @@
+"""Whether a node of AFTER is the clone of a node of BEFORE that it is said to be, argument by argument.
+
+    y_chunk0 = mm(x_chunk0, w)      is of    y = mm(x, w)      : x_chunk0 is chunk 0 of x, w is any node outside
+    z_chunk0 = view(y_chunk0, [30, 4])       z = view(y, [60, 4])    : 30 is to 60 as the chunk is to the whole
+
+What a clone reads from outside of the module is taken over as it is: the folded graph reads it too, and is compared
+with BEFORE as a whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+from torch import fx
+
+from commcc.graph import ops
+from commcc.graph.ops.constants import STRIDED
+from commcc.graph.ops.sizes import DIMENSIONS, PARTS
+from commcc.graph.ops.views import EXPAND, RESHAPES
+from commcc.verify.reshaping import to_host
+from commcc.verify.terms import bind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a node of AFTER stands for: chunk ``chunk`` of a node of BEFORE; ``last`` chunks added up, from 0 to it.
+
+    split: what made it of an activation from outside, which ``of`` names as AFTER does.
+    """
+
+    of: str
+    chunk: int
+    last: int | None = None
+    split: fx.Node | None = None
+
+
+class Unfaithful(Exception):
+    """A clone that is not one; the node of AFTER, and what is wrong."""
+
+    def __init__(self, node: fx.Node, text: str) -> None:
+        super().__init__(text)
+        self.node, self.text = node, text
+
+
+@dataclass
+class Module:
+    """shares: for each chunk, its size and the whole's, along what was split first. clones: of each node, by chunk.
+
+    scaled: which sizes are scaled as the tokens are, by node and argument. split: what was split, by the name of the
+    split, with the dimension. entering: that dimension by names in BEFORE. joined, added: what was put together again,
+    likewise, and what was added up. operands: of each node of BEFORE, what stands for them in the folded graph: a node,
+    or the name of a whole. reads: names in BEFORE of what a clone reads of its own chunk.
+    """
+
+    chunks: int
+    shares: tuple[tuple[int, int], ...] = ()
+    clones: dict[str, dict[int, fx.Node]] = field(default_factory=dict)
+    scaled: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    split: dict[str, int] = field(default_factory=dict)
+    entering: dict[str, int] = field(default_factory=dict)
+    joined: dict[str, int] = field(default_factory=dict)
+    added: set[str] = field(default_factory=set)
+    operands: dict[str, dict[fx.Node, fx.Node | str]] = field(default_factory=dict)
+    reads: dict[fx.Node, set[str]] = field(default_factory=dict)
+
+
+@dataclass
+class Operands:
+    """Compares the arguments of a clone with those of its original.
+
+    A number may be scaled as the tokens are only where it is the size of the dimension that holds them.
+    """
+
+    parts: Mapping[fx.Node, Part]
+    env: Mapping[fx.Node, fx.Node]
+    groups: Mapping[str, str]
+    node: fx.Node
+    original: fx.Node
+    module: Module
+    chunk: int
+    found: dict[fx.Node, fx.Node | str] = field(default_factory=dict)
+    scaled: dict[str, list[int]] = field(default_factory=dict)
+    reads: dict[str, str] = field(default_factory=dict)
+
+    def compare(self) -> None:
+        """Raises :class:`Unfaithful` at the first difference; changes nothing of the module."""
+        own, old = bound(self.node), bound(self.original)
+        if list(own) != list(old):
+            self._refuse(list(own), list(old))
+        for name, value in own.items():
+            scaled: list[int] = []
+            self.tree(value, old[name], scaled)
+            if scaled:
+                self._check_sizes(name, value, old[name], scaled)
+
+    def tree(self, own: Any, old: Any, scaled: list[int], place: int = -1) -> None:
+        """Compares one argument; ``scaled`` is told at which ``place`` numbers differ as the tokens do."""
+        if isinstance(old, fx.Node) or isinstance(own, fx.Node):
+            self._operand(own, old)
+        elif isinstance(old, (list, tuple)) and isinstance(own, (list, tuple)) and len(own) == len(old):
+            for at, pair in enumerate(zip(own, old, strict=True)):
+                self.tree(*pair, scaled, at)
+        elif isinstance(old, dict) and isinstance(own, dict) and list(own) == list(old):
+            self.tree(list(own.values()), list(old.values()), scaled)
+        elif (own != old or type(own) is not type(old)) and not self._same_group(own, old):
+            if not self._as_tokens(own, old):
+                self._refuse(own, old)
+            scaled.append(place)
+
+    def _refuse(self, own: Any, old: Any) -> NoReturn:
+        text = f"has {own!r:.40}, where '{self.original.name}' has {old!r:.40} in BEFORE"
+        raise Unfaithful(self.node, text)
+
+    def _operand(self, own: Any, old: Any) -> None:
+        if not isinstance(own, fx.Node) or not isinstance(old, fx.Node):
+            self._not_that(own, old)
+        part = self.parts.get(own)
+        stands: fx.Node | str | None = self.env.get(own)
+        if part is not None and part.last is None and part.chunk == self.chunk:
+            # What a traced-anew AFTER calls otherwise is told by the comparison of the whole.
+            outside = part.split is not None and old.name not in self.module.clones
+            if part.of != old.name and not outside:
+                self._not_that(own, old)
+            stands = part.of if part.split is None else self.env[ops.argument(part.split, "self")]
+            self.reads[old.name] = "" if part.split is None else part.split.name
+        elif old in written(self.original) and part == Part(self.original.name, self.chunk - 1):
+            return  # a write on what the chunk before has left
+        elif stands is None:
+            self._not_that(own, old)
+        if self.found.setdefault(old, stands) != stands:
+            self._not_that(own, old)
+
+    def _not_that(self, own: Any, old: Any) -> NoReturn:
+        text = f"has operand {own!s:.60}, where '{self.original.name}' has {old!s:.60} in BEFORE"
+        raise Unfaithful(self.node, text)
+
+    def keep(self) -> None:
+        """Tell the module what this clone has; raises :class:`Unfaithful` where another chunk's has something else."""
+        module, name = self.module, self.original.name
+        for argument, scaled in self.scaled.items():
+            if module.scaled.setdefault((name, argument), scaled) != scaled:
+                raise Unfaithful(self.node, f"has other sizes scaled in '{argument}' than the clone of another chunk")
+        known = module.operands.setdefault(name, self.found)
+        for old, stands in self.found.items():
+            if known.get(old) != stands:
+                text = f"reads '{stands}' where the clone of another chunk reads '{known.get(old)}'"
+                raise Unfaithful(self.node, text)
+        for read, split in self.reads.items():
+            if split and module.entering.setdefault(read, module.split[split]) != module.split[split]:
+                raise Unfaithful(self.node, f"reads '{read}', which is split along another dimension than before")
+        module.reads[self.node] = set(self.reads)
+
+    def _same_group(self, own: Any, old: Any) -> bool:
+        launches = ops.collective_of(self.node.target) is not None
+        return launches and isinstance(own, str) and self.groups.get(own) == old
+
+    def _as_tokens(self, own: Any, old: Any) -> bool:
+        """Whether a number is to another one as the tokens of the chunk are to all tokens."""
+        if type(own) is not int or type(old) is not int or not self.module.shares:
+            return False
+        size, whole = self.module.shares[self.chunk]
+        return own * whole == old * size
+
+    def _check_sizes(self, name: str, own: Any, old: Any, scaled: list[int]) -> None:
+        """Refuse numbers that are scaled where they are not the size of the dimension that holds the tokens."""
+        op = ops.op_name(self.node.target)
+        if name in PARTS.get(op, ()) and self._all_parts(name, old, scaled):
+            return
+        if name == "stride" and op in STRIDED and self._laid_out_alike():
+            return
+        there = self.module.scaled.get((self.original.name, name), scaled)
+        self.scaled[name] = scaled
+        held = self._token_dimensions(op, old)
+        known = held is None or scaled[0] in held
+        if self.sizes_of(op) != name or len(scaled) != 1 or there != scaled or not known:
+            self._refuse(own, old)
+
+    def _all_parts(self, name: str, old: Any, scaled: list[int]) -> bool:
+        """Whether all parts of a tensor are scaled, and so is what they are parts of."""
+        cut = self.node if name == "output_split_sizes" else next(iter(self.node.all_input_nodes), None)
+        whole = self.original if name == "output_split_sizes" else next(iter(self.original.all_input_nodes), None)
+        dim = ops.argument(self.original, "dim") if name == "split_sizes" else 0
+        sizes = [size(each, dim) for each in (cut, whole)]
+        known = None not in sizes and type(dim) is int
+        return scaled == list(range(len(old))) and (not known or self._as_tokens(*sizes))
+
+    @staticmethod
+    def sizes_of(op: str) -> str | None:
+        """The argument of an op that holds the sizes of its result."""
+        return "size" if op in STRIDED else DIMENSIONS.get(op)
+
+    def _laid_out_alike(self) -> bool:
+        """Whether the tensors that two factories make are dense, with their dimensions in the same order."""
+        orders = []
+        for node in (self.node, self.original):
+            size, stride = ops.argument(node, "size"), ops.argument(node, "stride")
+            if any(type(number) is not int for number in (*size, *stride)) or len(size) != len(stride):
+                return False
+            order = sorted(range(len(size)), key=[-number for number in stride].__getitem__)
+            # Behind every dimension lie as many elements as its stride says, and no more.
+            if any(stride[d] != prod(size[e] for e in order[at + 1 :]) for at, d in enumerate(order)):
+                return False
+            orders.append(order)
+        return orders[0] == orders[1]
+
+    def _token_dimensions(self, op: str, sizes: Any) -> set[int] | None:
+        """The sizes of a view into which the dimension with the tokens goes; None where the operand does not tell."""
+        source, clone = (ops.argument(node, "self") for node in (self.original, self.node))
+        if op not in RESHAPES | {EXPAND} or not isinstance(source, fx.Node) or not isinstance(clone, fx.Node):
+            return None
+        shapes = [getattr(node.meta.get("val"), "shape", ()) for node in (source, clone)]
+        cut = [d for d, (a, b) in enumerate(zip(*shapes, strict=False)) if type(a) is not int or a != b]
+        result = getattr(self.original.meta.get("val"), "shape", ())
+        if len(cut) != 1 or any(type(size) is not int for size in (*shapes[0], *result)):
+            return None
+        if op == EXPAND:
+            return {len(sizes) - len(shapes[0]) + cut[0]}
+        # Rows of tokens may come apart in samples and sequences; which of them is cut, the boundary says.
+        outside = prod(shapes[0][: cut[0]])
+        until = outside * shapes[0][cut[0]]
+        return {at for at in range(len(result)) if prod(result[:at]) < until and prod(result[: at + 1]) > outside}
+
+
+def bound(node: fx.Node) -> dict[str, Any]:
+    """Arguments by name; whether a copy to the host blocks is a matter of when it is read, not of what it is."""
+    arguments = bind(node)
+    if ops.op_name(node.target) == "aten._to_copy" and to_host(arguments):
+        arguments.pop("non_blocking", None)
+    return arguments
+
+
+def shapes(val: Any) -> Any:
+    """Shape and dtype of each tensor in a ``val``; None where some size is no number."""
+    if isinstance(val, torch.Tensor):
+        return (list(val.shape), val.dtype) if all(type(size) is int for size in val.shape) else None
+    if isinstance(val, (tuple, list)):
+        parts = [shapes(part) for part in val]
+        return None if None in parts else parts
+    return None
+
+
+def size(node: fx.Node | None, dim: Any) -> int | None:
+    """The size of a dimension of what a node gives, if it is a number."""
+    shape = getattr(None if node is None else node.meta.get("val"), "shape", ())
+    known = type(dim) is int and -len(shape) <= dim < len(shape) and type(shape[dim]) is int
+    return shape[dim] if known else None
+
+
+def written(node: fx.Node | None) -> list[Any]:
+    """Operands that a node writes to."""
+    if node is None or node.op != "call_function":
+        return []
+    return [ops.argument(node, name) for name in ops.aliasing(node.target).writes]
