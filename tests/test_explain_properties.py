@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from commcc.explain import Limits, explain, explain_worst
@@ -109,7 +109,8 @@ def test_independent_work_is_independent_and_complete(seed):
         assert {index.position[near.name] for near in (*found.possible.before, *found.possible.after)} <= set(free)
 
 
-@settings(RELAXED, derandomize=True)
+@RELAXED
+@example(285)  # another collective's wait moves down, and with it what that collective reads
 @given(SEEDS)
 def test_every_order_that_can_be_asked_for_is_legal(seed):
     context = random_case(seed)

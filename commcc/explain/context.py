@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from commcc.explain.types import Side
+from commcc.graph.memory import MemoryModel
 from commcc.timing.simulate import Simulator
 from commcc.timing.simulate.bound import Jobs, Reach, longest_paths
 
@@ -43,6 +44,11 @@ class Context:
     @cached_property
     def simulator(self) -> Simulator:
         return Simulator(self.index, self.costs)
+
+    @cached_property
+    def memory(self) -> MemoryModel:
+        """What tells the live bytes of any order of the graph."""
+        return MemoryModel(self.index)
 
     @cached_property
     def preds(self) -> list[tuple[int, ...]]:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from commcc.base.terms import GIB, Kind
 from commcc.explain.trials import moved, trial
-from commcc.graph.memory import live_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -173,7 +172,7 @@ class Search:
             return self.context.prediction.memory.peak_bytes
         key = (move.above, move.below)
         if key not in self.peaks:
-            self.peaks[key] = live_bytes(self.context.index, self.order(move)).peak_bytes
+            self.peaks[key] = self.context.memory.live(self.order(move)).peak_bytes
         return self.peaks[key]
 
     def in_memory(self, move: Move) -> bool:
@@ -196,8 +195,8 @@ class Search:
         grown = {b for n in (*filter(scene.before.__contains__, up), scene.launch) for b in buffers[n]}
         if move.below is not None and scene.first_wait is not None:
             down = filter(scene.after.__contains__, range(scene.first_wait, move.below))
-            touching = (near for n in (scene.launch, *down) for near in (n, *index.data_preds[n]))
-            grown.update(b for near in touching for b in buffers[near])
+            # A wait frees what its collective read and wrote, if it was the last to need it.
+            grown.update(b for n in (scene.launch, *down) for b in self.context.memory.touched[n])
         return sum(index.estimates.buffer_bytes[b] for b in grown)
 
     def notable(self, ns: int) -> bool:
