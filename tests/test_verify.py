@@ -17,6 +17,7 @@ from tests.verify_graphs import (
     gradients,
     proved,
     reductions,
+    undecided,
 )
 
 
@@ -231,4 +232,17 @@ def test_work_that_is_shared_now_is_mentioned():
     notes = [note.text for note in proved(make(2), make(1)).notes]
     assert "aten.sin.default is computed 1 times, not 2" in notes
     assert any(note.startswith("48 elements of all_gather of 'x'") for note in notes)
-    differs(make(1), make(2), "duplicated", "computes aten.sin.default again", "moves")
+
+
+def test_compute_that_is_done_twice_is_mentioned_and_communication_is_not_proved():
+    def make(times, launches):
+        g = Graph()
+        x = g.input("x", 4, 3)
+        full = [g.gather(x) for _ in range(launches)]
+        made = [g(aten.sin.default, full[min(i, launches - 1)]) for i in range(times)]
+        return g.program(g(aten.add.Tensor, made[0], made[-1]))
+
+    (note,) = proved(make(1, 1), make(2, 1)).notes
+    assert (note.rule, note.text) == ("duplicated", "computes aten.sin.default again: 2 times, in BEFORE 1")
+    (gap,) = undecided(make(2, 1), make(2, 2)).unproved
+    assert (gap.rule, gap.text.startswith("moves 96 elements")) == ("duplicated", True)

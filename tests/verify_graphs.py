@@ -134,6 +134,12 @@ def proved(before: Program, after: Program) -> Verdict:
     return verdict
 
 
+def undecided(before: Program, after: Program) -> Verdict:
+    verdict = verify(before, after)
+    assert verdict.status == "unproved", texts(verdict)
+    return verdict
+
+
 def differs(before: Program, after: Program, rule: str, *words: str) -> Verdict:
     verdict = verify(before, after)
     assert verdict.status == "different", texts(verdict)

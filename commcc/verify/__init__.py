@@ -91,12 +91,11 @@ def _compare(before: Program, after: Program, report: Report) -> None:
     compare_edges(held, holds, set(new_nodes), report)
     table = Terms.of(before, after)
     old = trace_program(table, before, first=True, fixed=fixed)
-    live, needed = compare.live_nodes(before.graph), compare.live_nodes(after.graph)
     old_nodes = {node.name: node for node in before.graph.nodes}
     for _ in range(ROUNDS):
         new = trace_program(table, after, first=False, inputs=renamed, groups=stands_for, fixed=fixed)
         pair = Pair(table, old, new, Report(), old_nodes, new_nodes, renamed)
-        _compare_traces(pair, live, needed)
+        _compare_traces(pair)
         if not pair.same:
             break
         table.same.update(pair.same)
@@ -105,15 +104,15 @@ def _compare(before: Program, after: Program, report: Report) -> None:
     report.absorb(pair.report)
 
 
-def _compare_traces(pair: Pair, live: set[str], needed: set[str]) -> None:
+def _compare_traces(pair: Pair) -> None:
     boundary.compare_inputs(pair)
     boundary.compare_outputs(pair)
     compare.compare_sequences(pair)
     _compare_events(pair)
-    compare.report_causes(pair, needed)
-    compare.compare_ops(pair, live)
-    compare.compare_elements(pair, live)
-    compare.compare_barriers(pair, live, needed)
+    compare.report_causes(pair)
+    compare.compare_ops(pair)
+    compare.compare_elements(pair)
+    compare.compare_barriers(pair)
     compare.compare_layouts(pair)
     _conclude(pair)
 
@@ -135,10 +134,19 @@ def _compare_events(pair: Pair) -> None:
         pair.report.note("wait", name, "waits for what no launch fills, or fills no more, which does nothing")
     for first, *others in new.values():
         more = f" (and {len(others)} more)" if others else ""
-        if all(event.doubt for event in (first, *others)):
-            pair.report.gap(first.rule, first.node, f"{first.text}{more}; not decided: {first.doubt}")
+        doubts = [event.doubt or _unseen(pair, event) for event in (first, *others)]
+        if all(doubts):
+            pair.report.gap(first.rule, first.node, f"{first.text}{more}; not decided: {doubts[0]}")
         else:
             pair.report.differs(first.rule, first.node, f"{first.text}{more}")
+
+
+def _unseen(pair: Pair, event: Event) -> str:
+    """Why reading too early, never waiting or a wrong ``val`` may do no harm; empty where something depends on it."""
+    harmless = event.rule == "wait" or event.key[0] == "val"
+    return (
+        "nothing that can be seen from outside depends on it" if harmless and event.node not in pair.after.live else ""
+    )
 
 
 def _conclude(pair: Pair) -> None:

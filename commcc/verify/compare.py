@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from commcc.graph.ops import facts
 from commcc.graph.ops.table import is_blind_to_strides
+from commcc.graph.ops.twins import functional
 from commcc.verify.contents import CAST, is_widening
 from commcc.verify.memory import LOAD
 from commcc.verify.pair import Difference, settings
@@ -33,11 +34,11 @@ if TYPE_CHECKING:
     from commcc.verify.trace import Step, Trace
 
 
-def report_causes(pair: Pair, live: set[str]) -> None:
+def report_causes(pair: Pair) -> None:
     """Report every op of AFTER that is a cause, and count the consequences.
 
-    live: nodes of AFTER that something needs. What nobody needs changes nothing, if it runs: it does where BEFORE has
-    the same op on other contents of the same shapes.
+    What nobody needs changes nothing, if it runs: it does where BEFORE has the same op on other contents of the same
+    shapes. Conversions always run.
     """
     causes: list[Step] = []
     consequences = 0
@@ -45,8 +46,11 @@ def report_causes(pair: Pair, live: set[str]) -> None:
     for step in pair.after.steps:
         if not _is_new(pair, step):
             continue
-        if step.kind == OP and step.node not in live and not pair.is_launch(step):
-            if _outline(step) not in runs:
+        if step.node not in pair.after.live and step.kind in (OP, LAUNCH, CONVERSION):
+            if pair.is_launch(step):
+                text = f"{step.path} is communication that BEFORE does not have, and that nothing here needs"
+                pair.report.gap("collective", step.node, text)
+            elif step.kind == OP and _outline(step) not in runs:
                 text = f"{step.path} is dead code that BEFORE does not have; whether it runs was not decided"
                 pair.report.gap("value", step.node, text)
             continue
@@ -127,7 +131,7 @@ def _report_op(pair: Pair, step: Step, missing: dict[str, list[Step]]) -> None:
         partner = next((old for old in candidates if old.node not in taken), candidates[0])
     if partner is None:
         text = f"computes {step.path} of operands that BEFORE never gives it"
-        doubt = pair.unexplained(None, step.path, after=False)
+        doubt = pair.unexplained(None, step.path, after=False) or _in_place(pair, step, missing)
         pair.fail("value", step.node, text, (*step.operands,), doubt=doubt)
         return
     candidates.remove(partner)
@@ -142,6 +146,21 @@ def _report_op(pair: Pair, step: Step, missing: dict[str, list[Step]]) -> None:
             text = f"{step.path}{was}: {difference.text}"
             doubt = next(filter(None, map(pair.doubt, difference.keys)), "" if found else unknown)
             pair.fail(_rule(pair, contents), step.node, text, contents, contents, doubt)
+
+
+def _in_place(pair: Pair, step: Step, missing: dict[str, list[Step]]) -> str:
+    """Whether BEFORE computes the same from the same operands in place, where AFTER does not, or the reverse."""
+
+    def twin(nodes: Mapping[str, fx.Node], node: str) -> Any:
+        return functional(nodes[node].target) if node in nodes else None
+
+    mine = twin(pair.new_nodes, step.node)
+    others = (old for olds in missing.values() for old in olds if old.arguments == step.arguments)
+    partner = next((old for old in others if mine is not None and twin(pair.old_nodes, old.node) is mine), None)
+    if partner is None:
+        return ""
+    pair.explained.add(partner.term)
+    return f"whether {step.path} and {partner.path} compute the same"
 
 
 def _rule(pair: Pair, contents: tuple[int | None, ...]) -> str:
@@ -222,8 +241,8 @@ def _name(pair: Pair, source: int) -> str:
 # Work
 
 
-def compare_ops(pair: Pair, live: set[str]) -> None:
-    """Ops computed more often than in BEFORE are differences, dead ones that are gone are remarks."""
+def compare_ops(pair: Pair) -> None:
+    """Ops computed more often than in BEFORE are remarks, and so are dead ones that are gone."""
     effects = {term for term, _ in (*pair.before.effects, *pair.after.effects)}
     old = Counter(step.term for step in _ops(pair.before))
     new = Counter(step.term for step in _ops(pair.after))
@@ -232,7 +251,8 @@ def compare_ops(pair: Pair, live: set[str]) -> None:
         seen[step.term] += 1
         if 0 < old[step.term] < seen[step.term] and step.plain not in effects:
             text = f"computes {step.path} again: {new[step.term]} times, in BEFORE {old[step.term]}"
-            pair.report.differs("duplicated", step.node, text)
+            again = pair.report.gap if pair.is_launch(step) else pair.report.note
+            again("duplicated", step.node, text)
     for step in _ops(pair.before):
         if step.plain in effects or new[step.term] >= old[step.term]:
             continue
@@ -241,7 +261,7 @@ def compare_ops(pair: Pair, live: set[str]) -> None:
                 "dropped", step.node, f"{step.path} is computed {new[step.term]} times, not {old[step.term]}"
             )
         else:
-            _gone(pair, step, live)
+            _gone(pair, step)
     pair.report.checked["ops"] = sum(old.values())
 
 
@@ -250,17 +270,17 @@ def _ops(trace: Trace) -> Iterator[Step]:
     return (step for step in trace.steps if step.kind == OP)
 
 
-def _gone(pair: Pair, step: Step, live: set[str]) -> None:
-    if step.node not in live:
+def _gone(pair: Pair, step: Step) -> None:
+    if step.node not in pair.before.live:
         pair.report.note("dropped", step.node, f"{step.path} was dead code and is gone")
     elif step.node not in pair.new_nodes and not pair.changed:
         pair.report.note("dropped", step.node, f"{step.path} is gone; no output needs it")
-    elif step.node not in pair.new_nodes:
+    elif step.node not in pair.new_nodes and step.term not in pair.explained:
         doubt = pair.unexplained(step, step.path, after=True)
         pair.fail("dropped", step.node, f"AFTER does not compute this {step.path}", step.operands, doubt=doubt)
 
 
-def compare_elements(pair: Pair, live: set[str]) -> None:
+def compare_elements(pair: Pair) -> None:
     """Elements sent and converted, source by source."""
     before, after = pair.before.work, pair.after.work
     for source, elements in after.items():
@@ -274,21 +294,21 @@ def compare_elements(pair: Pair, live: set[str]) -> None:
             continue
         what = pair.words.source(source)
         if more:
-            does = "converts" if pair.table.keys[source][0] == CAST else "moves"
-            text = f"{does} {elements} elements for {what}, BEFORE {old}"
-            pair.report.differs("duplicated", pair.after.workers[source], text)
+            converts = pair.table.keys[source][0] == CAST
+            text = f"{'converts' if converts else 'moves'} {elements} elements for {what}, BEFORE {old}"
+            (pair.report.note if converts else pair.report.gap)("duplicated", pair.after.workers[source], text)
         else:
             pair.report.note("dropped", pair.before.workers[source], f"{elements} elements of {what}, not {old}")
     for source in before:
         if source not in after and source not in pair.explained:
-            _unsent(pair, source, live)
+            _unsent(pair, source)
 
 
-def _unsent(pair: Pair, source: int, live: set[str]) -> None:
+def _unsent(pair: Pair, source: int) -> None:
     worker, what = pair.before.workers[source], pair.words.source(source)
     inner = pair.table.keys[source][1]
     made_of = (inner,) if isinstance(inner, int) else tuple(part for part, _ in inner)
-    if worker not in live:
+    if worker not in pair.before.live:
         pair.report.note("dropped", worker, f"{what} was dead code and is gone")
     elif pair.known(source) and not pair.changed:
         pair.report.note("dropped", worker, f"{what} is gone; no output needs it")
@@ -343,11 +363,11 @@ def _path(nodes: object, name: str) -> str:
     return str(getattr(node, "target", name))
 
 
-def compare_barriers(pair: Pair, live: set[str], needed: set[str]) -> None:
+def compare_barriers(pair: Pair) -> None:
     """Ops and launches stand on the same side of every op that may do anything: unknown communication, streams."""
     if not pair.before.barriers and not pair.after.barriers:
         return
-    old, new = _sides(pair.before, live), _sides(pair.after, needed)
+    old, new = _sides(pair.before), _sides(pair.after)
     for key, (sides, node) in new.items():
         was = old.get(key)
         if was is not None and was[0] != sides:
@@ -357,11 +377,11 @@ def compare_barriers(pair: Pair, live: set[str], needed: set[str]) -> None:
             pair.report.gap("effect", node, text)
 
 
-def _sides(trace: Trace, live: set[str]) -> dict[int, tuple[set[int], str]]:
+def _sides(trace: Trace) -> dict[int, tuple[set[int], str]]:
     """After how many barriers each op is computed, and each source moved."""
     found: dict[int, tuple[set[int], str]] = {}
     for step in trace.steps:
-        if step.node in live and step.kind in (OP, LAUNCH):
+        if step.node in trace.live and step.kind in (OP, LAUNCH):
             for key in step.made or (step.term,):
                 found.setdefault(key, (set(), step.node))[0].add(step.barriers)
     return found
@@ -384,14 +404,3 @@ def compare_layouts(pair: Pair) -> None:
         ops = ", ".join(dict.fromkeys(step.path for step in relaid))
         more = f" and {len(relaid) - 1} more" if len(relaid) > 1 else ""
         pair.report.note("value", relaid[0].node, f"reads tensors with other strides than in BEFORE{more} ({ops})")
-
-
-def live_nodes(graph: fx.Graph) -> set[str]:
-    """Names of the nodes that outputs, writes, random numbers or effects need."""
-    live: set[fx.Node] = set()
-    for node in reversed(graph.nodes):
-        fact = facts(node.target) if node.op == "call_function" else None
-        if node.op == "output" or node in live or (fact is not None and not fact.pure):
-            live.add(node)
-            live.update(node.all_input_nodes)
-    return {node.name for node in live}

@@ -42,7 +42,7 @@ class Pair:
     """Both traces, with what the comparison asks of them again and again.
 
     old_nodes, new_nodes: nodes by name. changed: whether anything that can be seen from outside differs.
-    explained: sources of BEFORE that a reported difference already accounts for. renamed: name in BEFORE
+    explained: sources and ops of BEFORE that a reported difference already accounts for. renamed: name in BEFORE
     of each input of AFTER. consequences: what follows from differences reported elsewhere. same: contents of
     AFTER that turned out to hold the elements of one of BEFORE.
     """
@@ -178,8 +178,14 @@ class Pair:
     def _doubts(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
         """Ops that were not decided and that the other graph does not have, with the reason: BEFORE's, AFTER's."""
         sides = ((self.before, self.new_terms), (self.after, self.old_terms))
-        old, new = ([(s.path, s.why) for s in trace.steps if s.why and s.term not in there] for trace, there in sides)
+        old, new = (
+            [(s.path, why) for s in t.steps if s.term not in there and (why := self._why(s))] for t, there in sides
+        )
         return old, new
+
+    def _why(self, step: Step) -> str:
+        """Why a step, or what it works on, was not decided; empty when it was."""
+        return step.why or next(filter(None, map(self.undecided, step.operands)), "")
 
     def fail(
         self,

@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from commcc.graph.ops import facts
+from commcc.graph.ops import ALL, facts
 from commcc.verify.memory import EARLY, Memory
 from commcc.verify.regroup import regroup, regroups
 from commcc.verify.reshaping import Formed, to_host
 from commcc.verify.sizes import Size, Undecidable, product, variable
 from commcc.verify.symbols import Symbols, mismatch
-from commcc.verify.terms import Meta, Opaque, Tensor, Value, bind, key_of, path_of
+from commcc.verify.terms import Meta, Opaque, Tensor, Value, all_tensors, bind, key_of, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -102,6 +102,8 @@ class Trace:
     rows: rank in each group as gathers in place take it to be, and the first that does. idle: waits for nothing.
     doubts: why what is written or read may be something else, and the first node that this is about.
     written: contents that were read after a write had put them there, and the last node that wrote there.
+    live: names of the nodes that can be seen from outside: outputs, effects, random numbers and memory that stays need
+    them.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -124,6 +126,7 @@ class Trace:
     idle: list[str] = field(default_factory=list)
     doubts: dict[str, str] = field(default_factory=dict)
     constants: dict[str, Value] = field(default_factory=dict)
+    live: set[str] = field(default_factory=set)
     copies: int = 0
     launches: int = 0
     waits: int = 0
@@ -157,6 +160,15 @@ class HostCopies:
         copy = self.coming.get(tensor.root)
         fact = facts(reader.target) if reader.op == "call_function" else None
         return None if fact is not None and fact.looks else copy
+
+
+def _roots(values: Iterable[Any]) -> set[int]:
+    """The storages of all tensors in values, and in what values are parts of."""
+    found: set[int] = set()
+    for value in values:
+        base = value.base if isinstance(value, Opaque) else None
+        found.update(tensor.root for tensor in all_tensors(value if base is None else base))
+    return found
 
 
 def _on_device(value: object) -> bool:
@@ -365,6 +377,40 @@ class State:
             version = self.memory.write(tensor, term, place, contents[place] if contents else None)
             self.trace.versions.add(version)
             self.trace.writers.setdefault(version, node.name)
+
+    def find_live(self, graph: fx.Graph) -> None:
+        """Fill in which nodes can be seen from outside, backwards: a write counts if its memory stays or is read later.
+
+        Limits: of one storage, all parts are read by whoever reads one.
+        """
+        read: set[int] = set()
+        live: set[fx.Node] = set()
+
+        def reads(values: Iterable[Any]) -> None:
+            for root in _roots(values):
+                read.update((root, *self.memory.storages[root].linked))
+
+        reads(value for _, value in self.trace.inputs)
+        reads(self.trace.constants.values())
+        for node in reversed(graph.nodes):
+            if node in live or node.op == "output" or (node.op == "call_function" and self._shows(node, read)):
+                live.add(node)
+                live.update(node.all_input_nodes)
+                reads(map(self.env.get, node.all_input_nodes))
+        self.trace.live = {node.name for node in live}
+
+    def _shows(self, node: fx.Node, read: set[int]) -> bool:
+        """Whether an op does something that can be seen where the storages in ``read`` are read later."""
+        fact = facts(node.target)
+        if not (fact.pure or fact.writing or fact.wait or fact.launch) or fact.acts or fact.body or fact.joins:
+            return True
+        filled: list[fx.Node] = [node] if fact.wait or fact.launch else []
+        if fact.writing:
+            every = fact.writes_keywords or fact.writes == ALL
+            bound = bind(node)
+            written = list(bound.values()) if every else [bound.get(name) for name in fact.writes]
+            fx.node.map_arg(written, filled.append)
+        return not read.isdisjoint(_roots(map(self.env.get, filled)))
 
     def worked(self, node: fx.Node, work: dict[int, Size]) -> None:
         """Add elements that a node converted or sent to what the graph does in all."""

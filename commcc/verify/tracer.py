@@ -101,6 +101,7 @@ class Tracer(Explainer):
                 # A mistake is the same in another graph only where it is made on the way to the same value.
                 made = key_of(self.table, self.env[node])
                 self.trace.events[events:] = [replace(e, key=(*e.key, made)) for e in self.trace.events[events:]]
+        self.find_live(graph)
         return self.trace
 
     def _placeholder(self, node: fx.Node, name: str) -> Value:
