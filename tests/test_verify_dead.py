@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
 
+from tests.test_verify_symbols import backed
 from tests.verify_graphs import WORLD, Graph, aten, c10d, differs, proved, undecided
 
 
@@ -109,6 +112,86 @@ def test_an_op_in_place_of_its_twin_is_not_decided():
 
     verdict = undecided(make(aten.mul.Tensor), make(aten.mul_.Tensor))
     assert "whether aten.mul_.Tensor and aten.mul.Tensor" in str(verdict.unproved)
-        undecided(make(aten.mul.Tensor), make(aten.mul_.Tensor)).unproved
-    )
     differs(make(aten.mul.Tensor), make(aten.sub_.Tensor), "value")
+
+
+def test_one_result_of_a_launch_may_be_forgotten_where_nobody_needs_it():
+    def make(forgotten, returned):
+        g = Graph()
+        xs = [g.input("x", 4, 3), g.input("y", 4, 3)]
+        vals = [x.meta["val"] for x in xs]
+        launch = g(c10d.all_reduce_coalesced.default, xs, "sum", "0", val=vals)
+        parts = [g(operator.getitem, launch, i, val=vals[i]) for i in range(2)]
+        waits = [part if i == forgotten else g.wait(part) for i, part in enumerate(parts)]
+        return g.program(waits[returned])
+
+    assert "never waited for" in str(undecided(make(None, 0), make(1, 0)).unproved)
+    differs(make(None, 1), make(1, 1), "wait", "before the wait", "never waited for")
+
+
+def test_a_view_that_is_made_before_a_write_or_after_it_reads_the_same():
+    def make(first, size=4):
+        g = Graph()
+        x = g.input("x", 4, 3)
+        half = g(aten.slice.Tensor, x, 0, 2, 4)
+        turned = g(aten.permute.default, half, [1, 0]) if first else None
+        g(aten.relu_.default, g(aten.slice.Tensor, x, 0, 0, 2))
+        g(aten.relu_.default, g(aten.slice.Tensor, x, 0, 1, size))
+        turned = turned or g(aten.permute.default, half, [1, 0])
+        return g.program(g(aten.sin.default, turned))
+
+    proved(make(False), make(True))
+    proved(make(True), make(False))
+    differs(make(False), make(True, 2), "mutation")
+
+
+def test_a_view_of_what_is_on_its_way_reads_nothing():
+    """Neither of a result that is on its way, nor of another part of a buffer that is being filled."""
+
+    def make(early, read=aten.alias.default):
+        g = Graph()
+        x = g.input("x", 4, 3)
+        launch = g(c10d.all_reduce.default, x, "sum", "0", name="launch")
+        view = g(read, launch) if early else None
+        done = g.wait(launch)
+        view = view or g(read, done)
+        return g.program(g(aten.sin.default, view))
+
+    proved(make(False), make(True))
+    differs(make(False, aten.cos.default), make(True, aten.cos.default), "wait", "before the wait of launch 'launch'")
+
+
+def test_what_is_read_in_between_does_not_change_what_a_possible_view_is_taken_to_be():
+    def make(dead):
+        g = Graph()
+        x = g.input("x", 4, 3)
+        maybe = g(aten.type_as.default, x, x)
+        g(aten.relu_.default, x)
+        if dead:
+            g(aten.sin.default, x)
+        return g.program(g(aten.cos.default, maybe))
+
+    proved(make(True), make(False))
+
+
+def test_a_write_into_what_a_launch_sends_is_not_decided_where_nobody_needs_what_it_brings():
+    def make(late, needed):
+        g = Graph()
+        x = g(aten.cos.default, g.input("x", 4, 3))
+        launch = g(c10d.all_reduce.default, x, "sum", "0", name="launch")
+        done = None if late else g.wait(launch)
+        g(aten.relu_.default, x)
+        return g.program(x, *([done or g.wait(launch)] if needed else [done or g.wait(launch)][:0]))
+
+    assert "still uses" in str(undecided(make(False, False), make(True, False)).unproved)
+    differs(make(False, True), make(True, True), "mutation", "still uses")
+
+
+def test_another_part_of_an_input_that_was_not_decided():
+    def make(sliced):
+        g = Graph()
+        size = backed(g)
+        x = g.input("x", size, 4)
+        return g.program(g(aten.slice.Tensor, x, 0, 0, 2147483648) if sliced else x)
+
+    undecided(make(True), make(False))

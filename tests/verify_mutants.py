@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx.node import map_arg
 
-from commcc.graph.ops import aliasing, collective_of, is_assertion, is_wait, op_name
-from commcc.verify.compare import live_nodes
+from commcc.graph.ops import aliasing, collective_of, facts, is_assertion, is_wait, op_name
 
 if TYPE_CHECKING:
     import random
@@ -36,6 +35,17 @@ _COMMUTATIVE = frozenset(f"aten.{name}" for name in ("add", "add_", "mul", "mul_
 _CONSTANT = frozenset(
     f"aten.{name}" for name in ("zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "empty")
 )
+
+
+def live_nodes(graph: fx.Graph) -> set[str]:
+    """Names of the nodes that outputs, writes, random numbers or effects need."""
+    live: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        acts = node.op == "call_function" and not facts(node.target).pure
+        if node.op == "output" or node in live or acts:
+            live.add(node)
+            live.update(node.all_input_nodes)
+    return {node.name for node in live}
 
 
 def _calls(graph: fx.Graph, *names: str) -> list[fx.Node]:

@@ -376,7 +376,7 @@ def stale_val_view():
     return mk(False), mk(True)
 
 
-@case("different")
+@case("unproved")
 def far_slice_symbolic():
 
     def mk(end):

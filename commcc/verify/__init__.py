@@ -8,7 +8,7 @@ members are the same terms; memory is versioned, random ops are numbered. What i
     verdict.status        # 'proved', 'unproved', 'different'
     verdict.findings      # Finding(rule='value', node='mm_3', text="argument 'mat2' is ...", way=('mm_3', 'output 0'))
 
-Covered: the same ops on the same operands, none twice; merged collectives expand exactly to their
+Covered: the same ops on the same operands, no launch twice; merged collectives expand exactly to their
 members; order, waits, mutation, random numbers and effects; inputs, outputs and aliasing. Linear in the
 size of the graphs.
 
@@ -142,11 +142,15 @@ def _compare_events(pair: Pair) -> None:
 
 
 def _unseen(pair: Pair, event: Event) -> str:
-    """Why reading too early, never waiting or a wrong ``val`` may do no harm; empty where something depends on it."""
-    harmless = event.rule == "wait" or event.key[0] == "val"
-    return (
-        "nothing that can be seen from outside depends on it" if harmless and event.node not in pair.after.live else ""
-    )
+    """Why a mistake may do no harm; empty where something depends on it."""
+    trace = pair.after
+    if event.filled is not None:
+        harmless = event.filled not in trace.read
+    elif event.launch:
+        harmless = event.launch not in trace.live
+    else:
+        harmless = (event.rule == "wait" or event.key[0] == "val") and event.node not in trace.live
+    return "nothing that can be seen from outside depends on it" if harmless else ""
 
 
 def _conclude(pair: Pair) -> None:

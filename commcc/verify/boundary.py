@@ -347,4 +347,5 @@ def _compare_place(pair: Pair, old: Output, new: Output, owner: Owner) -> None:
         return
     was, now = pair.before.memory.where(old.value), pair.after.memory.where(new.value)
     if (was.content, was.shape) != (now.content, now.shape):
-        pair.report.differs("alias", new.node, f"output {new.path} is another part of {owner[0]} '{owner[1]}'")
+        text = f"output {new.path} is another part of {owner[0]} '{owner[1]}'"
+        pair.fail("alias", new.node, text, (now.content, was.content))

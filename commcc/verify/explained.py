@@ -71,7 +71,7 @@ class Explainer(State):
             text = "is a view that the strides of its operand do not allow; use reshape"
             self.event("value", node, text, ("view", formed.content, formed.shape, first.meta.strides))
         made = self.tensor(formed.content, meta, node, first)
-        made.via = (node, index, name)
+        made.via = (node, arguments, index, name)
         made.may_copy = formed.alias == MAYBE or first.may_copy
         return made
 

@@ -106,20 +106,26 @@ class Memory:
         place = self.where(tensor)
         content = self._seen(tensor, storage)
         if content is None:
-            numel: Size | None = None if tensor.shape is None else product(tensor.shape)
-            key = (LOAD, place.content, place.shape, tensor.dtype, self.version(tensor.root))
-            content = self._table.source(key, numel, tensor.dtype)
+            content = self._load(tensor)
         return Tensor(
             content, tensor.meta, tensor.root, storage.writes, tensor.base, tensor.via, tensor.may_copy, place
         )
 
-    def _seen(self, tensor: Tensor, storage: Storage) -> int | None:
-        """The content of a view of a storage whose elements are known; None where they are not.
+    def _load(self, tensor: Tensor) -> int:
+        """What is in a part of a storage of which only the writes are known, not the elements."""
+        place = self.where(tensor)
+        numel: Size | None = None if tensor.shape is None else product(tensor.shape)
+        key = (LOAD, place.content, place.shape, tensor.dtype, self.version(tensor.root))
+        return self._table.source(key, numel, tensor.dtype)
 
-        What may be a copy is not looked up: if it is one, it holds what was there when it was made.
+    def _seen(self, tensor: Tensor, storage: Storage) -> int | None:
+        """The content of a view of a storage, known or loaded as a whole; None where that cannot be told.
+
+        So it does not matter whether the view is made before a write or after it. What may be a copy is not looked
+        up: if it is one, it holds what was there when it was made.
         """
         owner = storage.owner
-        if storage.content is None or owner is None or tensor.may_copy:
+        if owner is None or tensor.may_copy:
             return None
         chain: list[Tensor] = []
         at: Tensor | None = tensor
@@ -128,7 +134,8 @@ class Memory:
             at = at.base
         if at is None:
             return None
-        seen = Tensor(storage.content, owner.meta, owner.root)
+        whole = self._load(owner) if storage.content is None else storage.content
+        seen = Tensor(whole, owner.meta, owner.root)
         for view in reversed(chain):
             if view.via is not None:
                 seen = self._replay(view, seen)

@@ -244,8 +244,8 @@ class Tensor:
 
     content: term of its elements, as they were when ``stamp`` writes had been made to its storage.
     root: number of the storage it lives in. base: the tensor it is a view of, None for one that owns its
-    storage. via: the node that made the view, the number of the result and the argument that ``base``
-    was given as; None when the tensor is all of ``base``.
+    storage. via: the node that made the view, its arguments, the number of the result and the argument that
+    ``base`` was given as; None when the tensor is all of ``base``.
     may_copy: ``base`` is a guess, the op may as well have copied.
     where: position in the storage, filled in on demand.
     """
@@ -255,7 +255,7 @@ class Tensor:
     root: int
     stamp: int = 0
     base: Tensor | None = None
-    via: tuple[fx.Node, int, str] | None = None
+    via: tuple[fx.Node, dict[str, Any], int, str] | None = None
     may_copy: bool = False
     where: Tensor | None = field(default=None, repr=False)
 

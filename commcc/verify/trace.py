@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from commcc.graph.ops import ALL, facts
+from commcc.graph.ops import ALL, facts, is_getitem
 from commcc.verify.memory import EARLY, Memory
 from commcc.verify.regroup import regroup, regroups
 from commcc.verify.reshaping import Formed, to_host
@@ -73,13 +73,18 @@ class Step:
 
 @dataclass(frozen=True)
 class Event:
-    """Something illegal; ``key`` is equal for the same mistake in another graph. doubt: why it may not be so."""
+    """Something illegal; ``key`` is equal for the same mistake in another graph. doubt: why it may not be so.
+
+    filled: the storage that a launch leaves unfinished. launch: the one that is disturbed.
+    """
 
     rule: str
     node: str
     text: str
     key: tuple[Any, ...]
     doubt: str = ""
+    filled: int | None = None
+    launch: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,7 @@ class Trace:
     doubts: why what is written or read may be something else, and the first node that this is about.
     written: contents that were read after a write had put them there, and the last node that wrote there.
     live: names of the nodes that can be seen from outside: outputs, effects, random numbers and memory that stays need
-    them.
+    them. read: the storages that these read, and those that stay.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -127,6 +132,7 @@ class Trace:
     doubts: dict[str, str] = field(default_factory=dict)
     constants: dict[str, Value] = field(default_factory=dict)
     live: set[str] = field(default_factory=set)
+    read: set[int] = field(default_factory=set)
     copies: int = 0
     launches: int = 0
     waits: int = 0
@@ -154,12 +160,6 @@ class HostCopies:
         """Take note of an op that may make the host wait for its operands."""
         if self.coming and facts(node.target).host_sync and any(map(_on_device, operands)):
             self.coming.clear()
-
-    def missing(self, tensor: Tensor, reader: fx.Node) -> tuple[str, int] | None:
-        """The copy that a reader of a tensor should have waited for; views do not read."""
-        copy = self.coming.get(tensor.root)
-        fact = facts(reader.target) if reader.op == "call_function" else None
-        return None if fact is not None and fact.looks else copy
 
 
 def _roots(values: Iterable[Any]) -> set[int]:
@@ -239,11 +239,13 @@ class State:
             self._note_written(now, tensor, name)
         if not self.memory.coming(now) and not self.host.coming:
             return now
-        users = self.memory.users(now, reading=False)
+        fact = facts(reader.target) if reader.op == "call_function" else None
+        looks = fact is not None and fact.looks  # a view reads nothing: who reads the view does
+        users = [] if looks else self.memory.users(now, reading=False)
         for flight, _, doubt in users:
             text = f"reads '{name}' before the wait of launch '{flight.node}'"
             self.event("wait", reader, text, ("read", flight.key, _path(reader)), doubt)
-        copy = self.host.missing(tensor, reader) if self.host.coming else None
+        copy = None if looks else self.host.coming.get(tensor.root)
         if copy is not None:
             text = f"reads '{copy[0]}' before the host has waited for that copy"
             self.event("wait", reader, text, ("early", copy[1], str(reader.target)))
@@ -264,8 +266,10 @@ class State:
             writer = self.trace.writers.get(self.memory.version(tensor.root), "")
             self.trace.written.setdefault(now.content, writer)
 
-    def event(self, rule: str, node: fx.Node, text: str, key: tuple[Any, ...], doubt: str = "") -> None:
-        self.trace.events.append(Event(rule, node.name, text, key, doubt))
+    def event(
+        self, rule: str, node: fx.Node, text: str, key: tuple[Any, ...], doubt: str = "", launch: str = ""
+    ) -> None:
+        self.trace.events.append(Event(rule, node.name, text, key, doubt, launch=launch))
 
     # Results
 
@@ -343,19 +347,22 @@ class State:
         """The view that made a tensor, over another base."""
         if view.via is None:
             return place
-        node, index, base = view.via
+        node, given, index, base = view.via
         path = path_of(node.target)
-        arguments = {**self.arguments(node, read=False), base: place}
+        arguments = {**given, base: place}
+        why = ""
         if regroups(path):
             try:
                 formed = regroup(self.table, path, arguments)
                 part = formed if isinstance(formed, Formed) else formed[index]
                 return Tensor(part.content, Meta(part.shape, part.strides, part.dtype, None), place.root)
-            except Undecidable:
-                pass
+            except Undecidable as reason:
+                why = str(reason)
         keys = tuple((name, key_of(self.table, value)) for name, value in arguments.items())
         numel = None if view.shape is None else product(view.shape)
         term = self.table.intern(("op", path, keys))
+        if why:
+            self.table.undecided.setdefault(term, why)
         if isinstance(node.meta.get("val"), (tuple, list)):
             term = self.table.intern(("out", term, index))
         return Tensor(self.table.source(("array", term), numel, view.dtype), view.meta, place.root)
@@ -371,7 +378,7 @@ class State:
             storage = self.memory.storages[tensor.root]
             for flight, _, doubt in self.memory.users(tensor, reading=True):
                 text = f"writes memory that launch '{flight.node}' still uses: its wait comes later"
-                self.event("mutation", node, text, ("write", flight.key, path_of(node.target)), doubt)
+                self.event("mutation", node, text, ("write", flight.key, path_of(node.target)), doubt, flight.node)
             if storage.doubt:
                 self.trace.doubts.setdefault(storage.doubt, node.name)
             version = self.memory.write(tensor, term, place, contents[place] if contents else None)
@@ -383,7 +390,7 @@ class State:
 
         Limits: of one storage, all parts are read by whoever reads one.
         """
-        read: set[int] = set()
+        read = self.trace.read
         live: set[fx.Node] = set()
 
         def reads(values: Iterable[Any]) -> None:
@@ -396,8 +403,9 @@ class State:
             if node in live or node.op == "output" or (node.op == "call_function" and self._shows(node, read)):
                 live.add(node)
                 live.update(node.all_input_nodes)
-                reads(map(self.env.get, node.all_input_nodes))
-        self.trace.live = {node.name for node in live}
+                # One of several results reads nothing of the others.
+                reads(map(self.env.get, [node] if is_getitem(node.target) else node.all_input_nodes))
+        self.trace.live.update(node.name for node in live)
 
     def _shows(self, node: fx.Node, read: set[int]) -> bool:
         """Whether an op does something that can be seen where the storages in ``read`` are read later."""

@@ -120,10 +120,11 @@ class Tracer(Explainer):
         structure: list[str] = []
         self._leaves(node, node.args[0] if node.args else None, "", structure)
         self.trace.structure = "".join(structure)
-        for storage in self.memory.storages:
+        for root, storage in enumerate(self.memory.storages):
             for flight, _ in storage.filling:
-                event = Event("wait", flight.node, "its result is never waited for", ("unwaited", flight.key))
-                if event not in self.trace.events[-4:]:  # once for all results of a coalesced launch
+                key = ("unwaited", flight.key)
+                if key not in [event.key for event in self.trace.events[-4:] if event.filled == root]:
+                    event = Event("wait", flight.node, "its result is never waited for", key, filled=root)
                     self.trace.events.append(event)
 
     def _leaves(self, node: fx.Node, part: Any, path: str, structure: list[str]) -> None:
@@ -292,7 +293,7 @@ class Tracer(Explainer):
                 self.memory.link(tensor.root for tensor in candidates)
             name = next((n for n, held in arguments.items() if made.base in all_tensors(held)), None)
             if name is not None and name not in fact.writes and fact.writes != ALL:
-                made.via = (node, index, name)
+                made.via = (node, arguments, index, name)
         return value
 
     # Attributes
@@ -361,7 +362,8 @@ class Tracer(Explainer):
         inner = Tracer(table, module, first=self.first, **deeper)
         places = [node for node in module.graph.nodes if node.op == "placeholder"]
         found = inner.walk(module.graph, {node.name: _parameter(i, node) for i, node in enumerate(places)})
-        self.trace.events.extend(found.events)
+        self.trace.events.extend(replace(event, filled=None) for event in found.events)
+        self.trace.live.update(found.live)
         self.trace.doubts.update(found.doubts)
         term = table.intern(inner._body())
         doubt = next(filter(None, map(table.undecided.get, inner._terms())), "")
