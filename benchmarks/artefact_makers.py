@@ -11,247 +11,103 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-RANKS = 2
-WIDTH, HEADS, LENGTH, BATCH = 32, 4, 8, 4
+sys.path.insert(0, str(Path(__file__).parent))
 
-
-# Models
-
-
-class Norm(nn.Module):
-    """RMS norm in float32, as transformers writes it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        return self.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
-
-
-class Feed(nn.Module):
-    """A gated feed-forward layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate, self.up = nn.Linear(WIDTH, 2 * WIDTH, bias=False), nn.Linear(WIDTH, 2 * WIDTH, bias=False)
-        self.down = nn.Linear(2 * WIDTH, WIDTH, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.silu(self.gate(x)) * self.up(x))
-
-
-class Attention(nn.Module):
-    """Causal attention with rotary positions, which are worked out without gradients and without autocast."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.k = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
-        self.v, self.o = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
-        self.register_buffer("frequencies", 10000.0 ** -(torch.arange(0, WIDTH // HEADS, 2) / (WIDTH // HEADS)))
-
-    @torch.no_grad()
-    def _angles(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.autocast("cpu", enabled=False):
-            positions = torch.arange(x.shape[1], device=x.device).float()
-            angles = torch.outer(positions, self.frequencies)
-            angles = torch.cat((angles, angles), -1)
-            return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-
-    def forward(self, x: Tensor) -> Tensor:
-        cos, sin = self._angles(x)
-        heads = [layer(x).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2) for layer in (self.q, self.k, self.v)]
-        turned = []
-        for each in heads[:2]:
-            one, other = each.chunk(2, -1)
-            turned.append(each * cos + torch.cat((-other, one), -1) * sin)
-        out = F.scaled_dot_product_attention(*turned, heads[2], is_causal=True)
-        return self.o(out.transpose(1, 2).flatten(2))
-
-
-class Block(nn.Module):
-    """A transformer layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attention, self.feed = Attention(), Feed()
-        self.norm_1, self.norm_2 = Norm(), Norm()
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.norm_1(x))
-        return x + self.feed(self.norm_2(x))
-
-
-class Model(nn.Module):
-    """Token ids to logits."""
-
-    def __init__(self, layers: int = 2) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(64, WIDTH)
-        self.layers = nn.ModuleList([Block() for _ in range(layers)])
-        self.head = nn.Linear(WIDTH, 64, bias=False)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        x = self.embed(ids)
-        for layer in self.layers:
-            x = layer(x)
-        return self.head(x)
-
-
-class Function(nn.Module):
-    """A function as a module, with what it needs of parameters in ``layer``."""
-
-    def __init__(self, call: Callable[..., Any], layer: nn.Module | None = None) -> None:
-        super().__init__()
-        self.call = call
-        if layer is not None:
-            self.layer = layer
-
-    def forward(self, *args: Any) -> Any:
-        return self.call(self, *args)
-
-
-def ids() -> Tensor:
-    return torch.randint(64, (BATCH, LENGTH))
-
-
-def rows() -> Tensor:
-    return torch.randn(BATCH, WIDTH)
-
-
-@contextmanager
-def world(*shape: int, names: tuple[str, ...] = ("dp",)) -> Iterator[Any]:
-    """A device mesh over ranks that only pretend to send."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    size = 1
-    for each in shape:
-        size *= each
-    dist.init_process_group("fake", rank=0, world_size=size, store=FakeStore())
-    try:
-        yield init_device_mesh("cpu", shape, mesh_dim_names=names)
-    finally:
-        dist.destroy_process_group()
-        torch._dynamo.reset()
-
+from artefact_models import BATCH, HEADS, LENGTH, RANKS, WIDTH, Feed, Function, Model, ids, rows, world
 
 # torch.export
 
 
-def exports(folder: Path) -> None:
-    """Higher-order ops, calling conventions, mutation, sizes: each a ``.pt2``."""
-    from torch._export.serde.serialize import SerializeError
-    from torch._higher_order_ops import associative_scan, map as map_op, scan
-    from torch._higher_order_ops.while_loop import while_loop
-    from torch.export import Dim
-    from torch.nn.attention.flex_attention import flex_attention
+class Exports:
+    """Writes exported programs into a folder."""
 
-    linear = nn.Linear(WIDTH, WIDTH)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.linear = nn.Linear(WIDTH, WIDTH)
 
-    def write(name: str, model: nn.Module, args: tuple[Any, ...], **options: Any) -> None:
+    def __call__(self, name: str, model: Any, args: tuple[Any, ...], **options: Any) -> None:
+        """Export a module, or a function of a module with a layer, and save it."""
+        from torch._export.serde.serialize import SerializeError
+
+        module = model if isinstance(model, nn.Module) else Function(model, self.linear)
         decompose = options.pop("decompose", False)
-        program = torch.export.export(model, args, **{"strict": False, **options})
+        program = torch.export.export(module, args, **{"strict": False, **options})
         program = program.run_decompositions() if decompose else program
         try:
-            torch.export.save(program, folder / f"{name}.pt2")
+            torch.export.save(program, self.folder / f"{name}.pt2")
         except SerializeError:  # block masks: PyTorch can export but not save them
-            (folder / f"{name}.pt2").unlink(missing_ok=True)
-            printed(folder, name, {"exported": program.graph_module})
+            (self.folder / f"{name}.pt2").unlink(missing_ok=True)
+            printed(self.folder, name, {"exported": program.graph_module})
 
-    write("single_tensor", linear, (rows(),))
+
+def exports(folder: Path) -> None:
+    """Exported models: a transformer in several ways, calling conventions, mutation, sizes from data."""
+    from torch.export import Dim
+
+    write = Exports(folder)
+    sizes = ({0: Dim("batch", max=64), 1: Dim("seq", max=64)},)
+    write("single_tensor", write.linear, (rows(),))
     write("strict", Model(1), (ids(),), strict=True)
     write("transformer", Model(), (ids(),))
     write("transformer_core_aten", Model(), (ids(),), decompose=True)
-    write(
-        "transformer_dynamic", Model(), (ids(),), dynamic_shapes=({0: Dim("batch", max=64), 1: Dim("seq", max=64)},)
-    )
+    write("transformer_dynamic", Model(), (ids(),), dynamic_shapes=sizes)
     write("transformer_bf16", Model(1).bfloat16(), (ids(),))
-
-    def branches(m: Any, x: Tensor) -> Tensor:
-        return torch.cond(x.sum() > 0, lambda y: m.layer(y).relu(), lambda y: m.layer(y) - 1, (x,))
-
-    write("cond", Function(branches, linear), (rows(),))
-    loop = Function(lambda _, x: while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * 2), (torch.tensor(0), x)))
-    write("while_loop", loop, (rows(),))
-    write("map", Function(lambda m, x: map_op(lambda y, w: y @ w, x, m.layer.weight), linear), (rows(),))
-    write("scan", Function(lambda _, x: scan(lambda c, y: (c + y, c * y), x[0], x)), (rows(),))
-    added = Function(lambda _, x: associative_scan(lambda a, b: a + b, x, 0, combine_mode="generic"))
-    write("associative_scan", added, (rows(),))
-
-    def cast(m: Any, x: Tensor) -> Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            y = m.layer(x)
-        with torch.autocast("cpu", enabled=False):
-            return y.float() + m.layer(x)
-
-    def switched(m: Any, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            y = m.layer(x).relu()
-        return m.layer(x) * y
-
-    write("autocast", Function(cast, linear), (rows(),))
-    write("set_grad_enabled", Function(switched, linear), (rows(),))
-    qkv = torch.randn(3, 1, HEADS, 16, 8).unbind()
-    write(
-        "flex_attention",
-        Function(lambda _, *x: flex_attention(*x, score_mod=lambda s, b, h, q, k: torch.where(q >= k, s, -1e9))),
-        qkv,
-    )
-    write("sdpa_mask", Function(lambda _, q, k, v, m: F.scaled_dot_product_attention(q, k, v, m)), (*qkv, qkv[0][..., 0, 0, None, None] > 0))
-
     tied = nn.Sequential(nn.Embedding(64, WIDTH), nn.Linear(WIDTH, 64, bias=False))
     tied[1].weight = tied[0].weight
     write("tied_weights", tied, (ids(),))
-    write("buffers_mutated", nn.Sequential(linear, nn.BatchNorm1d(WIDTH)).train(), (rows(),))
-    write("input_mutated", Function(lambda _, x, y: (x.add_(y), y * 2)[1]), (rows(), rows()))
-
-    class Named(nn.Module):
-        def forward(self, x: Tensor, *, scale: Tensor, more: dict[str, Tensor]) -> dict[str, Any]:
-            return {"out": x * scale, "pair": (more["a"], x + more["b"])}
-
-    write(
-        "keywords_and_dict", Named(), (rows(),), kwargs={"scale": rows(), "more": {"a": rows(), "b": rows()}}
-    )
-    write("constants_returned", Function(lambda _, x: (x * torch.tensor([2.0]), 3, None, True)), (rows(),))
-
-    def chosen(m: Any, x: Tensor) -> Tensor:
-        kept = x[x[:, 0] > 0]
-        torch._check(kept.shape[0] <= BATCH)
-        return m.layer(kept).sum(0)
-
-    def counted(_: Any, x: Tensor, n: Tensor) -> Tensor:
-        size = n.item()
-        torch._check_is_size(size)
-        torch._check(size <= BATCH)
-        return x[:size].sum() + torch.zeros(size).sum()
-
-    write("boolean_mask", Function(chosen, linear), (rows(),))
-    write("item_as_size", Function(counted), (rows(), torch.tensor(2)))
-    write("dropout", nn.Sequential(linear, nn.Dropout(0.5)).train(), (rows(),))
+    write("buffers_mutated", nn.Sequential(write.linear, nn.BatchNorm1d(WIDTH)).train(), (rows(),))
+    write("input_mutated", lambda _, x, y: (x.add_(y), y * 2)[1], (rows(), rows()))
+    more = {"scale": rows(), "more": {"a": rows(), "b": rows()}}
+    write("keywords_and_dict", Named(), (rows(),), kwargs=more)
+    write("constants_returned", lambda _, x: (x * torch.tensor([2.0]), 3, None, True), (rows(),))
+    write("boolean_mask", _masked, (rows(),))
+    write("item_as_size", _counted, (rows(), torch.tensor(2)))
+    write("dropout", nn.Sequential(write.linear, nn.Dropout(0.5)).train(), (rows(),))
     write("conv_half", nn.Conv2d(3, 4, 3).half(), (torch.randn(2, 3, 8, 8).half(),))
-    write("lstm", Function(lambda m, x: m.layer(x)[0], nn.LSTM(WIDTH, WIDTH, batch_first=True)), (torch.randn(2, 4, WIDTH),))
+    lstm = nn.LSTM(WIDTH, WIDTH, batch_first=True)
+    write("lstm", Function(lambda m, x: m.layer(x)[0], lstm), (torch.randn(2, 4, WIDTH),))
 
     @torch.library.custom_op("artefact::double", mutates_args=())
     def double(x: Tensor) -> Tensor:
         return x * 2
 
     double.register_fake(torch.empty_like)
-    write("custom_op", Function(lambda m, x: double(m.layer(x)), linear), (rows(),))
+    write("custom_op", lambda m, x: double(m.layer(x)), (rows(),))
+    joint_export(folder)
 
+
+class Named(nn.Module):
+    """Keywords, a dictionary as input, and nested results."""
+
+    def forward(self, x: Tensor, *, scale: Tensor, more: dict[str, Tensor]) -> dict[str, Any]:
+        return {"out": x * scale, "pair": (more["a"], x + more["b"])}
+
+
+def _masked(m: Any, x: Tensor) -> Tensor:
+    kept = x[x[:, 0] > 0]
+    torch._check(kept.shape[0] <= BATCH)
+    return m.layer(kept).sum(0)
+
+
+def _counted(_: Any, x: Tensor, n: Tensor) -> Tensor:
+    size = n.item()
+    torch._check(size >= 0)
+    torch._check(size <= BATCH)
+    return x[:size].sum() + torch.zeros(size).sum()
+
+
+def joint_export(folder: Path) -> None:
+    """Forward and backward in one exported program."""
     from torch.export.experimental import _export_forward_backward
 
     class Loss(nn.Module):
@@ -264,6 +120,53 @@ def exports(folder: Path) -> None:
 
     joint = _export_forward_backward(torch.export.export(Loss(), (rows(),), strict=True))
     torch.export.save(joint, folder / "forward_and_backward.pt2")
+
+
+def higher_order_exports(folder: Path) -> None:
+    """Exported programs with sub-graphs."""
+    from torch._higher_order_ops import associative_scan, scan
+    from torch._higher_order_ops import map as map_op
+    from torch._higher_order_ops.while_loop import while_loop
+    from torch.nn.attention.flex_attention import flex_attention
+
+    def branches(m: Any, x: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda y: m.layer(y).relu(), lambda y: m.layer(y) - 1, (x,))
+
+    def looped(_: Any, x: Tensor) -> Tensor:
+        return while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * 2), (torch.tensor(0), x))
+
+    def cast(m: Any, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = m.layer(x)
+        with torch.autocast("cpu", enabled=False):
+            return y.float() + m.layer(x)
+
+    def switched(m: Any, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            y = m.layer(x).relu()
+        return m.layer(x) * y
+
+    def causal(score: Tensor, _b: Tensor, _h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return torch.where(q >= k, score, -1e9)
+
+    def added(_: Any, x: Tensor) -> Tensor:
+        return associative_scan(lambda a, b: a + b, x, 0, combine_mode="generic")
+
+    write = Exports(folder)
+    write("cond", branches, (rows(),))
+    write("while_loop", looped, (rows(),))
+    write("map", lambda m, x: map_op(lambda y, w: y @ w, x, m.layer.weight), (rows(),))
+    write("scan", lambda _, x: scan(lambda c, y: (c + y, c * y), x[0], x), (rows(),))
+    write(
+        "associative_scan", lambda _, x: associative_scan(lambda a, b: a + b, x, 0, combine_mode="generic"), (rows(),)
+    )
+    write("vmap", lambda m, x: torch.vmap(lambda y: m.layer(y).softmax(0))(x), (rows(),))
+    write("autocast", cast, (rows(),))
+    write("set_grad_enabled", switched, (rows(),))
+    qkv = torch.randn(3, 1, HEADS, 16, 8).unbind()
+    write("flex_attention", lambda _, *x: flex_attention(*x, score_mod=causal), qkv)
+    mask = qkv[0][..., 0, 0, None, None] > 0
+    write("sdpa_mask", lambda _, q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), (*qkv, mask))
 
 
 def distributed_exports(folder: Path) -> None:
@@ -360,7 +263,7 @@ def dumps(folder: Path) -> None:
     """DDP, SimpleFSDP, FSDP2, TP, SP, DTensor and MoE through AOTAutograd."""
     from torch.distributed._functional_collectives import all_reduce, all_to_all_single_autograd
     from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor import DTensor, Replicate, Shard
     from torch.nn.utils import parametrize
 
     printed(folder, "plain", compiled(Model(1), (ids(),)))
@@ -374,7 +277,8 @@ def dumps(folder: Path) -> None:
 
     with world(RANKS) as mesh:
         group = mesh.get_group()
-        printed(folder, "functional_ddp", compiled(lambda x, m=Feed(): all_reduce(m(x), "sum", group), (rows(),)))
+        feed = Feed()
+        printed(folder, "functional_ddp", compiled(lambda x: all_reduce(feed(x), "sum", group), (rows(),)))
 
         class Gather(nn.Module):
             def forward(self, shard: Tensor) -> Tensor:
@@ -408,12 +312,11 @@ def dumps(folder: Path) -> None:
             back = all_to_all_single_autograd(m(there), sent, got, group)
             return back[order.argsort()]
 
-        feed = Feed()
         assigned = torch.tensor([0, 1, 0, 1])
         printed(folder, "moe_uneven", compiled(lambda x, a: exchanged(x, a, feed), (rows(), assigned), run=False))
 
         def resharded(x: Tensor) -> Tensor:
-            placed = distribute_tensor(x, mesh, [Shard(0)])
+            placed = DTensor.from_local(x, mesh, [Shard(0)], run_check=False)
             other = placed.redistribute(placements=[Shard(1)])
             return (other.redistribute(placements=[Replicate()]) * 2).to_local()
 
@@ -430,7 +333,6 @@ def tensor_parallel(folder: Path) -> None:
         PrepareModuleInput,
         RowwiseParallel,
         SequenceParallel,
-        loss_parallel,
         parallelize_module,
     )
 
@@ -455,13 +357,6 @@ def tensor_parallel(folder: Path) -> None:
         }
         x = torch.randn(2, 2 * LENGTH, WIDTH)
         printed(folder, "sp", compiled(parallelize_module(Normed(), mesh, wide), (x,)))
-        head = parallelize_module(nn.Linear(WIDTH, 64), mesh, ColwiseParallel(use_local_output=False))
-
-        def loss(x: Tensor, labels: Tensor) -> Tensor:
-            return F.cross_entropy(head(x), labels)
-
-        with loss_parallel():
-            printed(folder, "loss_parallel", compiled(loss, (rows(), torch.randint(64, (BATCH,)))))
     with world(RANKS, RANKS, names=("dp", "tp")) as mesh:
         model = fully_shard(parallelize_module(Feed(), mesh["tp"], plan), mesh=mesh["dp"])
         printed(folder, "tp_fsdp2", compiled(model, (rows(),)))
@@ -555,7 +450,6 @@ def training_step(_folder: Path) -> None:
 def failing_step(_folder: Path) -> None:
     """A compilation that fails, for which PyTorch writes a repro and a minifier launcher."""
     import torch._inductor.config as inductor
-
     from torch._dynamo.exc import BackendCompilerFailed, TorchRuntimeError
 
     broken: Any = {"cpp.inject_relu_bug_TESTING_ONLY": "compile_error"}
@@ -575,6 +469,7 @@ def no_graph(folder: Path) -> None:
 #: By name: the function, and what the environment says; ``{}`` in a value is the maker's folder.
 MAKERS: dict[str, tuple[Callable[[Path], None], dict[str, str]]] = {
     "exports": (exports, {}),
+    "higher_order": (higher_order_exports, {}),
     "distributed_exports": (distributed_exports, {}),
     "dumps": (dumps, {}),
     "attention": (attention_dumps, {}),

@@ -56,12 +56,14 @@ def make(folder: Path, only: str | None) -> None:
         target = folder / name
         if target.exists() or (only and only not in name):
             continue
-        settings = {key: value.format(target) for key, value in settings.items()}
-        error = settings.pop("STDERR", None)
+        environment = {key: value.format(target) for key, value in settings.items()}
+        error = environment.pop("STDERR", None)
         print(f"making {name}", file=sys.stderr)
         command = [sys.executable, str(script), name, str(target)]
-        environment = {**os.environ, **settings, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        caches = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
+        done = subprocess.run(
+            command, env={**os.environ, **caches, **environment}, capture_output=True, text=True, check=False
+        )
         if done.returncode:
             raise SystemExit(f"{name}: {done.stderr[-2000:]}")
         if error is not None:
@@ -82,7 +84,11 @@ def find(folder: Path) -> list[Artefact]:
         for path in files:
             if path.name.endswith(tools):
                 continue
-            name = f"{maker.name}/{path.name}" if path.parent == maker else f"{maker.name}/…/{path.parent.name}/{path.name}"
+            name = (
+                f"{maker.name}/{path.name}"
+                if path.parent == maker
+                else f"{maker.name}/…/{path.parent.name}/{path.name}"
+            )
             refused = str(path).endswith(REFUSED)
             try:
                 graphs = [graph.name for graph in list_graphs(path) if graph.loadable]
@@ -109,7 +115,10 @@ def commands(artefact: Artefact, out: Path, *, bench: bool) -> dict[str, list[st
         "explain": ["explain", graph],
         "lint": ["lint", graph],
         "diff": ["diff", graph, graph],
-        **{name: [name, graph, "-o", str(out / f"{name}.fx.txt")] for name in ("tag", "dedup", "cleanup", "bucket", "reorder")},
+        **{
+            name: [name, graph, "-o", str(out / f"{name}.fx.txt")]
+            for name in ("tag", "dedup", "cleanup", "bucket", "reorder")
+        },
         "auto": ["run", graph, "--preset", "auto", "-o", auto],
         "verify": ["verify", graph, auto],
         "numeric": ["verify", graph, auto, "--numeric"],
@@ -227,7 +236,6 @@ def main() -> None:
     options.folder = options.folder.resolve()
     options.folder.mkdir(parents=True, exist_ok=True)
     make(options.folder, None)
-    import commcc.cli.main
     import commcc.verify  # noqa: F401 imported once, before the processes part
 
     artefacts = [each for each in find(options.folder) if not options.only or options.only in each.name]

@@ -13,9 +13,10 @@ from commcc.cli.main import run
 from commcc.graph.program import ProcessGroup
 from commcc.replay.bench import worker as bench_worker
 from commcc.replay.bench.graph_set import BenchSettings, Variant, check_variants, make_set
+from commcc.replay.calls import CallSettings, Homes
 from commcc.replay.compiled.cuda_graphs import WARM_UPS, CapturedRun, require_capturable
 from commcc.replay.place import CpuPlace
-from commcc.replay.prepare import Homes, prepare
+from commcc.replay.prepare import prepare
 from commcc.replay.ranks.worker import Alone
 from commcc.replay.values import RankResults
 from tests.test_bench import Watch
@@ -28,7 +29,7 @@ TWO = {"0": ProcessGroup("0", 2, (0, 1))}
 
 def on_cuda(program, accelerated=False):
     """Prepared as for a CUDA device; with ``accelerated`` what the graph has on the CPU stays there."""
-    return dataclasses.replace(prepare(program), homes=Homes("cuda", accelerated=accelerated))
+    return dataclasses.replace(prepare(program), settings=CallSettings(Homes("cuda", accelerated=accelerated)))
 
 
 def summed():

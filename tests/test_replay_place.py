@@ -9,8 +9,9 @@ from commcc.base.errors import InputError
 from commcc.cli.main import run
 from commcc.replay import prepare as preparing
 from commcc.replay.bench.graph_set import BenchSettings, make_set
+from commcc.replay.calls import Homes
 from commcc.replay.place import CpuPlace, CudaPlace, make_place
-from commcc.replay.prepare import Homes, prepare
+from commcc.replay.prepare import prepare
 from commcc.replay.rank_run import RankRun
 from tests.test_replay_numeric import sample
 from tests.verify_graphs import Graph

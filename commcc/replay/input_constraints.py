@@ -19,6 +19,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch._ops import HigherOrderOperator
+from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_leaves
 
 from commcc.graph.ops import argument, argument_names, collective_of, is_wait, op_name
 from commcc.graph.ops.arithmetic import ADDITIVE, MASKS, POSITIVE
@@ -26,11 +29,12 @@ from commcc.graph.ops.effects import NUMBERS
 from commcc.graph.ops.indexing import BY_DIMENSION, CLASSES, INDEXED, MASKED, ONCE, ONCE_EACH
 from commcc.graph.ops.products import GROUPED
 from commcc.graph.ops.views import PASSING
+from commcc.replay.calls import attribute
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from torch import fx
+    from torch import fx, nn
 
 #: The number for a size, symbolic or not; None when nothing tells it.
 Size = "Callable[[Any], int | None]"
@@ -67,21 +71,41 @@ class _At(NamedTuple):
     plus: int = 0
     masked: bool = False
     summed: bool = False
+    module: nn.Module | None = None
 
 
-def constraints_of(placeholder: fx.Node, size: Callable[[Any], int | None]) -> InputConstraints:
-    """Everything the graph asks of one input; contradictions raise ``ValueError``."""
+def constraints_of(
+    placeholder: fx.Node, size: Callable[[Any], int | None], root: nn.Module | None = None
+) -> InputConstraints:
+    """Everything the graph asks of one input; contradictions raise ``ValueError``.
+
+    root: holds the sub-graphs, in which the numbers are followed as well.
+    """
     search = _Search(placeholder, size)
-    queue, seen = deque([_At(placeholder)]), {placeholder}
+    queue, seen = deque([_At(placeholder, module=root)]), {placeholder}
     while queue:
         at = queue.popleft()
         for user in at.node.users:
             search.ask(user, at)
-            onward = _onward(user, at)
-            if onward is not None and user not in seen:
-                seen.add(user)
-                queue.append(onward)
+            fresh = [onward for onward in (_onward(user, at), *_inside(user, at)) if onward and onward.node not in seen]
+            seen.update(onward.node for onward in fresh)
+            queue.extend(fresh)
     return search.result()
+
+
+def _inside(user: fx.Node, at: _At) -> Iterator[_At]:
+    """The same numbers as inputs of the sub-graphs that ``user`` runs; a map gives a part of them."""
+    if not isinstance(user.target, HigherOrderOperator) or at.module is None:
+        return
+    leaves = tree_leaves(user.args)
+    held = {leaf: attribute(at.module, leaf) for leaf in leaves if isinstance(leaf, Node) and leaf.op == "get_attr"}
+    graphs = {leaf: owner for leaf, owner in held.items() if isinstance(owner, GraphModule)}
+    last = max((place for place, leaf in enumerate(leaves) if leaf in graphs), default=len(leaves))
+    operands = [leaf for leaf in leaves[last + 1 :] if not isinstance(leaf, str)]
+    for module in graphs.values():
+        places = list(module.graph.find_nodes(op="placeholder"))
+        matched = zip(places, operands, strict=True) if len(places) == len(operands) else ()
+        yield from (at._replace(node=place, module=module) for place, operand in matched if operand is at.node)
 
 
 def _onward(user: fx.Node, at: _At) -> _At | None:

@@ -8,7 +8,8 @@
 Values depend on the seed, on the input's name and on which rank's they are, on nothing else. Matrices are small (0.1,
 less for wide ones), vectors and what is divided by are near 1, the gradient that a backward graph is given is 1,
 complex numbers have modulus 1, masks have both values in every row, integers obey
-:mod:`commcc.replay.input_constraints`. Sizes known only at run time get their hints, the same on all ranks.
+:mod:`commcc.replay.input_constraints`. Sizes known only at run time get their hints, or one number where there are
+none, the same on all ranks.
 
 Which ranks get equal values of an input, as they would in the program that the graph comes from, is told by the roles
 of the collectives and, where the graph has them, by the descriptors of its inputs:
@@ -38,8 +39,8 @@ from commcc.base.errors import InputError
 from commcc.base.terms import Kind, Role
 from commcc.graph.collectives.derive import walk_back
 from commcc.graph.index.hints import SizeHints
+from commcc.replay.calls import widened
 from commcc.replay.input_constraints import InputConstraints, constraints_of
-from commcc.replay.prepare import widened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -50,6 +51,10 @@ if TYPE_CHECKING:
     from commcc.graph.index import GraphIndex
     from commcc.replay.layout import Layout, Parts
     from commcc.replay.prepare import Prepared
+
+
+#: What a size is that nothing tells: many layers cut it in 2, 4, 8 or 16 parts.
+ANY_SIZE = 16
 
 
 class InputMaker:
@@ -99,7 +104,7 @@ class InputMaker:
 
     def _constrained(self, node: fx.Node) -> InputConstraints:
         try:
-            return constraints_of(node, self._size)
+            return constraints_of(node, self._size, self._prepared.program.root)
         except ValueError as error:
             raise _impossible(node, str(error)) from error
 
@@ -161,6 +166,7 @@ class InputMaker:
 def _sizes(prepared: Prepared, hints: Mapping[str, int]) -> SizeHints:
     sizes = SizeHints(hints, prepared.program.header)
     sizes.assume_balanced(prepared.nodes)
+    sizes.assume_rest(ANY_SIZE)
     return sizes
 
 

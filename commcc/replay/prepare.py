@@ -35,21 +35,20 @@ from commcc.graph.ops import (
     argument,
     collective_of,
     facts,
-    is_random,
     is_unknown_communication,
     is_wait,
     op_name,
 )
 from commcc.graph.ops.allowed import refusal
-from commcc.graph.ops.guards import guarded
+from commcc.replay.calls import Body, CallSettings, Homes, attribute, draws_random, inner_graphs
 from commcc.replay.kernels import stand_in
 from commcc.replay.values import tensors_in
 from commcc.verify.normalise import unfolded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from torch import fx
+    from torch import fx, nn
 
     from commcc.graph.index import GraphIndex
     from commcc.graph.ops.collective_table import CollectiveOp
@@ -62,21 +61,6 @@ _HINTS = {
     "cpu": "a graph captured on the CPU, or with its own ops imported (--import MODULE), can",
     "cuda": "a graph captured for CUDA, or with its own ops imported (--import MODULE), can",
 }
-
-
-@dataclass(frozen=True)
-class Homes:
-    """Where things are in a run on ``device``. accelerated: whether the graph has any elsewhere than on
-    the CPU.
-    """
-
-    device: str
-    accelerated: bool
-
-    def of(self, device: torch.device) -> torch.device:
-        """Where a run has what the graph has on this device."""
-        stays = self.accelerated and device.type == "cpu"
-        return torch.device("cpu" if stays else self.device)
 
 
 @dataclass(frozen=True)
@@ -108,7 +92,7 @@ class Step:
 class Prepared:
     """A program's steps. output: what it returns. written: names of the inputs that it writes.
 
-    unfolded: whether fused ops were replaced by what they stand for. homes: where things of the graph's devices are.
+    unfolded: whether fused ops were replaced by what they stand for. settings: how its nodes are called.
     """
 
     program: Program
@@ -117,9 +101,18 @@ class Prepared:
     steps: tuple[Step, ...]
     output: Any
     written: frozenset[str]
-    wide: bool
     unfolded: bool = False
-    homes: Homes = field(default_factory=lambda: Homes("cpu", accelerated=True))
+    settings: CallSettings = field(default_factory=lambda: CallSettings(Homes("cpu", accelerated=True)))
+
+    @property
+    def wide(self) -> bool:
+        """Whether everything in floating point is float64."""
+        return self.settings.wide
+
+    @property
+    def homes(self) -> Homes:
+        """Where things of the graph's devices are."""
+        return self.settings.homes
 
     @cached_property
     def inputs(self) -> tuple[fx.Node, ...]:
@@ -129,12 +122,15 @@ class Prepared:
     def constants(self) -> tuple[fx.Node, ...]:
         return tuple(node for node in self.nodes if node.op == "get_attr")
 
+    @cached_property
+    def _bodies(self) -> dict[fx.Node, Body]:
+        owners = {node: attribute(self.program.root, node) for node in self.constants}
+        return {node: Body(own, self.settings) for node, own in owners.items() if isinstance(own, GraphModule)}
+
     def constant(self, node: fx.Node) -> Any:
-        """What a ``get_attr`` node refers to, a tensor in the precision of this run."""
-        owner = _constant(self.program, node)
-        if not isinstance(owner, torch.Tensor):
-            return owner
-        return widened(owner.detach().to(self.homes.of(owner.device), copy=True), self.wide)
+        """What a ``get_attr`` node refers to: a tensor in the precision of this run, or a sub-graph as a function."""
+        body = self._bodies.get(node)
+        return self.settings.constant(attribute(self.program.root, node)) if body is None else body
 
     def home(self, node: fx.Node) -> torch.device:
         """Where an input is given to the program."""
@@ -159,55 +155,38 @@ def prepare(
     index = build_index(plain, hints=hints)
     nodes = tuple(unwrapped(plain).nodes)
     vals = (leaf for node in nodes for leaf in tensors_in(node.meta.get("val")))
-    homes = Homes(device, accelerated=any(val.device.type != "cpu" for val in vals))
+    settings = CallSettings(Homes(device, accelerated=any(val.device.type != "cpu" for val in vals)), wide)
     _refuse(program, nodes, wide=wide, device=device)
     last = _last_uses(nodes)
     steps = tuple(
-        _step(node, number, last.get(node, ()), index, homes, wide=wide)
+        _step(node, number, last.get(node, ()), index, settings, plain.root)
         for number, node in enumerate(nodes)
         if node.op == "call_function"
     )
     output = next(node for node in nodes if node.op == "output").args[0]
     storages = {storage for written in index.writes.values() for storage in written}
     written = frozenset(index.names[i] for i in index.placeholders if storages & set(index.storages[i]))
-    return Prepared(plain, index, nodes, steps, output, written, wide, plain is not program, homes)
-
-
-def widened(tensor: torch.Tensor, wide: bool) -> torch.Tensor:
-    """A tensor in the precision of the run."""
-    return tensor.to(_retyped(tensor.dtype)) if wide else tensor
-
-
-def _retyped(dtype: torch.dtype) -> torch.dtype:
-    if dtype.is_complex:
-        return torch.complex128
-    return torch.float64 if dtype.is_floating_point else dtype
+    return Prepared(plain, index, nodes, steps, output, written, plain is not program, settings)
 
 
 def _step(
-    node: fx.Node, number: int, frees: tuple[fx.Node, ...], index: GraphIndex, homes: Homes, *, wide: bool
+    node: fx.Node, number: int, frees: tuple[fx.Node, ...], index: GraphIndex, settings: CallSettings, root: nn.Module
 ) -> Step:
-    def moved(leaf: Any) -> Any:
-        if isinstance(leaf, torch.device):
-            return homes.of(leaf)
-        return _retyped(leaf) if wide and isinstance(leaf, torch.dtype) else leaf
-
-    left_out = "pin_memory" if homes.device == "cpu" else None
-    kwargs = {key: map_aggregate(value, moved) for key, value in node.kwargs.items() if key != left_out}
     target: Any = node.target
     seen = aliasing(target)
     # One of several results, which is most of them: nothing to check.
     plain = target is operator.getitem and isinstance(node.args[1], int)
+    args, kwargs = settings.operands(node)
     copy = index.host_copies.get(number)
     return Step(
         node,
-        (stand_in(target, wide=wide) if homes.device == "cpu" else None) or (target if plain else guarded(target)),
-        tuple(map_aggregate(node.args, moved)),
+        target if plain else settings.call(node),
+        args,
         kwargs,
         collective_of(target),
         frees,
         waits=is_wait(target),
-        random=is_random(target),
+        random=draws_random(root, node),
         looks=facts(target).looks,
         host_copy=copy if seen.pure else None,
         host_wait=number in index.host_syncs and not copy and waits(index, number),
@@ -226,21 +205,15 @@ def _last_uses(nodes: tuple[fx.Node, ...]) -> dict[fx.Node, tuple[fx.Node, ...]]
     return {node: tuple(dict.fromkeys(freed)) for node, freed in freed_at.items()}
 
 
-def _refuse(program: Program, nodes: Iterable[fx.Node], *, wide: bool, device: str) -> None:
+def _refuse(program: Program, nodes: Sequence[fx.Node], *, wide: bool, device: str) -> None:
     """Raise for everything that cannot run, all of it in one message."""
     problems: dict[str, str] = {}
-    for node in nodes:
-        problem = None
-        if node.op == "call_function":
-            problem = _problem(node, device, wide=wide)
-        elif node.op == "get_attr":
-            constant = _constant(program, node)
-            if isinstance(constant, FakeTensor):
-                problem = "a constant whose value is not in the file"
-            elif not isinstance(constant, torch.Tensor) and not hasattr(constant, "graph"):
-                problem = "a constant that is no tensor"
-        elif node.op not in ("placeholder", "output"):
-            problem = f"a {node.op} node"
+    inner = inner_graphs(program.root, nodes)
+    held = [(program.root, node) for node in nodes] + [(module, node) for module, each in inner for node in each]
+    for module, node in held:
+        problem = _reason(module, node, device, wide=wide)
+        if problem is None and module is not program.root and _communicates(node):
+            problem = f"{op_name(node.target)} communicates inside of a sub-graph"
         if problem is not None:
             problems.setdefault(problem, node.name)
     if not problems:
@@ -252,6 +225,23 @@ def _refuse(program: Program, nodes: Iterable[fx.Node], *, wide: bool, device: s
         where=str(program.source) if program.source else None,
         hint=_HINTS[device],
     )
+
+
+def _reason(module: nn.Module, node: fx.Node, device: str, *, wide: bool) -> str | None:
+    """Why a node of a graph of ``module`` cannot run; None when it can."""
+    if node.op == "call_function":
+        return _problem(node, device, wide=wide)
+    if node.op == "get_attr":
+        constant = attribute(module, node)
+        if isinstance(constant, FakeTensor):
+            return "a constant whose value is not in the file"
+        is_known = isinstance(constant, torch.Tensor) or hasattr(constant, "graph")
+        return None if is_known else "a constant that is no tensor"
+    return None if node.op in ("placeholder", "output") else f"a {node.op} node"
+
+
+def _communicates(node: fx.Node) -> bool:
+    return node.op == "call_function" and (collective_of(node.target) is not None or is_wait(node.target))
 
 
 def _refuse_unsafe(program: Program, imported: frozenset[str]) -> None:
@@ -299,7 +289,7 @@ def _problem(node: fx.Node, device: str, *, wide: bool) -> str | None:
     if collective_of(target) is not None and not isinstance(argument(node, "group_name"), str):
         return f"{name} is given its process group as an object"
     if isinstance(target, HigherOrderOperator):
-        return f"{name} holds a graph of its own"
+        return None if facts(target).body else f"what {name} does is not known"
     if wide and str(target).removeprefix("aten.") in _BYTES:
         return f"{name} reads bytes, which are others in float64"
     stood_for = device == "cpu" and stand_in(target, wide=wide) is not None
@@ -309,11 +299,3 @@ def _problem(node: fx.Node, device: str, *, wide: bool) -> str | None:
     # mypy: the dispatcher's functions have no annotations in every version.
     runs: Any = torch._C._dispatch_has_computed_kernel_for_dispatch_key
     return None if runs(schema_name, device.upper()) else f"{name} has no {device.upper()} kernel"
-
-
-def _constant(program: Program, node: fx.Node) -> Any:
-    """What a ``get_attr`` node refers to; None where there is nothing."""
-    owner: Any = program.root
-    for part in str(node.target).split("."):
-        owner = getattr(owner, part, None)
-    return owner

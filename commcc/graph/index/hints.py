@@ -35,7 +35,7 @@ _EXPLOSIVE = ("Pow", "Shift", "exp")
 
 @dataclass(frozen=True)
 class Hint:
-    """The number that stands for a symbol, and where it comes from: ``given``, ``file`` or ``balanced``."""
+    """The number that stands for a symbol, and where it comes from: ``given``, ``file``, ``balanced``, ``assumed``."""
 
     symbol: str
     value: int
@@ -49,6 +49,7 @@ class SizeHints:
         self._given = given
         self._declared = _declared(header)
         self._balanced: dict[str, int] = {}
+        self._rest: int | None = None
         self._cache: dict[Any, int | None] = {}
         self.used: dict[str, Hint] = {}
 
@@ -87,11 +88,26 @@ class SizeHints:
         """The number of a symbol, noted as used; the first source that has one decides."""
         given = (value for pattern, value in self._given.items() if fnmatchcase(name, pattern))
         declared = self._declared.get(name, (None, None))[1]
-        sources = (("given", next(given, None)), ("file", declared), ("balanced", self._balanced.get(name)))
+        sources = (
+            ("given", next(given, None)),
+            ("file", declared),
+            ("balanced", self._balanced.get(name)),
+            ("assumed", self._within(name)),
+        )
         hint = self.used.get(name) or next((Hint(name, n, source) for source, n in sources if n is not None), None)
         if hint is not None:
             self.used[name] = hint
         return hint
+
+    def _within(self, name: str) -> int | None:
+        """The number for symbols that have no other, within what the file says of this one."""
+        upper = self._declared.get(name, (None, None))[0]
+        return self._rest if self._rest is None or upper is None else min(self._rest, upper)
+
+    def assume_rest(self, number: int) -> None:
+        """Give every symbol that nothing tells this number, to run a graph with; estimates do without."""
+        self._rest = number
+        self._cache.clear()
 
     def assume_balanced(self, nodes: Sequence[fx.Node]) -> None:
         """Give the split sizes of every all-to-all that have no number an even share of what is sent.

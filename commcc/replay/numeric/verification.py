@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from commcc.base.errors import CommccError, GraphError, InputError
-from commcc.base.text import plural
+from commcc.base.text import listed, plural
 from commcc.graph.memory import live_bytes
 from commcc.graph.ops.allowed import imported_ops
 from commcc.replay.numeric.causes import Explainer, first_difference, upstream
@@ -164,6 +164,8 @@ def before_fails(pair: Pair, node: str, reason: str) -> CommccError:
         if guessed
         else "the synthetic inputs do not fit this graph"
     )
+    if pair.maker.assumed:
+        hint = f"{hint}; {pair.maker.assumed[0]}: --hint SYMBOL=NUMBER gives others"
     return InputError(f"BEFORE cannot be run: {reason}", hint=hint)
 
 
@@ -181,7 +183,9 @@ def _assumed(pair: Pair) -> tuple[str, ...]:
     ]
     fused = ["fused ops of tensor parallelism are run as the plain ops they stand for"]
     unfolded = fused if pair.old.unfolded or pair.new.unfolded else []
-    return (*pair.layout.assumed, *groups, *pair.maker.assumed, *racing[:1], *unfolded)
+    raised = list(dict.fromkeys(name for each in (pair.old, pair.new) for name in each.settings.raised))
+    short = [f"no CPU kernel for 16 bits, run in float32 and rounded: {listed(raised)}"] if raised else []
+    return (*pair.layout.assumed, *groups, *pair.maker.assumed, *racing[:1], *unfolded, *short)
 
 
 def _remarks(ranks: Sequence[RankGaps], status: str) -> tuple[str, ...]:

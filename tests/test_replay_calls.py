@@ -1,0 +1,171 @@
+"""Sub-graphs and ops without a kernel: a run gives what PyTorch gives for the module that the graph comes from."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._higher_order_ops import map as map_op
+from torch._higher_order_ops import scan
+from torch._higher_order_ops.while_loop import while_loop
+from torch.nn.attention.flex_attention import flex_attention
+
+from commcc.base.errors import InputError
+from commcc.capture import from_exported_program, from_graph_module
+from commcc.replay.codegen import GeneratedCode
+from commcc.replay.layout import Layout
+from commcc.replay.numeric import Settings, verify_numeric
+from commcc.replay.prepare import prepare
+from commcc.replay.values import leaves
+from commcc.replay.virtual import VirtualRun
+from tests.verify_graphs import Graph
+
+aten = torch.ops.aten
+ONE = Layout(1, {})
+
+
+class Function(nn.Module):
+    def __init__(self, call):
+        super().__init__()
+        self.call = call
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, *args):
+        return self.call(self, *args)
+
+
+def autocast(m, x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = m.layer(x)
+    return y.float() + m.layer(x)
+
+
+def no_grad(m, x):
+    with torch.no_grad():
+        y = m.layer(x).relu()
+    return m.layer(x) * y
+
+
+def branches(m, x):
+    return torch.cond(x.sum() > 0, lambda y: m.layer(y).relu(), lambda y: m.layer(y) - 1, (x,))
+
+
+def nested(m, x):
+    def inner(y):
+        return torch.cond(y.sum() > 100, lambda z: z * 3, m.layer, (y,))
+
+    return torch.cond(x.sum() > 0, inner, lambda y: y - 1, (x,))
+
+
+FORMS = {
+    "autocast": autocast,
+    "no_grad": no_grad,
+    "cond": branches,
+    "nested cond": nested,
+    "while_loop": lambda _, x: while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * 2), (torch.tensor(0), x)),
+    "map": lambda m, x: map_op(lambda y, w: y @ w, x, m.layer.weight),
+    "scan": lambda _, x: scan(lambda c, y: (c + y, c * y), x[0], x),
+}
+
+
+def run_once(program, values):
+    """Outputs of the program on these values of its last inputs, after its parameters."""
+    prepared = prepare(program)
+    inputs = {node.name: value for node, value in zip(prepared.inputs, values, strict=True)}
+    (virtual,) = VirtualRun(prepared, ONE)([inputs])
+    generated = leaves(GeneratedCode(prepared)(inputs))
+    for one, other in zip(virtual.outputs, generated, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    return virtual.outputs
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_sub_graph_gives_what_the_module_gives(form, sign):
+    module = Function(FORMS[form])
+    x = sign * torch.rand(3, 4)
+    exported = torch.export.export(module, (x,), strict=False)
+    program = from_exported_program(exported)
+    parameters = [module.get_parameter(name) for name in exported.graph_signature.parameters]
+    found = run_once(program, [*parameters, *exported.constants.values(), x][-len(prepare(program).inputs) :])
+    with torch.no_grad():
+        expected = leaves(module(x))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_flex_attention_is_its_reference():
+    graphs = []
+    backend = aot_autograd(fw_compiler=lambda graph, _: graphs.append(graph) or graph.forward)
+    q, k, v = torch.randn(3, 1, 2, 16, 8).unbind()
+
+    def causal(score, b, h, i, j):
+        return torch.where(i >= j, score, -float("inf"))
+
+    torch._dynamo.reset()
+    torch.compile(lambda *x: flex_attention(*x, score_mod=causal), backend=backend)(q, k, v)
+    program = from_graph_module(graphs[0])
+    prepared = prepare(program)
+    given = {node.name: value for node, value in zip(prepared.inputs, (q, k, v), strict=False)}
+    rest = [node for node in prepared.inputs if node.name not in given]
+    given.update((node.name, torch.zeros_like(node.meta["val"], device="cpu")) for node in rest)
+    (ran,) = VirtualRun(prepared, ONE)([given])
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    torch.testing.assert_close(ran.outputs[0], expected)
+
+
+def test_indices_in_a_sub_graph_are_within_their_table():
+    class Lookup(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(3, 4)
+
+        def forward(self, ids):
+            with torch.no_grad():
+                rows = self.table(ids + 1)
+            return self.table(ids) * rows
+
+    program = from_exported_program(torch.export.export(Lookup(), (torch.zeros(50, dtype=torch.long),), strict=False))
+    assert any("wrap_with_set_grad_enabled" in str(node.target) for node in program.graph.nodes)
+    assert verify_numeric(program, program, Settings()).status == "equal"
+
+
+def test_float64_goes_through_sub_graphs():
+    program = from_exported_program(torch.export.export(Function(autocast), (torch.rand(3, 4),), strict=False))
+    assert verify_numeric(program, program, Settings(wide=True)).status == "equal"
+
+
+def test_a_sub_graph_that_communicates_is_refused():
+    def reduced(_, x):
+        with torch.no_grad():
+            y = torch.ops._c10d_functional.wait_tensor(torch.ops._c10d_functional.all_reduce(x, "sum", "0"))
+        return x * y
+
+    program = from_exported_program(torch.export.export(Function(reduced), (torch.rand(3, 4),), strict=False))
+    with pytest.raises(InputError, match="all_reduce communicates inside of a sub-graph"):
+        prepare(program)
+
+
+def test_what_has_no_kernel_for_16_bits_runs_in_float32():
+    g = Graph()
+    x = g.input("x", 4, 4, dtype=torch.bfloat16)
+    found = g(aten.cdist.default, x, x)
+    program = g.program(found, g(aten.add.Tensor, found, 1))
+    numeric = verify_numeric(program, program, Settings(ranks=1))
+    assert numeric.status == "equal"
+    assert any("run in float32 and rounded: aten.cdist" in note for note in numeric.notes)
+    value = torch.randn(4, 4, dtype=torch.bfloat16)
+    (ran,) = VirtualRun(prepare(program), ONE)([{"x": value}])
+    assert ran.outputs[0].dtype == torch.bfloat16
+    assert torch.equal(ran.outputs[0], torch.cdist(value.float(), value.float()).bfloat16())
+
+
+def test_what_is_written_in_float32_is_copied_back():
+    g = Graph()
+    x = g.input("x", 4, dtype=torch.float8_e4m3fn)
+    program = g.program(g(aten.add_.Tensor, x, 1))
+    value = torch.tensor([1.0, 2.0, 3.0, 4.0]).to(torch.float8_e4m3fn)
+    (ran,) = VirtualRun(prepare(program), ONE)([{"x": value}])
+    assert ran.outputs[0] is value
+    assert value.float().tolist() == [2.0, 3.0, 4.0, 5.0]
