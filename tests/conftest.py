@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import settings
 
 from tests import effort
 
@@ -21,6 +22,9 @@ def pytest_configure(config):
     if config.getoption("--full"):
         os.environ[effort.VARIABLE] = "1"
         effort.FULL = True
+    # For property tests without settings of their own; a loaded machine is no reason to fail.
+    settings.register_profile("commcc", max_examples=effort.examples(100), deadline=None)
+    settings.load_profile("commcc")
 
 
 def pytest_collection_modifyitems(config, items):
