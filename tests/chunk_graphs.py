@@ -102,7 +102,7 @@ class Layers(GraphBuilder):
         first = self.call(aten.select.int, x, 1, 0)
         rank = self.call(aten._to_copy.default, self.call(aten.gt.Scalar, first, 0), dtype=torch.float64)
         order = self.call(operator.getitem, self.call(aten.sort.stable, rank, stable=True), 1)
-        counts = self.call(aten._to_copy.default, self.call(aten.histc.default, rank, 2, 0, 1), dtype=torch.int64)
+        counts = self.call(aten._to_copy.default, self.call(aten.histc.default, rank, 2, 0, 2), dtype=torch.int64)
         with self.noted(EP="dispatch", EP_token_count_exchange="dispatch"):
             others = self.exchange(counts, [1, 1], [1, 1])
         sent, received = self.numbers(counts), self.numbers(others)

@@ -11,7 +11,8 @@ from commcc.base.errors import InputError
 from commcc.ep.chunk.view import view_of
 from commcc.graph.index import build_index
 from commcc.graph.ops.twins import functional, has_twin
-from tests.chunk_graphs import MOE, Layers, aten, chunked, error, plan_of
+from commcc.verify import verify
+from tests.chunk_graphs import MOE, Layers, aten, chunked, error, named, plan_of
 
 EXACT = 1e-12
 
@@ -85,6 +86,24 @@ IN_PLACE = {
 def test_the_same_numbers(name):
     before = step(IN_PLACE[name])
     assert error(before, chunked(before, chunks=2)) < EXACT
+
+
+def test_a_read_that_changes_places_with_a_write_in_one_chunk():
+    """Both graphs are in an order that can be run, and the folded graph has that of BEFORE."""
+
+    def filled(b, x, y):
+        zeros = b.call(aten.zeros_like.default, y)
+        early = b.call(aten.add.Tensor, zeros, x)
+        b.call(aten.fill_.Scalar, zeros, 1)
+        return b.call(aten.add.Tensor, early, b.call(aten.mul.Tensor, zeros, y))
+
+    before = step(filled)
+    after = chunked(before, chunks=2)
+    assert verify(before, after).status == "proved"
+    nodes = named(after)
+    nodes["fill__chunk0"].append(nodes["add_chunk0"])
+    verdict = verify(before, after)
+    assert verdict.status == "unproved" and "where 'fill_' has not written" in verdict.unproved[0].text
 
 
 def test_counts_that_are_collected_in_place():

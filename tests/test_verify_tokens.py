@@ -11,12 +11,17 @@ import torch
 from torch import fx
 
 from commcc.graph.ops.row_wise import is_elementwise
-from commcc.verify.rows import Indices, Mixed, Rows, Total
+from commcc.verify.rows import Column, Indices, Mixed, Rows, Total
 from commcc.verify.tokens import kinds_of
 from tests.effort import examples
 
 aten = torch.ops.aten
 TOKENS, CHUNKS = 6, (2, 4)
+IN_PLACE = {
+    *(aten.add_.Tensor, aten.mul_.Tensor, aten.copy_.default, aten.fill_.Scalar, aten.sub_.Scalar, aten.zero_.default),
+    *(aten.index_put_.default, aten.index_add_.default, aten.index_copy_.default),
+    *(aten.scatter_.value, aten.scatter_add_.default),
+}
 
 
 class Body:
@@ -67,6 +72,8 @@ class Body:
         """A node, if it runs and a rule takes it; ``args`` makes the arguments for so many tokens."""
         whole = args(TOKENS)
         node = self.graph.call_function(target, whole)
+        memory = [value.untyped_storage() for values in self.values.values() for value in tensors(values)]
+        kept = [(storage, storage.clone()) for storage in memory if target in IN_PLACE]
         try:
             values = []
             for at, tokens in enumerate((TOKENS, *CHUNKS)):
@@ -84,6 +91,8 @@ class Body:
         except (RuntimeError, IndexError, Mixed):
             self.body.pop(node.name, None)
             self.graph.erase_node(node)
+            for storage, old in kept:  # what no rule takes has not happened
+                storage.copy_(old)
             return None
         self.values[node] = values
         return node
@@ -92,7 +101,7 @@ class Body:
         def reads(name: str) -> set[str]:
             return {used.name for used in self.body[name].all_input_nodes} - self.shared
 
-        return kinds_of(self.body, self.entering, reads, self.cut)
+        return kinds_of(self.body, self.entering, reads, self.cut)[0]
 
     def pick(self, test: Any = lambda _kind: True) -> fx.Node:
         kinds = {"x": Rows(("tokens", TOKENS), 0), "y": Rows(("tokens", TOKENS), 0), **self.kinds()}
@@ -104,6 +113,8 @@ class Body:
         rng, x, y = self.rng, self.pick(), self.pick()
         z = self.pick(lambda kind: isinstance(kind, (Rows, Total)))
         index = self.pick(lambda kind: isinstance(kind, Indices))
+        column = self.pick(lambda kind: isinstance(kind, Column))
+        chosen = self.pick(lambda kind: isinstance(kind, Column))
         names = {node.name: node for node in self.values}
         v, w = names["v"], names["w"]
         dim, other = rng.choice((-1, 0, 1)), rng.choice((0, 1, 2))
@@ -141,6 +152,19 @@ class Body:
             (aten.index_copy.default, lambda n: (y, 0, index, x)),
             (aten.index_put.default, lambda n: (y, [index], x, keep)),
             (aten.histc.default, lambda n: (x, 4, 0, 4)),
+            (rng.choice((aten.add_.Tensor, aten.mul_.Tensor, aten.copy_.default)), lambda n: (x, y)),
+            (rng.choice((aten.add_.Tensor, aten.mul_.Tensor)), lambda n: (z, rng_choice(v, w, 2.0))),
+            (rng.choice((aten.fill_.Scalar, aten.fill_.Scalar, aten.sub_.Scalar)), lambda n: (z, 3)),
+            (aten.zero_.default, lambda n: (z,)),
+            (aten.index_put_.default, lambda n: (y, [index], x, keep)),
+            (aten.index_add_.default, lambda n: (y, 0, index, x)),
+            (aten.index_copy_.default, lambda n: (y, 0, index, x)),
+            (rng.choice((aten.scatter_.value, aten.scatter.value)), lambda n: (y, other, chosen, 1)),
+            (rng.choice((aten.scatter_add.default, aten.scatter_add_.default)), lambda n: (y, other, column, x)),
+            (aten.gather.default, lambda n: (x, 0, column)),
+            (aten.empty_like.default, lambda n: (x,)),
+            (aten.reshape.default, lambda n: (index, [-1, 1])),
+            (aten.expand.default, lambda n: (column, [-1, 4])),
         ]
         lists = [n for n in self.values if isinstance(self.values[n][0], (tuple, list))]
         if lists:
@@ -159,11 +183,17 @@ class Body:
         self.call(*rng.choice(choices))
 
 
+def tensors(values: Any) -> Any:
+    """All tensors in a list of results."""
+    for value in values:
+        yield from tensors(value) if isinstance(value, (tuple, list)) else [value]
+
+
 def agrees(whole: torch.Tensor, kind: Any, parts: list[torch.Tensor]) -> bool:
     """Whether the whole is made of its parts as its kind says."""
     if isinstance(kind, Total):
         return torch.allclose(whole.double(), sum(part.double() for part in parts))
-    if not isinstance(kind, Rows):
+    if not isinstance(kind, Rows) or kind.tag == "empty":
         return True
     shapes = {(*part.shape[: kind.dim], *part.shape[kind.dim + 1 :]) for part in (whole, *parts)}
     if len(shapes) > 1:

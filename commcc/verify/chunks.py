@@ -36,7 +36,7 @@ from commcc.verify.rows import Mixed, Rows, Total
 from commcc.verify.tokens import kinds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from commcc.graph.program import Program
     from commcc.verify.verdict import Report
@@ -94,7 +94,8 @@ _MOST_TRIED = 64
 
 class _Fold:
     """One folding. parts: what nodes at and inside a module stand for. env: folded nodes, of what AFTER has outside.
-    whole: those of the clones, by their name in BEFORE. meant: what is meant by the names that clones give.
+    whole: those of the clones, by their name in BEFORE. meant: what is meant by the names that clones give. copied: of
+    which node of BEFORE something is put together, or copied.
     """
 
     def __init__(
@@ -121,6 +122,7 @@ class _Fold:
         self.whole: dict[str, fx.Node] = {}
         self.meant: dict[str, fx.Node] = {}
         self.outside: set[str] = set()
+        self.copied: dict[fx.Node, str] = {}
         self.env: dict[fx.Node, fx.Node] = {}
 
     def run(self, after: fx.Graph) -> fx.Graph:
@@ -149,10 +151,14 @@ class _Fold:
         body = {name: self.before[name] for name in self.before if name in module.clones}
         cut = {name: dims for (name, what), dims in module.scaled.items() if what == "size"}
         try:
-            kinds = kinds_of(body, module.entering, lambda name: self._own_operands(module, name), cut)
+            kinds, written = kinds_of(body, module.entering, lambda name: self._own_operands(module, name), cut)
         except Mixed as reason:
             return str(reason)
-        rows = {n: kind for n, kind in kinds.items() if isinstance(kind, Rows) and kind.order[0] == "tokens"}
+        moved = self._moved(module, written)
+        if moved:
+            return moved
+        sliced = ((n, kind) for n, kind in kinds.items() if isinstance(kind, Rows) and kind.order[0] == "tokens")
+        rows = {name: kind for name, kind in sliced if kind.tag != "empty"}
         again = [name for name in module.entering if name in module.clones]
         for name in again:  # put together, and split again
             if name not in rows or rows[name].dim != module.entering[name]:
@@ -167,6 +173,24 @@ class _Fold:
                 return f"at '{name}': its chunks are joined, and are not rows in the order of the tokens"
         sums = (name for name in module.added if not isinstance(kinds.get(name), Total))
         return next((f"at '{name}': its chunks are added up, and are no sums over tokens" for name in sums), "")
+
+    def _moved(self, module: Module, written: Mapping[str, Collection[str]]) -> str:
+        """A read that has changed places with a write in place in some chunk, which the folded graph would not show."""
+        old = {name: at for at, name in enumerate(self.before)}
+        new = {node: at for at, node in enumerate(self.claims)}
+        for writer, group in written.items():
+            writes = module.clones[writer]
+            for reader in module.clones:
+                if reader == writer or not any(used.name in group for used in self.before[reader]._input_nodes):
+                    continue
+                reads = module.clones[reader]
+                if any((new[reads[c]] < new[writes[c]]) != (old[reader] < old[writer]) for c in writes):
+                    return f"at '{reader}': some chunk reads it where '{writer}' has not written, or has"
+            last = max(new[node] for node in writes.values())
+            early = next((node for node, of in self.copied.items() if of in group and new[node] < last), None)
+            if early is not None:
+                return f"at '{early.name}': reads what '{writer}' has not written yet"
+        return ""
 
     def _own_operands(self, module: Module, name: str) -> set[str]:
         """Operands that every clone of a node reads of its own chunk."""
@@ -261,6 +285,7 @@ class _Fold:
 
     def _boundary(self, node: fx.Node, module: Module) -> None:
         op = ops.op_name(node.target)
+        self.copied.update((node, self.parts[used].of) for used in node.all_input_nodes if used in self.parts)
         first = node.args[0] if node.args else None
         if op == "aten.split_with_sizes" and isinstance(first, fx.Node) and first in self.env:
             dim = ops.argument(node, "dim", 0) % max(len(getattr(first.meta.get("val"), "shape", ())), 1)

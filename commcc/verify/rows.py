@@ -13,14 +13,17 @@ Limits: an op without a rule mixes rows, and so does a rule whose premises are n
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import torch
 from torch import fx
 
-from commcc.graph.ops import is_getitem, op_name
+from commcc.graph.ops import aliasing, described_as, is_getitem, op_name
+from commcc.graph.ops.constants import REPLACING
 from commcc.graph.ops.row_wise import LINEAR_IN_ALL, LINEAR_IN_ONE, ROW_RULES, RowRule, is_elementwise
+from commcc.graph.ops.twins import functional
 from commcc.verify.contents import widens
 from commcc.verify.terms import bind
 
@@ -36,7 +39,9 @@ class Rows:
     """Rows in an order, along one dimension.
 
     uniform: all rows are alike, so that any order of as many rows is this one. tag: what the rows say: ``ids`` for
-    numbers of (rank, expert) of rows that were received, ``local`` for the number of the expert on this rank.
+    numbers of (rank, expert) of rows that were received, ``local`` for the number of the expert on this rank,
+    ``segments`` for numbers of (expert, rank); ``zeros``; ``empty`` for memory to which nothing was written;
+    ``chosen KEY`` where each element of a row says whether KEY names it.
     """
 
     order: Order
@@ -72,13 +77,32 @@ class Indices:
 
 
 @dataclass(frozen=True)
+class Column:
+    """Indices as a column, or that column again and again: one number for all elements of a row."""
+
+    indices: Indices
+
+
+@dataclass(frozen=True)
+class Places:
+    """A number for each row of ``order``, which differs from chunk to chunk: the sum of ``parts``.
+
+    ``start`` is where the segment of the row begins among the rows that were received, ``-own start`` less where it
+    begins among those of ``order``, ``row`` the number of the row itself.
+    """
+
+    order: Order
+    parts: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Number:
     """A size: how many rows a chunk has of something."""
 
     what: tuple[Any, ...]
 
 
-Kind: TypeAlias = Union[Rows, Total, Indices, Number, "tuple[Any, ...]"]
+Kind: TypeAlias = Union[Rows, Total, Indices, Column, Places, Number, "tuple[Any, ...]"]
 
 
 class Mixed(Exception):
@@ -86,8 +110,27 @@ class Mixed(Exception):
 
 
 #: What counts become when they are seen as a table of ranks and experts, and when that is summed along a dimension.
-_OF_RANKS = {"counts": "counts of ranks", "received": "received of ranks"}
+_OF_RANKS = {"counts": "counts of ranks", "received": "received of ranks", "starts": "starts of ranks"}
 _SUMMED = {("counts of ranks", 1): "sent", ("received of ranks", 1): "got", ("received of ranks", 0): "by expert"}
+#: The table turned round, and that as a list: segments in the order of experts.
+_OF_EXPERTS = {"received of ranks": "received of experts", "starts of ranks": "starts of experts"}
+_SEGMENTS = {"received of experts": "segments", "starts of experts": "segment starts"}
+#: Sums of all counts up to each, and of all before it.
+_UNTIL = {"by expert": "ends", "received": "received ends", "segments": "segment ends"}
+_BEFORE = {("received ends", "received"): "starts", ("segment ends", "segments"): "own starts"}
+#: The key of rows that are in the order of experts, and of ranks for each of them.
+SEGMENTS = "#segments"
+#: Begins the tag of rows that say which numbers were chosen.
+CHOSEN = "chosen "
+
+
+def _plain(rows: Rows, dim: int) -> Rows:
+    """The same rows seen in another shape: what their elements say of each other is no longer known."""
+    return replace(rows, dim=dim, tag="" if rows.tag.startswith(CHOSEN) else rows.tag)
+
+
+def _op(node: fx.Node) -> str:
+    return str(getattr(node.target, "qualified_name", node.target))
 
 
 def _first(kind: Total) -> str:
@@ -118,7 +161,7 @@ def dtype_of(node: fx.Node) -> Any:
 
 
 #: Rules that see to sizes which differ from chunk to chunk.
-_SIZED = frozenset({RowRule.RESHAPE, RowRule.EXPAND, RowRule.FILLED, RowRule.EXCHANGE, RowRule.REPEAT})
+_SIZED = frozenset({RowRule.RESHAPE, RowRule.EXPAND, RowRule.FILLED, RowRule.EXCHANGE, RowRule.REPEAT, RowRule.RANGE})
 #: Dtypes that hold the number of any expert, and of its rows.
 EXACT = frozenset({torch.int32, torch.int64, torch.float32, torch.float64})
 
@@ -130,6 +173,11 @@ class RowRules:
         self.cut = {name: tuple(dims) for name, dims in cut.items()}
         self.kinds: dict[str, Kind] = {}
         self.own: Collection[str] = ()
+        self.entered: set[str] = set()
+        #: Names that share a storage, by each of them; those of nodes that write in place, with the names they change.
+        self.sharing: dict[str, set[str]] = {}
+        self.written: dict[str, set[str]] = {}
+        self._versions: Counter[str] = Counter()
 
     def of(self, value: object) -> Kind | None:
         """The kind of an argument; None for what is the same in every chunk."""
@@ -142,23 +190,84 @@ class RowRules:
     def kind(self, node: fx.Node) -> Kind:
         """What a node gives."""
         try:
-            if is_getitem(node.target):
-                return self._part(node)
-            name = op_name(node.target)
-            rule = ROW_RULES.get(name)
-            numbers = [used for used in node.all_input_nodes if isinstance(self.of(used), Number)]
-            if numbers and rule not in _SIZED:
-                raise Mixed("a number of rows is looked at")
-            if rule is not None:
-                made: Kind = getattr(self, f"_{rule.name.lower()}")(node, bind(node))
-                return made
-            if is_elementwise(node.target):
-                return self.elementwise(node, name)
-            raise Mixed("no rule says what it does to rows")
+            made = self._made(node)
+            self._share_storage(node)
+            self._write(node, made)
+            return made
         except Mixed as reason:
-            raise Mixed(f"at '{node.name}' ({node.target}): {reason}") from None
+            raise Mixed(f"at '{node.name}' ({_op(node)}): {reason}") from None
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # a file may say anything
-            raise Mixed(f"at '{node.name}' ({node.target}): arguments that the op does not take") from None
+            raise Mixed(f"at '{node.name}' ({_op(node)}): arguments that the op does not take") from None
+
+    def _made(self, node: fx.Node) -> Kind:
+        if is_getitem(node.target):
+            return self._part(node)
+        described = described_as(node.target)
+        arguments = {**bind(node), **dict(described.constants if described is not None else ())}
+        name = op_name(node.target)
+        target = functional(node.target)
+        if self.of(arguments.get("self")) is not None:  # in place on what is the chunk's own: what the twin gives
+            name = op_name(node.target if target is node.target else target)
+        rule = ROW_RULES.get(name)
+        kinds = [(used, self.of(used)) for used in node.all_input_nodes]
+        if any(isinstance(kind, Number) for _, kind in kinds) and rule not in _SIZED:
+            raise Mixed("a number of rows is looked at")
+        fills = name in REPLACING or rule in (RowRule.PUT_ROWS, RowRule.COPY_ROWS)
+        for used, kind in kinds:
+            if isinstance(kind, Rows) and kind.tag == "empty" and not (fills and used is arguments.get("self")):
+                raise Mixed("memory that nothing was written to")
+        if rule is not None:
+            made: Kind = getattr(self, f"_{rule.name.lower()}")(node, arguments)
+            return made
+        if name in REPLACING:
+            return self._replaced(arguments)
+        if is_elementwise(target):
+            return self.elementwise(node, name)
+        raise Mixed("no rule says what it does to rows")
+
+    def _replaced(self, a: dict[str, Any]) -> Kind:
+        """All of a tensor becomes a number, or what another one holds."""
+        rows, source = self.rows_in(a["self"]), a.get("src", a.get("value", 0))
+        if not isinstance(source, fx.Node):
+            return replace(rows, uniform=True, tag="zeros" if source == 0 else "")
+        other = self.of(source)
+        if not isinstance(other, Rows) or (other.dim, length(other.order)) != (rows.dim, length(rows.order)):
+            raise Mixed("every chunk is filled with another number")
+        if not same_size(shape_of(source), shape_of(a["self"])):
+            raise Mixed("it is filled again and again with the same rows")
+        return replace(other, tag="")
+
+    def _share_storage(self, node: fx.Node) -> None:
+        a = bind(node)
+        views = [node.args[0]] if is_getitem(node.target) else [a.get(name) for name in aliasing(node.target).views]
+        group = {node.name}
+        for source in views:
+            for used in source if isinstance(source, (list, tuple)) else [source]:
+                if isinstance(used, fx.Node) and used.name in self.own:
+                    group |= self.sharing.get(used.name, {used.name})
+        self.sharing.update(dict.fromkeys(group, group))
+
+    def _write(self, node: fx.Node, made: Kind) -> None:
+        """What is written in place is another value from now on, under all of its names."""
+        aliases, a = aliasing(node.target), bind(node)
+        targets = [a.get(name) for name in aliases.writes]
+        if aliases.pure or (ROW_RULES.get(op_name(node.target)) is RowRule.ACCUMULATE and self.of(a["self"]) is None):
+            return
+        own = [each for each in targets if isinstance(each, fx.Node) and each.name in self.own]
+        group = self.sharing[node.name]
+        if len(targets) != 1 or not own or len(group - set(self.written)) != 2 or group & self.entered:
+            raise Mixed("a write to what others share")
+        self.written[node.name] = group
+        for name in group:
+            self.kinds[name] = made
+            self._versions[name] += 1
+
+    def origin(self, node: fx.Node) -> str:
+        """The name of what conversions convert and views show, if they keep the numbers of experts apart, in order."""
+        while ROW_RULES.get(op_name(node.target)) in (RowRule.KEEP, RowRule.RESHAPE) and dtype_of(node) in EXACT:
+            node = node.all_input_nodes[0]
+        version = self._versions[node.name]
+        return f"{node.name} after {version}" if version else node.name
 
     def rows_in(self, value: object, what: str = "an operand") -> Rows:
         kind = self.of(value)
@@ -185,18 +294,31 @@ class RowRules:
         if any(self.of(size) is not None for size in sizes[1:]):
             raise Mixed("a number of rows is the size of something else")
         if isinstance(kind, Total):
-            counts = _OF_RANKS.get(_first(kind))
-            return Total((counts, *kind.what[1:], new[0])) if counts and len(new) == 2 else Total()
+            return self._table(kind, old, new)
+        if isinstance(kind, Indices) and len(old) == 1 and len(new) == 2 and new[1] == 1:
+            return Column(kind)
         rows = self.rows_in(source)
         if rows.dim and old[: rows.dim + 1] == new[: rows.dim + 1] and all(type(n) is int for n in old[: rows.dim + 1]):
-            return rows  # the dimensions up to the rows stay as they are
+            return _plain(rows, rows.dim)  # the dimensions up to the rows stay as they are
         if rows.dim or not new:
             raise Mixed("a reshape of what lies before the rows")
         if rows.order[0] == "tokens" and type(new[0]) is int:
             return Rows(("tokens", new[0]), 0, rows.uniform)  # any cut in front is a cut of the elements
         if not same_size(old[0], new[0]):
             raise Mixed("a reshape of rows in an order of their own")
-        return rows
+        return _plain(rows, 0)
+
+    def _table(self, kind: Total, old: list[Any], new: list[Any]) -> Total:
+        """Counts as a table of ranks and experts, and as a list."""
+        head = _first(kind)
+        if old == new:
+            return kind
+        if len(new) == 2 and head in _OF_RANKS:
+            return Total((_OF_RANKS[head], *kind.what[1:], new[0]))
+        if len(new) == 1 and head in _SEGMENTS:
+            return Total((_SEGMENTS[head], *kind.what[1:]))
+        lists = {table: counts for counts, table in _OF_RANKS.items()}
+        return Total((lists[head], *kind.what[1:-1]) if len(new) == 1 and head in lists else ())
 
     def _turn(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         return self._moved(a["self"], list(reversed(range(len(shape_of(a["self"]))))))
@@ -211,16 +333,18 @@ class RowRules:
         return self._moved(a["self"], [dim % rank for dim in a["dims"]])
 
     def _moved(self, source: fx.Node, dims: list[int]) -> Kind:
-        if isinstance(self.of(source), Total):
-            return Total()
+        kind = self.of(source)
+        if isinstance(kind, Total):
+            turned = _OF_EXPERTS.get(_first(kind)) if dims == [1, 0] else None
+            return Total((turned, *kind.what[1:]) if turned else ())
         rows = self.rows_in(source)
-        return replace(rows, dim=dims.index(rows.dim))
+        return _plain(rows, dims.index(rows.dim))
 
     def _unsqueeze(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         if isinstance(self.of(a["self"]), Total):
             return Total()
         rows, at = self.rows_in(a["self"]), a["dim"] % (len(shape_of(a["self"])) + 1)
-        return replace(rows, dim=rows.dim + (at <= rows.dim))
+        return _plain(rows, rows.dim + (at <= rows.dim))
 
     def _squeeze(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         if isinstance(self.of(a["self"]), Total):
@@ -232,10 +356,15 @@ class RowRules:
         gone = {dim % len(old) for dim in dims}
         if rows.dim in gone or any(type(old[dim]) is not int for dim in gone):
             raise Mixed("a chunk of one row would lose the dimension")
-        return replace(rows, dim=rows.dim - sum(dim < rows.dim and old[dim] == 1 for dim in gone))
+        return _plain(rows, rows.dim - sum(dim < rows.dim and old[dim] == 1 for dim in gone))
 
     def _expand(self, node: fx.Node, a: dict[str, Any]) -> Kind:
-        rows, old = self.rows_in(a["self"]), shape_of(a["self"])
+        old, kind = shape_of(a["self"]), self.of(a["self"])
+        if isinstance(kind, Column):
+            if len(a["size"]) != 2 or isinstance(a["size"][0], fx.Node) or a["size"][0] not in (-1, old[0]):
+                raise Mixed("an expansion to other numbers of rows")
+            return kind
+        rows = self.rows_in(a["self"])
         at = rows.dim + len(a["size"]) - len(old)
         wanted = a["size"][at]
         if isinstance(wanted, fx.Node):
@@ -244,7 +373,7 @@ class RowRules:
             fits = wanted == -1 or (type(wanted) is int and wanted == old[rows.dim] and wanted > 1)
         if not fits or any(self.of(size) is not None for i, size in enumerate(a["size"]) if i != at):
             raise Mixed("an expansion to other numbers of rows")
-        return replace(rows, dim=at)
+        return _plain(rows, at)
 
     def _slice(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         rows = self.rows_in(a["self"])
@@ -289,6 +418,9 @@ class RowRules:
         given = [kind for _, kind in kinds if kind is not None]
         if any(isinstance(kind, Total) for kind in given):
             return self._linear(node, name, given)
+        places = [kind for kind in given if isinstance(kind, Places)]
+        if places and len(places) == len(given):
+            return self._places(node, name, places)
         if not all(isinstance(kind, Rows) for kind in given):
             raise Mixed("numbers of rows, or their order, are looked at")
         rows = [(value, kind) for value, kind in kinds if isinstance(kind, Rows)]
@@ -305,16 +437,29 @@ class RowRules:
                 raise Mixed(f"every chunk reads all of '{value.name}'")
         return Rows(firm[0].order, rank + end, all(kind.uniform for _, kind in rows))
 
+    def _places(self, node: fx.Node, name: str, given: list[Places]) -> Kind:
+        """Places are added up; from where rows of an expert begin, one after another, is where they come from."""
+        signs = {"aten.add": "", "aten.sub": "-"}
+        if name not in signs or len(given) != 2 or len(node.args) != 2 or node.kwargs:
+            raise Mixed("numbers of rows, or their order, are looked at")
+        first, second = given
+        order = next((each.order for each in given if each.order[0] == "sorted"), first.order)
+        parts = first.parts | {f"{signs[name]}{part}" for part in second.parts}
+        if any(length(each.order) != length(order) for each in given) or len(parts) != sum(len(g.parts) for g in given):
+            raise Mixed("numbers of other rows are added up")
+        if any(each.order[0] == "sorted" and each.order != order for each in given):
+            raise Mixed("numbers of other rows are added up")
+        if parts == {"start", "row", "-own start"}:
+            return Indices(length(order), SEGMENTS, local=True)
+        return Places(order, frozenset(parts))
+
     def _linear(self, node: fx.Node, name: str, given: list[Any]) -> Kind:
         """A sum over tokens that is added to another one, or multiplied by what is the same in every chunk."""
-        whole = all(isinstance(value, fx.Node) for value in node.args)
-        if (
-            name in LINEAR_IN_ALL
-            and whole
-            and len(given) == len(node.args)
-            and all(isinstance(k, Total) for k in given)
-        ):
-            return Total()
+        whole = len(given) == len(node.args) and all(isinstance(kind, Total) for kind in given)
+        if name in LINEAR_IN_ALL and whole:
+            pair = name == "aten.sub" and len(given) == 2 and not node.kwargs and given[0].what[1:] == given[1].what[1:]
+            before = _BEFORE.get((_first(given[0]), _first(given[1]))) if pair else None
+            return Total((before, *given[0].what[1:]) if before else ())
         if name in LINEAR_IN_ONE and len(given) == 1:
             return Total()
         raise Mixed("a sum over tokens goes through what is not linear")
@@ -324,7 +469,8 @@ class RowRules:
         tensors = [value for value in a.values() if isinstance(value, fx.Node)]
         if all(isinstance(self.of(value), Total) for value in tensors) and op_name(node.target).endswith("cumsum"):
             what = self.of(tensors[0]).what  # type: ignore[union-attr]
-            return Total(("ends", *what[1:]) if what[:1] == ("by expert",) else ())
+            until = _UNTIL.get(what[0]) if what and len(shape_of(tensors[0])) == 1 else None
+            return Total((until, *what[1:]) if until else ())
         rows = [self.rows_in(value) for value in tensors]
         dim = a.get("dim", -1) % len(shape_of(tensors[0]))
         if any((r.order, r.dim) != (rows[0].order, rows[0].dim) for r in rows):
@@ -340,7 +486,7 @@ class RowRules:
             return self._along(node, {"self": a["self"], "dim": a.get("dim", -1)})
         if len(shape) != 1 or a.get("descending"):
             raise Mixed("it works along the rows")
-        made = Indices(rows.order, a["self"].name, local=rows.tag == "local")
+        made = Indices(rows.order, self.origin(a["self"]), local=rows.tag == "local")
         return (Rows(made.sorted, 0), made)
 
     def _reduce(self, node: fx.Node, a: dict[str, Any]) -> Kind:
@@ -355,8 +501,17 @@ class RowRules:
             return Total((what, *kind.what[1:]) if what else ())
         rows = self.rows_in(a["self"])
         if chosen is None or rows.dim in chosen:
+            if summed and rows.tag.startswith(CHOSEN) and (chosen, rows.dim, len(shape)) == ({0}, 0, 2):
+                return self._chosen(node, rows.tag.removeprefix(CHOSEN), shape)
             if summed:
                 return Total()
             raise Mixed("it works along the rows")
         lost = 0 if a.get("keepdim") else sum(dim < rows.dim for dim in chosen)
         return Rows(rows.order, rows.dim - lost)
+
+    def _chosen(self, node: fx.Node, said: str, shape: list[Any]) -> Kind:
+        """How often each number was chosen; no row chooses one twice, or exchanges by these counts would not fit."""
+        key, _, several = said.rpartition(" of ")
+        if dtype_of(node) not in EXACT:
+            return Total()
+        return Total(("counts", key, shape[1], ("tokens", static(shape[0]) * int(several))))

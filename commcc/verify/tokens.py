@@ -24,19 +24,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from commcc.graph.ops import op_name
-from commcc.graph.ops.row_wise import COUNTED, REPEATED, ROW_RULES, RowRule
+from commcc.graph.ops.constants import ZEROS
+from commcc.graph.ops.row_wise import COUNTED, REPEATED
 from commcc.verify.rows import (
-    EXACT,
+    CHOSEN,
+    SEGMENTS,
+    Column,
     Indices,
     Kind,
     Mixed,
     Number,
     Order,
+    Places,
     RowRules,
     Rows,
     Total,
-    dtype_of,
     length,
+    same_size,
     shape_of,
     static,
 )
@@ -53,8 +57,9 @@ def kinds_of(
     entering: Mapping[str, int],
     reads: Callable[[str], Collection[str]],
     cut: Mapping[str, Collection[int]],
-) -> dict[str, Kind]:
-    """The kind of every value of a module; raises :class:`Mixed` at the first that has none.
+) -> tuple[dict[str, Kind], dict[str, set[str]]]:
+    """The kind of every value of a module, and what shares the storage that is written, by the nodes that write; raises
+    :class:`Mixed` at the first value that has no kind.
 
     body: the nodes that were cut, by name, in order. entering: what was split, and along which dimension. reads: the
     names of the operands that a node reads of its own chunk; all others are the same for all chunks. cut: dimensions of
@@ -70,8 +75,9 @@ def kinds_of(
             if dim >= len(shape_of(used)):
                 raise Mixed(f"'{used.name}' has no dimension {dim}")
             rules.kinds[used.name] = Rows(("tokens", static(shape_of(used)[dim])), dim)
+            rules.entered.add(used.name)
         rules.kinds[name] = rules.kind(node)
-    return rules.kinds
+    return rules.kinds, rules.written
 
 
 class Dispatch(RowRules):
@@ -105,7 +111,7 @@ class Dispatch(RowRules):
             raise Mixed("groups of rows that are not those of the experts")
         if left.order[0] != "sorted" or left.order[1] != ("received", *ends.what[1:-1]):
             raise Mixed("groups of rows that are not those of the experts")
-        if left.order[2] not in self._local or ends.what[-1] != ends.what[4]:
+        if left.order[2] not in self._local | {SEGMENTS} or ends.what[-1] != ends.what[4]:
             raise Mixed("groups of rows that are not those of the experts")
         if left.dim == 0 and right is None and len(shape_of(a["mat2"])) == 3 and len(shape_of(a["self"])) == 2:
             return Rows(left.order, 0)
@@ -127,7 +133,18 @@ class Dispatch(RowRules):
     # Rows by index
 
     def _pick(self, node: fx.Node, a: dict[str, Any]) -> Kind:
-        return self._along(node, {name: value for name, value in a.items() if name != "sparse_grad"})
+        """Along the rows only whole rows, each from one place."""
+        where, table = self.of(a["index"]), self.of(a["self"])
+        if not isinstance(where, Column):
+            return self._along(node, {name: value for name, value in a.items() if name != "sparse_grad"})
+        if a["dim"] != 0 or not _as_wide(a["self"], a["index"]):
+            raise Mixed("some elements of rows are taken from where others are")
+        return self._picked(table, where.indices)
+
+    def _picked(self, table: Kind | None, where: Kind | None) -> Kind:
+        if isinstance(table, Rows) and table.dim == 0 and isinstance(where, Indices) and table.order == where.into():
+            return Rows(where.sorted, 0)
+        raise Mixed("rows are taken from where others are")
 
     def _pick_rows(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         table: Kind | None = self.of(a["self"])
@@ -139,32 +156,55 @@ class Dispatch(RowRules):
             raise Mixed("an index of another dimension than that of the rows")
         if table is None and isinstance(where, Rows) and len(shape_of(index)) == 1:
             local = where.tag == "ids" and _counts_experts(a["self"], where.order)
-            return Rows(where.order, 0, tag="local" if local else "")
-        if isinstance(table, Rows) and table.dim == 0 and isinstance(where, Indices) and table.order == where.into():
-            return Rows(where.sorted, 0)
-        raise Mixed("rows are taken from where others are")
+            same = where.tag == SEGMENTS and _counts_up(a["self"])
+            return Rows(where.order, 0, tag="local" if local else SEGMENTS if same else "")
+        starts = _STARTS.get(table.what[0]) if isinstance(table, Total) and table.what else None
+        if starts and isinstance(where, Rows) and (where.tag, len(shape_of(index))) == (SEGMENTS, 1):
+            if where.order != _in_segments(table.what):  # type: ignore[union-attr]
+                raise Mixed("rows of other segments")
+            return Places(where.order, frozenset({starts}))
+        return self._picked(table, where)
+
+    def _scatter(self, node: fx.Node, a: dict[str, Any]) -> Kind:
+        """Elements of each row; ones among zeros say which were chosen."""
+        kind = self._along(node, a)
+        source, index = self.of(a["self"]), a["index"]
+        marks = type(a.get("value")) in (bool, int) and a["value"] == 1 and "reduce" not in a
+        zeros = isinstance(source, Rows) and source.tag == "zeros" and source.dim == 0
+        if marks and zeros and len(shape_of(node)) == 2 and isinstance(kind, Rows):
+            return replace(kind, tag=CHOSEN + self.origin(index) + f" of {shape_of(index)[1]}")
+        return kind
+
+    def _scatter_add(self, node: fx.Node, a: dict[str, Any]) -> Kind:
+        """Along the rows only whole rows, each to one place."""
+        where = self.of(a["index"])
+        if not isinstance(where, Column):
+            return self._along(node, a)
+        if a["dim"] != 0 or not (_as_wide(a["self"], a["index"]) and _as_wide(a["src"], a["index"])):
+            raise Mixed("some elements of rows are put where others were")
+        return self._put(a["self"], where.indices, a["src"], added=True)
 
     def _put_rows(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         index = a["indices"][0] if len(a["indices"]) == 1 else None
-        return self._put(a["self"], index, a["values"], added=bool(a.get("accumulate")))
+        return self._put(a["self"], self.of(index), a["values"], added=bool(a.get("accumulate")))
 
     def _copy_rows(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         if a["dim"] != 0:
             raise Mixed("an index of another dimension than that of the rows")
-        return self._put(a["self"], a["index"], a["source"], added=False)
+        return self._put(a["self"], self.of(a["index"]), a["source"], added=False)
 
     def _add_rows(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         if a["dim"] != 0:
             raise Mixed("an index of another dimension than that of the rows")
-        return self._put(a["self"], a["index"], a["source"], added=True)
+        return self._put(a["self"], self.of(a["index"]), a["source"], added=True)
 
-    def _put(self, target: Any, index: Any, source: Any, *, added: bool) -> Kind:
+    def _put(self, target: Any, where: Kind | None, source: Any, *, added: bool) -> Kind:
         """Rows back to where they came from; several for one place are added up."""
-        base, where, rows = self.rows_in(target), self.of(index), self.rows_in(source)
+        base, rows = self.rows_in(target), self.rows_in(source)
         if not isinstance(where, Indices) or rows.dim != 0 or rows.order != where.sorted or base.dim != 0:
             raise Mixed("rows are put where others were")
         fits = length(base.order) == length(where.into()) if base.uniform else base.order == where.into()
-        if not fits or (where.share != 1 and not added):
+        if not fits or (where.share != 1 and not added) or (base.tag == "empty" and added):
             raise Mixed("rows are put where others were")
         return Rows(where.into(), 0)
 
@@ -184,17 +224,13 @@ class Dispatch(RowRules):
         if len(shape_of(a["self"])) != 1 or rows.order[0] != "tokens":
             raise Mixed("it counts something else than rows by expert")
         plain = type(bins) is int and a["min"] == 0 and a["max"] == bins
-        return Total(("counts", self._origin(a["self"]), bins, rows.order) if plain else ())
-
-    def _origin(self, node: fx.Node) -> str:
-        """The name of what conversions convert, if they keep the numbers of experts apart."""
-        while ROW_RULES.get(op_name(node.target)) is RowRule.KEEP and dtype_of(node) in EXACT:
-            node = node.all_input_nodes[0]
-        return node.name
+        return Total(("counts", self.origin(a["self"]), bins, rows.order) if plain else ())
 
     def _repeat(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         """The number of each (rank, expert), once for every row that came from there."""
         kind = self.of(a.get("repeats"))
+        if isinstance(kind, Total) and kind.what[:1] == ("segments",) and "self" not in a:
+            return Rows(_in_segments(kind.what), 0, tag=SEGMENTS)
         if not isinstance(kind, Total) or kind.what[:1] != ("received",) or "repeats" not in a or "self" in a:
             raise Mixed("it repeats something else than what was counted")
         return Rows(kind.what, 0, tag="ids")
@@ -202,7 +238,7 @@ class Dispatch(RowRules):
     def _like(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         if self.of(a.get("fill_value")) is not None:
             raise Mixed("every chunk is filled with another number")
-        return replace(self.rows_in(a["self"]), uniform=True, tag="")
+        return _filled_rows(node, self.rows_in(a["self"]))
 
     def _filled(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         """A tensor whose elements are all alike: which dimension is cut, its clones say."""
@@ -210,23 +246,37 @@ class Dispatch(RowRules):
             raise Mixed("every chunk is filled with another number")
         sizes = [(at, self.of(size)) for at, size in enumerate(a["size"]) if self.of(size) is not None]
         if len(sizes) == 1 and isinstance(sizes[0][1], Number) and sizes[0][1].what[0] == "rows":
-            return Rows(sizes[0][1].what[1], sizes[0][0], uniform=True)
+            return _filled_rows(node, Rows(sizes[0][1].what[1], sizes[0][0]))
         cut = self.cut.get(node.name, ())
         if sizes or len(cut) != 1:
             raise Mixed("a tensor of sizes that are not those of rows")
-        return Rows(("tokens", static(a["size"][cut[0]])), cut[0], uniform=True)
+        return _filled_rows(node, Rows(("tokens", static(a["size"][cut[0]])), cut[0]))
+
+    def _range(self, node: fx.Node, a: dict[str, Any]) -> Kind:
+        """The number of each row that was received."""
+        rows = self.of(a.get("end"))
+        plain = (a.get("start", 0), a.get("step", 1)) == (0, 1)
+        if not isinstance(rows, Number) or rows.what[0] != "rows" or not plain:
+            raise Mixed("rows are numbered from somewhere else")
+        return Places(rows.what[1], frozenset({"row"}))
 
     def _size(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         rows = self.rows_in(a["self"])
-        if a["dim"] % len(shape_of(a["self"])) != rows.dim:
+        if a.get("dim", 0) % len(shape_of(a["self"])) != rows.dim or ("dim" not in a and len(shape_of(a["self"])) > 1):
             raise Mixed("a size that is the same in every chunk")
         return Number(("rows", length(rows.order)))
 
     def _item(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         kind = self.of(a["self"])
-        if not isinstance(kind, Total) or kind.what[:1] not in (("sent",), ("got",)):
-            raise Mixed("the host reads what differs from chunk to chunk")
-        return Number(kind.what)
+        head, *rest = kind.what if isinstance(kind, Total) and kind.what else ("",)
+        if head in ("sent", "got"):
+            return Number((head, *rest))
+        # Where every rank has one expert, rows by expert are rows by rank.
+        if head == "counts" and len(rest) == 4:
+            return Number(("sent", *rest[:3], rest[1], rest[3]))
+        if head == "received" and len(rest) == 6 and rest[1] == rest[3]:
+            return Number(("got", *rest[:5], rest[3], rest[5]))
+        raise Mixed("the host reads what differs from chunk to chunk")
 
     def _exchange(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         """Counts in equal parts, or rows by what was counted."""
@@ -237,6 +287,10 @@ class Dispatch(RowRules):
             if ranks < 1 or list(out) != [bins // ranks] * ranks or list(sent) != list(out) or bins % ranks:
                 raise Mixed("counts are not exchanged in equal parts")
             return Total(("received", *given.what[1:], ranks, group))
+        if isinstance(given, Total) and given.what[:1] == ("counts of ranks",):
+            if ranks < 1 or given.what[-1] != ranks or list(out) != [1] * ranks or list(sent) != list(out):
+                raise Mixed("counts are not exchanged in equal parts")
+            return Total(("received of ranks", *given.what[1:-1], ranks, group, ranks))
         rows = self.rows_in(a["input"])
         if rows.dim != 0 or ranks < 1 or len(sent) != ranks:
             raise Mixed("rows are exchanged by other numbers than their counts")
@@ -269,3 +323,33 @@ def _counts_experts(node: fx.Node, order: Order) -> bool:
         return False
     numbers = bind(source)
     return (numbers.get("start", 0), numbers.get("end"), numbers.get("step", 1)) == (0, bins // ranks, 1)
+
+
+#: What the sums of counts before each are to the rows of a segment.
+_STARTS = {"segment starts": "start", "own starts": "own start"}
+
+
+def _in_segments(what: tuple[Any, ...]) -> Order:
+    """Rows by expert, and by rank for each: what was received, if the table of counts has a line for each rank."""
+    if what[-1] != what[4]:
+        raise Mixed("a table of counts that has other lines than ranks")
+    return ("sorted", ("received", *what[1:-1]), SEGMENTS)
+
+
+def _counts_up(node: fx.Node) -> bool:
+    """Whether a table is 0, 1, 2, ..."""
+    a = bind(node) if op_name(node.target) == COUNTED else {}
+    return bool(a) and (a.get("start", 0), a.get("step", 1)) == (0, 1)
+
+
+def _filled_rows(node: fx.Node, rows: Rows) -> Rows:
+    """Rows of a factory: all alike, or not written to."""
+    name = op_name(node.target)
+    empty = "empty" in name
+    return replace(rows, uniform=not empty, tag="empty" if empty else "zeros" if name in ZEROS else "")
+
+
+def _as_wide(node: fx.Node, other: fx.Node) -> bool:
+    """Whether two tables have rows of the same length."""
+    shapes = shape_of(node), shape_of(other)
+    return all(len(shape) == 2 for shape in shapes) and same_size(shapes[0][1], shapes[1][1])

@@ -50,6 +50,9 @@ class RowRule(Enum):
     EXCHANGE = auto()
     SHARE = auto()
     ACCUMULATE = auto()
+    SCATTER = auto()
+    SCATTER_ADD = auto()
+    RANGE = auto()
 
 
 def _aten(rule: RowRule, *names: str) -> dict[str, RowRule]:
@@ -80,16 +83,20 @@ ROW_RULES: dict[str, RowRule] = {
     **_aten(RowRule.PRODUCT, "mm"),
     **_aten(RowRule.BATCHED, "bmm"),
     **_aten(RowRule.GROUPED, "_grouped_mm"),
-    **_aten(RowRule.PICK, "gather", "scatter_add"),
+    **_aten(RowRule.PICK, "gather"),
+    **_aten(RowRule.SCATTER, "scatter"),
+    **_aten(RowRule.SCATTER_ADD, "scatter_add"),
     **_aten(RowRule.PICK_ROWS, "index", "index_select"),
     **_aten(RowRule.PUT_ROWS, "index_put"),
     **_aten(RowRule.COPY_ROWS, "index_copy"),
     **_aten(RowRule.ADD_ROWS, "index_add"),
     **_aten(RowRule.COUNT, "histc"),
     **_aten(RowRule.REPEAT, "repeat_interleave"),
-    **_aten(RowRule.LIKE, "zeros_like", "ones_like", "full_like"),
+    **_aten(RowRule.LIKE, "zeros_like", "ones_like", "full_like", "empty_like"),
     **_aten(RowRule.FILLED, "new_zeros", "new_ones", "new_full", "zeros", "ones", "full"),
-    **_aten(RowRule.SIZE, "sym_size"),
+    **_aten(RowRule.FILLED, "new_empty", "empty"),
+    **_aten(RowRule.RANGE, "arange"),
+    **_aten(RowRule.SIZE, "sym_size", "sym_numel"),
     **_aten(RowRule.ITEM, "_local_scalar_dense"),
     "_c10d_functional.all_to_all_single": RowRule.EXCHANGE,
     **_aten(RowRule.SHARE, "floor_divide"),
