@@ -318,7 +318,12 @@ def test_equal_runs_give_equal_graphs():
 
 
 def test_the_pipeline_says_what_is_open():
-    result = run(forward(), [EpChunk(chunks=2)])
+    """An op of which no rule says what it does to rows."""
+    b = Layers()
+    x = b.tokens("x", 8, 4)
+    with b.module(MOE):
+        out = moved(b, b.call(aten.cumprod.default, x, 1))
+    result = run(b.done([out]), [EpChunk(chunks=2)])
     assert result.verified == "unproved" and result.changed
     assert "'layers.0.moe' is cut in 2 chunks (28 nodes each, cloned faithfully)" in result.verdicts[0].unproved[0].text
     assert c10d.all_to_all_single.default in {node.target for node in result.program.graph.nodes}

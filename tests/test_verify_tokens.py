@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from commcc.graph.ops.row_wise import is_elementwise
-from commcc.verify.rows import Column, Indices, Mixed, Rows, Total
+from commcc.verify.kinds import Column, Indices, Mixed, Rows, Total
 from commcc.verify.tokens import kinds_of
 from tests.effort import examples
 

@@ -14,10 +14,9 @@ Limits: an op without a rule mixes rows, and so does a rule whose premises are n
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import fx
 
 from commcc.graph.ops import aliasing, described_as, is_getitem, op_name
@@ -25,89 +24,26 @@ from commcc.graph.ops.constants import REPLACING
 from commcc.graph.ops.row_wise import LINEAR_IN_ALL, LINEAR_IN_ONE, ROW_RULES, RowRule, is_elementwise
 from commcc.graph.ops.twins import functional
 from commcc.verify.contents import widens
+from commcc.verify.kinds import (
+    EXACT,
+    Column,
+    Indices,
+    Kind,
+    Mixed,
+    Number,
+    Places,
+    Rows,
+    Total,
+    dtype_of,
+    length,
+    same_size,
+    shape_of,
+    static,
+)
 from commcc.verify.terms import bind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-
-#: How rows follow one another: ("tokens", number of rows), ("sorted", order, key), ("received", ...).
-Order: TypeAlias = "tuple[Any, ...]"
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows in an order, along one dimension.
-
-    uniform: all rows are alike, so that any order of as many rows is this one. tag: what the rows say: ``ids`` for
-    numbers of (rank, expert) of rows that were received, ``local`` for the number of the expert on this rank,
-    ``segments`` for numbers of (expert, rank); ``zeros``; ``empty`` for memory to which nothing was written;
-    ``chosen KEY`` where each element of a row says whether KEY names it.
-    """
-
-    order: Order
-    dim: int
-    uniform: bool = False
-    tag: str = ""
-
-
-@dataclass(frozen=True)
-class Total:
-    """The whole is the sum over the chunks. what: which numbers of rows these are, where that is known."""
-
-    what: tuple[Any, ...] = ()
-
-
-@dataclass(frozen=True)
-class Indices:
-    """Where rows of ``order``, sorted by ``key``, come from; ``share`` of them are one row of what is indexed."""
-
-    order: Order
-    key: str
-    share: int = 1
-    local: bool = False
-
-    @property
-    def sorted(self) -> Order:
-        return ("sorted", self.order, self.key)
-
-    def into(self) -> Order:
-        """The order of the rows that are pointed at."""
-        kind, *rest = self.order
-        return (kind, rest[0] // self.share) if kind == "tokens" else self.order
-
-
-@dataclass(frozen=True)
-class Column:
-    """Indices as a column, or that column again and again: one number for all elements of a row."""
-
-    indices: Indices
-
-
-@dataclass(frozen=True)
-class Places:
-    """A number for each row of ``order``, which differs from chunk to chunk: the sum of ``parts``.
-
-    ``start`` is where the segment of the row begins among the rows that were received, ``-own start`` less where it
-    begins among those of ``order``, ``row`` the number of the row itself.
-    """
-
-    order: Order
-    parts: frozenset[str]
-
-
-@dataclass(frozen=True)
-class Number:
-    """A size: how many rows a chunk has of something."""
-
-    what: tuple[Any, ...]
-
-
-Kind: TypeAlias = Union[Rows, Total, Indices, Column, Places, Number, "tuple[Any, ...]"]
-
-
-class Mixed(Exception):
-    """Rows that may depend on each other, or an op without a rule; the text says where."""
-
 
 #: What counts become when they are seen as a table of ranks and experts, and when that is summed along a dimension.
 _OF_RANKS = {"counts": "counts of ranks", "received": "received of ranks", "starts": "starts of ranks"}
@@ -137,33 +73,8 @@ def _first(kind: Total) -> str:
     return str(kind.what[0]) if kind.what else ""
 
 
-def length(order: Order) -> Order:
-    """How many rows an order has: sorting does not change that."""
-    return length(order[1]) if order[0] == "sorted" else order
-
-
-def shape_of(node: fx.Node) -> list[Any]:
-    return list(getattr(node.meta.get("val"), "shape", ()))
-
-
-def static(size: object) -> int:
-    if type(size) is not int:
-        raise Mixed("a number of tokens that is not known")
-    return size
-
-
-def same_size(one: Any, other: Any) -> bool:
-    return bool(type(one) is type(other) and str(one) == str(other))
-
-
-def dtype_of(node: fx.Node) -> Any:
-    return getattr(node.meta.get("val"), "dtype", None)
-
-
 #: Rules that see to sizes which differ from chunk to chunk.
 _SIZED = frozenset({RowRule.RESHAPE, RowRule.EXPAND, RowRule.FILLED, RowRule.EXCHANGE, RowRule.REPEAT, RowRule.RANGE})
-#: Dtypes that hold the number of any expert, and of its rows.
-EXACT = frozenset({torch.int32, torch.int64, torch.float32, torch.float64})
 
 
 class RowRules:

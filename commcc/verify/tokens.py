@@ -26,9 +26,7 @@ from typing import TYPE_CHECKING, Any
 from commcc.graph.ops import op_name
 from commcc.graph.ops.constants import ZEROS
 from commcc.graph.ops.row_wise import COUNTED, REPEATED
-from commcc.verify.rows import (
-    CHOSEN,
-    SEGMENTS,
+from commcc.verify.kinds import (
     Column,
     Indices,
     Kind,
@@ -36,7 +34,6 @@ from commcc.verify.rows import (
     Number,
     Order,
     Places,
-    RowRules,
     Rows,
     Total,
     length,
@@ -44,6 +41,7 @@ from commcc.verify.rows import (
     shape_of,
     static,
 )
+from commcc.verify.rows import CHOSEN, SEGMENTS, RowRules
 from commcc.verify.terms import bind
 
 if TYPE_CHECKING:
