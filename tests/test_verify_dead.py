@@ -195,3 +195,16 @@ def test_another_part_of_an_input_that_was_not_decided():
         return g.program(g(aten.slice.Tensor, x, 0, 0, 2147483648) if sliced else x)
 
     undecided(make(True), make(False))
+
+
+def test_a_dead_view_may_not_run():
+    def make(rows):
+        g = Graph()
+        x = g.input("x", 2, 2)
+        val = g(aten.as_strided.default, x, [2, 2], [2, 1]).meta["val"]
+        if rows:
+            g(aten.as_strided.default, x, [rows, 2], [2, 1], val=val)
+        return g.program(g(aten.sin.default, x))
+
+    proved(make(0), make(2))
+    assert "dead code" in str(undecided(make(0), make(3)).unproved)

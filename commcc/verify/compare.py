@@ -42,15 +42,15 @@ def report_causes(pair: Pair) -> None:
     """
     causes: list[Step] = []
     consequences = 0
-    runs = {_outline(step) for step in pair.before.steps if step.kind == OP}
+    runs = {_outline(step) for step in pair.before.steps if step.kind in (OP, VIEW)}
     for step in pair.after.steps:
         if not _is_new(pair, step):
             continue
-        if step.node not in pair.after.live and step.kind in (OP, LAUNCH, CONVERSION):
+        if step.node not in pair.after.live:
             if pair.is_launch(step):
                 text = f"{step.path} is communication that BEFORE does not have, and that nothing here needs"
                 pair.report.gap("collective", step.node, text)
-            elif step.kind == OP and _outline(step) not in runs:
+            elif (step.kind == OP or (step.kind == VIEW and step.operands)) and _outline(step) not in runs:
                 text = f"{step.path} is dead code that BEFORE does not have; whether it runs was not decided"
                 pair.report.gap("value", step.node, text)
             continue
