@@ -38,6 +38,7 @@ MAX_ENTRIES = 500_000
 MAX_TEXT_BYTES = 1 << 29
 _MAX_RATIO = 200
 _RATIO_FREE = 1 << 20
+_RATIO_FREE_IN_ALL = 32 << 20
 _CHUNK = 1 << 20
 _ALIGNMENT = 64
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -89,9 +90,9 @@ class ZipSource:
             seen.add(name.casefold())
 
     def _check_sizes(self, infos: list[zipfile.ZipInfo]) -> None:
-        packed = 0
+        packed = sum(info.compress_size for info in infos)
+        unpacked = sum(info.file_size for info in infos)
         for info in infos:
-            packed += info.compress_size
             if info.flag_bits & 0x1:
                 raise self.error("the entry is encrypted", info.filename)
             if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -100,6 +101,9 @@ class ZipSource:
                 raise self.error("the entry gives two sizes", info.filename)
             if info.file_size > _RATIO_FREE and info.file_size > _MAX_RATIO * max(info.compress_size, 1):
                 raise self.error(f"the entry unpacks to {info.file_size} bytes: taken for a zip bomb", info.filename)
+        # Entries that are small enough one by one, but many.
+        if unpacked > max(_RATIO_FREE_IN_ALL, _MAX_RATIO * packed):
+            raise self.error(f"the entries unpack to {unpacked} bytes in all: taken for a zip bomb")
         # Entries that share bytes can unpack to any size.
         if packed > self.path.stat().st_size:
             raise self.error("entries of the archive overlap: taken for a zip bomb")
