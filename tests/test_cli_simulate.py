@@ -55,7 +55,7 @@ def test_json_of_one_graph(graph, capsys):
     (side,) = doc["graphs"]
     assert set(side) == {
         *("label", "fingerprint", "metrics", "launch_ms", "slowed_ms", "bound", "streams", "families", "sources"),
-        *("peak_at", "input_bytes", "collectives"),
+        *("peak_at", "input_bytes", "collectives", "in_flight_at_start", "in_flight_at_end", "tail_ms"),
     }
     assert set(side["metrics"]) >= COSTED and len(side["collectives"]) == 5
     assert set(side["collectives"][0]) >= {"ms", "exposed_ms", "hidden_share", "priced_by", "how", "latency_ms"}

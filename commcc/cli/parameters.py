@@ -128,7 +128,8 @@ def hint_option() -> click.Option:
     """``--hint``, repeatable: the value is a dictionary of numbers by symbol or pattern."""
     text = (
         "A number for a size that is known only at run time; SYMBOL may be a pattern, as in 'u*=512'. Can be given "
-        "several times; the first that fits counts. Only estimates change."
+        "several times; the first that fits counts. The name of an input that is in flight at the start gets the "
+        "microseconds until its collective has ended. Only estimates change."
     )
 
     def read(ctx: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> dict[str, int]:

@@ -33,6 +33,9 @@ HELP = f"""Run passes on a graph, one after the other; each result is verified b
 {GRAPH_HELP} One of --passes, --pipeline, --preset and --plan says what to run, or else the project's
 configuration. A plan is what passes decided in an earlier run (--plan-out): it is applied without
 planning, to the graph that it was made for and to no other.
+
+With BACKWARD the two graphs are one step: passes run on both, each is verified and written, and what the step takes
+and needs is shown of both together. What the forward launches and the backward waits for carries over.
 """
 #: How a pipeline is named on the command line.
 KINDS = ("passes", "pipeline", "preset", "plan")
@@ -48,7 +51,12 @@ def run_passes(session: Session, /, **given: Any) -> int:
     shared = {key: given[key] for key in ("graph", "output", "require_proof", "repro", "cost", "hints")}
     if extras.keep_if_better and shared["cost"] is None:
         raise OptionError("--keep-if-better compares simulated steps, and needs costs", hint="leave out --cost none")
-    return rewrite(session, Request("run", passes, **shared, extras=extras))
+    request = Request("run", passes, **shared, extras=extras)
+    if given["backward"] is not None:
+        from commcc.cli.stepping import rewrite_step
+
+        return rewrite_step(session, request, given["backward"])
+    return rewrite(session, request)
 
 
 def choose(session: Session, given: Mapping[str, str | None]) -> Named:
@@ -119,7 +127,8 @@ command = click.Command(
     short_help="Run a pipeline of passes, or apply a plan",
     params=[
         graph_argument(),
-        output_option(default="STEM.run.EXT next to GRAPH"),
+        graph_argument("backward", required=False),
+        output_option(default="STEM.run.EXT next to GRAPH; with BACKWARD a folder for both"),
         *pipeline_options(),
         click.Option(
             ["--plan-out"],

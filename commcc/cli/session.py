@@ -255,7 +255,8 @@ class Session:
         if note is not None:
             self.note(note)
         assumed = () if self.quiet and not brief_has_times else cost_warnings(*snapshots)
-        self.warn_of_costs(hints, [hint.symbol for hint in used], assumed)
+        arrivals = [each.index.names[i] for each in snapshots for i in each.index.estimates.arrivals]
+        self.warn_of_costs(hints, [*(hint.symbol for hint in used), *arrivals], assumed)
 
     def warn_of_costs(self, hints: Mapping[str, int], symbols: Sequence[str], assumed: Iterable[str]) -> None:
         """Warn of hints that fit none of the symbols, and of what the cost model had to assume."""

@@ -25,15 +25,19 @@ if TYPE_CHECKING:
 
     from commcc.base.terms import Json
     from commcc.cli.session import Session
+    from commcc.graph.index.outside import Outside
     from commcc.graph.program import Program
     from commcc.passes.base import Pass
     from commcc.report.perfetto import Track
     from commcc.timing.cost import CostModel
+    from commcc.timing.snapshot import Snapshot
 
 HELP = f"""The predicted timeline of a graph: step time, exposed communication, memory, lower bounds.
 
 {GRAPH_HELP} With AFTER, or with --passes, the two graphs are shown side by side. --passes rewrites
-GRAPH in memory and verifies the result; nothing is written but the reports asked for.
+GRAPH in memory and verifies the result; nothing is written but the reports asked for. A forward followed by its
+backward is one step: collectives that the forward launches and the backward waits for carry over, and memory is that
+of the step.
 """
 TRACES = (".json", ".json.gz")
 PAGES = (".html",)
@@ -43,12 +47,13 @@ EXPLAINED = 10
 
 @dataclass(frozen=True)
 class Request:
-    """What to simulate in addition to the graph. after, passes: at most one of them."""
+    """What to simulate in addition to the graph. step: whether ``after`` is its backward; None where names decide."""
 
     after: str | None
     passes: Sequence[Pass]
     cost: CostModel
     hints: Mapping[str, int]
+    step: bool | None
 
 
 @click.pass_obj
@@ -57,8 +62,6 @@ def simulate(
 ) -> int:
     from commcc.passes.options import parse_pipeline, to_text
 
-    if more["passes"] is not None and after is not None:
-        raise OptionError("AFTER and --passes both say what comes after", hint="give one of them")
     passes = [] if more["passes"] is None else parse_pipeline(more["passes"], session.defaults)
     session.remember(passes)
     trace = session.report_file(more["trace"], TRACES, "--trace")
@@ -68,7 +71,8 @@ def simulate(
         from commcc.report import simulating
 
         program = session.load(graph)
-        tracks, verified = _tracks(session, Request(after, passes, cost, hints), program, say)
+        tracks, verified, backward = _tracks(session, Request(after, passes, cost, hints, more["step"]), program, say)
+        sources.update({"after": None, "backward": after} if backward else {})
         if trace is not None:
             say(f"writing {trace}")
             write_trace_file(trace, tracks)
@@ -87,25 +91,72 @@ def simulate(
 
 def _tracks(
     session: Session, request: Request, program: Program, say: Callable[[str], None]
-) -> tuple[list[Track], str | None]:
-    """The graphs with their predictions, and the verdict on a rewrite that was made here."""
+) -> tuple[list[Track], str | None, bool]:
+    """The graphs with their predictions, the verdict on a rewrite that was made here, whether they are steps."""
     from commcc.report.perfetto import Track
     from commcc.run import pipeline
     from commcc.timing import snapshot
 
+    later = None
+    if request.after is not None:
+        say(f"reading {request.after}")
+        later = session.load(request.after)
+        session.report_notes(later.notes, f"{request.after}: ")
+        if is_step(program, later, request.step):
+            return _step_tracks(session, request, (program, later), say)
+    if request.passes and later is not None:
+        raise OptionError("AFTER and --passes both say what comes after", hint="give one of them")
     if request.passes:
         result = pipeline.run(program, request.passes, progress=say, model=request.cost, hints=request.hints)
         judge(session, result)
-        return [Track("before", result.first), Track("after", result.last)], result.verified
+        return [Track("before", result.first), Track("after", result.last)], result.verified, False
     say("simulating")
     first = snapshot.take(program, request.cost, request.hints)
-    if request.after is None:
-        return [Track("graph", first)], None
-    say(f"reading {request.after}")
-    later = session.load(request.after)
-    session.report_notes(later.notes, f"{request.after}: ")
-    say("simulating")
-    return [Track("before", first), Track("after", snapshot.take(later, request.cost, request.hints))], None
+    if later is None:
+        return [Track("graph", first)], None, False
+    return [Track("before", first), Track("after", snapshot.take(later, request.cost, request.hints))], None, False
+
+
+def _step_tracks(
+    session: Session, request: Request, halves: tuple[Program, Program], say: Callable[[str], None]
+) -> tuple[list[Track], str | None, bool]:
+    """The same of a forward and its backward, as one step."""
+    from commcc.report.perfetto import Track
+    from commcc.run import pipeline, step
+    from commcc.timing import snapshot
+
+    def take(program: Program) -> Snapshot:
+        say("simulating")
+        return snapshot.take(program, request.cost, request.hints)
+
+    def run(program: Program, outside: Outside) -> pipeline.RunResult:
+        rules = pipeline.Rules(outside=outside)
+        result = pipeline.run(
+            program, request.passes, progress=say, model=request.cost, hints=request.hints, rules=rules
+        )
+        judge(session, result)
+        return result
+
+    if not request.passes:
+        return [Track("step", take(step.join(*halves, step.link(*halves)).program))], None, True
+    both = step.run_both(*halves, run, take)
+    return [Track("before", both.first), Track("after", both.last)], both.verified, True
+
+
+def is_step(program: Program, later: Program, said: bool | None) -> bool:
+    """Whether two graphs are a forward and its backward, as the user said or as the names of its inputs do."""
+    from commcc.run.step import is_backward_of
+
+    return is_backward_of(program, later) if said is None else said
+
+
+def step_option() -> click.Option:
+    """``--step`` and ``--no-step``."""
+    return click.Option(
+        ["--step/--no-step"],
+        default=None,
+        help="The second graph is the backward of the first, or is not. [default: as the names of its inputs say]",
+    )
 
 
 def text_of(path: Path | None) -> str | None:
@@ -144,7 +195,11 @@ def write_page(
         "cost": {"name": cost.name, "hash": cost.hash, **cost.settings.to_json()},
         "hints": dict(hints),
     }
-    title = " and ".join(Path(name).name for name in (str(sources["input"]), sources["after"]) if isinstance(name, str))
+    title = " and ".join(
+        Path(name).name
+        for name in (str(sources["input"]), sources["after"] or sources.get("backward"))
+        if isinstance(name, str)
+    )
     page = write_html(sides, title=title, options=options, explanations=[each.to_json() for each in worst])
     replace_text(target, page)
 
@@ -176,6 +231,7 @@ command = click.Command(
         *picture_options(""),
         cost_option(required=True),
         hint_option(),
+        step_option(),
         click.Option(
             ["--top"], type=click.IntRange(min=0), default=10, show_default=True, help="Exposed collectives to list."
         ),

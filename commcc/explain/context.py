@@ -75,8 +75,8 @@ class Context:
     def stall_elsewhere(self, wait: int, stream: str) -> int:
         """How long the compute stream stalls at a wait for a collective of another queue."""
         stall = self.timeline.stalls.get(wait, 0)
-        target = self.index.wait_of.get(wait, wait)
-        return stall if stall and self.timeline.spans[target].stream != stream else 0
+        span = self.timeline.spans.get(self.index.awaited(wait))
+        return stall if stall and (span is None or span.stream != stream) else 0
 
     @cached_property
     def stream_members(self) -> dict[str, list[int]]:

@@ -56,9 +56,9 @@ def _stalls(context: Context, scene: Scene) -> Iterator[Stall]:
     span = timeline.spans[scene.launch]
     rest = timeline.exposed.get(scene.launch, 0)
     for wait in sorted(timeline.stalls):
-        target = context.index.wait_of.get(wait, wait)
-        # A stall for another queue is charged to collectives of that queue.
-        if timeline.spans[target].stream != span.stream:
+        target = context.index.awaited(wait)
+        # A stall for another queue is charged to collectives of that queue, one for an input in flight to the input.
+        if target not in timeline.spans or timeline.spans[target].stream != span.stream:
             continue
         end = timeline.end[wait]
         shared = min(end, span.end) - max(end - timeline.stalls[wait], span.start)

@@ -3,8 +3,9 @@
     memory = live_bytes(index)
     memory.peak_bytes, index.names[memory.peak_at], memory.live[position]
 
-Graph inputs and constants are never freed; only a resize of their storage changes what they take,
-and one that is first resized to its full size begins with nothing. Any other buffer lives from the
+Graph inputs and constants are never freed, save those of which the index knows that nobody else holds them (what a
+forward saves for its backward); only a resize of their storage changes what they take, and one that is first resized
+to its full size begins with nothing. Any other buffer lives from the
 node that makes it to the last node that touches it or a view of it; graph outputs live to the end.
 A collective reads its input and writes its result until it is waited for, so both live at least
 until the last wait, to the end where nobody waits.
@@ -52,8 +53,12 @@ class MemoryModel:
 
     def __init__(self, index: GraphIndex) -> None:
         self.index = index
+        # Inputs that end with their last use are there from their placeholder on: that is from the start, too.
         self.inputs = frozenset(
-            b for i, op in enumerate(index.ops) if op in ("placeholder", "get_attr") for b in index.estimates.buffers[i]
+            b
+            for i, op in enumerate(index.ops)
+            if op in ("placeholder", "get_attr") and i not in index.estimates.freed
+            for b in index.estimates.buffers[i]
         )
         kept = {b for node in index.output_slots for b in index.estimates.buffers[node]}
         for node, launch in index.launches.items():

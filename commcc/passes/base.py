@@ -59,7 +59,10 @@ class PlanContext:
                 hint="give the symbols in its shapes numbers, as in --hint 'u*=512' ('commcc inspect' lists them)",
             )
         peak = live_bytes(self.first or self.index).peak_bytes if isinstance(value, str) else 0
-        return budget_bytes(value, peak)
+        budget = budget_bytes(value, peak)
+        # A number is of the whole device, where the rest of the step may hold something too.
+        held = self.index.estimates.resident_bytes if isinstance(value, (int, float)) else 0
+        return None if budget is None else max(0, budget - held)
 
 
 class Pass(ABC):

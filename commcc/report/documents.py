@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from commcc.base.text import plural
+from commcc.base.text import listed, plural
+from commcc.base.text import milliseconds as text_of_ms
 from commcc.timing.predict import milliseconds
 from commcc.timing.snapshot import hints_used
 
@@ -44,6 +45,44 @@ def costs(*snapshots: Snapshot) -> dict[str, Json]:
     prediction = snapshots[-1].prediction
     hints: list[Json] = [{"symbol": h.symbol, "value": h.value, "source": h.source} for h in hints_used(*snapshots)]
     return {"cost_model": None if prediction is None else prediction.model_json(), "hints": hints}
+
+
+def cut_ends(seen: Snapshot) -> dict[str, Json]:
+    """What is in flight where the graph begins and ends: inputs with their waits, and launches that are returned.
+
+    ends_ms: when the collective of an input has ended, where that is not at the start.
+    """
+    index, ends = seen.index, seen.index.estimates.arrivals
+    inputs: list[Json] = [
+        {
+            "input": index.names[source],
+            "wait": index.names[wait],
+            **({"ends_ms": milliseconds(ends[source])} if source in ends else {}),
+        }
+        for wait, source in index.begun_elsewhere.items()
+    ]
+    outputs: list[Json] = [
+        index.names[launch]
+        for launch, facts in index.launches.items()
+        if facts.asynchronous and not facts.waits and not index.output_storages.isdisjoint(index.storages[launch])
+    ]
+    return {"in_flight_at_start": inputs, "in_flight_at_end": outputs}
+
+
+def cut_lines(document: Mapping[str, Any]) -> list[str]:
+    """The same in words, of the document or of one of its graphs; nothing for a graph that is not cut."""
+    inputs, outputs = document.get("in_flight_at_start", ()), document.get("in_flight_at_end", ())
+    lines: list[str] = []
+    if inputs:
+        ends = [entry["ends_ms"] for entry in inputs if entry.get("ends_ms")]
+        how = f"the last until {text_of_ms(max(ends))}" if ends else "simulated as arrived"
+        names = listed([entry["input"] for entry in inputs], most=5)
+        lines.append(f"in flight at the start, {how}: {plural(len(inputs), 'input')}: {names}")
+    if outputs:
+        tail = document.get("tail_ms")
+        more = f", {text_of_ms(tail)} beyond it" if tail else ""
+        lines.append(f"in flight at the end{more}, for another graph to wait for: {listed(outputs, most=5)}")
+    return lines
 
 
 def collective(seen: Snapshot, facts: Collective) -> dict[str, Json]:

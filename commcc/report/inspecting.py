@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from commcc.base.text import count, least_size, listed, milliseconds, plural, share
+from commcc.base.text import count, least_size, milliseconds, plural, share
 from commcc.report.console import cut_short, make_table
-from commcc.report.documents import collective, costs, document, launches_costs, notes_json
+from commcc.report.documents import collective, costs, cut_ends, cut_lines, document, launches_costs, notes_json
 from commcc.report.metrics import costed_by, single
 from commcc.timing.snapshot import cost_warnings
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from commcc.base.terms import Json
     from commcc.graph.collectives import GroupFacts
-    from commcc.graph.index import GraphIndex
     from commcc.graph.program import Program
     from commcc.report.console import Section
     from commcc.serialization import GraphEntry
@@ -52,24 +51,11 @@ def inspection(graph: str, program: Program, seen: Snapshot) -> dict[str, Json]:
         primary=seen.ident.primary,
         groups=[_group(seen, group) for group in seen.ident.groups],
         collectives=[collective(seen, facts) for facts in seen.ident.collectives],
-        **_cut(seen.index),
+        **cut_ends(seen),
         provenance=list(program.provenance),
         warnings=[*seen.ident.warnings, *cost_warnings(seen)],
         notes=notes_json(program.notes),
     )
-
-
-def _cut(index: GraphIndex) -> dict[str, Json]:
-    """What is in flight where the graph begins and ends: inputs with their waits, and launches that are returned."""
-    inputs: list[Json] = [
-        {"input": index.names[source], "wait": index.names[wait]} for wait, source in index.begun_elsewhere.items()
-    ]
-    outputs: list[Json] = [
-        index.names[launch]
-        for launch, facts in index.launches.items()
-        if facts.asynchronous and not facts.waits and not index.output_storages.isdisjoint(index.storages[launch])
-    ]
-    return {"in_flight_at_start": inputs, "in_flight_at_end": outputs}
 
 
 def _group(seen: Snapshot, group: GroupFacts) -> dict[str, Json]:
@@ -154,7 +140,8 @@ def view(document: Document, top: int | None) -> list[RenderableType]:
     graph, collectives = document["graph"], document["collectives"]
     head = Text.assemble((document["input"], "bold"), f"  ({document['format']})")
     shown: list[RenderableType] = [head, "", single(graph), *costed_by(document), ""]
-    shown += _in_flight(document)
+    cut = cut_lines(document)
+    shown += [*map(Text, cut), ""] if cut else []
     told = [entry for entry in document.get("provenance", ()) if isinstance(entry.get("pass"), str)]
     if told:
         shown += [_history(told), ""]
@@ -169,19 +156,6 @@ def view(document: Document, top: int | None) -> list[RenderableType]:
     elif top:
         shown += ["", _largest(collectives, top, costed)]
     return [*shown, *costed_by(document)]
-
-
-def _in_flight(document: Document) -> list[RenderableType]:
-    """Where a step was cut between a launch and its wait; nothing for other graphs."""
-    shown: list[RenderableType] = []
-    inputs, outputs = document.get("in_flight_at_start", ()), document.get("in_flight_at_end", ())
-    if inputs:
-        names = listed([entry["input"] for entry in inputs], most=5)
-        shown.append(Text(f"in flight at the start, simulated as arrived: {plural(len(inputs), 'input')}: {names}"))
-    if outputs:
-        names = listed(outputs, most=5)
-        shown.append(Text(f"in flight at the end, for another graph to wait for: {names}"))
-    return [*shown, ""] if shown else []
 
 
 def _history(entries: Sequence[Any]) -> Section:

@@ -200,10 +200,11 @@ def compute_slices(seen: Snapshot, prediction: Prediction) -> list[Slice]:
         if end - stall > start:
             slices.append(_work(seen, prediction, node, end - stall - start))
         if stall:
-            launch = seen.index.wait_of.get(node, node)
+            launch = seen.index.awaited(node)
             name = seen.index.names[launch]
             args: dict[str, Json] = {"node": seen.index.names[node], "waits for": name}
-            args["group"] = seen.index.launches[launch].group
+            if launch in seen.index.launches:  # else it was launched by another graph
+                args["group"] = seen.index.launches[launch].group
             slices.append(Slice(node, end - stall, stall, f"wait for {name}", "stall", args))
     done = max(timeline.end, default=0)
     # The step ends with the last collective, which may be after the last node.

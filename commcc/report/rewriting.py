@@ -81,7 +81,18 @@ def view(document: Document) -> list[RenderableType]:
         shown += ["", after_each_pass(document)]
     if "overlap" in document:
         shown += ["", *overlapping.view(document["overlap"])]
-    for step in () if "overlap" in document else document["passes"]:
+    shown += [] if "overlap" in document else passes(document)
+    written = [(f"{label} written to ", document[key]) for key, label in _WRITTEN if document.get(key)]
+    if document.get("dumped"):
+        written.insert(0, ("graph after each pass in ", document["dumped"][0].rpartition("/")[0] or "."))
+    files = [Text.assemble(label, (path, "bold")) for label, path in (*written, ("written to ", document["output"]))]
+    return [*shown, "", verdict(document["verified"]), *files]
+
+
+def passes(document: Document) -> list[RenderableType]:
+    """A section for each pass, an empty line ahead of it."""
+    shown: list[RenderableType] = []
+    for step in document["passes"]:
         dropped = step["dropped"]
         unchanged = "" if step["changed"] else f"  dropped: {dropped}" if dropped else "  changed nothing"
         head = Text.assemble((step["options"], "bold"), (unchanged, "yellow"), (f"  {step['seconds']:.2f} s", "dim"))
@@ -92,11 +103,7 @@ def view(document: Document) -> list[RenderableType]:
             grid.add_row(Text(label, style="cyan"), Text(text))
         below = (grid, *tables(step["name"], step["report"]))
         shown += ["", head, *(Padding(part, (0, 0, 0, 2), expand=False) for part in below)]
-    written = [(f"{label} written to ", document[key]) for key, label in _WRITTEN if document.get(key)]
-    if document.get("dumped"):
-        written.insert(0, ("graph after each pass in ", document["dumped"][0].rpartition("/")[0] or "."))
-    files = [Text.assemble(label, (path, "bold")) for label, path in (*written, ("written to ", document["output"]))]
-    return [*shown, "", verdict(document["verified"]), *files]
+    return shown
 
 
 def verdict(status: str) -> Text:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from commcc.base.text import change, count, milliseconds, plural, share
 from commcc.report.console import cut_short, make_table
-from commcc.report.documents import collective, costs, document
+from commcc.report.documents import collective, costs, cut_ends, cut_lines, document
 from commcc.report.inspecting import collectives_table
 from commcc.report.metrics import compare, costed_by, single
 from commcc.report.rewriting import verdict
@@ -68,6 +68,8 @@ def _graph_json(track: Track) -> dict[str, Json]:
         "peak_at": None if prediction.memory.peak_at is None else seen.index.names[prediction.memory.peak_at],
         "input_bytes": prediction.memory.input_bytes,
         "collectives": [collective(seen, family) for family in seen.ident.collectives],
+        **cut_ends(seen),
+        "tail_ms": in_ms(timeline.step_ns - max(timeline.end, default=0)),
     }
 
 
@@ -117,7 +119,7 @@ def view(document: Document, top: int) -> list[RenderableType]:
     shown: list[RenderableType] = []
     for section in sections:
         shown += [section, *costed_by(document), ""] if section is sections[0] else [section, ""]
-    shown += costed_by(document)
+    shown += [*costed_by(document), *(Text(line) for graph in graphs for line in cut_lines(graph))]
     if document["verified"] is not None:
         shown.append(verdict(document["verified"]))
     written = [(name, document[name]) for name in ("trace", "html") if document[name] is not None]

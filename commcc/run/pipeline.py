@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from commcc.base.terms import Json
     from commcc.graph.index import GraphIndex
+    from commcc.graph.index.outside import Outside
     from commcc.graph.metrics import GraphMetrics
     from commcc.graph.program import Program
     from commcc.passes.base import Pass
@@ -71,13 +72,15 @@ class Rules:
     expect_change: a pass that changed nothing is a :class:`FindingError`. keep_if_better: a pass that makes the
     simulated step longer is dropped. after_each: told the number of each step from 1, the step, and the program
     that the pass made, dropped or not. doubted: told the number and name of each step that is not proved, the
-    graphs around it and the verdict, before the run ends if it ends there.
+    graphs around it and the verdict, before the run ends if it ends there. outside: what the rest of the step does to
+    the graph; None where the graph is the step.
     """
 
     expect_change: bool = False
     keep_if_better: bool = False
     after_each: Callable[[int, StepResult, Program], None] | None = None
     doubted: Callable[[int, str, tuple[Program, Program], Verdict], None] | None = None
+    outside: Outside | None = None
 
 
 @dataclass(frozen=True)
@@ -189,7 +192,7 @@ class _Run:
 
     def all(self, passes: Sequence[Pass | Job]) -> RunResult:
         self.tell("indexing")
-        first = last = Snapshot.of(build_index(self.program, self.hints)).priced(self.model)
+        first = last = Snapshot.of(build_index(self.program, self.hints, self.rules.outside)).priced(self.model)
         self.first = first.index
         steps: list[StepResult] = []
         for number, step_or_job in enumerate(passes, 1):
@@ -211,7 +214,7 @@ class _Run:
         if plan.changes:
             self.tell(f"{job.name}: applying and verifying")
             result, verdict = self._apply(number, job, before.index, plan, clock)
-            after = Snapshot.of(build_index(result, self.hints))
+            after = Snapshot.of(build_index(result, self.hints, self.rules.outside))
             self.tell("simulating")
             if plan.of(TagEntry) and after.index.fingerprint == before.index.fingerprint:
                 after = replace(after, prediction=before.prediction)  # tags have no price

@@ -29,10 +29,11 @@ Records: TypeAlias = Any
 #: feeds: nodes whose results a reduce-scatter sends. needed_by: reduce-scatters for whose feeds the node is needed.
 TABLES = ("preds", "users", "waits", "prepares", "feeds", "needed_by", "touched", "made", "resized")
 
-#: compute_ns: on the compute stream. transfer: ns of a launch on its own stream. tail: ns that must follow.
-#: stream: of a launch, by number. waited: the launch that a wait is for. bytes: that a launch holds in flight.
-#: between: compute nodes between a launch and its first wait in the graph's own order. missing: how many it needs.
-#: The rest is 0 or 1. ends: launches between which compute is counted. fixed: never moved ahead, as it resizes.
+#: compute_ns: on the compute stream. transfer: ns of a launch on its own stream, or until an input in flight at the
+#: start has arrived. tail: ns that must follow. stream: of a launch, by number. waited: the launch, or the input in
+#: flight, that a wait is for. bytes: that a launch holds in flight. between: compute nodes between a launch and its
+#: first wait in the graph's own order. missing: how many it needs. The rest is 0 or 1. ends: launches between which
+#: compute is counted. fixed: never moved ahead, as it resizes.
 NODE = (
     *("compute_ns", "transfer", "tail", "stream", "waited", "bytes", "between", "missing"),
     *("asynchronous", "compute", "placeholder", "prepared", "ends", "fixed"),

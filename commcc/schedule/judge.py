@@ -55,6 +55,9 @@ def _step(graph: Graph, order: Ints) -> int:
                 now = max(now, end[node])
         elif facts.waited >= 0:
             now = max(now, end[facts.waited])
+        elif facts.placeholder:  # in flight at the start, or nothing
+            end[node] = facts.transfer
+            busy_until = max(busy_until, end[node])
         else:
             ns, busy, permille = facts.compute_ns, busy_until - now, graph.slowdown_permille
             if permille > 1000 and busy > 0:

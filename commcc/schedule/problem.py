@@ -14,7 +14,7 @@ from commcc.graph.ops.kernels import Work
 from commcc.schedule.arrays import BUFFER, NODE, Graph, Records, fill_in, records, rows_of
 from commcc.timing.simulate import Simulator, lower_bound
 from commcc.timing.simulate.bound import Jobs, longest_paths, path_bound
-from commcc.timing.simulate.simulator import in_flight_bytes
+from commcc.timing.simulate.simulator import in_flight_bytes, input_bytes
 
 if TYPE_CHECKING:
     from commcc.graph.index import GraphIndex
@@ -130,13 +130,16 @@ class Problem:
         index, memory = self.index, self.memory
         count, launches, resizes = len(index), index.launches, index.estimates.resizes
         needed_by: list[list[int]] = [[] for _ in range(count)]
+        begun: dict[int, list[int]] = {}
+        for wait, source in index.begun_elsewhere.items():
+            begun.setdefault(source, []).append(wait)
         for launch, feeds in self.feeding.items():
             for node in {p for fed in (launch, *feeds) for p in self.preds[fed]}.difference(feeds):
                 needed_by[node].append(launch)
         rows, items = rows_of(
             self.preds,
             self.users,
-            [launches[i].waits if i in launches else () for i in range(count)],
+            [launches[i].waits if i in launches else begun.get(i, ()) for i in range(count)],
             [self.preparation.get(i, ()) for i in range(count)],
             [self.feeding.get(i, ()) for i in range(count)],
             needed_by,
@@ -168,9 +171,9 @@ class Problem:
         nodes.placeholder = [op == "placeholder" for op in index.ops]
         numbers = {name: number for number, name in enumerate(dict.fromkeys(self.stream.values()))}
         fill_in(nodes.stream, {i: numbers[name] for i, name in self.stream.items()})
-        fill_in(nodes.waited, index.wait_of)
-        fill_in(nodes.transfer, {i: self.costs.ns[i] for i in index.launches})
-        fill_in(nodes.bytes, self.bytes)
+        fill_in(nodes.waited, {**index.wait_of, **index.begun_elsewhere})
+        fill_in(nodes.transfer, {**{i: self.costs.ns[i] for i in index.launches}, **index.estimates.arrivals})
+        fill_in(nodes.bytes, {**self.bytes, **{i: input_bytes(index, i) for i in index.begun_elsewhere.values()}})
         fill_in(nodes.between, self.own_prefetch)
         fill_in(nodes.asynchronous, {i: facts.asynchronous for i, facts in index.launches.items()})
         fill_in(nodes.ends, {i: facts.kind is Kind.REDUCE_SCATTER for i, facts in index.launches.items()})

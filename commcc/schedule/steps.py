@@ -24,6 +24,9 @@ def begin(graph: Graph, walk: Walk) -> None:
         mine, facts = walk.nodes[node], graph.nodes[node]
         mine.position, mine.missing = place, facts.missing
         mine.unwaited = graph.rows[node + 1].waits - graph.rows[node].waits
+        if facts.placeholder and mine.unwaited:  # in flight at the start
+            mine.arrival = facts.transfer
+            clock.flying += facts.bytes
         mine.latest = clock.target - facts.tail - facts.compute_ns * clock.own_permille // 1000
         places[place + 1].progress = places[place].progress + facts.compute_ns
         places[place + 1].computed = places[place].computed + facts.compute

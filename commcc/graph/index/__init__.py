@@ -23,22 +23,24 @@ from commcc.graph.index.graph import Estimates, GraphIndex, Launch, Tensor
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from commcc.graph.index.outside import Outside
     from commcc.graph.program import Program
 
 __all__ = ["Estimates", "GraphIndex", "Launch", "Tensor", "build_index"]
 
 
 @no_collection()
-def build_index(program: Program, hints: Mapping[str, int] | None = None) -> GraphIndex:
+def build_index(program: Program, hints: Mapping[str, int] | None = None, outside: Outside | None = None) -> GraphIndex:
     """Index the program's graph; raises :class:`commcc.base.errors.GraphError` on an illegal graph.
 
     hints: numbers for symbolic sizes, by name or pattern (``{"u*": 512}``); they change estimates
-    only, see :mod:`commcc.graph.index.hints`.
+    only, see :mod:`commcc.graph.index.hints`; a name of an input that is in flight at the start gets the microseconds
+    until its collective has ended. outside: what the rest of the step does to this graph, estimates too.
     """
     from commcc.graph.index.build import build
 
     try:
-        return build(program, hints or {})
+        return build(program, hints or {}, outside)
     except GraphError as error:
         if error.where is not None or program.source is None:
             raise

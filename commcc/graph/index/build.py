@@ -18,6 +18,7 @@ from commcc.graph.index.estimates import estimate
 from commcc.graph.index.graph import GraphIndex, GroupEntry, Launch, Tensor
 from commcc.graph.index.hints import SizeHints
 from commcc.graph.index.modules import module_path
+from commcc.graph.index.outside import in_step
 from commcc.graph.index.repeats import Numbering
 from commcc.graph.index.storage import assign_storages
 from commcc.graph.index.tensors import TensorTable
@@ -30,6 +31,7 @@ from commcc.graph.program import ProcessGroup, record_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from commcc.graph.index.outside import Outside
     from commcc.graph.program import Program
 
 Edges = tuple[tuple[int, ...], ...]
@@ -50,10 +52,10 @@ class _Walk:
     data_preds: Edges
 
     @classmethod
-    def over(cls, program: Program, given: Mapping[str, int]) -> _Walk:
+    def over(cls, program: Program, given: Mapping[str, int], step: Mapping[str, int]) -> _Walk:
         """Walk over the nodes of a program, wrapped ones unwrapped."""
         nodes, control, subgraphs = unwrapped(program)
-        hints = SizeHints(given, program.header)
+        hints = SizeHints(given, program.header, step)
         hints.assume_balanced(nodes)
         number = {node: i for i, node in enumerate(nodes)}
         data_preds = tuple(_numbers(node._input_nodes, number) for node in nodes)
@@ -77,9 +79,9 @@ class _Walk:
         return tuple(edges)
 
 
-def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
+def build(program: Program, given: Mapping[str, int], outside: Outside | None = None) -> GraphIndex:
     """Index ``program``; see :mod:`commcc.graph.index`."""
-    walk = _Walk.over(program, given)
+    walk = _Walk.over(program, given, {} if outside is None else outside.sizes)
     nodes, number, traits = walk.nodes, walk.number, walk.traits
     launches, wait_of = _launches(nodes, number)
     begun = {number[wait]: number[source] for wait, source in begun_elsewhere(nodes).items()}
@@ -117,7 +119,11 @@ def build(program: Program, given: Mapping[str, int]) -> GraphIndex:
         host_copies={i: t.unblocked for i, t in enumerate(traits) if t.host_copy},
         host_order={i: before for i, before in host_order.items() if before not in walk.control.get(i, ())},
         groups=_groups(program, launches),
-        estimates=estimate(nodes, number, walk.storages, walk.tensors, walk.hints, mixed_nodes(traits)),
+        estimates=in_step(
+            estimate(nodes, number, walk.storages, walk.tensors, walk.hints, mixed_nodes(traits)),
+            {node.name: i for node, i in number.items() if node.op == "placeholder"},
+            *(frozenset(begun.values()), given, outside),
+        ),
         warnings=tuple(_warning(node) for node, t in zip(nodes, traits, strict=True) if t.barrier),
         stays=frozenset(walk.subgraphs.values()).union(i for i, t in enumerate(traits) if t.stays),
         control=walk.control,

@@ -83,7 +83,9 @@ class Estimates:
     memory of a graph that runs on a device. resizes: new size in bytes that a node gives to the buffer it writes.
     work: how each node runs. flops: of compute nodes whose formula and sizes are known. hints: the
     numbers that stand for sizes known only at run time. unknown: nodes with a result of which a size has no number, or
-    that have no value at all, so that they count no bytes.
+    that have no value at all, so that they count no bytes. arrivals: for inputs in flight at the start the ns at which
+    their collective has ended, where that is later. freed: inputs that end with their last use. resident_bytes: what
+    the rest of the step holds all along.
     """
 
     parts: dict[int, tuple[Tensor | None, ...]]
@@ -94,6 +96,9 @@ class Estimates:
     flops: dict[int, int]
     hints: tuple[Hint, ...] = ()
     unknown: frozenset[int] = frozenset()
+    arrivals: dict[int, int] = field(default_factory=dict)
+    freed: frozenset[int] = frozenset()
+    resident_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -172,6 +177,10 @@ class GraphIndex:
         """What must come before ``node`` for values to stay the same: :meth:`preds` without ``host_order``."""
         kept = self.host_order.get(node)
         return self.preds(node) if kept is None else tuple(p for p in self.preds(node) if p != kept)
+
+    def awaited(self, node: int) -> int:
+        """What a wait is for: its launch, or the input that is in flight; any other node itself."""
+        return self.wait_of.get(node, self.begun_elsewhere.get(node, node))
 
     @cached_property
     def position(self) -> dict[str, int]:

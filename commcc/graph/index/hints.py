@@ -5,8 +5,8 @@
     hints.used                 # {"u0": Hint("u0", 512, "given"), ...}
 
 A symbol gets its number from, in this order: what was ``given`` (patterns as of a shell, the first
-that fits), the graph file, and, for the split sizes of an all-to-all, the assumption that tokens are
-spread evenly over the ranks (``balanced``). Plans never depend on a hint for what is legal.
+that fits), the graph file, the other half of its step, and, for the split sizes of an all-to-all, the
+assumption that tokens are spread evenly over the ranks (``balanced``). Plans never depend on a hint for what is legal.
 
 Limits: expressions with powers or shifts get no number.
 """
@@ -35,7 +35,7 @@ _EXPLOSIVE = ("Pow", "Shift", "exp")
 
 @dataclass(frozen=True)
 class Hint:
-    """The number that stands for a symbol, and where it comes from: ``given``, ``file``, ``balanced``, ``assumed``."""
+    """The number that stands for a symbol, and its source: ``given``, ``file``, ``step``, ``balanced``, ``assumed``."""
 
     symbol: str
     value: int
@@ -45,7 +45,10 @@ class Hint:
 class SizeHints:
     """Gives symbolic sizes numbers; remembers which symbols it was asked for."""
 
-    def __init__(self, given: Mapping[str, int], header: Mapping[str, Any]) -> None:
+    def __init__(
+        self, given: Mapping[str, int], header: Mapping[str, Any], step: Mapping[str, int] | None = None
+    ) -> None:
+        self._step = step or {}
         self._given = given
         self._declared = _declared(header)
         self._balanced: dict[str, int] = {}
@@ -91,6 +94,7 @@ class SizeHints:
         sources = (
             ("given", next(given, None)),
             ("file", declared),
+            ("step", self._step.get(name)),
             ("balanced", self._balanced.get(name)),
             ("assumed", self._within(name)),
         )

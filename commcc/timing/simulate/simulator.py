@@ -9,12 +9,16 @@ Slow-down: while any other stream is busy, compute makes 1000 ns of progress in 
 stream that has a launch in it stays busy until its last one ends, so the stretch during which compute
 is slow is known when it begins, and no events need to be merged.
 
+A wait for an input that is in flight at the start stalls until the moment that the index has for it; without one it
+has arrived.
+
 Limits: launches of a group start in the order in which the compute stream reaches them, as on a
 NCCL stream; host-side launch queues and the time to allocate memory are not modelled.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from commcc.timing.simulate.timeline import Span, Timeline
@@ -36,8 +40,12 @@ class Simulator:
         self._stream = {i: costs.streams.get(launch.group, launch.group) for i, launch in index.launches.items()}
         self._asynchronous = {i: launch.asynchronous for i, launch in index.launches.items()}
         self._waits_for = dict(index.wait_of)
+        self._begun = dict(index.begun_elsewhere)
+        self._arrivals = dict(index.estimates.arrivals)
         self._bytes = {i: in_flight_bytes(index, i, launch) for i, launch in index.launches.items()}
         self._last_wait_count = {i: len(launch.waits) for i, launch in index.launches.items()}
+        self._last_wait_count.update(Counter(index.begun_elsewhere.values()))
+        self._at_start = {i: input_bytes(index, i) for i in index.begun_elsewhere.values()}
 
     def run(self, order: Sequence[int] | None = None) -> Timeline:
         """Simulate ``order`` (all node numbers, a legal order; graph order by default)."""
@@ -51,7 +59,7 @@ class _Run:
         self.simulator = simulator
         self.order = order
         self.now = 0
-        self.busy_until = 0
+        self.busy_until = max(simulator._arrivals.values(), default=0)
         self.stream_free: dict[str, int] = {}
         self.stream_spans: dict[str, list[int]] = {}
         self.place: dict[int, int] = {}
@@ -65,7 +73,7 @@ class _Run:
         count = len(s._ns)
         start, end = [0] * count, [0] * count
         in_flight: list[int] = []
-        flying = 0
+        flying = sum(s._at_start.values())
         unwaited = dict(s._last_wait_count)
         for node in self.order:
             start[node] = self.now
@@ -77,6 +85,11 @@ class _Run:
                 unwaited[launch] -= 1
                 # Views of one result may be waited for one by one: its bytes are held until the last wait.
                 flying -= 0 if unwaited[launch] else s._bytes[launch]
+            elif node in s._begun:
+                source = s._begun[node]
+                self._arrive(node, source)
+                unwaited[source] -= 1
+                flying -= 0 if unwaited[source] else s._at_start[source]
             elif s._ns[node]:
                 self._compute(s._ns[node])
             end[node] = self.now
@@ -94,6 +107,7 @@ class _Run:
             launch_ns=self.launch_ns,
             slowed_ns=self.slowed_ns,
             in_flight=tuple(in_flight),
+            arrivals=s._arrivals,
         )
 
     def _compute(self, ns: int) -> None:
@@ -147,6 +161,14 @@ class _Run:
                 self.exposed[queue[position]] = self.exposed.get(queue[position], 0) + part
         self.now = span.end
 
+    def _arrive(self, node: int, source: int) -> None:
+        """Hold the compute stream until what another graph launched has ended, charged to that input."""
+        stall = self.simulator._arrivals.get(source, 0) - self.now
+        if stall > 0:
+            self.stalls[node] = stall
+            self.exposed[source] = self.exposed.get(source, 0) + stall
+            self.now += stall
+
     def _drain(self) -> None:
         """What still runs when the compute stream has finished makes the step longer.
 
@@ -163,6 +185,12 @@ class _Run:
                 self.exposed[node] = self.exposed.get(node, 0) + finish - begin
                 finish = begin
         self.now = step
+
+
+def input_bytes(index: GraphIndex, source: int) -> int:
+    """Bytes of an input that is in flight at the start."""
+    tensor = index.tensors[source]
+    return 0 if tensor is None else tensor.bytes
 
 
 def in_flight_bytes(index: GraphIndex, node: int, launch: Launch) -> int:

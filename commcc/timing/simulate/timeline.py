@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 
@@ -30,7 +30,9 @@ class Timeline:
     while this collective ran, whoever was waited for; sums to ``exposed_ns``. stalls: for each node
     that waited, how long. compute_ns: work on the compute stream; launch_ns: launching collectives;
     slowed_ns: what collectives in flight added to compute. in_flight: bytes launched and not waited
-    for, at each position of the order, after the node.
+    for, at each position of the order, after the node. arrivals: of inputs in flight at the start, when
+    their collective has ended, where that is known; what of it stalls the compute stream is in
+    ``exposed`` under the input.
 
     step_ns = compute_ns + launch_ns + slowed_ns + exposed_ns.
     """
@@ -46,6 +48,7 @@ class Timeline:
     launch_ns: int
     slowed_ns: int
     in_flight: tuple[int, ...]
+    arrivals: dict[int, int] = field(default_factory=dict)
 
     @cached_property
     def exposed_ns(self) -> int:
@@ -53,7 +56,7 @@ class Timeline:
 
     @cached_property
     def communication_ns(self) -> int:
-        return sum(span.ns for span in self.spans.values())
+        return sum(span.ns for span in self.spans.values()) + sum(self.arrivals.values())
 
     @property
     def hidden_share(self) -> float | None:
