@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -22,6 +21,7 @@ from commcc.serialization import propagate
 from commcc.serialization.fx import parse_text
 from tests.agreement_ranks import exchange, sent, traces
 from tests.campaign_files import BRANCH
+from tests.counting import at_most
 from tests.effort import examples
 
 PAIR = {"g": (0, 1)}
@@ -336,11 +336,10 @@ def test_2048_ranks_that_all_differ():
         what = [sent(Kind.ALL_GATHER), sent(Kind.ALL_REDUCE)]
         launches = tuple(Launch(f"n{rank}_{i}", ("row", "column")[i % 2], what[i % 2], None, f"{i}") for i in range(40))
         ranks[rank] = Trace(launches, tuple(range(40)), (), groups)
-    started = time.process_time()
-    assert agree_on(ranks).status is Status.AGREE
-    ranks[1500] = with_sent(ranks[1500], 21, reduction="max")
-    found = agree_on(ranks)
-    assert time.process_time() - started < 8
+    with at_most(5_000_000):
+        assert agree_on(ranks).status is Status.AGREE
+        ranks[1500] = with_sent(ranks[1500], 21, reduction="max")
+        found = agree_on(ranks)
     assert (found.first.at, found.first.ranks) == (10, (28, 1500))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import operator
 import random
-import time
 from bisect import bisect_left
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from commcc.report.console import make_console
 from commcc.report.differing import brief, difference
 from commcc.run.pipeline import run
 from commcc.serialization import load
+from tests.counting import at_most
 
 aten = torch.ops.aten
 SAMPLES = Path(__file__).parents[1] / "sample_graphs"
@@ -404,16 +404,15 @@ def test_view_is_short_and_all_is_complete(capsys):
 
 
 @pytest.mark.full
-def test_ten_thousand_nodes_in_seconds():
+def test_ten_thousand_nodes():
     names = [f"n{i:05d}" for i in range(10_000)]
     order = list(names)
     rng = random.Random(0)
     for _ in range(500):
         order.insert(rng.randrange(len(order)), order.pop(rng.randrange(len(order))))
     before, after = chain_fast(names, names), chain_fast(names, order)
-    start = time.process_time()
-    d = diff(before, after)
-    assert time.process_time() - start < 10
+    with at_most(15_000_000):
+        d = diff(before, after)
     assert 300 < len(d.moved) <= 500
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 
 import pytest
 
 from commcc.base.errors import InputError
 from commcc.serialization.fx import parse_text, write_text
+from tests.counting import at_most
 from tests.fx_text_corpus import CORPUS
 
 HEAD = 'class GraphModule(torch.nn.Module):\n    def forward(self, x: "f32[4, 4][4, 1]cpu", y):\n'
@@ -20,11 +20,9 @@ def graph(*statements: str, result: str = "(x,)", head: str = HEAD) -> str:
     return f"{head}{lines}        return {result}\n"
 
 
-def refused(text: str, *, line: int | None = None, seconds: float = 5) -> str:
-    start = time.process_time()
-    with pytest.raises(InputError) as caught:
+def refused(text: str, *, line: int | None = None) -> str:
+    with pytest.raises(InputError) as caught, at_most(100_000):
         parse_text(text, "some.txt")
-    assert time.process_time() - start < seconds
     message = str(caught.value)
     assert "\n" not in message
     assert message.startswith("some.txt:" if line is None else f"some.txt:{line}: "), message
@@ -174,10 +172,8 @@ LARGE = {
 @pytest.mark.sampled(9)
 def test_large_nonsense_is_refused_quickly(what):
     text = LARGE[what]()
-    start = time.process_time()
-    with pytest.raises(InputError):
+    with pytest.raises(InputError), at_most(100 * len(text)):
         parse_text(text, "some.txt")
-    assert time.process_time() - start < 10
 
 
 def test_nothing_runs(tmp_path):

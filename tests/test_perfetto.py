@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import random
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from commcc.timing.cost import load_model
 from commcc.timing.predict import Prediction
 from commcc.timing.simulate import Simulator, lower_bound
 from commcc.timing.snapshot import Snapshot, take
+from tests.counting import at_most
 from tests.effort import examples
 from tests.index_maker import IndexMaker, Shape, random_costs, random_maker, random_order
 from tests.trace_checker import Trace, inside, read_trace
@@ -239,9 +239,8 @@ def test_microseconds_are_exact():
 @pytest.mark.full
 def test_a_production_graph_is_written_in_a_moment():
     seen = take(load(SAMPLES / "llama3_8b_fsdp64_bw.fx.txt.gz"), load_model("h100"))
-    start = time.process_time()
-    data = written(Track("graph", seen))
-    assert time.process_time() - start < 3
+    with at_most(600_000):
+        data = written(Track("graph", seen))
     compare(read_trace(data), 1, seen)
     assert len(gzip.compress(data)) < 400_000
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from commcc.graph.program import Program
 from commcc.serialization import load, propagate
 from commcc.serialization.fake_ops import Evaluator
 from commcc.serialization.shapes import ShapeContext, format_val, parse_val
+from tests.counting import at_most
 
 DUMPS = Path(__file__).parent / "data" / "containers" / "dumps"
 NAMES = sorted(path.name[: -len(".repro.txt")] for path in DUMPS.glob("*.repro.txt"))
@@ -330,9 +330,8 @@ def test_hostile_sizes_take_no_time(target, args):
     build = Builder()
     x = build.input("x", "f32[1000000000000][1]cpu")
     args = tuple(x if arg == "x" else arg for arg in args)
-    start = time.process_time()
-    program = build.program(build.call(target, *args))
-    assert time.process_time() - start < 5
+    with at_most(100_000):
+        program = build.program(build.call(target, *args))
     assert len(program.notes) == 1
 
 
@@ -411,7 +410,6 @@ def test_a_long_graph_without_annotations_is_bearable():
     node = build.input("a", "bf16[64, 64][64, 1]cuda:0")
     for _ in range(1000):
         node = build.call(aten.mm.default, node, node)
-    start = time.process_time()
-    build.program(node)
-    assert time.process_time() - start < 5
+    with at_most(2_000_000):
+        build.program(node)
     assert shown(node) == "bf16[64, 64][64, 1]cuda:0"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import zipfile
 
 import pytest
@@ -12,6 +11,7 @@ import torch
 from commcc.base.errors import InputError
 from commcc.serialization.pt2.code import check_guard, check_tree_spec
 from commcc.serialization.pt2.program import read_pt2
+from tests.counting import at_most
 from tests.pt2_files import MODEL, document, refused, with_document
 
 
@@ -49,13 +49,12 @@ def test_code_in_a_symbolic_size(tmp_path, expression):
     marker = tmp_path / "marker"
     values = data["graph_module"]["graph"]["tensor_values"]
     values["x"]["sizes"][0]["as_expr"]["expr_str"] = expression.format(marker=marker)
-    started = time.process_time()
-    if expression.startswith("Symbol('s17', integer"):
-        read_pt2(with_document(tmp_path, data))
-    else:
-        refused(with_document(tmp_path, data), MODEL, marker=marker)
+    with at_most(200_000):
+        if expression.startswith("Symbol('s17', integer"):
+            read_pt2(with_document(tmp_path, data))
+        else:
+            refused(with_document(tmp_path, data), MODEL, marker=marker)
     assert not marker.exists()
-    assert time.process_time() - started < 5
 
 
 NO_NAMES = ["x=open('m','w')", "a b", "x)", "lambda", "self", "", "é", "x\n", "1x", "__import__('os')"]

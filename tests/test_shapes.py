@@ -4,7 +4,6 @@ import contextlib
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -23,6 +22,7 @@ from commcc.serialization.shapes import (
     symbols_in,
 )
 from commcc.serialization.symbols import parse_expression, stable_text, type_of
+from tests.counting import at_most
 from tests.effort import examples
 
 EXACT = [
@@ -171,10 +171,8 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:30])
 def test_hostile_annotations_are_refused_at_once(text):
-    start = time.process_time()
-    with pytest.raises(InputError):
+    with pytest.raises(InputError), at_most(100_000):
         parse_val(text, ShapeContext())
-    assert time.process_time() - start < 5
 
 
 def test_bad_symbols_are_refused():
