@@ -18,8 +18,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from commcc.base.errors import InputError
 from commcc.graph.ops import facts, undeclared
 from commcc.graph.ops.allowed import refusal
+from commcc.serialization.targets import path_of, resolve
 from tests.effort import FULL
 from tests.op_runs import CannotRun, Observed, contradictions, observe
 from tests.op_samples import find, sample, seeds
@@ -328,3 +330,13 @@ def test_runs_see_what_a_schema_hides(lying, op, found):
     target = getattr(torch.ops.commcc_lying, op).default
     assert set(found) <= set(contradictions(facts(target), observe(target, (torch.rand(3, 3),))))
     assert bool(found) == bool(contradictions(facts(target), observe(target, (torch.rand(3, 3),))))
+
+
+def test_levels_of_vmap_are_effects_and_have_names():
+    enter = resolve("torch._functorch.predispatch._vmap_increment_nesting")
+    add = resolve("torch._functorch.predispatch._add_batch_dim")
+    assert path_of(add) == "torch._functorch.predispatch._add_batch_dim"
+    assert facts(enter).effect
+    assert facts(add).effect
+    with pytest.raises(InputError):
+        resolve("torch._functorch.predispatch.threading")

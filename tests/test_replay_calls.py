@@ -13,6 +13,7 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from commcc.base.errors import InputError
 from commcc.capture import from_exported_program, from_graph_module
+from commcc.graph.ops.functions import transform_functions
 from commcc.replay.codegen import GeneratedCode
 from commcc.replay.layout import Layout
 from commcc.replay.numeric import Settings, verify_numeric
@@ -59,6 +60,7 @@ def nested(m, x):
 
 
 FORMS = {
+    "vmap": lambda m, x: torch.vmap(lambda y: m.layer(y).softmax(0))(x),
     "autocast": autocast,
     "no_grad": no_grad,
     "cond": branches,
@@ -169,3 +171,12 @@ def test_what_is_written_in_float32_is_copied_back():
     (ran,) = VirtualRun(prepare(program), ONE)([{"x": value}])
     assert ran.outputs[0] is value
     assert value.float().tolist() == [2.0, 3.0, 4.0, 5.0]
+
+
+def test_levels_that_a_graph_does_not_leave_end_with_the_run():
+    g = Graph()
+    enter = transform_functions()["torch._functorch.predispatch._vmap_increment_nesting"]
+    program = g.program(g.input("x", 2), g(enter, 3, "error", val=1))
+    VirtualRun(prepare(program), ONE)([{"x": torch.ones(2)}])
+    assert torch._C._functorch.get_dynamic_layer_stack_depth() == 0
+    assert torch.rand(2).shape == (2,)

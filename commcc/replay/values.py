@@ -85,14 +85,17 @@ def poison(buffer: torch.Tensor, real: torch.Tensor) -> None:
 def quiet_cpu() -> Iterator[None]:
     """One thread and PyTorch's own kernels: results do not depend on the machine's cores, nor on what else runs.
 
-    oneDNN picks kernels by what the processor advertises, which some virtual machines do not keep.
+    oneDNN picks kernels by what the processor advertises, which some virtual machines do not keep. Levels of vmap that
+    a graph enters and never leaves end here.
     """
     threads, enabled = torch.get_num_threads(), torch._C._get_mkldnn_enabled()
+    levels = torch._C._functorch.get_dynamic_layer_stack_depth()
     torch.set_num_threads(1)
     torch._C._set_mkldnn_enabled(False)
     try:
         with torch.no_grad():
             yield
     finally:
+        torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(levels)
         torch._C._set_mkldnn_enabled(enabled)
         torch.set_num_threads(threads)

@@ -24,7 +24,7 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from commcc.base.errors import InputError, OutputError
 from commcc.graph.ops import OpaqueOp
-from commcc.graph.ops.functions import plain_functions, plain_name
+from commcc.graph.ops.functions import plain_functions, plain_name, transform_functions, transform_name
 from commcc.graph.ops.libraries import REGISTERED_BY
 
 _PART = re.compile(r"[A-Za-z_]\w{0,199}", re.ASCII)
@@ -56,7 +56,7 @@ def _find(path: str) -> Any:
         parts = path.split(".")[2:]
         target = _registered(parts) if _is_op_name(parts) else None
     else:
-        target = plain_functions().get(_PRINTED_MODULE.sub(r"\1.", path))
+        target = plain_functions().get(_PRINTED_MODULE.sub(r"\1.", path)) or transform_functions().get(path)
     if target is None:
         raise LookupError(path)
     return target
@@ -114,7 +114,7 @@ def path_of(target: Any) -> str:
         return f"torch.ops.{target.qualified_name}"
     if isinstance(target, HigherOrderOperator):
         return f"torch.ops.higher_order.{target.__name__}"
-    name = plain_name(target)
+    name = plain_name(target) or transform_name(target)
     if name is None:
         raise OutputError(f"{target!r} is not an op and cannot be written")
     return name

@@ -23,7 +23,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from commcc.base.errors import OptionError
 from commcc.graph import ops
 from commcc.graph.ops import libraries
-from commcc.graph.ops.functions import plain_name
+from commcc.graph.ops.functions import plain_name, transform_name
 from commcc.graph.ops.guards import is_guarded
 from commcc.graph.ops.unchecked import UNCHECKED
 
@@ -62,7 +62,8 @@ def refusal(target: Any, imported: frozenset[str] = frozenset()) -> str | None:
         found = (refusal(getattr(target, name), imported) for name in names)
         return next((reason for reason in found if reason is not None), None)
     if not isinstance(target, OpOverload):
-        return None if plain_name(target) is not None else "it is neither an op nor arithmetic"
+        is_known = plain_name(target) is not None or transform_name(target) is not None
+        return None if is_known else "it is neither an op nor arithmetic"
     if target._schema.name in imported:
         return None
     if target.namespace not in libraries.RUNNABLE:

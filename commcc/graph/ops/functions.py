@@ -3,13 +3,19 @@
     plain_functions()["operator.getitem"]         # operator.getitem
     bounded(operator.mul)(10**1000, 10**1000)     # ValueError: the result is too large
 
-Every other callable in a graph is an op. None of these does anything but compute its result, but Python computes
-numbers and lists of any length: sizes out of files go through :func:`bounded`.
+    transform_functions()["torch._functorch.predispatch._add_batch_dim"]
+
+What ``vmap`` and forward-mode derivatives leave in an exported graph are functions as well: they enter and leave a
+level, so that they have effects, and they are run on no shapes. Every other callable in a graph is an op. The plain
+ones do nothing but compute their result, but Python computes numbers and lists of any length: sizes out of files go
+through :func:`bounded`.
 """
 
 from __future__ import annotations
 
 import builtins
+import importlib
+import inspect
 import math
 import operator
 from functools import lru_cache, wraps
@@ -54,6 +60,23 @@ def _names() -> Mapping[int, str]:
 def plain_name(function: Any) -> str | None:
     """The printed name of one of these functions; None for anything else."""
     return _names().get(id(function))
+
+
+@lru_cache(maxsize=1)
+def transform_functions() -> Mapping[str, Callable[..., Any]]:
+    """By printed name; empty where this version of PyTorch has none."""
+    try:
+        home = importlib.import_module("torch._functorch.predispatch")
+    except ImportError:
+        return {}
+    functions = (value for value in vars(home).values() if inspect.isfunction(value))
+    return {f"{home.__name__}.{each.__name__}": each for each in functions if each.__module__ == home.__name__}
+
+
+def transform_name(function: Any) -> str | None:
+    """The printed name of one of these functions; None for anything else."""
+    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__name__', '')}"
+    return name if transform_functions().get(name) is function else None
 
 
 def bounded(function: Callable[..., Any]) -> Callable[..., Any]:
