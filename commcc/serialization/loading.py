@@ -73,7 +73,7 @@ def load(
         else:
             program, ctx = parse_text(graph.source(), graph.file), None
         # Shapes behind an op that a user's file describes follow from its description.
-        program = propagate(_with_ops(program, descriptions), ctx)
+        program = propagate(_with_ops(_with_facts(program, graph), descriptions), ctx)
         return replace(program, source=file, format="fx_text")
     except RecursionError:
         raise InputError("is nested too deeply to be a graph", where=str(file)) from None
@@ -81,6 +81,12 @@ def load(
         raise InputError("needs more memory than there is", where=str(file)) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", where=str(file)) from None
+
+
+def _with_facts(program: Program, graph: GraphText) -> Program:
+    """The program with what the log around it says of its symbols; the graph's own header wins."""
+    told = {} if graph.facts is None else graph.facts.header("\n".join(line for _, line in graph.lines()))
+    return replace(program, header={**told, **program.header}) if told else program
 
 
 def _with_ops(program: Program, descriptions: Mapping[str, Description] | None) -> Program:

@@ -23,7 +23,7 @@ import torch
 from commcc.graph import ops
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import fx
 
@@ -52,6 +52,8 @@ class SizeHints:
         self._given = given
         self._declared = _declared(header)
         self._balanced: dict[str, int] = {}
+        for names, total in _sums(header):
+            self._share(names, total)
         self._rest: int | None = None
         self._cache: dict[Any, int | None] = {}
         self.used: dict[str, Hint] = {}
@@ -163,6 +165,14 @@ def _declared(header: Mapping[str, Any]) -> dict[str, tuple[int | None, int | No
             upper, hint = (number if type(number) is int and number >= 0 else None for number in entry[1:])
             declared[name] = (upper, hint)
     return declared
+
+
+def _sums(header: Mapping[str, Any]) -> Iterator[tuple[list[str | None], int]]:
+    """Symbols and what they are together, as a log said."""
+    table = header.get("sums")
+    for entry in table if isinstance(table, list) else ():
+        if isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], list) and type(entry[1]) is int:
+            yield [str(name) for name in entry[0]], max(0, entry[1])
 
 
 def _summed(val: Any) -> list[str | None]:

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from commcc.serialization.logs.symbol_facts import SymbolFacts
+
 #: Number (from 0) and text of one line.
 Line: TypeAlias = "tuple[int, str]"
 
@@ -101,6 +103,7 @@ class GraphText:
     file: the file to name in errors.
     lines: gives the graph's lines with their numbers (from 0) in ``file``; empty lines may be left out.
     whole: the text of ``file`` where it holds nothing but this graph.
+    facts: what the log says about symbols of the graph's compilation.
     """
 
     base: str
@@ -110,6 +113,7 @@ class GraphText:
     rank: int | None = None
     name: str = ""
     whole: str | None = None
+    facts: SymbolFacts | None = None
 
     def source(self) -> str:
         """The graph's text, in which every line has the number that it has in ``file``."""

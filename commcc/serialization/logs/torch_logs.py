@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from commcc.serialization.logs.graph_text import HEADER, GraphText, Kind, Line, kind_of, name_of, numbered_lines
+from commcc.serialization.logs.symbol_facts import FACTS, SymbolFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,7 +50,7 @@ _REPRO = re.compile(r"^def load_args\(reader\):", re.MULTILINE)
 
 @dataclass
 class _Stream:
-    """What was seen on the lines of one process; ``block`` is the graph that is being read."""
+    """What was seen on the lines of one process; ``block`` is the graph that is being read. facts: by compilation."""
 
     rank: int | None = None
     title: str | None = None
@@ -58,6 +59,7 @@ class _Stream:
     block: list[Line] | None = None
     base: str = ""
     kind: Kind = Kind.GRAPH
+    facts: dict[str | None, SymbolFacts] = field(default_factory=dict)
 
 
 def find_graphs(text: str, file: str) -> list[GraphText]:
@@ -132,6 +134,8 @@ class _Splitter:
             compiled = text.startswith("__compiled_fn")
             stream.title = "dynamo_output_graph" if compiled else _TITLES.get(text.lower(), text)
             stream.tag = tag
+        elif line.startswith(FACTS):
+            stream.facts.setdefault(tag[0], SymbolFacts()).line(line)
         elif stream.tag != tag:
             # The title was for another compilation.
             stream.title = None
@@ -141,5 +145,7 @@ class _Splitter:
         if stream.block is None:
             return
         block, stream.block = stream.block, None
-        graph = GraphText(stream.base, stream.kind, self.file, lambda: block, stream.rank)
+        # Later lines of the compilation say more of its symbols.
+        facts = stream.facts.setdefault(stream.tag[0], SymbolFacts())
+        graph = GraphText(stream.base, stream.kind, self.file, lambda: block, stream.rank, facts=facts)
         self.started.append((block[0][0], graph))

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -30,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from commcc.base.errors import InputError
 from commcc.base.text import natural_key
 from commcc.serialization.logs.graph_text import HEADER, GraphText, Kind, Line, kind_of, name_of, numbered_lines
+from commcc.serialization.logs.symbol_facts import SymbolFacts
 from commcc.serialization.sources import read_text
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
 _RECORD = re.compile(r"^[^\n]{0,200}?V\d{4} \d\d:\d\d:\d\d\.\d{1,9} \d{1,20} [^\]\n]{1,500}:\d{1,9}\] \{", re.MULTILINE)
 _PAYLOAD = '"has_payload"'
+#: Records without a payload that say something about symbols.
+_FACTS = ("create_symbol", "guard_added_fast")
 _MOST_FILES = 20_000
 _TRACE_FILE = re.compile(r"dedicated_log_torch_trace_(?:rank_(?P<rank>\d{1,7})_)?.*\.log(?:\.gz)?")
 _COMPILE_FOLDER = re.compile(r"[^_]{1,20}_(?P<frame>\d{1,9})_(?P<compile>\d{1,9})_(?P<attempt>\d{1,9})")
@@ -54,7 +58,9 @@ def is_trace_log(text: str) -> bool:
 def find_in_log(text: str, file: str) -> list[GraphText]:
     """All graphs in a TORCH_TRACE log, in order, not yet named."""
     graphs = []
+    facts: dict[str | None, SymbolFacts] = defaultdict(SymbolFacts)
     for record, payload in _records(text):
+        facts[_compile_id(record)].record(record)
         # What PyTorch calls the payload: the artifact's name, else the record's first key.
         artifact = record.get("artifact")
         title = artifact.get("name") if isinstance(artifact, dict) else next(iter(record), None)
@@ -63,7 +69,8 @@ def find_in_log(text: str, file: str) -> list[GraphText]:
         rank = record.get("rank")
         rank = rank if isinstance(rank, int) and not isinstance(rank, bool) else None
         name = name_of(_compile_id(record), title)
-        graphs.append(GraphText(name, kind_of(title), file, partial(list, block), rank))
+        known = facts[_compile_id(record)]
+        graphs.append(GraphText(name, kind_of(title), file, partial(list, block), rank, facts=known))
     return graphs
 
 
@@ -81,7 +88,7 @@ def _graph_in(title: str, payload: list[Line]) -> list[Line] | None:
 
 
 def _records(text: str) -> Iterator[tuple[dict[str, Any], list[Line]]]:
-    """JSON, and payload lines without their TAB, of every record that has a payload."""
+    """JSON, and payload lines without their TAB, of every record that has a payload or facts about symbols."""
     record: dict[str, Any] | None = None
     payload: list[Line] = []
     for number, line in numbered_lines(text):
@@ -92,7 +99,7 @@ def _records(text: str) -> Iterator[tuple[dict[str, Any], list[Line]]]:
         if record is not None:
             yield record, payload
         # Most records have no payload, and need no parsing.
-        brace = line.find("] {") if _PAYLOAD in line else -1
+        brace = line.find("] {") if _PAYLOAD in line or any(word in line for word in _FACTS) else -1
         record, payload = None, []
         if brace >= 0:
             # A line that is no JSON was cut, or is none of these records.
