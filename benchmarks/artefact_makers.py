@@ -364,6 +364,7 @@ def tensor_parallel(folder: Path) -> None:
 
 def attention_dumps(folder: Path) -> None:
     """Flex attention, autocast, control flow, RNG and checkpointing through ``torch.compile``; make_fx; post-grad."""
+    import torch._inductor.inductor_prims
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
     from torch.utils.checkpoint import checkpoint
@@ -395,6 +396,8 @@ def attention_dumps(folder: Path) -> None:
 
     traced = make_fx(step, tracing_mode="fake")(rows(), torch.randn(WIDTH, WIDTH, requires_grad=True))
     printed(folder, "make_fx", {"step": traced})
+    fused = make_fx(torch._inductor.inductor_prims.fma, tracing_mode="fake")
+    printed(folder, "inductor_prims", {"step": fused(rows(), rows(), rows())})
     traced = make_fx(step, tracing_mode="symbolic")(rows(), torch.randn(WIDTH, WIDTH, requires_grad=True))
     printed(folder, "make_fx_symbolic", {"step": traced})
     post_grad(folder)

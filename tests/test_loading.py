@@ -108,8 +108,8 @@ def test_a_long_list_is_cut(tmp_path):
     file = tmp_path / "many.txt"
     file.write_text("".join(SOURCE.replace("GraphModule", f"G{i}") for i in range(30)))
     message = refusal(file)
-    assert "G19 (4 nodes) and 10 more" in message
-    assert "G20" not in message
+    assert "G5 (4 nodes) and 24 more" in message
+    assert "G6" not in message
     assert names(load(file, name="G27")) == ["a", "b", "mm", "output"]
 
 
@@ -457,3 +457,39 @@ def test_a_zip_that_is_no_archive_of_a_graph(tmp_path):
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("hello.txt", "hi")
     refusal(file)
+
+
+def test_what_fx_generates_without_a_class_is_a_graph(tmp_path):
+    lines = SOURCE.split("\n")[1:]
+    code = "\n\n\n" + "\n".join(line.removeprefix("    ") for line in lines)
+    for text in (code, code.lstrip("\n")):
+        path = tmp_path / "code.py"
+        path.write_text(text)
+        assert names(load(path)) == ["a", "b", "mm", "output"]
+    path.write_text(code + code)
+    assert "no graph found" in refusal(path)
+
+
+def test_errors_in_code_without_a_class_name_the_line(tmp_path):
+    path = tmp_path / "code.py"
+    path.write_text("\n\ndef forward(self, a):\n    b = torch.ops.aten.neg.default(c)\n    return (b,)\n")
+    assert f"{path}:4" in refusal(path)
+
+
+@pytest.mark.parametrize("body", ['    """A layer."""\n', "    size = 3\n", "    def __init__(self):\n        pass\n"])
+def test_modules_that_people_write_are_no_graphs(tmp_path, body):
+    path = tmp_path / "model.py"
+    layer = f"class Layer(nn.Module):\n{body}\n    def forward(self, x):\n        return (x,)\n"
+    path.write_text(layer + layer.replace("Layer", "Other"))
+    assert "no graph found" in refusal(path)
+
+
+def test_a_repro_of_dynamo_is_no_aten_graph(tmp_path):
+    text = (
+        "class Repro(torch.nn.Module):\n    def forward(self, x):\n        y = torch.relu(x)\n        return (y,)\n"
+        "def load_args(reader):\n    pass\n"
+        "if __name__ == '__main__':\n    from torch._dynamo.repro.after_dynamo import run_repro\n"
+    )
+    path = tmp_path / "minifier_launcher.py"
+    path.write_text(text)
+    assert "holds only Dynamo graphs" in refusal(path)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 #: The name of the only graph in a file whose format has no names.
 ONLY = "graph"
-_MOST_NAMES = 20
+_MOST_NAMES = 6
 _NAMED = re.compile(r'^\s{4,12}([A-Za-z_]\w*)(?::[ ]?"[^"\n]*")?(?: = |,?$|: )')
 _PARAMETER = re.compile(r'(?:^|[,(])\s*([A-Za-z_]\w*)\s*(?::[ ]?"[^"\n]*")?\s*(?=,|\)|=|$)')
 _RETURN = re.compile(r"^\s+return\b")
@@ -190,7 +190,7 @@ def _choose(graphs: Sequence[GraphText], name: str | None, file: str) -> GraphTe
         if not loadable:
             raise InputError("holds only Dynamo graphs, which are no ATen graphs", where=file, hint=_CAPTURE_HINT)
         raise InputError(
-            f"holds {len(loadable)} graphs: {_listing(loadable)}", where=file, hint="choose one with FILE::NAME"
+            f"holds {len(loadable)} graphs: {_listing(loadable)}", where=file, hint="choose one with FILE::NAME; commcc inspect lists them all"
         )
     matching = [graph for graph in graphs if graph.name == name]
     if not matching:  # the end of a name, or a name with a rank that goes without saying

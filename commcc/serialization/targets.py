@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from functools import lru_cache
 from typing import Any
 
@@ -23,9 +24,9 @@ import torch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from commcc.base.errors import InputError, OutputError
-from commcc.graph.ops import OpaqueOp
+from commcc.graph.ops import OpaqueOp, op_name
 from commcc.graph.ops.functions import plain_functions, plain_name, transform_functions, transform_name
-from commcc.graph.ops.libraries import REGISTERED_BY
+from commcc.graph.ops.libraries import IMPORTED_BY_NAME, OWN, REGISTERED_BY
 
 _PART = re.compile(r"[A-Za-z_]\w{0,199}", re.ASCII)
 #: FX prints ``operator.index`` as ``_operator_index``, ``math.floor`` as ``math_floor``.
@@ -104,6 +105,23 @@ def _look_up(parts: list[str]) -> Any:
         return None
     overload = getattr(packet, parts[2], None)
     return overload if isinstance(overload, OpOverload) else None
+
+
+def importer_of(target: Any) -> str | None:
+    """What must be imported before ``torch.export.load`` knows an op: a module of PyTorch's, or ``the library of OP``.
+
+    None for what it knows by itself.
+    """
+    if not isinstance(target, (OpOverload, OpOverloadPacket, HigherOrderOperator, OpaqueOp)):
+        return None
+    name = op_name(target)
+    library, _, own = name.partition(".")
+    modules = [*REGISTERED_BY.get(name, ()), *REGISTERED_BY.get(library, ())]
+    # Of several modules the one that has the op under its name; a library of one module need not have it so.
+    having = [each for each in modules if hasattr(sys.modules.get(each), own)] or modules[:1]
+    if having:
+        return having[0] if having[0] in IMPORTED_BY_NAME else None
+    return None if library in OWN else f"the library of {name}"
 
 
 def path_of(target: Any) -> str:

@@ -61,3 +61,10 @@ REGISTERED_BY: dict[str, tuple[str, ...]] = {
         *("torch._higher_order_ops.triton_kernel_wrap", "torch.distributed.tensor"),
     ),
 }
+#: Those that ``torch.export.load`` does not import by itself.
+IMPORTED_BY_NAME = frozenset(
+    {
+        *("torch._inductor.fx_passes.bucketing", "torch._inductor.fx_passes.control_dependencies"),
+        *("torch._inductor.inductor_prims", "torch.ao.quantization.fx._decomposed"),
+    }
+)

@@ -45,6 +45,9 @@ _TITLES = {
 }
 _CANONICAL = '# commcc: {"fx_text"'
 _CLASS = re.compile(r"^class ([^\s(]{1,200})\(", re.MULTILINE)
+_FUNCTION = re.compile(r"^def forward\(self", re.MULTILINE)
+#: What only the repro of one of Dynamo's own graphs imports.
+_OF_DYNAMO = "from torch._dynamo.repro.after_dynamo import"
 _REPRO = re.compile(r"^def load_args\(reader\):", re.MULTILINE)
 
 
@@ -69,8 +72,33 @@ def find_graphs(text: str, file: str) -> list[GraphText]:
         return [GraphText(name_of(None, match.group(1)), Kind.GRAPH, file, _whole(text), whole=text)]
     # A repro inside of a log is not one file, but its class is still a graph.
     if _REPRO.search(text) is not None and _PREFIX.search(text) is None:
-        return [GraphText("Repro", Kind.REPRO, file, _whole(text), whole=text)]
-    return list(_Splitter(file).split(text))
+        kind = Kind.DYNAMO if _OF_DYNAMO in text else Kind.REPRO
+        return [GraphText("Repro", kind, file, _whole(text), whole=text)]
+    graphs = list(_Splitter(file).split(text))
+    return graphs or _code(text, file)
+
+
+def _code(text: str, file: str) -> list[GraphText]:
+    """The graph in ``GraphModule.code``: the function that FX generates, without a class around it."""
+    starts = [match.start() for match in _FUNCTION.finditer(text)]
+    if len(starts) != 1:
+        return []
+    first = text.count("\n", 0, starts[0])
+    lines = [(number, f"    {line}") for number, line in numbered_lines(text) if number >= first]
+    # The line before is empty in what FX gives; where it is not there, all lines are one further down.
+    shift = 0 if first else 1
+    block = [(first - 1 + shift, "class GraphModule(torch.nn.Module):")]
+    block += [(number + shift, line) for number, line in lines]
+    return [GraphText("GraphModule", Kind.GRAPH, file, lambda: block)]
+
+
+def _is_graph(block: list[Line]) -> bool:
+    """Whether a class is one that FX prints: it begins with ``forward``, or makes its constants and is a repro."""
+    header = HEADER.fullmatch(next(line for _, line in block if HEADER.fullmatch(line)))
+    inside = (line.strip() for _, line in block if line.startswith(" "))
+    first = next((line for line in inside if line and not line.startswith("#")), "")
+    is_repro = header is not None and header.group(1) == "Repro"
+    return first.startswith("def forward(") or (is_repro and first.startswith("def __init__("))
 
 
 def _whole(text: str) -> Callable[[], list[Line]]:
@@ -145,6 +173,8 @@ class _Splitter:
         if stream.block is None:
             return
         block, stream.block = stream.block, None
+        if not _is_graph(block):
+            return
         # Later lines of the compilation say more of its symbols.
         facts = stream.facts.setdefault(stream.tag[0], SymbolFacts())
         graph = GraphText(stream.base, stream.kind, self.file, lambda: block, stream.rank, facts=facts)

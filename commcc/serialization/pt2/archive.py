@@ -41,6 +41,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from commcc.base.errors import InputError, OutputError
 from commcc.graph.program import Note
 from commcc.serialization.attributes import constant, flat_tensor
+from commcc.serialization.pt2.code import lost_convention
 from commcc.serialization.pt2.pickles import check_tensor_file
 from commcc.serialization.pt2.schema import DTYPES, lookup
 from commcc.serialization.pt2.values import write_tensor
@@ -128,6 +129,11 @@ class Pt2Carrier:
         if special:
             what = f"{', '.join(special)} become plain inputs and outputs"
             notes.append(Note(f"a text holds no signature or calling convention: {what}"))
+        calls = (entry["signature"] for entry in self.document["graph_module"]["module_call_graph"] if not entry["fqn"])
+        call = next(calls, None)
+        lost = lost_convention(call["in_spec"], call["out_spec"]) if call is not None else []
+        if lost:
+            notes.append(Note(f"a text holds no calling convention: {', '.join(lost)}"))
         return tuple(notes)
 
 

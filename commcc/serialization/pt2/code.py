@@ -19,6 +19,7 @@ import re
 from typing import Any
 
 from commcc.base.errors import InputError
+from commcc.base.text import listed
 from commcc.serialization.pt2.schema import check_name
 from commcc.serialization.symbols import too_deep
 
@@ -129,3 +130,22 @@ def _check_context(context: Any) -> None:
         for item in context:
             if isinstance(item, (dict, list)):
                 _check_context(item)
+
+
+def lost_convention(in_spec: str, out_spec: str) -> list[str]:
+    """What a flat list of inputs and a tuple of results does not say of a checked calling convention, in words."""
+    (_, given), (_, returned) = json.loads(in_spec), json.loads(out_spec)
+    by_place, by_name = (given["children_spec"] + [None, None])[:2]
+    lost = []
+    is_dict = by_name is not None and by_name["type"] == "builtins.dict"
+    names = json.loads(by_name["context"]) if is_dict else []
+    if names:
+        lost.append(f"keywords ({listed([str(name) for name in names])}) become inputs by position")
+    held = [child for part in (by_place, by_name) if part is not None for child in part["children_spec"]]
+    if any(child["type"] is not None for child in held):
+        lost.append("nested inputs become flat ones")
+    if returned["type"] is None:
+        lost.append("the one result becomes a tuple of it")
+    elif returned["type"] != "builtins.tuple" or any(child["type"] is not None for child in returned["children_spec"]):
+        lost.append("nested results become a flat tuple")
+    return lost

@@ -21,8 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from torch import fx
+
 from commcc.base.errors import CommccError, GraphError, InputError, OutputError
 from commcc.base.gc_pause import no_collection
+from commcc.graph.ops import op_name
 from commcc.graph.program import Note, Program
 from commcc.serialization.metadata import lost_notes
 from commcc.serialization.pt2.archive import (
@@ -52,12 +55,12 @@ from commcc.serialization.pt2.write import GraphWriter, WriteState, same_graph
 from commcc.serialization.pt2.zip_files import open_zip
 from commcc.serialization.sections import with_used_groups
 from commcc.serialization.shapes import ShapeContext
+from commcc.serialization.targets import importer_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import torch
-    from torch import fx
 
     from commcc.graph.program import ProcessGroup
     from commcc.serialization.pt2.zip_files import ZipSource
@@ -220,12 +223,25 @@ def _write(program: Program, target: str | Path | IO[bytes]) -> tuple[Note, ...]
         notes.append(Note(f"the .pt2 file has a new signature: all {inputs} inputs are plain inputs of the program"))
     modules = dangling_calls(document, {node.name for node in program.graph.nodes})
     notes += [Note(f"module {name!r} cannot be unflattened: the nodes of its calls are gone") for name in modules]
+    notes += _import_notes(program)
     tensors = {path: writer.inputs.tensors[name] for path, name in writer.inputs.lifted.items()}
     target = Path(target) if isinstance(target, str) else target
     try:
         return (*notes, *write_archive(target, *files, carrier, tensors))
     except InputError as error:
         raise OutputError(f"what the program needs of its file is gone: {error.what}", where=error.where) from None
+
+
+def _import_notes(program: Program) -> list[Note]:
+    """What PyTorch does not import by itself, with the first op that needs it."""
+    needed: dict[str, Note] = {}
+    graphs = (program.graph, *(m.graph for m in program.root.modules() if isinstance(m, fx.GraphModule)))
+    for node in (node for graph in graphs for node in graph.nodes if node.op == "call_function"):
+        module = importer_of(node.target)
+        if module is not None and module not in needed:
+            used = "" if module.startswith("the ") else f", for {op_name(node.target)}"
+            needed[module] = Note(f"torch.export.load needs {module} imported before it{used}", node.name)
+    return list(needed.values())
 
 
 def _document(

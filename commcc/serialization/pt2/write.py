@@ -190,7 +190,10 @@ class GraphWriter:
         if isinstance(target, OpaqueOp):
             known = self.state.opaque.get(target)
             if known is None or len(known.arguments) < len(node.args):
-                raise OutputError(f"{target.qualified_name} is not registered with this PyTorch", hint=TEXT_HINT)
+                raise OutputError(
+                    f"{target.qualified_name} is not registered with this PyTorch, and a .pt2 needs its schema",
+                    hint=f"name the module that registers it (--import MODULE), or {TEXT_HINT}",
+                )
             names = known.arguments
         # An empty name is a positional argument.
         names += ("",) * (len(node.args) - len(names))
