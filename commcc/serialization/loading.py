@@ -189,9 +189,8 @@ def _choose(graphs: Sequence[GraphText], name: str | None, file: str) -> GraphTe
             return loadable[0]
         if not loadable:
             raise InputError("holds only Dynamo graphs, which are no ATen graphs", where=file, hint=_CAPTURE_HINT)
-        raise InputError(
-            f"holds {len(loadable)} graphs: {_listing(loadable)}", where=file, hint="choose one with FILE::NAME; commcc inspect lists them all"
-        )
+        what = f"holds {len(loadable)} graphs: {_listing(loadable)}"
+        raise InputError(what, where=file, hint="choose one with FILE::NAME; commcc inspect lists them all")
     matching = [graph for graph in graphs if graph.name == name]
     if not matching:  # the end of a name, or a name with a rank that goes without saying
         matching = [
