@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 import pytest
-import torch
 
 from commcc.base.errors import InputError
 from commcc.cli.main import run as command_line
@@ -24,6 +23,7 @@ from commcc.serialization.fx import parse_text
 from commcc.timing import snapshot
 from commcc.timing.cost.model import load_model
 from commcc.timing.simulate import Simulator
+from tests.counted_memory import counted_peak
 from tests.cut_pairs import PARTITIONS, pair
 
 MODEL = load_model("h100,ranks_per_node=2")
@@ -42,36 +42,6 @@ def step_of(how):
     forward, backward = halves(how)
     step = join(forward, backward, link(forward, backward))
     return step, snapshot.take(step.program, MODEL)
-
-
-def counted_peak(program):
-    """Highest live bytes, counted on the graph itself: tensors by the storage that schemas say they lie in."""
-    nodes = list(program.graph.nodes)
-    place = {node: i for i, node in enumerate(nodes)}
-    home = {}
-    for node in nodes:
-        schema = getattr(node.target, "_schema", None)
-        views = schema is not None and len(schema.returns) == 1 and schema.returns[0].alias_info is not None
-        sources = node.all_input_nodes
-        home[node] = home[sources[0]] if sources and (views or "wait_tensor" in str(node.target)) else node
-    size, last = {}, {}
-    for node in nodes:
-        value = node.meta.get("val")
-        if isinstance(value, torch.Tensor):
-            reach = 1 + sum((n - 1) * step for n, step in zip(value.shape, value.stride(), strict=True))
-            size[home[node]] = max(size.get(home[node], 0), reach * value.element_size())
-        for near in (node, *node.all_input_nodes):
-            last[home[near]] = place[node]
-            # What a collective sends is there until it has ended.
-            if "wait_tensor" in str(node.target) and near.op == "call_function":
-                last.update({home[sent]: place[node] for sent in near.all_input_nodes})
-    kept = {home[node] for node in nodes if node.op in ("placeholder", "get_attr")}
-    kept |= {home[node] for node in nodes[-1].all_input_nodes}
-    peak = 0
-    for now in range(len(nodes)):
-        there = (at for at in size if at in kept or place[at] <= now <= last[at])
-        peak = max(peak, sum(size[at] for at in there if at.op == "placeholder" or place[at] <= now))
-    return peak
 
 
 @pytest.mark.parametrize("how", PARTITIONS)

@@ -11,8 +11,15 @@ from commcc.base.errors import OptionError
 from commcc.base.text import least_size
 from commcc.cli.main import run as command
 from commcc.passes.base import PlanContext
+from commcc.passes.options import parse_pipeline
+from commcc.run.pipeline import Rules, run
+from commcc.run.step import join, link, run_both
+from commcc.serialization import load
 from commcc.serialization.fx import parse_text
 from commcc.serialization.propagate import propagate
+from commcc.timing.cost.model import load_model
+from commcc.timing.snapshot import take
+from tests.counted_memory import counted_peak
 
 CHUNKED = Path(__file__).parent / "data" / "torchtitan" / "deepseek_v3_chunked.fx.txt.gz"
 TEXT = """class G(torch.nn.Module):
@@ -60,3 +67,56 @@ def test_tables_and_documents(capsys):
 def test_hints_make_them_known(capsys):
     assert command(["inspect", str(CHUNKED), "--cost", "none", "--hint", "u0=256"]) == 0
     assert "unknown" not in capsys.readouterr().out
+
+
+def numbers_of(index):
+    return {hint.symbol: hint.value for hint in index.estimates.hints}
+
+
+SAMPLES = Path(__file__).parents[1] / "sample_graphs"
+LOG = Path(__file__).parent / "data" / "symbols" / "moe_dynamic.log.gz"
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        SAMPLES / "tiny_moe_fsdp4_ep2_bw.fx.txt.gz",
+        f"{LOG}::0_0/aot_backward_graph",
+        f"{LOG}::0_0/inductor_post_grad_graph.2",
+        CHUNKED,
+    ],
+    ids=["moe", "log", "post-grad", "chunked"],
+)
+@pytest.mark.parametrize("passes", ["bucket{strategy=auto,memory_budget=own}", "reorder{memory_budget=own}"])
+def test_budgets_hold_by_an_independent_count(graph, passes):
+    """Sizes that only hints give are in the budget: bytes are counted on the graphs before and after, by schemas."""
+    program = load(graph)
+    hints = {"u*": 96}
+    result = run(program, parse_pipeline(passes), model=load_model("h100,ranks_per_node=1"), hints=hints)
+    assert not result.first.index.estimates.unknown
+    before, after = (
+        counted_peak(each, numbers_of(side.index))
+        for each, side in ((program, result.first), (result.program, result.last))
+    )
+    assert result.first.prediction.memory.peak_bytes == before
+    assert result.last.prediction.memory.peak_bytes == after <= before
+    assert result.changed or "bucket" in passes
+
+
+def test_a_step_keeps_its_budget_too():
+    forward, backward = (load(SAMPLES / f"tiny_moe_fsdp4_ep2_{half}.fx.txt.gz") for half in ("fw", "bw"))
+    model = load_model("h100,ranks_per_node=1")
+
+    def both_halves(program, outside):
+        rules = Rules(outside=outside)
+        return run(program, parse_pipeline("reorder{memory_budget=own}"), model=model, rules=rules)
+
+    both = run_both(forward, backward, both_halves, lambda program: take(program, model))
+    links = link(forward, backward)
+    before, after = (
+        counted_peak(join(*pair, links).program, numbers_of(both.first.index))
+        for pair in ((forward, backward), (both.forward.program, both.backward.program))
+    )
+    assert both.first.prediction.memory.peak_bytes == before
+    assert both.last.prediction.memory.peak_bytes == after <= before
+    assert both.backward.changed
