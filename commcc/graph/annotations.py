@@ -15,16 +15,21 @@ write to an input) depend on it, or when it depends on a tangent. Gradients are 
 Where that tells nothing and the first output is a loss, of a step in one graph, all is backward that stands behind the
 gradient of the loss and that the loss does not need.
 
+All-to-alls without annotations are told by what they exchange: whole numbers are token counts, and of the others every
+second one brings tokens back, where no annotation names any.
+
 Limits: values are untrusted; a wrong type or an unknown word is an :class:`InputError` that names the node. Printed
 dumps cut values of more than 40 characters: a region whose name was cut is refused.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from commcc.base.errors import InputError, closest
+from commcc.base.terms import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -90,7 +95,37 @@ def annotations_of(program: Program, index: GraphIndex) -> tuple[Annotation, ...
     """The annotations of every node, by number. Raises :class:`InputError` for values that cannot be."""
     nodes = list(program.graph.nodes)
     backward = backward_nodes(program, index)
-    return tuple(_read(node, index.modules[i] or "", i in backward) for i, node in enumerate(nodes))
+    return _with_exchanges(index, [_read(node, index.modules[i] or "", i in backward) for i, node in enumerate(nodes)])
+
+
+def _with_exchanges(index: GraphIndex, notes: list[Annotation]) -> tuple[Annotation, ...]:
+    """What no annotation says of exchanges: whole numbers are token counts; where no other is annotated either, rows go
+    to the experts and come back in turn, in the backward pass the other way round.
+    """
+    launches = [n for n, launch in index.launches.items() if launch.kind is Kind.ALL_TO_ALL]
+    unknown = [n for n in sorted(launches) if notes[n].exchange is None and not notes[n].count_exchange]
+    counts = [n for n in unknown if all(_whole(index, source) for source in index.launches[n].inputs)]
+    rows = [] if any(notes[n].exchange for n in launches) else [n for n in unknown if n not in counts]
+    for node in counts:
+        notes[node] = replace(notes[node], count_exchange=True)
+    seen: Counter[object] = Counter()
+    for node in rows:
+        note = notes[node]
+        key = (note.region or note.module, note.backward, note.chunk)
+        label = EXCHANGES[(seen[key] + note.backward) % 2]
+        seen[key] += 1
+        notes[node] = replace(note, exchange=cast("Exchange", label))
+    # The copies to the host that the sizes of an exchange come from.
+    if (counts or rows) and not any(note.count_sync for note in notes):
+        sizes = (size for n in launches for size in index.data_preds[n] if size not in index.launches[n].inputs)
+        for node in _ancestors(index, sizes) & index.host_copies.keys():
+            notes[node] = replace(notes[node], count_sync=True)
+    return tuple(notes)
+
+
+def _whole(index: GraphIndex, node: int) -> bool:
+    tensor = index.tensors[node]
+    return tensor is not None and tensor.dtype.removeprefix("torch.").startswith(("int", "uint"))
 
 
 def _read(node: fx.Node, module: str, backward: bool) -> Annotation:

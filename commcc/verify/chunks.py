@@ -166,7 +166,9 @@ class _Fold:
         for name, kind in rows.items():
             for chunk, clone in module.clones.get(name, {}).items():
                 part, whole = module.shares[chunk]
-                if (size(clone, kind.dim) or 0) * whole != kind.order[1] * part:
+                # A size that is known at run time only is that of rows which are counted.
+                counted = size(clone, kind.dim) is None and size(self.before[name], kind.dim) is None
+                if not counted and (size(clone, kind.dim) or 0) * whole != kind.order[1] * part:
                     return f"at '{name}': its chunks are cut along another dimension"
         for name, dim in module.joined.items():
             if name not in rows or rows[name].dim != dim:

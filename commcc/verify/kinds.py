@@ -69,6 +69,13 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Inverse:
+    """Where each row went that was sorted: what sorts the indices."""
+
+    indices: Indices
+
+
+@dataclass(frozen=True)
 class Places:
     """A number for each row of ``order``, which differs from chunk to chunk: the sum of ``parts``.
 
@@ -87,7 +94,7 @@ class Number:
     what: tuple[Any, ...]
 
 
-Kind: TypeAlias = Union[Rows, Total, Indices, Column, Places, Number, "tuple[Any, ...]"]
+Kind: TypeAlias = Union[Rows, Total, Indices, Column, Inverse, Places, Number, "tuple[Any, ...]"]
 
 
 class Mixed(Exception):

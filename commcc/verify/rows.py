@@ -28,6 +28,7 @@ from commcc.verify.kinds import (
     EXACT,
     Column,
     Indices,
+    Inverse,
     Kind,
     Mixed,
     Number,
@@ -65,6 +66,16 @@ def _plain(rows: Rows, dim: int) -> Rows:
     return replace(rows, dim=dim, tag="" if rows.tag.startswith(CHOSEN) else rows.tag)
 
 
+def _sum_of(numbers: list[tuple[Any, ...]]) -> Number:
+    """Of what all ranks get, or of what is sent to them all, it is as many rows as there are."""
+    parts = [part for what in numbers for part in (what[1:] if what[0] == "sum" else (what,))]
+    head, *rest = parts[0]
+    ranks = rest[3] if head in ("got", "sent") else 0
+    if len(parts) == ranks and sorted(parts, key=str) == sorted(((*parts[0][:-1], i) for i in range(ranks)), key=str):
+        return Number(("rows", ("received", *rest[:5]) if head == "got" else rest[2]))
+    return Number(("sum", *parts))
+
+
 def _op(node: fx.Node) -> str:
     return str(getattr(node.target, "qualified_name", node.target))
 
@@ -73,6 +84,10 @@ def _first(kind: Total) -> str:
     return str(kind.what[0]) if kind.what else ""
 
 
+#: Rules that keep all elements, one after another.
+_SAME_ELEMENTS = frozenset({RowRule.KEEP, RowRule.RESHAPE, RowRule.UNSQUEEZE, RowRule.SQUEEZE})
+#: The end of a slice that has none.
+_END = 2**63 - 1
 #: Rules that see to sizes which differ from chunk to chunk.
 _SIZED = frozenset({RowRule.RESHAPE, RowRule.EXPAND, RowRule.FILLED, RowRule.EXCHANGE, RowRule.REPEAT, RowRule.RANGE})
 
@@ -121,7 +136,10 @@ class RowRules:
             name = op_name(node.target if target is node.target else target)
         rule = ROW_RULES.get(name)
         kinds = [(used, self.of(used)) for used in node.all_input_nodes]
-        if any(isinstance(kind, Number) for _, kind in kinds) and rule not in _SIZED:
+        numbers = [kind.what for _, kind in kinds if isinstance(kind, Number)]
+        if numbers and name == "operator.add" and len(numbers) + sum(type(arg) is int for arg in node.args) == 2:
+            return _sum_of(numbers)
+        if numbers and rule not in _SIZED:
             raise Mixed("a number of rows is looked at")
         fills = name in REPLACING or rule in (RowRule.PUT_ROWS, RowRule.COPY_ROWS)
         for used, kind in kinds:
@@ -140,7 +158,7 @@ class RowRules:
         """All of a tensor becomes a number, or what another one holds."""
         rows, source = self.rows_in(a["self"]), a.get("src", a.get("value", 0))
         if not isinstance(source, fx.Node):
-            return replace(rows, uniform=True, tag="zeros" if source == 0 else "")
+            return replace(rows, uniform=True, tag={0: "zeros", 1: "ones"}.get(source, ""))
         other = self.of(source)
         if not isinstance(other, Rows) or (other.dim, length(other.order)) != (rows.dim, length(rows.order)):
             raise Mixed("every chunk is filled with another number")
@@ -175,7 +193,7 @@ class RowRules:
 
     def origin(self, node: fx.Node) -> str:
         """The name of what conversions convert and views show, if they keep the numbers of experts apart, in order."""
-        while ROW_RULES.get(op_name(node.target)) in (RowRule.KEEP, RowRule.RESHAPE) and dtype_of(node) in EXACT:
+        while ROW_RULES.get(op_name(node.target)) in _SAME_ELEMENTS and dtype_of(node) in EXACT:
             node = node.all_input_nodes[0]
         version = self._versions[node.name]
         return f"{node.name} after {version}" if version else node.name
@@ -252,7 +270,10 @@ class RowRules:
         return _plain(rows, dims.index(rows.dim))
 
     def _unsqueeze(self, node: fx.Node, a: dict[str, Any]) -> Kind:
-        if isinstance(self.of(a["self"]), Total):
+        kind = self.of(a["self"])
+        if isinstance(kind, Indices) and len(shape_of(a["self"])) == 1 and a["dim"] in (1, -1):
+            return Column(kind)
+        if isinstance(kind, Total):
             return Total()
         rows, at = self.rows_in(a["self"]), a["dim"] % (len(shape_of(a["self"])) + 1)
         return _plain(rows, rows.dim + (at <= rows.dim))
@@ -272,7 +293,9 @@ class RowRules:
     def _expand(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         old, kind = shape_of(a["self"]), self.of(a["self"])
         if isinstance(kind, Column):
-            if len(a["size"]) != 2 or isinstance(a["size"][0], fx.Node) or a["size"][0] not in (-1, old[0]):
+            size = a["size"][0]
+            same = self.of(size) == Number(("rows", length(kind.indices.order))) or size in (-1, old[0])
+            if len(a["size"]) != 2 or not same:
                 raise Mixed("an expansion to other numbers of rows")
             return kind
         rows = self.rows_in(a["self"])
@@ -287,6 +310,10 @@ class RowRules:
         return _plain(rows, at)
 
     def _slice(self, node: fx.Node, a: dict[str, Any]) -> Kind:
+        whole = (a.get("start") or 0, a.get("end"), a.get("step", 1)) == (0, _END, 1)
+        kind = self.of(a["self"])
+        if whole and kind is not None:
+            return kind
         rows = self.rows_in(a["self"])
         if a["dim"] % len(shape_of(a["self"])) == rows.dim:
             raise Mixed("some of the rows are taken")
@@ -392,7 +419,10 @@ class RowRules:
         return (result, result) if isinstance(node.meta.get("val"), (tuple, list)) else result
 
     def _sort(self, node: fx.Node, a: dict[str, Any]) -> Kind:
-        rows, shape = self.rows_in(a["self"]), shape_of(a["self"])
+        order, shape = self.of(a["self"]), shape_of(a["self"])
+        if isinstance(order, Indices) and order.share == 1 and len(shape) == 1 and not a.get("descending"):
+            return (Places(order.order, frozenset({"row"})), Inverse(order))
+        rows = self.rows_in(a["self"])
         if a.get("dim", -1) % len(shape) != rows.dim:
             return self._along(node, {"self": a["self"], "dim": a.get("dim", -1)})
         if len(shape) != 1 or a.get("descending"):

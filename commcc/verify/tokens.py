@@ -23,12 +23,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from torch import fx
+
 from commcc.graph.ops import op_name
 from commcc.graph.ops.constants import ZEROS
 from commcc.graph.ops.row_wise import COUNTED, REPEATED
 from commcc.verify.kinds import (
+    EXACT,
     Column,
     Indices,
+    Inverse,
     Kind,
     Mixed,
     Number,
@@ -36,6 +40,7 @@ from commcc.verify.kinds import (
     Places,
     Rows,
     Total,
+    dtype_of,
     length,
     same_size,
     shape_of,
@@ -46,8 +51,6 @@ from commcc.verify.terms import bind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
-
-    from torch import fx
 
 
 def kinds_of(
@@ -128,6 +131,19 @@ class Dispatch(RowRules):
             if isinstance(k, Indices) and k.local
         }
 
+    def elementwise(self, node: fx.Node, name: str) -> Kind:
+        """Numbers compared with 0, 1, 2, ... say which one was chosen."""
+        a = bind(node)
+        if name == "aten.div" and a.get("rounding_mode") == "floor" and isinstance(self.of(a["self"]), Indices):
+            return self._share(node, a)
+        kind = super().elementwise(node, name)
+        if name == "aten.eq" and isinstance(kind, Rows) and len(node.all_input_nodes) == 2:
+            own, table = node.all_input_nodes
+            each = len(shape_of(own)) == 2 and shape_of(own)[1] == 1 and len(shape_of(table)) == 1
+            if each and self.of(table) is None and _counts_up(table):
+                return replace(kind, tag=f"{CHOSEN}{self.origin(own)} of 1")
+        return kind
+
     # Rows by index
 
     def _pick(self, node: fx.Node, a: dict[str, Any]) -> Kind:
@@ -140,8 +156,11 @@ class Dispatch(RowRules):
         return self._picked(table, where.indices)
 
     def _picked(self, table: Kind | None, where: Kind | None) -> Kind:
-        if isinstance(table, Rows) and table.dim == 0 and isinstance(where, Indices) and table.order == where.into():
+        order = table.order if isinstance(table, Rows) and table.dim == 0 else None
+        if isinstance(where, Indices) and order == where.into():
             return Rows(where.sorted, 0)
+        if isinstance(where, Inverse) and order == where.indices.sorted:
+            return Rows(where.indices.order, 0)
         raise Mixed("rows are taken from where others are")
 
     def _pick_rows(self, node: fx.Node, a: dict[str, Any]) -> Kind:
@@ -165,6 +184,12 @@ class Dispatch(RowRules):
 
     def _scatter(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         """Elements of each row; ones among zeros say which were chosen."""
+        where, src = self.of(a["index"]), a.get("src")
+        if isinstance(where, Column):
+            whole = a["dim"] == 0 and "reduce" not in a and isinstance(src, fx.Node) and _as_wide(src, a["index"])
+            if not whole or not _as_wide(a["self"], a["index"]):
+                raise Mixed("some elements of rows are put where others were")
+            return self._put(a["self"], where.indices, src, added=False)
         kind = self._along(node, a)
         source, index = self.of(a["self"]), a["index"]
         marks = type(a.get("value")) in (bool, int) and a["value"] == 1 and "reduce" not in a
@@ -176,14 +201,29 @@ class Dispatch(RowRules):
     def _scatter_add(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         """Along the rows only whole rows, each to one place."""
         where = self.of(a["index"])
+        if isinstance(self.of(a["self"]), Total) and a["dim"] == 0:
+            return self._collected(a["self"], a["index"], a["src"])
         if not isinstance(where, Column):
             return self._along(node, a)
         if a["dim"] != 0 or not (_as_wide(a["self"], a["index"]) and _as_wide(a["src"], a["index"])):
             raise Mixed("some elements of rows are put where others were")
         return self._put(a["self"], where.indices, a["src"], added=True)
 
+    def _collected(self, target: fx.Node, index: Any, source: Any) -> Kind:
+        """Rows added up by a number of their own; ones, to zeros, count how many rows have each number."""
+        base, numbers, rows = self.of(target), self.rows_in(index), self.rows_in(source)
+        if len(shape_of(index)) != 1 or (rows.order, rows.dim) != (numbers.order, 0):
+            raise Mixed("rows are added up by numbers of others")
+        zeros = isinstance(base, Total) and base.what == ("zeros",)
+        counted = zeros and rows.tag == "ones" and len(shape_of(source)) == 1
+        if not counted or dtype_of(target) not in EXACT or numbers.order[0] != "tokens":
+            return Total()
+        return Total(("counts", self.origin(index), shape_of(target)[0], numbers.order))
+
     def _put_rows(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         index = a["indices"][0] if len(a["indices"]) == 1 else None
+        if isinstance(self.of(a["self"]), Total) and a.get("accumulate"):
+            return self._collected(a["self"], index, a["values"])
         return self._put(a["self"], self.of(index), a["values"], added=bool(a.get("accumulate")))
 
     def _copy_rows(self, node: fx.Node, a: dict[str, Any]) -> Kind:
@@ -194,17 +234,24 @@ class Dispatch(RowRules):
     def _add_rows(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         if a["dim"] != 0:
             raise Mixed("an index of another dimension than that of the rows")
+        if isinstance(self.of(a["self"]), Total) and a.get("alpha", 1) == 1:
+            return self._collected(a["self"], a["index"], a["source"])
         return self._put(a["self"], self.of(a["index"]), a["source"], added=True)
 
     def _put(self, target: Any, where: Kind | None, source: Any, *, added: bool) -> Kind:
         """Rows back to where they came from; several for one place are added up."""
         base, rows = self.rows_in(target), self.rows_in(source)
-        if not isinstance(where, Indices) or rows.dim != 0 or rows.order != where.sorted or base.dim != 0:
+        back = where.indices.sorted if isinstance(where, Inverse) else None
+        goal = where.into() if isinstance(where, Indices) else back
+        comes = where.sorted if isinstance(where, Indices) else None if back is None else where.indices.order  # type: ignore[union-attr]
+        if goal is None or rows.dim != 0 or rows.order != comes or base.dim != 0:
             raise Mixed("rows are put where others were")
-        fits = length(base.order) == length(where.into()) if base.uniform else base.order == where.into()
-        if not fits or (where.share != 1 and not added) or (base.tag == "empty" and added):
+        overwritten = base.tag == "empty" and not added
+        fits = length(base.order) == length(goal) if base.uniform or overwritten else base.order == goal
+        several = isinstance(where, Indices) and where.share != 1
+        if not fits or (several and not added) or (base.tag == "empty" and added):
             raise Mixed("rows are put where others were")
-        return Rows(where.into(), 0)
+        return Rows(goal, 0)
 
     def _share(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         where, by = self.of(a["self"]), a["other"]
@@ -246,6 +293,8 @@ class Dispatch(RowRules):
         if len(sizes) == 1 and isinstance(sizes[0][1], Number) and sizes[0][1].what[0] == "rows":
             return _filled_rows(node, Rows(sizes[0][1].what[1], sizes[0][0]))
         cut = self.cut.get(node.name, ())
+        if not sizes and not cut and op_name(node.target) in ZEROS:
+            return Total(("zeros",))  # zeros of each chunk, to which something is added
         if sizes or len(cut) != 1:
             raise Mixed("a tensor of sizes that are not those of rows")
         return _filled_rows(node, Rows(("tokens", static(a["size"][cut[0]])), cut[0]))
@@ -343,8 +392,8 @@ def _counts_up(node: fx.Node) -> bool:
 def _filled_rows(node: fx.Node, rows: Rows) -> Rows:
     """Rows of a factory: all alike, or not written to."""
     name = op_name(node.target)
-    empty = "empty" in name
-    return replace(rows, uniform=not empty, tag="empty" if empty else "zeros" if name in ZEROS else "")
+    tag = "empty" if "empty" in name else "zeros" if name in ZEROS else "ones" if "ones" in name else ""
+    return replace(rows, uniform=tag != "empty", tag=tag)
 
 
 def _as_wide(node: fx.Node, other: fx.Node) -> bool:

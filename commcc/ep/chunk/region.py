@@ -46,7 +46,7 @@ class Trial:
     """The body of both directions of one module, run at one chunk size.
 
     states: by node. resized: sizes to be rewritten. after: nodes behind a reduction of a part of a sum, which stay
-    whole. chained: writes to a buffer that is not the body's own.
+    whole. chained: writes to a buffer that is not the body's own. places: the dimension that is cut of each tensor.
     """
 
     def __init__(self, view: View, root: str, grid: Grid, part: int) -> None:
@@ -57,6 +57,7 @@ class Trial:
         self.after: set[int] = set()
         self.chained: dict[int, int] = {}
         self.members: set[int] = set()
+        self.places: dict[fx.Node, int | None] = {}
 
     def run(self, draft: Draft) -> None:
         """Run the body of one direction; refuses what cannot be cut."""
@@ -119,6 +120,10 @@ class Trial:
         users = named(view.nodes[user] for user in view.index.users[node])
         kinds = sorted({state.kind for state in states if isinstance(state, State)})
         words = {**dict.fromkeys(("rows", "folded", "routed"), "tokens of a chunk"), "sum": "a part of a sum"}
+        why = next((state.why for state in states if isinstance(state, State) and state.why), "")
+        if why:  # what came before is the reason
+            what = f"reduces what depends on {why} in group '{launch.group}'; used by {users}"
+            refuse(self.root, view.nodes[node], what, "a module that mixes its tokens cannot be cut")
         about = " and ".join(dict.fromkeys(words.get(kind, "values of a chunk") for kind in kinds)) or "shared values"
         return refuse(
             self.root,
@@ -142,6 +147,8 @@ class Trial:
         first = next(iter(node._input_nodes), None)
         shape = tuple(first.meta["val"].shape) if first in tensors else ()
         state = operands.get(first) if first is not None else None
+        if state is not None and first is not None and state.dim is None:  # what it is made of is not known, only where
+            state = State(state.kind, self.places.get(first), state.why)
         edits = resizes(Sizes(self.root, node, self.grid, state, shape))
         if edits:
             self.resized[number] = edits
@@ -238,6 +245,8 @@ class Trial:
                 self._without_attention(),
             )
         dim = cut[0] if cut else None
+        if recorded is node.meta.get("val"):
+            self.places[node] = dim
         # What is in place computes as its functional twin does.
         op = ops.op_name(functional(node.target))
         if "attention" in op and dim not in (None, 0):

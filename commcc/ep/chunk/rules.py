@@ -198,10 +198,28 @@ def _picked(call: Call) -> State:
     indices = {state.kind for other, state in call.states.items() if other is not source}
     if table.kind not in ("rows", "folded", "routed") or indices & {"own", "last"} or call.dim is None:
         return call.unknown()
+    index: Any = ops.argument(call.node, "indices", ops.argument(call.node, "index"))
+    by_rows = table.kind == "routed" and call.op not in BY_ELEMENT and table.dim in indexed(call)
+    if by_rows and not call.counted and _inverts(index):
+        return State("rows", call.dim)
     by_token = call.op in BY_ELEMENT and table.dim not in dims(call, None)
     if by_token:
         return call.tokens()
     return call.tokens() if table.dim not in indexed(call) and not indices else State("routed", call.dim)
+
+
+def _inverts(index: Any) -> bool:
+    """Whether an index is the order of an order: what sorts the numbers of sorted rows puts these back."""
+    first = _sorted_by(index[0] if isinstance(index, (list, tuple)) and len(index) == 1 else index)
+    return first is not None and _sorted_by(first) is not None
+
+
+def _sorted_by(index: Any) -> Any:
+    """What an index has been sorted by; None where it is none."""
+    if ops.op_name(getattr(index, "target", "")) == "aten.argsort":
+        return ops.argument(index, "self")
+    source: Any = index.args[0] if ops.is_getitem(getattr(index, "target", None)) and index.args[1] == 1 else None
+    return ops.argument(source, "self") if ops.op_name(getattr(source, "target", "")) == "aten.sort" else None
 
 
 def _put(call: Call) -> State:
