@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from commcc.graph.ops.row_wise import is_elementwise
-from commcc.verify.kinds import Column, Indices, Mixed, Rows, Total
+from commcc.verify.kinds import Column, Indices, Inverse, Mixed, Rows, Total
 from commcc.verify.tokens import kinds_of
 from tests.effort import examples
 
@@ -112,7 +112,7 @@ class Body:
         """A random op on random operands; half of them would mix tokens."""
         rng, x, y = self.rng, self.pick(), self.pick()
         z = self.pick(lambda kind: isinstance(kind, (Rows, Total)))
-        index = self.pick(lambda kind: isinstance(kind, Indices))
+        index = self.pick(lambda kind: isinstance(kind, (Indices, Inverse)))
         column = self.pick(lambda kind: isinstance(kind, Column))
         chosen = self.pick(lambda kind: isinstance(kind, Column))
         names = {node.name: node for node in self.values}
@@ -135,6 +135,7 @@ class Body:
             (rng.choice((aten.topk.default, aten.select.int)), lambda n: (x, 1, dim)),
             (aten.sort.default, lambda n: (x,)),
             (aten.sort.default, lambda n: (x, dim)),
+            (aten.sort.default, lambda n: (index,)),
             (aten.slice.Tensor, lambda n: (x, other, 0, 2)),
             (aten.split.Tensor, lambda n: (x, 2, other)),
             (aten.unbind.int, lambda n: (x, dim)),
@@ -170,8 +171,8 @@ class Body:
         if lists:
             several, at = rng.choice(lists), rng.choice((0, 1))
             choices += [(operator.getitem, lambda n: (several, at))] * 8
-        if isinstance(self.kinds().get(index.name), Indices):
-            choices += choices[20:23] * 2 + choices[25:28] * 3
+        if isinstance(self.kinds().get(index.name), (Indices, Inverse)):
+            choices += choices[21:24] * 2 + choices[26:29] * 3
         fixed = rng.random()
 
         def rng_choice(*options: Any) -> Any:
