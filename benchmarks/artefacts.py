@@ -1,6 +1,6 @@
 """A table artefact x command: what PyTorch's own tools write, through the commands of commcc.
 
-    python benchmarks/artefacts.py [--folder out/] [--only NAME] [--bench] [--json OUT]
+    python benchmarks/artefacts.py [--folder out/] [--only NAME] [--bench N] [--json OUT]
 
 Artefacts come from :mod:`artefact_makers`, each maker in a process of its own, and stay in ``--folder`` for the next
 run. A log or folder with several graphs is one artefact for the commands that take all of it, and up to three graphs
@@ -15,6 +15,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,12 +29,24 @@ sys.path.insert(0, str(Path(__file__).parent))
 SECONDS = 120
 #: What is no graph of ATen ops, by the end of its path, and must be refused.
 REFUSED = (
-    "refused/any_module.py",
-    "refused/training.log",
-    "dumps/graph_fw.txt",
-    "dumps/graph_bw.txt",
-    "dumps/graph_joint.txt",
+    *("refused/any_module.py", "refused/training.log"),
+    *(f"dumps/graph_{kind}.txt" for kind in ("fw", "bw", "joint")),
 )
+#: Folders of makers whose files hold graphs of Dynamo alone.
+OF_DYNAMO = ("repro_dynamo",)
+#: Columns whose command writes what it is given by name.
+WRITERS = ("page", "tag", "dedup", "cleanup", "bucket", "reorder", "auto", "text", "pt2")
+#: What the command says of an archive that plain PyTorch does not load.
+NEEDS = "torch.export.load needs"
+LOADER = """
+import json, sys, torch
+for path in sys.argv[1:]:
+    try:
+        torch.export.load(path)
+        print(json.dumps([path, 0, ""]))
+    except Exception as error:
+        print(json.dumps([path, 1, " ".join(f"{type(error).__name__}: {error}".split())[:200]]))
+"""
 
 
 @dataclass
@@ -89,7 +102,7 @@ def find(folder: Path) -> list[Artefact]:
                 if path.parent == maker
                 else f"{maker.name}/…/{path.parent.name}/{path.name}"
             )
-            refused = str(path).endswith(REFUSED)
+            refused = str(path).endswith(REFUSED) or maker.name in OF_DYNAMO
             try:
                 graphs = [graph.name for graph in list_graphs(path) if graph.loadable]
             except CommccError:
@@ -126,7 +139,6 @@ def commands(artefact: Artefact, out: Path, *, bench: bool) -> dict[str, list[st
         "text again": ["verify", graph, text],
         "pt2": ["convert", graph, "-o", archive],
         "pt2 again": ["verify", graph, archive],
-        "torch loads": ["torch.export.load", archive],
     }
     if bench:
         lines["bench"] = ["bench", graph, auto, "--nproc", "2", "--repeat", "2", "--warmup", "1"]
@@ -140,30 +152,26 @@ def call(arguments: list[str]) -> tuple[int, str]:
     out, err = io.StringIO(), io.StringIO()
     signal.alarm(SECONDS)
     try:
-        if arguments[0] == "torch.export.load":
-            import torch
-
-            torch.export.load(arguments[1])
-            return 0, ""
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = run([*arguments, "--no-config"])
     except TimeoutError:
         return -1, f"not done after {SECONDS} s"
-    except Exception as error:
-        if arguments[0] == "torch.export.load":
-            return 1, " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    except Exception:
         return -2, "crash: " + traceback.format_exc().strip().splitlines()[-1]
     finally:
         signal.alarm(0)
-    said = [line for line in err.getvalue().splitlines() if "error:" in line] or out.getvalue().splitlines()
-    return code, said[0] if code and said else ""
+    told = out.getvalue().splitlines()
+    said = [line for line in err.getvalue().splitlines() if "error:" in line] or told
+    needs = next((line for line in told if NEEDS in line), "")
+    return code, said[0] if code and said else needs
 
 
 def right(artefact: Artefact, column: str, code: int) -> bool:
     """Whether an exit code is what the artefact asks for; lint may have findings."""
     if artefact.refused:
-        return code == 2
-    return code == 0 or (column == "lint" and code == 1)
+        return code == 2 or (column == "lint" and code == 1)
+    needs = column == "torch loads" and NEEDS in artefact.cells["pt2"][1]
+    return code == 0 or needs or (column == "lint" and code == 1)
 
 
 def run_all(artefact: Artefact, out: Path, *, bench: bool) -> dict[str, tuple[int, str]]:
@@ -181,7 +189,7 @@ def run_all(artefact: Artefact, out: Path, *, bench: bool) -> dict[str, tuple[in
         cells = {}
         for column, arguments in commands(artefact, out, bench=bench).items():
             # A result that was not written has said why in its own column.
-            files = [word for word in arguments[1:] if word.startswith(str(out)) and column not in WRITERS]
+            files = [word for word in arguments[1:] if word.startswith(f"{out}{os.sep}") and column not in WRITERS]
             if not all(Path(file).exists() for file in files) and not artefact.refused:
                 continue
             cells[column] = call(arguments)
@@ -195,7 +203,15 @@ def run_all(artefact: Artefact, out: Path, *, bench: bool) -> dict[str, tuple[in
     return {key: (code, said) for key, (code, said) in json.loads(text).items()} if text else {"process": (-3, "died")}
 
 
-WRITERS = ("page", "tag", "dedup", "cleanup", "bucket", "reorder", "auto", "text", "pt2")
+def load_all(artefacts: list[Artefact], folder: Path) -> None:
+    """What plain PyTorch makes of the archives, in a process that has never seen commcc."""
+    archives = {str(folder / str(number) / "archive.pt2"): each for number, each in enumerate(artefacts)}
+    there = [path for path in archives if Path(path).exists()]
+    command = [sys.executable, "-W", "ignore", "-c", LOADER, *there]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    for line in done.stdout.splitlines():
+        path, code, said = json.loads(line)
+        archives[path].cells["torch loads"] = (code, said)
 
 
 def table(artefacts: list[Artefact]) -> str:
@@ -213,7 +229,7 @@ def table(artefacts: list[Artefact]) -> str:
             runs += 1
             code, said = artefact.cells[column]
             if right(artefact, column, code):
-                row.append("refused" if artefact.refused else "·")
+                row.append("refused" if artefact.refused else "import" if code and column == "torch loads" else "·")
                 continue
             failed += 1
             said = said.replace(artefact.spec, "FILE")
@@ -230,7 +246,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=Path("artefacts"))
     parser.add_argument("--only", help="artefacts whose name holds this text")
-    parser.add_argument("--bench", action="store_true", help="also time each graph on two processes")
+    parser.add_argument("--bench", type=int, default=0, help="also time every so manieth graph on two processes")
     parser.add_argument("--json", type=Path, help="write all cells there")
     options = parser.parse_args()
     options.folder = options.folder.resolve()
@@ -239,13 +255,16 @@ def main() -> None:
     import commcc.verify  # noqa: F401 imported once, before the processes part
 
     artefacts = [each for each in find(options.folder) if not options.only or options.only in each.name]
+    outputs = options.folder.with_name(options.folder.name + "-out")
+    shutil.rmtree(outputs, ignore_errors=True)
     for number, artefact in enumerate(artefacts):
         print(f"{number + 1}/{len(artefacts)} {artefact.name}", file=sys.stderr)
-        out = options.folder.with_name(options.folder.name + "-out") / str(number)
-        artefact.cells = run_all(artefact, out, bench=options.bench)
+        bench = bool(options.bench) and number % options.bench == 0
+        artefact.cells = run_all(artefact, outputs / str(number), bench=bench)
         for column, (code, said) in artefact.cells.items():
             if not right(artefact, column, code):
                 print(f"    {column}: {code} {said}", file=sys.stderr)
+    load_all(artefacts, outputs)
     if options.json:
         options.json.write_text(json.dumps([asdict(each) for each in artefacts], indent=1))
     print(table(artefacts))

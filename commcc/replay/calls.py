@@ -32,12 +32,13 @@ from torch.fx import GraphModule
 from torch.fx.node import map_aggregate, map_arg
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
+from commcc.base.text import listed
 from commcc.graph.ops import is_random, op_name
 from commcc.graph.ops.guards import guarded
 from commcc.replay.kernels import stand_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch import fx
 
@@ -165,6 +166,12 @@ class Body:
                 call, args, kwargs = self._calls[node]
                 values[node] = call(*map_arg(args, values.__getitem__), **map_arg(kwargs, values.__getitem__))
         raise ValueError("a sub-graph without an output")
+
+
+def raised_remarks(names: Iterable[str]) -> list[str]:
+    """What a report says of ops that ran in float32; nothing when there are none."""
+    told = list(dict.fromkeys(names))
+    return [f"no CPU kernel for 16 or 8 bits, run in float32 and rounded: {listed(told)}"] if told else []
 
 
 def attribute(module: torch.nn.Module, node: fx.Node) -> Any:

@@ -34,6 +34,7 @@ from commcc.replay.bench.graph_set import (
 )
 from commcc.replay.bench.recording import RankNodes, gather_times
 from commcc.replay.bench.statistics import Comparison, Spread, compare_times, slowest, spread
+from commcc.replay.calls import raised_remarks
 from commcc.replay.compiled.calls import OrderKept
 from commcc.replay.emulate.transport import CommTotals, remarks, totals_json
 from commcc.replay.numeric.compare import RankGaps
@@ -300,7 +301,7 @@ def bench(
     notes = [*graphs.layout.assumed, *graphs.maker.assumed]
     if any(prepared.unfolded for prepared in graphs.prepared):
         notes.append("fused ops of tensor parallelism are run as the plain ops they stand for")
-    notes += about
+    notes += [*raised_remarks(name for rank in measured for name in rank.get("raised", ())), *about]
     for number, variant in enumerate(times, 1):
         if variant.order is not None and (variant.order.moved or variant.order.missing):
             notes.append(f"graph {number}: {variant.order.text}")

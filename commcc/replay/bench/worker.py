@@ -109,7 +109,12 @@ def measure(graphs: GraphSet, rank: int, settings: BenchSettings, watch: Watch) 
     ]
     watch.stage("waiting for the other ranks to end")
     result = benches[0].context.team.gather(
-        {"graphs": [bench.to_json() for bench in benches], "gaps": gaps, "nodes": nodes}
+        {
+            "graphs": [bench.to_json() for bench in benches],
+            "gaps": gaps,
+            "nodes": nodes,
+            "raised": [name for prepared in graphs.prepared for name in prepared.settings.raised],
+        }
     )
     for bench in benches:
         bench.release()

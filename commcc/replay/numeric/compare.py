@@ -76,19 +76,23 @@ class ValueGap:
 @dataclass(frozen=True)
 class RankGaps:
     """One rank's comparison. gaps: values that differ. nan, infinite, zero: values of BEFORE, by name, with elements
-    that are no number, with infinite ones, and with nothing but zeros. compared: names of all values."""
+    that are no number, with infinite ones, and with nothing but zeros. compared: names of all values. raised: ops that
+    had to run in float32.
+    """
 
     gaps: tuple[ValueGap, ...]
     compared: tuple[str, ...]
     nan: dict[str, int]
     infinite: tuple[str, ...]
     zero: tuple[str, ...]
+    raised: tuple[str, ...] = ()
 
     @staticmethod
     def of(data: Mapping[str, Any]) -> RankGaps:
         """A rank's comparison, as it wrote it."""
         gaps = tuple(ValueGap(**{**gap, "element": tuple(gap["element"])}) for gap in data["gaps"])
-        return RankGaps(gaps, tuple(data["compared"]), data["nan"], tuple(data["infinite"]), tuple(data["zero"]))
+        lists = {name: tuple(data[name]) for name in ("compared", "infinite", "zero", "raised")}
+        return RankGaps(gaps=gaps, nan=data["nan"], **lists)
 
 
 def compare_rank(before: RankResults, after: RankResults, rank: int) -> RankGaps:

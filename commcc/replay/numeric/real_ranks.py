@@ -8,7 +8,7 @@ Every rank is a process that runs :func:`main` in a folder with ``before.fx.txt`
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from commcc.replay.numeric.compare import RankGaps, compare_rank
@@ -66,4 +66,5 @@ def _run(folder: Path, rank: int, settings: Settings, watch: Watch) -> dict[str,
         team.barrier()
     gaps = compare_rank(results[0], results[1], rank)
     team.leave()
-    return asdict(gaps)
+    raised = tuple({**pair.old.settings.raised, **pair.new.settings.raised})
+    return asdict(replace(gaps, raised=raised))

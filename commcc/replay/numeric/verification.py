@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from commcc.base.errors import CommccError, GraphError, InputError
-from commcc.base.text import listed, plural
+from commcc.base.text import plural
 from commcc.graph.memory import live_bytes
 from commcc.graph.ops.allowed import imported_ops
+from commcc.replay.calls import raised_remarks
 from commcc.replay.numeric.causes import Explainer, first_difference, upstream
 from commcc.replay.numeric.compare import compare_rank
 from commcc.replay.numeric.pair import Pair, Settings, make_pair
@@ -84,6 +85,8 @@ class _Ran(NamedTuple):
 def _numeric(pair: Pair, settings: Settings, ran: _Ran, seconds: float) -> Numeric:
     ranks = ran.gaps
     values = Judge(settings.tolerance, Explainer(pair, settings.real)).values(ranks)
+    here = [name for each in (pair.old, pair.new) for name in each.settings.raised]
+    raised = [*here, *(name for rank in ranks for name in rank.raised)]
     worst = max((value.status for value in values), key=STATUSES.index, default=EQUAL)
     status = DIFFERENT if ran.failure is not None else worst
     # Real ranks keep no values, and running them again would take as long as the first time.
@@ -98,7 +101,7 @@ def _numeric(pair: Pair, settings: Settings, ran: _Ran, seconds: float) -> Numer
         values=values,
         failure=ran.failure,
         first=part,
-        notes=(*_assumed(pair), *ran.notes, *_remarks(ranks, status)),
+        notes=(*_assumed(pair), *raised_remarks(raised), *ran.notes, *_remarks(ranks, status)),
         seconds=seconds,
     )
 
@@ -183,9 +186,7 @@ def _assumed(pair: Pair) -> tuple[str, ...]:
     ]
     fused = ["fused ops of tensor parallelism are run as the plain ops they stand for"]
     unfolded = fused if pair.old.unfolded or pair.new.unfolded else []
-    raised = list(dict.fromkeys(name for each in (pair.old, pair.new) for name in each.settings.raised))
-    short = [f"no CPU kernel for 16 bits, run in float32 and rounded: {listed(raised)}"] if raised else []
-    return (*pair.layout.assumed, *groups, *pair.maker.assumed, *racing[:1], *unfolded, *short)
+    return (*pair.layout.assumed, *groups, *pair.maker.assumed, *racing[:1], *unfolded)
 
 
 def _remarks(ranks: Sequence[RankGaps], status: str) -> tuple[str, ...]:
