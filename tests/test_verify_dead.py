@@ -7,6 +7,7 @@ import operator
 import pytest
 import torch
 
+from commcc.verify import verify
 from tests.test_verify_symbols import backed
 from tests.verify_graphs import WORLD, Graph, aten, c10d, differs, proved, undecided
 
@@ -208,3 +209,27 @@ def test_a_dead_view_may_not_run():
 
     proved(make(0), make(2))
     assert "dead code" in str(undecided(make(0), make(3)).unproved)
+
+
+def test_a_wait_that_may_be_for_another_part_excuses_no_read():
+    """Two launches into parts of one buffer whose sizes are symbols: whether they overlap is not decided."""
+
+    def make(early):
+        g = Graph()
+        n = backed(g)
+        x, y = g.input("x", n, 4), g.input("y", n, 4)
+        whole = g(aten.empty.memory_format, [4 * n, 4], dtype=torch.float32, device="cpu")
+        parts = [g(aten.slice.Tensor, whole, 0, 0, 2 * n), g(aten.slice.Tensor, whole, 0, 2 * n, 4 * n)]
+        sent = [
+            g(c10d.all_gather_into_tensor_out.default, each, 2, "0", out=part)
+            for each, part in zip((x, y), parts, strict=True)
+        ]
+        g.wait(sent[0])
+        done = sent[1] if early else g.wait(sent[1])
+        read = g(aten.sin.default, done)
+        if early:
+            g.wait(sent[1])
+        return g.program(read)
+
+    assert verify(make(False), make(False)).status == "proved"
+    assert verify(make(False), make(True)).status != "proved"

@@ -196,9 +196,12 @@ def wait(state: State, node: fx.Node) -> Value | None:
     waited = [use for use in state.memory.users(value, reading=False) if use[:2] in storage.filling]
     if not waited:
         state.trace.idle.append(node.name)
-    for flight, part, doubt in waited:
-        if doubt:
+    for flight, part, _ in waited:
+        doubt = state.memory.apart(part, value)
+        if doubt:  # it stays in flight: who reads it now reads what may not be there
             state.event("wait", node, f"may wait for launch '{flight.node}' or not", ("wait", flight.key), doubt)
+            flight.doubt = doubt
+            continue
         storage.filling.remove((flight, part))
         flight.waits_left -= 1
         for tensor in flight.inputs if flight.waits_left <= 0 else ():

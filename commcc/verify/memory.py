@@ -46,13 +46,14 @@ class Flight:
     """A launch between its start and its last wait.
 
     key: what is launched, the same in every graph that launches it. inputs: what it reads. waits_left: results not yet
-    waited for.
+    waited for. doubt: why it may have landed already: a wait was for something that may be its result or not.
     """
 
     node: str
     key: tuple[Any, ...]
     inputs: tuple[Tensor, ...] = ()
     waits_left: int = 1
+    doubt: str = ""
 
 
 @dataclass
@@ -157,9 +158,9 @@ class Memory:
         found = []
         storage = self.storages[tensor.root]
         for flight, part in (*storage.filling, *(storage.reading if reading else ())):
-            doubt = self._apart(part, tensor)
+            doubt = self.apart(part, tensor)
             if doubt is not None:
-                found.append((flight, part, doubt))
+                found.append((flight, part, doubt or flight.doubt))
         for other in (self.storages[root] for root in storage.linked):
             uses = (*other.filling, *(other.reading if reading else ()))
             found.extend((flight, part, "memory that may be shared") for flight, part in uses)
@@ -234,7 +235,7 @@ class Memory:
             reach[which] = max(reach[which], end)
         return False
 
-    def _apart(self, first: Tensor, second: Tensor) -> str | None:
+    def apart(self, first: Tensor, second: Tensor) -> str | None:
         """None when two tensors share no element, else why that is not certain."""
         try:
             return "" if self.overlap(first, second) else None

@@ -250,12 +250,17 @@ class State:
             text = f"reads '{copy[0]}' before the host has waited for that copy"
             self.event("wait", reader, text, ("early", copy[1], str(reader.target)))
         early = [key for key in (*(flight.key for flight, _, _ in users), copy and copy[1]) if key]
-        return self._unfinished(now, tuple(early)) if early else now
+        if not early:
+            return now
+        doubts = [doubt for _, _, doubt in users]
+        return self._unfinished(now, tuple(early), doubts[0] if copy is None and all(doubts) else "")
 
-    def _unfinished(self, tensor: Tensor, early: tuple[Any, ...]) -> Tensor:
-        """A tensor that is read before it is there: whatever it holds, it is not what it will hold."""
+    def _unfinished(self, tensor: Tensor, early: tuple[Any, ...], doubt: str) -> Tensor:
+        """A tensor that is read before it is there: whatever it holds, it is not what it will hold, unless in doubt."""
         numel = None if tensor.shape is None else product(tensor.shape)
         content = self.table.source((EARLY, tensor.content, early), numel, tensor.dtype)
+        if doubt:
+            self.table.undecided.setdefault(content, doubt)
         return Tensor(
             content, tensor.meta, tensor.root, tensor.stamp, tensor.base, tensor.via, tensor.may_copy, tensor.where
         )

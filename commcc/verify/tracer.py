@@ -124,7 +124,7 @@ class Tracer(Explainer):
             for flight, _ in storage.filling:
                 key = ("unwaited", flight.key)
                 if key not in [event.key for event in self.trace.events[-4:] if event.filled == root]:
-                    event = Event("wait", flight.node, "its result is never waited for", key, filled=root)
+                    event = Event("wait", flight.node, "its result is never waited for", key, flight.doubt, root)
                     self.trace.events.append(event)
 
     def _leaves(self, node: fx.Node, part: Any, path: str, structure: list[str]) -> None:
