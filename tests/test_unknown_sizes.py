@@ -120,3 +120,75 @@ def test_a_step_keeps_its_budget_too():
     assert both.first.prediction.memory.peak_bytes == before
     assert both.last.prediction.memory.peak_bytes == after <= before
     assert both.backward.changed
+
+
+BACKWARD = f"{LOG}::0_0/aot_backward_graph"
+#: A graph in which sizes of collectives are missing too.
+EXCHANGES = """class G(torch.nn.Module):
+    def forward(self, x: "bf16[2048, 64]cpu", m: "b8[2048]cpu"):
+        rows: "bf16[u0, 64]cpu" = torch.ops.aten.index.Tensor(x, [m])
+        all_gather: "bf16[4*u0, 64]cpu" = torch.ops._c10d_functional.all_gather_into_tensor.default(rows, 4, '0')
+        wait: "bf16[4*u0, 64]cpu" = torch.ops._c10d_functional.wait_tensor.default(all_gather)
+        relu: "bf16[4*u0, 64]cpu" = torch.ops.aten.relu.default(wait)
+        return (relu,)
+"""
+
+
+@pytest.fixture
+def exchanges(tmp_path):
+    path = tmp_path / "g.txt"
+    path.write_text(EXCHANGES)
+    return str(path)
+
+
+def test_the_page_says_so(exchanges, tmp_path):
+    page = tmp_path / "page.html"
+    assert command(["simulate", exchanges, "--html", str(page), "-q"]) == 0
+    text = page.read_text()
+    assert '"unknown":true' in text and '"unknown_sizes":{"all_gather":1,' in text
+    assert text.count("leastBytes(") >= 8
+    assert command(["simulate", exchanges, "--html", str(page), "-q", "--hint", "u0=64"]) == 0
+    assert '"unknown":true' not in page.read_text() and '"unknown_sizes"' not in page.read_text()
+
+
+def test_the_trace_says_so(exchanges, tmp_path):
+    trace = tmp_path / "t.json"
+    assert command(["simulate", exchanges, "--trace", str(trace), "-q"]) == 0
+    events = json.loads(trace.read_text())["traceEvents"]
+    counters = {event["name"] for event in events if event["ph"] == "C"}
+    assert counters == {"live, at least: 4 sizes unknown", "in flight, at least: 4 sizes unknown"}
+    said = [event["args"].get("bytes are") for event in events if event.get("cat") == "collective"]
+    assert said == ["at least: a size is unknown"]
+    assert command(["simulate", exchanges, "--trace", str(trace), "-q", "--hint", "u0=64"]) == 0
+    assert "at least" not in trace.read_text()
+
+
+def test_explain_says_so(exchanges, capsys):
+    assert command(["explain", exchanges, "all_gather"]) == 0
+    assert "? in, ? out, one rank" in capsys.readouterr().out
+    assert command(["explain", exchanges, "all_gather", "--memory-budget", "1"]) == 2
+    error = capsys.readouterr().err
+    assert "memory_budget=1: 4 sizes of this graph are not known, the first of 'rows'" in error
+    assert "--hint 'u*=512'" in error and error.count("\n") <= 4
+    assert command(["explain", exchanges, "all_gather", "--memory-budget", "1", "--hint", "u0=64"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("rule", "limit", "said"),
+    [
+        ("peak-memory", "1GiB", "nobody knows whether it is within 1.0 GiB: 4 sizes unknown, the first of 'rows'"),
+        ("in-flight-bytes", "1GiB", "bytes in flight is at least 0 B, and nobody knows whether it is within 1.0 GiB"),
+        ("collective-bytes", "1GiB", "0 B by launches at least, and nobody knows whether that is within 1.0 GiB"),
+    ],
+)
+def test_limits_of_lint_are_not_kept_by_what_nobody_knows(exchanges, capsys, rule, limit, said):
+    arguments = ["lint", exchanges, "--only", rule, "--rule", f"{rule}.max={limit}"]
+    assert command(arguments) == 1
+    assert said in " ".join(capsys.readouterr().out.split())
+    assert command([*arguments, "--hint", "u0=64"]) == 0
+
+
+def test_diff_says_so(exchanges, tmp_path, capsys):
+    (tmp_path / "after.txt").write_text(EXCHANGES.replace("aten.relu", "aten.sigmoid"))
+    assert command(["diff", exchanges, str(tmp_path / "after.txt")]) == 0
+    assert "1 size unknown" in capsys.readouterr().out

@@ -38,7 +38,7 @@ def explain_exposed(session: Session, /, graph: str, cost: CostModel, hints: dic
         raise OptionError("COLLECTIVE and --worst exclude each other", hint="leave one of them out")
     with session.working("loading PyTorch") as say:
         from commcc.explain import Limits, explain, explain_worst
-        from commcc.planning.headroom import budget_bytes
+        from commcc.planning.headroom import budget_bytes, needs_all_sizes
         from commcc.report import explaining
         from commcc.timing import snapshot
 
@@ -48,6 +48,8 @@ def explain_exposed(session: Session, /, graph: str, cost: CostModel, hints: dic
         seen = snapshot.take(program, cost, hints)
         assert seen.prediction is not None
         window, budget = chosen["max_compute_prefetch"], chosen["memory_budget"]
+        if isinstance(budget, (int, float)):
+            needs_all_sizes(seen.index, f"memory_budget={budget:g}")
         limits = Limits(
             max_compute_prefetch=None if window is None else round(window),
             max_in_flight_gb=chosen["max_in_flight_gb"],

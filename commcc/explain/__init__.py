@@ -116,6 +116,7 @@ def _explain(context: Context, collective: Collective) -> Explanation:
         module=collective.module,
         input_bytes=collective.input_bytes,
         output_bytes=collective.output_bytes,
+        unknown_size=collective.unknown,
         total_ns=costs.ns[launch],
         latency_ns=costs.latency_ns.get(launch, 0),
         how=costs.how.get(launch, ""),

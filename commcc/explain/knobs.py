@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from commcc.base.errors import OptionError
 from commcc.base.terms import GIB, Kind, Role
-from commcc.base.text import duration, listed, plural, size
+from commcc.base.text import duration, least_size, listed, plural, size
 from commcc.explain.merging import merge
 from commcc.explain.reasons import move_words
 from commcc.explain.trials import own_stream, trial
@@ -100,7 +100,8 @@ def _limits(case: Case) -> Iterator[Knob]:
         if name == "window":
             text = f"allow {plural(move.trial.within, 'compute node')} between launch and wait (max_compute_prefetch)"
         elif name == "memory":
-            text = f"allow a peak of {size(case.search.peak(move))} (memory_budget)"
+            unknown = len(case.search.context.index.estimates.unknown)
+            text = f"allow a peak of {least_size(case.search.peak(move), unknown, brief=True)} (memory_budget)"
         else:
             text = f"allow {move.trial.in_flight / GIB:.1f} GiB in flight (max_in_flight_gb)"
         yield Knob(f"{text}{more}", None, saves, besides)

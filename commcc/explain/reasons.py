@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from commcc.base.terms import GIB
-from commcc.base.text import duration, listed, plural, size
+from commcc.base.text import duration, least_size, listed, plural, size
 from commcc.explain.types import Reason
 
 if TYPE_CHECKING:
@@ -236,10 +236,10 @@ def _limit_words(case: Case, name: str, move: Move) -> str:
             f"{move.trial.in_flight / GIB:.1f} GiB would be."
         )
     context = search.context
-    now = size(context.prediction.memory.peak_bytes)
-    return (
-        f"Peak memory may be at most {size(context.budget)} (now {now}); {what}, it would be {size(search.peak(move))}."
-    )
+    unknown = len(context.index.estimates.unknown)
+    peaks = (context.prediction.memory.peak_bytes, search.peak(move))
+    now, then = (least_size(peak, unknown, brief=True) for peak in peaks)
+    return f"Peak memory may be at most {size(context.budget)} (now {now}); {what}, it would be {then}."
 
 
 def _latency(case: Case) -> Iterator[Reason]:

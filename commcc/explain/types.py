@@ -285,6 +285,7 @@ class Explanation:
     module: str | None
     input_bytes: int
     output_bytes: int
+    unknown_size: bool
     total_ns: int
     latency_ns: int
     how: str
@@ -328,6 +329,7 @@ class Explanation:
             "module": self.module,
             "input_bytes": self.input_bytes,
             "output_bytes": self.output_bytes,
+            **({"unknown_size": True} if self.unknown_size else {}),
             "latency_ms": milliseconds(self.latency_ns),
             "how": self.how,
             "priced_by": self.priced_by,

@@ -6,9 +6,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from commcc.base.errors import OptionError
-from commcc.base.text import plural
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -49,15 +46,10 @@ class PlanContext:
         is live cannot be compared with it.
         """
         from commcc.graph.memory import live_bytes
-        from commcc.planning.headroom import budget_bytes
+        from commcc.planning.headroom import budget_bytes, needs_all_sizes
 
-        missing = sorted(self.index.estimates.unknown)
-        if isinstance(value, (int, float)) and missing:
-            raise OptionError(
-                f"memory_budget={value:g}: {plural(len(missing), 'size')} of this graph are not known, the first of "
-                f"'{self.index.names[missing[0]]}', so that its memory is not known either",
-                hint="give the symbols in its shapes numbers, as in --hint 'u*=512' ('commcc inspect' lists them)",
-            )
+        if isinstance(value, (int, float)):
+            needs_all_sizes(self.index, f"memory_budget={value:g}")
         peak = live_bytes(self.first or self.index).peak_bytes if isinstance(value, str) else 0
         budget = budget_bytes(value, peak)
         # A number is of the whole device, where the rest of the step may hold something too.

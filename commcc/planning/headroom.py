@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from commcc.base.errors import OptionError
 from commcc.base.terms import GIB
+from commcc.base.text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,6 +31,17 @@ def budget_bytes(value: str | float | None, peak: int) -> int | None:
     if value is None or value == "own":
         return None if value is None else peak
     return peak + max(GIB, peak // 20) if value == "auto" else int(float(value) * GIB)
+
+
+def needs_all_sizes(index: GraphIndex, budget: str) -> None:
+    """Raise :class:`OptionError` for a budget in bytes where sizes are not known: nothing can be compared with it."""
+    missing = sorted(index.estimates.unknown)
+    if missing:
+        raise OptionError(
+            f"{budget}: {plural(len(missing), 'size')} of this graph are not known, the first of "
+            f"'{index.names[missing[0]]}', so that its memory is not known either",
+            hint="give the symbols in its shapes numbers, as in --hint 'u*=512' ('commcc inspect' lists them)",
+        )
 
 
 class Headroom:

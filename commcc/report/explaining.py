@@ -17,7 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from commcc.base.text import milliseconds, plural, size
+from commcc.base.text import least_size, milliseconds, plural
 from commcc.report.console import cut_short, make_table
 from commcc.report.documents import costs, document
 from commcc.timing.snapshot import cost_warnings
@@ -120,7 +120,9 @@ def _about(entry: Document, graph: Document) -> RenderableType:
     ranks = "" if entry["group_size"] is None else f" ({plural(entry['group_size'], 'rank')})"
     module = f", {entry['module']}" if entry["module"] else ""
     what = f"{entry['kind']} for {entry['role']} on group {entry['group']}{ranks}{module}"
-    moved = f"{size(entry['input_bytes'])} in, {size(entry['output_bytes'])} out, one rank"
+    unknown = "unknown_size" in entry
+    sent, got = (least_size(entry[key], unknown, brief=True) for key in ("input_bytes", "output_bytes"))
+    moved = f"{sent} in, {got} out, one rank"
     price = f"{milliseconds(entry['total_ms'])}, {milliseconds(entry['latency_ms'])} of it latency"
     told = ", ".join(filter(None, [f"by {entry['priced_by']}" if entry["priced_by"] else "", entry["how"]]))
     rows = [("what", what), ("bytes", moved), ("time", f"{price} ({told})" if told else price)]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from commcc import __version__
-from commcc.base.text import escaped
+from commcc.base.text import escaped, plural
 from commcc.report.documents import collective_costs, result_text
 from commcc.timing.predict import milliseconds
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 #: Threads of one process have numbers from pid * STRIDE on: unique in the trace, as some viewers want.
 STRIDE = 100
 #: What the compute stream does when it has finished before the last collective.
+#: What a figure of bytes is that lacks a size.
+AT_LEAST = "at least: a size is unknown"
 TAIL = "waiting for the last collectives"
 _DUMP = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
 
@@ -163,10 +165,12 @@ class _Process:
         timeline = prediction.timeline
         starts = [timeline.start[node] for node in timeline.order]
         ends = [timeline.end[node] for node in timeline.order]
+        unknown = len(self.track.seen.index.estimates.unknown)
+        rest = f", at least: {plural(unknown, 'size')} unknown" if unknown else ""
         for ns, value in _steps(starts, prediction.memory.live):
-            yield self._counter("live", ns, value)
+            yield self._counter(f"live{rest}", ns, value)
         for ns, value in _steps(ends, timeline.in_flight):
-            yield self._counter("in flight", ns, value)
+            yield self._counter(f"in flight{rest}", ns, value)
 
     def _counter(self, name: str, ns: int, value: int) -> str:
         return f'{{"ph":"C","pid":{self.pid},"ts":{microseconds(ns)},"name":"{name}","args":{{"bytes":{value}}}}}'
@@ -223,6 +227,8 @@ def _work(seen: Snapshot, prediction: Prediction, node: int, ns: int) -> Slice:
     if tensor is not None:
         args["result"] = result_text(tensor)
         args["bytes"] = tensor.bytes
+        if tensor.numel is None:
+            args["bytes are"] = AT_LEAST
     if flops:
         args["flops"] = flops
     if source >= 0:
@@ -254,6 +260,7 @@ def stream_slices(seen: Snapshot, prediction: Prediction) -> Iterator[tuple[str,
             "input bytes": facts.input_bytes,
             "output bytes": facts.output_bytes,
             "bytes on the wire": facts.wire_bytes,
+            **({"bytes are": AT_LEAST} if facts.unknown else {}),
             "merged from": len(index.merged_from.get(node, ())) or 1,
             "queued ms": milliseconds(span.start - span.queued_at),
             **{key.replace("_", " "): value for key, value in collective_costs(prediction, node).items()},

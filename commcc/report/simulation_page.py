@@ -174,6 +174,7 @@ class CollectiveRow:
     end: int
     exposed: int
     bytes: int
+    unknown: bool
     dtype: str
     waits: tuple[int, ...]
     ready: int | None
@@ -206,6 +207,7 @@ class CollectiveRow:
                 end=span.end,
                 exposed=timeline.exposed.get(launch, 0),
                 bytes=known.wire_bytes,
+                unknown=known.unknown,
                 dtype=known.dtype,
                 waits=tuple(position[wait] for wait in known.waits),
                 ready=None if ready is None else position[ready],
@@ -229,6 +231,7 @@ class CollectiveRow:
             "end": self.end,
             "exposed": self.exposed,
             "bytes": self.bytes,
+            **({"unknown": True} if self.unknown else {}),
             "dtype": self.dtype,
             "waits": list(self.waits),
             "ready": self.ready,

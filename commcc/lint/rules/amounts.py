@@ -75,7 +75,19 @@ def _amounts(
     for selector, limit in limits.items():
         chosen = [each for each in subject.ident.collectives if _selected(each, selector)]
         measured = sum(map(amount, chosen))
+        unsized = [each for each in chosen if each.unknown] if quantity is BYTES else []
         if measured <= limit:
+            if unsized:
+                yield Finding(
+                    f"{quantity.show(measured)} by {_noun(selector)} at least, and nobody knows whether that is within "
+                    f"{quantity.show(limit)}: sizes of {len(unsized):,} are unknown",
+                    subject.spots(*(each.launch for each in unsized[:_NAMED])),
+                    measured=measured,
+                    limit=limit,
+                    unit=quantity.unit,
+                    weight=len(unsized),
+                    remedy="--hint gives symbols in shapes a number, as in --hint 'u*=512'",
+                )
             continue
         largest = sorted(chosen, key=lambda each: (-each.wire_bytes, each.launch))[:_NAMED]
         noun = _noun(selector) if quantity is COUNT else f"by {_noun(selector)}"

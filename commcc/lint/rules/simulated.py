@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from commcc.base.text import plural
 from commcc.lint.options import figure
 from commcc.lint.quantities import BYTES, SHARE, TIME, Quantity
 from commcc.lint.types import Finding, Rule, Severity, Spot
@@ -100,9 +101,12 @@ def peak_memory(subject: Subject, options: MemoryOptions) -> Iterator[Finding]:
     if options.max is not None and memory.peak_bytes > options.max:
         where = () if memory.peak_at is None else subject.spots(memory.peak_at)
         at = f" at '{where[0].node}'" if where else ""
-        text = f"live bytes reach their peak{at}, {BYTES.show(memory.input_bytes)} of inputs among them:"
+        least = " at least" if subject.index.estimates.unknown else ""
+        text = f"live bytes reach their peak{at}, {BYTES.show(memory.input_bytes)} of inputs among them:{least}"
         remedy = "commcc reorder --memory-budget plans for less"
         yield _over(text, memory.peak_bytes, options.max, BYTES, where, remedy)
+    elif options.max is not None:
+        yield from _not_known(subject, "peak memory", memory.peak_bytes, options.max)
 
 
 def in_flight(subject: Subject, options: FlightOptions) -> Iterator[Finding]:
@@ -113,6 +117,24 @@ def in_flight(subject: Subject, options: FlightOptions) -> Iterator[Finding]:
         where = subject.spots(timeline.order[timeline.in_flight.index(most)])
         text = f"most bytes are in flight after '{where[0].node}':"
         yield _over(text, most, options.max, BYTES, where, "commcc reorder --max-in-flight-gb limits them")
+    elif options.max is not None:
+        yield from _not_known(subject, "bytes in flight", most, options.max)
+
+
+def _not_known(subject: Subject, what: str, least: int, limit: float) -> Iterator[Finding]:
+    """A limit that is kept as far as sizes are known, where some are not."""
+    missing = sorted(subject.index.estimates.unknown)
+    if missing:
+        yield Finding(
+            f"{what} is at least {BYTES.show(least)}, and nobody knows whether it is within {BYTES.show(limit)}: "
+            f"{plural(len(missing), 'size')} unknown, the first of '{subject.index.names[missing[0]]}'",
+            subject.spots(*missing[:_NAMED]),
+            measured=least,
+            limit=limit,
+            unit=BYTES.unit,
+            weight=len(missing),
+            remedy="--hint gives symbols in shapes a number, as in --hint 'u*=512'",
+        )
 
 
 def _worst(subject: Subject) -> tuple[Spot, ...]:

@@ -65,7 +65,7 @@ function collectiveColumns(side, pick) {
     { label: "kind", value: (each) => spelled(each.kind) },
     { label: "role", value: (each) => each.role },
     { label: "group", value: (each) => each.group },
-    { label: "sent", number: true, value: (each) => each.bytes, text: (each) => bytes(each.bytes) },
+    { label: "sent", number: true, value: (each) => each.bytes, text: (each) => leastBytes(each.bytes, each.unknown) },
     time("launched", (each) => each.queued),
     spent("queued", (each) => each.start - each.queued),
     spent("time", length),

@@ -19,7 +19,7 @@ function computeFacts(side, node) {
     ["work", flops && ns ? `${grouped(flops / 1e9, 1)} GFLOP at ${grouped(flops / ns / 1e3, 1)} TFLOP/s` : null],
     ["priced by", pricedBy(side, node)],
     ["overlaps with", ns ? namesOf(side, collectivesBeside(side, side.start[node], side.end[node])) : null],
-    ["live memory", bytes(side.live[node])],
+    ["live memory", leastBytes(side.live[node], side.unknown)],
   ]);
 }
 
@@ -30,7 +30,7 @@ function collectiveFacts(side, each) {
   return known([
     ["kind", `${spelled(each.kind)}, ${each.role}`],
     ["group", groupWords(side, each)],
-    ["sent by one rank", `${bytes(each.bytes)}, ${each.dtype}`],
+    ["sent by one rank", `${leastBytes(each.bytes, each.unknown)}, ${each.dtype}`],
     ["module", side.module(node)],
     ["time", `${duration(total)}, latency ${duration(each.latency, total)}`],
     ["priced by", [pricedBy(side, node), each.how].filter(Boolean).join(": ")],
@@ -53,7 +53,7 @@ function waitFacts(side, node, collective) {
     ["stalls", stall ? duration(stall) : "not at all: the result is there"],
     ["start", at(side, side.start[node])],
     ["module", side.module(node)],
-    ["in flight after it", bytes(side.inFlight[node])],
+    ["in flight after it", leastBytes(side.inFlight[node], side.unknown)],
   ]);
 }
 

@@ -31,6 +31,12 @@ function moment(ns, step, like) {
 }
 
 /** "25.0 MiB" */
+/** Bytes of a figure that misses sizes which nobody knows. */
+function leastBytes(count, unknown) {
+  if (!unknown) return bytes(count);
+  return count ? `>= ${bytes(count)}` : "?";
+}
+
 function bytes(count) {
   let value = count;
   let unit = 0;

@@ -62,7 +62,7 @@ function paintPeak(context, track, row, scale) {
   context.arc(Math.min(Math.max(4, x), surface.width - 4), y, 3, 0, 2 * Math.PI);
   context.fill();
   context.stroke();
-  const text = `peak ${bytes(value)}`;
+  const text = `peak ${leastBytes(value, side.unknown)}`;
   context.font = palette.font;
   const end = scale.x(side.step);
   const room = (x < end && end < surface.width ? end : surface.width) - x > context.measureText(text).width + 12;

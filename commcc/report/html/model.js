@@ -35,6 +35,8 @@ class Side {
     this.step = json.step;
     this.peak = json.peak;
     this.metrics = json.metrics;
+    // Figures of memory miss these sizes.
+    this.unknown = json.metrics.unknown_sizes?.values ?? 0;
     this.model = json.model;
     this.bound = json.bound;
     this.groups = json.groups;

@@ -9,10 +9,10 @@ const MOST_LANES = 12;
 function rowsOf(side, palette, scales) {
   const rows = [computeRow(side, palette), ...laneRows(side, palette)];
   const peak = Math.max(0, ...[side.metrics.peak_bytes ?? 0]);
-  rows.push({ type: "live", label: "live memory", about: `peak ${bytes(peak)}`, curve: side.curves.live, highest: scales.live });
+  rows.push({ type: "live", label: "live memory", about: `peak ${leastBytes(peak, side.unknown)}`, curve: side.curves.live, highest: scales.live });
   const flight = side.metrics.in_flight_bytes ?? 0;
   if (side.collectives.length) {
-    rows.push({ type: "flight", label: "in flight", about: `peak ${bytes(flight)}`, curve: side.curves.flight, highest: scales.flight });
+    rows.push({ type: "flight", label: "in flight", about: `peak ${leastBytes(flight, side.unknown)}`, curve: side.curves.flight, highest: scales.flight });
   }
   let top = MARKER_STRIP;
   for (const row of rows) {
