@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import zipfile
 
 import pytest
 import torch
@@ -97,3 +98,18 @@ def test_a_text_says_which_calling_convention_is_lost(tmp_path, module, args, kw
     torch.export.save(exported, tmp_path / "g.pt2")
     notes = [note.text for note in save(load(tmp_path / "g.pt2"), tmp_path / "g.fx.txt")]
     assert notes == ([] if lost is None else [f"a text holds no calling convention: {lost}"])
+
+
+def test_containers_of_other_libraries_are_said(tmp_path):
+    exported = torch.export.export(Named(), (torch.ones(2),), {"scale": torch.ones(2), "more": {"a": torch.ones(2)}})
+    torch.export.save(exported, tmp_path / "g.pt2")
+    with zipfile.ZipFile(tmp_path / "g.pt2") as source, zipfile.ZipFile(tmp_path / "other.pt2", "w") as target:
+        for name in source.namelist():
+            text = source.read(name)
+            if name.endswith("models/model.json"):
+                # The outermost container of what is returned.
+                at = text.index(b"out_spec")
+                text = text[:at] + text[at:].replace(b"builtins.dict", b"mylib.Output", 1)
+            target.writestr(name, text)
+    notes = [note.text for note in save(load(tmp_path / "other.pt2"), tmp_path / "again.pt2")]
+    assert notes == ["torch.export.load needs the library of mylib.Output imported before it, for what it returns"]

@@ -18,6 +18,8 @@ import json
 import re
 from typing import Any
 
+from torch.utils import _pytree as pytree
+
 from commcc.base.errors import InputError
 from commcc.base.text import listed
 from commcc.serialization.pt2.schema import check_name
@@ -130,6 +132,17 @@ def _check_context(context: Any) -> None:
         for item in context:
             if isinstance(item, (dict, list)):
                 _check_context(item)
+
+
+def unknown_containers(spec: str) -> list[str]:
+    """Types of a checked tree spec that this process knows nothing of: a library registers them when it is imported."""
+    found, rest = [], [json.loads(spec)[1]]
+    while rest:
+        tree = rest.pop()
+        if tree["type"] is not None and tree["type"] not in pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE:
+            found.append(tree["type"])
+        rest += tree["children_spec"]
+    return found
 
 
 def lost_convention(in_spec: str, out_spec: str) -> list[str]:

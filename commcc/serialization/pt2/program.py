@@ -36,6 +36,7 @@ from commcc.serialization.pt2.archive import (
     read_json,
     write_archive,
 )
+from commcc.serialization.pt2.code import unknown_containers
 from commcc.serialization.pt2.document import check_document, constant_names, dangling_calls, new_document, rename
 from commcc.serialization.pt2.metadata import MetadataReader, MetadataWriter
 from commcc.serialization.pt2.read import FileState, malformed, read_graph
@@ -241,6 +242,13 @@ def _import_notes(program: Program) -> list[Note]:
         if module is not None and module not in needed:
             used = "" if module.startswith("the ") else f", for {op_name(node.target)}"
             needed[module] = Note(f"torch.export.load needs {module} imported before it{used}", node.name)
+    carrier = program.carrier if isinstance(program.carrier, Pt2Carrier) else None
+    called = [] if carrier is None else carrier.document["graph_module"]["module_call_graph"]
+    texts = [call["signature"][key] for call in called if not call["fqn"] for key in ("in_spec", "out_spec")]
+    for name in dict.fromkeys(name for text in texts for name in unknown_containers(text)):
+        needed[name] = Note(
+            f"torch.export.load needs the library of {name} imported before it, to build what is returned"
+        )
     return list(needed.values())
 
 
