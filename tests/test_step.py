@@ -212,3 +212,35 @@ def test_run(tmp_path, capsys):
         assert command_line(["verify", source, str(tmp_path / "out" / name), "-q"]) == 0
     assert command_line(["run", *files, "--passes", "reorder", "--plan-out", str(tmp_path / "p.yaml")]) == 2
     assert "plans and --dump-after-each are of one graph" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("how", ["gathered", "fetched"])
+@pytest.mark.parametrize("half", [0, 1], ids=["forward", "backward"])
+def test_results_are_run(how, half, tmp_path, capsys):
+    """What is in flight at either end is an input or a result like others where both graphs are run."""
+    source = write(tmp_path, how)[half]
+    target = str(tmp_path / "new.txt")
+    assert command_line(["run", source, "--passes", "bucket{groups=all},reorder,cleanup", "-o", target, "-q"]) == 0
+    capsys.readouterr()
+    assert command_line(["verify", source, target, "--numeric", "-q"]) == 0
+    assert capsys.readouterr().out == "proved, numeric: equal\n"
+    assert command_line(["diff", source, target, "-q"]) == 0
+
+
+def test_lint_knows_what_is_saved_in_flight(tmp_path, capsys):
+    forward, backward = write(tmp_path, "fetched")
+    assert command_line(["lint", forward, backward, "--only", "never-waited,use-before-wait", "--no-ranks"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert (
+        "'all_gather_into_tensor_4' is in flight at the end, saved for the backward, which has to wait for it" in said
+    )
+    ranks = [tmp_path / f"rank{rank}.txt" for rank in range(2)]
+    for path in ranks:
+        path.write_text(pair("fetched")[1])
+    assert command_line(["lint", *map(str, ranks), "--only", "rank-agreement"]) == 0
+
+
+def test_merging_leaves_what_is_in_flight_alone(tmp_path, capsys):
+    forward, _ = write(tmp_path, "gathered")
+    assert command_line(["bucket", forward, "--groups", "all", "-o", str(tmp_path / "o.txt")]) == 0
+    assert "its result is returned before it is waited for" in " ".join(capsys.readouterr().out.split())

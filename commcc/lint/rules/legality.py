@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Launches that one finding names.
 _NAMED = 5
+#: How AOTAutograd describes outputs of a forward that its backward takes.
+_SAVED = "SavedForBackwards"
 
 
 def illegal_graph(subject: Subject, options: NoOptions) -> Iterator[Finding]:
@@ -116,6 +118,15 @@ def never_waited(subject: Subject, options: NoOptions) -> Iterator[Finding]:
         if facts.waits or not facts.asynchronous or any(_holds_graph(index, u) for u in index.users[launch]):
             continue
         returned = any(index.ops[user] == "output" for user in index.users[launch])
+        slot = index.output_slots.get(launch)
+        if slot is not None and _SAVED in str(index.output_descriptors[slot]):
+            yield Finding(
+                f"'{index.names[launch]}' is in flight at the end, saved for the backward, which has to wait for it",
+                subject.spots(launch),
+                severity=Severity.INFO,
+                remedy="commcc simulate FORWARD BACKWARD shows both as one step",
+            )
+            continue
         fate = "and is returned: whoever takes it has to wait" if returned else "and its buffers live to the end"
         yield Finding(
             f"'{index.names[launch]}' is never waited for, {fate}",
@@ -127,7 +138,7 @@ def never_waited(subject: Subject, options: NoOptions) -> Iterator[Finding]:
 def unknown_size(subject: Subject, options: NoOptions) -> Iterator[Finding]:
     """All collectives whose sizes nothing tells, as one finding."""
     del options
-    unsized = [c.launch for c in subject.ident.collectives if max(c.input_bytes, c.output_bytes) == 0]
+    unsized = [c.launch for c in subject.ident.collectives if c.unknown or max(c.input_bytes, c.output_bytes) == 0]
     if unsized:
         some = "collective has a size" if len(unsized) == 1 else "collectives have sizes"
         yield Finding(
