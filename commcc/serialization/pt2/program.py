@@ -246,9 +246,7 @@ def _import_notes(program: Program) -> list[Note]:
     called = [] if carrier is None else carrier.document["graph_module"]["module_call_graph"]
     texts = [call["signature"][key] for call in called if not call["fqn"] for key in ("in_spec", "out_spec")]
     for name in dict.fromkeys(name for text in texts for name in unknown_containers(text)):
-        needed[name] = Note(
-            f"torch.export.load needs the library of {name} imported before it, to build what is returned"
-        )
+        needed[name] = Note(f"torch.export.load needs the library of {name} imported before it, for what it returns")
     return list(needed.values())
 
 
