@@ -366,15 +366,18 @@ def runs_of(table: Terms, slot: int, at: int) -> list[Run]:
 
 def unrolled(items: Items) -> list[Leaf]:
     """All runs with loops unrolled, in order."""
+    if _pieces(items) > MAX_PIECES:
+        raise Undecidable("a view in too many pieces")
     found: list[Leaf] = []
     for item in items:
         if isinstance(item, Leaf):
             found.append(item)
-        elif not isinstance(item.times, int) or item.times * len(item.body) > MAX_PIECES:
-            raise Undecidable("a view in too many pieces")
         else:
-            for row in range(item.times):
+            for row in range(number(item.times)):
                 found.extend(unrolled(instance(item.body, row, 0)))
-        if len(found) > MAX_PIECES:
-            raise Undecidable("a view in too many pieces")
     return found
+
+
+def _pieces(items: Items) -> int:
+    """How many runs there are, each as often as it is repeated."""
+    return sum(1 if isinstance(item, Leaf) else number(item.times) * _pieces(item.body) for item in items)
