@@ -68,7 +68,7 @@ def test_what_is_in_flight_between_carries_over():
     assert whole.exposed_ns < forward.exposed_ns + backward.exposed_ns
 
 
-@pytest.mark.parametrize("how", ["plain", "gathered", "fetched"])
+@pytest.mark.parametrize("how", PARTITIONS)
 def test_the_backward_alone_in_its_step_has_the_memory_of_the_step(how):
     _, backward = halves(how)
     step, seen = step_of(how)
@@ -178,6 +178,7 @@ def test_simulate(tmp_path, capsys):
     assert command_line(["simulate", *files, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [each["label"] for each in document["graphs"]] == ["step"] and document["backward"] == files[1]
+    assert document["carried_over"] == ["all_gather_into_tensor_4"]
     assert document["graphs"][0]["in_flight_at_start"] == document["graphs"][0]["in_flight_at_end"] == []
     assert command_line(["simulate", *files, "--no-step", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -205,7 +206,7 @@ def test_run(tmp_path, capsys):
     (tmp_path / "out").mkdir()
     assert command_line(["run", *files, "--preset", "auto", "-o", str(tmp_path / "out"), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["verified"] == "proved"
+    assert document["verified"] == "proved" and document["carried_over"] == []
     assert document["after"]["step_ms"] < document["before"]["step_ms"]
     assert document["after"]["peak_bytes"] <= document["before"]["peak_bytes"] + (1 << 30)
     for name, source in zip(("fw.run.txt", "bw.run.txt"), files, strict=True):

@@ -71,8 +71,9 @@ def simulate(
         from commcc.report import simulating
 
         program = session.load(graph)
-        tracks, verified, backward = _tracks(session, Request(after, passes, cost, hints, more["step"]), program, say)
-        sources.update({"after": None, "backward": after} if backward else {})
+        tracks, verified, carried = _tracks(session, Request(after, passes, cost, hints, more["step"]), program, say)
+        if carried is not None:
+            sources.update({"after": None, "backward": after, "carried_over": list(carried)})
         if trace is not None:
             say(f"writing {trace}")
             write_trace_file(trace, tracks)
@@ -91,8 +92,8 @@ def simulate(
 
 def _tracks(
     session: Session, request: Request, program: Program, say: Callable[[str], None]
-) -> tuple[list[Track], str | None, bool]:
-    """The graphs with their predictions, the verdict on a rewrite that was made here, whether they are steps."""
+) -> tuple[list[Track], str | None, tuple[str, ...] | None]:
+    """The graphs with their predictions, the verdict on a rewrite made here, and of steps what is in flight between."""
     from commcc.report.perfetto import Track
     from commcc.run import pipeline
     from commcc.timing import snapshot
@@ -109,17 +110,17 @@ def _tracks(
     if request.passes:
         result = pipeline.run(program, request.passes, progress=say, model=request.cost, hints=request.hints)
         judge(session, result)
-        return [Track("before", result.first), Track("after", result.last)], result.verified, False
+        return [Track("before", result.first), Track("after", result.last)], result.verified, None
     say("simulating")
     first = snapshot.take(program, request.cost, request.hints)
     if later is None:
-        return [Track("graph", first)], None, False
-    return [Track("before", first), Track("after", snapshot.take(later, request.cost, request.hints))], None, False
+        return [Track("graph", first)], None, None
+    return [Track("before", first), Track("after", snapshot.take(later, request.cost, request.hints))], None, None
 
 
 def _step_tracks(
     session: Session, request: Request, halves: tuple[Program, Program], say: Callable[[str], None]
-) -> tuple[list[Track], str | None, bool]:
+) -> tuple[list[Track], str | None, tuple[str, ...] | None]:
     """The same of a forward and its backward, as one step."""
     from commcc.report.perfetto import Track
     from commcc.run import pipeline, step
@@ -138,9 +139,10 @@ def _step_tracks(
         return result
 
     if not request.passes:
-        return [Track("step", take(step.join(*halves, step.link(*halves)).program))], None, True
-    both = step.run_both(*halves, run, take)
-    return [Track("before", both.first), Track("after", both.last)], both.verified, True
+        both = step.join(*halves, step.link(*halves))
+        return [Track("step", take(both.program))], None, both.carried_over
+    result = step.run_both(*halves, run, take)
+    return [Track("before", result.first), Track("after", result.last)], result.verified, result.carried_over
 
 
 def is_step(program: Program, later: Program, said: bool | None) -> bool:

@@ -85,6 +85,12 @@ def cut_lines(document: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def carried_line(document: Mapping[str, Any]) -> list[str]:
+    """What a forward launches and its backward waits for, of a step."""
+    names = document.get("carried_over") or ()
+    return [f"in flight from the forward to the backward: {listed(names, most=5)}"] if names else []
+
+
 def collective(seen: Snapshot, facts: Collective) -> dict[str, Json]:
     """One collective with all that is known of it."""
     index = seen.index

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from commcc.base.text import change, count, milliseconds, plural, share
 from commcc.report.console import cut_short, make_table
-from commcc.report.documents import collective, costs, cut_ends, cut_lines, document
+from commcc.report.documents import carried_line, collective, costs, cut_ends, cut_lines, document
 from commcc.report.inspecting import collectives_table
 from commcc.report.metrics import compare, costed_by, single
 from commcc.report.rewriting import verdict
@@ -120,6 +120,7 @@ def view(document: Document, top: int) -> list[RenderableType]:
     for section in sections:
         shown += [section, *costed_by(document), ""] if section is sections[0] else [section, ""]
     shown += [*costed_by(document), *(Text(line) for graph in graphs for line in cut_lines(graph))]
+    shown += carried_line(document)
     if document["verified"] is not None:
         shown.append(verdict(document["verified"]))
     written = [(name, document[name]) for name in ("trace", "html") if document[name] is not None]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from commcc.report.documents import costs, document
+from commcc.report.documents import carried_line, costs, document
 from commcc.report.metrics import compare, costed_by
 from commcc.report.rewriting import passes, verdict
 from commcc.timing.snapshot import cost_warnings
@@ -32,6 +32,7 @@ def stepping(both: StepRun, halves: Sequence[Mapping[str, Json]], said: Mapping[
         backward_output=halves[1]["output"],
         **said,
         verified=both.verified,
+        carried_over=list(both.carried_over),
         **costs(both.first, both.last),
         before=both.first.to_json(),
         after=both.last.to_json(),
@@ -45,6 +46,7 @@ def view(document: Mapping[str, Any]) -> list[RenderableType]:
     shown: list[RenderableType] = [
         compare(document["before"], document["after"], "the step: forward and backward"),
         *costed_by(document),
+        *carried_line(document),
     ]
     for name, half in zip(_HALVES, document["halves"], strict=True):
         shown += ["", Text(name, style="bold underline"), *passes(half)[1:]]

@@ -27,6 +27,7 @@ from torch import fx
 from torch.utils._pytree import tree_leaves
 
 from commcc.base.errors import InputError
+from commcc.graph import ops
 from commcc.graph.index.outside import Outside
 from commcc.graph.memory import MemoryModel
 from commcc.graph.program import Program, copy_node
@@ -57,6 +58,14 @@ class Step:
     carried: Mapping[str, str]
     inner: Mapping[str, str]
     fresh: tuple[str, ...]
+
+    @property
+    def carried_over(self) -> tuple[str, ...]:
+        """Launches of the forward that only the backward waits for."""
+        nodes = {node.name: node for node in self.program.graph.nodes}
+        sources = [nodes[name] for name in dict.fromkeys(self.carried.values())]
+        sources = [node for node in sources if node.op == "call_function" and not ops.is_wait(node.target)]
+        return tuple(node.name for node in sources if any(ops.is_wait(user.target) for user in node.users))
 
     def outside(self, seen: Snapshot) -> Outside:
         """What the step, of which this is the snapshot, does to the backward: when what the forward launched has
@@ -106,7 +115,8 @@ def join(forward: Program, backward: Program, links: Mapping[str, int]) -> Step:
     graph, root = fx.Graph(), torch.nn.Module()
     inputs = [node for node in backward.graph.nodes if node.op == "placeholder"]
     fresh = [node for node in inputs if node.name not in links]
-    taken = {node: outputs[links[node.name]] for node in inputs if node.name in links}
+    # Where the forward has waited already, the backward's wait finds it done.
+    taken = {node: _awaited(outputs[links[node.name]]) for node in inputs if node.name in links}
     for part, nodes in ((ours, forward.graph.nodes), (theirs, fresh)):
         part.copy([node for node in nodes if node.op == "placeholder"], graph, root)
     ours.copy([node for node in forward.graph.nodes if node.op not in ("placeholder", "output")], graph, root)
@@ -130,6 +140,12 @@ def join(forward: Program, backward: Program, links: Mapping[str, int]) -> Step:
         {node.name: theirs.env[node].name for node in (*fresh, *inner)},
         tuple(node.name for node in fresh),
     )
+
+
+def _awaited(leaf: Any) -> Any:
+    """An output, or the wait for it in the same graph."""
+    waits = (user for user in leaf.users if user.op == "call_function" and ops.is_wait(user.target))
+    return next(waits, leaf)
 
 
 class _Part:
@@ -165,10 +181,11 @@ class _Part:
 
 @dataclass(frozen=True)
 class StepRun:
-    """Passes that ran on both halves. first, last: the step before and after. forward, backward: the two runs."""
+    """Passes that ran on both halves. first, last: the step before and after. carried_over: see :class:`Step`."""
 
     first: Snapshot
     last: Snapshot
+    carried_over: tuple[str, ...]
     forward: RunResult
     backward: RunResult
 
@@ -184,11 +201,12 @@ def run_both(forward: Program, backward: Program, run: Runner, take: Callable[[P
     run: of one graph in the step; take: its snapshot, with costs.
     """
     links = link(forward, backward)
-    first = take(join(forward, backward, links).program)
+    own = join(forward, backward, links)
+    first = take(own.program)
     ahead = run(forward, Outside())
     between = join(ahead.program, backward, links)
     behind = run(backward, between.outside(take(between.program)))
-    return StepRun(first, take(join(ahead.program, behind.program, links).program), ahead, behind)
+    return StepRun(first, take(join(ahead.program, behind.program, links).program), own.carried_over, ahead, behind)
 
 
 def _outputs(program: Program) -> list[Any]:
