@@ -180,3 +180,21 @@ def test_levels_that_a_graph_does_not_leave_end_with_the_run():
     VirtualRun(prepare(program), ONE)([{"x": torch.ones(2)}])
     assert torch._C._functorch.get_dynamic_layer_stack_depth() == 0
     assert torch.rand(2).shape == (2,)
+
+
+def test_the_state_of_random_numbers_is_one():
+    g = Graph()
+    state, x = g.input("state", 16, dtype=torch.uint8), g.input("x", 8)
+    run = torch.ops.higher_order.run_with_rng_state
+    program = g.program(g(run, state, aten.bernoulli.p, x, 0.5, val=x.meta["val"]))
+    assert verify_numeric(program, program, Settings(ranks=1)).status == "equal"
+
+
+def test_roots_of_moments_are_tried_on_positive_numbers():
+    g = Graph()
+    moment, gradient = g.input("moment", 8, 8), g.input("gradient", 8, 8)
+    kept = g(aten.add.Tensor, g(aten.mul.Tensor, moment, 0.9), g(aten.mul.Tensor, gradient, 0.001))
+    program = g.program(g(aten.sqrt.default, kept))
+    numeric = verify_numeric(program, program, Settings(ranks=1))
+    assert numeric.status == "equal"
+    assert "matrices of the inputs are positive" in numeric.notes[-1]

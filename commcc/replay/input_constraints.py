@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 from commcc.graph.ops import argument, argument_names, collective_of, is_wait, op_name
 from commcc.graph.ops.arithmetic import ADDITIVE, MASKS, POSITIVE
-from commcc.graph.ops.effects import NUMBERS
+from commcc.graph.ops.effects import NUMBERS, RANDOM_WRAPPERS
 from commcc.graph.ops.indexing import BY_DIMENSION, CLASSES, INDEXED, MASKED, ONCE, ONCE_EACH
 from commcc.graph.ops.products import GROUPED
 from commcc.graph.ops.views import PASSING
@@ -47,7 +47,7 @@ class InputConstraints:
     low, high: integers from ``low`` to below ``high``; ``high`` is None when nothing indexes with them.
     once: none may come twice along ``once_dim``, or at all where that is None.
     ends: ends of groups, in order, the last one this. counts: not negative, with this sum.
-    exactly: every element is this number.
+    exactly: every element is this number. state: the state of a random-number generator.
     positive: above zero. log_sums: attention's log-sum-exp over rows of this length. why: whose bound counts.
     """
 
@@ -58,6 +58,7 @@ class InputConstraints:
     ends: int | None = None
     counts: int | None = None
     exactly: int | None = None
+    state: bool = False
     positive: bool = False
     log_sums: int | None = None
     why: str = ""
@@ -182,6 +183,8 @@ class _Search:
             total = argument(user, "output_size")
             total = self._size(total.meta.get("val") if hasattr(total, "meta") else total)
             self.asked = replace(asked, counts=total, why=why)
+        elif name in RANDOM_WRAPPERS and at.node in (*user.args[:1], user.kwargs.get("rng_state")):
+            self.asked = replace(asked, state=True, why=why)
         elif name in NUMBERS and not at.summed:
             number = self._size(user.meta.get("val"))
             if number is not None:

@@ -58,7 +58,10 @@ ANY_SIZE = 16
 
 
 class InputMaker:
-    """Makes the inputs of one graph; raises :class:`InputError` for one that cannot be worked out."""
+    """Makes the inputs of one graph; raises :class:`InputError` for one that cannot be worked out.
+
+    positive: matrices have positive numbers only, as moments of an optimizer have.
+    """
 
     def __init__(
         self,
@@ -67,8 +70,11 @@ class InputMaker:
         layout: Layout,
         seed: int,
         hints: Mapping[str, int] | None = None,
+        *,
+        positive: bool = False,
     ) -> None:
         self._prepared = prepared
+        self._positive = positive
         self._seed = seed
         self._size = _sizes(prepared, hints or {}).value
         sharing = Sharing(prepared.index, ident, layout)
@@ -139,8 +145,10 @@ class InputMaker:
         return shape, [self._number(node, stride) for stride in val.stride()]
 
     def _numbers(self, node: fx.Node, val: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        shape, _ = self._layout(node, val)
         asked = self._constraints[node]
+        if asked.state:
+            return generator.get_state()
+        shape, _ = self._layout(node, val)
         if val.dtype == torch.bool:
             # Both values in every row of two or more: no row of an attention mask hides everything or nothing.
             mask = torch.randint(0, 2, shape, generator=generator).bool()
@@ -160,6 +168,7 @@ class InputMaker:
             return math.log(max(1, asked.log_sums)) + 0.1 * noise
         if asked.positive or len(shape) == 1:
             return 1.0 + 0.1 * noise.clamp(-3, 3)
+        noise = noise.abs() + 0.1 if self._positive else noise
         return noise * min(0.1, shape[-1] ** -0.5 if shape[-1] else 0.1)
 
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 RUNNABLE = frozenset(
     {
         *("aten", "prims", "c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor"),
-        *("inductor", "inductor_prims", "bucketing", "fsdp", "symm_mem"),
+        *("inductor", "inductor_prims", "bucketing", "fsdp", "symm_mem", "quantized_decomposed"),
     }
 )
 #: Libraries whose ops have shape functions that do nothing else.
-SHAPED = (RUNNABLE - {"c10d", "bucketing"}) | {"rngprims", "quantized_decomposed"}
+SHAPED = (RUNNABLE - {"c10d", "bucketing"}) | {"rngprims"}
 #: Libraries whose schemas, with :mod:`commcc.graph.ops.undeclared`, say all that their ops do.
 PURE = frozenset({"aten", "prims", "inductor_prims", "rngprims", "quantized_decomposed", "_c10d_functional"})
 #: Libraries whose schemas are believed where they say what an op reads, writes and returns: PyTorch's. What stands in

@@ -40,6 +40,7 @@ class Settings:
     wide: everything in float64. tolerance: the largest difference to accept, relative to the largest number of a
     value; None for what another order of sums explains. timeout: seconds, of real ranks. imports: modules whose ops may
     run though they are not PyTorch's. ops: the file that describes such ops, for processes that read the graphs again.
+    positive: matrices of positive numbers only.
     """
 
     ranks: int | None = None
@@ -52,6 +53,7 @@ class Settings:
     hints: Mapping[str, int] = field(default_factory=dict)
     imports: tuple[str, ...] = ()
     ops: str | None = None
+    positive: bool = False
 
     def to_text(self) -> str:
         """As JSON, for the processes of real ranks."""
@@ -96,7 +98,7 @@ def make_pair(before: Program, after: Program, settings: Settings) -> Pair:
     old, new = (prepare(each, wide=settings.wide, hints=settings.hints, imported=imported) for each in (before, after))
     match_inputs(old, new, ("BEFORE", "AFTER"))
     layout = make_layout([(each.program, each.index) for each in (old, new)], settings.ranks, settings.groups)
-    maker = InputMaker(old, identify(old.index), layout, settings.seed, settings.hints)
+    maker = InputMaker(old, identify(old.index), layout, settings.seed, settings.hints, positive=settings.positive)
     return pair_of(old, new, layout, maker)
 
 
