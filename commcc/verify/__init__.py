@@ -14,7 +14,7 @@ size of the graphs.
 
 Limits: structural, nothing is executed; floating-point sums may associate differently inside a merged
 reduction. Launch order is a function of the graph alone, so it is the same on all ranks of an SPMD program.
-Process groups are compared by name, those split off others by what they were split off (:mod:`commcc.verify.groups`).
+Process groups are compared by name, those split off others by what they were split off (:mod:`commcc.verify.declared`).
 Modules that AFTER cut in chunks are compared clone by clone (:mod:`commcc.verify.chunks`).
 Where AFTER was fixed to sizes, BEFORE is taken for inputs of that size (:mod:`commcc.verify.symbols`).
 """
@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING
 from commcc.base.gc_pause import no_collection
 from commcc.verify import boundary, compare
 from commcc.verify.chunks import folded
-from commcc.verify.exported import compare_exported
-from commcc.verify.groups import compare_groups
+from commcc.verify.declared import compare_exported, compare_groups
 from commcc.verify.normalise import check_order, compare_edges, unfolded, without_edges
 from commcc.verify.pair import Pair
 from commcc.verify.symbols import fixed_sizes

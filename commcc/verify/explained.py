@@ -1,24 +1,223 @@
-"""Ops whose results are worked out from their arguments: arithmetic on sizes, regrouping, conversions, copies.
+"""Ops whose results are worked out from their arguments: collectives, arithmetic on sizes, regrouping, copies.
 
-Every method gives the value of a node, or raises :class:`Undecidable`: the op then stays a term of its operands
-(:mod:`commcc.verify.tracer`).
+The result of a launch is written in terms of gathers and reductions of whole sources
+(:mod:`commcc.verify.contents`), so that a merged launch and its members are the same terms; memory is in use between a
+launch and its wait. The methods of :class:`Explainer` give the value of a node, or raise :class:`Undecidable`: the op
+then stays a term of its operands (:mod:`commcc.verify.tracer`).
+
+Limits: all-to-all is a term of its own; launches whose layout cannot be decided too.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from commcc.base.terms import Kind
 from commcc.graph.ops.arithmetic import ON_SIZES
 from commcc.graph.ops.sizes import EXTENTS
-from commcc.verify.contents import CAST, cast, counts, is_widening
+from commcc.verify.contents import BROADCAST, CAST, REDUCE, Over, cast, counts, gather, is_widening, pointwise, scatter
+from commcc.verify.memory import Flight
 from commcc.verify.regroup import regroup
 from commcc.verify.reshaping import COPY, INVALID, MAYBE, Formed
-from commcc.verify.sizes import Size, Undecidable, apply_function, product
+from commcc.verify.sizes import Shape, Size, Undecidable, apply_function, contiguous_strides, is_contiguous, product
 from commcc.verify.terms import Meta, Tensor, Value, is_size, key_of, path_of, tensors_in
-from commcc.verify.trace import CONVERSION, State, Step
+from commcc.verify.trace import CONVERSION, LAUNCH, OP, State, Step
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import fx
+
+    from commcc.graph.ops.collective_table import CollectiveOp
+    from commcc.verify.contents import Run
+
+
+def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str, str]) -> Value:
+    """The result of an asynchronous collective; its storage is in flight until the wait.
+
+    groups: process groups that stand for another one.
+    """
+    arguments = state.arguments(node)
+    group = arguments.get("group_name")
+    if isinstance(group, str):
+        arguments["group_name"] = groups.get(group, group)
+    if isinstance(arguments.get("reduce_op"), str):
+        arguments["reduce_op"] = arguments["reduce_op"].lower()
+    table, trace = state.table, state.trace
+    inputs = tensors_in(arguments.get(fact.tensor))
+    outs = tensors_in(arguments.get(fact.out)) if fact.out is not None else []
+    keys = tuple((name, key_of(table, value)) for name, value in arguments.items())
+    term = table.intern(("op", path_of(node.target), keys))
+    made, why = _described(state, fact, inputs, outs, arguments)
+    if why:
+        table.undecided.setdefault(term, why)
+    for tensor, out in zip(inputs, outs, strict=False):
+        if tensor.root == out.root and fact.kind is Kind.ALL_GATHER:
+            _in_place(state, node, (tensor, out), str(arguments.get("group_name")))
+    state.write(node, term, outs, tuple(content for content, _ in made))
+    if made:
+        value = _explained(state, node, fact, made, outs)
+    else:
+        value = state.result(node, node.meta.get("val"), term, tuple(outs))
+    trace.launches += 1
+    sources = tuple(dict.fromkeys(source for content, _ in made for source in table.sources_of(content)))
+    operands = tuple(tensor.content for tensor in inputs)
+    strides = tuple(tensor.meta.strides for tensor in inputs)
+    kind = LAUNCH if made else OP
+    trace.steps.append(
+        Step(
+            node.name,
+            path_of(node.target),
+            kind,
+            term,
+            term,
+            keys,
+            operands,
+            sources,
+            strides,
+            why,
+            len(trace.barriers),
+        )
+    )
+    _take_off(state, node, value, inputs)
+    return value
+
+
+def _described(
+    state: State, fact: CollectiveOp, inputs: list[Tensor], outs: list[Tensor], arguments: dict[str, Any]
+) -> tuple[list[tuple[int, Meta]], str]:
+    """Content and shape of every output; none, and perhaps a reason, for launches that stay terms."""
+    if fact.kind not in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE, Kind.BROADCAST) or not inputs:
+        return [], ""
+    try:
+        metas = [_meta(fact, tensor, arguments) for tensor in inputs]
+        contents = [_content(state, fact, tensor, arguments) for tensor in inputs]
+        if outs and len(outs) != len(inputs):
+            raise Undecidable("another number of output buffers than of inputs")
+        for out, meta in zip(outs, metas, strict=False):
+            if out.shape is None or product(out.shape) != product(meta.shape or ()) or out.dtype != meta.dtype:
+                raise Undecidable("an output buffer that does not fit")
+    except Undecidable as reason:
+        return [], str(reason)
+    if outs:
+        metas = [out.meta for out in outs]
+    return list(zip(contents, metas, strict=True)), ""
+
+
+def _content(state: State, fact: CollectiveOp, tensor: Tensor, arguments: dict[str, Any]) -> int:
+    table = state.table
+    group = key_of(table, arguments.get("group_name"))
+    if fact.kind is Kind.ALL_REDUCE:
+        how = (key_of(table, arguments.get("reduce_op")), group)
+        return pointwise(table, tensor.content, REDUCE, how)
+    if fact.kind is Kind.BROADCAST:
+        return pointwise(table, tensor.content, BROADCAST, (key_of(table, arguments.get("src")), group))
+    if fact.kind is Kind.ALL_GATHER:
+        return gather(table, tensor.content, arguments["group_size"], Over(group))
+    return scatter(table, tensor.content, arguments["group_size"], Over(group, str(arguments.get("reduce_op"))))
+
+
+def _meta(fact: CollectiveOp, tensor: Tensor, arguments: dict[str, Any]) -> Meta:
+    """Shape and strides of an output: gathers and scatters are along the first dimension."""
+    shape, strides = tensor.shape, tensor.meta.strides
+    if shape is None:
+        raise Undecidable("a tensor whose shape is not known")
+    if not fact.has_group_size:
+        plain = strides is not None and is_contiguous(shape, strides)
+        return Meta(shape, contiguous_strides(shape) if plain else None, tensor.dtype, tensor.meta.device)
+    size = arguments.get("group_size")
+    if not isinstance(size, int) or size < 1:
+        raise Undecidable("a group size that is not a number")
+    if not shape or (fact.kind is Kind.REDUCE_SCATTER and shape[0] % size != 0):
+        raise Undecidable("a first dimension that does not divide by the group size")
+    first = shape[0] * size if fact.kind is Kind.ALL_GATHER else shape[0] // size
+    new: Shape = (first, *shape[1:])
+    return Meta(new, contiguous_strides(new), tensor.dtype, tensor.meta.device)
+
+
+def _explained(
+    state: State, node: fx.Node, fact: CollectiveOp, made: list[tuple[int, Meta]], outs: list[Tensor]
+) -> Value:
+    bases: list[Tensor | None] = [*outs] or [None] * len(made)
+    val = node.meta.get("val")
+    vals = list(val) if isinstance(val, (tuple, list)) else [val]
+    results = []
+    for (content, meta), base in zip(made, bases, strict=True):
+        result = state.tensor(content, meta, node, base)
+        state.worked(node, counts(state.table, content))
+        results.append(result)
+    for result, said in zip(results, vals, strict=False):
+        state.check(node, result, said)
+    return tuple(results) if fact.coalesced else results[0]
+
+
+def _in_place(state: State, node: fx.Node, ends: tuple[Tensor, Tensor], group: str) -> None:
+    """A gather that sends part of its own output must send the row of its rank, and a rank has one row in a group."""
+    try:
+        sent, filled = (_run(state, tensor) for tensor in ends)
+    except Undecidable as reason:
+        state.event("collective", node, f"gathers in place from a part of its output: {reason}", ("in place", group))
+        return
+    row = (sent.start - filled.start) // sent.length
+    if row * sent.length != sent.start - filled.start or not 0 <= row * sent.length < filled.length:
+        text = f"gathers in place, but what it sends is no row of its output: {sent.length} elements from {sent.start}"
+        state.event("collective", node, text, ("in place", group, sent, filled))
+        return
+    known = state.trace.rows.setdefault(group, (row, node.name))
+    if known[0] != row:
+        text = f"gathers in place as rank {row} of group '{group}', where '{known[1]}' is rank {known[0]}"
+        state.event("collective", node, text, ("in place", group, row, known[0]))
+
+
+def _run(state: State, tensor: Tensor) -> Run:
+    """The run of elements that a tensor is in its storage."""
+    runs = state.memory.runs(tensor)
+    if len(runs) != 1 or runs[0].length == 0:
+        raise Undecidable("it is not one run of elements")
+    return runs[0]
+
+
+def _take_off(state: State, node: fx.Node, value: Value, inputs: list[Tensor]) -> None:
+    results = tensors_in(value)
+    key = ("launch", path_of(node.target), tuple(result.content for result in results))
+    flight = Flight(node.name, key, tuple(inputs), len(results))
+    storages = state.memory.storages
+    for result in results:
+        storages[result.root].filling.append((flight, result))
+    for tensor in inputs:
+        storages[tensor.root].reading.append((flight, tensor))
+
+
+def wait(state: State, node: fx.Node) -> Value | None:
+    """The tensor that is waited for, from now on free to be read; None for what is not a tensor.
+
+    A wait for what no launch fills, or fills no more, does nothing.
+    """
+    value = state.resolve(node.args[0] if node.args else node.kwargs.get("tensor"), None)
+    state.trace.waits += 1
+    if not isinstance(value, Tensor):
+        return None
+    storage = state.memory.storages[value.root]
+    waited = [use for use in state.memory.users(value, reading=False) if use[:2] in storage.filling]
+    if not waited:
+        state.trace.idle.append(node.name)
+    for flight, part, _ in waited:
+        doubt = state.memory.apart(part, value)
+        if doubt:  # it stays in flight: who reads it now reads what may not be there
+            state.event("wait", node, f"may wait for launch '{flight.node}' or not", ("wait", flight.key), doubt)
+            flight.doubt = doubt
+            continue
+        storage.filling.remove((flight, part))
+        flight.waits_left -= 1
+        for tensor in flight.inputs if flight.waits_left <= 0 else ():
+            reading = state.memory.storages[tensor.root].reading
+            reading[:] = [use for use in reading if use[0] is not flight]
+    now = state.memory.current(value)
+    made = state.tensor(now.content, now.meta, node, now)
+    made.may_copy = now.may_copy
+    state.check(node, made, node.meta.get("val"))
+    return made
+
 
 #: What a regrouping op calls the tensor, or the tensors, that it regroups.
 _OPERANDS = ("self", "a", "tensors", "ag_ins", "rs_ins")

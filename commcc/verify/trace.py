@@ -8,7 +8,7 @@
     state.trace.events         # what is illegal in the graph taken alone
 
 :class:`State` is all that reading, making and writing tensors needs: values of nodes, memory, symbols. What each
-node does is in :mod:`commcc.verify.launches` and :mod:`commcc.verify.tracer`. A copy to the host is the same term
+node does is in :mod:`commcc.verify.explained` and :mod:`commcc.verify.tracer`. A copy to the host is the same term
 whether it blocks or not; reading one that nobody has waited for is an event::
 
     a = _to_copy(x, device=cpu, non_blocking=True)     on its way

@@ -31,8 +31,7 @@ from commcc.graph.ops.constants import COPIES
 from commcc.serialization.attributes import content_hash, find, is_plain
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.propagate import context_of
-from commcc.verify import launches
-from commcc.verify.explained import Explainer
+from commcc.verify.explained import Explainer, launch, wait
 from commcc.verify.memory import Flight
 from commcc.verify.normalise import check_order
 from commcc.verify.regroup import regroups
@@ -150,12 +149,12 @@ class Tracer(Explainer):
         if is_getitem(node.target):
             return self._getitem(node)
         if fact.wait:
-            waited = launches.wait(self, node)
+            waited = wait(self, node)
             return (
                 self._opaque(node, self.arguments(node), "a wait on what is not a tensor") if waited is None else waited
             )
         if fact.launch is not None and fact.launch.asynchronous:
-            return launches.launch(self, node, fact.launch, self.groups)
+            return launch(self, node, fact.launch, self.groups)
         arguments = self.arguments(node, read=fact.reads)
         size = self.arithmetic(path, arguments)
         if size is not None:

@@ -1,4 +1,4 @@
-"""Process groups: the same ranks in both programs, and which new groups may stand for old ones.
+"""What programs declare besides their graphs: process groups, and what ``.pt2`` files promise.
 
 A rewrite may split a group off another one, to run on another stream; the table of AFTER records the origin.
 The record is a claim, and it is believed only if all of this holds:
@@ -12,8 +12,12 @@ The record is a claim, and it is believed only if all of this holds:
     table of AFTER: "ep_extra": {"size": 4, "ranks": [0, 1, 2, 3], "origin": "0"}
     all_to_all_single(x, None, None, 'ep_extra')   is the same term as   all_to_all_single(x, None, None, '0')
 
-Limits: groups that both programs have are compared by name; ranks that neither table knows are taken to be
-those of the origin, which is what the record means.
+Two files must say the same of every input and output (parameters and buffers by name, what is written back and where),
+of trees and guards, and hold the same weights and constants, byte for byte. Names of nodes do not count.
+
+Limits: groups that both programs have are compared by name; ranks that neither table knows are taken to be those of the
+origin, which is what the record means. A graph from a text has no signature: there is nothing to compare with, which is
+a remark. Symbols that only one file has a range for are not compared.
 """
 
 from __future__ import annotations
@@ -22,9 +26,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
+from commcc.base.errors import CommccError
 from commcc.graph.ops import argument, collective_of
 from commcc.graph.program import ProcessGroup
 from commcc.serialization.attributes import find
+from commcc.serialization.pt2.contract import contract, differing_entries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -131,3 +137,39 @@ def _used(program: Program) -> set[str]:
     """Groups that collectives name; a program made in memory may have no table."""
     nodes = (n for n in _nodes(program.graph, program.root) if n.op == "call_function" and collective_of(n.target))
     return {name for node in nodes if isinstance(name := argument(node, "group_name"), str)}
+
+
+def compare_exported(before: Program, after: Program, report: Report) -> None:
+    """Report in what the files of two programs differ besides the graph; nothing when it is one file."""
+    if before.carrier is after.carrier:
+        return
+    try:
+        old, new = contract(before), contract(after)
+        entries = differing_entries(before, after) if old and new else []
+    except CommccError as error:
+        report.gap("input", "", f"the weights cannot be compared: {error.what} ({error.where})")
+        return
+    if not old or not new:
+        side = "AFTER" if old else "BEFORE"
+        report.note("input", "", f"{side} is no .pt2 file: names of parameters and weights are not compared")
+        return
+    for what in dict.fromkeys((*old, *new)):
+        if (what in old and what in new) or not what.startswith("range of "):
+            _compare(what, old.get(what), new.get(what), report)
+    for name in entries:
+        report.differs("input", "", f"'{name}' has other values than in BEFORE's file")
+
+
+def _compare(what: str, old: Any, new: Any, report: Report) -> None:
+    if old == new:
+        return
+    rule = "output" if what.startswith("output") else "input"
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = [key for key in dict.fromkeys((*old, *new)) if old.get(key) != new.get(key)]
+        old, new = ({key: each.get(key) for key in keys} for each in (old, new))
+    report.differs(rule, "", f"{what} is {_shown(new)}, in BEFORE's file {_shown(old)}")
+
+
+def _shown(fact: Any) -> str:
+    text = "missing" if fact is None else str(fact)
+    return text if len(text) <= 160 else f"{text[:157]}..."
