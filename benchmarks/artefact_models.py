@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 RANKS = 2
 WIDTH, HEADS, LENGTH, BATCH = 32, 4, 8, 4
@@ -134,3 +135,10 @@ def world(*shape: int, names: tuple[str, ...] = ("dp",)) -> Iterator[Any]:
     finally:
         dist.destroy_process_group()
         torch._dynamo.reset()
+
+
+def printed(folder: Path, name: str, graphs: dict[str, Any], **options: Any) -> None:
+    """Each graph as ``print_readable`` shows it."""
+    shown = {"include_stride": True, "include_device": True, "expanded_def": True, **options}
+    for kind, graph in graphs.items():
+        (folder / f"{name}_{kind}.txt").write_text(graph.print_readable(print_output=False, **shown))

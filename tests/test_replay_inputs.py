@@ -245,6 +245,16 @@ def test_a_size_without_a_number_gets_one_that_is_said():
     assert maker_of(program, hints={"u0": 7})[0].of_rank(0)["n"] == 7
 
 
+def test_a_size_without_a_number_stays_within_its_range():
+    g = Graph()
+    env = ShapeEnv()
+    size = env.create_unbacked_symint()
+    torch._check(size <= 4)
+    n = g.value("n", size)
+    maker, _, _ = maker_of(g.program(g(aten.zeros.default, [n], val=0)))
+    assert maker.of_rank(0)["n"] == 4
+
+
 def test_an_input_of_unknown_kind_names_its_user():
     g = Graph()
     mesh = g.value("mesh", None)

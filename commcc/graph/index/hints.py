@@ -70,16 +70,16 @@ class SizeHints:
         if not isinstance(expr, sympy.Basic):
             return None
         if expr not in self._cache:
-            number = self._evaluate(expr)
+            number = self._evaluate(expr, getattr(getattr(node, "shape_env", None), "var_to_range", {}))
             self._cache[expr] = number if number is not None else _own_hint(node)
         return self._cache[expr]
 
-    def _evaluate(self, expr: sympy.Basic) -> int | None:
+    def _evaluate(self, expr: sympy.Basic, known: Mapping[sympy.Basic, Any]) -> int | None:
         if any(word in type(part).__name__ for part in sympy.preorder_traversal(expr) for word in _EXPLOSIVE):
             return None
         values: dict[sympy.Basic, sympy.Integer] = {}
         for symbol in sorted(expr.free_symbols, key=str):
-            hint = self._of_symbol(str(symbol))
+            hint = self._of_symbol(str(symbol), known.get(symbol))
             if hint is None:
                 return None
             values[symbol] = sympy.Integer(hint.value)
@@ -89,8 +89,8 @@ class SizeHints:
             return None
         return max(0, number) if abs(number) <= MAX_NUMBER else None
 
-    def _of_symbol(self, name: str) -> Hint | None:
-        """The number of a symbol, noted as used; the first source that has one decides."""
+    def _of_symbol(self, name: str, bounds: Any) -> Hint | None:
+        """The number of a symbol, noted as used; the first source that has one decides. bounds: its range, or None."""
         given = (value for pattern, value in self._given.items() if fnmatchcase(name, pattern))
         declared = self._declared.get(name, (None, None))[1]
         sources = (
@@ -98,17 +98,21 @@ class SizeHints:
             ("file", declared),
             ("step", self._step.get(name)),
             ("balanced", self._balanced.get(name)),
-            ("assumed", self._within(name)),
+            ("assumed", self._within(name, bounds)),
         )
         hint = self.used.get(name) or next((Hint(name, n, source) for source, n in sources if n is not None), None)
         if hint is not None:
             self.used[name] = hint
         return hint
 
-    def _within(self, name: str) -> int | None:
+    def _within(self, name: str, bounds: Any) -> int | None:
         """The number for symbols that have no other, within what the file says of this one."""
-        upper = self._declared.get(name, (None, None))[0]
-        return self._rest if self._rest is None or upper is None else min(self._rest, upper)
+        if self._rest is None:
+            return None
+        limits = [self._declared.get(name, (None, None))[0], getattr(bounds, "upper", None)]
+        # Infinity is no bound, and no integer for sympy.
+        upper = min((int(limit) for limit in limits if isinstance(limit, (int, sympy.Integer))), default=self._rest)
+        return min(self._rest, upper)
 
     def assume_rest(self, number: int) -> None:
         """Give every symbol that nothing tells this number, to run a graph with; estimates do without."""
