@@ -20,6 +20,7 @@ from commcc.serialization.propagate import propagate
 from commcc.timing.cost.model import load_model
 from commcc.timing.snapshot import take
 from tests.counted_memory import counted_peak
+from tests.page_driver import needs_browser
 
 CHUNKED = Path(__file__).parent / "data" / "torchtitan" / "deepseek_v3_chunked.fx.txt.gz"
 TEXT = """class G(torch.nn.Module):
@@ -151,6 +152,17 @@ def test_the_page_says_so(exchanges, tmp_path):
     assert '"unknown":true' not in page.read_text() and '"unknown_sizes"' not in page.read_text()
 
 
+def test_times_say_so(exchanges, capsys):
+    assert command(["simulate", exchanges]) == 0
+    assert "; 4 sizes unknown, so they count what is known" in capsys.readouterr().out
+    assert command(["inspect", exchanges]) == 0
+    assert "; 4 sizes unknown, so they count what is known" in capsys.readouterr().out
+    assert command(["simulate", exchanges, "-q"]) == 0
+    assert capsys.readouterr().out.endswith(", 4 sizes unknown)\n")
+    assert command(["simulate", exchanges, "-q", "--hint", "u0=64"]) == 0
+    assert "unknown" not in capsys.readouterr().out
+
+
 def test_the_trace_says_so(exchanges, tmp_path):
     trace = tmp_path / "t.json"
     assert command(["simulate", exchanges, "--trace", str(trace), "-q"]) == 0
@@ -192,3 +204,14 @@ def test_diff_says_so(exchanges, tmp_path, capsys):
     (tmp_path / "after.txt").write_text(EXCHANGES.replace("aten.relu", "aten.sigmoid"))
     assert command(["diff", exchanges, str(tmp_path / "after.txt")]) == 0
     assert "1 size unknown" in capsys.readouterr().out
+
+
+@needs_browser
+def test_the_page_shows_it(exchanges, tmp_path, browser):
+    page = tmp_path / "page.html"
+    assert command(["simulate", exchanges, "--html", str(page), "-q"]) == 0
+    shown = browser.open(page)
+    cards = shown.evaluate("[...document.querySelectorAll('.card')].map((card) => card.innerText).join(' ')")
+    assert ">= 258.0" in cards and "4 sizes unknown" in cards
+    tables = shown.evaluate("[...document.querySelectorAll('table')].map((table) => table.innerText).join(' ')")
+    assert "\t?\t" in tables, "bytes sent"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from commcc.base.text import change, count, least_size, milliseconds, share
+from commcc.base.text import change, count, least_size, milliseconds, plural, share
 from commcc.report.console import make_table
 
 if TYPE_CHECKING:
@@ -126,7 +126,18 @@ def costed_by(document: Mapping[str, Any]) -> list[Text]:
     model = document.get("cost_model")
     if model is None:
         return []
-    return [Text(f"times simulated with {model['name']}, hash {model['hash']}", style="dim")]
+    missing = unknown_in(document)
+    known = f"; {plural(missing, 'size')} unknown, so they count what is known" if missing else ""
+    return [Text(f"times simulated with {model['name']}, hash {model['hash']}{known}", style="dim")]
+
+
+def unknown_in(document: Mapping[str, Any]) -> int:
+    """How many sizes the graph of a document lacks that lacks most."""
+    sides = [document.get(key) for key in ("graph", "before", "after")]
+    sides += [
+        graph["metrics"] for graph in document.get("graphs", ()) if isinstance(graph, dict) and "metrics" in graph
+    ]
+    return max((_unknown(side, "bytes") for side in sides if isinstance(side, dict)), default=0)
 
 
 def _keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterable[Row]:

@@ -14,7 +14,7 @@ from commcc.base.text import change, count, milliseconds, plural, share
 from commcc.report.console import cut_short, make_table
 from commcc.report.documents import carried_line, collective, costs, cut_ends, cut_lines, document
 from commcc.report.inspecting import collectives_table
-from commcc.report.metrics import compare, costed_by, single
+from commcc.report.metrics import compare, costed_by, single, unknown_in
 from commcc.report.rewriting import verdict
 from commcc.timing.predict import milliseconds as in_ms
 from commcc.timing.simulate.breakdown import families, streams
@@ -101,7 +101,9 @@ def brief(document: Mapping[str, Any]) -> str:
     }
     model = document["cost_model"]
     figures = ", ".join(f"{name} {' -> '.join(values)}" for name, values in shown.items())
-    return f"{figures} ({model['name']}, hash {model['hash']})"
+    missing = unknown_in(document)
+    known = f", {plural(missing, 'size')} unknown" if missing else ""
+    return f"{figures} ({model['name']}, hash {model['hash']}{known})"
 
 
 def view(document: Document, top: int) -> list[RenderableType]:

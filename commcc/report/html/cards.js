@@ -7,8 +7,14 @@ function least(m, key, name) {
   return unknown ? `>= ${bytes(m[key] ?? 0)}, ${plural(unknown, "size")} unknown` : bytes(m[key] ?? 0);
 }
 
+/** Times count what is known where sizes are not. */
+function unknownNote(m) {
+  const unknown = m.unknown_sizes?.values ?? 0;
+  return unknown ? `, ${plural(unknown, "size")} unknown` : "";
+}
+
 const CARDS = [
-  { label: "Step time", key: "step_ms", better: -1, note: (m) => `compute ${ms(m.compute_ms)}` },
+  { label: "Step time", key: "step_ms", better: -1, note: (m) => `compute ${ms(m.compute_ms)}${unknownNote(m)}` },
   { label: "Exposed", key: "exposed_ms", better: -1, note: exposedNote },
   { label: "Hidden share", key: "hidden_share", better: 1, note: (m) => `of ${ms(m.communication_ms)} communication` },
   { label: "Lower bound", key: "lower_bound_ms", better: 0, note: boundNote },
@@ -45,7 +51,7 @@ function fillCards(sides) {
 function cardOf(card, first, last) {
   const value = last.metrics[card.key] ?? null;
   const largest = Math.max(value ?? 0, first?.metrics[card.key] ?? 0);
-  const [number, unit] = splitUnit(shown(card.key, value, largest));
+  const [number, unit] = splitUnit(shown(card.key, value, largest, last.unknown));
   const parts = [
     make("p", { class: "card-label" }, card.label),
     make("p", { class: "card-value" }, number, make("small", {}, unit && ` ${unit}`)),
@@ -61,13 +67,13 @@ function changeLine(card, first, before, after) {
   const direction = before === null || after === null ? 0 : Math.sign(after - before) * card.better;
   const tone = direction > 0 ? "good" : direction < 0 ? "bad" : "even";
   const badge = make("span", { class: `badge ${tone}` }, text === "=" ? "unchanged" : text);
-  return make("p", { class: "card-change" }, badge, " ", make("span", {}, `${first.label} ${shown(card.key, before, Math.max(before ?? 0, after ?? 0))}`));
+  return make("p", { class: "card-change" }, badge, " ", make("span", {}, `${first.label} ${shown(card.key, before, Math.max(before ?? 0, after ?? 0), first.unknown)}`));
 }
 
-function shown(key, value, like) {
+function shown(key, value, like, unknown) {
   if (value === null) return MISSING;
   if (key.endsWith("_ms")) return ms(value, like);
-  return key.endsWith("_share") ? percent(value) : bytes(value);
+  return key.endsWith("_share") ? percent(value) : leastBytes(value, unknown);
 }
 
 function splitUnit(text) {
