@@ -40,8 +40,8 @@ _TEXTS = frozenset(
 )
 #: What else an argument may be, lists and optional ones included; anything more is an object with a life of its own.
 _VALUES = frozenset({"Tensor", "int", "float", "bool", "number", "Device", "Generator"})
-#: The group of a collective, which is a name in a graph of a file.
-_ANY = frozenset({"group_name"})
+#: The group and the reduction of a collective, which are names in a graph of a file.
+_ANY = frozenset({"group_name", "reduce_op"})
 
 
 @lru_cache(maxsize=4096)
