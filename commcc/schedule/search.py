@@ -3,8 +3,9 @@
 Schedules are made one after another, in a sequence that does not depend on how many there will be, so
 more effort is never worse. They come in rounds, each of which begins with the graph's own order. In a round, in turn
 
-* from the graph's own order, the next of a list of settings (targets and leads), now and then from an
-  order in which everything stands as late as the longest path behind it allows;
+* from the graph's own order, the next of a list of settings (targets and leads), now and then from one in which
+  everything stands as late as the longest path behind it allows, or in which compute stays where it is and only
+  collectives move (:mod:`commcc.schedule.in_order`);
 * from the best order of the round, the setting that did best of those not yet used on it. An order that is
   better becomes the next base.
 
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commcc.schedule.in_order import in_order
 from commcc.schedule.judge import judge
 from commcc.schedule.judge import late as late_order
 from commcc.schedule.scheduler import Policy, schedule
@@ -48,12 +50,22 @@ _GRID: tuple[Setting, ...] = (
     *((950, 1000, 0, 4), (1000, 1500, 1000, 4), (800, 8000, 1000, 2), (500, 4000, 0, 3), (950, 4000, 1000, 3)),
     *((700, 2000, 0, 4), (900, 1500, 1000, 3)),
 )
-#: Whether to begin from the late order, and with which setting.
+#: Orders to begin from: the graph's own, one in which everything is late, one in which only collectives moved.
+_OWN, _LATE, _LINE = range(3)
+#: For that third one.
+_LINED: tuple[Setting, ...] = ((700, 4000, 1000, 2), (0, 1500, 0, 2), (700, 2000, 0, 4), (800, 8000, 1000, 2))
+#: What to begin from, and with which setting.
 _EXPLORED = tuple(
-    pair for n, own in enumerate(_GRID) for pair in ((False, own), *([(True, _GRID[n - 2])] if n > 2 else []))
+    pair
+    for n, own in enumerate(_GRID)
+    for pair in (
+        (_OWN, own),
+        *([(_LINE, _LINED[n - 1])] if 0 < n <= len(_LINED) else []),
+        *([(_LATE, _GRID[n - 2])] if n > 2 else []),
+    )
 )
 #: The second round: a target of 0 stands for the best step so far.
-_RELAXED = tuple((False, own) for own in ((0, 1500, 0, 2), (0, 4000, 0, 4), (0, 16000, 0, 2), (0, 16000, 0, -1)))
+_RELAXED = tuple((_OWN, own) for own in ((0, 1500, 0, 2), (0, 4000, 0, 4), (0, 16000, 0, 2), (0, 16000, 0, -1)))
 #: From how far above the lower bound on there is a second round, and further ones, in permille.
 _FAR, _FARTHER = 5, 20
 #: The budgets of further rounds, in permille; where the peak is above so many permille of the budget.
@@ -118,9 +130,10 @@ class _Search:
         self.problem, self.limits, self.effort = problem, limits, effort
         self.start = self.best = _judge(problem, np.arange(len(problem.index)), 0, ())
         self.late: SearchResult | None = None
+        self.line: SearchResult | None = None
         self.tried = 0
 
-    def round(self, grid: Sequence[tuple[bool, Setting]], limits: Limits) -> None:
+    def round(self, grid: Sequence[tuple[int, Setting]], limits: Limits) -> None:
         """One round under these limits; the best order is kept under those of the search."""
         problem, start = self.problem, self.start
         patience = max(_PATIENCE, _PATIENT_NODES // max(1, len(problem.index)))
@@ -131,9 +144,9 @@ class _Search:
         while idle < patience and (fresh or unused) and not self._over():
             tried = self.tried - first
             explore = bool(fresh) and (tried < _FIRST or tried % 2 == 0 or not unused)
-            from_late, setting = fresh.pop(0) if explore else (False, unused.pop(0))
+            base, setting = fresh.pop(0) if explore else (_OWN, unused.pop(0))
             idle += 1
-            result = self._schedule(best if not explore else self._late() if from_late else start, setting, limits)
+            result = self._schedule(self._base(base) if explore else best, setting, limits)
             rank = result.rank(problem, start, limits)
             if explore:
                 results[setting] = min(rank, results.get(setting, rank))
@@ -152,10 +165,15 @@ class _Search:
     def _over(self) -> bool:
         return self.tried >= self.effort or self.best.close(self.problem, self.limits)
 
-    def _late(self) -> SearchResult:
-        if self.late is None:
-            self.late = _judge(self.problem, late_order(self.problem.graph), 0, ())
-        return self.late
+    def _base(self, which: int) -> SearchResult:
+        if which == _LATE:
+            self.late = self.late or _judge(self.problem, late_order(self.problem.graph), 0, ())
+            return self.late
+        if which == _LINE:
+            # No result by itself: it keeps the limits by estimates, the scheduler keeps them node by node.
+            self.line = self.line or _judge(self.problem, in_order(self.problem, self.limits), 0, ())
+            return self.line
+        return self.start
 
     def _schedule(self, base: SearchResult, setting: Setting, limits: Limits) -> SearchResult:
         """Make a schedule and judge it; it becomes the best where it is."""

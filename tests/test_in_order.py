@@ -1,0 +1,77 @@
+"""Orders in which only collectives move: legal, within the limits, and what they hide."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+
+from commcc.graph.index import build_index
+from commcc.graph.memory import live_bytes
+from commcc.schedule import Limits, Problem
+from commcc.schedule.in_order import in_order
+from commcc.schedule.judge import judge
+from commcc.serialization import load
+from commcc.timing.cost import load_model
+from tests.schedule_graphs import check_order
+from tests.test_schedule import FLIGHTS, MORE, PREFETCH, RELAXED, SEEDS, limits_of, problem_of
+
+SAMPLES = Path(__file__).parents[1] / "sample_graphs"
+
+
+@lru_cache(maxsize=1)
+def production():
+    index = build_index(load(SAMPLES / "llama3_8b_fsdp64_bw.fx.txt.gz"))
+    return Problem(index, load_model("h100").price(index))
+
+
+@RELAXED
+@given(SEEDS, MORE, FLIGHTS, PREFETCH)
+def test_legal_and_compute_stays_where_it_is(seed, more, flights, prefetch):
+    problem = problem_of(seed)
+    limits = limits_of(problem, more, flights, prefetch)
+    order = in_order(problem, limits).tolist()
+    check_order(problem.index, order)
+    assert order == in_order(problem, limits).tolist()
+    moved = {n for nodes in problem.preparation.values() for n in nodes}
+    stays = [n for n in order if problem.index.compute[n] and n not in moved and not _behind_a_wait(problem, n)]
+    assert stays == sorted(stays)
+
+
+def _behind_a_wait(problem, node):
+    """Whether a node only leads to outputs, so that it may come later with a wait that did."""
+    users = problem.users[node]
+    return all(user == len(problem.index) - 1 or _behind_a_wait(problem, user) for user in users)
+
+
+def test_hides_nearly_all_of_a_production_graph_in_its_own_memory():
+    """By moving collectives alone: the graph's own order takes 1.62 times the bound."""
+    problem = production()
+    peak = live_bytes(problem.index).peak_bytes
+    found = judge(problem.graph, in_order(problem, Limits(budget=peak)))
+    assert found.step_ns < 1.04 * problem.bound
+    assert found.peak_bytes <= peak
+
+
+def test_little_is_hidden_with_no_room_between_launch_and_wait():
+    problem = production()
+    budget = live_bytes(problem.index).peak_bytes
+    free = judge(problem.graph, in_order(problem, Limits(budget))).step_ns
+    held = judge(problem.graph, in_order(problem, Limits(budget, prefetch=0))).step_ns
+    own = judge(problem.graph, np.arange(len(problem.index))).step_ns
+    assert held - free > 0.7 * (own - free)
+
+
+def test_one_setting_from_this_order_meets_a_tight_budget():
+    """What the search uses it for: from the graph's own order the same settings end further above the bound."""
+    from commcc.schedule.search import _LINED, _judge, _Search
+
+    problem = production()
+    limits = Limits(budget=live_bytes(problem.index).peak_bytes)
+    looking = _Search(problem, limits, 99)
+    line = _judge(problem, in_order(problem, limits), 0, ())
+    from_line = min(looking._schedule(line, setting, limits).step_ns for setting in _LINED)
+    from_own = min(looking._schedule(looking.start, setting, limits).step_ns for setting in _LINED)
+    assert from_line <= from_own
