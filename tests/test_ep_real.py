@@ -16,6 +16,7 @@ from commcc.ep.regions import regions_of
 from commcc.graph.annotations import annotations_of, backward_nodes
 from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
+from commcc.graph.memory import live_bytes
 from commcc.graph.ops import WAIT, op_name
 from commcc.passes.base import PlanContext
 from commcc.passes.ep_concretize import EpConcretize
@@ -213,3 +214,15 @@ def test_a_wait_for_what_was_waited_for_goes():
 def test_attention_over_rows_that_hold_samples():
     with pytest.raises(InputError, match=r"has samples and sequence folded into 256 rows.*choose modules"):
         plan_of(step("deepseek_v3_step"), modules="layers.*", chunks=2)
+
+
+def test_memory_stays_within_the_peak_of_the_step():
+    """Buckets, and launches ahead of their time, that would raise it are given up, and the report says so."""
+    result = run(step("deepseek_v3_step"), parse_pipeline("ep-chunk,bucket{strategy=module,memory_budget=own}"))
+    free = run(step("deepseek_v3_step"), parse_pipeline("ep-chunk,bucket{strategy=module,memory_budget=none}"))
+    seen = (result.steps[0].after, result.last, free.last)
+    own, kept, more = (live_bytes(each.index).peak_bytes for each in seen)
+    assert kept <= own < more
+    (remark,) = [text for text in result.steps[1].report["remarks"] if text.startswith("for a peak of")]
+    assert "stay where they are" in remark
+    assert result.steps[1].report["buckets"] > 0

@@ -81,11 +81,14 @@ def _passes(session: Session, given: Mapping[str, Any]) -> Sequence[Pass]:
 
     own = session.defaults
     from_preset = pipelines.from_preset(PRESET, own)
+    memory = {"memory_budget": given["memory_budget"]} if given["memory_budget"] is not None else {}
     wanted = {
         "ep-chunk": {name: given[name] for name in _CHUNK if given[name] is not None},
         "ep-schedule": {name: given[name] for name in _SCHEDULE if given[name] is not None},
-        # Gathers that the graph repeats to save memory stay, unless more memory is allowed.
-        "dedup": {"memory_budget": given["memory_budget"]} if given["memory_budget"] is not None else {},
+        # Gathers that the graph repeats to save memory stay, and none is launched ahead of its time, unless more memory
+        # is allowed.
+        "dedup": memory,
+        "bucket": memory,
     }
     passes = []
     for each in from_preset:

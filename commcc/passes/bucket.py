@@ -135,7 +135,7 @@ class Bucket(Pass):
         strategies=("overlap",),
     )
     exposed_first: bool = option(True, "form buckets of exposed collectives first, not last", strategies=("overlap",))
-    memory_budget: str | float | None = budget_option("peak memory", strategies=("overlap", "auto"))
+    memory_budget: str | float | None = budget_option("peak memory", strategies=("overlap", "auto", "module"))
     effort: int = option(16, "bucketings to try", minimum=1, strategies=("auto",))
 
     @property

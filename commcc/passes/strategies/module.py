@@ -26,6 +26,7 @@ from commcc.base.reasons import Reason
 from commcc.base.record import Record
 from commcc.base.terms import Kind
 from commcc.passes.strategies.entries import choose, with_modules
+from commcc.passes.strategies.limits import GivenUp, within
 from commcc.passes.strategies.prefetch import Prefetched, Unit, prefetch
 from commcc.passes.strategies.results import BucketResult, bucket_of
 from commcc.plan import LeftOut
@@ -81,6 +82,12 @@ _Covered = list[tuple["Collective", "Entry"]]
 
 
 def form(options: Bucket, context: PlanContext) -> BucketResult:
+    """A bucket for each entry, within the memory budget."""
+    budget = context.budget(options.memory_budget)
+    return within(budget, context, lambda given_up: _formed(options, context, given_up))
+
+
+def _formed(options: Bucket, context: PlanContext, given_up: GivenUp) -> BucketResult:
     """A bucket for each entry; an :class:`~commcc.base.errors.OptionError` names all that is wrong with the entries."""
     index, ident = context.index, context.ident
     problems: list[str] = []
@@ -102,14 +109,18 @@ def form(options: Bucket, context: PlanContext) -> BucketResult:
     old = [c for c in present if c.stands_for > 1 and c.group in groups]
     covered = [(c, entry) for c in (*able, *old) if (entry := chosen.find(c.module)) is not None]
     uncovered = [c for c in able if chosen.find(c.module) is None]
-    units, cuts = _units(options, index, covered)
-    placed = prefetch(index, units, chosen.prefetch)
+    units, cuts = _units(options, index, covered, given_up.apart)
+    placed = prefetch(index, units, chosen.prefetch, given_up.still)
     for each in uncovered:
         unknown = each.module is None
         reason = Reason.of("module_unknown") if unknown else Reason.of("no_entry", module=str(each.module))
         left.append(LeftOut(each.launch, reason))
     lone = [u for u in units if u.bucket is None and not u.is_old]
-    left += [LeftOut(u.launch, Reason.of("alone_in_entry", entry=u.entry.name)) for u in lone]
+    for unit in lone:
+        over = unit.launch in given_up.apart
+        left.append(
+            LeftOut(unit.launch, Reason("memory") if over else Reason.of("alone_in_entry", entry=unit.entry.name))
+        )
     report = ModuleReport(
         entries=len(chosen.entries),
         modules=_rows(units, placed),
@@ -122,7 +133,7 @@ def form(options: Bucket, context: PlanContext) -> BucketResult:
     return BucketResult(buckets, tuple(left), report, remarks, placed.moves, placed.before)
 
 
-def _units(options: Bucket, index: GraphIndex, covered: _Covered) -> tuple[list[Unit], int]:
+def _units(options: Bucket, index: GraphIndex, covered: _Covered, apart: frozenset[int]) -> tuple[list[Unit], int]:
     """Buckets, lone collectives and old buckets in graph order; and how often one had to be taken apart."""
     covered = sorted(covered, key=lambda pair: pair[0].launch)
     # How many of a kind, group and entry served the same parameter before: a gather for the backward is in round 1.
@@ -136,7 +147,7 @@ def _units(options: Bucket, index: GraphIndex, covered: _Covered) -> tuple[list[
         round_of[launch] = met[served] if collective.anchor is not None else 0
         met[served] += 1
         owner[launch] = entry
-        alone = launch if collective.stands_for > 1 else None
+        alone = launch if collective.stands_for > 1 or launch in apart else None
         sets[entry.name, key_of(collective, options.multi_dtype), round_of[launch], alone].append(collective)
     together, cuts = _taken_apart(index, list(sets.values()))
     units: list[Unit] = []

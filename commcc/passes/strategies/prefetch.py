@@ -92,9 +92,17 @@ class OrderConstraint:
     first: Unit
     then: Unit
 
+    @property
+    def moved(self) -> Unit:
+        """The unit that moves for it: a gather's launch, or a reduction's wait."""
+        return self.first if self.first.kind is Kind.ALL_GATHER else self.then
 
-def prefetch(index: GraphIndex, units: Sequence[Unit], wanted: Wanted | None) -> Prefetched:
-    """Move launches of all-gathers ahead and waits of reductions back, as far as dependences allow.
+
+def prefetch(
+    index: GraphIndex, units: Sequence[Unit], wanted: Wanted | None, still: frozenset[int] = frozenset()
+) -> Prefetched:
+    """Move launches of all-gathers ahead and waits of reductions back, as far as dependences allow. still: launches
+    that are not moved, nor what waits for them.
 
     Which module is the next one is read off the order of launches that comes out: a wait that is moved back
     can hold up a later launch (an all-reduce of what a reduce-scatter returns), so this is done again, from
@@ -110,6 +118,7 @@ def prefetch(index: GraphIndex, units: Sequence[Unit], wanted: Wanted | None) ->
         constraints, remarks = _of_gathers(_stops(units, Kind.ALL_GATHER, place), wanted)
         for kind in (Kind.REDUCE_SCATTER, Kind.ALL_REDUCE):
             constraints += _of_reductions(_stops(units, kind, place))
+        constraints = [each for each in constraints if not still & {c.launch for c in each.moved.members}]
         order, kept, refused = MergeOrder(index, ()), list[OrderConstraint](), list[OrderConstraint]()
         for unit in units:
             order.merge_all(unit.members)

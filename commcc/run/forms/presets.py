@@ -43,7 +43,7 @@ PRESETS = (
     Preset(
         "ep-overlap",
         "ep-concretize{symbols=known},tag,ep-chunk,dedup{memory_budget=own},groups,"
-        "bucket{strategy=module,modules=transformer_block},ep-schedule",
+        "bucket{strategy=module,modules=transformer_block,memory_budget=own},ep-schedule",
         "cut the tokens of expert-parallel layers in chunks, and run exchanges while other chunks compute",
     ),
     Preset("auto", "bucket{strategy=auto},reorder", "merge what pays under the cost model, then schedule for overlap"),
