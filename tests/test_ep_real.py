@@ -22,6 +22,7 @@ from commcc.passes.base import PlanContext
 from commcc.passes.ep_concretize import EpConcretize
 from commcc.passes.options import parse_pipeline
 from commcc.run.pipeline import run
+from commcc.run.sized import verify_sized
 from commcc.serialization import load, save
 from commcc.serialization.op_files import read_ops
 from commcc.verify import verify
@@ -95,6 +96,14 @@ def test_what_torchtitan_has_cut_is_the_step_that_it_has_cut():
     """Cut from another trace, whose names are others: clones are told by what they read, and buckets are opened."""
     verdict = verify(step("deepseek_v3_step"), fixed(step("deepseek_v3_chunked")))
     assert verdict.status == "proved", (verdict.findings, verdict.unproved)
+
+
+def test_a_graph_for_any_number_of_tokens_is_compared_for_that_of_before():
+    before, after = step("deepseek_v3_step"), step("deepseek_v3_chunked")
+    verdict, compared = verify_sized(before, after)
+    assert verdict.status == "proved", (verdict.findings, verdict.unproved)
+    assert "compared for u0 = 256, which BEFORE was made for" in verdict.notes[0].text
+    assert compared is not after and verify_sized(before, before)[1] is before
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def verify_pair(session: Session, /, before: str, after: str, memory_budget: str
     with session.working("loading PyTorch") as say:
         from commcc.planning.headroom import budget_bytes
         from commcc.report import verifying
-        from commcc.verify import verify
+        from commcc.run.sized import verify_sized
         from commcc.verify.peak import compare_peaks
 
         if request is not None:  # ahead of the graphs, which may hold these ops
@@ -46,7 +46,7 @@ def verify_pair(session: Session, /, before: str, after: str, memory_budget: str
         say(f"reading {after}")
         new = session.load(after)
         say("verifying")
-        verdict = verify(old, new)
+        verdict, new = verify_sized(old, new)
         ran = peak = None
         if request is not None:
             say("running both graphs")
