@@ -7,7 +7,11 @@ from functools import cache
 import torch
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.partitioners import _extract_fwd_bwd_modules, min_cut_rematerialization_partition
+from torch._functorch.partitioners import (
+    _extract_fwd_bwd_modules,
+    default_partition,
+    min_cut_rematerialization_partition,
+)
 from torch.utils.checkpoint import CheckpointPolicy
 
 from commcc.capture import Layout, fake_world
@@ -128,6 +132,7 @@ def _fetched(joint, inputs, *, num_fwd_outputs, static_lifetime_input_indices=No
 
 PARTITIONS = {
     "plain": min_cut_rematerialization_partition,
+    "views": default_partition,
     "scattered": _kept(SCATTER),
     "gathered": _kept(GATHER),
     "fetched": _fetched,

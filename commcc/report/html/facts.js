@@ -10,12 +10,15 @@ function factsOf(side, node) {
 function computeFacts(side, node) {
   const ns = side.end[node] - side.start[node];
   const flops = side.flops.get(node);
+  // Waits for this graph's own launches have facts of their own.
+  const stall = side.stall.get(node);
   return known([
     ["op", side.op(node)],
     ["result", side.result(node)],
     ["module", side.module(node)],
     ["start", at(side, side.start[node])],
     ["time", ns ? duration(ns) : "none: runs nothing"],
+    ["stalls", stall ? `${duration(stall)}, for what another graph launched` : null],
     ["work", flops && ns ? `${grouped(flops / 1e9, 1)} GFLOP at ${grouped(flops / ns / 1e3, 1)} TFLOP/s` : null],
     ["priced by", pricedBy(side, node)],
     ["overlaps with", ns ? namesOf(side, collectivesBeside(side, side.start[node], side.end[node])) : null],

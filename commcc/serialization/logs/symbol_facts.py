@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import sympy
@@ -38,7 +39,8 @@ _ASSERTED = re.compile(r"(?:runtime_assert|eval) Eq\((?P<left>[^,]{1,400}), (?P<
 _EQUAL = re.compile(r"Eq\((?P<left>[^,]{1,400}), (?P<right>[^,]{1,400})\)")
 _IN_TEXT = re.compile(r"\b(?:s|u)\d{1,9}\b")
 #: No file has so many; more would only take time.
-_MOST = 50_000
+_MOST = 20_000
+_MOST_SUMS = 2_000
 #: Beyond it a bound is PyTorch's way to say that there is none.
 _LARGEST = 2**60
 
@@ -100,7 +102,7 @@ class SymbolFacts:
                 fits = value is not None and value >= 0
                 symbols[name] = [lower, upper, value if fits else None]
         sums: list[Json] = []
-        for left, right in self.equal:
+        for left, right in islice(self.equal, _MOST_SUMS):
             for terms, total in ((left, right), (right, left)):
                 found = self._sum(terms, total)
                 if found is not None and any(name in names for name in found[0]):
