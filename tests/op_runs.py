@@ -65,8 +65,8 @@ def observe(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
         except CannotRun:
             continue
         run.look(seen)
-        # A tensor that was made larger holds what lay around it before.
-        told = seen.repeats and not seen.random and not seen.moved
+        # A tensor that was made larger holds what lay around it before; an op without tensors looks at none.
+        told = seen.repeats and not seen.random and not seen.moved and run.takes_tensors
         if told and not equal(first.values, run.values):
             setattr(seen, "storage" if layout is other_margins else "strides", True)
     return seen
@@ -108,6 +108,7 @@ class _Run:
         self._before = [
             _Before(name, t) for name, value in given for t in tree_flatten(value)[0] if isinstance(t, torch.Tensor)
         ]
+        self.takes_tensors = bool(self._before)
         torch.manual_seed(7)
         state = torch.get_rng_state()
         try:
