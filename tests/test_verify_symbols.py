@@ -189,3 +189,26 @@ def test_a_symbol_written_in_place_of_its_node(tmp_path):
     again = load(tmp_path / "graph.fx.txt")
     proved(make(0), again)
     assert verify(make(1), again).status == "different"
+
+
+def test_checks_of_sizes_and_reads_that_are_gone_are_remarks():
+    """A dead .item() and an assertion about its number, which later passes remove; each is named."""
+
+    def make(*kept):
+        g = Graph()
+        counts = g.input("counts", 2, dtype=torch.int64)
+        item = g(aten._local_scalar_dense.default, g(aten.select.int, counts, 0, 0), name="item")
+        if "dead" in kept:
+            g(aten._local_scalar_dense.default, g(aten.select.int, counts, 0, 1), name="dead")
+        if "check" in kept:
+            check = g.graph.call_function(operator.ge, (item, 0))
+            g.graph.create_node("call_function", aten._assert_scalar.default, (check, "positive"), {}, "check")
+        return g.program(g(aten.mul.Tensor, counts, item))
+
+    verdict = verify(make("dead", "check"), make())
+    assert verdict.status == "proved"
+    assert [(note.node, note.text) for note in verdict.notes] == [
+        ("dead", "is not read by the host in AFTER"),
+        ("check", "is not checked in AFTER"),
+    ]
+    assert verify(make(), make("check")).status == "different"

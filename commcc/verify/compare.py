@@ -335,7 +335,30 @@ def _unordered_last(effects: list[tuple[int, str]], nodes: Mapping[str, fx.Node]
     return [each for each in effects if each not in kept] + sorted(free)
 
 
+def _without_checks(pair: Pair, old: list[tuple[int, str]], new: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """The ops of BEFORE but for reads by the host and checks of sizes that AFTER has not: results do not depend on
+    them. Assertions about what a tensor holds are the program's own, and have to stay.
+    """
+    lost = Counter(term for term, _ in old) - Counter(term for term, _ in new)
+    gone = []
+    # Of several that ask for the same, those are gone whose names are.
+    for term, name in sorted(old, key=lambda each: each[1] in pair.new_nodes) if lost else ():
+        node = pair.old_nodes.get(name)
+        fact = None if node is None else facts(node.target)
+        if node is None or fact is None or not lost[term]:
+            continue
+        sizes = fact.assertion and not any(hasattr(used.meta.get("val"), "shape") for used in node.all_input_nodes)
+        if sizes or fact.host_sync:
+            lost[term] -= 1
+            gone.append((term, name))
+            pair.report.note("effect", name, f"is not {'checked' if sizes else 'read by the host'} in AFTER")
+    return [each for each in old if each not in gone]
+
+
 def _compare_sequence(pair: Pair, rule: str, old: list[tuple[int, str]], new: list[tuple[int, str]]) -> None:
+    if [term for term, _ in old] == [term for term, _ in new]:
+        return
+    old = _without_checks(pair, old, new)
     if [term for term, _ in old] == [term for term, _ in new]:
         return
     pair.changed = True
