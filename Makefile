@@ -9,7 +9,7 @@ RESULT := out/llama3_8b_fsdp64_bw.bucket.fx.txt.gz
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-full test-rest check format docs samples golden bench fuzz clean
+.PHONY: help venv demo test test-full test-rest check format docs samples golden bench artefacts fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ golden: $(READY) ## rewrite the expected halves of tests/cases/*.test
 bench: $(READY) ## measure on the sample graphs, and against PyTorch's own passes
 	$(BIN)/python benchmarks/bucket_figures.py $(ARGS)
 	$(BIN)/python benchmarks/against_torch.py $(ARGS)
+
+artefacts: $(READY) ## put what PyTorch's own tools write through every command
+	$(BIN)/python benchmarks/artefacts.py --folder out/artefacts $(ARGS)
 
 fuzz: $(READY) ## fuzz the readers for two minutes each, guided by coverage
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'

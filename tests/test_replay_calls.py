@@ -15,6 +15,7 @@ from commcc.base.errors import InputError
 from commcc.capture import from_exported_program, from_graph_module
 from commcc.graph.ops.functions import transform_functions
 from commcc.replay.codegen import GeneratedCode
+from commcc.replay.compiled.inductor import Compiled
 from commcc.replay.layout import Layout
 from commcc.replay.numeric import Settings, verify_numeric
 from commcc.replay.prepare import prepare
@@ -198,3 +199,16 @@ def test_roots_of_moments_are_tried_on_positive_numbers():
     numeric = verify_numeric(program, program, Settings(ranks=1))
     assert numeric.status == "equal"
     assert "matrices of the inputs are positive" in numeric.notes[-1]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("form", ["cond", "no_grad"])
+def test_sub_graphs_go_through_inductor(form):
+    x = torch.rand(3, 4)
+    exported = torch.export.export(Function(FORMS[form]), (x,), strict=False)
+    prepared = prepare(from_exported_program(exported))
+    given = [*exported.parameters(), x]
+    inputs = {node.name: value.detach() for node, value in zip(prepared.inputs, given, strict=True)}
+    with torch.no_grad():
+        found = Compiled(prepared, inputs)(inputs)
+        torch.testing.assert_close(found, leaves(GeneratedCode(prepared)(inputs)))

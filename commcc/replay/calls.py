@@ -148,18 +148,18 @@ class Body:
 
     def __init__(self, module: GraphModule, settings: CallSettings) -> None:
         self._settings = settings
-        self._module = module
+        self.module = module
         called = [node for node in module.graph.nodes if node.op == "call_function"]
         self._calls = {node: (settings.call(node), *settings.operands(node)) for node in called}
 
     def __call__(self, *given: Any) -> Any:
         values: dict[fx.Node, Any] = {}
         rest = iter(given)
-        for node in self._module.graph.nodes:
+        for node in self.module.graph.nodes:
             if node.op == "placeholder":
                 values[node] = next(rest)
             elif node.op == "get_attr":
-                values[node] = self._settings.constant(attribute(self._module, node))
+                values[node] = self._settings.constant(attribute(self.module, node))
             elif node.op == "output":
                 return map_arg(node.args[0], values.__getitem__)
             else:

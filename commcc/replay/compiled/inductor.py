@@ -27,11 +27,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import fx
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.node import map_aggregate
 
 from commcc.base.errors import CommccError, InputError
+from commcc.replay.calls import Body
 from commcc.replay.compiled.calls import Listener, Order, Recorder, match
 from commcc.replay.place import CPU
 from commcc.replay.rank_run import run, told
@@ -108,13 +110,16 @@ class Compiled:
 
     def _module(self, inputs: Mapping[str, Any]) -> tuple[fx.GraphModule, list[Any]]:
         """The steps as a graph of their own, and what stands for each output: a node of it, or what is known."""
-        prepared, graph = self._prepared, fx.Graph()
+        prepared, graph, root = self._prepared, fx.Graph(), torch.nn.Module()
         values: dict[fx.Node, Any] = {node: prepared.constant(node) for node in prepared.constants}
         values.update((node, inputs[node.name]) for node in prepared.inputs)
         tensors = {*self._constants, *(node for node in prepared.inputs if node.name in set(self._names))}
         for node in (*prepared.constants, *prepared.inputs):
             if node in tensors:
                 values[node] = graph.placeholder(node.name)
+            elif isinstance(values[node], Body):
+                root.add_module(node.name, values[node].module)
+                values[node] = graph.get_attr(node.name)
 
         def here(value: Any) -> Any:
             return map_aggregate(value, lambda leaf: values[leaf] if isinstance(leaf, fx.Node) else leaf)
@@ -122,12 +127,14 @@ class Compiled:
         for step in prepared.steps:
             # Each graph has run op by op before, behind the checks that Inductor cannot see through.
             op = getattr(step.call, "__wrapped__", step.call)
+            if isinstance(step.node.target, HigherOrderOperator):
+                op = step.node.target
             values[step.node] = graph.create_node(
                 "call_function", op, here(step.args), here(step.kwargs), name=step.name
             )
         outputs = leaves(here(prepared.output))
         graph.output(tuple(output for output in outputs if isinstance(output, fx.Node)))
-        return fx.GraphModule(torch.nn.Module(), graph), outputs
+        return fx.GraphModule(root, graph), outputs
 
 
 def require_compiler(device: str) -> None:
