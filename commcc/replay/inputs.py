@@ -125,7 +125,8 @@ class InputMaker:
         if val is None:
             # What has no value (a device mesh) can only be returned as it is.
             if any(user.op != "output" for user in node.users):
-                raise _impossible(node, "the graph does not say what it is")
+                said = "what it is" if "val" in node.meta else "its shape"
+                raise _impossible(node, f"the graph does not say {said}")
             return None
         if isinstance(val, (bool, int, float, str, complex)):
             return val

@@ -125,7 +125,8 @@ class GraphWriter:
         node = self.results.representative(node)
         if node.op == "placeholder":
             if node in self.inputs.opaque:
-                raise OutputError(f"{node.name} is neither a tensor nor a number", hint=TEXT_HINT)
+                what = "neither a tensor nor a number" if "val" in node.meta else "without a shape in the file"
+                raise OutputError(f"{node.name} is {what}", hint=TEXT_HINT)
             # A constant input is written as its value wherever it is used.
             return self.inputs.constants.get(node.name, node)
         return node
