@@ -163,15 +163,16 @@ def main() -> int:
     warnings.filterwarnings("ignore")
     logging.disable(logging.CRITICAL)
     table, seed = Table(), options.seed
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stopped early, it still shows its table
-    try:
-        while table.tried < options.pairs:
-            found = attack(seed, tuple(filter(None, options.kinds.split(","))), options.edits)
-            seed += 1
-            if found is not None:
-                table.count(found)
-                _tell(found, options)
-    except KeyboardInterrupt:
+    stopped: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):  # stopped early, it still shows its table
+        signal.signal(number, lambda number, _frame: stopped.append(number))
+    while table.tried < options.pairs and not stopped:
+        found = attack(seed, tuple(filter(None, options.kinds.split(","))), options.edits)
+        seed += 1
+        if found is not None:
+            table.count(found)
+            _tell(found, options)
+    if stopped:
         print(f"stopped before pair {seed}")
     table.show()
     return 1 if table.wrong else 0
