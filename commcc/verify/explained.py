@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.terms import Kind
+from commcc.graph.ops import facts
 from commcc.graph.ops.arithmetic import ON_SIZES
 from commcc.graph.ops.sizes import EXTENTS
 from commcc.verify.contents import BROADCAST, CAST, REDUCE, Over, cast, counts, gather, is_widening, pointwise, scatter
@@ -249,8 +250,12 @@ class Explainer(State):
         formed = regroup(self.table, path, arguments)
         if not isinstance(formed, Formed):
             return tuple(self._formed(node, part, i, arguments) for i, part in enumerate(formed))
+        val = node.meta.get("val")
+        if "out_dtype_ints" in arguments and formed.shape != tuple(getattr(val, "shape", ())):
+            # The op numbers all dtypes that a release of PyTorch has; the graph may be of another release.
+            raise Undecidable("numbers that stand for other dtypes in this PyTorch")
         made = self._formed(node, formed, 0, arguments)
-        self.check(node, made, node.meta.get("val"))
+        self.check(node, made, val)
         if formed.alias == COPY:
             self.trace.copies += 1
         operand = next((arguments[name] for name in _OPERANDS if name in arguments), None)
@@ -312,6 +317,32 @@ class Explainer(State):
             made.append(held)
         self.trace.copies += 1
         return made[0] if isinstance(arguments.get("self"), Tensor) else tuple(made)
+
+    def delivered(self, node: fx.Node, twin: str, arguments: dict[str, Any]) -> Value:
+        """An op that writes what another one gives, its twin, into tensors that it is handed as ``out``."""
+        fact = facts(node.target)
+        outs = [tensor for name in fact.writes for tensor in tensors_in(arguments.get(name))]
+        given = {name: value for name, value in arguments.items() if name not in fact.writes}
+        formed = regroup(self.table, twin, given)
+        parts = (formed,) if isinstance(formed, Formed) else formed
+        if len(parts) != len(outs) or not outs:
+            raise Undecidable("another number of targets than of results")
+        sources = [tensor for value in given.values() for tensor in tensors_in(value)]
+        for part, out in zip(parts, outs, strict=True):
+            if part.shape != out.shape or part.dtype != out.dtype or any(part.alias == INVALID for part in parts):
+                raise Undecidable("a target that does not fit")
+            if any(out.meta.device != source.meta.device or self.memory.overlap(out, source) for source in sources):
+                raise Undecidable("a copy within one piece of memory, or between devices")
+        keys = tuple((name, key_of(self.table, value)) for name, value in arguments.items())
+        term = self.table.intern(("op", twin, keys))
+        made = []
+        for part, out in zip(parts, outs, strict=True):
+            self.write(node, term, [out], (part.content,))
+            held = self.tensor(part.content, out.meta, node, out)
+            held.may_copy = out.may_copy
+            made.append(held)
+        self.trace.copies += 1
+        return made[0] if isinstance(formed, Formed) else tuple(made)
 
 
 def _check_copy(target: Tensor, source: Tensor) -> None:

@@ -378,15 +378,28 @@ _RULES: dict[Regrouping, Callable[[Terms, Arguments], Formed | tuple[Formed, ...
 }
 
 
+@lru_cache(maxsize=4096)
+def _viewed(path: str) -> str:
+    """The view that an op copies: ``aten.split.Tensor`` of ``aten.split_copy.Tensor``; other ops themselves."""
+    name, _, overload = path.rpartition(".")
+    view = f"{name.removesuffix('_copy')}.{overload}"
+    return view if path not in REGROUPING and view in REGROUPING else path
+
+
 def regroups(path: str) -> bool:
     """Whether :func:`regroup` knows the op called ``namespace.op.overload``."""
-    return path in REGROUPING
+    return _viewed(path) in REGROUPING
 
 
 def regroup(table: Terms, path: str, arguments: Arguments) -> Formed | tuple[Formed, ...]:
     """The result of a regrouping op on resolved arguments, by schema name."""
+    view = _viewed(path)
     try:
-        return _RULES[REGROUPING[path]](table, arguments)
+        formed = _RULES[REGROUPING[view]](table, arguments)
+        if view == path:
+            return formed
+        parts = tuple(part._replace(alias=COPY) for part in ((formed,) if isinstance(formed, Formed) else formed))
+        return parts[0] if isinstance(formed, Formed) else parts
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         # Files may hold calls that no op would take; such a call is kept as it is, not a crash.
         raise Undecidable("arguments that the op does not take") from error

@@ -28,6 +28,7 @@ from torch._ops import OpOverload
 
 from commcc.graph.ops import ALL, facts, is_getitem
 from commcc.graph.ops.constants import COPIES
+from commcc.graph.ops.twins import functional
 from commcc.serialization.attributes import content_hash, find, is_plain
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.propagate import context_of
@@ -164,9 +165,12 @@ class Tracer(Explainer):
         if known is not None:
             return known
         why, fills = "", fact.name in COPIES
-        if regroups(path) or fills:
+        twin = path_of(functional(node.target)) if fact.writes else path
+        if regroups(twin) or fills:
             try:
-                return (self.filled if fills else self.regrouped)(node, path, arguments)
+                if fills:
+                    return self.filled(node, path, arguments)
+                return self.regrouped(node, path, arguments) if twin == path else self.delivered(node, twin, arguments)
             except Impossible as reason:
                 keys = tuple(key_of(self.table, value) for value in arguments.values())
                 self.event("value", node, f"{path} cannot run: {reason}", ("impossible", path, keys))
