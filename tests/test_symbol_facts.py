@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from commcc.cli.main import run as command_line
+from commcc.ep.concrete import recorded_sizes
 from commcc.graph.index import build_index
 from commcc.serialization import load
 from commcc.serialization.logs.symbol_facts import SymbolFacts
@@ -126,3 +127,43 @@ def test_two_compilations_have_numbers_of_their_own(tmp_path):
     for number, value in ((0, 8), (1, 24)):
         index = build_index(load(f"{path}::0_{number}/aot_forward_graph"))
         assert index.tensors[index.position["y"]].numel == value
+
+
+REPRO = """import torch
+u2 = 24
+
+class Repro(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+
+    def forward(self, u0, x, u1, s0, y):
+        relu = torch.ops.aten.relu.default(x);  x = None
+        cat = torch.ops.aten.cat.default([relu, y])
+        return (cat,)
+
+def load_args(reader):
+    u0 = 40
+    reader.symint(None, expr='u0')  # u0
+    buf0 = reader.storage(None, 256*u0)
+    reader.tensor(buf0, (u0, 64), is_leaf=True)  # x
+    reader.symint(NUMBER, expr='u1')  # u1
+    reader.symint(8, expr='s0')  # s0
+    buf1 = reader.storage(None, 256*u1)
+    reader.tensor(buf1, (u1 + s0 + u2, 64), is_leaf=True)  # y
+load_args._version = 0
+"""
+
+
+@pytest.mark.parametrize(("number", "rows"), [("16", 88), ("None", None)])
+def test_numbers_of_repro_files(number, rows, tmp_path):
+    """Sizes that data decides have the numbers that ``load_args`` and the lines around it give, wherever that is."""
+    path = tmp_path / "fx_graph_runnable.py"
+    path.write_text(REPRO.replace("NUMBER", number))
+    program = load(path)
+    index = build_index(program)
+    assert index.tensors[index.position["relu"]].numel == 40 * 64
+    cat = index.tensors[index.position["cat"]]
+    assert cat.numel == (None if rows is None else rows * 64)
+    assert bool(index.estimates.unknown) is (rows is None)
+    # What was one number of many is no size to be fixed.
+    assert set(recorded_sizes(program)) == {"s0"}

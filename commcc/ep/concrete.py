@@ -66,7 +66,9 @@ def recorded_sizes(program: Program) -> dict[str, int]:
     """
     hints = SizeHints({}, program.header)
     found = {name: hints.value(size) for name, size in _input_sizes(program.graph)}
-    return {name: number for name, number in found.items() if number is not None and 0 < number <= LARGEST}
+    # The number of a size that data decides was one of many.
+    backed = {name: number for name, number in found.items() if not name.startswith("u")}
+    return {name: number for name, number in backed.items() if number is not None and 0 < number <= LARGEST}
 
 
 def input_symbols(graph: fx.Graph) -> set[str]:

@@ -15,7 +15,9 @@ Only these parts are looked at; the rest of the file (imports, settings, kernels
 anything but the calls that PyTorch writes there is refused with its line, except what only prepares data.
 
 Sizes for which the file gives a number stay symbols with that number as their hint, so that nothing
-takes an example for a constant. Limits: bodies of sub-graphs are not in such files, nor the data of large constants
+takes an example for a constant; the header keeps the numbers.
+
+Limits: bodies of sub-graphs are not in such files, nor the data of large constants
 and of those on a GPU; shapes of all other nodes come from :func:`commcc.serialization.propagate.propagate`.
 """
 
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
     from torch._subclasses.fake_tensor import FakeTensor
 
+    from commcc.base.terms import Json
     from commcc.graph.program import Program
 
 _CLASS = re.compile(r"^class Repro\((?:torch\.)?(?:nn\.)?Module\):", re.MULTILINE)
@@ -70,7 +73,10 @@ def parse_runnable(text: str, where: str) -> tuple[Program, ShapeContext]:
     program = _with_constants(parse_text(body, where), held)
     notes = _set_inputs(program, text, where, ctx)
     groups = _groups(program.groups, text, where)
-    return replace(program, groups=groups, notes=(*program.notes, *notes)), ctx
+    # Of a symbol without a value at trace time only the header can keep the number.
+    numbers: dict[str, Json] = {name: info.to_json() for name, info in ctx.symbols.items() if info.hint is not None}
+    header = {**({"symbols": numbers} if numbers else {}), **program.header}
+    return replace(program, groups=groups, header=header, notes=(*program.notes, *notes)), ctx
 
 
 def _block(text: str, start: re.Pattern[str], where: str, what: str) -> str:
@@ -247,6 +253,11 @@ class _ArgumentReader:
         """A symbol; a new one with the number as its hint when the file does not say which."""
         expr = _keyword(call, "expr")
         if isinstance(expr, ast.Constant) and isinstance(expr.value, str):
+            told = _argument(call, 0, "val")
+            known = self.ctx.symbols.get(expr.value)
+            is_number = isinstance(told, ast.Constant) and type(told.value) is int
+            if is_number and _SYMBOL.fullmatch(expr.value) and (known is None or known.hint is None):
+                self.ctx.declare(expr.value, hint=_integer(told))
             return self.ctx.parse_integer(expr.value)
         hint = _integer(_argument(call, 0, "val"))
         # A name that no other size has.
