@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-_NO_GRADIENTS, _AUTOCAST = "higher_order.wrap_with_set_grad_enabled", "higher_order.wrap_with_autocast"
+_NO_GRADIENTS = "higher_order.wrap_with_set_grad_enabled"
+_AUTOCAST = "higher_order.wrap_with_autocast"
 #: What PyTorch's kernels say about a dtype that they do not have.
 _NO_KERNEL = re.compile(r"not implemented for '(?:Half|BFloat16|Float8\w*|ComplexHalf)'")
 
