@@ -239,3 +239,12 @@ def test_memory_stays_within_the_peak_of_the_step():
     (remark,) = [text for text in result.steps[1].report["remarks"] if text.startswith("for a peak of")]
     assert "stay where they are" in remark
     assert result.steps[1].report["buckets"] > 0
+
+
+def test_a_backward_pass_without_module_paths_is_told():
+    program = load(DATA / "deepseek_v3_step.fx.txt.gz", descriptions=read_ops(DATA / "ops.yaml"))
+    for node in program.graph.nodes:
+        if node.meta.get("autograd_backward"):
+            node.meta.pop("custom", None)
+    with pytest.raises(InputError, match=r"no node of the backward pass has a module path, .* dump it with module_fqn"):
+        plan_of(program, chunks=2)

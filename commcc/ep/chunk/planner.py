@@ -50,7 +50,14 @@ def plan_chunks(program: Program, index: GraphIndex, patterns: Sequence[str], ch
             hint="go on with ep-schedule",
         )
     roots = roots_of(view, patterns)
-    regions = [region for root in roots.found for region in _regions(view, root, chunks, policy)]
+    try:
+        regions = [region for root in roots.found for region in _regions(view, root, chunks, policy)]
+    except InputError as error:
+        backward = [note for note in view.notes if note.backward]
+        if not backward or any(note.module for note in backward):
+            raise
+        hint = "no node of the backward pass has a module path, so that all of it is outside: dump it with module_fqn"
+        raise InputError(error.what, where=error.where, hint=hint) from None
     # A forward pass dispatches once, and combines once; the backward pass does so again, the other way round.
     told = any(note.backward for note in view.notes)
     labels = [[view.notes[n].exchange for n in region.body if view.exchanges(n)] for region in regions]
