@@ -23,7 +23,6 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.nn.utils import parametrize
 
 from commcc.base.errors import OptionError
-from commcc.base.text import listed
 from commcc.capture.unsharding import Cast, PlainPlacing, PlainUnshard, Precision, Unshard
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ def shard_parameters(module: nn.Module, world: World, sharding: Sharding) -> Non
             setattr(owner, name, nn.Parameter(value))
             parametrize.register_parametrization(owner, name, unshard, unsafe=True)
     if wrong:
-        raise OptionError(f"parameters do not divide over the layout: {listed(wrong)}")
+        raise OptionError(f"parameters do not divide over the layout: {', '.join(wrong)}")
 
 
 def _sharded(local: Tensor, placing: Placing, where: tuple[World, Sharding]) -> tuple[Tensor, nn.Module]:

@@ -377,12 +377,12 @@ class RowRules:
 
     def _places(self, node: fx.Node, name: str, given: list[Places]) -> Kind:
         """Places are added up; from where rows of an expert begin, one after another, is where they come from."""
-        signs = {"aten.add": "", "aten.sub": "-"}
-        if name not in signs or len(given) != 2 or len(node.args) != 2 or node.kwargs:
+        sign = "-" if name == "aten.sub" else ""
+        if not (sign or name == "aten.add") or len(given) != 2 or len(node.args) != 2 or node.kwargs:
             raise Mixed("numbers of rows, or their order, are looked at")
         first, second = given
         order = next((each.order for each in given if each.order[0] == "sorted"), first.order)
-        parts = first.parts | {f"{signs[name]}{part}" for part in second.parts}
+        parts = first.parts | {f"{sign}{part}" for part in second.parts}
         if any(length(each.order) != length(order) for each in given) or len(parts) != sum(len(g.parts) for g in given):
             raise Mixed("numbers of other rows are added up")
         if any(each.order[0] == "sorted" and each.order != order for each in given):
