@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from commcc import verify as verifier
 from commcc.base.errors import InputError
-from commcc.verify import Finding, verify
+from commcc.verify import Finding
 
 if TYPE_CHECKING:
     from torch import fx
@@ -31,14 +32,14 @@ def verify_sized(before: Program, after: Program) -> tuple[Verdict, Program]:
 
     numbers = _numbers(before, after)
     if not numbers:
-        return verify(before, after), after
+        return verifier.verify(before, after), after
     context = PlanContext.of(after)
     try:
         plan = EpConcretize(symbols=tuple(f"{name}={number}" for name, number in numbers.items())).plan(context)
     except InputError:  # AFTER does not take these sizes: the comparison says where
-        return verify(before, after), after
+        return verifier.verify(before, after), after
     fixed = apply_plan(after, context.index, plan)
-    step, whole = verify(after, fixed), verify(before, fixed)
+    step, whole = verifier.verify(after, fixed), verifier.verify(before, fixed)
     told = ", ".join(f"{name} = {number}" for name, number in numbers.items())
     note = Finding("input", "", f"AFTER takes other sizes too: compared for {told}, which BEFORE was made for")
     gaps = (*whole.unproved, *step.unproved)
