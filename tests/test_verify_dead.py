@@ -233,3 +233,17 @@ def test_a_wait_that_may_be_for_another_part_excuses_no_read():
 
     assert verify(make(False), make(False)).status == "proved"
     assert verify(make(False), make(True)).status != "proved"
+
+
+def test_a_copy_keeps_the_layout_of_what_it_copies_whatever_its_val_says():
+    def make(turned):
+        g = Graph()
+        x = g.input("x", 2, 2, 4)
+        plain = g(aten._to_copy.default, x, dtype=torch.bfloat16)
+        if not turned:
+            return g.program(plain)
+        again = g(aten.clone.default, g(aten.permute.default, x, [2, 1, 0]), memory_format=torch.contiguous_format)
+        back = g(aten.permute.default, again, [2, 1, 0])
+        return g.program(g(aten._to_copy.default, back, dtype=torch.bfloat16, val=plain.meta["val"]))
+
+    assert verify(make(False), make(True)).status == "different"

@@ -189,8 +189,24 @@ def _copied_strides(tensor: Tensor, memory_format: object) -> Shape | None:
         return None
     if memory_format is torch.contiguous_format:
         return contiguous_strides(shape)
-    kept = memory_format in (None, torch.preserve_format) and is_contiguous(shape, strides)
-    return contiguous_strides(shape) if kept else None
+    if memory_format not in (None, torch.preserve_format):
+        return None
+    if is_contiguous(shape, strides):
+        return contiguous_strides(shape)
+    return strides if _is_dense(shape, strides) else None
+
+
+def _is_dense(shape: Shape, strides: Shape) -> bool:
+    """Whether elements lie without holes and overlaps, dimensions in some order; False where that is not known."""
+    pairs = [(step, size) for size, step in zip(shape, strides, strict=True) if size != 1]
+    if not all(isinstance(step, int) and isinstance(size, int) for step, size in pairs):
+        return False
+    expected = 1
+    for step, size in sorted(pairs):
+        if step != expected:
+            return False
+        expected *= size  # type: ignore[assignment]
+    return True
 
 
 def clone(_table: Terms, a: Arguments) -> Formed:
