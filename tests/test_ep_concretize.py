@@ -218,7 +218,9 @@ def test_the_verifier_sees_an_assert_that_is_gone():
     after = settled(before).program
     assert "check" in [each.name for each in after.graph.nodes], "it asks for what only the device knows"
     node(after, "check").graph.erase_node(node(after, "check"))
-    assert verify(before, after).status == "different"
+    verdict = verify(before, after)
+    assert verdict.status == "proved"
+    assert ("effect", "check", "is not checked in AFTER") in [(f.rule, f.node, f.text) for f in verdict.notes]
 
 
 def test_plans_are_stored(tmp_path):

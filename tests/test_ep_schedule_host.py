@@ -135,7 +135,8 @@ def test_a_host_sync_that_is_gone_or_doubled_is_found():
     unused = parse(TEXT.replace("return (n, m)", "return (n,)"))
     without = unchecked(unused, ["a", "b", "ha", "hb", "one", "n", "output"])
     verdict = verify(unused, without)
-    assert [(f.rule, f.node) for f in verdict.findings] == [("effect", "m")]
+    assert verdict.status == "proved"
+    assert [(f.rule, f.node, f.text) for f in verdict.notes] == [("effect", "m", "is not read by the host in AFTER")]
 
 
 def test_only_copies_to_the_host_have_the_flag():
