@@ -105,6 +105,7 @@ def test_never_slower_and_within_the_budget(seed, model):
     assert round(scheduled.last.prediction.timeline.step_ns / 1e6, 9) <= round(steps["merged"] * 1.01, 9)
 
 
+@pytest.mark.full
 def test_more_effort_is_never_worse():
     program = sample("tiny_llama_fsdp4_bw")
     for model in (LATENCY, load_model("h100")):

@@ -221,6 +221,7 @@ def after_buckets(result):
     return set(result.first.index.merged_from)
 
 
+@pytest.mark.full
 def test_merges_happen():
     """Not only refusals: over the samples hidden collectives are merged, and some merges are refused."""
     members = refused = 0

@@ -80,6 +80,7 @@ def test_copies_are_reduced_before_shards():
         assert {str(source.target) for source in sources} == {"_c10d_functional.all_reduce.default"}
 
 
+@pytest.mark.full
 def test_without_regather_the_forward_keeps_what_it_gathered():
     backward = captured(trace=TraceOptions(regather=False))["backward"]
     assert launches(backward, "all_gather") == []

@@ -58,6 +58,7 @@ def test_exchanges_as_long_as_compute_are_cut():
     assert {len(region.sizes) for region in step.plan.rewrite.chunked} == {step.report["chunks"]}
 
 
+@pytest.mark.full
 def test_latency_alone_is_not_cut():
     step, tried = chosen(model_of(0, 0, 100_000))
     assert step.report["chunks"] == 1

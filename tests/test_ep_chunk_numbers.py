@@ -73,6 +73,7 @@ def test_a_step_in_chunks(name, chunks, dim):
         assert len(ops_of(after, f"_c10d_functional.{kind}")) == len(ops_of(sample(name), f"_c10d_functional.{kind}"))
 
 
+@pytest.mark.full
 def test_whole_layers_are_cut_by_sample():
     after = cut("tiny_deepseek_ep2", "layers.*", chunks=2)
     assert worst("tiny_deepseek_ep2", after) < EXACT
@@ -172,6 +173,7 @@ def edits_of_numbers(node: fx.Node):
         yield from (tree_unflatten([*flat[:at], other, *flat[at + 1 :]], spec) for other in others)
 
 
+@pytest.mark.full
 def test_no_number_of_a_clone_can_be_another_one():
     """How many experts a token goes to, bins, parts, hidden sizes: a few of 672 edits, all of them with --full."""
     before, after = sample("tiny_deepseek_ep2"), cut("tiny_deepseek_ep2", chunks=2)

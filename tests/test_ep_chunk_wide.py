@@ -47,6 +47,7 @@ def attending(queries):
 
 
 @pytest.mark.parametrize("chunks", [2, 3, 4])
+@pytest.mark.sampled(1)
 def test_attention_by_sample(chunks):
     before = attending(6)
     after = chunked(before, "layers.*", chunks=chunks)

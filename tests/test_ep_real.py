@@ -229,6 +229,7 @@ def test_attention_over_rows_that_hold_samples():
         plan_of(step("deepseek_v3_step"), modules="layers.*", chunks=2)
 
 
+@pytest.mark.full
 def test_memory_stays_within_the_peak_of_the_step():
     """Buckets, and launches ahead of their time, that would raise it are given up, and the report says so."""
     result = run(step("deepseek_v3_step"), parse_pipeline("ep-chunk,bucket{strategy=module,memory_budget=own}"))

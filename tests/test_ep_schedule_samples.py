@@ -79,6 +79,7 @@ def test_copies_of_all_chunks_wait_once():
     assert flags == [True, True, True, True, True, False] * 2
 
 
+@pytest.mark.full
 def test_collectives_of_parameters_keep_their_order_among_themselves():
     """Only exchanges move; gathers and reductions run on their own queue in the old order."""
     before, after = chunked(SHARDED, 2), scheduled(SHARDED, 2).program

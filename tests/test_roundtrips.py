@@ -17,6 +17,7 @@ SAMPLES = sorted(
     for path in FOLDER.iterdir()
     if path.name in KEPT or (path.name.startswith("tiny_") and ".tmp" not in path.name)
 )
+CASES = [pytest.param(name, marks=[pytest.mark.full] * (name in KEPT)) for name in SAMPLES]
 
 
 def described(value):
@@ -50,8 +51,8 @@ def assert_same(first, second):
     assert first.provenance == second.provenance
 
 
-@pytest.mark.parametrize("name", SAMPLES)
-@pytest.mark.sampled(5)
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(6)
 def test_text_to_text(name, tmp_path):
     first = load(FOLDER / name)
     save(first, tmp_path / "a.fx.txt")
@@ -61,7 +62,7 @@ def test_text_to_text(name, tmp_path):
     assert_same(first, second)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.full] * (name in KEPT)) for name in SAMPLES])
+@pytest.mark.parametrize("name", CASES)
 @pytest.mark.sampled(3)
 def test_archive_to_text_to_archive(name, tmp_path):
     save(load(FOLDER / name), tmp_path / "a.pt2")

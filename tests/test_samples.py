@@ -49,6 +49,7 @@ def test_sample_is_what_the_readme_says(name):
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name.endswith(".pt2")])
+@pytest.mark.sampled(1)
 def test_both_formats_hold_one_graph(name):
     text = next(FOLDER / other for other in FILES if other.startswith(name.removesuffix("pt2") + "fx.txt"))
     one, other = load(FOLDER / name).graph, load(text).graph

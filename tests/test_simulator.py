@@ -298,6 +298,7 @@ def test_agrees_where_most_nodes_communicate(seed, order_seed):
     check_against_slow(seed, replace(SHAPE, launches=0.8, unwaited=0.4, synchronous=0.2, nodes=30), order_seed)
 
 
+@pytest.mark.full
 def test_a_long_queue_waited_for_in_order_of_launch():
     """Finding a collective in its lane's queue takes no search; with one this would take minutes."""
     make = IndexMaker()
