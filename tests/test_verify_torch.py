@@ -259,6 +259,33 @@ def test_a_copied_view_is_no_view():
     assert verify(made[1], made[1]).status == "proved"
 
 
+@pytest.mark.parametrize(
+    ("view", "copy", "args"),
+    [
+        (aten.permute.default, aten.permute_copy.default, ([1, 0],)),
+        (aten.transpose.int, aten.transpose_copy.int, (0, 1)),
+        (aten.t.default, aten.t_copy.default, ()),
+        (aten.expand.default, aten.expand_copy.default, ([3, 4, 6],)),
+        (aten.select.int, aten.select_copy.int, (1, 2)),
+        (aten.slice.Tensor, aten.slice_copy.Tensor, (1, 1, 5)),
+        (aten.view.default, aten.view_copy.default, ([3, 8],)),
+    ],
+)
+def test_copies_of_views_are_contiguous(view, copy, args):
+    """As PyTorch makes them: their strides and elements are those of a contiguous clone."""
+    made = []
+    for op in (view, copy):
+        g = Graph()
+        part = g(op, g.input("x", 4, 6), *args)
+        if op is view:
+            part = g(aten.clone.default, part, memory_format=torch.contiguous_format)
+        assert part.meta["val"].is_contiguous()
+        made.append(g.program(g(aten.mul.Tensor, part, 2)))
+    proved(*made)
+    real = torch.arange(24.0).reshape(4, 6)
+    assert copy(real, *args).stride() == view(real, *args).contiguous().stride()
+
+
 # Members of several dtypes in one bucket
 
 

@@ -398,7 +398,8 @@ def regroup(table: Terms, path: str, arguments: Arguments) -> Formed | tuple[For
         formed = _RULES[REGROUPING[view]](table, arguments)
         if view == path:
             return formed
-        parts = tuple(part._replace(alias=COPY) for part in ((formed,) if isinstance(formed, Formed) else formed))
+        views = (formed,) if isinstance(formed, Formed) else formed
+        parts = tuple(part._replace(alias=COPY, strides=contiguous_strides(part.shape)) for part in views)
         return parts[0] if isinstance(formed, Formed) else parts
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         # Files may hold calls that no op would take; such a call is kept as it is, not a crash.
