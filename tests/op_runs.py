@@ -37,8 +37,9 @@ class Observed:
     """What was seen. shares, writes, moved: names of arguments.
 
     moved: arguments whose sizes, strides or storage are others afterwards. joined: arguments that are in the storage
-    of another one afterwards. outside: arguments around which something was written. strides, storage: the values of
-    the results change with those of inputs. repeats: whether equal inputs give equal results.
+    of another one afterwards. copied: a result is in the storage of no argument. outside: arguments around which
+    something was written. strides, storage: the values of the results change with those of inputs. repeats: whether
+    equal inputs give equal results.
     """
 
     shares: set[str] = field(default_factory=set)
@@ -48,6 +49,7 @@ class Observed:
     outside: set[str] = field(default_factory=set)
     strides: bool = False
     storage: bool = False
+    copied: bool = False
     random: bool = False
     repeats: bool = True
 
@@ -79,6 +81,8 @@ def contradictions(fact: OpFacts, seen: Observed) -> list[str]:
     found += [f"changes the shape or storage of {name}" for name in sorted(seen.moved - {*fact.writes})]
     found += [f"writes around {name}" for name in sorted(seen.outside - {*fact.writes})]
     found += [f"joins {one} with {other}" for one, other in sorted(seen.joined) if fact.joins != (one, other)]
+    if fact.looks and seen.copied:
+        found.append("gives a result in a storage of its own")
     if seen.random and not fact.random:
         found.append("draws random numbers")
     if not fact.allocates:
@@ -125,7 +129,9 @@ class _Run:
         for result in self.results:
             if isinstance(result, torch.Tensor) and result.layout is torch.strided:
                 where = _storage(result)
-                seen.shares |= {before.name for before in self._before if before.storage == where}
+                bases = {before.name for before in self._before if before.storage == where}
+                seen.shares |= bases
+                seen.copied |= not bases and bool(result.numel())
         for before in self._before:
             own, around = before.changed()
             if own or before.tensor._version != before.version:

@@ -286,6 +286,23 @@ def test_copies_of_views_are_contiguous(view, copy, args):
     assert copy(real, *args).stride() == view(real, *args).contiguous().stride()
 
 
+@pytest.mark.parametrize("op", [aten.reshape.default, aten.flatten.using_ints, aten.contiguous.default])
+def test_a_view_that_may_be_a_copy_reads(op):
+    """Behind a split in columns it copies: before the wait, whatever the buffer held."""
+    made = []
+    for early in (False, True):
+        g = Graph()
+        launched = g(c10d.all_gather_into_tensor.default, g.input("x", 8), 2, "0")
+        waited = g(c10d.wait_tensor.default, launched)
+        rows = g(aten.view.default, launched if early else waited, [2, 8])
+        part = g.parts(rows, [4, 4], 1)[0]
+        part = g(op, part, [8]) if op is aten.reshape.default else g(op, part)
+        if early:
+            list(g.graph.nodes)[-1].append(waited)
+        made.append(g.program(g(aten.mul.Tensor, part, 2)))
+    differs(made[0], made[1], "wait", "before the wait")
+
+
 # Members of several dtypes in one bucket
 
 

@@ -18,6 +18,7 @@ import torch
 from torch._ops import OpOverload
 
 from commcc.graph import ops
+from commcc.graph.ops.undeclared import MAY_COPY
 
 if TYPE_CHECKING:
     from torch import fx
@@ -54,8 +55,6 @@ _FUSABLE = frozenset(
         *("prims.convert_element_type", "prims.iota", "prims.sum", "prims.amax", "prims.broadcast_in_dim"),
     }
 )
-#: Views by their schema that copy where they must: all but casts are told by strides alone.
-_MAY_COPY = frozenset(f"aten.{n}" for n in ("reshape", "reshape_as", "flatten", "ravel", "contiguous", "to", "cpu"))
 
 
 #: Those whose copies fuse, as ``aten.clone`` and ``aten._to_copy`` do; the others' turn rows into columns.
@@ -83,7 +82,7 @@ def work_of(target: Any) -> Work:
 
 def may_copy(target: Any) -> bool:
     """Whether the op returns a view where it can, and a copy where strides, dtype or device do not allow one."""
-    return ops.op_name(target) in _MAY_COPY or ops.facts(target).sometimes
+    return ops.op_name(target) in MAY_COPY or ops.facts(target).sometimes
 
 
 def resized_to(node: fx.Node) -> Any:

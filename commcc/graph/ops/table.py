@@ -82,13 +82,13 @@ class OpFacts:
 
     @property
     def aliases(self) -> bool:
-        """Whether its results are always in the storage of an operand; it may also write there."""
+        """Whether its results are in the storage of an operand, or copies of it; it may also write there."""
         return bool(self.views) and self.views != ALL and not self.sometimes
 
     @property
     def looks(self) -> bool:
-        """Whether it computes nothing: its results are always in the storage of an operand, and it writes none."""
-        return self.aliases and not self.writing
+        """Whether it reads no element: its results are always in the storage of an operand, and it writes none."""
+        return self.aliases and not self.writing and self.name not in undeclared.MAY_COPY
 
     @property
     def acts(self) -> bool:

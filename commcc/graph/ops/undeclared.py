@@ -46,6 +46,15 @@ SOMETIMES: dict[str, tuple[str, ...]] = {
     **_each(("device_put",), "a", library="prims"),
     **_each(("inductor_force_stride_order",), "input", library="prims"),
 }
+#: Ops that give a view where strides, dtype or device allow one, and a copy elsewhere; their schemas say a view.
+MAY_COPY = frozenset(
+    {
+        *(f"aten.{n}" for n in ("reshape", "reshape_as", "flatten", "ravel", "contiguous", "to", "cpu")),
+        *(f"aten.{n}" for n in ("resolve_conj", "resolve_neg", "coalesce", "lift", "lift_fresh", "set")),
+        *("aten._autocast_to_full_precision", "aten._autocast_to_reduced_precision", "aten._sparse_broadcast_to"),
+        "prims.conj",
+    }
+)
 #: Arguments that are written, though the schema does not mark them.
 WRITES: dict[str, tuple[str, ...]] = {
     **_each(("native_batch_norm", "batch_norm", "_batch_norm_impl_index"), "running_mean", "running_var"),
