@@ -32,6 +32,9 @@ RESULTS = [
 #: What no sample has on offer: a reduction of sizes that differ, a tensor that is written and read.
 ELSEWHERE = {"lost write", "late write"}
 
+#: The same launch twice brings the same; no result depends on a check of sizes, and its loss is a remark.
+HARMLESS = {"doubled launch": "unproved", "lost check": "proved"}
+
 
 def damaged(name, passes, program):
     """Each damage that the result offers, twice: pairs of its kind and the damaged program."""
@@ -55,8 +58,7 @@ def test_damage_is_found(name, passes):
     tried = 0
     for kind, program in damaged(name, passes, after):
         tried += 1
-        # The same launch twice brings the same.
-        assert verify(before, program).status == ("unproved" if kind == "doubled launch" else "different"), kind
+        assert verify(before, program).status == HARMLESS.get(kind, "different"), kind
     assert tried >= 24
 
 
