@@ -12,6 +12,7 @@ from tests.verify_graphs import (
     WORLD,
     Graph,
     aten,
+    c10d,
     compute,
     differs,
     gathers,
@@ -220,3 +221,38 @@ def test_a_graph_without_output_and_a_graph_out_of_order():
     nodes = list(last.graph.nodes)
     nodes[0].prepend(nodes[3])
     differs(before, last, "order")
+
+
+def test_outputs_in_one_storage_that_overlap_only_in_after():
+    """Each half is gathered into its own part of a buffer, or one into the other's: equal values, another memory."""
+
+    def make(start):
+        g = Graph()
+        x, whole = g.input("x", 4), g(aten.empty.memory_format, [16], device="cpu")
+        made = []
+        for begin in (0, start):
+            part = g(aten.slice.Tensor, whole, 0, begin, begin + 8)
+            made.append(g.wait(g(c10d.all_gather_into_tensor_out.default, x, 2, "0", out=part)))
+        return g.program(*made)
+
+    proved(make(8), make(8))
+    proved(make(0), make(0))
+    differs(make(8), make(0), "alias", "does not share the same elements with output 0")
+    differs(make(0), make(8), "alias", "does not share the same elements with output 0")
+
+
+def test_a_broadcast_lies_as_its_input():
+    def make(turned):
+        g = Graph()
+        x = g(aten.mul.Tensor, g.input("x", 4, 6), 2)
+        if turned:
+            turned_x = g(aten.clone.default, g(aten.permute.default, x, [1, 0]), memory_format=torch.contiguous_format)
+            x = g(aten.permute.default, turned_x, [1, 0])
+        sent = g(c10d.broadcast.default, x, 1, "0")
+        if turned:  # as if nobody had updated it
+            sent.meta["val"] = sent.meta["val"].contiguous()
+        waited = g(c10d.wait_tensor.default, sent)
+        return g.program(waited)
+
+    assert verify(make(False), make(True)).status == "different"
+    proved(make(False), make(False))

@@ -239,6 +239,8 @@ def compare_sharing(pair: Pair) -> None:
         if before == here:
             if before[0] in ("input", "constant"):
                 _compare_place(pair, a, b, before)
+            elif before[1] != b.path:
+                _compare_overlap(pair, (a, b), before, (apart[0][i], apart[1][i]))
         elif apart[0][i] == apart[1][i] and apart[0][i][0] == "output":
             in_after = here != ("output", b.path)
             parts.setdefault((here if in_after else before, in_after), []).append(b.path)
@@ -246,6 +248,21 @@ def compare_sharing(pair: Pair) -> None:
             _report(pair, a, b, (before, here))
     for (owner, in_after), paths in parts.items():
         _remark(pair, owner, paths, in_after=in_after)
+
+
+def _compare_overlap(pair: Pair, outputs: tuple[Output, Output], owner: Owner, apart: tuple[Owner, Owner]) -> None:
+    """Two outputs in one storage in both graphs: they overlap in both, or in neither."""
+    if apart[0] == apart[1]:
+        return
+    sure = True
+    for trace, output in zip((pair.before, pair.after), outputs, strict=True):
+        first = next(each for each in trace.outputs if each.path == owner[1])
+        try:
+            sure = sure and trace.memory is not None and bool(_runs(trace.memory, first) + _runs(trace.memory, output))
+        except Undecidable:
+            sure = False
+    text = f"output {outputs[1].path} does not share the same elements with output {owner[1]} as in BEFORE"
+    (pair.report.differs if sure else pair.report.gap)("alias", outputs[1].node, text)
 
 
 def _report(pair: Pair, old: Output, new: Output, owners: tuple[Owner, Owner]) -> None:

@@ -19,7 +19,7 @@ from commcc.graph.ops.sizes import EXTENTS
 from commcc.verify.contents import BROADCAST, CAST, REDUCE, Over, cast, counts, gather, is_widening, pointwise, scatter
 from commcc.verify.memory import Flight
 from commcc.verify.regroup import regroup
-from commcc.verify.reshaping import COPY, INVALID, MAYBE, Formed
+from commcc.verify.reshaping import COPY, INVALID, MAYBE, Formed, is_dense
 from commcc.verify.sizes import Shape, Size, Undecidable, apply_function, contiguous_strides, is_contiguous, product
 from commcc.verify.terms import Meta, Tensor, Value, is_size, key_of, path_of, tensors_in
 from commcc.verify.trace import CONVERSION, LAUNCH, OP, State, Step
@@ -125,7 +125,10 @@ def _meta(fact: CollectiveOp, tensor: Tensor, arguments: dict[str, Any]) -> Meta
         raise Undecidable("a tensor whose shape is not known")
     if not fact.has_group_size:
         plain = strides is not None and is_contiguous(shape, strides)
-        return Meta(shape, contiguous_strides(shape) if plain else None, tensor.dtype, tensor.meta.device)
+        # A broadcast copies its input as it lies; a reduction may lay it out anew.
+        kept = fact.kind is Kind.BROADCAST and strides is not None and is_dense(shape, strides)
+        laid = contiguous_strides(shape) if plain else strides if kept else None
+        return Meta(shape, laid, tensor.dtype, tensor.meta.device)
     size = arguments.get("group_size")
     if not isinstance(size, int) or size < 1:
         raise Undecidable("a group size that is not a number")

@@ -193,10 +193,10 @@ def _copied_strides(tensor: Tensor, memory_format: object) -> Shape | None:
         return None
     if is_contiguous(shape, strides):
         return contiguous_strides(shape)
-    return strides if _is_dense(shape, strides) else None
+    return strides if is_dense(shape, strides) else None
 
 
-def _is_dense(shape: Shape, strides: Shape) -> bool:
+def is_dense(shape: Shape, strides: Shape) -> bool:
     """Whether elements lie without holes and overlaps, dimensions in some order; False where that is not known."""
     pairs = [(step, size) for size, step in zip(shape, strides, strict=True) if size != 1]
     if not all(isinstance(step, int) and isinstance(size, int) for step, size in pairs):
