@@ -256,3 +256,15 @@ def test_a_broadcast_lies_as_its_input():
 
     assert verify(make(False), make(True)).status == "different"
     proved(make(False), make(False))
+
+
+def test_a_launch_that_brings_no_element_is_a_launch():
+    """On another group the ranks would wait for each other in vain."""
+
+    def make(group):
+        g = Graph()
+        made = g.gather(g.input("x", 0, 2), group, 2)
+        return g.program(made, groups={name: ProcessGroup(name, 2) for name in ("0", "1")})
+
+    proved(make("0"), make("0"))
+    assert verify(make("0"), make("1")).status != "proved"

@@ -61,6 +61,8 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
     else:
         value = state.result(node, node.meta.get("val"), term, tuple(outs))
     trace.launches += 1
+    if made and all(meta.shape is not None and product(meta.shape) == 0 for _, meta in made):
+        trace.effects.append((term, node.name))  # no element tells what was launched, and on which group
     sources = tuple(dict.fromkeys(source for content, _ in made for source in table.sources_of(content)))
     operands = tuple(tensor.content for tensor in inputs)
     strides = tuple(tensor.meta.strides for tensor in inputs)
