@@ -25,6 +25,9 @@ from tests.virtual_ranks import VirtualRanks, random_inputs, same
 
 SAMPLES = Path(__file__).parents[1] / "sample_graphs"
 NAMES = ("tiny_llama_fsdp4_bw", "tiny_llama_fsdp2_tp2_bw", "tiny_moe_fsdp4_ep2_fw")
+TINY = sorted({path.name.split(".")[0] for path in SAMPLES.glob("tiny_*.fx.txt*")})
+COSTS = Path(__file__).parents[1] / "benchmarks" / "costs"
+BANDWIDTH_TABLE, LATENCY_RICH = f"h100,table={COSTS / 'bandwidth-bound.yaml'}", str(COSTS / "latency-rich.yaml")
 AUTO = Bucket(strategy="auto", effort=8)
 
 
@@ -101,8 +104,34 @@ def test_never_slower_and_within_the_budget(seed, model):
     assert steps["merged"] <= steps["unmerged"]
     inputs = random_inputs(program.graph, 2, seed)
     assert same(VirtualRanks(program.graph, inputs).run(), VirtualRanks(result.program.graph, inputs).run())
-    scheduled = run(result.program, parse_pipeline("reorder{effort=2}"), model=costs)
+    scheduled = run(result.program, parse_pipeline("reorder"), model=costs)
     assert round(scheduled.last.prediction.timeline.step_ns / 1e6, 9) <= round(steps["merged"] * 1.01, 9)
+
+
+@pytest.mark.parametrize("cost", ["h100", BANDWIDTH_TABLE, LATENCY_RICH])
+@pytest.mark.parametrize("name", TINY)
+@pytest.mark.sampled(4)
+def test_never_worse_than_reorder_alone(name, cost):
+    """The step of the real graphs, whatever bucketing looked good after two schedules."""
+    model = load_model(cost)
+    assert step_ns(sample(name), "bucket{strategy=auto},reorder", model) <= step_ns(sample(name), "reorder", model)
+
+
+def test_what_looks_better_at_first_is_compared_with_full_effort(monkeypatch):
+    """Two schedules of the unmerged graph that end badly do not make a bucketing win."""
+    import commcc.schedule
+
+    program, model = sample("tiny_llama_fsdp4_bw"), BANDWIDTH
+    whole = commcc.schedule.search
+
+    def searched(problem, limits, effort):
+        found = whole(problem, limits, effort)
+        return replace(found, step_ns=found.step_ns * 10) if effort == 2 and problem.index.fingerprint else found
+
+    monkeypatch.setattr(commcc.schedule, "search", searched)
+    report = run(program, [AUTO], model=model).steps[0].report
+    assert report["buckets"] == 0
+    assert report["scheduled_step_ms"]["merged"] == report["scheduled_step_ms"]["unmerged"]
 
 
 @pytest.mark.full

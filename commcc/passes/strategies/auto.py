@@ -15,7 +15,9 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
    of the largest members, until no key gains or ``effort`` bucketings have been tried.
 
 Peak memory within the budget comes first, then the step; a bucketing has to be 0.1 % shorter than one
-with fewer merges, and 0.5 % shorter than no merging. Deterministic; effort is counted, never timed.
+with fewer merges. What ranks them is their first schedules; the best one, and no merging, are then scheduled
+with the full effort of ``reorder``, and the better of these two is the result, so that no graph becomes slower
+by being bucketed. Deterministic; effort is counted, never timed.
 
 Limits: members of one bucket are neighbours in graph order or of one block; other groupings are not tried.
 """
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from commcc.passes.base import PlanContext
     from commcc.passes.bucket import Bucket
     from commcc.planning.bucket_model import Key
+    from commcc.schedule import Problem, SearchResult
     from commcc.timing.cost import CostModel, Costs
 
 #: Caps in MiB, tried on all keys at once.
@@ -59,13 +62,16 @@ _SCHEDULES = 2
 _GAIN = 1
 #: The step of what cannot run.
 _NEVER = 1 << 62
-#: And so much shorter than without any merge, in permille: what a longer search may find without merging.
-_PAYS = 5
+#: A bucketing whose first schedules are this much longer than those of no merging may still be the better one, in
+#: permille.
+_NEAR = 5
 
 
 @dataclass(frozen=True)
 class AutoReport(Record):
-    """caps_mb: of the chosen bucketing, by key; 0 for no merging. scheduled_step_ms: ``unmerged``, ``merged``."""
+    """caps_mb: of the chosen bucketing, by key; 0 for no merging. scheduled_step_ms: ``unmerged``, ``merged``, of the
+    first schedules where no bucketing came near.
+    """
 
     cost_model: Mapping[str, str]
     caps_mb: Mapping[str, int | str]
@@ -96,10 +102,9 @@ def form(options: Bucket, context: PlanContext) -> BucketResult:
     taken, left = eligible(context.index, context.ident, select_groups(context.ident, options.groups_given))
     search = _Search(options, context, context.model, taken)
     with no_collection():
-        best = search.run()
+        none, best = search.run()
     merged = {m for bucket in best.buckets for m in bucket.members}
     left += [LeftOut(c.launch, Reason.of("does_not_pay")) for c in taken if c.launch not in merged]
-    none = search.tried[(0,) * len(search.keys)]
     remarks = () if best.buckets else ("no merge makes the step shorter under this cost model",)
     return BucketResult(best.buckets, tuple(left), search.report(none, best), remarks)
 
@@ -127,8 +132,9 @@ class _Search:
         self.best_ns: int | None = None
         self.judged = 0
 
-    def run(self) -> Tried:
-        best = self._try((0,) * len(self.keys))
+    def run(self) -> tuple[Tried, Tried]:
+        """No merging, and the best bucketing, which may be the same."""
+        none = best = self._try((0,) * len(self.keys))
         for cap in (*((BY_BLOCK,) if self.by_block else ()), *CAPS):
             best = self._better(best, (cap,) * len(self.keys))
         gained = True
@@ -137,9 +143,25 @@ class _Search:
             for place in range(len(self.keys)):
                 best = self._climb(best, place)
             gained = best is not begun
-        none = self._try((0,) * len(self.keys))
-        pays = best.over < none.over or best.step_ns * 1000 <= none.step_ns * (1000 - _PAYS)
-        return best if pays else none
+        return self._settled(none, best)
+
+    def _settled(self, none: Tried, best: Tried) -> tuple[Tried, Tried]:
+        """No merging, and the better of it and of the best bucketing, both with the full effort of ``reorder``."""
+        if not best.buckets:  # in few schedules; with more another one may win
+            near = [t for t in self.tried.values() if t.buckets and t.over <= none.over]
+            near = [t for t in near if t.step_ns * 1000 <= none.step_ns * (1000 + _NEAR)]
+            if not near:
+                return none, none
+            best = min(near, key=lambda t: (t.over, t.step_ns, t.members))
+        none, best = self._with_effort(none), self._with_effort(best)
+        better = best.over < none.over or best.step_ns * 1000 <= none.step_ns * (1000 - _GAIN)
+        return none, best if better and best.over <= none.over else none
+
+    def _with_effort(self, tried: Tried) -> Tried:
+        """The same bucketing as ``reorder`` will schedule it."""
+        from commcc.schedule import search
+
+        return self._result(tried, search(self._problem(tried.buckets, quick=False), self.limits, Reorder().effort))
 
     def _climb(self, best: Tried, place: int) -> Tried:
         """Other caps for one key: none, then up and down from the present one for as long as that helps."""
@@ -181,28 +203,37 @@ class _Search:
 
     def _judge(self, caps: tuple[int, ...]) -> Tried:
         from commcc.apply.order import WaitsForItself
-        from commcc.schedule import Problem, search
-        from commcc.schedule.merged import merge
+        from commcc.schedule import search
 
         buckets = self._buckets_of(caps)
         known = next((t for t in self.tried.values() if t.buckets == buckets), None)
         if known is not None:
             return Tried(caps, buckets, known.members, known.step_ns, known.peak_bytes, known.over)
         self.judged += 1
-        plan = Merging(buckets)
         members = sum(len(b.members) for b in buckets)
         try:
-            merged = merge(self.index, self.model, plan) if buckets else (self.index, self.costs)
+            problem = self._problem(buckets, quick=True)
         except WaitsForItself:  # buckets by block and by cap that are both legal can be a cycle together
             return Tried(caps, buckets, members, _NEVER, 0, 0)
-        problem = Problem(*merged, quick=True)
         if self.best_ns is not None and problem.bound >= self.best_ns:
             return Tried(caps, buckets, members, problem.bound, 0, 0)
-        found = search(problem, self.limits, _SCHEDULES)
+        judged = Tried(caps, buckets, members, _NEVER, 0, 0)
+        judged = self._result(judged, search(problem, self.limits, _SCHEDULES))
+        if not judged.over:
+            self.best_ns = min(judged.step_ns, self.best_ns or judged.step_ns)
+        return judged
+
+    def _problem(self, buckets: tuple[PlannedBucket, ...], *, quick: bool) -> Problem:
+        """What is to be scheduled with these buckets merged. Raises :class:`WaitsForItself`."""
+        from commcc.schedule import Problem
+        from commcc.schedule.merged import merge
+
+        merged = merge(self.index, self.model, Merging(buckets)) if buckets else (self.index, self.costs)
+        return Problem(*merged, quick=quick)
+
+    def _result(self, tried: Tried, found: SearchResult) -> Tried:
         over = 0 if self.limits.budget is None else max(0, found.peak_bytes - self.limits.budget)
-        if not over:
-            self.best_ns = min(found.step_ns, self.best_ns or found.step_ns)
-        return Tried(caps, buckets, members, found.step_ns, found.peak_bytes, over)
+        return replace(tried, step_ns=found.step_ns, peak_bytes=found.peak_bytes, over=over)
 
     def _buckets_of(self, caps: tuple[int, ...]) -> tuple[PlannedBucket, ...]:
         if caps not in self.buckets:
