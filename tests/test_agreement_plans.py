@@ -77,7 +77,7 @@ def test_a_process_of_its_own(tmp_path):
 
 
 @pytest.mark.parametrize(("sample", "passes"), PLANS[:1])
-@pytest.mark.sampled(1)
+@pytest.mark.full
 def test_planned_ranks_agree(sample, passes, tmp_path):
     model = load_model("h100")
     programs = {

@@ -112,6 +112,7 @@ def given_inputs(program: Program):
 
 
 @pytest.mark.parametrize("name", ["tiny_llama_fsdp2_tp2_fw", "tiny_llama_fsdp2_tp2_bw"])
+@pytest.mark.sampled(1)
 def test_values_stay(name: str):
     program = on_cpu(sample(name), torch.float64)
     after = fused(program).program

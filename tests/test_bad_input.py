@@ -174,7 +174,7 @@ def test_bad_text(name, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ARCHIVES)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 def test_bad_archive(name, tmp_path, capsys):
     path = tmp_path / "graph.pt2"
     path.write_bytes(damaged_archives(str(tmp_path / "marker"))[name])

@@ -201,7 +201,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize("name", FOUND)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_samples(name):
     blocks, rest, gathers, reductions = FOUND[name]
     result = run(sample(name), [Bucket(strategy="module", strict=True)])

@@ -131,6 +131,7 @@ def test_descriptors_name_parameters():
     assert outputs[1] == f"GradAOTOutput(grad_of={inputs[0]})"
 
 
+@pytest.mark.full
 def test_annotation_names_the_innermost_module():
     forward = captured(annotate=True)["forward"]
     paths = Counter(n.meta.get("custom", {}).get("module_fqn") for n in launches(forward, "all_gather"))
@@ -175,6 +176,7 @@ def test_joint_graph_computes_the_training_step():
             torch.testing.assert_close(results[rank][1 + position], whole.chunk(2)[rank], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 def test_capture_leaves_nothing_behind():
     hook, default = sys.excepthook, torch.get_default_dtype()
     capture(build, SHARDED, CaptureOptions(TraceOptions(joint=True)))

@@ -132,6 +132,7 @@ def test_waits_in_the_next_layer_hold_less_memory_in_flight():
 
 
 @pytest.mark.parametrize("waits", ["end", "layer"])
+@pytest.mark.sampled(1)
 def test_values_stay(waits: str):
     result = placed(waits)
     assert result.verified == "proved" and result.changed

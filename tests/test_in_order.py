@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 
 from commcc.graph.index import build_index
@@ -46,6 +47,7 @@ def _behind_a_wait(problem, node):
     return all(user == len(problem.index) - 1 or _behind_a_wait(problem, user) for user in users)
 
 
+@pytest.mark.full
 def test_hides_nearly_all_of_a_production_graph_in_its_own_memory():
     """By moving collectives alone: the graph's own order takes 1.62 times the bound."""
     problem = production()

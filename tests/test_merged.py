@@ -98,7 +98,7 @@ def same(program, text):
 
 @pytest.mark.parametrize("name", TINY)
 @pytest.mark.parametrize("text", BUCKETINGS)
-@pytest.mark.sampled(36)
+@pytest.mark.sampled(12)
 def test_samples(name, text):
     """Fused costs: the chains of pointwise ops that a merge splits are seen too."""
     (bucket,) = parse_pipeline(text)

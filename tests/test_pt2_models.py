@@ -87,7 +87,7 @@ def test_storage_offsets_are_kept(tmp_path):
     assert (offsets["getitem_2"], offsets["getitem_3"], offsets["getitem_4"]) == (0, 4, 8)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 def test_written_again_it_computes_the_same(saved, tmp_path):
     name, path = saved
     first, second = tmp_path / "first.pt2", tmp_path / "second.pt2"
@@ -130,7 +130,7 @@ def rewritten(program):
     return replace(program, graph=graph)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 def test_rewritten_programs_compute_the_same(saved, tmp_path):
     name, path = saved
     program = rewritten(read_pt2(path))
@@ -143,7 +143,7 @@ def test_rewritten_programs_compute_the_same(saved, tmp_path):
     assert_bitwise(run(path, name), run(tmp_path / "first.pt2", name))
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 def test_signature_and_calling_convention_are_kept(saved, tmp_path):
     _, path = saved
     write_pt2(rewritten(read_pt2(path)), tmp_path / "first.pt2")

@@ -117,6 +117,7 @@ def test_samples_get_shorter_and_are_proved(name):
     assert after.memory.peak_bytes <= before.memory.peak_bytes + GIB
 
 
+@pytest.mark.full
 def test_a_sample_with_no_more_memory_than_its_own():
     program = load("sample_graphs/llama3_8b_fsdp64_bw.fx.txt.gz")
     index = build_index(program)

@@ -151,6 +151,7 @@ def test_the_budget_is_that_of_the_first_graph():
 
 
 @pytest.mark.parametrize("name", NAMES[:2])
+@pytest.mark.sampled(1)
 def test_more_effort_is_never_worse_where_memory_binds(name):
     """Over all rounds of the search, under a budget that binds."""
     program = sample(name)

@@ -85,6 +85,7 @@ def run_once(program, values):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.sampled(6)
 def test_a_sub_graph_gives_what_the_module_gives(form, sign):
     module = Function(FORMS[form])
     x = sign * torch.rand(3, 4)

@@ -174,6 +174,7 @@ def test_a_rank_that_gives_up_is_quoted(tmp_path):
     assert gone(tmp_path)
 
 
+@pytest.mark.full
 def test_a_deadline_says_what_every_rank_was_at(tmp_path):
     """The time that processes take to start is part of it; where 8 s are too short for that, 20 or 60 are not."""
     for seconds in (8, 20, 60):

@@ -40,7 +40,7 @@ def test_random_graphs_give_the_same_bits(seed):
 
 
 @pytest.mark.parametrize("name", ["tiny_llama_hsdp_bw", "tiny_moe_fsdp4_ep2_fw"])
-@pytest.mark.sampled(1)
+@pytest.mark.full
 def test_corruptions_are_found(name):
     """All but another group: who is in that is not in the graph, so that it is a remark."""
     after = rewritten(name, SMALL)
@@ -63,7 +63,7 @@ def test_fused_ops_run_as_what_they_stand_for():
 
 
 @pytest.mark.parametrize(("name", "way"), CASES)
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 def test_passes_change_no_bit(name, way):
     found = numeric(sample(name), rewritten(name, PIPELINES[way]))
     assert found.status == "equal", found.values[:2]

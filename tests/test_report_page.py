@@ -71,6 +71,7 @@ def test_address_sets_the_view(browser, files):
 @pytest.mark.parametrize(
     "fragment", ["#t0=5&t1=1", "#t0=x&t1=y", "#select=nobody", "#figures", "#t0=-5&t1=1e9", "#%ff"]
 )
+@pytest.mark.sampled(2)
 def test_nonsense_in_the_address(browser, files, fragment):
     shown = browser.open(files.both, fragment)
     assert shown.data("errors") is None

@@ -98,6 +98,7 @@ def test_bytes_are_in_flight_until_the_wait_is_over(browser, files):
 
 
 @pytest.mark.parametrize("width", [1000, 1600, 3840])
+@pytest.mark.sampled(1)
 def test_no_two_texts_of_a_picture_overlap(browser, files, width):
     """At the whole step, at its end, at a selection near the edge, and with the pointer on the axis."""
     _, after = sides(TINY)

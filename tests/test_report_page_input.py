@@ -47,6 +47,7 @@ def test_drag_zooms_to_a_stretch_and_shift_drag_moves(browser, files):
 
 
 @pytest.mark.parametrize("size", [(1400, 1100), (3840, 2100)])
+@pytest.mark.sampled(1)
 def test_overview_moves_the_view(browser, files, size):
     shown = browser.open(files.both, "#t0=0&t1=0.2", size=size)
     left, top, width, height = shown.box("#overview canvas")
@@ -58,6 +59,7 @@ def test_overview_moves_the_view(browser, files, size):
 
 
 @pytest.mark.parametrize("size", [(1400, 1100), (3840, 2100)])
+@pytest.mark.sampled(1)
 def test_click_selects_a_collective_in_its_lane(browser, files, size):
     _, after = sides(TINY)
     row = max(after.collectives, key=lambda each: each.end - each.start)

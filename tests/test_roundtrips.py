@@ -52,7 +52,7 @@ def assert_same(first, second):
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(2)
 def test_text_to_text(name, tmp_path):
     first = load(FOLDER / name)
     save(first, tmp_path / "a.fx.txt")
@@ -63,7 +63,7 @@ def test_text_to_text(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 def test_archive_to_text_to_archive(name, tmp_path):
     save(load(FOLDER / name), tmp_path / "a.pt2")
     first = load(tmp_path / "a.pt2")

@@ -91,7 +91,7 @@ def test_expert_exchanges_are_uneven_and_annotated():
     reason="the samples were made by PyTorch 2.13 on Python 3.11",
 )
 @pytest.mark.parametrize("pattern", ["tiny_llama_fsdp2_fw", "tiny_moe_fsdp4_ep2_*", "tiny_deepseek_*"])
-@pytest.mark.sampled(1)
+@pytest.mark.full
 def test_samples_come_out_again_to_the_byte(pattern, tmp_path, capsys):
     assert main([pattern, "--out", str(tmp_path)]) == 0
     made = sorted(path.name for path in tmp_path.iterdir())

@@ -243,6 +243,7 @@ def test_pages_are_equal_and_harmless(graph, capsys):
 
 @needs_browser
 @pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.sampled(1)
 def test_the_page_in_a_browser(dark, graph, capsys, browser):
     doc = page_of(capsys, graph)
     shown = browser.open(Path("s.html"), dark=dark)

@@ -6,6 +6,7 @@ import operator
 import time
 from typing import Any
 
+import pytest
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -96,6 +97,7 @@ def test_terms_grow_with_the_graph():
     assert large[1] / small[1] < 1.1 * large[0] / small[0]
 
 
+@pytest.mark.full
 def test_one_bucket_of_everything():
     nodes, terms = measured(128, 128 * WEIGHTS)
     assert terms < 3 * nodes

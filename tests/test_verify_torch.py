@@ -18,7 +18,7 @@ from tests.step_graphs import on_cpu, sample
 from tests.torch_passes import PASSES, groups_of, run_pass
 from tests.verify_graphs import Graph, aten, c10d, differs, proved, texts
 
-GRAPHS = ("tiny_llama_hsdp_bw", "tiny_moe_ep2_fw")
+GRAPHS = ("tiny_moe_ep2_fw", "tiny_llama_hsdp_bw")
 
 
 def launches(program):
