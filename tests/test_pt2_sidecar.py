@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import fx
+from torch.utils.checkpoint import CheckpointPolicy
 
 from commcc.base.errors import OutputError
 from commcc.graph.program import NodeRecord, Note, ProcessGroup
@@ -172,7 +173,7 @@ def test_all_that_a_program_knows_is_kept(tmp_path):
         {
             "commcc": NodeRecord("fsdp", "because", ("a", "b")),
             "seq_nr": 7,
-            "recompute": "MUST_SAVE",
+            "recompute": CheckpointPolicy.MUST_SAVE,
             "custom": {"module_fqn": "layers.0", "EP": 1, "nested": (1, [2.5, None])},
             "nn_module_stack": {"L['self'].a,b": ("a;b", "torch.nn.Linear")},
             "fwd_nn_module_stack": {"x": ["y", "z"]},

@@ -133,8 +133,6 @@ def run_pass(program: Program, name: str) -> Program:
     from torch._inductor.pattern_matcher import stable_topological_sort
 
     module = program.graph_module()
-    for node in module.graph.nodes:
-        node.meta.pop("recompute", None)  # PyTorch wants an enum there, files hold its name
     with _without_a_device():
         module = PASSES[name](module) or module
     stable_topological_sort(module.graph)

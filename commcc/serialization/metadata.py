@@ -12,7 +12,8 @@ tuples, None and plain numbers. Equal JSON comes from equal metadata.
 Symbols in sizes become their names.
 What JSON has not is tagged: ``{"$tuple": [...]}``, ``{"$dict": [[key, value], ...]}``, ``{"$float": "inf"}``.
 Classes and functions become their qualified names, enums their names, ops and descriptors their printed form; these
-come back as strings. Limits: what torch can derive again from ``val`` (``tensor_meta``) is not kept.
+come back as strings, but for policies of activation checkpointing. Limits: what torch can derive again from ``val``
+(``tensor_meta``) is not kept.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import sympy
 import torch
 from torch._ops import OperatorBase, OpOverloadPacket
+from torch.utils.checkpoint import CheckpointPolicy
 
 from commcc.base.errors import InputError
 from commcc.graph.program import META_KEY, NodeRecord, Note
@@ -252,4 +254,9 @@ def decode_entry(key: str, entry: Any, ctx: ShapeContext, val: Any = NO_VAL) -> 
     value = decode_json(entry)
     if not _has_known_type(key, value):
         raise InputError(f"metadata {key!r} has the wrong type ({type(value).__name__})")
-    return value
+    return checkpoint_policy(value) if key == "recompute" else value
+
+
+def checkpoint_policy(name: Any) -> Any:
+    """The policy of activation checkpointing of this name, for PyTorch's printer wants no string; others stay names."""
+    return CheckpointPolicy.__members__.get(name, name) if isinstance(name, str) else name

@@ -3,7 +3,7 @@
 ::
 
     # seq_nr: 691 # Annotation: {'module_fqn': 'out'} recompute: MUST_SAVE File: a.py:11 in forward, code: y = x
-    {"seq_nr": 691, "custom": {"module_fqn": "out"}, "recompute": "MUST_SAVE",
+    {"seq_nr": 691, "custom": {"module_fqn": "out"}, "recompute": CheckpointPolicy.MUST_SAVE,
      "stack_trace": 'File "a.py", line 11, in forward\\n    y = x'}
 
 Limits: PyTorch prints the last frame of a stack only, and cuts annotation values at 40 characters; cut
@@ -21,6 +21,7 @@ from typing import Any
 from commcc.base.errors import InputError
 from commcc.graph.annotations import CHUNK, CHUNK_KEYS, HINTS, REGION_BACKWARD
 from commcc.serialization.fx.source import expression_tree
+from commcc.serialization.metadata import checkpoint_policy
 
 _KEY = re.compile(r"([a-z]\w{0,60}): ")
 _FRAME = re.compile(r"(.+):(\d{1,9}) in (.+)")
@@ -66,10 +67,10 @@ def read_comment(text: str) -> CommentMeta | None:
         result.meta["ac_graph_id"] = int(match[1])
         # The policy follows the region, if the node has one.
         if match[2]:
-            result.meta["recompute"] = match[2]
+            result.meta["recompute"] = checkpoint_policy(match[2])
     match = _RECOMPUTE.match(rest)
     if match is not None:
-        result.meta["recompute"] = match[1]
+        result.meta["recompute"] = checkpoint_policy(match[1])
     # The innermost frame, as the trace that PyTorch would print it from.
     head, separator, code = rest[rest.find("File: ") :].partition(", code:")
     match = _FRAME.fullmatch(head[len("File: ") :]) if separator and head.startswith("File: ") else None
