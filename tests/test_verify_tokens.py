@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import fx
 
-from commcc.graph.ops.row_wise import is_elementwise
+from commcc.graph.ops import aliasing
+from commcc.graph.ops.row_wise import ROW_RULES, is_elementwise
 from commcc.verify.kinds import Column, Indices, Inverse, Mixed, Rows, Total
 from commcc.verify.tokens import kinds_of
 from tests.effort import examples
+from tests.op_samples import find, sample, seeds
 
 aten = torch.ops.aten
 TOKENS, CHUNKS = 6, (2, 4)
@@ -166,6 +168,11 @@ class Body:
             (aten.empty_like.default, lambda n: (x,)),
             (aten.reshape.default, lambda n: (index, [-1, 1])),
             (aten.expand.default, lambda n: (column, [-1, 4])),
+            (aten.native_layer_norm.default, lambda n: (x, [4], v, None, 1e-5)),
+            (rng.choice((aten.max.dim, aten.argmax.default)), lambda n: (z, dim, keep)),
+            (aten.stack.default, lambda n: ([x, y], dim)),
+            (aten.select_backward.default, lambda n: (z, [3, *rows(n)], 0, 1)),
+            (rng.choice((aten.std.correction, aten.logsumexp.default)), lambda n: (x, [dim])),
         ]
         lists = [n for n in self.values if isinstance(self.values[n][0], (tuple, list))]
         if lists:
@@ -255,3 +262,116 @@ def test_element_by_element_is_what_pytorch_says_it_is():
                 tried += 1
                 assert torch.equal(torch.cat(parts).nan_to_num(), whole.nan_to_num()), op
     assert tried > 100
+
+
+class Called:
+    """An op on a sample of its arguments: ``rows`` are the operands that hold rows, each with their dimension."""
+
+    def __init__(self, op: Any, arguments: Any, rows: dict[int, int]) -> None:
+        self.op, (self.args, self.kwargs), self.rows = op, arguments, rows
+        self.tokens = min(self.args[at].shape[dim] for at, dim in rows.items())
+
+    def run(self, start: int, size: int) -> Any:
+        """What it gives for so many rows."""
+        cut = {at: self.args[at].narrow(dim, start, size) for at, dim in self.rows.items()}
+        given = [cut.get(at, value) for at, value in enumerate(self.args)]
+        given = [value.clone() if isinstance(value, torch.Tensor) else value for value in given]
+        made = self.op(*given, **self.kwargs)
+        return tuple(made) if isinstance(made, (tuple, list)) else (made,)
+
+    def kinds(self) -> Any:
+        """Of its results; raises :class:`Mixed`."""
+        graph, stands = fx.Graph(), {}
+        for at, value in enumerate(self.args):
+            if isinstance(value, torch.Tensor):
+                stands[at] = graph.placeholder(f"a{at}")
+                stands[at].meta["val"] = value
+        args = tuple(stands.get(at, value) for at, value in enumerate(self.args))
+        node = graph.call_function(self.op, args, self.kwargs)
+        made = self.op(*self.args, **self.kwargs)
+        node.meta["val"] = made
+        entering = {f"a{at}": dim for at, dim in self.rows.items()}
+        kind = kinds_of({node.name: node}, entering, lambda _: set(entering), {})[0][node.name]
+        return kind if isinstance(kind, tuple) else (kind,)
+
+
+def called(op: Any, seed: int) -> list[Called]:
+    """Every operand by itself as rows, and all that are as large together."""
+    try:
+        args, kwargs = sample(op, seed)
+        op(*[value.clone() if isinstance(value, torch.Tensor) else value for value in args], **kwargs)
+    except Exception:  # of another release
+        return []
+    sizes = {at: value.shape for at, value in enumerate(args) if isinstance(value, torch.Tensor)}
+    apart = [{at: dim} for at, shape in sizes.items() for dim in range(len(shape))]
+    alike = [
+        {at: dim for at, s in sizes.items() if len(s) > dim and s[dim] == n} for dim in range(3) for n in range(2, 7)
+    ]
+    chosen = {tuple(sorted(rows.items())): rows for rows in (*apart, *alike) if rows}
+    found = [Called(op, (args, kwargs), rows) for rows in chosen.values()]
+    return [each for each in found if each.tokens > 1]
+
+
+def close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape or not (one.is_floating_point() or one.is_complex()):
+        return torch.equal(one, other)
+    wide = [torch.view_as_real(t.resolve_conj().to(torch.complex128)).nan_to_num() for t in (one, other)]
+    return torch.allclose(*wide, rtol=1e-2 if one.dtype is torch.bfloat16 else 1e-4, atol=1e-2)
+
+
+def checked(each: Called) -> int:
+    """How many results are what the rules say of them; none where these say nothing."""
+    try:
+        kinds = each.kinds()
+    except Mixed:
+        return 0
+    whole = each.run(0, each.tokens)
+    parts = each.run(0, 1), each.run(1, each.tokens - 1)
+    right = 0
+    for at, (made, kind) in enumerate(zip(whole, kinds, strict=True)):
+        some = [part[at] for part in parts]
+        if isinstance(kind, Total) and made.dtype is not torch.bool:
+            assert close(made, some[0] + some[1]), (each.op, each.args, each.rows)
+            right += 1
+        if isinstance(kind, Rows) and kind.order[0] == "tokens" and kind.tag != "empty":
+            sizes = [part.shape[kind.dim] * each.tokens for part in some]
+            if sizes == [made.shape[kind.dim] * size for size in (1, each.tokens - 1)]:  # else the clones tell
+                assert close(made, torch.cat(some, kind.dim)), (each.op, each.args, each.rows)
+                right += 1
+    return right
+
+
+@pytest.mark.parametrize("share", range(160))
+@pytest.mark.sampled(2)
+def test_what_is_derived_of_any_op_is_what_it_does(share):
+    """Rules that follow from schemas and from PyTorch's decompositions, on rows together and apart."""
+    table = seeds()
+    right: dict[str, int] = {}
+    for name in sorted(name for name in table if name.startswith("aten."))[share::160]:
+        op = find(name)
+        own = name.rpartition(".")[0] in ROW_RULES or is_elementwise(op)
+        if own or torch.Tag.nondeterministic_seeded in op.tags or not aliasing(op).pure:
+            continue
+        right[name] = sum(checked(each) for seed in table[name] for each in called(op, seed))
+    assert right
+
+
+def test_an_op_made_of_others_mixes_what_these_mix():
+    """Norms over features leave rows apart; a norm over the batch does not, and neither does one whose sizes lie."""
+    x, w = torch.randn(6, 4), torch.randn(4)
+
+    def kinds(op: Any, *args: Any) -> Any:
+        return Called(op, (args, {}), {0: 0}).kinds()
+
+    assert [type(kind) for kind in kinds(aten.native_layer_norm.default, x, [4], w, None, 1e-5)] == [Rows] * 3
+    for mixing in (
+        (aten.native_layer_norm.default, x, [6, 4], torch.randn(6, 4), None, 1e-5),
+        (aten._native_batch_norm_legit.no_stats, x, w, None, True, 0.1, 1e-5),
+        (aten.max.dim, x, 0),
+        (aten.logsumexp.default, x, [0]),
+        (aten.roll.default, x, [1], [0]),
+        (aten.tril.default, x),
+        (aten.native_dropout.default, x, 0.5, True),
+    ):
+        with pytest.raises(Mixed):
+            kinds(*mixing)

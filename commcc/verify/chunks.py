@@ -28,6 +28,7 @@ from torch import fx
 
 from commcc.graph import ops
 from commcc.graph.annotations import CHUNK, ORIGINAL, REGION, ROLE
+from commcc.graph.ops.decomposed import SIZES
 from commcc.graph.program import copy_node
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.propagate import context_of, quiet
@@ -149,7 +150,7 @@ class _Fold:
     def mixed(self, module: Module) -> str:
         """Where the tokens of a module may depend on each other; empty when they do not."""
         body = {name: self.before[name] for name in self.before if name in module.clones}
-        cut = {name: dims for (name, what), dims in module.scaled.items() if what == "size"}
+        cut = {name: dims for (name, what), dims in module.scaled.items() if what in SIZES}
         try:
             kinds, written = kinds_of(body, module.entering, lambda name: self._own_operands(module, name), cut)
         except Mixed as reason:

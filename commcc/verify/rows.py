@@ -21,8 +21,11 @@ from torch import fx
 
 from commcc.graph.ops import aliasing, described_as, is_getitem, op_name
 from commcc.graph.ops.constants import REPLACING
-from commcc.graph.ops.row_wise import LINEAR_IN_ALL, LINEAR_IN_ONE, ROW_RULES, RowRule, is_elementwise
+from commcc.graph.ops.decomposed import parts_of
+from commcc.graph.ops.row_wise import LINEAR_IN_ALL, LINEAR_IN_ONE, ROW_RULES, RowRule, is_elementwise, is_reduction
+from commcc.graph.ops.sizes import GRADIENTS
 from commcc.graph.ops.twins import functional
+from commcc.serialization.propagate import quiet
 from commcc.verify.contents import widens
 from commcc.verify.kinds import (
     EXACT,
@@ -44,7 +47,7 @@ from commcc.verify.kinds import (
 from commcc.verify.terms import bind
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
 #: What counts become when they are seen as a table of ranks and experts, and when that is summed along a dimension.
 _OF_RANKS = {"counts": "counts of ranks", "received": "received of ranks", "starts": "starts of ranks"}
@@ -152,7 +155,48 @@ class RowRules:
             return self._replaced(arguments)
         if is_elementwise(target):
             return self.elementwise(node, name)
-        raise Mixed("no rule says what it does to rows")
+        return self._reduce(node, arguments) if is_reduction(target) else self._composed(node)
+
+    def _composed(self, node: fx.Node) -> Kind:
+        """What the ops give that PyTorch says an op is made of, if all that it reads of its own chunk is rows."""
+        kinds = {used.name: self.of(used) for used in node.all_input_nodes}
+        if op_name(node.target) in GRADIENTS and isinstance(self.of(node.args[0]), Total):
+            return Total()  # among zeros, a sum stays one
+        rows = {name: replace(kind, tag="") for name, kind in kinds.items() if isinstance(kind, Rows)}
+        known = all(kind is None or name in rows for name, kind in kinds.items())
+        places = {name: kind.dim for name, kind in rows.items()}
+        with quiet():
+            parts = parts_of(node, places, self.cut.get(node.name, ())) if rows and known else None
+        if parts is None:
+            raise Mixed("no rule says what it does to rows")
+        inner = type(self)(parts.cut)
+        given = zip(parts.graph.find_nodes(op="placeholder"), parts.operands, strict=True)
+        inner.kinds = {stand.name: rows[used.name] for stand, used in given if used.name in rows}
+        inner.entered = set(inner.kinds)
+        for part in parts.graph.nodes:
+            if part.op == "output":
+                results: Any = part.args[0]
+                break
+            inner.own = {used.name for used in part.all_input_nodes} & set(inner.kinds)
+            if part.op != "call_function" or not (inner.own or part.name in parts.cut):
+                continue
+            ends = all(user.op == "output" for user in part.users)
+            total = any(isinstance(inner.of(used), Total) for used in part.all_input_nodes)
+            # Rounding its own result is part of what an op does, as it is of a product.
+            rounds = ends and total and ROW_RULES.get(op_name(part.target)) is RowRule.KEEP
+            inner.kinds[part.name] = Total() if rounds else inner.kind(part)
+        orders = {kind.order for kind in rows.values()}
+
+        def result(part: Any) -> Kind:
+            kind = inner.kinds.get(part.name, ()) if isinstance(part, fx.Node) else ()
+            if isinstance(kind, Rows) and (kind.order in orders or kind.order[0] == "tokens"):
+                return Rows(kind.order, kind.dim)
+            return Total() if isinstance(kind, Total) else ()  # nothing that may be used
+
+        made = tuple(map(result, results)) if isinstance(results, (list, tuple)) else result(results)
+        if made == ():
+            raise Mixed("no rule says what it does to rows")
+        return made
 
     def _replaced(self, a: dict[str, Any]) -> Kind:
         """All of a tensor becomes a number, or what another one holds."""
@@ -333,12 +377,25 @@ class RowRules:
             return tuple(Total((*kind.what, i) if kind.what else ()) for i in range(count))
         return (self._select(node, a),) * count
 
+    def _all_sums(self, values: Sequence[Any]) -> bool:
+        return bool(values) and all(isinstance(self.of(each), Total) for each in values)
+
     def _join(self, node: fx.Node, a: dict[str, Any]) -> Kind:
+        if self._all_sums(a["tensors"]):
+            return Total()
         parts = [self.rows_in(each) for each in a["tensors"]]
         dim = a["dim"] % len(shape_of(node))
         if dim == parts[0].dim or any((p.order, p.dim) != (parts[0].order, parts[0].dim) for p in parts):
             raise Mixed("rows behind rows")
         return Rows(parts[0].order, parts[0].dim)
+
+    def _stack(self, node: fx.Node, a: dict[str, Any]) -> Kind:
+        if self._all_sums(a["tensors"]):
+            return Total()
+        parts = [self.rows_in(each) for each in a["tensors"]]
+        if any((p.order, p.dim) != (parts[0].order, parts[0].dim) for p in parts):
+            raise Mixed("rows meet rows in another order")
+        return Rows(parts[0].order, parts[0].dim + (a["dim"] % len(shape_of(node)) <= parts[0].dim))
 
     def _part(self, node: fx.Node) -> Kind:
         kind, at = self.of(node.args[0]), node.args[1]
@@ -356,9 +413,6 @@ class RowRules:
         given = [kind for _, kind in kinds if kind is not None]
         if any(isinstance(kind, Total) for kind in given):
             return self._linear(node, name, given)
-        places = [kind for kind in given if isinstance(kind, Places)]
-        if places and len(places) == len(given):
-            return self._places(node, name, places)
         if not all(isinstance(kind, Rows) for kind in given):
             raise Mixed("numbers of rows, or their order, are looked at")
         rows = [(value, kind) for value, kind in kinds if isinstance(kind, Rows)]
@@ -374,22 +428,6 @@ class RowRules:
             if kind is None and len(shape) >= -end and shape[end] != 1:
                 raise Mixed(f"every chunk reads all of '{value.name}'")
         return Rows(firm[0].order, rank + end, all(kind.uniform for _, kind in rows))
-
-    def _places(self, node: fx.Node, name: str, given: list[Places]) -> Kind:
-        """Places are added up; from where rows of an expert begin, one after another, is where they come from."""
-        sign = "-" if name == "aten.sub" else ""
-        if not (sign or name == "aten.add") or len(given) != 2 or len(node.args) != 2 or node.kwargs:
-            raise Mixed("numbers of rows, or their order, are looked at")
-        first, second = given
-        order = next((each.order for each in given if each.order[0] == "sorted"), first.order)
-        parts = first.parts | {f"{sign}{part}" for part in second.parts}
-        if any(length(each.order) != length(order) for each in given) or len(parts) != sum(len(g.parts) for g in given):
-            raise Mixed("numbers of other rows are added up")
-        if any(each.order[0] == "sorted" and each.order != order for each in given):
-            raise Mixed("numbers of other rows are added up")
-        if parts == {"start", "row", "-own start"}:
-            return Indices(length(order), SEGMENTS, local=True)
-        return Places(order, frozenset(parts))
 
     def _linear(self, node: fx.Node, name: str, given: list[Any]) -> Kind:
         """A sum over tokens that is added to another one, or multiplied by what is the same in every chunk."""
@@ -432,7 +470,7 @@ class RowRules:
 
     def _reduce(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         kind, shape = self.of(a["self"]), shape_of(a["self"])
-        dims = a.get("dim")
+        dims = a.get("dim", a.get("dims"))
         chosen = {d % len(shape) for d in (dims if isinstance(dims, (list, tuple)) else [dims])} if dims else None
         if dims == 0:
             chosen = {0}
@@ -448,7 +486,9 @@ class RowRules:
                 return Total()
             raise Mixed("it works along the rows")
         lost = 0 if a.get("keepdim") else sum(dim < rows.dim for dim in chosen)
-        return Rows(rows.order, rows.dim - lost)
+        made = Rows(rows.order, rows.dim - lost)
+        several = node.meta.get("val")
+        return (made,) * len(several) if isinstance(several, (list, tuple)) else made
 
     def _chosen(self, node: fx.Node, said: str, shape: list[Any]) -> Kind:
         """How often each number was chosen; no row chooses one twice, or exchanges by these counts would not fit."""

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from commcc.graph.ops import op_name
+from commcc.graph.ops import Aliasing, aliasing, op_name
 from commcc.graph.ops.constants import ZEROS
 from commcc.graph.ops.row_wise import COUNTED, REPEATED
 from commcc.verify.kinds import (
@@ -136,6 +136,10 @@ class Dispatch(RowRules):
         a = bind(node)
         if name == "aten.div" and a.get("rounding_mode") == "floor" and isinstance(self.of(a["self"]), Indices):
             return self._share(node, a)
+        given = [kind for kind in map(self.of, node.all_input_nodes) if kind is not None]
+        places = [kind for kind in given if isinstance(kind, Places)]
+        if places and len(places) == len(given):
+            return self._places(node, name, places)
         kind = super().elementwise(node, name)
         if name == "aten.eq" and isinstance(kind, Rows) and len(node.all_input_nodes) == 2:
             own, table = node.all_input_nodes
@@ -143,6 +147,22 @@ class Dispatch(RowRules):
             if each and self.of(table) is None and _counts_up(table):
                 return replace(kind, tag=f"{CHOSEN}{self.origin(own)} of 1")
         return kind
+
+    def _places(self, node: fx.Node, name: str, given: list[Places]) -> Kind:
+        """Places are added up; from where rows of an expert begin, one after another, is where they come from."""
+        sign = "-" if name == "aten.sub" else ""
+        if not (sign or name == "aten.add") or len(given) != 2 or len(node.args) != 2 or node.kwargs:
+            raise Mixed("numbers of rows, or their order, are looked at")
+        first, second = given
+        order = next((each.order for each in given if each.order[0] == "sorted"), first.order)
+        parts = first.parts | {f"{sign}{part}" for part in second.parts}
+        if any(length(each.order) != length(order) for each in given) or len(parts) != sum(len(g.parts) for g in given):
+            raise Mixed("numbers of other rows are added up")
+        if any(each.order[0] == "sorted" and each.order != order for each in given):
+            raise Mixed("numbers of other rows are added up")
+        if parts == {"start", "row", "-own start"}:
+            return Indices(length(order), SEGMENTS, local=True)
+        return Places(order, frozenset(parts))
 
     # Rows by index
 
@@ -201,7 +221,7 @@ class Dispatch(RowRules):
     def _scatter_add(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         """Along the rows only whole rows, each to one place."""
         where = self.of(a["index"])
-        if isinstance(self.of(a["self"]), Total) and a["dim"] == 0:
+        if a["dim"] == 0 and (isinstance(self.of(a["self"]), Total) or self._nothing(a["self"])):
             return self._collected(a["self"], a["index"], a["src"])
         if not isinstance(where, Column):
             return self._along(node, a)
@@ -209,9 +229,16 @@ class Dispatch(RowRules):
             raise Mixed("some elements of rows are put where others were")
         return self._put(a["self"], where.indices, a["src"], added=True)
 
+    def _nothing(self, node: Any) -> bool:
+        """Whether a tensor that all chunks share is zeros: to each chunk its own, if nobody writes to it."""
+        if not isinstance(node, fx.Node) or self.of(node) is not None or op_name(node.target) not in ZEROS:
+            return False
+        return all(aliasing(user.target) == Aliasing() for user in node.users)
+
     def _collected(self, target: fx.Node, index: Any, source: Any) -> Kind:
         """Rows added up by a number of their own; ones, to zeros, count how many rows have each number."""
-        base, numbers, rows = self.of(target), self.rows_in(index), self.rows_in(source)
+        base = Total(("zeros",)) if self._nothing(target) else self.of(target)
+        numbers, rows = self.rows_in(index), self.rows_in(source)
         if len(shape_of(index)) != 1 or (rows.order, rows.dim) != (numbers.order, 0):
             raise Mixed("rows are added up by numbers of others")
         zeros = isinstance(base, Total) and base.what == ("zeros",)
@@ -222,7 +249,7 @@ class Dispatch(RowRules):
 
     def _put_rows(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         index = a["indices"][0] if len(a["indices"]) == 1 else None
-        if isinstance(self.of(a["self"]), Total) and a.get("accumulate"):
+        if (isinstance(self.of(a["self"]), Total) or self._nothing(a["self"])) and a.get("accumulate"):
             return self._collected(a["self"], index, a["values"])
         return self._put(a["self"], self.of(index), a["values"], added=bool(a.get("accumulate")))
 
@@ -234,7 +261,7 @@ class Dispatch(RowRules):
     def _add_rows(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         if a["dim"] != 0:
             raise Mixed("an index of another dimension than that of the rows")
-        if isinstance(self.of(a["self"]), Total) and a.get("alpha", 1) == 1:
+        if (isinstance(self.of(a["self"]), Total) or self._nothing(a["self"])) and a.get("alpha", 1) == 1:
             return self._collected(a["self"], a["index"], a["source"])
         return self._put(a["self"], self.of(a["index"]), a["source"], added=True)
 

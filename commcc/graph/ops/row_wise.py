@@ -30,6 +30,7 @@ class RowRule(Enum):
     PARTS = auto()
     UNBIND = auto()
     JOIN = auto()
+    STACK = auto()
     ALONG = auto()
     SORT = auto()
     REDUCE = auto()
@@ -76,6 +77,7 @@ ROW_RULES: dict[str, RowRule] = {
     **_aten(RowRule.PARTS, "split", "split_with_sizes", "chunk"),
     **_aten(RowRule.UNBIND, "unbind"),
     **_aten(RowRule.JOIN, "cat"),
+    **_aten(RowRule.STACK, "stack"),
     **_aten(RowRule.ALONG, "_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data"),
     **_aten(RowRule.ALONG, "cumsum", "topk"),
     **_aten(RowRule.SORT, "sort"),
@@ -116,3 +118,20 @@ def is_elementwise(target: object) -> bool:
     schema = getattr(target, "_schema", None)
     written = schema is None or any(a.alias_info is not None for a in schema.arguments)
     return torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags and not written
+
+
+@lru_cache(maxsize=1024)
+def is_reduction(target: object) -> bool:
+    """Whether an op makes one number, or one of each of its results, of all those along dimensions of its one tensor:
+    it may keep these dimensions.
+    """
+    schema = getattr(target, "_schema", None)
+    if schema is None or schema.is_mutable:
+        return False
+    arguments = {argument.name: str(argument.type) for argument in schema.arguments}
+    one = sum("Tensor" in kind for kind in arguments.values()) == 1 and arguments.get("self") == "Tensor"
+    return (
+        one
+        and "keepdim" in arguments
+        and arguments.get("dim", "") in ("int", "Optional[int]", "List[int]", "Optional[List[int]]")
+    )
