@@ -367,8 +367,9 @@ def test_communication_hides_behind_compute_and_the_tail_is_exposed(clocked):
     graphs = make_set([g.program(g.wait(first), groups=FOUR)], BenchSettings(emulated=True))
     bench = bench_of(graphs.prepared[0], graphs.layout, slow, clocked)
     bench.sample(graphs.maker.of_rank(0), keep=True)
-    assert bench.exposed_ns[0] == pytest.approx(40_000_000, abs=1_000_000)
-    assert bench.exposed_ns[0] <= bench.wall_ns[0]
+    assert bench.wall_ns[0] == pytest.approx(40_000_000, abs=1_000_000)
+    # The stream may be at the second one, and the clock with it, before the wait for the first has looked at the clock.
+    assert 20_000_000 - 10_000 <= bench.exposed_ns[0] <= bench.wall_ns[0]
 
 
 # The worker and the report
