@@ -1,30 +1,28 @@
-"""Kernels: plain functions over arrays, compiled to machine code when they are first called.
+"""Kernels: plain functions over arrays, compiled to machine code when they are first called in a process.
 
     @compiled                          # called by other kernels only
     def push(heap, key, place): ...
 
-    @kernel                            # called from Python; kept on disk between runs
+    @kernel                            # called from Python; schedule.python is the function itself
     def schedule(graph, base): ...
 
-Integers only, so a kernel gives the same result on every machine, compiled or not: with
-``NUMBA_DISABLE_JIT=1`` the very same functions run as Python. Machine code is kept in the user's cache
-folder, or where ``NUMBA_CACHE_DIR`` says, or else next to the package, under a digest of the sources in the
-kernel's package that go into it, since numba looks at the file of the kernel itself only. Where no folder can be
-written, kernels are compiled in every process anew.
+Integers only, so a kernel gives the same result on every machine, compiled or not. What kernels may contain says
+:mod:`commcc.base.kernel_code`; arguments are integers, arrays of 64-bit integers or of records of these, and named
+tuples. LLVM compiles the largest kernel in half a second, less than reading it from a cache of numba's would take,
+so nothing is kept on disk.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-import re
-import sys
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+import ctypes
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
+
+from commcc.base.kernel_code import Module
+from commcc.base.kernel_types import BOOL, INT, WORD, Array, Compiled, Group, Records, Several, Table, Type
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,88 +30,84 @@ R = TypeVar("R")
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """A function that kernels call."""
-    # Inlined: a call hands on every array of its arguments, with a count of references for each.
-    return _njit(function, forceinline=True, no_cpython_wrapper=True)
+    return cast("Callable[P, R]", Compiled(function))
 
 
-def kernel(function: Callable[P, R]) -> Callable[P, R]:
+class Kernel(Generic[P, R]):
+    """A function that Python calls. python: the same, not compiled."""
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        self.python = function
+        self.codes: dict[tuple[Type, ...], tuple[_Code, Type]] = {}
+        update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run it; compile it before where arguments of these types were not there before."""
+        import numpy as np
+
+        words: list[int] = []
+        types = tuple(_flatten(argument, words) for argument in args)
+        if types not in self.codes:
+            text, returned = Module().kernel(self.python, types)
+            self.codes[types] = _Code(text), returned
+        code, returned = self.codes[types]
+        given, result = np.array(words or [0], np.int64), np.zeros(max(1, len(returned.parts)), np.int64)
+        code.run(given.ctypes.data, result.ctypes.data)
+        return cast("R", _result(returned, result.tolist()))
+
+
+def kernel(function: Callable[P, R]) -> Kernel[P, R]:
     """A function that Python calls; its arguments are numbers, arrays and named tuples of these."""
-    from numba import config
-
-    folder = _folder(str(Path(function.__code__.co_filename).parent))
-    if folder is None:
-        return _njit(function)
-    settings: Any = config
-    before = settings.CACHE_DIR
-    settings.CACHE_DIR = folder
-    try:
-        return _njit(function, cache=True)
-    finally:
-        settings.CACHE_DIR = before
+    return Kernel(function)
 
 
-def cold(package: str) -> bool:
-    """Whether kernels of a package have still to be compiled on this machine.
+def _flatten(argument: Any, words: list[int]) -> Type:
+    """The type of an argument, whose parts are appended."""
+    import numpy as np
 
-    package: its name, as ``commcc.schedule``; it is not imported.
-    """
-    parts = package.split(".")[1:]
-    folder = _folder(str(Path(__file__).parents[1].joinpath(*parts)))
-    return folder is None or next(Path(folder).rglob("*.nbc"), None) is None
-
-
-def _njit(function: Callable[P, R], **options: bool) -> Callable[P, R]:
-    """Nobody calls it from C, and it divides by constants only."""
-    import numba
-
-    decorate: Any = numba.njit
-    made: Callable[P, R] = decorate(no_cfunc_wrapper=True, error_model="numpy", **options)(function)
-    return made
-
-
-@cache
-def _folder(package: str) -> str | None:
-    """Where the machine code of a package's kernels is kept, or None."""
-    digest = hashlib.sha256()
-    for path in _sources(Path(package)):
-        digest.update(path.read_bytes())
-    for root in _roots(package):
-        folder = root / f"kernels-{digest.hexdigest()[:16]}"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(folder, os.W_OK):
-            return str(folder)
-    return None
+    if isinstance(argument, (int, np.integer)):
+        words.append(int(argument))
+        return INT
+    if isinstance(argument, tuple):
+        names = argument._fields  # type: ignore[attr-defined]
+        return Group(tuple((name, _flatten(each, words)) for name, each in zip(names, argument, strict=True)))
+    if not isinstance(argument, np.ndarray) or not argument.flags.c_contiguous:
+        raise TypeError(f"no kernel takes {type(argument).__name__}: {argument!r:.60}")
+    words += argument.ctypes.data, *argument.shape
+    if argument.dtype.names is not None and argument.itemsize == WORD * len(argument.dtype.names):
+        return Records(tuple(argument.dtype.names))
+    if argument.dtype != np.int64 or argument.ndim > 2:
+        raise TypeError(f"no kernel takes {argument.ndim} dimensions of {argument.dtype}")
+    return Array(WORD) if argument.ndim == 1 else Table()
 
 
-def _sources(package: Path) -> list[Path]:
-    """This module, the modules of a package that have kernels, and those of the package that they import."""
-    texts = {path: path.read_text(encoding="utf-8") for path in package.glob("*.py")}
-    todo = [path for path, text in texts.items() if __name__ in text]
-    sources = {Path(__file__), *todo}
-    while todo:
-        # A constant of another module is part of the machine code. Imports for type checkers are indented.
-        lines = re.findall(r"^(?:from|import) commcc.*", texts[todo.pop()], re.MULTILINE)
-        names = {name for line in lines for name in (*re.findall(r"\w+", line), "__init__")}
-        new = {package / f"{name}.py" for name in names} & texts.keys() - sources
-        sources |= new
-        todo += new
-    return sorted(sources)
+def _result(returned: Type, words: list[int]) -> Any:
+    if isinstance(returned, Several):
+        values = [bool(w) if kind == BOOL else w for w, kind in zip(words, returned.items, strict=False)]
+        return None if not values else tuple(values) if returned.named is None else returned.named(*values)
+    return bool(words[0]) if returned == BOOL else words[0]
 
 
-def _roots(package: str) -> Iterator[Path]:
-    """Folders that only their owner writes to, the best first."""
-    given = os.environ.get("NUMBA_CACHE_DIR")
-    if given:
-        yield Path(given)
-        return
-    home = Path.home()
-    if sys.platform == "darwin":
-        yield home / "Library" / "Caches" / "commcc"
-    elif sys.platform == "win32":
-        yield Path(os.environ.get("LOCALAPPDATA", str(home))) / "commcc"
-    else:
-        yield Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "commcc"
-    yield Path(package) / "__pycache__"
+class _Code:
+    """The machine code of a module's function ``kernel``."""
+
+    def __init__(self, text: str) -> None:
+        import llvmlite.binding as llvm
+
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        features = llvm.get_host_cpu_features().flatten()
+        machine = llvm.Target.from_default_triple().create_target_machine(
+            cpu=llvm.get_host_cpu_name(), features=features, opt=2, jit=True
+        )
+        module = llvm.parse_assembly(text)
+        module.triple, module.data_layout = machine.triple, str(machine.target_data)
+        # Little is inlined beyond what has one caller: compiling takes longer then, and running does not take less.
+        tuning = llvm.create_pipeline_tuning_options(speed_level=2)
+        tuning.inlining_threshold = 50
+        passes = llvm.create_pass_builder(machine, tuning)
+        passes.getModulePassManager().run(module, passes)
+        # The engine owns the code.
+        self.engine = llvm.create_mcjit_compiler(module, machine)
+        self.engine.finalize_object()
+        self.run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(self.engine.get_function_address("kernel"))

@@ -71,11 +71,6 @@ class Pass(ABC):
         A pass that needs prices raises :class:`commcc.base.errors.OptionError` without a model.
         """
 
-    @property
-    def kernels(self) -> str | None:
-        """The package whose kernels planning runs; they are compiled the first time."""
-        return None
-
     def problems(self) -> Iterator[str]:
         """Contradictions between options, one message each."""
         return iter(())

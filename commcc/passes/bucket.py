@@ -138,11 +138,6 @@ class Bucket(Pass):
     memory_budget: str | float | None = budget_option("peak memory", strategies=("overlap", "auto", "module"))
     effort: int = option(16, "bucketings to try", minimum=1, strategies=("auto",))
 
-    @property
-    def kernels(self) -> str | None:
-        """See :class:`commcc.passes.base.Pass`."""
-        return "commcc.schedule" if self.strategy == "auto" else None
-
     def problems(self) -> Iterator[str]:
         """Options that the chosen strategy does not have, and texts that no graph could give a meaning."""
         yield from syntax_problems(self.modules_given)

@@ -84,11 +84,6 @@ class Reorder(Pass):
         False, "write the order into the graph as control edges, for a backend that would reorder again"
     )
 
-    @property
-    def kernels(self) -> str:
-        """See :class:`commcc.passes.base.Pass`."""
-        return "commcc.schedule"
-
     def problems(self) -> Iterator[str]:
         """A limit that no launch could keep, while launches are to move."""
         if self.max_in_flight_gb == 0 and self.max_compute_prefetch not in (0, None):

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from commcc.base.errors import FindingError, InputError, InternalError, OptionError
 from commcc.base.gc_pause import no_collection
-from commcc.base.jit import cold
 from commcc.base.options import options_of
 from commcc.base.record import plain
 from commcc.graph.index import build_index
@@ -44,16 +43,12 @@ if TYPE_CHECKING:
     from commcc.verify import Verdict
 
 
-#: What progress says where the machine code of kernels is not there yet.
-_FIRST_TIME = " (once on a machine its kernels are compiled, for about 15 seconds)"
-
-
 @dataclass(frozen=True)
 class Job:
     """One step to run. text: as in a pipeline. options: all of them, by name.
 
     stored_in: file and line of a plan that was stored and is only applied; what is wrong with it is then wrong with
-    the file. dropped: why such a plan was dropped when it was made. kernels: see :class:`commcc.passes.base.Pass`.
+    the file. dropped: why such a plan was dropped when it was made.
     """
 
     name: str
@@ -62,7 +57,6 @@ class Job:
     plan: Callable[[PlanContext], Plan]
     stored_in: str | None = None
     dropped: str | None = None
-    kernels: str | None = None
 
 
 @dataclass(frozen=True)
@@ -146,7 +140,7 @@ class RunResult:
 
 def job_of(instance: Pass) -> Job:
     """A pass as a step to run."""
-    return Job(instance.name, to_text(instance), option_values(instance), instance.plan, kernels=instance.kernels)
+    return Job(instance.name, to_text(instance), option_values(instance), instance.plan)
 
 
 def option_values(instance: Pass) -> dict[str, Json]:
@@ -204,9 +198,7 @@ class _Run:
 
     def _step(self, number: int, job: Job, before: Snapshot) -> StepResult:
         clock = _Clock()
-        # Kernels compile for half a minute the first time; people would take that for a hang.
-        first = job.kernels is not None and cold(job.kernels)
-        self.tell(f"{job.name}: planning{_FIRST_TIME if first else ''}")
+        self.tell(f"{job.name}: planning")
         with no_collection():
             plan = job.plan(PlanContext(self.program, before.index, before.ident, self.model, self.first))
         clock.lap("plan")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 Ints: TypeAlias = NDArray[np.int64]
-#: An array of records; numba knows its fields, mypy does not.
+#: An array of records; kernels know its fields, mypy does not.
 Records: TypeAlias = Any
 
 #: The row of a node in each of these tables begins at ``graph.rows[node].<table>`` and ends where the next

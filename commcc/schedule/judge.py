@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from commcc.base.jit import compiled, kernel
+from commcc.schedule.arrays import records
 from commcc.schedule.heaps import Heaps, heaps, pop, push
-from commcc.schedule.live import live_bytes
+from commcc.schedule.live import SIZES, live_bytes
 
 if TYPE_CHECKING:
-    from commcc.schedule.arrays import Graph, Ints
+    from commcc.schedule.arrays import Graph, Ints, Records
 
 
 class Judged(NamedTuple):
@@ -26,10 +27,33 @@ class Judged(NamedTuple):
     longest_run: int
 
 
-@kernel
+class _Scratch(NamedTuple):
+    """Arrays to write to. live: by position. end: of a launch, by node. stream_free: by stream. buffers: by buffer."""
+
+    live: Ints
+    end: Ints
+    stream_free: Ints
+    buffers: Records
+
+    @classmethod
+    def of(cls, graph: Graph) -> _Scratch:
+        count = len(graph.nodes)
+        return cls(
+            np.empty(count, np.int64),
+            np.zeros(count, np.int64),
+            np.zeros(graph.streams, np.int64),
+            records(len(graph.buffers), SIZES),
+        )
+
+
 def judge(graph: Graph, order: Ints) -> Judged:
     """What the simulator, the memory model and the metric say of an order."""
-    peak = live_bytes(graph, order, np.empty(len(order), np.int64))
+    return _judge(graph, order, _Scratch.of(graph))
+
+
+@kernel
+def _judge(graph: Graph, order: Ints, scratch: _Scratch) -> Judged:
+    peak = live_bytes(graph, order, scratch.live, scratch.buffers)
     longest = run = 0
     for node in order:
         if graph.nodes[node].ends:
@@ -37,13 +61,13 @@ def judge(graph: Graph, order: Ints) -> Judged:
         elif graph.nodes[node].compute:
             run += 1
             longest = max(longest, run)
-    return Judged(_step(graph, order), peak, longest)
+    return Judged(_step(graph, order, scratch), peak, longest)
 
 
 @compiled
-def _step(graph: Graph, order: Ints) -> int:
+def _step(graph: Graph, order: Ints, scratch: _Scratch) -> int:
     now = busy_until = last = 0
-    stream_free, end = np.zeros(graph.streams, np.int64), np.zeros(len(order), np.int64)
+    stream_free, end = scratch.stream_free, scratch.end
     for node in order:
         facts = graph.nodes[node]
         if facts.stream >= 0:
@@ -75,21 +99,21 @@ def late(graph: Graph) -> Ints:
     order = np.empty(len(graph.nodes), np.int64)
     inputs = np.flatnonzero(graph.nodes.placeholder)
     order[: len(inputs)] = inputs
-    _late(graph, order, heaps(1, len(order) + 1))
+    _late(graph, order, np.empty(len(order), np.int64), heaps(1, len(order) + 1))
     return order
 
 
 @kernel
-def _late(graph: Graph, order: Ints, free: Heaps) -> None:
+def _late(graph: Graph, order: Ints, missing: Ints, free: Heaps) -> None:
     rows, count = graph.rows, len(order)
-    missing = np.empty(count, np.int64)
     for node in range(count):
         missing[node] = rows[node + 1].users - rows[node].users
         if not missing[node]:
             push(free, 0, graph.nodes[node].tail, -node)
     place = count - 1
     while free.sizes[0]:
-        node = -pop(free, 0)[1]
+        _key, node = pop(free, 0)
+        node = -node
         if not graph.nodes[node].placeholder:
             order[place] = node
             place -= 1

@@ -14,60 +14,67 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from commcc.base.jit import compiled
 
 if TYPE_CHECKING:
-    from commcc.schedule.arrays import Graph, Ints
+    from commcc.schedule.arrays import Graph, Ints, Records
     from commcc.schedule.walk import Walk
+
+#: Of a buffer: its bytes, whether it is there, and the position at which it is freed, -1 for none.
+SIZES = ("bytes_now", "known", "freed_at")
 
 
 @compiled
-def live_bytes(graph: Graph, order: Ints, live: Ints) -> int:
-    """Live bytes at each position of an order, as :class:`commcc.graph.memory.MemoryModel` has them; the peak."""
+def live_bytes(graph: Graph, order: Ints, live: Ints, buffers: Records) -> int:
+    """Live bytes at each position of an order, as :class:`commcc.graph.memory.MemoryModel` has them; the peak.
+
+    buffers: records with the fields of :data:`SIZES`, which are overwritten.
+    """
     rows, items = graph.rows, graph.items
-    size, known, freed_at = _before(graph, order)
-    now = peak = 0
-    for buffer in range(len(size)):
-        now += size[buffer] * graph.buffers[buffer].input
+    now = _begin_sizes(graph, order, buffers)
     peak = now
     for position in range(len(order)):
         node = order[position]
         for k in range(rows[node].made, rows[node + 1].made):
-            if not known[items[k]]:
-                known[items[k]] = 1
-                now += size[items[k]]
+            mine = buffers[items[k]]
+            if not mine.known:
+                mine.known = 1
+                now += mine.bytes_now
         freed = 0
         for k in range(rows[node].resized, rows[node + 1].resized, 2):
-            grown = items[k + 1] - size[items[k]]
+            mine = buffers[items[k]]
+            grown = items[k + 1] - mine.bytes_now
             now += max(0, grown)
             freed += max(0, -grown)
-            size[items[k]] = items[k + 1]
+            mine.bytes_now = items[k + 1]
         live[position] = now
         peak = max(peak, now)
         for k in range(rows[node].touched, rows[node + 1].touched):
-            if freed_at[items[k]] == position:
-                freed_at[items[k]] = -1
-                freed += size[items[k]]
+            mine = buffers[items[k]]
+            if mine.freed_at == position:
+                mine.freed_at = -1
+                freed += mine.bytes_now
         now -= freed
     return peak
 
 
 @compiled
-def _before(graph: Graph, order: Ints) -> tuple[Ints, Ints, Ints]:
-    """For every buffer its first size, whether it is there from the start, and the position that frees it or -1."""
-    count = len(graph.buffers)
-    size, known, freed_at = np.empty(count, np.int64), np.empty(count, np.int64), np.full(count, -1, np.int64)
-    for buffer in range(count):
-        size[buffer], known[buffer] = graph.buffers[buffer].bytes, graph.buffers[buffer].input
+def _begin_sizes(graph: Graph, order: Ints, buffers: Records) -> int:
+    """For every buffer its first size, whether it is there from the start, and the position that frees it or -1; the
+    bytes of inputs.
+    """
+    now = 0
+    for buffer in range(len(graph.buffers)):
+        mine, facts = buffers[buffer], graph.buffers[buffer]
+        mine.bytes_now, mine.known, mine.freed_at = facts.bytes, facts.input, -1
+        now += facts.bytes * facts.input
     for position in range(len(order)):
         node = order[position]
         for k in range(graph.rows[node].touched, graph.rows[node + 1].touched):
             buffer = graph.items[k]
             if not graph.buffers[buffer].kept and not graph.buffers[buffer].input:
-                freed_at[buffer] = position
-    return size, known, freed_at
+                buffers[buffer].freed_at = position
+    return now
 
 
 @compiled
@@ -90,7 +97,7 @@ def begin_curve(graph: Graph, walk: Walk) -> None:
                 walk.places[place].made += facts.bytes * (1 - facts.input)
             walk.touches[mine.end] = place
             mine.end += 1
-    live_bytes(graph, walk.places.node[:count].copy(), walk.live)
+    live_bytes(graph, walk.base, walk.live, walk.buffers)
 
 
 @compiled

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from commcc.base.jit import compiled
 from commcc.schedule.heaps import pop, push
 from commcc.schedule.live import begin_curve, hoist, ran
 from commcc.schedule.walk import AWAITED, CLOSED, DUE, ENDING, EXPIRING, FIRST, LATEST, Walk
 
 if TYPE_CHECKING:
-    from commcc.schedule.arrays import Graph
+    from commcc.schedule.arrays import Graph, Ints
 
 
 @compiled
@@ -157,16 +155,20 @@ def make_way(graph: Graph, walk: Walk, node: int) -> None:
 @compiled
 def _wait_for_one(graph: Graph, walk: Walk) -> bool:
     """Wait for what arrives first; whether there was anything that could be waited for."""
-    arrivals = np.full(len(graph.launches), 1 << 62, np.int64)
-    for k in range(len(arrivals)):
-        if walk.nodes[graph.launches[k]].air:
-            arrivals[k] = walk.nodes[graph.launches[k]].arrival
-    for k in np.argsort(arrivals, kind="mergesort"):
-        if not walk.nodes[graph.launches[k]].air:
-            break
-        if _wait_for(graph, walk, graph.launches[k]):
+    last, last_place = -1, -1
+    while True:
+        # The next one to arrive; few are asked for.
+        place, arrival = -1, 1 << 62
+        for k in range(len(graph.launches)):
+            mine = walk.nodes[graph.launches[k]]
+            later = mine.arrival > last or (mine.arrival == last and k > last_place)
+            if mine.air and later and mine.arrival < arrival:
+                place, arrival = k, mine.arrival
+        if place < 0:
+            return False
+        if _wait_for(graph, walk, graph.launches[place]):
             return True
-    return False
+        last, last_place = arrival, place
 
 
 @compiled
@@ -208,7 +210,20 @@ def windows(graph: Graph, walk: Walk) -> None:
         mine, facts = walk.nodes[launch], graph.nodes[launch]
         if mine.need >= 0 and facts.asynchronous:
             least = computed[mine.need] - max(prefetch, facts.between)
-            mine.opens = min(np.searchsorted(computed[: mine.need], least), mine.position)
+            mine.opens = min(_first_from(computed, mine.need, least), mine.position)
+
+
+@compiled
+def _first_from(rising: Ints, end: int, least: int) -> int:
+    """The first place before ``end`` of numbers that never fall that is at least so much; else ``end``."""
+    begin = 0
+    while begin < end:
+        middle = (begin + end) >> 1
+        if rising[middle] < least:
+            begin = middle + 1
+        else:
+            end = middle
+    return begin
 
 
 @compiled
@@ -218,15 +233,22 @@ def due(graph: Graph, walk: Walk) -> None:
     Launches of a stream are taken in the order in which they are needed; each must be over when the next
     one has to begin, a launch taking ``lead_permille`` of its time. None is due before its window opens.
     """
-    before = np.full(graph.streams, walk.places[len(walk.places) - 1].progress, np.int64)
-    needed = np.empty(len(graph.launches), np.int64)
-    for k in range(len(needed)):
-        needed[k] = -walk.nodes[graph.launches[k]].need
-    for k in np.argsort(needed):
-        launch = graph.launches[k]
-        mine, facts = walk.nodes[launch], graph.nodes[launch]
-        if mine.need < 0:
+    places, before = walk.places, walk.stream_free
+    count = len(walk.nodes)
+    for stream in range(graph.streams):
+        before[stream] = places[count].progress
+    for launch in graph.launches:
+        if walk.nodes[launch].need >= 0:
+            places[walk.nodes[launch].need].order = launch + 1
+    for back in range(count):
+        place = count - 1 - back
+        if not places[place].order:
             continue
-        latest = min(before[facts.stream], walk.places[mine.need].progress)
+        launch = places[place].order - 1
+        places[place].order = 0
+        mine, facts = walk.nodes[launch], graph.nodes[launch]
+        latest = min(before[facts.stream], places[place].progress)
         before[facts.stream] = latest - facts.transfer * walk.clock[0].lead_permille // 1000
-        mine.due = max(before[facts.stream], walk.places[mine.opens].progress)
+        mine.due = max(before[facts.stream], places[mine.opens].progress)
+    for stream in range(graph.streams):
+        before[stream] = 0

@@ -8,6 +8,7 @@ import numpy as np
 
 from commcc.schedule.arrays import Graph, Ints, Records, records
 from commcc.schedule.heaps import Heaps, heaps
+from commcc.schedule.live import SIZES
 
 if TYPE_CHECKING:
     from commcc.schedule.problem import Bounds
@@ -22,7 +23,7 @@ NODE = ("position", "latest", "need", "opens", "due", "missing", "unwaited", "ar
 PLACE = ("node", "order", "progress", "computed", "made", "done", "together", "group", "crowded")
 #: By buffer: the positions that touch it are ``touches[first:end]``, less those at the end that ran; born: the
 #: first one, -1 for none.
-BUFFER = ("first", "end", "born")
+BUFFER = ("first", "end", "born", *SIZES)
 #: front: position in the base order of its first node that has not run. crowded: length of that list. run: compute
 #: nodes since the last reduce-scatter. Then what the schedule aims at and its limits, -1 for none.
 CLOCK = (
@@ -42,6 +43,7 @@ class Walk(NamedTuple):
     live bytes of the plan; an array of its own, since long stretches of it change at once.
     """
 
+    base: Ints
     nodes: Records
     places: Records
     buffers: Records
@@ -59,6 +61,7 @@ def walk_along(graph: Graph, base: Ints, bounds: Bounds) -> Walk:
     places.node[:count] = base
     clock.budget, clock.in_flight, clock.prefetch = bounds
     return Walk(
+        base=base,
         nodes=records(count, NODE),
         places=places,
         buffers=records(len(graph.buffers), BUFFER),

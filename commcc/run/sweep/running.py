@@ -106,7 +106,7 @@ def _outcomes(grid: Grid, task: Task, program: Program, jobs: int) -> Iterator[t
         worker = Worker(task, fixed, program)
         yield from ((number, worker.run(text)) for number, text in enumerate(texts))
         return
-    # A fork would copy the threads of PyTorch and numba in whatever state they are.
+    # A fork would copy the threads of PyTorch and LLVM in whatever state they are.
     context = multiprocessing.get_context("spawn")
     packed = pickle.dumps((task, fixed))
     # Only the process that people started answers Ctrl-C; it ends the others.
