@@ -46,7 +46,8 @@ class Bucket:
     that must move with the launch (casts of parameters). shared_cast: each member's input is the
     same cast of something else; one cast of the concatenation replaces them. as_bytes: members
     have several dtypes and travel as bytes. copies: for each member, whether its result is copied
-    out so that graph outputs do not come to share storage.
+    out so that graph outputs do not come to share storage. coalesced: one call that launches every member by
+    itself, without a copy, in place of one launch of all of them side by side.
     """
 
     kind: Kind
@@ -58,6 +59,7 @@ class Bucket:
     shared_cast: bool = False
     as_bytes: bool = False
     copies: tuple[bool, ...] = ()
+    coalesced: bool = False
 
 
 @dataclass(frozen=True)

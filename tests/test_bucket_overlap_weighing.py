@@ -56,9 +56,9 @@ def neighbours(index):
     return [pair for own in by_key.values() for pair in pairwise(own)]
 
 
-def one_bucket(index, members):
+def one_bucket(index, members, *, coalesced=False):
     """One bucket and nothing else."""
-    return Merging((bucket_of(index, members, "", param_order=False),))
+    return Merging((bucket_of(index, members, "", param_order=False, coalesced=coalesced),))
 
 
 def compute_ns(index, costs):
@@ -138,10 +138,11 @@ def test_relief_is_given_out_once():
 # Headroom
 
 
-def merging(index, headroom, *launches):
+def merging(index, headroom, *launches, coalesced=False):
     """What changes in memory when these are in one bucket."""
     members = [Member.of(index, launch) for launch in launches]
-    return headroom.changes([BucketModel.of([member]) for member in members], BucketModel.of(members))
+    together = BucketModel.of(members, coalesced=coalesced)
+    return headroom.changes([BucketModel.of([member]) for member in members], together)
 
 
 def test_headroom_knows_the_peak():
@@ -170,14 +171,15 @@ def test_headroom_that_is_taken_is_gone():
 
 
 @pytest.mark.parametrize("name", ["tiny_llama_fsdp4_bw", "tiny_llama_fsdp4_fw", "tiny_llama_hsdp_bw"])
-def test_headroom_against_the_merged_graph(name):
+@pytest.mark.parametrize("coalesced", [False, True])
+def test_headroom_against_the_merged_graph(name, coalesced):
     """For neighbours: what it says of a budget is what the memory of the merged graph says, nearly always."""
     index, model = build_index(sample(name)), load_model("h100")
     peak = live_bytes(index).peak_bytes
     room, right = Headroom(index, peak), []
     for a, b in neighbours(index):
-        merged, _ = merge(index, model, one_bucket(index, [a, b]))
-        fits = room.fits(merging(index, room, a.launch, b.launch))
+        merged, _ = merge(index, model, one_bucket(index, [a, b], coalesced=coalesced))
+        fits = room.fits(merging(index, room, a.launch, b.launch, coalesced=coalesced))
         right.append(fits == (live_bytes(merged).peak_bytes <= peak))
     assert sum(right) >= 0.9 * len(right) > 0
 

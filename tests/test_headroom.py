@@ -37,18 +37,19 @@ def index(kind=Kind.ALL_GATHER, sent=0, got=0, sizes=0, early=False):
     return replace(made, tensors=tuple(tensors), launches=launches)
 
 
-def merging(made, budget=0):
+def merging(made, budget=0, *, coalesced=False):
     """Headroom, and what changes with a and b in one bucket."""
     headroom = Headroom(made, budget)
     a, b = Member.of(made, A), Member.of(made, B)
-    return headroom, headroom.changes([BucketModel.of([a]), BucketModel.of([b])], BucketModel.of([a, b]))
+    together = BucketModel.of([a, b], coalesced=coalesced)
+    return headroom, headroom.changes([BucketModel.of([a]), BucketModel.of([b])], together)
 
 
-def steps(kind, small, large):
+def steps(kind, small, large, *, coalesced=False):
     """Bytes more at each position from 0 to 8, with a and b in one bucket. Sizes: of inputs, or results, of a."""
     sent, got = (small, large) if kind is Kind.ALL_GATHER else (large, small)
     found = [0] * 9
-    for begin, end, more in merging(index(kind, sent, got))[1]:
+    for begin, end, more in merging(index(kind, sent, got), coalesced=coalesced)[1]:
         for at in range(begin, end):
             found[at] += more
     return found
@@ -69,6 +70,16 @@ def test_reductions(kind):
     Alone they held 10 from 1 to 4 and 1 until 5, and 20 from 3 to 6 and 2 until 7.
     """
     assert steps(kind, 1, 10) == [0, -1, -1, 30, 0, -20, -19, 1, 0]
+
+
+def test_gathers_in_one_call():
+    """From 1 to 4 both inputs and both results, without a copy; one result until 5, the other until 7."""
+    assert steps(Kind.ALL_GATHER, 1, 10, coalesced=True) == [0, 22, 22, 0, 0, -2, -2, 0, 0]
+
+
+def test_reductions_in_one_call():
+    """The first input is there from 1 to 4, all else from 3 on, the second input until 4; no input once more."""
+    assert steps(Kind.REDUCE_SCATTER, 1, 10, coalesced=True) == [0, -1, -1, 0, 0, -20, -20, 0, 0]
 
 
 def test_a_wait_that_stands_before_the_last_launch_is_not_the_merged_one():

@@ -19,6 +19,7 @@ from commcc.passes.base import PlanContext
 from commcc.passes.bucket import Bucket
 from commcc.passes.options import parse_pipeline
 from commcc.plan import Merging
+from commcc.planning.bucket_model import FORMS
 from commcc.schedule import Limits, Problem, search
 from commcc.schedule.merged import merge
 from commcc.serialization import load
@@ -41,6 +42,10 @@ BUCKETINGS = (
     "bucket{strategy=module}",
     "bucket{strategy=module,include_all_reduce=true,multi_dtype=true,prefetch=none}",
     "bucket{strategy=overlap}",
+    "bucket{groups=all,form=coalesced,bucket_cap_mb=0.01}",
+    "bucket{groups=all,form=coalesced,multi_dtype=true}",
+    "bucket{strategy=module,include_all_reduce=true,form=auto}",
+    "bucket{strategy=overlap,form=coalesced}",
 )
 #: ``slow`` is a device on which every byte counts, whatever else holds.
 MODELS = ("slow", "h100,fused=no", "a100,slowdown=1.4,share_link=all", "cpu,launch_us=40,fused=no")
@@ -98,7 +103,7 @@ def same(program, text):
 
 @pytest.mark.parametrize("name", TINY)
 @pytest.mark.parametrize("text", BUCKETINGS)
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(16)
 def test_samples(name, text):
     """Fused costs: the chains of pointwise ops that a merge splits are seen too."""
     (bucket,) = parse_pipeline(text)
@@ -114,6 +119,7 @@ OPTIONS = st.builds(
     max_topo_span=st.sampled_from((None, 1500, 30)),
     multi_dtype=st.booleans(),
     param_order=st.booleans(),
+    form=st.sampled_from(FORMS),
 )
 
 

@@ -31,6 +31,7 @@ OPTIONS = st.builds(
     groups=st.sampled_from(["all", "all", "primary", "0"]),
     multi_dtype=st.booleans(),
     param_order=st.booleans(),
+    form=st.sampled_from(["copy", "coalesced"]),
 )
 
 

@@ -57,6 +57,7 @@ BUCKETS = {
     "small": Bucket(groups="all", bucket_cap_mb=0.01, max_topo_span=200),
     "mixed": Bucket(groups="primary", multi_dtype=True, param_order=True),
     "modules": Bucket(strategy="module", include_all_reduce=True),
+    "calls": Bucket(groups="all", form="coalesced", multi_dtype=True, bucket_cap_mb=0.05),
     "ahead": Bucket(strategy="module", modules=("layers.*", "norm+output"), prefetch=("2",), multi_dtype=True),
 }
 #: Pipelines that are no preset; in "free" limits are off, so that as much moves as can.

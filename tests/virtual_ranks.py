@@ -44,6 +44,7 @@ class VirtualRanks:
         self.world = len(inputs)
         self.pending: dict[fx.Node, list[Any]] = {}
         self.copying: list[tuple[list[Any], list[Any]]] = []
+        self.parts: dict[fx.Node, list[list[Any]]] = {}
 
     def run(self) -> list[list[Any]]:
         """Outputs of every rank, then the (possibly mutated) inputs of every rank."""
@@ -95,6 +96,10 @@ class VirtualRanks:
             for rank, held in enumerate(env[node.args[0]] if real is not None else ()):
                 held.copy_(real[rank])
             return env[node.args[0]]  # a second wait finds nothing to wait for, as in PyTorch
+        if name.endswith("_coalesced"):
+            return self._in_one_call(node, name.split(".")[1].removesuffix("_coalesced"), [a for a, _ in per_rank])
+        if name == "<built-in function getitem>" and node.args[0] in self.parts:
+            self.pending[node] = self.parts[node.args[0]][node.args[1]]
         if name.startswith("_c10d_functional."):
             real = self._collective(name.split(".")[1], [args for args, _ in per_rank])
             self.pending[node] = real
@@ -103,6 +108,14 @@ class VirtualRanks:
             return [grouped_product(*args) for args, _ in per_rank]
         results = [node.target(*args, **kwargs) for args, kwargs in per_rank]
         return self._copied(node, results) if name == "aten._to_copy" else results
+
+    def _in_one_call(self, node: fx.Node, name: str, args: list[tuple[Any, ...]]) -> list[Any]:
+        """Every tensor of the list by itself; each is there once it is waited for."""
+        self.parts[node] = [
+            self._collective(name, [(sent[place], *rest) for sent, *rest in args]) for place in range(len(args[0][0]))
+        ]
+        held = [_poisoned(real) for real in self.parts[node]]
+        return [[part[rank] for part in held] for rank in range(self.world)]
 
     def _copied(self, node: fx.Node, real: list[Any]) -> list[Any]:
         """A copy to the host: one that does not block is there when the next one that blocks is."""

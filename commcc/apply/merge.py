@@ -1,4 +1,5 @@
-"""Writes the new graph, unit by unit, and the merged form in plain ATen: one launch and one wait in place of several.
+"""Writes the new graph, unit by unit, and the merged form: in plain ATen one launch and one wait in place of several,
+or one call that launches each member by itself.
 
 :mod:`commcc.planning.bucket_model` says which form that is, :mod:`commcc.apply.order` where everything stands.
 
@@ -17,6 +18,7 @@ from commcc.apply.order import LAUNCH, NODE, WAIT, Unit
 from commcc.base.errors import GraphError
 from commcc.base.terms import Kind
 from commcc.graph import ops
+from commcc.graph.ops.collective_table import COALESCED
 from commcc.graph.program import META_KEY, NodeRecord, copy_node, record_of
 from commcc.planning.bucket_model import Wire
 
@@ -80,10 +82,7 @@ class Merger:
 
     def launch(self) -> None:
         """Copy-in and the merged launch."""
-        target = self.first.target
-        if isinstance(target, ops.OpaqueOp):
-            what = f"'{self.first.name}' calls {target.qualified_name}, which this PyTorch does not have"
-            raise GraphError(what, hint="it cannot be merged")
+        target = _target(self.first)
         whole = self._joined()
         if self.cast is not None:
             whole = self._cast(whole, self.cast)
@@ -94,12 +93,8 @@ class Merger:
             Kind.ALL_REDUCE: (ops.argument(self.first, "reduce_op", None), group),
         }
         received = self._fake((self.wire.received,))
-        self.launched = self._call(str(target), (whole, *arguments[self.bucket.kind]), "", received)
-        names = [name for member in self.members for name in (record_of(member).merged_from or (member.name,))]
-        # Tags that agree stay; without any, what the merged launch is for is seen from the graph.
-        roles = {record_of(member).role for member in self.members}
-        role = roles.pop() if len(roles) == 1 else None
-        self.launched.meta[META_KEY] = NodeRecord(role, str(self.bucket.reason), tuple(names))
+        self.launched = self._call(target, (whole, *arguments[self.bucket.kind]), "", received)
+        self.launched.meta[META_KEY] = _recorded(self.bucket, self.members)
 
     def wait(self) -> None:
         """The merged wait and the split of its result."""
@@ -184,24 +179,72 @@ class Merger:
         return fake_like(self.like, shape, torch.uint8 if self.bucket.as_bytes else None)
 
 
+class Caller:
+    """Makes the nodes of one coalesced bucket: a call that launches every member, and what each is waited for by."""
+
+    def __init__(
+        self, builder: Builder, bucket: Bucket, members: Sequence[fx.Node], env: dict[fx.Node, fx.Node]
+    ) -> None:
+        self.builder, self.bucket, self.members, self.env = builder, bucket, members, env
+        self.name = builder.prefix(f"{bucket.kind}_bucket")
+
+    def launch(self) -> None:
+        """The call, on the members' own inputs."""
+        first = self.members[0]
+        op, _, which = _target(first).rpartition(".")
+        sent = [self.env[ops.argument(member, "input")] for member in self.members]
+        shared = [ops.argument(first, name) for name in ops.argument_names(first.target)[1:]]
+        vals = [member.meta["val"] for member in self.members]
+        self.launched = self.builder.call(f"{op}{COALESCED}.{which}", (sent, *shared), self.name, vals, first)
+        self.launched.meta[META_KEY] = _recorded(self.bucket, self.members)
+
+    def wait(self, waits: Sequence[fx.Node]) -> None:
+        """Every member's own wait, on its part of the result."""
+        for place, (member, wait) in enumerate(zip(self.members, waits, strict=True)):
+            val = member.meta["val"]
+            part = self.builder.call("operator.getitem", (self.launched, place), f"{self.name}_part{place}", val, wait)
+            self.env[member] = part
+            self.env[wait] = copy_node(self.builder.graph, wait, self.env)
+
+
+def _target(launch: fx.Node) -> str:
+    """The op of a launch, ``namespace.op.overload``."""
+    if isinstance(launch.target, ops.OpaqueOp):
+        what = f"'{launch.name}' calls {launch.target.qualified_name}, which this PyTorch does not have"
+        raise GraphError(what, hint="it cannot be merged")
+    return str(launch.target)
+
+
+def _recorded(bucket: Bucket, members: Sequence[fx.Node]) -> NodeRecord:
+    """What the merged launch says of itself."""
+    names = [name for member in members for name in (record_of(member).merged_from or (member.name,))]
+    # Tags that agree stay; without any, what the merged launch is for is seen from the graph.
+    roles = {record_of(member).role for member in members}
+    role = roles.pop() if len(roles) == 1 else None
+    return NodeRecord(role, str(bucket.reason), tuple(names))
+
+
 def emit(old: fx.Graph, index: GraphIndex, buckets: Sequence[Bucket], order: Sequence[Unit]) -> fx.Graph:
     """A new graph with the units in this order."""
     nodes = list(old.nodes)
     builder = Builder(fx.Graph(), taken={node.name for node in nodes})
     env: dict[fx.Node, fx.Node] = {}
-    mergers: dict[int, Merger] = {}
+    mergers: dict[int, Merger | Caller] = {}
     for unit in order:
         if unit.kind == NODE:
             env[nodes[unit.number]] = copy_node(builder.graph, nodes[unit.number], env)
-        elif unit.kind == LAUNCH:
-            bucket = buckets[unit.number]
+            continue
+        bucket = buckets[unit.number]
+        if unit.kind == LAUNCH:
             members = [nodes[m] for m in bucket.members]
-            mergers[unit.number] = Merger(builder, bucket, members, env)
+            mergers[unit.number] = (Caller if bucket.coalesced else Merger)(builder, bucket, members, env)
             mergers[unit.number].launch()
+            continue
+        merger, waits = mergers[unit.number], [nodes[index.launches[member].waits[0]] for member in bucket.members]
+        if isinstance(merger, Caller):
+            merger.wait(waits)
         elif unit.kind == WAIT:
-            mergers[unit.number].wait()
+            merger.wait()
         else:
-            bucket = buckets[unit.number]
-            wait = nodes[index.launches[bucket.members[unit.member]].waits[0]]
-            env[wait] = mergers[unit.number].result(unit.member, wait)
+            env[waits[unit.member]] = merger.result(unit.member, waits[unit.member])
     return builder.graph

@@ -4,7 +4,8 @@ Units are the surviving nodes of the old graph and, for each bucket, one launch 
 and one result unit for each member. Every unit wants a position in the old graph; units are taken
 in order of those positions, each as soon as all it needs has been taken (Kahn's algorithm on a
 heap), so everything that no edit concerns keeps its place. At one position launches come first, with
-what moves along, then waits, then results, then the node that stood there.
+what moves along, then waits, then results, then the node that stood there. A coalesced bucket's wait
+unit holds a wait for each member, which is its result.
 """
 
 from __future__ import annotations
@@ -64,6 +65,9 @@ class _Units:
             for place, member in enumerate(bucket.members):
                 launch, wait, *cast = self._merged(bucket, member)
                 self.stands_for.update(dict.fromkeys((launch, *cast), self.launches[number]))
+                if bucket.coalesced:
+                    self.stands_for[wait] = self.waits[number]
+                    continue
                 self.stands_for[wait] = self._add(Unit(RESULT, number, place), (wait, _RESULTS, place))
         self.needs = [self._needed(unit) for unit in self.units]
         # What is to stay in order besides: a member's wait is the merged one there, not its own result.

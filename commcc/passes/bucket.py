@@ -6,6 +6,8 @@ Three launches of one kind, group, reduction and dtype become one::
     ag2 = all_gather(p2)   w2 = wait(ag2)  ->   ag = all_gather(flat)   w = wait(ag).view(W, -1)
                                                 w1, w2 = w.split([n1, n2], 1), each reshaped
 
+or, with ``form=coalesced``, one call on the tensors as they are, ``ag1, ag2 = all_gather_coalesced([p1, p2])``.
+
 Eligible are gathers of one parameter and reductions that only lead to outputs (by tag, else by
 identification). Which of them share a bucket is the strategy's choice (:mod:`commcc.passes.strategies`).
 Limits: members with symbolic sizes, other users than one wait, or in-place writes stay out, each
@@ -20,12 +22,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
 from commcc.base.options import option, options_of
+from commcc.base.record import left_out as only_where_known
 from commcc.graph.modules import syntax_problems
 from commcc.passes.base import Pass, PlanContext
 from commcc.passes.budget import budget_option
 from commcc.passes.options import to_text
 from commcc.passes.strategies.pairs import prefetch_problems
 from commcc.plan import Merging, PassReport, Plan
+from commcc.planning.bucket_model import COPY, FORMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -48,7 +52,8 @@ STRATEGIES = {
 @dataclass(frozen=True)
 class BucketReport(PassReport):
     """own: the strategy's account, whose keys stand among the others. copies: results copied out; shared_casts:
-    casts merged; reordered_buckets: those not in graph order; left_out: collectives by kind and reason.
+    casts merged; reordered_buckets: those not in graph order; left_out: collectives by kind and reason. coalesced:
+    buckets that are one call of several launches.
     """
 
     strategy: str
@@ -62,6 +67,7 @@ class BucketReport(PassReport):
     reordered_buckets: int
     left_out: Mapping[str, int]
     remarks: tuple[str, ...]
+    coalesced: int | None = only_where_known()
 
     def to_json(self) -> dict[str, Json]:
         """See :class:`commcc.base.record.Record`."""
@@ -125,7 +131,13 @@ class Bucket(Pass):
         "groups that take part: primary, all, or names a:b; auto is primary with greedy, else all",
         choices=("auto", "primary", "all"),
     )
-    multi_dtype: bool = option(False, "let all-gathers of several dtypes share a bucket, as bytes")
+    form: str = option(
+        COPY,
+        "copy puts members side by side in one tensor, with a copy in and a copy out; coalesced is one call that "
+        "launches every member by itself, without copies; auto is, for each bucket, what takes less by the cost model",
+        choices=FORMS,
+    )
+    multi_dtype: bool = option(False, "let all-gathers of several dtypes share a bucket; form copy sends them as bytes")
     param_order: bool = option(False, "concatenate in order of parameters and outputs instead of graph order")
 
     hiding: str | None = option(
@@ -195,4 +207,5 @@ class Bucket(Pass):
             reordered_buckets=sum(list(b.members) != sorted(b.members) for b in buckets),
             left_out=dict(sorted(left_out.items())),
             remarks=tuple(remarks),
+            coalesced=sum(b.coalesced for b in buckets) or None,
         )

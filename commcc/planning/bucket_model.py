@@ -12,6 +12,8 @@ All-gathers of W ranks, member i has n_i elements; :class:`Wire` has the numbers
 reduce-scatter: ``cat(x_i.reshape(W, n_i / W), 1)``, flattened, launched, waited for, split, reshaped.
 all-reduce: flat, cat, launch, wait, split, reshape.
 
+A coalesced bucket has no copies: ``y_1, ..., y_n = launch_coalesced([x_1, ..., x_n])``, and a wait for each ``y_i``.
+
 Planners weigh it, :mod:`commcc.schedule.merged` simulates it, :mod:`commcc.apply.merge` makes it: plain data, no torch.
 
 Limits: strides are not known here. What is not contiguous counts as copied where a view might do, and memory is an
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 Key = tuple[str, str, str, str]
 #: Op, tensor that it writes, bytes that it reads.
 Kernel = tuple[str, "Tensor", int]
+#: Forms of a bucket: members side by side in one tensor, one call that launches each by itself, whichever takes less.
+COPY, COALESCED, AUTO = FORMS = ("copy", "coalesced", "auto")
 #: First position, last position, bytes; one that ends before it begins holds nothing.
 Stretch = tuple[int, int, int]
 
@@ -127,10 +131,13 @@ class BucketModel:
     shared_cast: bool
     as_bytes: bool
     copies: tuple[bool, ...]
+    coalesced: bool = False
 
     @classmethod
-    def of(cls, members: Sequence[Member]) -> BucketModel:
+    def of(cls, members: Sequence[Member], *, coalesced: bool = False) -> BucketModel:
         """The form that these members take in one bucket."""
+        if coalesced:  # every member is sent as it is, and its result is a tensor of its own
+            return cls(tuple(members), False, False, (False,) * len(members), coalesced=True)
         casts = {member.cast for member in members}
         return cls(
             members=tuple(members),
@@ -143,7 +150,7 @@ class BucketModel:
     def planned(cls, index: GraphIndex, bucket: Bucket) -> BucketModel:
         """A bucket as a plan has it."""
         members = tuple(Member.of(index, launch) for launch in bucket.members)
-        return cls(members, bucket.shared_cast, bucket.as_bytes, bucket.copies)
+        return cls(members, bucket.shared_cast, bucket.as_bytes, bucket.copies, bucket.coalesced)
 
     @property
     def nodes(self) -> list[int]:
@@ -179,6 +186,8 @@ class BucketModel:
 
     def kernels(self) -> Iterator[Kernel]:
         """Kernels on all members at once, besides the collective itself."""
+        if self.coalesced:
+            return
         joined = self.joined
         yield "aten.cat", joined, joined.bytes
         if self.shared_cast:
@@ -186,6 +195,8 @@ class BucketModel:
 
     def kernels_of(self, place: int) -> Iterator[Kernel]:
         """Kernels that copy one member in and out."""
+        if self.coalesced:
+            return
         part, result = self.parts[place], self.members[place].result
         if strided(part):
             yield "aten.reshape", part, part.bytes
@@ -197,7 +208,8 @@ class BucketModel:
         A lone collective holds its input until its wait and its result until the last use. A bucket of all-gathers
         holds its inputs side by side until the merged wait and its whole result until the last member is copied out
         of it; a bucket of reductions holds every input until the last one is there, then all of them once more until
-        the wait, and its result until the last use.
+        the wait, and its result until the last use. A coalesced bucket holds what its members would, all from its
+        launch to its wait.
         """
         members = [(m.launch, m.wait, m.sends.bytes, m.result.bytes) for m in self.members]
         if len(members) == 1:
@@ -205,6 +217,12 @@ class BucketModel:
             return [(launch, wait, sent), (launch, last_use(wait), got)]
         sent, got = sum(m[2] for m in members), sum(m[3] for m in members)
         waits = [m[1] for m in members]
+        if self.coalesced:
+            early = self.members[0].kind is Kind.ALL_GATHER
+            launch = min(m[0] for m in members) if early else max(m[0] for m in members)
+            at = max(launch, min(waits))
+            inputs = [(launch if early else own, at, size) for own, _, size, _ in members]
+            return [*inputs, *((launch, max(at, last_use(wait)), size) for _, wait, _, size in members)]
         if self.members[0].kind is Kind.ALL_GATHER:
             launch = min(m[0] for m in members)
             copies = [(wait, last_use(wait), size) for _, wait, _, size in members]

@@ -3,6 +3,7 @@
     cost = MergeCost(index, model, costs)
     cost.copies(bucket)         # ns on the compute stream: copies in and out of the bucket
     cost.latency(members)       # ns on the group's queue: what one transfer is shorter than several
+    cost.coalesced(members)     # whether the bucket is one call of many launches, without copies
     relief.take(members, ns)    # how much of that the step can gain at most
 
 Copies are those of :mod:`commcc.planning.bucket_model`: one concatenation, a copy before it for each input that does
@@ -21,7 +22,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from commcc.planning.bucket_model import BucketModel, Kernel, Member
+from commcc.planning.bucket_model import AUTO, COALESCED, COPY, BucketModel, Kernel, Member
 from commcc.timing.cost.types import Operation
 
 if TYPE_CHECKING:
@@ -34,26 +35,44 @@ if TYPE_CHECKING:
 
 
 class MergeCost:
-    """Prices of buckets of one graph."""
+    """Prices of buckets of one graph. form: as in the pass's option."""
 
-    def __init__(self, index: GraphIndex, model: CostModel, costs: Costs) -> None:
-        self._index, self._model, self._costs = index, model, costs
+    def __init__(self, index: GraphIndex, model: CostModel, costs: Costs, form: str = COPY) -> None:
+        self._index, self._model, self._costs, self._form = index, model, costs, form
         self._members: dict[int, Member] = {}
         # Of a member's own copies, by launch and form of the bucket: the same in every bucket of that form.
         self._own: dict[tuple[int, bool, bool], int] = {}
 
     def bucket(self, members: Sequence[Collective]) -> BucketModel:
         """What these would be in one bucket."""
+        return self._in_form(members, coalesced=len(members) > 1 and self.coalesced(members))
+
+    def _in_form(self, members: Sequence[Collective], *, coalesced: bool) -> BucketModel:
         launches = [c.launch for c in members]
         for launch in launches:
             if launch not in self._members:
                 self._members[launch] = Member.of(self._index, launch)
-        return BucketModel.of([self._members[launch] for launch in launches])
+        return BucketModel.of([self._members[launch] for launch in launches], coalesced=coalesced)
+
+    def coalesced(self, members: Sequence[Collective]) -> bool:
+        """Whether the form, or where it is ``auto`` the shorter sum of transfer and copies, is one call of several
+        launches.
+        """
+        if self._form != AUTO:
+            return self._form == COALESCED
+        copies = self.copies(self._in_form(members, coalesced=False))
+        return self._grouped(members) <= self._merged(members) + copies
 
     def transfer(self, members: Sequence[Collective]) -> int:
         """Time of the merged transfer, in ns."""
         if len(members) == 1:  # as it stands, with what is assumed of its size
             return self._costs.ns[members[0].launch]
+        return self._grouped(members) if self.coalesced(members) else self._merged(members)
+
+    def _grouped(self, members: Sequence[Collective]) -> int:
+        return self._model.group_call([self._model.transfer_of(self._index, c.launch)[0] for c in members]).ns
+
+    def _merged(self, members: Sequence[Collective]) -> int:
         transfer, _ = self._model.transfer_of(self._index, members[0].launch)
         sent = sum(c.input_bytes for c in members)
         got = sum(c.output_bytes for c in members)

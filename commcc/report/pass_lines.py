@@ -83,6 +83,7 @@ def _bucket(report: Document) -> Said:
     if "hidden" in report:
         yield from _kept(report)
     for key, label in (
+        ("coalesced", "buckets without copies"),
         ("copies", "copies added"),
         ("shared_casts", "casts merged"),
         ("reordered_buckets", "reordered"),

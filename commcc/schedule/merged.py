@@ -5,8 +5,8 @@
 Units are those of :mod:`commcc.apply.order`, the form of a bucket is :mod:`commcc.planning.bucket_model`'s. A bucket
 becomes a node that copies its members' inputs into one row (inputs that do not lie in a row are copied before, a
 shared cast comes after), one launch, one wait, and a result for each member, which is a copy of its slice where the
-merged form needs one and a view elsewhere. The result is priced like any graph, so chains that a merge splits or joins
-are seen.
+merged form needs one and a view elsewhere; a coalesced one becomes a launch of all inputs, and a wait for each member.
+The result is priced like any graph, so chains that a merge splits or joins are seen.
 
 Limits: an estimate for planners, who try many plans. The result can be simulated, and its memory
 computed, but has no fingerprint, names for new nodes only, and no facts that neither needs. Strides are
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from commcc.apply.order import LAUNCH, NODE, RESULT, Unit, arrange
 from commcc.base.gc_pause import no_collection
 from commcc.graph.index.build import users_of
+from commcc.graph.ops.collective_table import COALESCED
 from commcc.graph.ops.kernels import COPIES, Work
 from commcc.planning.bucket_model import BucketModel, flat, strided
 
@@ -71,6 +72,7 @@ class _Merge:
         self.launch_of: dict[int, int] = {}
         self.wait_of: dict[int, int] = {}
         self.models: dict[int, BucketModel] = {}
+        self.parts: dict[int, tuple[Tensor, ...]] = {}
 
     def result(self) -> GraphIndex:
         for unit in self.units:
@@ -109,6 +111,9 @@ class _Merge:
         first = bucket.members[0]
         name = f"{bucket.kind}_bucket_{number}"
         model = self.models[number] = BucketModel.planned(index, bucket)
+        if bucket.coalesced:
+            self._call(number, name, model)
+            return
         parts: list[int] = []
         seen: set[int] = set()
         for place, (source, tensor) in enumerate(zip(model.nodes, model.parts, strict=True)):
@@ -137,6 +142,33 @@ class _Merge:
         if bucket.shared_cast:
             self.at.update((member.input, launched) for member in model.members)
 
+    def _call(self, number: int, name: str, model: BucketModel) -> None:
+        """One launch of all members, as they are; each has the buffers that its own launch had."""
+        index, launches = self.index, [member.launch for member in model.members]
+        op = index.ops[launches[0]] + COALESCED
+        buffers = tuple(b for launch in launches for b in index.estimates.buffers[launch])
+        sent = self._new(member.input for member in model.members)
+        order = tuple(p for p in self._new(p for n in launches for p in index.order_preds[n]) if p not in sent)
+        launched = self._add(_Fact(name, op, sent, order, None, buffers, Work.KERNEL))
+        self.launch_of[number] = launched
+        self.at.update((launch, launched) for launch in launches)
+        inputs = tuple(self.at[member.input] for member in model.members)
+        self.launches[launched] = replace(index.launches[launches[0]], inputs=inputs, coalesced=True)
+        self.parts[launched] = tuple(member.result for member in model.members)
+
+    def _waits(self, number: int) -> None:
+        """A coalesced launch's results, each with its own wait."""
+        index, launched, waits = self.index, self.launch_of[number], list[int]()
+        for place, member in enumerate(self.models[number].members):
+            buffers, tensor = index.estimates.buffers[member.launch], index.tensors[member.wait]
+            name = f"{self.facts[launched].name}_part{place}"
+            part = self._add(_Fact(name, "operator.getitem", (launched,), (), tensor, buffers, Work.FREE))
+            after = self._new(p for p in index.order_preds[member.wait] if p in self.at)
+            own = index.names[member.wait], index.ops[member.wait]
+            waits.append(self._add(_Fact(*own, (part,), after, tensor, buffers, Work.FREE)))
+            self.at[member.wait] = waits[-1]
+        self.launches[launched] = replace(self.launches[launched], waits=tuple(waits))
+
     def _part(self, name: str, source: int, tensor: Tensor, *, again: bool) -> int:
         """The new number of an input; of a copy of it where its elements do not lie in a row.
 
@@ -164,6 +196,9 @@ class _Merge:
         return self._add(_Fact(name, op, tuple(dict.fromkeys(preds)), after, tensor, buffers, work))
 
     def _wait(self, number: int, bucket: Bucket) -> None:
+        if bucket.coalesced:
+            self._waits(number)
+            return
         launched = self.launch_of[number]
         waits = [self.index.launches[m].waits[0] for m in bucket.members]
         after = self._new(p for w in waits for p in self.index.order_preds[w] if p in self.at)
@@ -228,7 +263,7 @@ class _Merge:
         launches = self._launches()
         estimates = replace(
             index.estimates,
-            parts={here[n]: parts for n, parts in index.estimates.parts.items() if n in here},
+            parts={here[n]: parts for n, parts in index.estimates.parts.items() if n in here} | self.parts,
             buffers=tuple(fact.buffers for fact in facts),
             buffer_bytes=tuple(self.buffer_bytes),
             resizes={here[n]: size for n, size in index.estimates.resizes.items()},

@@ -13,6 +13,8 @@ from commcc.base.terms import Kind
 
 WAIT = "_c10d_functional.wait_tensor"
 EXCHANGE = "_c10d_functional.all_to_all_single"
+#: What the name of an op ends with that launches several tensors in one call.
+COALESCED = "_coalesced"
 
 
 @dataclass(frozen=True)

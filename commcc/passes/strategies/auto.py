@@ -10,7 +10,9 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
 1. no merging at all, which everything else has to beat;
 2. a bucket for each transformer block, as strategy ``module`` forms them, where blocks are found;
 3. the same cap for all keys, from small to large;
-4. from the best of these, key by key, the keys whose collectives take longest first: no merging, buckets
+4. with ``form=auto``, under which all so far is coalesced, the best of these with copies where they take less, and
+   with copies everywhere;
+5. from the best of these, key by key, the keys whose collectives take longest first: no merging, buckets
    by block, then larger and smaller caps than the present one, among them enough for two, four and eight
    of the largest members, until no key gains or ``effort`` bucketings have been tried.
 
@@ -37,10 +39,11 @@ from commcc.passes.strategies.entries import BLOCKS
 from commcc.passes.strategies.results import BucketResult, bucket_of
 from commcc.plan import Bucket as PlannedBucket
 from commcc.plan import LeftOut, Merging
-from commcc.planning.bucket_model import key_of, size_of
+from commcc.planning.bucket_model import AUTO, COALESCED, COPY, key_of, size_of
 from commcc.planning.caps import ByteCaps
 from commcc.planning.eligibility import eligible, select_groups
 from commcc.planning.greedy import Limits, walk
+from commcc.planning.merge_cost import MergeCost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -79,15 +82,21 @@ class AutoReport(Record):
     scheduled_step_ms: Mapping[str, float]
 
 
+#: Caps, and the form of buckets.
+_Choice = tuple[tuple[int, ...], str]
+
+
 @dataclass(frozen=True)
 class Tried:
-    """One bucketing. caps: MiB by key, 0 for no merging, :data:`BY_BLOCK`. over: bytes above the memory budget.
+    """One bucketing. caps: MiB by key, 0 for no merging, :data:`BY_BLOCK`. form: of its buckets, as in the pass's
+    option. over: bytes above the memory budget.
 
     One whose lower bound is no better than the best step is not scheduled; the bound is its step then. One
     that would make the graph cyclic never ends.
     """
 
     caps: tuple[int, ...]
+    form: str
     buckets: tuple[PlannedBucket, ...]
     members: int
     step_ns: int
@@ -126,17 +135,23 @@ class _Search:
         mib = [-(-largest[key] // MIB) for key in self.keys]
         self.ladders = [tuple(sorted({0, *CAPS, 2 * own, 4 * own, 8 * own})) for own in mib]
         self.limits = Reorder().limits(context.budget(options.memory_budget))
-        self.tried: dict[tuple[int, ...], Tried] = {}
-        self.buckets: dict[tuple[int, ...], tuple[PlannedBucket, ...]] = {}
-        self.by_block = _by_block(options, context, self.keys)
+        self.tried: dict[_Choice, Tried] = {}
+        self.buckets: dict[_Choice, tuple[PlannedBucket, ...]] = {}
+        # Without copies nothing is added to the compute stream; what else there is has to beat that.
+        self.forms = (COALESCED, AUTO, COPY) if options.form == AUTO else (options.form,)
+        self.coalesced = {form: MergeCost(index, model, self.costs, form).coalesced for form in self.forms}
+        self.by_block = {form: _by_block(replace(options, form=form), context, self.keys) for form in self.forms}
         self.best_ns: int | None = None
         self.judged = 0
 
     def run(self) -> tuple[Tried, Tried]:
         """No merging, and the best bucketing, which may be the same."""
-        none = best = self._try((0,) * len(self.keys))
-        for cap in (*((BY_BLOCK,) if self.by_block else ()), *CAPS):
+        none = best = self._try((0,) * len(self.keys), self.forms[0])
+        for cap in (*((BY_BLOCK,) if self.by_block[self.forms[0]] else ()), *CAPS):
             best = self._better(best, (cap,) * len(self.keys))
+        caps = best.caps
+        for form in self.forms[1:] if best.buckets else ():
+            best = self._better(best, caps, form)
         gained = True
         while gained:
             begun = best
@@ -166,7 +181,7 @@ class _Search:
     def _climb(self, best: Tried, place: int) -> Tried:
         """Other caps for one key: none, then up and down from the present one for as long as that helps."""
         best = self._better(best, _with(best.caps, place, 0))
-        if self.keys[place] in self.by_block:
+        if self.keys[place] in self.by_block[best.form]:
             best = self._better(best, _with(best.caps, place, BY_BLOCK))
         for ladder in (self.ladders[place], self.ladders[place][::-1]):
             before: Tried | None = None
@@ -180,15 +195,16 @@ class _Search:
         """Try the first cap that makes other buckets than the best bucketing has."""
         for cap in rungs:
             caps = _with(best.caps, place, cap)
-            if self._buckets_of(caps) != best.buckets:
+            if self._buckets_of(caps, best.form) != best.buckets:
                 return self._better(best, caps)
         return best
 
-    def _better(self, best: Tried, caps: tuple[int, ...]) -> Tried:
-        """The better of the best so far and a bucketing that is tried now, if any effort is left."""
-        if self.judged >= self.options.effort and caps not in self.tried:
+    def _better(self, best: Tried, caps: tuple[int, ...], form: str | None = None) -> Tried:
+        """The better of the best so far and a bucketing that is tried now, if any effort is left. form: another one."""
+        form = form or best.form
+        if self.judged >= self.options.effort and (caps, form) not in self.tried:
             return best
-        found = self._try(caps)
+        found = self._try(caps, form)
         if found.buckets == best.buckets:
             return best
         if found.over != best.over:
@@ -196,28 +212,28 @@ class _Search:
         gain = best.step_ns * _GAIN // 1000 if found.members > best.members else 0
         return found if (found.step_ns + gain, found.members) < (best.step_ns, best.members) else best
 
-    def _try(self, caps: tuple[int, ...]) -> Tried:
-        if caps not in self.tried:
-            self.tried[caps] = self._judge(caps)
-        return self.tried[caps]
+    def _try(self, caps: tuple[int, ...], form: str) -> Tried:
+        if (caps, form) not in self.tried:
+            self.tried[caps, form] = self._judge(caps, form)
+        return self.tried[caps, form]
 
-    def _judge(self, caps: tuple[int, ...]) -> Tried:
+    def _judge(self, caps: tuple[int, ...], form: str) -> Tried:
         from commcc.apply.order import WaitsForItself
         from commcc.schedule import search
 
-        buckets = self._buckets_of(caps)
+        buckets = self._buckets_of(caps, form)
         known = next((t for t in self.tried.values() if t.buckets == buckets), None)
         if known is not None:
-            return Tried(caps, buckets, known.members, known.step_ns, known.peak_bytes, known.over)
+            return replace(known, caps=caps, form=form)
         self.judged += 1
         members = sum(len(b.members) for b in buckets)
         try:
             problem = self._problem(buckets, quick=True)
         except WaitsForItself:  # buckets by block and by cap that are both legal can be a cycle together
-            return Tried(caps, buckets, members, _NEVER, 0, 0)
+            return Tried(caps, form, buckets, members, _NEVER, 0, 0)
         if self.best_ns is not None and problem.bound >= self.best_ns:
-            return Tried(caps, buckets, members, problem.bound, 0, 0)
-        judged = Tried(caps, buckets, members, _NEVER, 0, 0)
+            return Tried(caps, form, buckets, members, problem.bound, 0, 0)
+        judged = Tried(caps, form, buckets, members, _NEVER, 0, 0)
         judged = self._result(judged, search(problem, self.limits, _SCHEDULES))
         if not judged.over:
             self.best_ns = min(judged.step_ns, self.best_ns or judged.step_ns)
@@ -235,15 +251,15 @@ class _Search:
         over = 0 if self.limits.budget is None else max(0, found.peak_bytes - self.limits.budget)
         return replace(tried, step_ns=found.step_ns, peak_bytes=found.peak_bytes, over=over)
 
-    def _buckets_of(self, caps: tuple[int, ...]) -> tuple[PlannedBucket, ...]:
-        if caps not in self.buckets:
-            self.buckets[caps] = tuple(self._buckets(dict(zip(self.keys, caps, strict=True))))
-        return self.buckets[caps]
+    def _buckets_of(self, caps: tuple[int, ...], form: str) -> tuple[PlannedBucket, ...]:
+        if (caps, form) not in self.buckets:
+            self.buckets[caps, form] = tuple(self._buckets(dict(zip(self.keys, caps, strict=True)), form))
+        return self.buckets[caps, form]
 
-    def _buckets(self, caps: Mapping[Key, int]) -> Iterator[PlannedBucket]:
-        blocks = {key for key, cap in caps.items() if cap == BY_BLOCK}
-        for key in blocks & self.by_block.keys():
-            yield from self.by_block[key]
+    def _buckets(self, caps: Mapping[Key, int], form: str) -> Iterator[PlannedBucket]:
+        blocks, coalesced = {key for key, cap in caps.items() if cap == BY_BLOCK}, self.coalesced[form]
+        for key in blocks & self.by_block[form].keys():
+            yield from self.by_block[form][key]
         limits = Limits(
             caps=ByteCaps((0.0,), {key: float(cap * MIB) for key, cap in caps.items() if key not in blocks}),
             span=self.options.max_topo_span,
@@ -253,7 +269,13 @@ class _Search:
         for each in walk(self.index, self.ident, taken, limits, self.options.multi_dtype).buckets:
             if len(each.members) > 1:
                 reason = Reason.of("shorter_step", members=len(each.members), bytes=each.bytes)
-                yield bucket_of(self.index, each.members, reason, param_order=self.options.param_order)
+                yield bucket_of(
+                    self.index,
+                    each.members,
+                    reason,
+                    param_order=self.options.param_order,
+                    coalesced=coalesced(each.members),
+                )
 
     def report(self, none: Tried, best: Tried) -> AutoReport:
         return AutoReport(

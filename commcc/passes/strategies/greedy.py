@@ -9,7 +9,7 @@ from commcc.base.reasons import Reason
 from commcc.base.record import Record, left_out
 from commcc.base.terms import Kind
 from commcc.graph.metrics import longest_run
-from commcc.passes.strategies.results import BucketResult, bucket_of
+from commcc.passes.strategies.results import BucketResult, bucket_of, form_of
 from commcc.plan import LeftOut
 from commcc.planning.caps import byte_caps
 from commcc.planning.eligibility import eligible, select_groups
@@ -41,6 +41,7 @@ def form(options: Bucket, context: PlanContext) -> BucketResult:
     taken, left = eligible(index, ident, select_groups(ident, options.groups_given))
     caps = byte_caps(options.bucket_cap_mb, index, context.model, taken, multi_dtype=options.multi_dtype)
     limits = Limits(caps, options.max_topo_span, options.max_consecutive)
+    coalesced = form_of(options, context)
     found = walk(index, ident, taken, limits, options.multi_dtype)
     several = [b for b in found.buckets if len(b.members) > 1]
     left += [LeftOut(b.first, _reason(b)) for b in found.buckets if len(b.members) == 1]
@@ -56,7 +57,10 @@ def form(options: Bucket, context: PlanContext) -> BucketResult:
         limit = f"max_consecutive={options.max_consecutive}"
         remarks.append(f"{limit} cannot hold: the graph has a run of {before} already")
     return BucketResult(
-        buckets=tuple(bucket_of(index, b.members, _reason(b), param_order=options.param_order) for b in several),
+        buckets=tuple(
+            bucket_of(index, b.members, _reason(b), param_order=options.param_order, coalesced=coalesced(b.members))
+            for b in several
+        ),
         left_out=tuple(left),
         report=report,
         remarks=tuple(remarks),

@@ -28,7 +28,7 @@ from commcc.base.terms import Kind
 from commcc.passes.strategies.entries import choose, with_modules
 from commcc.passes.strategies.limits import GivenUp, within
 from commcc.passes.strategies.prefetch import Prefetched, Unit, prefetch
-from commcc.passes.strategies.results import BucketResult, bucket_of
+from commcc.passes.strategies.results import BucketResult, bucket_of, form_of
 from commcc.plan import LeftOut
 from commcc.planning.bucket_model import key_of, size_of
 from commcc.planning.eligibility import eligible, select_groups
@@ -109,7 +109,7 @@ def _formed(options: Bucket, context: PlanContext, given_up: GivenUp) -> BucketR
     old = [c for c in present if c.stands_for > 1 and c.group in groups]
     covered = [(c, entry) for c in (*able, *old) if (entry := chosen.find(c.module)) is not None]
     uncovered = [c for c in able if chosen.find(c.module) is None]
-    units, cuts = _units(options, index, covered, given_up.apart)
+    units, cuts = _units(options, context, covered, given_up.apart)
     placed = prefetch(index, units, chosen.prefetch, given_up.still)
     for each in uncovered:
         unknown = each.module is None
@@ -133,8 +133,9 @@ def _formed(options: Bucket, context: PlanContext, given_up: GivenUp) -> BucketR
     return BucketResult(buckets, tuple(left), report, remarks, placed.moves, placed.before)
 
 
-def _units(options: Bucket, index: GraphIndex, covered: _Covered, apart: frozenset[int]) -> tuple[list[Unit], int]:
+def _units(options: Bucket, context: PlanContext, covered: _Covered, apart: frozenset[int]) -> tuple[list[Unit], int]:
     """Buckets, lone collectives and old buckets in graph order; and how often one had to be taken apart."""
+    index, coalesced = context.index, form_of(options, context)
     covered = sorted(covered, key=lambda pair: pair[0].launch)
     # How many of a kind, group and entry served the same parameter before: a gather for the backward is in round 1.
     met: Counter[tuple[object, ...]] = Counter()
@@ -159,7 +160,7 @@ def _units(options: Bucket, index: GraphIndex, covered: _Covered, apart: frozens
             reason = Reason.of("entry", members=count, entry=entry.name, bytes=size)
             if again:
                 reason = Reason.of("entry_again", members=count, entry=entry.name, round=again + 1, bytes=size)
-            bucket = bucket_of(index, members, reason, param_order=options.param_order)
+            bucket = bucket_of(index, members, reason, param_order=options.param_order, coalesced=coalesced(members))
         units.append(Unit(entry, again, tuple(members), bucket))
     return sorted(units, key=lambda u: u.launch), cuts
 

@@ -138,7 +138,7 @@ class _Overlap:
         casts = {n for c in taken for n in index.launches[c.launch].inputs if n in index.casts}
         moving = casts.union(n for c in taken for n in c.chain)
         self.hiding: Hiding = hiding.without(moving)
-        self.cost, self.relief = MergeCost(index, model, self.costs), Relief(self.timeline)
+        self.cost, self.relief = MergeCost(index, model, self.costs, options.form), Relief(self.timeline)
         self.headroom = Headroom.within(index, context.budget(options.memory_budget))
         self.caps = byte_caps(options.bucket_cap_mb, index, model, taken, multi_dtype=options.multi_dtype)
         self.refused: dict[str, int] = dict.fromkeys(_REFUSED, 0)
@@ -297,7 +297,8 @@ class _Overlap:
         members = bucket.members
         hidden = sum(c.launch in self.hiding.by_launch for c in members)
         reason = Reason.of("stay_hidden", members=len(members), bytes=bucket.bytes, hidden=hidden)
-        made = bucket_of(self.index, members, reason, param_order=self.options.param_order)
+        coalesced = bucket.model.coalesced
+        made = bucket_of(self.index, members, reason, param_order=self.options.param_order, coalesced=coalesced)
         # As early as inputs and hiding compute allow; what hides a member waits for the launch.
         return made if launches_early(members) else placed(made, members, min(c.launch for c in members))
 

@@ -1,6 +1,7 @@
 """What a strategy returns, and how the members of one bucket become a planned bucket.
 
-    bucket_of(index, [gather_a, gather_b], reason, param_order=False)     # a commcc.plan.Bucket
+    coalesced = form_of(options, context)([gather_a, gather_b])     # in one call, as the option form has it
+    bucket_of(index, [gather_a, gather_b], reason, param_order=False, coalesced=coalesced)     # a commcc.plan.Bucket
 
 All-gathers of parameters launch where the first member stood, since parameters are there from the
 start, and the casts that feed them move along; all else launches where the last member stood. The
@@ -12,17 +13,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from commcc.base.errors import OptionError
 from commcc.base.record import Record
 from commcc.base.terms import Kind
 from commcc.plan import Bucket as PlannedBucket
-from commcc.planning.bucket_model import BucketModel, Member
+from commcc.planning.bucket_model import AUTO, COALESCED, BucketModel, Member
+from commcc.planning.merge_cost import MergeCost
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from commcc.base.reasons import Reason
     from commcc.graph.collectives import Collective
     from commcc.graph.index import GraphIndex
+    from commcc.passes.base import PlanContext
+    from commcc.passes.bucket import Bucket
     from commcc.plan import Before, LeftOut, Move
 
 
@@ -42,15 +47,22 @@ class BucketResult:
     before: tuple[Before, ...] = ()
 
 
-def bucket_of(index: GraphIndex, members: Sequence[Collective], reason: Reason, *, param_order: bool) -> PlannedBucket:
+def bucket_of(
+    index: GraphIndex,
+    members: Sequence[Collective],
+    reason: Reason,
+    *,
+    param_order: bool,
+    coalesced: bool = False,
+) -> PlannedBucket:
     """A planned bucket of two or more members, which are given in graph order.
 
-    param_order: concatenate in order of parameters and outputs instead.
+    param_order: concatenate in order of parameters and outputs instead. coalesced: whether to launch them in one call.
     """
     ordered = list(members)
     if param_order:
         ordered.sort(key=lambda c: (c.anchor is None, c.anchor or 0, c.launch))
-    form = BucketModel.of([Member.of(index, c.launch) for c in ordered])
+    form = BucketModel.of([Member.of(index, c.launch) for c in ordered], coalesced=coalesced)
     made = PlannedBucket(
         kind=ordered[0].kind,
         members=tuple(c.launch for c in ordered),
@@ -60,6 +72,7 @@ def bucket_of(index: GraphIndex, members: Sequence[Collective], reason: Reason, 
         shared_cast=form.shared_cast,
         as_bytes=form.as_bytes,
         copies=form.copies,
+        coalesced=form.coalesced,
     )
     launch_at = min(made.members) if launches_early(ordered) else max(made.members)
     return placed(made, ordered, launch_at)
@@ -74,6 +87,15 @@ def placed(bucket: PlannedBucket, members: Sequence[Collective], launch_at: int)
         wait_at=min(wait for c in members for wait in c.waits if wait > launch_at),
         hoist=tuple(sorted(hoist)),
     )
+
+
+def form_of(options: Bucket, context: PlanContext) -> Callable[[Sequence[Collective]], bool]:
+    """Tells of the members of a bucket whether they are launched in one call, which ``form=auto`` sees by price."""
+    if options.form != AUTO:
+        return lambda _members: options.form == COALESCED
+    if context.model is None:
+        raise OptionError("form auto needs a cost model", where="pass 'bucket'", hint="name one: --cost h100")
+    return MergeCost(context.index, context.model, context.model.price(context.index), AUTO).coalesced
 
 
 def launches_early(members: Sequence[Collective]) -> bool:

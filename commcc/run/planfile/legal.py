@@ -112,6 +112,12 @@ def _of_bucket(bucket: Bucket, index: GraphIndex) -> Iterator[str]:
     if len({(launch.group, launch.group_size, launch.reduction) for launch in facts}) > 1:
         yield "the members differ in group or reduction"
     dtypes = {getattr(index.tensors[launch.inputs[0]], "dtype", None) for launch in facts}
+    if bucket.coalesced:
+        if bucket.as_bytes or bucket.shared_cast or any(bucket.copies):
+            yield "members that are launched in one call are neither cast together nor copied"
+        if len(dtypes) > 1 and bucket.kind is not Kind.ALL_GATHER:
+            yield "only all-gathers of several dtypes are launched in one call"
+        return
     if (len(dtypes) > 1) != bucket.as_bytes or (bucket.as_bytes and bucket.kind is not Kind.ALL_GATHER):
         yield "only all-gathers of several dtypes travel as bytes"
     sent = [launch.inputs[0] for launch in facts]

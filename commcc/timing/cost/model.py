@@ -22,6 +22,8 @@ from commcc.timing.cost.settings import parse
 from commcc.timing.cost.types import Costs, Operation, Price, Settings, Source, Transfer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from commcc.base.terms import Json
     from commcc.graph.index import GraphIndex
     from commcc.timing.cost.device import Device
@@ -93,6 +95,20 @@ class CostModel:
         """Time on the group's stream."""
         return self._ask_transfer(transfer)[1]
 
+    def group_call(self, transfers: Sequence[Transfer]) -> Price:
+        """Time of one call that launches several collectives of one kind on one group.
+
+        They share what a launch takes whatever its size, the longest of them, and each takes the time of its own bytes;
+        together no less than one collective of all bytes.
+        """
+        first = transfers[0]
+        prices = [self.transfer(each) for each in transfers]
+        latency = max(price.latency_ns for price in prices)
+        sent, got = sum(each.input_bytes for each in transfers), sum(each.output_bytes for each in transfers)
+        whole = self.transfer(replace(first, input_bytes=sent, output_bytes=got))
+        ns = latency + sum(price.ns - price.latency_ns for price in prices)
+        return replace(whole, ns=max(whole.ns, ns), latency_ns=latency, how=f"{len(prices)} in one call, {whole.how}")
+
     def _ask_operation(self, operation: Operation) -> tuple[int, Price]:
         for position, source in enumerate(self.sources):
             price = source.operation(operation)
@@ -142,7 +158,7 @@ class CostModel:
         count = len(index)
         ns, priced_by = [0] * count, [-1] * count
         notes: Counter[str] = Counter()
-        seen: dict[Operation | Transfer, tuple[int, Price]] = {}
+        seen: dict[Operation | Transfer | tuple[Transfer, ...], tuple[int, Price]] = {}
         free_ns = round(1000 * self.settings.free_us)
         for node in free_calls(index) if free_ns else ():
             priced_by[node], ns[node] = len(self.sources) - 1, free_ns
@@ -156,6 +172,9 @@ class CostModel:
         for node in index.launches:
             transfer, assumed = self.transfer_of(index, node)
             answer = seen.get(transfer) or seen.setdefault(transfer, self._ask_transfer(transfer))
+            parts = _in_one_call(index, node, transfer)
+            if len(parts) > 1:
+                answer = seen.get(parts) or seen.setdefault(parts, (answer[0], self.group_call(parts)))
             priced_by[node], ns[node] = answer[0], answer[1].ns
             how[node], latency[node] = answer[1].how, answer[1].latency_ns
             notes.update(filter(None, (answer[1].note, assumed)))
@@ -209,6 +228,21 @@ class CostModel:
         if kind in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER) and small and large // small > 1:
             return large // small
         return self.ranks_per_node
+
+
+def _in_one_call(index: GraphIndex, launch: int, whole: Transfer) -> tuple[Transfer, ...]:
+    """The collectives that a coalesced launch makes in one call; none where a size is not known."""
+    facts = index.launches[launch]
+    results = index.estimates.parts.get(launch, ())
+    if not facts.coalesced or len(results) != len(facts.inputs):
+        return ()
+    both = [(index.tensors[sent], got) for sent, got in zip(facts.inputs, results, strict=True)]
+    parts = tuple(
+        replace(whole, input_bytes=sent.bytes, output_bytes=got.bytes, dtype=sent.dtype)
+        for sent, got in both
+        if sent is not None and got is not None and sent.bytes and got.bytes
+    )
+    return parts if len(parts) == len(both) else ()
 
 
 def load_model(text: str = DEFAULT_MODEL) -> CostModel:
