@@ -134,7 +134,7 @@ class Bucket(Pass):
     form: str = option(
         COPY,
         "copy puts members side by side in one tensor, with a copy in and a copy out; coalesced is one call that "
-        "launches every member by itself, without copies; auto is, for each bucket, what takes less by the cost model",
+        "launches every member by itself, without copies; auto is what takes less by the cost model",
         choices=FORMS,
     )
     multi_dtype: bool = option(False, "let all-gathers of several dtypes share a bucket; form copy sends them as bytes")
@@ -148,7 +148,7 @@ class Bucket(Pass):
     )
     exposed_first: bool = option(True, "form buckets of exposed collectives first, not last", strategies=("overlap",))
     memory_budget: str | float | None = budget_option("peak memory", strategies=("overlap", "auto", "module"))
-    effort: int = option(16, "bucketings to try", minimum=1, strategies=("auto",))
+    effort: int = option(16, "bucketings to try; with form=auto as many again", minimum=1, strategies=("auto",))
 
     def problems(self) -> Iterator[str]:
         """Options that the chosen strategy does not have, and texts that no graph could give a meaning."""

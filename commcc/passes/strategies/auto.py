@@ -10,11 +10,11 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
 1. no merging at all, which everything else has to beat;
 2. a bucket for each transformer block, as strategy ``module`` forms them, where blocks are found;
 3. the same cap for all keys, from small to large;
-4. with ``form=auto``, under which all so far is coalesced, the best of these with copies where they take less, and
-   with copies everywhere;
-5. from the best of these, key by key, the keys whose collectives take longest first: no merging, buckets
+4. from the best of these, key by key, the keys whose collectives take longest first: no merging, buckets
    by block, then larger and smaller caps than the present one, among them enough for two, four and eight
-   of the largest members, until no key gains or ``effort`` bucketings have been tried.
+   of the largest members, until no key gains or ``effort`` bucketings have been tried;
+5. with ``form=auto``, under which all so far has copies, the same again without copies from the best of these,
+   with as much effort, and with either form for each key.
 
 Peak memory within the budget comes first, then the step; a bucketing has to be 0.1 % shorter than one
 with fewer merges. What ranks them is their first schedules; the best one, and no merging, are then scheduled
@@ -27,7 +27,7 @@ Limits: members of one bucket are neighbours in graph order or of one block; oth
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from commcc.base.errors import OptionError
 from commcc.base.gc_pause import no_collection
@@ -43,7 +43,6 @@ from commcc.planning.bucket_model import AUTO, COALESCED, COPY, key_of, size_of
 from commcc.planning.caps import ByteCaps
 from commcc.planning.eligibility import eligible, select_groups
 from commcc.planning.greedy import Limits, walk
-from commcc.planning.merge_cost import MergeCost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -82,21 +81,25 @@ class AutoReport(Record):
     scheduled_step_ms: Mapping[str, float]
 
 
-#: Caps, and the form of buckets.
-_Choice = tuple[tuple[int, ...], str]
+class Rung(NamedTuple):
+    """What one key's collectives are merged by. cap: MiB, 0 for no merging, :data:`BY_BLOCK`. form: of the buckets."""
+
+    cap: int
+    form: str
+
+
+_Choice = tuple[Rung, ...]
 
 
 @dataclass(frozen=True)
 class Tried:
-    """One bucketing. caps: MiB by key, 0 for no merging, :data:`BY_BLOCK`. form: of its buckets, as in the pass's
-    option. over: bytes above the memory budget.
+    """One bucketing. choice: by key. over: bytes above the memory budget.
 
     One whose lower bound is no better than the best step is not scheduled; the bound is its step then. One
     that would make the graph cyclic never ends.
     """
 
-    caps: tuple[int, ...]
-    form: str
+    choice: _Choice
     buckets: tuple[PlannedBucket, ...]
     members: int
     step_ns: int
@@ -137,38 +140,51 @@ class _Search:
         self.limits = Reorder().limits(context.budget(options.memory_budget))
         self.tried: dict[_Choice, Tried] = {}
         self.buckets: dict[_Choice, tuple[PlannedBucket, ...]] = {}
-        # Without copies nothing is added to the compute stream; what else there is has to beat that.
-        self.forms = (COALESCED, AUTO, COPY) if options.form == AUTO else (options.form,)
-        self.coalesced = {form: MergeCost(index, model, self.costs, form).coalesced for form in self.forms}
+        # With form auto copies come first, as without it, so that what comes after can only be better.
+        self.forms = (COPY, COALESCED) if options.form == AUTO else (options.form,)
         self.by_block = {form: _by_block(replace(options, form=form), context, self.keys) for form in self.forms}
         self.best_ns: int | None = None
-        self.judged = 0
+        self.judged, self.effort = 0, 0
 
     def run(self) -> tuple[Tried, Tried]:
         """No merging, and the best bucketing, which may be the same."""
-        none = best = self._try((0,) * len(self.keys), self.forms[0])
-        for cap in (*((BY_BLOCK,) if self.by_block[self.forms[0]] else ()), *CAPS):
-            best = self._better(best, (cap,) * len(self.keys))
-        caps = best.caps
-        for form in self.forms[1:] if best.buckets else ():
-            best = self._better(best, caps, form)
+        none = best = self._try(self._all(0, self.forms[0]))
+        found: list[Tried] = []
+        for number, form in enumerate(self.forms, 1):
+            self.effort += self.options.effort
+            choice = tuple(Rung(rung.cap, form) for rung in best.choice)
+            for whole in (choice, *(self._all(cap, form) for cap in self._caps(form))):
+                best = self._better(best, whole)
+            best = self._climbed(best, self.forms[:number])
+            found.append(best)
+        return self._settled(none, found)
+
+    def _caps(self, form: str) -> tuple[int, ...]:
+        return (*((BY_BLOCK,) if self.by_block[form] else ()), *CAPS)
+
+    def _all(self, cap: int, form: str) -> _Choice:
+        return (Rung(cap, form),) * len(self.keys)
+
+    def _climbed(self, best: Tried, forms: Sequence[str]) -> Tried:
         gained = True
         while gained:
             begun = best
             for place in range(len(self.keys)):
-                best = self._climb(best, place)
+                best = self._climb(best, place, forms)
             gained = best is not begun
-        return self._settled(none, best)
+        return best
 
-    def _settled(self, none: Tried, best: Tried) -> tuple[Tried, Tried]:
-        """No merging, and the better of it and of the best bucketing, both with the full effort of ``reorder``."""
-        if not best.buckets:  # in few schedules; with more another one may win
+    def _settled(self, none: Tried, found: list[Tried]) -> tuple[Tried, Tried]:
+        """No merging, and the better of it and of the bucketings that won, all with the full effort of ``reorder``."""
+        found = [t for t in found if t.buckets]
+        if not found:  # in few schedules; with more another one may win
             near = [t for t in self.tried.values() if t.buckets and t.over <= none.over]
             near = [t for t in near if t.step_ns * 1000 <= none.step_ns * (1000 + _NEAR)]
             if not near:
                 return none, none
-            best = min(near, key=lambda t: (t.over, t.step_ns, t.members))
-        none, best = self._with_effort(none), self._with_effort(best)
+            found = [min(near, key=lambda t: (t.over, t.step_ns, t.members))]
+        none, *found = map(self._with_effort, (none, *dict.fromkeys(found)))
+        best = min(found, key=lambda t: (t.over, t.step_ns, t.members))
         better = best.over < none.over or best.step_ns * 1000 <= none.step_ns * (1000 - _GAIN)
         return none, best if better and best.over <= none.over else none
 
@@ -178,33 +194,36 @@ class _Search:
 
         return self._result(tried, search(self._problem(tried.buckets, quick=False), self.limits, Reorder().effort))
 
-    def _climb(self, best: Tried, place: int) -> Tried:
-        """Other caps for one key: none, then up and down from the present one for as long as that helps."""
-        best = self._better(best, _with(best.caps, place, 0))
-        if self.keys[place] in self.by_block[best.form]:
-            best = self._better(best, _with(best.caps, place, BY_BLOCK))
+    def _climb(self, best: Tried, place: int, forms: Sequence[str]) -> Tried:
+        """Other caps for one key: none, then up and down from the present one for as long as that helps; and its other
+        forms.
+        """
+        best = self._better(best, _with(best, place, cap=0))
+        for form in forms:
+            best = self._better(best, _with(best, place, form=form))
+        if self.keys[place] in self.by_block[best.choice[place].form]:
+            best = self._better(best, _with(best, place, cap=BY_BLOCK))
         for ladder in (self.ladders[place], self.ladders[place][::-1]):
             before: Tried | None = None
-            while before is not best and self.judged < self.options.effort:
-                before = best
-                rungs = ladder[ladder.index(best.caps[place]) + 1 :] if best.caps[place] in ladder else ladder
+            while before is not best and self.judged < self.effort:
+                before, cap = best, best.choice[place].cap
+                rungs = ladder[ladder.index(cap) + 1 :] if cap in ladder else ladder
                 best = self._first_other(best, place, rungs)
         return best
 
-    def _first_other(self, best: Tried, place: int, rungs: Sequence[int]) -> Tried:
+    def _first_other(self, best: Tried, place: int, caps: Sequence[int]) -> Tried:
         """Try the first cap that makes other buckets than the best bucketing has."""
-        for cap in rungs:
-            caps = _with(best.caps, place, cap)
-            if self._buckets_of(caps, best.form) != best.buckets:
-                return self._better(best, caps)
+        for cap in caps:
+            choice = _with(best, place, cap=cap)
+            if self._buckets_of(choice) != best.buckets:
+                return self._better(best, choice)
         return best
 
-    def _better(self, best: Tried, caps: tuple[int, ...], form: str | None = None) -> Tried:
-        """The better of the best so far and a bucketing that is tried now, if any effort is left. form: another one."""
-        form = form or best.form
-        if self.judged >= self.options.effort and (caps, form) not in self.tried:
+    def _better(self, best: Tried, choice: _Choice) -> Tried:
+        """The better of the best so far and a bucketing that is tried now, if any effort is left."""
+        if self.judged >= self.effort and choice not in self.tried:
             return best
-        found = self._try(caps, form)
+        found = self._try(choice)
         if found.buckets == best.buckets:
             return best
         if found.over != best.over:
@@ -212,28 +231,28 @@ class _Search:
         gain = best.step_ns * _GAIN // 1000 if found.members > best.members else 0
         return found if (found.step_ns + gain, found.members) < (best.step_ns, best.members) else best
 
-    def _try(self, caps: tuple[int, ...], form: str) -> Tried:
-        if (caps, form) not in self.tried:
-            self.tried[caps, form] = self._judge(caps, form)
-        return self.tried[caps, form]
+    def _try(self, choice: _Choice) -> Tried:
+        if choice not in self.tried:
+            self.tried[choice] = self._judge(choice)
+        return self.tried[choice]
 
-    def _judge(self, caps: tuple[int, ...], form: str) -> Tried:
+    def _judge(self, choice: _Choice) -> Tried:
         from commcc.apply.order import WaitsForItself
         from commcc.schedule import search
 
-        buckets = self._buckets_of(caps, form)
+        buckets = self._buckets_of(choice)
         known = next((t for t in self.tried.values() if t.buckets == buckets), None)
         if known is not None:
-            return replace(known, caps=caps, form=form)
+            return replace(known, choice=choice)
         self.judged += 1
         members = sum(len(b.members) for b in buckets)
         try:
             problem = self._problem(buckets, quick=True)
         except WaitsForItself:  # buckets by block and by cap that are both legal can be a cycle together
-            return Tried(caps, form, buckets, members, _NEVER, 0, 0)
+            return Tried(choice, buckets, members, _NEVER, 0, 0)
         if self.best_ns is not None and problem.bound >= self.best_ns:
-            return Tried(caps, form, buckets, members, problem.bound, 0, 0)
-        judged = Tried(caps, form, buckets, members, _NEVER, 0, 0)
+            return Tried(choice, buckets, members, problem.bound, 0, 0)
+        judged = Tried(choice, buckets, members, _NEVER, 0, 0)
         judged = self._result(judged, search(problem, self.limits, _SCHEDULES))
         if not judged.over:
             self.best_ns = min(judged.step_ns, self.best_ns or judged.step_ns)
@@ -251,15 +270,17 @@ class _Search:
         over = 0 if self.limits.budget is None else max(0, found.peak_bytes - self.limits.budget)
         return replace(tried, step_ns=found.step_ns, peak_bytes=found.peak_bytes, over=over)
 
-    def _buckets_of(self, caps: tuple[int, ...], form: str) -> tuple[PlannedBucket, ...]:
-        if (caps, form) not in self.buckets:
-            self.buckets[caps, form] = tuple(self._buckets(dict(zip(self.keys, caps, strict=True)), form))
-        return self.buckets[caps, form]
+    def _buckets_of(self, choice: _Choice) -> tuple[PlannedBucket, ...]:
+        if choice not in self.buckets:
+            self.buckets[choice] = tuple(self._buckets(dict(zip(self.keys, choice, strict=True))))
+        return self.buckets[choice]
 
-    def _buckets(self, caps: Mapping[Key, int], form: str) -> Iterator[PlannedBucket]:
-        blocks, coalesced = {key for key, cap in caps.items() if cap == BY_BLOCK}, self.coalesced[form]
-        for key in blocks & self.by_block[form].keys():
-            yield from self.by_block[form][key]
+    def _buckets(self, choice: Mapping[Key, Rung]) -> Iterator[PlannedBucket]:
+        caps = {key: rung.cap for key, rung in choice.items()}
+        blocks = {key for key, cap in caps.items() if cap == BY_BLOCK}
+        for key in self.keys:
+            if key in blocks:
+                yield from self.by_block[choice[key].form].get(key, ())
         limits = Limits(
             caps=ByteCaps((0.0,), {key: float(cap * MIB) for key, cap in caps.items() if key not in blocks}),
             span=self.options.max_topo_span,
@@ -269,20 +290,17 @@ class _Search:
         for each in walk(self.index, self.ident, taken, limits, self.options.multi_dtype).buckets:
             if len(each.members) > 1:
                 reason = Reason.of("shorter_step", members=len(each.members), bytes=each.bytes)
+                coalesced = choice[key_of(each.members[0], self.options.multi_dtype)].form == COALESCED
                 yield bucket_of(
-                    self.index,
-                    each.members,
-                    reason,
-                    param_order=self.options.param_order,
-                    coalesced=coalesced(each.members),
+                    self.index, each.members, reason, param_order=self.options.param_order, coalesced=coalesced
                 )
 
     def report(self, none: Tried, best: Tried) -> AutoReport:
         return AutoReport(
             cost_model={"name": self.costs.model, "hash": self.costs.hash},
             caps_mb={
-                " ".join(filter(None, k)): "by block" if c == BY_BLOCK else c
-                for k, c in zip(self.keys, best.caps, strict=True)
+                " ".join(filter(None, key)): "by block" if rung.cap == BY_BLOCK else rung.cap
+                for key, rung in zip(self.keys, best.choice, strict=True)
             },
             bucketings_tried=self.judged,
             scheduled_step_ms={"unmerged": none.step_ns / 1e6, "merged": best.step_ns / 1e6},
@@ -307,5 +325,8 @@ def _by_block(options: Bucket, context: PlanContext, keys: Sequence[Key]) -> dic
     return {key: tuple(buckets) for key, buckets in by_key.items()}
 
 
-def _with(caps: tuple[int, ...], place: int, cap: int) -> tuple[int, ...]:
-    return (*caps[:place], cap, *caps[place + 1 :])
+def _with(tried: Tried, place: int, *, cap: int | None = None, form: str | None = None) -> _Choice:
+    """The choice with another cap, or another form, for one key."""
+    own = tried.choice[place]
+    rung = Rung(own.cap if cap is None else cap, form or own.form)
+    return (*tried.choice[:place], rung, *tried.choice[place + 1 :])
