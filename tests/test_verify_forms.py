@@ -7,12 +7,13 @@ import operator
 import pytest
 import torch
 
+from commcc.graph.program import ProcessGroup
 from commcc.verify import verify
 from commcc.verify.contents import Over, counts, gather, scatter
 from commcc.verify.layout import MAX_DEPTH, MAX_ITEMS, intern, items_of
 from commcc.verify.sizes import Undecidable
 from commcc.verify.terms import Leaf, Loop, Terms
-from tests.verify_graphs import WORLD, Graph, aten, c10d, differs, proved, rules, texts
+from tests.verify_graphs import WORLD, Graph, aten, c10d, differs, proved, rules, texts, undecided
 
 GROUP = Over(("str", "0"), "sum")
 
@@ -264,3 +265,50 @@ def test_group_of_one():
         alone = [op(table, source, 1, GROUP) for source in (x, y)]
         parts = [part for content in alone for part in items_of(table, content)]
         assert intern(table, parts) == op(table, both, 1, GROUP)
+
+
+# A group of one
+
+
+def sent(how=None, group="alone", size=None):
+    """A computed tensor, and what a group of one makes of it, if it is given to one."""
+    g = Graph()
+    x = g(aten.sin.default, g.input("x", 4, 6))
+    given = g(aten.clone.default, x) if how is None else how(g, x, group)
+    declared = {} if size is None else {group: ProcessGroup(group, size)}
+    return g.program(x, g(aten.mul.Tensor, given, 2), groups=declared)
+
+
+ALONE = [
+    lambda g, x, group: g.gather(x, group, 1),
+    lambda g, x, group: g.scatter(x, "avg", group, 1),
+    lambda g, x, group: g.merged_gather([x, x], group, 1)[1],
+]
+
+
+@pytest.mark.parametrize("how", [*ALONE, lambda g, x, group: g.reduce(x, "max", group)])
+def test_a_group_of_one_gives_what_it_gets(how):
+    proved(sent(how, size=1), sent(size=1))
+    proved(sent(size=1), sent(how, size=1))
+    assert verify(sent(how, size=2), sent(size=2)).status == "different"
+
+
+def test_whether_a_group_is_of_one_rank_must_be_known():
+    how = ALONE[0]
+    proved(sent(how), sent())  # BEFORE would not run otherwise
+    assert "takes group 'alone' to be of one rank" in str(undecided(sent(), sent(how)).unproved[0])
+    assert verify(sent(how, "a"), sent(how, "b")).status == "unproved"
+    # Nothing is known of the group of a reduction but what is declared, and some reductions are no reductions.
+    assert verify(sent(), sent(lambda g, x, group: g.reduce(x, "sum", group))).status == "different"
+    scaled = lambda g, x, group: g.scatter(x, "premul_sum", group, 1)  # noqa: E731
+    assert verify(sent(), sent(scaled, size=1)).status == "different"
+
+
+def test_what_a_group_of_one_sends_is_in_flight_all_the_same():
+    def early(wait):
+        g = Graph()
+        x = g(aten.sin.default, g.input("x", 4, 6))
+        launch = g(c10d.all_gather_into_tensor.default, x, 1, "alone")
+        return g.program(g(aten.mul.Tensor, g.wait(launch) if wait else launch, 2))
+
+    differs(early(True), early(False), "wait")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import operator
 import random
 
 import pytest
 import torch
+from torch import fx
 
 from commcc.verify import verify
 from commcc.verify.contents import Over, cast, gather, runs_of, same_elements, spliced, unrolled
 from commcc.verify.layout import intern, items_of
 from commcc.verify.regroup import regroup
-from commcc.verify.sizes import Impossible, Undecidable, contiguous_strides
+from commcc.verify.sizes import Impossible, Undecidable, contiguous_strides, relevant
 from commcc.verify.terms import Meta, Tensor, Terms
+from commcc.verify.tracer import Tracer
+from tests.effort import examples
 from tests.test_verify_layout import GROUP, RANKS, STEPS, Machine, regrouped
-from tests.verify_graphs import Graph, aten, proved
+from tests.verify_graphs import Graph, aten, c10d, differs, proved
 
 
 def permuted(machine, x, real, _pool):
@@ -219,3 +223,75 @@ def test_a_part_of_what_is_not_known():
     with pytest.raises(Undecidable, match="not known"):
         spliced(table, slot, None, half, new)
     assert spliced(table, slot, None, slot, new) == new
+
+
+# How copies lie in memory
+
+
+def laid_out(rng, g, x):
+    """A view of a tensor: turned, cut, with holes, or repeated."""
+    shape = list(x.meta["val"].shape)
+    dim = rng.randrange(len(shape))
+    start = rng.randrange(shape[dim])
+    return rng.choice((
+        lambda: g(aten.permute.default, x, rng.sample(range(len(shape)), len(shape))),
+        lambda: g(aten.slice.Tensor, x, dim, start, rng.randint(start + 1, shape[dim])),
+        lambda: g(aten.slice.Tensor, x, dim, 0, shape[dim], 2),
+        lambda: g(aten.expand.default, g(aten.unsqueeze.default, x, dim), [*shape[:dim], 3, *shape[dim:]]),
+    ))()  # fmt: skip
+
+
+def copied_as(rng, g, x):
+    dim = rng.randrange(x.meta["val"].dim())
+    return rng.choice((
+        lambda: g(aten.clone.default, x),
+        lambda: g(aten.clone.default, x, memory_format=rng.choice((torch.preserve_format, torch.contiguous_format))),
+        lambda: g(aten._to_copy.default, x, dtype=rng.choice((torch.float64, torch.float32, torch.bfloat16))),
+        lambda: g(aten.cat.default, [x, x], dim),
+        lambda: g(aten.stack.default, [x, x], dim),
+        lambda: g(aten.reshape.default, x, [-1]),
+    ))()  # fmt: skip
+
+
+def test_copies_lie_as_pytorch_lays_them_out():
+    """Whatever their val says: against real tensors."""
+    for seed in range(examples(300)):
+        rng, g = random.Random(seed), Graph()
+        x = g.input("x", *(rng.randint(1, 5) for _ in range(rng.randint(1, 4))))
+        for _ in range(rng.randint(1, 4)):
+            x = laid_out(rng, g, x)
+        program = g.program(copied_as(rng, g, x))
+        real = {}
+        for node in list(program.graph.nodes)[:-1]:
+            args, kwargs = fx.node.map_arg((node.args, node.kwargs), real.get)
+            real[node] = (
+                torch.rand(node.meta["val"].shape) if node.op == "placeholder" else node.target(*args, **kwargs)
+            )
+        with g.mode:
+            node.meta["val"] = torch.empty_strided(real[node].shape, [7 * s for s in real[node].stride()])
+        walk = Tracer(Terms(), program.root, first=True)
+        walk.walk(program.graph)
+        shape, strides = tuple(real[node].shape), walk.env[node].meta.strides
+        assert relevant(shape, strides) == relevant(shape, real[node].stride()), seed
+
+
+def test_how_a_result_lies_that_only_its_val_says():
+    """A reduction of what has holes: the device knows how it lays out its result."""
+
+    def make(steps, more=False):
+        g = Graph()
+        x = g(aten.slice.Tensor, g.input("x", 4, 6), 1, 0, 3)
+        turned = g(aten.permute.default, x, [1, 0])
+        launch = g(
+            c10d.all_reduce_coalesced.default, [turned, g(aten.neg.default, x)] if more else [turned], "sum", "0"
+        )
+        first = g(operator.getitem, launch, 0)
+        with g.mode:
+            first.meta["val"] = torch.empty_strided((3, 4), steps)
+        launch.meta["val"] = [first.meta["val"], *launch.meta["val"][1:]]
+        made = g(aten.reshape.default, g(c10d.wait_tensor.default, first, val=first.meta["val"]), [12])
+        return g.program(made)
+
+    proved(make((4, 1)), make((4, 1)))
+    differs(make((4, 1)), make((1, 3)), "value", "its val says strides (1, 3), they are (4, 1) in BEFORE")
+    assert "only its val says" in str(verify(make((4, 1)), make((4, 1), more=True)).unproved)

@@ -145,7 +145,24 @@ def _report_op(pair: Pair, step: Step, missing: dict[str, list[Step]]) -> None:
         if not pair.early(difference.new):
             text = f"{step.path}{was}: {difference.text}"
             doubt = next(filter(None, map(pair.doubt, difference.keys)), "" if found else unknown)
+            doubt = doubt or _one_number(pair, difference.keys, partner, step)
             pair.fail(_rule(pair, contents), step.node, text, contents, contents, doubt)
+
+
+def _one_number(pair: Pair, keys: tuple[Any, Any], partner: Step, step: Step) -> str:
+    """Why two arguments may do the same: one number, whole and as a float, to results of one dtype."""
+    numbers = [key[1] if key and key[0] in ("int", "float") else None for key in keys]
+    if type(numbers[0]) is type(numbers[1]) or not all(isinstance(number, (int, str)) for number in numbers):
+        return ""
+    vals = [
+        nodes[name].meta.get("val") for nodes, name in ((pair.old_nodes, partner.node), (pair.new_nodes, step.node))
+    ]
+    dtypes = [
+        [getattr(part, "dtype", None) for part in (val if isinstance(val, (tuple, list)) else [val])] for val in vals
+    ]
+    if dtypes[0] != dtypes[1] or "-0.0" in numbers or float(numbers[0] or 0) != float(numbers[1] or 0):
+        return ""
+    return f"whether {numbers[1]} and {numbers[0]} give the same"
 
 
 def _in_place(pair: Pair, step: Step, missing: dict[str, list[Step]]) -> str:
@@ -253,6 +270,9 @@ def compare_ops(pair: Pair) -> None:
             text = f"computes {step.path} again: {new[step.term]} times, in BEFORE {old[step.term]}"
             again = pair.report.gap if pair.is_launch(step) else pair.report.note
             again("duplicated", step.node, text)
+    for group, node in pair.after.alone.items():
+        if group not in pair.before.alone and pair.table.group_sizes.get(group) != 1:
+            pair.report.gap("collective", node, f"takes group '{group}' to be of one rank, which BEFORE does not say")
     for step in _ops(pair.before):
         if step.plain in effects or new[step.term] >= old[step.term]:
             continue
@@ -414,7 +434,8 @@ def _sides(trace: Trace) -> dict[int, tuple[set[int], str]]:
 
 def compare_layouts(pair: Pair) -> None:
     """Ops that survive and read tensors with other strides: a remark for PyTorch's own, whose values do not
-    depend on strides; a gap for all others, which may well read memory as it lies."""
+    depend on strides but for the order in which a sum adds up; a gap for all others, which may read memory as it lies.
+    """
     relaid: list[Step] = []
     for step in _ops(pair.after):
         known = pair.table.strides.get(step.plain)
@@ -428,4 +449,8 @@ def compare_layouts(pair: Pair) -> None:
     if relaid:
         ops = ", ".join(dict.fromkeys(step.path for step in relaid))
         more = f" and {len(relaid) - 1} more" if len(relaid) > 1 else ""
-        pair.report.note("value", relaid[0].node, f"reads tensors with other strides than in BEFORE{more} ({ops})")
+        pair.report.note(
+            "value",
+            relaid[0].node,
+            f"reads tensors with other strides than in BEFORE, and may round otherwise{more} ({ops})",
+        )

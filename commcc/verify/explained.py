@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from commcc.graph.ops.collective_table import CollectiveOp
     from commcc.verify.contents import Run
+    from commcc.verify.terms import Terms
 
 
 def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str, str]) -> Value:
@@ -50,6 +51,9 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
     keys = tuple((name, key_of(table, value)) for name, value in arguments.items())
     term = table.intern(("op", path_of(node.target), keys))
     made, why = _described(state, fact, inputs, outs, arguments)
+    alone = bool(made) and _is_alone(table, fact, arguments)
+    if alone:
+        trace.alone.setdefault(str(arguments["group_name"]), node.name)
     if why:
         table.undecided.setdefault(term, why)
     for tensor, out in zip(inputs, outs, strict=False):
@@ -57,13 +61,14 @@ def launch(state: State, node: fx.Node, fact: CollectiveOp, groups: Mapping[str,
             _in_place(state, node, (tensor, out), str(arguments.get("group_name")))
     state.write(node, term, outs, tuple(content for content, _ in made))
     if made:
-        value = _explained(state, node, fact, made, outs)
+        value = _explained(state, node, fact, made, outs, alone=alone)
     else:
         value = state.result(node, node.meta.get("val"), term, tuple(outs))
     trace.launches += 1
-    if made and all(meta.shape is not None and product(meta.shape) == 0 for _, meta in made):
+    if made and not alone and all(meta.shape is not None and product(meta.shape) == 0 for _, meta in made):
         trace.effects.append((term, node.name))  # no element tells what was launched, and on which group
-    sources = tuple(dict.fromkeys(source for content, _ in made for source in table.sources_of(content)))
+    # What a rank has sent to itself, others have made.
+    sources = () if alone else tuple(dict.fromkeys(s for content, _ in made for s in table.sources_of(content)))
     operands = tuple(tensor.content for tensor in inputs)
     strides = tuple(tensor.meta.strides for tensor in inputs)
     kind = LAUNCH if made else OP
@@ -94,7 +99,8 @@ def _described(
         return [], ""
     try:
         metas = [_meta(fact, tensor, arguments) for tensor in inputs]
-        contents = [_content(state, fact, tensor, arguments) for tensor in inputs]
+        alone = _is_alone(state.table, fact, arguments)
+        contents = [tensor.content if alone else _content(state, fact, tensor, arguments) for tensor in inputs]
         if outs and len(outs) != len(inputs):
             raise Undecidable("another number of output buffers than of inputs")
         for out, meta in zip(outs, metas, strict=False):
@@ -105,6 +111,18 @@ def _described(
     if outs:
         metas = [out.meta for out in outs]
     return list(zip(contents, metas, strict=True)), ""
+
+
+def _is_alone(table: Terms, fact: CollectiveOp, arguments: dict[str, Any]) -> bool:
+    """Whether a group has one rank, which then gets what it sends: as its table says, or the collective itself."""
+    sizes = {table.group_sizes.get(str(arguments.get("group_name")))}
+    if fact.has_group_size:
+        sizes.add(arguments.get("group_size"))
+    return 1 in sizes and sizes <= {1, None} and arguments.get("reduce_op", "sum") in _PLAIN_REDUCTIONS
+
+
+#: Reductions of one number that are this number.
+_PLAIN_REDUCTIONS = frozenset({"sum", "avg", "product", "min", "max", "band", "bor", "bxor"})
 
 
 def _content(state: State, fact: CollectiveOp, tensor: Tensor, arguments: dict[str, Any]) -> int:
@@ -126,10 +144,13 @@ def _meta(fact: CollectiveOp, tensor: Tensor, arguments: dict[str, Any]) -> Meta
     if shape is None:
         raise Undecidable("a tensor whose shape is not known")
     if not fact.has_group_size:
-        plain = strides is not None and is_contiguous(shape, strides)
-        # A broadcast copies its input as it lies; a reduction may lay it out anew.
+        # A reduction copies its input into the usual order. A broadcast copies it as it lies; of several reductions
+        # at once, PyTorch's shape function says so, and its kernel does otherwise.
+        usual = (fact.kind is Kind.ALL_REDUCE and not fact.coalesced) or (
+            strides is not None and is_contiguous(shape, strides)
+        )
         kept = fact.kind is Kind.BROADCAST and strides is not None and is_dense(shape, strides)
-        laid = contiguous_strides(shape) if plain else strides if kept else None
+        laid = contiguous_strides(shape) if usual else strides if kept else None
         return Meta(shape, laid, tensor.dtype, tensor.meta.device)
     size = arguments.get("group_size")
     if not isinstance(size, int) or size < 1:
@@ -142,7 +163,7 @@ def _meta(fact: CollectiveOp, tensor: Tensor, arguments: dict[str, Any]) -> Meta
 
 
 def _explained(
-    state: State, node: fx.Node, fact: CollectiveOp, made: list[tuple[int, Meta]], outs: list[Tensor]
+    state: State, node: fx.Node, fact: CollectiveOp, made: list[tuple[int, Meta]], outs: list[Tensor], *, alone: bool
 ) -> Value:
     bases: list[Tensor | None] = [*outs] or [None] * len(made)
     val = node.meta.get("val")
@@ -150,7 +171,8 @@ def _explained(
     results = []
     for (content, meta), base in zip(made, bases, strict=True):
         result = state.tensor(content, meta, node, base)
-        state.worked(node, counts(state.table, content))
+        if not alone:
+            state.worked(node, counts(state.table, content))
         results.append(result)
     for result, said in zip(results, vals, strict=False):
         state.check(node, result, said)

@@ -26,11 +26,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from commcc.verify.contents import Run, runs_of, spliced
+from commcc.verify.regroup import regroup, regroups
+from commcc.verify.reshaping import Formed
 from commcc.verify.sizes import Size, Undecidable, product
-from commcc.verify.terms import Meta, Tensor
+from commcc.verify.terms import Meta, Tensor, key_of, path_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from commcc.verify.terms import Terms
 
@@ -76,11 +78,10 @@ class Storage:
 
 
 class Memory:
-    """All storages of one graph. ``replay`` makes the view of a tensor again over another base."""
+    """All storages of one graph."""
 
-    def __init__(self, table: Terms, replay: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def __init__(self, table: Terms) -> None:
         self._table = table
-        self._replay = replay
         self.storages: list[Storage] = []
 
     def allocate(self) -> int:
@@ -265,3 +266,27 @@ class Memory:
         numel = None if shape is None else product(shape)
         content = self._table.source((SLOT, shape, owner.meta.strides, owner.dtype), numel, owner.dtype)
         return Tensor(content, Meta(shape, owner.meta.strides, owner.dtype, None), owner.root)
+
+    def _replay(self, view: Tensor, place: Tensor) -> Tensor:
+        """The view that made a tensor, over another base."""
+        if view.via is None:
+            return place
+        node, given, index, base = view.via
+        path = path_of(node.target)
+        arguments = {**given, base: place}
+        why = ""
+        if regroups(path):
+            try:
+                formed = regroup(self._table, path, arguments)
+                part = formed if isinstance(formed, Formed) else formed[index]
+                return Tensor(part.content, Meta(part.shape, part.strides, part.dtype, None), place.root)
+            except Undecidable as reason:
+                why = str(reason)
+        keys = tuple((name, key_of(self._table, value)) for name, value in arguments.items())
+        numel = None if view.shape is None else product(view.shape)
+        term = self._table.intern(("op", path, keys))
+        if why:
+            self._table.undecided.setdefault(term, why)
+        if isinstance(node.meta.get("val"), (tuple, list)):
+            term = self._table.intern(("out", term, index))
+        return Tensor(self._table.source(("array", term), numel, view.dtype), view.meta, place.root)

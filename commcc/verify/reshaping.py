@@ -198,14 +198,14 @@ def _copied_strides(tensor: Tensor, memory_format: object) -> Shape | None:
 
 def is_dense(shape: Shape, strides: Shape) -> bool:
     """Whether elements lie without holes and overlaps, dimensions in some order; False where that is not known."""
-    pairs = [(step, size) for size, step in zip(shape, strides, strict=True) if size != 1]
-    if not all(isinstance(step, int) and isinstance(size, int) for step, size in pairs):
-        return False
-    expected = 1
-    for step, size in sorted(pairs):
-        if step != expected:
+    left = [(step, size) for size, step in zip(shape, strides, strict=True) if size != 1]
+    expected: Size = 1
+    while left:
+        inner = next((pair for pair in left if pair[0] == expected), None)
+        if inner is None:
             return False
-        expected *= size  # type: ignore[assignment]
+        left.remove(inner)
+        expected = expected * inner[1]
     return True
 
 

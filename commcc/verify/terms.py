@@ -25,6 +25,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
 
 import torch
+from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from commcc.graph.index.waits import begun_elsewhere
@@ -33,8 +34,6 @@ from commcc.verify.sizes import Poly, Shape, Size, Undecidable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from torch import fx
 
     from commcc.graph.program import Program
 
@@ -97,10 +96,12 @@ class Terms:
 
     undecided: terms made because something could not be decided; a difference that involves one is
     a gap in the proof, not a difference. metas: shapes, strides and dtypes that nodes with this term had.
-    strides: how the operands of ops were laid out in the first graph, by the op's term.
+    strides: how the operands of ops were laid out in the first graph, by the op's term. believed: strides that only a
+    ``val`` says, by op, operands and how these lie.
     same: contents found to hold the elements of another one, in another normal form.
     summaries: what sub-graphs do, by term. subgraphs: terms of sub-graphs already traced, by identity.
     one_root: both graphs refer to the same objects, so that constants need not be looked into.
+    group_sizes: what is declared of groups, by name.
     in_flight: inputs that BEFORE waits for: another graph has launched what they receive. So it is in both graphs,
     and AFTER may neither read them sooner nor leave out the wait.
     """
@@ -108,6 +109,7 @@ class Terms:
     def __init__(self, *, one_root: bool = False, in_flight: frozenset[str] = frozenset()) -> None:
         self.one_root = one_root
         self.in_flight = in_flight
+        self.group_sizes: dict[str, int | None] = {}
         self._ids: dict[tuple[Any, ...], int] = {}
         self.keys: list[tuple[Any, ...]] = []
         self._numel: dict[int, Size] = {}
@@ -115,6 +117,7 @@ class Terms:
         self.undecided: dict[int, str] = {}
         self.metas: dict[int, list[Meta]] = {}
         self.strides: dict[int, set[tuple[Shape | None, ...]]] = {}
+        self.believed: dict[tuple[Any, ...], list[Shape]] = {}
         self.summaries: dict[int, Summary] = {}
         self.same: dict[int, int] = {}
         self.subgraphs: dict[int, tuple[int, object]] = {}
@@ -125,7 +128,9 @@ class Terms:
     def of(cls, before: Program, after: Program) -> Terms:
         """The terms of two graphs that are compared."""
         in_flight = frozenset(source.name for source in begun_elsewhere(before.graph.nodes).values())
-        return cls(one_root=before.root is after.root, in_flight=in_flight)
+        table = cls(one_root=before.root is after.root, in_flight=in_flight)
+        table.group_sizes = {name: group.size for each in (after, before) for name, group in each.groups.items()}
+        return table
 
     def intern(self, key: tuple[Any, ...]) -> int:
         """The number of a term; equal keys give equal numbers. Constants in keys carry their type."""
@@ -295,8 +300,8 @@ def all_tensors(value: Any) -> list[Tensor]:
 # Arguments
 
 _MISSING = object()
-#: Arguments that are multiplied with a tensor and have no part in what dtype comes out.
-_FACTORS = frozenset({"alpha", "beta"})
+#: Whole numbers up to here are the same as floats.
+_EXACT = 1 << 53
 _CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 _TARGETS = (OpOverload, OpOverloadPacket, HigherOrderOperator, OpaqueOp)
 
@@ -312,39 +317,60 @@ def path_of(target: Any) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _signature(target: Any) -> tuple[tuple[str, Any, bool], ...]:
-    """Name, default and whether it is a float, for each argument."""
+def _signature(target: Any) -> tuple[tuple[str, Any, str], ...]:
+    """Name and default of each argument, and ``float`` or ``number`` where a whole number may be a float."""
     schema = getattr(target, "_schema", None)
     if schema is None:
-        return tuple((name, _MISSING, False) for name in argument_names(target))
+        return tuple((name, _MISSING, "") for name in argument_names(target))
+    numbers = {"float": "float", "Optional[float]": "float"}
+    if target.namespace == "aten":
+        numbers.update(dict.fromkeys(("number", "Optional[number]", "List[number]"), "number"))
+        # A number in place of a tensor takes part in promotion as a number only where PyTorch says so.
+        numbers.update({"Tensor": "number"} if torch.Tag.pointwise in target.tags else {})
     return tuple(
-        (a.name, a.default_value if a.has_default_value() else _MISSING, str(a.type) in ("float", "Optional[float]"))
+        (a.name, a.default_value if a.has_default_value() else _MISSING, numbers.get(str(a.type), ""))
         for a in schema.arguments
     )
 
 
 def bind(node: fx.Node) -> dict[str, Any]:
-    """Arguments by name, in schema order; by position where there is no schema, or it does not fit."""
+    """Arguments by name, in schema order; by position where there is no schema, or it does not fit.
+
+    Numbers that meet tensors of floats are floats: there, ``mul(x, 2)`` is ``mul(x, 2.0)``. Between integers it is not.
+    """
     signature = _signature(node.target)
     args, kwargs = node.args, node.kwargs
     if len(args) > len(signature) or (kwargs and not {name for name, _, _ in signature}.issuperset(kwargs)):
         return {**{str(i): a for i, a in enumerate(args)}, **{name: kwargs[name] for name in sorted(kwargs)}}
     bound: dict[str, Any] = {}
-    for position, (name, default, is_float) in enumerate(signature):
+    for position, (name, default, kind) in enumerate(signature):
         value = args[position] if position < len(args) else kwargs.get(name, default)
         if value is _MISSING:
             continue
-        if is_float and type(value) is int:
-            value = float(value)
-        elif name in _FACTORS and type(value) is float and value.is_integer() and value != 0 and _on_floats(node):
-            value = int(value)  # between integers PyTorch refuses a factor that is a float
+        if kind and type(value) in (int, *_LISTS) and (kind == "float" or _gives_floats(node)):
+            value = _as_float(value)
         bound[name] = value
     return bound
 
 
-def _on_floats(node: fx.Node) -> bool:
-    vals = (operand.meta.get("val") for operand in node.all_input_nodes)
-    return any(isinstance(val, torch.Tensor) and val.dtype.is_floating_point for val in vals)
+_LISTS = (tuple, list, fx.immutable_collections.immutable_list)
+
+
+def _as_float(value: Any) -> Any:
+    if isinstance(value, _LISTS):
+        return [_as_float(part) for part in value]
+    return float(value) if type(value) is int and -_EXACT <= value <= _EXACT else value
+
+
+def _gives_floats(node: fx.Node) -> bool:
+    """Whether an op computes floats whether the numbers among its arguments are whole or not."""
+    vals = [operand.meta.get("val") for operand in node.all_input_nodes]
+    tensors = [val for val in vals if isinstance(val, torch.Tensor)]
+    dtypes: list[Any] = [val.dtype for val in tensors] or [node.kwargs.get("dtype")]
+    floats = [isinstance(dtype, torch.dtype) and (dtype.is_floating_point or dtype.is_complex) for dtype in dtypes]
+    # Of lists, each tensor has a number of its own.
+    lists = any(isinstance(part, fx.Node) for given in node.args if isinstance(given, _LISTS) for part in given)
+    return (all(floats) and len(tensors) == len(vals)) if lists else any(floats)
 
 
 def key_of(table: Terms, value: Any) -> tuple[Any, ...]:

@@ -27,10 +27,11 @@ import torch
 from torch import fx
 
 from commcc.graph.ops import ALL, facts, is_getitem
+from commcc.serialization.fake_ops import Evaluator, UnknownValue
+from commcc.serialization.propagate import context_of
 from commcc.verify.memory import EARLY, Memory
-from commcc.verify.regroup import regroup, regroups
-from commcc.verify.reshaping import Formed, to_host
-from commcc.verify.sizes import Size, Undecidable, product, variable
+from commcc.verify.reshaping import to_host
+from commcc.verify.sizes import Size, Undecidable, is_contiguous, number, product, variable
 from commcc.verify.symbols import Symbols, mismatch
 from commcc.verify.terms import Meta, Opaque, Tensor, Value, all_tensors, bind, key_of, path_of
 
@@ -105,6 +106,7 @@ class Trace:
     converted, by source; workers: the first node that did it. random, effects: term and node, in order.
     constants: what ``get_attr`` nodes read, by name. writers: the node that made each version.
     rows: rank in each group as gathers in place take it to be, and the first that does. idle: waits for nothing.
+    alone: groups that are taken to be of one rank, and the first launch that does.
     doubts: why what is written or read may be something else, and the first node that this is about.
     written: contents that were read after a write had put them there, and the last node that wrote there.
     live: names of the nodes that can be seen from outside: outputs, effects, random numbers and memory that stays need
@@ -128,6 +130,7 @@ class Trace:
     writers: dict[int, str] = field(default_factory=dict)
     written: dict[int, str] = field(default_factory=dict)
     rows: dict[str, tuple[int, str]] = field(default_factory=dict)
+    alone: dict[str, str] = field(default_factory=dict)
     idle: list[str] = field(default_factory=list)
     doubts: dict[str, str] = field(default_factory=dict)
     constants: dict[str, Value] = field(default_factory=dict)
@@ -189,11 +192,12 @@ class State:
         self.first = first
         self.fixed = fixed or {}
         self.symbols = Symbols(table, self.fixed)
-        self.memory = Memory(table, self._replay)
+        self.memory = Memory(table)
         self.env: dict[fx.Node, Value] = {}
         self.trace = Trace(memory=self.memory)
         self.host = HostCopies()
         self.relaid = False
+        self._evaluator: Evaluator | None = None
 
     # Reading
 
@@ -337,6 +341,8 @@ class State:
         if not isinstance(val, torch.Tensor):
             return
         said = self.symbols.meta_of(val, tensor.content)
+        if tensor.meta.strides is None and said.strides is not None:
+            tensor.meta = tensor.meta._replace(strides=self._laid_out(node, tensor, said.shape, said.strides))
         wrong = mismatch(tensor.meta, said)
         if wrong:
             self.event("value", node, f"its val says {wrong}", ("val", tensor.content, wrong))
@@ -348,29 +354,50 @@ class State:
             said.device if known.device is None else known.device,
         )
 
-    def _replay(self, view: Tensor, place: Tensor) -> Tensor:
-        """The view that made a tensor, over another base."""
-        if view.via is None:
-            return place
-        node, given, index, base = view.via
-        path = path_of(node.target)
-        arguments = {**given, base: place}
-        why = ""
-        if regroups(path):
-            try:
-                formed = regroup(self.table, path, arguments)
-                part = formed if isinstance(formed, Formed) else formed[index]
-                return Tensor(part.content, Meta(part.shape, part.strides, part.dtype, None), place.root)
-            except Undecidable as reason:
-                why = str(reason)
+    def _laid_out(self, node: fx.Node, tensor: Tensor, shape: Shape | None, said: Shape) -> Shape:
+        """Strides of a result as PyTorch makes them, of operands as they really lie.
+
+        Where they cannot be worked out, AFTER may only say what BEFORE says of the same op on operands that lie alike.
+        """
+        launch = facts(node.target).launch is not None  # how it lays out its results, only the device knows
+        try:
+            made = None if launch or node.op != "call_function" else self.evaluated(node)
+        except (UnknownValue, Undecidable):
+            made = None
+        if isinstance(made, torch.Tensor) and tuple(made.shape) == shape:
+            return tuple(made.stride())
+        # What may be a view or a copy is one of sizes that happen to fit, and else a copy.
+        if tensor.may_copy and shape is not None and is_contiguous(shape, said):
+            return said
+        arguments = self.arguments(node, read=False)
         keys = tuple((name, key_of(self.table, value)) for name, value in arguments.items())
-        numel = None if view.shape is None else product(view.shape)
-        term = self.table.intern(("op", path, keys))
-        if why:
-            self.table.undecided.setdefault(term, why)
-        if isinstance(node.meta.get("val"), (tuple, list)):
-            term = self.table.intern(("out", term, index))
-        return Tensor(self.table.source(("array", term), numel, view.dtype), view.meta, place.root)
+        strides = tuple(operand.meta.strides for operand in all_tensors(arguments))
+        key = (path_of(node.target), keys, strides, tensor.content)
+        if self.first:
+            self.table.believed.setdefault(key, []).append(said)
+        known = self.table.believed.get(key, [])
+        if said not in known:
+            doubt = "" if known else "only its val says how it lies in memory"
+            text = f"its val says strides {said}, they are {known[0]} in BEFORE" if known else f"has strides {said}"
+            self.event("value", node, text, ("lies", key, said), doubt)
+        return said
+
+    def evaluated(self, node: fx.Node) -> Any:
+        """What an op gives for stand-ins for its operands, laid out as these really are."""
+        if self._evaluator is None:
+            self._evaluator = Evaluator(context_of(node.graph))
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._stand_in)
+        return self._evaluator.run(node.target, args, kwargs)
+
+    def _stand_in(self, operand: fx.Node) -> Any:
+        value = self.env[operand]
+        if not isinstance(value, Tensor):
+            return operand.meta.get("val")
+        shape, strides, dtype, device = value.meta
+        if shape is None or strides is None or dtype is None or device is None or self._evaluator is None:
+            raise Undecidable("a tensor whose shape is not known")
+        sizes, steps = [number(size) for size in shape], [number(step) for step in strides]
+        return self._evaluator.ctx.tensor(sizes, steps, dtype, torch.device(device))
 
     # Writing and working
 

@@ -30,13 +30,12 @@ from commcc.graph.ops import ALL, facts, is_getitem
 from commcc.graph.ops.constants import COPIES
 from commcc.graph.ops.twins import functional
 from commcc.serialization.attributes import content_hash, find, is_plain
-from commcc.serialization.fake_ops import Evaluator, UnknownValue
-from commcc.serialization.propagate import context_of
+from commcc.serialization.fake_ops import UnknownValue
 from commcc.verify.explained import Explainer, launch, wait
 from commcc.verify.memory import Flight
 from commcc.verify.normalise import check_order
 from commcc.verify.regroup import regroups
-from commcc.verify.sizes import Impossible, Undecidable, number
+from commcc.verify.sizes import Impossible, Undecidable
 from commcc.verify.symbols import mismatch, settled
 from commcc.verify.terms import (
     UNKNOWN,
@@ -79,7 +78,6 @@ class Tracer(Explainer):
         self.root = root
         self.depth = depth
         self.groups = groups or {}
-        self._evaluator: Evaluator | None = None
         self._memory_of: dict[int, tuple[str, torch.Tensor, Tensor]] = {}
 
     def walk(self, graph: fx.Graph, inputs: dict[str, str] | None = None) -> Trace:
@@ -253,27 +251,12 @@ class Tracer(Explainer):
 
         Its ``val`` may be what it was before somebody laid them out anew.
         """
-        val = node.meta.get("val")
-        if self._evaluator is None:
-            self._evaluator = Evaluator(context_of(node.graph))
         try:
-            args = fx.node.map_arg((node.args, node.kwargs), self._fake)
-            return self._evaluator.run(node.target, *args)
+            return self.evaluated(node)
         except (UnknownValue, Undecidable) as reason:
             text = "gives tensors whose strides are not known, from tensors laid out in another way than in BEFORE"
             self.event("value", node, text, ("relaid", plain), str(reason))
-            return val
-
-    def _fake(self, operand: fx.Node) -> Any:
-        """A stand-in for a tensor as it is really laid out."""
-        value = self.env[operand]
-        if not isinstance(value, Tensor):
-            return operand.meta.get("val")
-        shape, strides, dtype, device = value.meta
-        if shape is None or strides is None or dtype is None or device is None or self._evaluator is None:
-            raise Undecidable("a tensor whose shape is not known")
-        sizes, steps = [number(size) for size in shape], [number(step) for step in strides]
-        return self._evaluator.ctx.tensor(sizes, steps, dtype, torch.device(device))
+            return node.meta.get("val")
 
     def _result(self, node: fx.Node, val: Any, term: int, fact: OpFacts, arguments: dict[str, Any]) -> Value:
         if not any(fact.bases) and not fact.views:
