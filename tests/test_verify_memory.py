@@ -271,3 +271,36 @@ def test_constants_of_other_values():
     proved(make(torch.tensor([1.0, float("nan")])), make(torch.tensor([1.0, float("nan")])))
     differs(make(torch.tensor([1.0, 0.0])), make(torch.tensor([1.0, -0.0])), "value", "constant has other values")
     differs(make(torch.ones(2)), make(torch.ones(2, dtype=torch.float64)), "value")
+
+
+# What may be a view or a copy
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_copy_that_may_be_a_view_is_not_taken_for_one(memory_format, reads):
+    """Read after a write to what it was made of, or written to: a copy holds what was there, and keeps what comes."""
+
+    def make(copy):
+        g = Graph()
+        x = g.input("x", 2, 3, 4, 5)
+        part = g(aten.slice.Tensor, x, 3, 1, 3)
+        y = g(aten.contiguous.default, part, memory_format=memory_format) if copy else g(aten.alias.default, part)
+        g(aten.neg_.default, part if reads else y)
+        return g.program(g(aten.sin.default, y) if reads else g(aten.sin.default, part))
+
+    assert verify(make(False), make(True)).status != "proved"
+    assert verify(make(True), make(False)).status != "proved"
+    proved(make(False), make(False))
+    proved(make(True), make(True))
+
+
+def test_a_copy_by_default_of_what_is_not_contiguous():
+    def make(copy):
+        g = Graph()
+        column = g(aten.select.int, g.input("x", 2, 8), 1, 3)
+        g(aten.neg_.default, g(aten.contiguous.default, column) if copy else column)
+        return g.program()
+
+    differs(make(False), make(True), "mutation", "input 'x' is left with other contents")
+    differs(make(True), make(False), "mutation", "input 'x' is left with other contents")

@@ -48,10 +48,13 @@ def folded(before: Program, after: Program, report: Report, groups: Mapping[str,
 
     groups: which process groups of AFTER stand for another one of BEFORE.
     """
-    names = {node.name: node for node in before.graph.nodes}
-    # What BEFORE has cut already is compared as it is.
-    cut = {name for name, node in names.items() if _key(node, REGION) is not None}
-    claims = {node: None for node in after.graph.nodes if node.name not in cut and _key(node, REGION) is not None}
+    names: dict[str, fx.Node] = {}
+    claims = {node: None for node in after.graph.nodes if _key(node, REGION) is not None}
+    if claims:
+        names = {node.name: node for node in before.graph.nodes}
+        # What BEFORE has cut already is compared as it is.
+        cut = {name for name, node in names.items() if _key(node, REGION) is not None}
+        claims = {node: None for node in claims if node.name not in cut}
     clones = [node for node in claims if _key(node, ROLE) == "body"]
     if not clones:
         return after

@@ -77,6 +77,24 @@ class Storage:
     linked: set[int] = field(default_factory=set)
 
 
+_MAY_COPY = "whether an op copies what is read or written behind it"
+
+
+def _guess(tensor: Tensor) -> tuple[Any, ...]:
+    """What decides whether a tensor is in the storage that it is taken to be in; empty where that is certain.
+
+    The same op on operands that lie alike does the same in both graphs; any two others are not to be taken for one.
+    """
+    found: list[Any] = []
+    at: Tensor | None = tensor if tensor.may_copy else None
+    while at is not None:
+        if at.may_copy and at.base is not None:
+            path = path_of(at.via[0].target) if at.via else ""
+            found.append((path, at.shape, at.base.shape, at.base.meta.strides, at.base.dtype))
+        at = at.base
+    return tuple(found)
+
+
 class Memory:
     """All storages of one graph."""
 
@@ -117,8 +135,12 @@ class Memory:
         """What is in a part of a storage of which only the writes are known, not the elements."""
         place = self.where(tensor)
         numel: Size | None = None if tensor.shape is None else product(tensor.shape)
-        key = (LOAD, place.content, place.shape, tensor.dtype, self.version(tensor.root))
-        return self._table.source(key, numel, tensor.dtype)
+        guess = _guess(tensor)
+        key = (LOAD, place.content, place.shape, tensor.dtype, self.version(tensor.root), *guess)
+        source = self._table.source(key, numel, tensor.dtype)
+        if guess:
+            self._table.undecided.setdefault(source, _MAY_COPY)
+        return source
 
     def _seen(self, tensor: Tensor, storage: Storage) -> int | None:
         """The content of a view of a storage, known or loaded as a whole; None where that cannot be told.
@@ -185,7 +207,10 @@ class Memory:
         before = self.version(tensor.root)
         storage.content = None if content is None or tensor.may_copy else self._filled(storage, at, content)
         if storage.content is None:
-            storage.version = self._table.intern((WRITE, before, at.content, at.shape, by, place))
+            guess = _guess(tensor)
+            storage.version = self._table.intern((WRITE, before, at.content, at.shape, by, place, *guess))
+            if guess:
+                self._table.undecided.setdefault(storage.version, _MAY_COPY)
         else:
             storage.version = self._table.intern((INITIAL, storage.content))
         storage.writes += 1

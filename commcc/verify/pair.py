@@ -142,6 +142,9 @@ class Pair:
             if step.term not in new
         )
         found = {term: self.table.undecided[term] for term in only if term in self.table.undecided}
+        for one, other in ((self.before, self.after), (self.after, self.before)):
+            alone = (one.versions - other.versions) | (one.sources - other.sources)
+            found.update((term, self.table.undecided[term]) for term in alone if term in self.table.undecided)
         for old, new in ((self.before.constants, self.after.constants), (self.after.constants, self.before.constants)):
             for name, value in old.items():
                 term = self.table.keys[value.content][1] if isinstance(value, Tensor) else getattr(value, "term", -1)

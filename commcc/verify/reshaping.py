@@ -172,7 +172,8 @@ def alias(_table: Terms, a: Arguments) -> Formed:
 def contiguous(_table: Terms, a: Arguments) -> Formed:
     tensor, shape = known(a["self"])
     strides = tensor.meta.strides
-    plain = a.get("memory_format") in (None, torch.contiguous_format)
+    # Schemas give their default as a number.
+    plain = a.get("memory_format") in (None, 0, torch.contiguous_format)
     if not plain or strides is None:
         return Formed(tensor.content, shape, tensor.dtype, None, MAYBE)
     if is_contiguous(shape, strides):

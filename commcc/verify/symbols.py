@@ -52,16 +52,24 @@ class Symbols:
 
     def meta_of(self, val: torch.Tensor, source: int) -> Meta:
         """Shape, strides, dtype and device of a ``val``; ``source`` defines symbols that are new here."""
+        known = self._table.plain_metas.get(id(val))
+        if known is not None:
+            return known[0]
         shape: Shape = tuple(val.shape)
-        if not _NUMBERS.issuperset(map(type, shape)):
+        numbers = _NUMBERS.issuperset(map(type, shape))
+        if not numbers:
             shape = tuple(self._dimension(size, source, at) for at, size in enumerate(val.shape))
         strides: Shape | None = tuple(val.stride()) if val.layout is torch.strided else None
         if strides is not None and not _NUMBERS.issuperset(map(type, strides)):
+            numbers = False
             try:
                 strides = tuple(self.size(step) for step in val.stride())
             except Undecidable:
                 strides = None
-        return Meta(shape, strides, val.dtype, self._device(val.device))
+        meta = Meta(shape, strides, val.dtype, self._device(val.device))
+        if numbers:  # without symbols it says the same everywhere, and both graphs may have the same object
+            self._table.plain_metas[id(val)] = (meta, val)
+        return meta
 
     def _device(self, device: torch.device) -> str:
         name = self._devices.get(device)

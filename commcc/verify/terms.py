@@ -94,6 +94,7 @@ class Summary:
 class Terms:
     """Hash-consed terms, with the number of elements and the dtype of those that are sources.
 
+    plain_metas: what tensors without symbols say, by identity.
     undecided: terms made because something could not be decided; a difference that involves one is
     a gap in the proof, not a difference. metas: shapes, strides and dtypes that nodes with this term had.
     strides: how the operands of ops were laid out in the first graph, by the op's term. believed: strides that only a
@@ -118,6 +119,7 @@ class Terms:
         self.metas: dict[int, list[Meta]] = {}
         self.strides: dict[int, set[tuple[Shape | None, ...]]] = {}
         self.believed: dict[tuple[Any, ...], list[Shape]] = {}
+        self.plain_metas: dict[int, tuple[Meta, torch.Tensor]] = {}
         self.summaries: dict[int, Summary] = {}
         self.same: dict[int, int] = {}
         self.subgraphs: dict[int, tuple[int, object]] = {}

@@ -165,15 +165,6 @@ class HostCopies:
             self.coming.clear()
 
 
-def _roots(values: Iterable[Any]) -> set[int]:
-    """The storages of all tensors in values, and in what values are parts of."""
-    found: set[int] = set()
-    for value in values:
-        base = value.base if isinstance(value, Opaque) else None
-        found.update(tensor.root for tensor in all_tensors(value if base is None else base))
-    return found
-
-
 def _on_device(value: object) -> bool:
     return isinstance(value, Tensor) and value.meta.device is not None and not value.meta.device.startswith("cpu")
 
@@ -424,20 +415,25 @@ class State:
         """
         read = self.trace.read
         live: set[fx.Node] = set()
-
-        def reads(values: Iterable[Any]) -> None:
-            for root in _roots(values):
-                read.update((root, *self.memory.storages[root].linked))
-
-        reads(value for _, value in self.trace.inputs)
-        reads(self.trace.constants.values())
+        for value in (*(value for _, value in self.trace.inputs), *self.trace.constants.values()):
+            read.update(self._roots(value))
         for node in reversed(graph.nodes):
             if node in live or node.op == "output" or (node.op == "call_function" and self._shows(node, read)):
+                used = node.all_input_nodes
                 live.add(node)
-                live.update(node.all_input_nodes)
+                live.update(used)
                 # One of several results reads nothing of the others.
-                reads(map(self.env.get, [node] if is_getitem(node.target) else node.all_input_nodes))
+                for operand in (node,) if is_getitem(node.target) else used:
+                    read.update(self._roots(self.env.get(operand)))
         self.trace.live.update(node.name for node in live)
+
+    def _roots(self, value: Any) -> Iterable[int]:
+        """The storages of all tensors in a value, and in what it is a part of, with those that may be the same."""
+        if type(value) is Tensor:
+            return (value.root, *self.memory.storages[value.root].linked)
+        base = value.base if isinstance(value, Opaque) else None
+        tensors = all_tensors(value if base is None else base)
+        return {root for tensor in tensors for root in (tensor.root, *self.memory.storages[tensor.root].linked)}
 
     def _shows(self, node: fx.Node, read: set[int]) -> bool:
         """Whether an op does something that can be seen where the storages in ``read`` are read later."""
@@ -450,7 +446,7 @@ class State:
             bound = bind(node)
             written = list(bound.values()) if every else [bound.get(name) for name in fact.writes]
             fx.node.map_arg(written, filled.append)
-        return not read.isdisjoint(_roots(map(self.env.get, filled)))
+        return any(not read.isdisjoint(self._roots(self.env.get(place))) for place in filled)
 
     def worked(self, node: fx.Node, work: dict[int, Size]) -> None:
         """Add elements that a node converted or sent to what the graph does in all."""

@@ -144,9 +144,9 @@ class Tracer(Explainer):
 
     def _call(self, node: fx.Node) -> Value:
         """The result of a node that calls an op."""
-        fact, path = facts(node.target), path_of(node.target)
         if is_getitem(node.target):
             return self._getitem(node)
+        fact, path = facts(node.target), path_of(node.target)
         if fact.wait:
             waited = wait(self, node)
             return (
