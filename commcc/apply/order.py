@@ -11,8 +11,7 @@ unit holds a wait for each member, which is its result.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from commcc.base.errors import InternalError
 from commcc.graph.index.host import early_reads
@@ -31,8 +30,7 @@ _LAUNCHES, _WAITS, _RESULTS, _STAYS = range(4)
 Key = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Unit:
+class Unit(NamedTuple):
     """One thing to emit. number: node for NODE, else bucket; member: place in the bucket for RESULT."""
 
     kind: int
@@ -106,7 +104,7 @@ class _Units:
         """The units that a unit has to come after; a merged one after what any of its members needs."""
         index, number = self.index, unit.number
         if unit.kind == NODE:
-            return sorted({self.stands_for[n] for n in index.preds(number)})
+            return list({self.stands_for[n] for n in index.preds(number)})
         if unit.kind == RESULT:
             return [self.waits[number]]
         members = self.buckets[number].members
@@ -126,16 +124,21 @@ def arrange(index: GraphIndex, merging: Merging) -> list[Unit]:
     for unit, needs in enumerate(merged.needs):
         for need in needs:
             users[need].append(unit)
-    heap = [(merged.keys[u], u) for u, count in enumerate(missing) if not count]
+    # By rank among all keys: numbers are compared faster.
+    by_rank = sorted(range(len(merged.units)), key=merged.keys.__getitem__)
+    rank = [0] * len(by_rank)
+    for place, unit in enumerate(by_rank):
+        rank[unit] = place
+    heap = [rank[u] for u, count in enumerate(missing) if not count]
     heapq.heapify(heap)
     order: list[Unit] = []
     while heap:
-        _, unit = heapq.heappop(heap)
+        unit = by_rank[heapq.heappop(heap)]
         order.append(merged.units[unit])
         for user in users[unit]:
             missing[user] -= 1
             if not missing[user]:
-                heapq.heappush(heap, (merged.keys[user], user))
+                heapq.heappush(heap, rank[user])
     if len(order) < len(merged.units):
         stuck = next(merged.units[u] for u, count in enumerate(missing) if count)
         raise WaitsForItself(f"buckets wait for each other (bucket or node {stuck.number})", where="apply")

@@ -134,9 +134,12 @@ def copy_node(graph: fx.Graph, node: fx.Node, env: Mapping[fx.Node, fx.Node]) ->
     def renamed(operand: fx.Node) -> fx.Node:
         return env[operand]
 
-    args = fx.node.map_arg(node.args, renamed)
-    kwargs = fx.node.map_arg(node.kwargs, renamed)
-    copy = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
+    # Operands are set afterwards: while a node is made, FX looks through them once more, for symbolic sizes.
+    copy = graph.create_node(node.op, node.target, name=node.name, type_expr=node.type)
+    if node.args:
+        copy.args = fx.node.map_arg(node.args, renamed)
+    if node.kwargs:
+        copy.kwargs = fx.node.map_arg(node.kwargs, renamed)
     # FX invents another name where it takes this one for a builtin; the file's name is kept.
     if copy.name != node.name:
         copy.name = node.name

@@ -46,7 +46,8 @@ class _Job:
 
     release: from here on its input is there, but for what waits ``behind`` bring. deadline: the first node that needs
     its result. takes: bytes that are live from its launch on. holds: bytes that are live until its wait. early: launch
-    it as late as possible. latest: ns at which it should begin.
+    it as late as possible. latest: ns at which it should begin. ready: the position from which on it can be launched;
+    None while something it waits for has no place yet.
     """
 
     launch: int
@@ -62,6 +63,7 @@ class _Job:
     holds: int
     early: bool
     latest: int = 0
+    ready: int | None = None
 
 
 @dataclass
@@ -139,15 +141,15 @@ class _Line:
         ]
 
     def _ready(self, job: _Job) -> int | None:
-        """The position from which on it can be launched; None while something it waits for has no place yet."""
-        if any(wait in self.waiting for wait in job.behind):
-            return None
-        return max([job.release, *(self.waited.get(wait, 0) for wait in job.behind)])
+        """Its position ``ready``; what has a place keeps it, so it is looked for once."""
+        if job.ready is None and not any(wait in self.waiting for wait in job.behind):
+            job.ready = max([job.release, *(self.waited.get(wait, 0) for wait in job.behind)])
+        return job.ready
 
     def next(self, stream: _Stream) -> _Turn | None:
         """Which collective of a stream comes next; None where none can."""
-        ready = ((place, job) for job in stream.others[:_QUEUE] if (place := self._ready(job)) is not None)
-        other = min(ready, key=lambda pair: (pair[0], pair[1].launch), default=None)
+        ready = [(place, job.launch, job) for job in stream.others[:_QUEUE] if (place := self._ready(job)) is not None]
+        other = min(ready, default=None)
         gather = stream.gathers[-1] if stream.gathers else None
         place = self._ready(gather) if gather is not None else None
         turns = []
@@ -155,7 +157,7 @@ class _Line:
             begin = max(gather.latest - _MARGIN * gather.ns, int(self.starts[place]))
             turns.append(_Turn(max(stream.free, begin), gather, place))
         if other is not None:
-            turn = _Turn(max(stream.free, int(self.starts[other[0]])), other[1], other[0])
+            turn = _Turn(max(stream.free, int(self.starts[other[0]])), other[2], other[0])
             fits = gather is None or turn.ns + turn.job.ns <= gather.latest or turn.job.latest <= gather.latest
             if not turns or turn.ns < turns[0].ns or (turn.ns == turns[0].ns and fits):
                 return turn

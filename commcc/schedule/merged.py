@@ -15,8 +15,8 @@ not known here: what is not contiguous counts as copied where a view might do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from commcc.apply.order import LAUNCH, NODE, RESULT, Unit, arrange
 from commcc.base.gc_pause import no_collection
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from commcc.timing.cost.types import Costs
 
 
-@dataclass(frozen=True)
-class _Fact:
+class _Fact(NamedTuple):
     """All that is known of one node of the merged graph; preds are node numbers there."""
 
     name: str
@@ -88,7 +87,9 @@ class _Merge:
 
     def _node(self, node: int) -> None:
         index, estimates = self.index, self.index.estimates
-        buffers = tuple(dict.fromkeys(self.same_buffer.get(b, b) for b in estimates.buffers[node]))
+        buffers = estimates.buffers[node]
+        if not self.same_buffer.keys().isdisjoint(buffers):
+            buffers = tuple(dict.fromkeys(self.same_buffer.get(b, b) for b in buffers))
         self.at[node] = self._add(
             _Fact(
                 name=index.names[node],
@@ -202,10 +203,9 @@ class _Merge:
         launched = self.launch_of[number]
         waits = [self.index.launches[m].waits[0] for m in bucket.members]
         after = self._new(p for w in waits for p in self.index.order_preds[w] if p in self.at)
-        fact = replace(
-            self.facts[launched], name=f"{self.facts[launched].name}_wait", op=self.index.ops[waits[0]], work=Work.FREE
-        )
-        wait = self._add(replace(fact, preds=(launched,), order_preds=tuple(p for p in after if p != launched)))
+        fact = self.facts[launched]
+        fact = fact._replace(name=f"{fact.name}_wait", op=self.index.ops[waits[0]], work=Work.FREE)
+        wait = self._add(fact._replace(preds=(launched,), order_preds=tuple(p for p in after if p != launched)))
         self.wait_of[number] = wait
         self.launches[launched] = replace(self.launches[launched], waits=(wait,))
 
@@ -234,7 +234,7 @@ class _Merge:
         return len(self.facts) - 1
 
     def _new(self, nodes: Iterable[int]) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(self.at[node] for node in nodes))
+        return tuple(dict.fromkeys(map(self.at.__getitem__, nodes)))
 
     def _buffer(self, size: int) -> int:
         self.buffer_bytes.append(size)

@@ -57,7 +57,9 @@ class Problem:
         self.simulator = Simulator(index, costs)
         self.memory = MemoryModel(index)
         count = len(index)
-        self.preds = [tuple(dict.fromkeys(index.preds(node))) for node in range(count)]
+        self.preds = [
+            tuple(dict.fromkeys(preds)) if len(preds) > 1 else preds for preds in map(index.preds, range(count))
+        ]
         for wait, launch in index.wait_of.items():
             if launch not in self.preds[wait]:
                 self.preds[wait] = (*self.preds[wait], launch)
@@ -73,7 +75,7 @@ class Problem:
         self.stream_ns = jobs.compute
         reach = longest_paths(index, jobs)
         self.tail_ns = reach.tail
-        self.bound = path_bound(index, costs, jobs, reach) if quick else lower_bound(index, costs).ns
+        self.bound = path_bound(index, costs, jobs, reach) if quick else lower_bound(index, costs, reach=reach).ns
         self.stream = {i: costs.streams.get(launch.group, launch.group) for i, launch in index.launches.items()}
         self.bytes = {i: in_flight_bytes(index, i, launch) for i, launch in index.launches.items()}
         self.own_in_flight = self.simulator.run().in_flight_bytes

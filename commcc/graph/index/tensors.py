@@ -18,13 +18,14 @@ class TensorTable:
 
     def __init__(self, hints: SizeHints) -> None:
         self._seen: dict[Tensor, Tensor] = {}
+        self._texts: dict[Any, str] = {}
         self._hints = hints
 
     def of(self, val: Any) -> Tensor | None:
         """Facts of a tensor value, None for anything else."""
         if not isinstance(val, torch.Tensor):
             return None
-        shape = tuple(size if isinstance(size, int) else str(size) for size in val.shape)
+        shape = tuple(size if isinstance(size, int) else self._text(size) for size in val.shape)
         tensor = Tensor(
             dtype=str(val.dtype).removeprefix("torch."),
             itemsize=val.dtype.itemsize,
@@ -34,6 +35,13 @@ class TensorTable:
             contiguous=_contiguous(val),
         )
         return self._seen.setdefault(tensor, tensor)
+
+    def _text(self, size: torch.SymInt) -> str:
+        """As it is printed; printing takes long, and sizes repeat."""
+        expr = getattr(size.node, "expr", size)
+        if expr not in self._texts:
+            self._texts[expr] = str(size)
+        return self._texts[expr]
 
     def parts(self, val: Any) -> tuple[Tensor | None, ...]:
         """Facts of the elements of a tuple value; empty for anything else."""

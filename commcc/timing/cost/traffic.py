@@ -38,6 +38,8 @@ class Traffic:
         self.producer = list(range(len(index)))
         self.origin = list(range(len(index)))
         self.bytes = [sum(tensor.bytes for tensor in held) for held in self.results]
+        self._inputs: list[tuple[Tensor, ...] | None] = [None] * len(index)
+        self._hosted = frozenset(i for i, held in enumerate(self.results) if any(map(on_host, held)))
         self._look_through_views()
 
     @cached_property
@@ -66,11 +68,19 @@ class Traffic:
 
     def inputs(self, node: int) -> tuple[Tensor, ...]:
         """Tensors among the arguments, in their order."""
-        return tuple(tensor for p in self._index.data_preds[node] for tensor in self.results[p])
+        known = self._inputs[node]
+        if known is None:
+            known = tuple(tensor for p in self._index.data_preds[node] for tensor in self.results[p])
+            self._inputs[node] = known
+        return known
+
+    def _meets_host(self, node: int) -> bool:
+        """Whether any tensor of the node is in host memory."""
+        return node in self._hosted or not self._hosted.isdisjoint(self._index.data_preds[node])
 
     def hosted(self, node: int) -> bool:
         """Whether all the tensors of the node are in host memory, of a graph that runs on a device."""
-        if not self.has_device:
+        if not self.has_device or not self._meets_host(node):
             return False
         seen = (*self.inputs(node), *self.results[node])
         return bool(seen) and all(map(on_host, seen))
@@ -81,7 +91,7 @@ class Traffic:
 
     def crossing(self, node: int) -> int:
         """Bytes between host and device; a single number goes along with the launch and counts nothing."""
-        if not self.has_device:
+        if not self.has_device or not (node in self._index.host_syncs or self._meets_host(node)):
             return 0
         inputs, outputs = self.inputs(node), self.results[node]
         sent = sum(t.bytes for t in inputs if on_host(t) and t.numel != 1)

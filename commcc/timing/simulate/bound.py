@@ -97,11 +97,14 @@ class Reach:
     landed: list[int]
 
 
-def lower_bound(index: GraphIndex, costs: Costs, load: Mapping[int, int] | None = None) -> Bound:
+def lower_bound(
+    index: GraphIndex, costs: Costs, load: Mapping[int, int] | None = None, reach: Reach | None = None
+) -> Bound:
     """No legal order of the graph has a shorter step under these costs.
 
     load: for launches the ns that they keep their stream busy for, where that is less than they take: a
-    collective that is merged takes no less time than alone, but shares what it costs its stream.
+    collective that is merged takes no less time than alone, but shares what it costs its stream. reach: where it is
+    known.
     """
     events = Events.of(index, costs, load)
     after = heads(events.mirrored())
@@ -113,7 +116,7 @@ def lower_bound(index: GraphIndex, costs: Costs, load: Mapping[int, int] | None 
     parts = {
         "compute": sum(ns for _, ns, _ in jobs[STREAM]),
         "busiest lane": max((sum(ns for _, ns, _ in stream) for stream in streams), default=0),
-        "critical path": critical_path(index, Jobs.of(index, costs)),
+        "critical path": critical_path(index, Jobs.of(index, costs), reach),
         "compute stream, heads and tails": jackson(jobs[STREAM]),
         "lanes, heads and tails": max(map(jackson, streams), default=0),
     }
@@ -136,9 +139,9 @@ def path_bound(index: GraphIndex, costs: Costs, jobs: Jobs, reach: Reach) -> int
     return max(map(jackson, machines.values()))
 
 
-def critical_path(index: GraphIndex, jobs: Jobs) -> int:
-    """The longest path of durations."""
-    reach = longest_paths(index, jobs)
+def critical_path(index: GraphIndex, jobs: Jobs, reach: Reach | None = None) -> int:
+    """The longest path of durations; reach: where it is known."""
+    reach = longest_paths(index, jobs) if reach is None else reach
     return max((h + c + t for h, c, t in zip(reach.head, jobs.compute, reach.tail, strict=True)), default=0)
 
 
