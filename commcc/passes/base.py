@@ -13,14 +13,16 @@ if TYPE_CHECKING:
     from commcc.graph.index import GraphIndex
     from commcc.graph.program import Program
     from commcc.plan import Plan
-    from commcc.timing.cost import CostModel
+    from commcc.timing.cost import CostModel, Costs
+    from commcc.timing.predict import Prediction
 
 
 @dataclass(frozen=True)
 class PlanContext:
     """What a pass plans from: a program, its index, what its collectives are for, and what prices it, if anything.
 
-    first: the index of the graph that the pipeline began with, if that is another one.
+    first: the index of the graph that the pipeline began with, if that is another one. prediction: what the model says
+    of this graph, if that is known.
     """
 
     program: Program
@@ -28,6 +30,7 @@ class PlanContext:
     ident: Identification
     model: CostModel | None = None
     first: GraphIndex | None = None
+    prediction: Prediction | None = None
 
     @classmethod
     def of(cls, program: Program, model: CostModel | None = None) -> PlanContext:
@@ -37,6 +40,13 @@ class PlanContext:
 
         index = build_index(program)
         return cls(program, index, identify(index), model)
+
+    @property
+    def costs(self) -> Costs | None:
+        """What everything takes; None without a model."""
+        if self.prediction is not None:
+            return self.prediction.costs
+        return None if self.model is None else self.model.price(self.index)
 
     def budget(self, value: str | float | None) -> int | None:
         """Bytes that an option ``memory_budget`` stands for; None for no limit.

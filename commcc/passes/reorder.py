@@ -93,10 +93,10 @@ class Reorder(Pass):
         """The best order found."""
         from commcc.schedule import Problem, search
 
-        index, model = context.index, context.model
-        if model is None:
+        index, costs, known = context.index, context.costs, context.prediction
+        if costs is None:
             raise OptionError("reorder needs a cost model", where="pass 'reorder'", hint="name one, as in --cost h100")
-        problem = Problem(index, model.price(index))
+        problem = Problem(index, costs, bound=None if known is None else known.bound.ns)
         before = problem.memory.live(range(len(index)))
         budget = context.budget(self.memory_budget)
         # Inputs are live from the start: no order takes less.

@@ -200,7 +200,8 @@ class _Run:
         clock = _Clock()
         self.tell(f"{job.name}: planning")
         with no_collection():
-            plan = job.plan(PlanContext(self.program, before.index, before.ident, self.model, self.first))
+            context = PlanContext(self.program, before.index, before.ident, self.model, self.first, before.prediction)
+            plan = job.plan(context)
         clock.lap("plan")
         result, kept, dropped = self.program, before, job.dropped
         if plan.changes:

@@ -48,10 +48,11 @@ class Problem:
     preparation: for launches that depend on nothing but graph inputs through a few nodes without
     weight (casts and views of parameters), those nodes in graph order. feeding: for reduce-scatters the
     compute nodes whose results they send, and what lies between. quick: do with a lower bound that is
-    made fast, where many graphs are compared. graph: the same for kernels. stream: of each launch.
+    made fast, where many graphs are compared. bound: the lower bound, where it is known. graph: the same for
+    kernels. stream: of each launch.
     """
 
-    def __init__(self, index: GraphIndex, costs: Costs, *, quick: bool = False) -> None:
+    def __init__(self, index: GraphIndex, costs: Costs, *, quick: bool = False, bound: int | None = None) -> None:
         self.index = index
         self.costs = costs
         self.simulator = Simulator(index, costs)
@@ -75,7 +76,9 @@ class Problem:
         self.stream_ns = jobs.compute
         reach = longest_paths(index, jobs)
         self.tail_ns = reach.tail
-        self.bound = path_bound(index, costs, jobs, reach) if quick else lower_bound(index, costs, reach=reach).ns
+        if bound is None:
+            bound = path_bound(index, costs, jobs, reach) if quick else lower_bound(index, costs, reach=reach).ns
+        self.bound = bound
         self.stream = {i: costs.streams.get(launch.group, launch.group) for i, launch in index.launches.items()}
         self.bytes = {i: in_flight_bytes(index, i, launch) for i, launch in index.launches.items()}
         self.own_in_flight = self.simulator.run().in_flight_bytes

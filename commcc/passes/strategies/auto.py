@@ -126,7 +126,7 @@ class _Search:
         index = context.index
         self.options, self.index, self.ident, self.model = options, index, context.ident, model
         self.taken = taken
-        self.costs: Costs = model.price(index)
+        self.costs: Costs = context.costs or model.price(index)
         duration: dict[Key, int] = {}
         largest: dict[Key, int] = {}
         for each in taken:
