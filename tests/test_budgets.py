@@ -23,7 +23,7 @@ from tests.effort import examples
 from tests.verify_graphs import Graph, aten
 
 #: Calls for each node that is verified, and for each character that is read or matched.
-EACH_NODE, EACH_CHARACTER = 2_000_000, 2_000
+EACH_NODE, EACH_CHARACTER = 300_000, 2_000
 #: What is imported, or set up, the first time.
 ONCE = 500_000
 
@@ -81,7 +81,8 @@ def rearranged(seed: int):
 @pytest.mark.filterwarnings("ignore")
 def test_the_verifier_is_bounded_by_the_number_of_nodes():
     logging.disable(logging.CRITICAL)
-    for seed in (16, *range(examples(60))):  # 16 copies within a view of 4096 times 4096 pieces
+    # 16 copies within a view of 4096 times 4096 pieces, 27 cuts 20 joined tensors whose rows no loop tells.
+    for seed in (16, 27, *range(examples(60))):
         before, after = rearranged(seed), rearranged(seed)
         with at_most(ONCE + EACH_NODE * len(before.graph.nodes)):
             assert verify(before, after).status in ("proved", "unproved"), seed

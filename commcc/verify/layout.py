@@ -303,11 +303,14 @@ def row_ranges(items: Items, count: Size, row: Size) -> list[Rows]:
     if row == 0:
         return [Rows(count, ())]
     found: list[Rows] = []
+    pieces = 0  # in all parts together
     for part, rows in _aligned(items, row, 0):
         body = _rows_of_one(part[0], rows, row, 0) if len(part) == 1 else None
         if body is not None:
             _extend(found, Rows(rows, body))
             continue
+        pieces += rows * len(part)
+        _check_pieces(pieces)
         for each in explicit_rows(part, rows, row):
             # A loop of one row may have any stride.
             _extend(found, Rows(1, each_leaf(each, lambda leaf: leaf._replace(strides=(0, *leaf.strides)))))
@@ -333,6 +336,7 @@ def narrow_rows(items: Items, row: Size, begin: Size, end: Size, level: int = 0)
     if row == 0:
         return []
     out: list[Item] = []
+    pieces = 0
     for part, rows in _aligned(items, row, level):
         only = part[0] if len(part) == 1 else None
         body = None if only is None else _rows_of_one(only, rows, row, level)
@@ -342,7 +346,8 @@ def narrow_rows(items: Items, row: Size, begin: Size, end: Size, level: int = 0)
             inner = narrow_rows(only.body, row, begin, end, level + 1)
             out.append(Loop(only.times, tuple(inner), total(inner)))
         else:
-            _check_pieces(rows * len(part))
+            pieces += rows * len(part)
+            _check_pieces(pieces)
             for at in range(rows):
                 out.extend(cut(part, at * row + begin, at * row + end, level))
     return out
