@@ -296,7 +296,7 @@ def test_only_options_of_this_release_are_given(monkeypatch):
     prepared = prepared_of(layer())
     options = inductor._options(prepared)
     assert options["reorder_for_peak_memory"] is False and options["compile_threads"] == 1
-    monkeypatch.setitem(inductor._OPTIONS, "made_up", 1)
+    monkeypatch.setitem(inductor._ORDER, "made_up", 1)
     assert inductor._options(prepared) == options
 
 

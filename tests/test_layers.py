@@ -26,7 +26,7 @@ LAYERS = (
     ("passes",),
     ("run", "explain", "lint"),
     ("replay",),
-    ("report",),
+    ("report", "live"),
     ("cli",),
     ("__main__",),
 )
@@ -34,7 +34,7 @@ RANK = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 
 #: Who may import what; everybody else may not.
 ONLY = {
-    "torch.distributed": ("capture", "replay"),
+    "torch.distributed": ("capture", "replay", "live"),
     "rich": ("report", "cli"),
     "click": ("report", "cli"),
 }

@@ -23,7 +23,14 @@ from torch.utils._pytree import tree_map
 
 from commcc.base.errors import InputError, OutputError
 from commcc.graph.program import META_KEY, NodeRecord, Note, ProcessGroup, Program
-from commcc.serialization.metadata import DERIVED_KEYS, TRACER_KEYS, decode_json, encode_entry, is_lost
+from commcc.serialization.metadata import (
+    DERIVED_KEYS,
+    TRACER_KEYS,
+    checkpoint_policy,
+    decode_json,
+    encode_entry,
+    is_lost,
+)
 from commcc.serialization.sections import with_used_groups
 
 if TYPE_CHECKING:
@@ -155,7 +162,9 @@ def _reduced(key: str, value: Any) -> Any:
     if key == "source_fn_stack":
         return [[str(name), _type_name(what)] for name, what in value]
     encoded = encode_entry(key, value)
-    return encoded if is_lost(encoded) else decode_json(encoded)
+    if is_lost(encoded):
+        return encoded
+    return checkpoint_policy(encoded) if key == "recompute" else decode_json(encoded)
 
 
 def _type_name(kind: Any) -> str:

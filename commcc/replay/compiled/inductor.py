@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
 #: Where Inductor keeps what it has compiled.
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
-#: What keeps the order of the graph, and its random numbers. Not every release has all of it.
-_OPTIONS: dict[str, Any] = {
+#: What keeps the order of the graph. Not every release has all of it.
+_ORDER: dict[str, Any] = {
     "reorder_for_locality": False,
     "reorder_for_peak_memory": False,
     "reorder_for_compute_comm_overlap": False,
@@ -61,9 +61,9 @@ _OPTIONS: dict[str, Any] = {
     "_micro_pipeline_tp": False,
     "_fuse_ddp_communication": False,
     "aten_distributed_optimizations.enable_overlap_scheduling": False,
-    "triton.cudagraphs": False,
-    "fallback_random": True,
 }
+#: And what makes a run comparable to one op by op: the same random numbers, and calls that can be timed.
+_EAGER: dict[str, Any] = {"triton.cudagraphs": False, "fallback_random": True}
 _EXECUTING = re.compile(r"While executing %?(\w+)")
 _TARGET = re.compile(r"^\s*target: (.+)$", re.MULTILINE)
 
@@ -161,12 +161,17 @@ def require_compiler(device: str) -> None:
 
 def _options(prepared: Prepared) -> dict[str, Any]:
     """Inductor's settings, those that this release knows."""
-    import torch._inductor.config as config
-
     # On the CPU ranks share the cores, and there are few kernels to compile.
     threads = {"compile_threads": 1} if prepared.homes.device == CPU else {}
+    return order_options(_EAGER | threads)
+
+
+def order_options(more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Settings with which Inductor keeps order and number of collectives, and ``more``; only those that it knows."""
+    import torch._inductor.config as config
+
     known: Mapping[str, Any] = config.get_config_copy()
-    return {key: value for key, value in {**_OPTIONS, **threads}.items() if key in known}
+    return {key: value for key, value in {**_ORDER, **(more or {})}.items() if key in known}
 
 
 class Network(Protocol):

@@ -1,0 +1,114 @@
+"""Backends of ``torch.compile`` and a pass of Inductor that rewrite each graph before it is compiled.
+
+    torch.compile(model, backend=backend(preset="auto", cost="h100"))                    # over Inductor
+    torch.compile(model, backend=backend(pipeline="bucket", inner="aot_eager"))          # op by op, for debugging
+    torch._inductor.config.post_grad_custom_post_pass = inductor_pass(pipeline="reorder")
+
+Over Inductor, forward and backward are rewritten as AOTAutograd hands them over, with Inductor's decompositions.
+Inductor is told not to move, merge or drop collectives itself, since that is what has been planned.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from commcc.base.errors import OptionError
+from commcc.live.rewriting import GraphPass, checked, graph_pass
+from commcc.replay.compiled.inductor import order_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import fx
+
+INNER = ("inductor", "aot_eager")
+
+
+def backend(
+    *, inner: str = "inductor", agree: bool = True, agree_timeout_s: float = 600.0, **options: Any
+) -> Callable[..., Any]:
+    """A backend for ``torch.compile(model, backend=...)``.
+
+    inner: what compiles the rewritten graph, ``inductor`` or ``aot_eager``. agree: ranks compare what they have made
+    before a graph first runs, and wait this long for each other. options: as of :func:`graph_pass`.
+    Raises :class:`OptionError`.
+    """
+    if inner not in INNER:
+        raise OptionError(f"no inner backend '{inner}'", hint=f"there are {' and '.join(INNER)}")
+    the_pass = graph_pass(**options)
+    timeout_s = agree_timeout_s if agree else None
+    return _over_inductor(the_pass, timeout_s) if inner == "inductor" else _over_eager(the_pass, timeout_s)
+
+
+def _over_eager(the_pass: GraphPass, timeout_s: float | None) -> Callable[..., Any]:
+    from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+    from torch._dynamo.backends.common import aot_autograd
+
+    def compiler(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        del example_inputs
+        made = the_pass.rewrite(gm)
+        return make_boxed_func(gm.forward if timeout_s is None else checked(made, timeout_s, gm.forward))
+
+    compile_it: Any = aot_autograd  # as PyTorch's own aot_eager
+    backend: Callable[..., Any] = compile_it(
+        fw_compiler=compiler,
+        bw_compiler=compiler,
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )
+    return backend
+
+
+def _over_inductor(the_pass: GraphPass, timeout_s: float | None) -> Callable[..., Any]:
+    def compile_inner(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Any:
+        from torch._inductor.compile_fx import compile_fx_inner
+
+        made = the_pass.rewrite(gm)
+        compiled: Any = compile_fx_inner(gm, example_inputs, **options)
+        if timeout_s is not None:
+            compiled.current_callable = checked(made, timeout_s, compiled.current_callable)
+        return compiled
+
+    def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        import torch._functorch.config as functorch_config
+        import torch._inductor.config as inductor_config
+        from torch._inductor.compile_fx import compile_fx
+
+        # What AOTAutograd has cached was compiled without this pass, or with another one.
+        with functorch_config.patch(enable_autograd_cache=False), inductor_config.patch(order_options()):
+            return compile_fx(gm, example_inputs, inner_compile=compile_inner)
+
+    return compile_graph
+
+
+def inductor_pass(**options: Any) -> Any:
+    """A pass for Inductor's hooks, as ``torch._inductor.config.post_grad_custom_post_pass``.
+
+    options: as of :func:`graph_pass`. Its id, under which Inductor caches what it compiles, changes with version,
+    pipeline and cost model. Ranks are not compared by themselves, since nothing is called where a rank finds the
+    compiled graph in its cache: call ``.graph_pass.agree()`` after the first step.
+    """
+    from torch._inductor.custom_graph_pass import CustomGraphPass
+
+    the_pass = graph_pass(**options)
+
+    class InductorPass(CustomGraphPass):
+        graph_pass = the_pass
+
+        def __call__(self, graph: fx.Graph) -> None:
+            owner: Any = graph.owning_module
+            the_pass.rewrite(owner)
+
+        def uuid(self) -> bytes:
+            return the_pass.uuid()
+
+    return InductorPass()
+
+
+def by_name(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], *, options: dict[str, Any] | None = None, **more: Any
+) -> Any:
+    """``torch.compile(model, backend="commcc", options={"preset": "auto", "cost": "h100"})``; as :func:`backend`."""
+    if more:
+        raise OptionError(f"the backend takes no {', '.join(sorted(more))}", hint="give options={...} to torch.compile")
+    return backend(**(options or {}))(gm, example_inputs)
