@@ -226,7 +226,7 @@ def test_names():
 JOBS = (
     *(("fsdp", "aot_eager", {"pipeline": PIPELINE}), ("tp", "aot_eager", {"preset": "auto"})),
     *(("checkpointed", "aot_eager", {"pipeline": PIPELINE}), ("broken", "aot_eager", {"pipeline": PIPELINE})),
-    *(("fsdp", "inductor", {"pipeline": PIPELINE}), ("checkpointed", "inductor", {"preset": "auto"})),
+    ("fsdp", "inductor", {"pipeline": PIPELINE}),  # compiling takes a CPU minute
 )
 
 
