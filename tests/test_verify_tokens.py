@@ -372,6 +372,7 @@ def test_an_op_made_of_others_mixes_what_these_mix():
         (aten.roll.default, x, [1], [0]),
         (aten.tril.default, x),
         (aten.native_dropout.default, x, 0.5, True),
+        (aten._remove_batch_dim.default, torch.randn(3), 4, 3, 3),  # as long as wide: both follow the rows
     ):
         with pytest.raises(Mixed):
             kinds(*mixing)

@@ -8,9 +8,10 @@
 Keys are read at the top level of ``node.meta`` and in ``meta["custom"]``; the top level wins. What commcc writes
 (:func:`marked`) it writes to both, so that text dumps keep it and other tools can read it.
 
-Where no node has ``autograd_backward``, a node is backward when gradient outputs (and no other output and no
-write to an input) depend on it, or when it depends on a tangent. Gradients are outputs described as
-``GradAOTOutput``, tangents inputs described as ``TangentAOTInput`` or named ``tangents_*``.
+A node without a mark that reads a backward node is one. Where no node has ``autograd_backward``, a node is backward
+when gradient outputs (and no other output and no write to an input) depend on it, or when it depends on a tangent.
+Gradients are outputs described as ``GradAOTOutput``, tangents inputs described as ``TangentAOTInput`` or named
+``tangents_*``.
 
 Where that tells nothing and the first output is a loss, of a step in one graph, all is backward that stands behind the
 gradient of the loss and that the loss does not need.
@@ -210,11 +211,14 @@ def _backward_region(node: fx.Node, backward: bool) -> bool:
 
 def backward_nodes(program: Program, index: GraphIndex) -> frozenset[int]:
     """Numbers of the nodes of the backward pass; see the module docstring for how they are told."""
-    told = set()
+    told: set[int] = set()
     seen = False
     for i, node in enumerate(program.graph.nodes):
         value = _value(node, "autograd_backward")
         if value is None:
+            # Derivatives written by hand carry no mark, and no forward node reads a gradient.
+            if node.op == "call_function" and not told.isdisjoint(index.data_preds[i]):
+                told.add(i)
             continue
         if type(value) not in (bool, int):
             raise _wrong(node, "autograd_backward", value, "True or False is needed")
@@ -251,16 +255,17 @@ def _inferred(index: GraphIndex) -> frozenset[int]:
     forward = _ancestors(index, (node for node, is_gradient in ends if not is_gradient))
     effects = (node for node in index.writes if node not in gradients)
     forward |= _ancestors(index, effects)
-    behind = {
-        i
-        for i in index.placeholders
-        if index.descriptors.get(i, "").startswith("TangentAOTInput") or index.names[i].startswith("tangents_")
-    }
+    behind = {i for i in index.placeholders if is_tangent(index, i)}
     for node in range(len(index)):
         if any(pred in behind for pred in index.data_preds[node]):
             behind.add(node)
     backward = ((gradients - forward) | behind) - set(index.placeholders)
     return frozenset(i for i in backward if index.ops[i] not in ("output", "get_attr"))
+
+
+def is_tangent(index: GraphIndex, node: int) -> bool:
+    """Whether an input is the gradient of an output."""
+    return index.descriptors.get(node, "").startswith("TangentAOTInput") or index.names[node].startswith("tangents_")
 
 
 def _ancestors(index: GraphIndex, ends: Iterable[int]) -> set[int]:

@@ -97,6 +97,16 @@ class Number:
 Kind: TypeAlias = Union[Rows, Total, Indices, Column, Inverse, Places, Number, "tuple[Any, ...]"]
 
 
+def sum_of(numbers: list[tuple[Any, ...]]) -> Number:
+    """Of what all ranks get, or of what is sent to them all, it is as many rows as there are."""
+    parts = [part for what in numbers for part in (what[1:] if what[0] == "sum" else (what,))]
+    head, *rest = parts[0]
+    ranks = rest[3] if head in ("got", "sent") else 0
+    if len(parts) == ranks and sorted(parts, key=str) == sorted(((*parts[0][:-1], i) for i in range(ranks)), key=str):
+        return Number(("rows", ("received", *rest[:5]) if head == "got" else rest[2]))
+    return Number(("sum", *parts))
+
+
 class Mixed(Exception):
     """Rows that may depend on each other, or an op without a rule; the text says where."""
 

@@ -43,6 +43,7 @@ from commcc.verify.kinds import (
     same_size,
     shape_of,
     static,
+    sum_of,
 )
 from commcc.verify.terms import bind
 
@@ -67,16 +68,6 @@ CHOSEN = "chosen "
 def _plain(rows: Rows, dim: int) -> Rows:
     """The same rows seen in another shape: what their elements say of each other is no longer known."""
     return replace(rows, dim=dim, tag="" if rows.tag.startswith(CHOSEN) else rows.tag)
-
-
-def _sum_of(numbers: list[tuple[Any, ...]]) -> Number:
-    """Of what all ranks get, or of what is sent to them all, it is as many rows as there are."""
-    parts = [part for what in numbers for part in (what[1:] if what[0] == "sum" else (what,))]
-    head, *rest = parts[0]
-    ranks = rest[3] if head in ("got", "sent") else 0
-    if len(parts) == ranks and sorted(parts, key=str) == sorted(((*parts[0][:-1], i) for i in range(ranks)), key=str):
-        return Number(("rows", ("received", *rest[:5]) if head == "got" else rest[2]))
-    return Number(("sum", *parts))
 
 
 def _op(node: fx.Node) -> str:
@@ -125,7 +116,14 @@ class RowRules:
             return made
         except Mixed as reason:
             raise Mixed(f"at '{node.name}' ({_op(node)}): {reason}") from None
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # a file may say anything
+        except (
+            AttributeError,
+            IndexError,
+            KeyError,
+            TypeError,
+            ValueError,
+            ArithmeticError,
+        ):  # a file may say anything
             raise Mixed(f"at '{node.name}' ({_op(node)}): arguments that the op does not take") from None
 
     def _made(self, node: fx.Node) -> Kind:
@@ -141,7 +139,7 @@ class RowRules:
         kinds = [(used, self.of(used)) for used in node.all_input_nodes]
         numbers = [kind.what for _, kind in kinds if isinstance(kind, Number)]
         if numbers and name == "operator.add" and len(numbers) + sum(type(arg) is int for arg in node.args) == 2:
-            return _sum_of(numbers)
+            return sum_of(numbers)
         if numbers and rule not in _SIZED:
             raise Mixed("a number of rows is looked at")
         fills = name in REPLACING or rule in (RowRule.PUT_ROWS, RowRule.COPY_ROWS)

@@ -1,6 +1,6 @@
 """Which nodes of a module work on its tokens, in one direction.
 
-    draft = draft_of(view, "layers.1.moe", backward=False, known=frozenset())
+    draft = draft_of(view, "layers.1.moe", None)
     draft.body                 # numbers of the nodes to be cloned for each chunk
     draft.enters               # activations from outside that they read
 
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from commcc.graph import ops
+from commcc.graph.ops.row_wise import ROW_RULES, RowRule
 
 if TYPE_CHECKING:
     from commcc.ep.chunk.grid import Grid
@@ -33,12 +34,16 @@ class Draft:
     enters: dict[int, int | None] = field(default_factory=dict)
 
 
-def draft_of(view: View, root: str, backward: bool, known: frozenset[int], grid: Grid | None = None) -> Draft:
-    """Without a grid all token data counts, with one only tensors that hold tokens of that grid."""
+def draft_of(view: View, root: str, forward: Draft | None, grid: Grid | None = None) -> Draft:
+    """Of the backward pass where a draft of the forward pass is given. Without a grid all token data counts, with one
+    only tensors that hold tokens of that grid.
+    """
+    backward, known = forward is not None, frozenset(forward.body if forward is not None else ())
     body: set[int] = set()
     enters: dict[int, int | None] = {}
+    bare = _Bare(view, forward) if forward is not None and view.bare else None
     for node in view.near(root):
-        if not _candidate(view, node, root, backward, body, known):
+        if not (node in bare.body if bare else _candidate(view, node, root, backward, body, known)):
             continue
         preds = view.index.data_preds[node]
         inside = [pred for pred in preds if pred in body or pred in known]
@@ -49,6 +54,83 @@ def draft_of(view: View, root: str, backward: bool, known: frozenset[int], grid:
     if grid is not None:
         body |= _made_for(view, root, backward, body, grid)
     return Draft(root, backward, known, sorted(body), dict(sorted(enters.items())))
+
+
+class _Bare:
+    """Which backward nodes are a module's, in a graph that says so of none: those that read what its forward pass has
+    made for itself, its parameters, or nothing but its tokens and what these nodes make.
+    """
+
+    def __init__(self, view: View, forward: Draft) -> None:
+        self.view, self.known = view, frozenset((*forward.body, *forward.enters))
+        inside = set(forward.body)
+        # What leaves the module is read by gradients of others too.
+        self.own = {node for node in inside if all(user in inside for user in self._forward_users(node))}
+        for node in reversed(range(len(view.index))):
+            users = self._forward_users(node)
+            shared = view.data[node] or view.notes[node].backward or not users
+            if not shared and all(user in inside or user in self.own for user in users):
+                self.own.add(node)
+        for node in range(len(view.index)):
+            preds = view.index.data_preds[node]
+            if view.notes[node].backward and not view.data[node] and preds and self.own.issuperset(preds):
+                self.own.add(node)
+        again = view.twins
+        self.own |= {node for node, twin in again.items() if twin in self.own}
+        self.known |= {node for node, twin in again.items() if twin in self.known}
+        self.body = {node for node, twin in again.items() if twin in inside and self._calls(node)}
+        for node in range(len(view.index)):
+            if self._has(node):
+                self.body.add(node)
+        self.entering = {tensor.numel for node in forward.enters if (tensor := view.index.tensors[node]) is not None}
+        for node in reversed(range(len(view.index))):
+            self._enter(node)
+            self._leave(node)
+
+    def _enter(self, node: int) -> None:
+        """A gradient comes in as it lies outside, with the tokens first: turned round only inside."""
+        users = [user for user in self.view.index.users[node] if self.view.alive[user]]
+        turns = ROW_RULES.get(ops.op_name(self.view.nodes[node].target)) in (
+            RowRule.TURN,
+            RowRule.SWAP,
+            RowRule.PERMUTE,
+        )
+        if turns and users and self._calls(node) and self.body.issuperset(users):
+            self.body.add(node)
+
+    def _leave(self, node: int) -> None:
+        """What leaves does so before it is seen otherwise: outside it may be samples again."""
+        view, index = self.view, self.view.index
+        users = [user for user in index.users[node] if view.alive[user]]
+        preds = index.data_preds[node]
+        reads = [pred for pred in preds if view.data[pred]]
+        if node not in self.body or self.body.intersection(users) or len(reads) != 1 or self.own.intersection(preds):
+            return
+        made, read = index.tensors[node], index.tensors[reads[0]]
+        if reads[0] not in self.body or made is None or read is None or made.numel != read.numel:
+            return
+        # The gradient of a parameter is added up in the dtype that it is rounded to; that of tokens never is.
+        if made.dtype == read.dtype or made.numel in self.entering:
+            self.body.discard(node)
+
+    def _calls(self, node: int) -> bool:
+        view = self.view
+        return view.notes[node].backward and view.calls(node) and view.alive[node] and view.data[node]
+
+    def _forward_users(self, node: int) -> list[int]:
+        view = self.view
+        return [u for u in view.index.users[node] if view.alive[u] and view.calls(u) and not view.notes[u].backward]
+
+    def _has(self, node: int) -> bool:
+        view, body = self.view, self.body
+        if not self._calls(node):
+            return False
+        if node in view.index.launches and not view.exchanges(node):
+            return False
+        preds = view.index.data_preds[node]
+        reads = [pred for pred in preds if view.data[pred]]
+        closed = any(pred in body for pred in reads) and all(pred in body or pred in self.known for pred in reads)
+        return closed or any(pred in self.own for pred in preds)
 
 
 def _entering(view: View, preds: list[int], grid: Grid | None) -> dict[int, int | None]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from commcc.ep.chunk.region import Trial
     from commcc.ep.chunk.view import View
 
+#: What to do with one half of a step.
+JOINT = "dump forward and backward as one graph, as it is before the partitioner (TORCH_LOGS=aot_joint_graph)"
 PROOFS = {
     "rows": "the chunks are slices of it along this dimension",
     "sum": "every chunk has its part of the sum",
@@ -99,6 +101,6 @@ def _refuse(view: View, draft: Draft, node: fx.Node, users: list[int], state: ob
     folded = isinstance(state, State) and state.kind == "folded"
     whole_step = any(view.exchanges(launch) and view.notes[launch].backward for launch in view.index.launches)
     if not (folded or whole_step) and any(view.index.ops[user] == "output" for user in users):
-        hint = "dump forward and backward as one graph: what is saved for a backward graph has to be whole"
+        hint = f"what is saved for a backward graph has to be whole: {JOINT}"
     users_text = named(view.nodes[user] for user in users)
     refuse(draft.root, node, f"is used outside the region by {users_text}, but {what}", hint)

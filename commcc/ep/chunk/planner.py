@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from torch import fx
 
 from commcc.base.errors import InputError
 from commcc.base.text import plural
 from commcc.ep.chunk.body import draft_of
 from commcc.ep.chunk.grid import infer, parts
-from commcc.ep.chunk.leaving import kept_whole, leaving
+from commcc.ep.chunk.leaving import JOINT, kept_whole, leaving
 from commcc.ep.chunk.refuse import described, named, refuse, shape_text
 from commcc.ep.chunk.region import Trial
 from commcc.ep.chunk.roots import roots_of
 from commcc.ep.chunk.view import view_of
+from commcc.graph import ops
+from commcc.graph.annotations import is_tangent
 from commcc.plan import ChunkedRegion, Cut, Resize
 
 if TYPE_CHECKING:
@@ -50,20 +55,23 @@ def plan_chunks(program: Program, index: GraphIndex, patterns: Sequence[str], ch
             hint="go on with ep-schedule",
         )
     roots = roots_of(view, patterns)
-    try:
-        regions = [region for root in roots.found for region in _regions(view, root, chunks, policy)]
-    except InputError as error:
-        backward = [note for note in view.notes if note.backward]
-        if not backward or any(note.module for note in backward):
-            raise
-        hint = "no node of the backward pass has a module path, so that all of it is outside: dump it with module_fqn"
-        raise InputError(error.what, where=error.where, hint=hint) from None
+    _check_whole(view)
+    regions = [region for root in roots.found for region in _regions(view, root, chunks, policy)]
     # A forward pass dispatches once, and combines once; the backward pass does so again, the other way round.
     told = any(note.backward for note in view.notes)
     labels = [[view.notes[n].exchange for n in region.body if view.exchanges(n)] for region in regions]
     twice = any(label is not None and own.count(label) > 1 for own in labels for label in own)
     ordered = tuple(sorted(regions, key=lambda r: r.body[0]))
     return Chunks(ordered, roots.skipped, roots.annotated, twice and not told)
+
+
+def _check_whole(view: View) -> None:
+    """Refuse the backward half of a step before any work: it has no tokens of its own to cut."""
+    index = view.index
+    tangents = [i for i in index.placeholders if is_tangent(index, i)]
+    if tangents and all(view.notes[node].backward for node in index.launches if view.exchanges(node)):
+        what = "it is the backward half of a step: what the forward saved for it is whole, in the order of the experts"
+        raise InputError(what, where="ep-chunk", hint=JOINT)
 
 
 def _regions(view: View, root: str, chunks: int, policy: str) -> list[ChunkedRegion]:
@@ -97,8 +105,8 @@ def _regions(view: View, root: str, chunks: int, policy: str) -> list[ChunkedReg
 
 
 def _drafts(view: View, root: str, grid: Grid | None) -> list[Draft]:
-    forward = draft_of(view, root, False, frozenset(), grid)
-    backward = draft_of(view, root, True, frozenset(forward.body), grid)
+    forward = draft_of(view, root, None, grid)
+    backward = draft_of(view, root, forward, grid)
     return [draft for draft in (forward, backward) if draft.body]
 
 
@@ -143,7 +151,7 @@ def _settled(view: View, trial: Trial, drafts: list[Draft], sizes: tuple[int, ..
     _check_buffers(view, trial, members)
     # Activations from outside that a body still reads.
     read = {draft.backward: {p for node in draft.body for p in view.index.data_preds[node]} for draft in drafts}
-    return [
+    regions = [
         ChunkedRegion(
             root=trial.root,
             backward=draft.backward,
@@ -165,6 +173,20 @@ def _settled(view: View, trial: Trial, drafts: list[Draft], sizes: tuple[int, ..
         )
         for draft in drafts
     ]
+    _check_assertions(view, trial, members)
+    return regions
+
+
+def _check_assertions(view: View, trial: Trial, members: set[int]) -> None:
+    """Nothing may be asserted of a chunk that holds of the whole alone."""
+    for node in (view.nodes[number] for number in sorted(members)):
+        claim = node.args[0] if ops.is_assertion(node.target) and node.args else None
+        if isinstance(claim, fx.Node) and claim.target in (operator.eq, operator.ge, operator.gt):
+            whole = next((size for size in claim.args if trial.grid.multiple(size)), None)
+            if whole is not None:
+                what = f"asserts how large the whole is ({whole}), of what differs from chunk to chunk"
+                hint = "dump the graph with torch._dynamo.config.do_not_emit_runtime_asserts"
+                refuse(trial.root, node, what, hint)
 
 
 def _check_buffers(view: View, trial: Trial, members: set[int]) -> None:

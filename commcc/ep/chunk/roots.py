@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import OptionError
+from commcc.ep.chunk.structure import NAME
 from commcc.graph.modules import entries_of
 
 if TYPE_CHECKING:
@@ -28,8 +29,16 @@ class Roots:
 
 def roots_of(view: View, patterns: Sequence[str]) -> Roots:
     """Raises :class:`OptionError` for patterns that name nothing, and when nothing is exchanged in what they name."""
-    modules = [module for module in view.index.modules if module is not None]
-    selection = entries_of(tuple(patterns), modules)
+    modules = [note.module for note in view.notes if note.module]
+    # A graph without paths has modules that its exchanges tell, and patterns of paths have nothing to name.
+    nameless = not any(view.index.modules)
+    if nameless and not modules:
+        raise OptionError(
+            "no node has a module path, and the structure of the graph does not tell where modules that exchange begin",
+            where="ep-chunk",
+            hint="dump it with module_fqn or nn_module_stack",
+        )
+    selection = entries_of((f"{NAME}.*",) if nameless else tuple(patterns), modules)
     if selection.problems:
         raise OptionError("; ".join(selection.problems), where="ep-chunk", hint="'commcc inspect' lists the modules")
     named = [root for entry in selection.entries for root in entry.roots]

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from torch import fx
 
 from commcc.base.terms import Kind
 from commcc.ep.chunk.lab import symbol_ranges
+from commcc.ep.chunk.structure import told_by_exchanges
 from commcc.ep.concrete import recorded_sizes
 from commcc.graph import ops
 from commcc.graph.annotations import annotations_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from torch import fx
+    from collections.abc import Collection, Sequence
 
     from commcc.ep.chunk.lab import Ranges
     from commcc.graph.annotations import Annotation
@@ -35,7 +36,8 @@ class View:
     input. alive: its result is used, or it does more than compute one. number: of each node. loose: nodes that belong
     to no module, or take one of several results. chosen: symbols in the shapes of inputs. recorded: the numbers that
     these had when the graph was made. by_module: nodes by the path of their module. by_storage:
-    nodes that live in a storage, the one that made it first.
+    nodes that live in a storage, the one that made it first. bare: no node of the backward pass has a module path;
+    then twins are the forward nodes that backward nodes compute again.
     """
 
     index: GraphIndex
@@ -51,6 +53,8 @@ class View:
     recorded: dict[str, int]
     by_module: dict[str, list[int]]
     by_storage: dict[int, list[int]]
+    bare: bool
+    twins: dict[int, int]
 
     def within(self, node: int, root: str) -> bool:
         return _is_in(self.notes[node].module, root)
@@ -95,6 +99,24 @@ def _is_number(index: GraphIndex, node: int, written: Collection[int]) -> bool:
     return tensor is not None and tensor.dtype.startswith(("int", "uint", "torch.int", "torch.uint"))
 
 
+def _computed_again(nodes: Sequence[fx.Node], notes: Sequence[Annotation]) -> dict[int, int]:
+    """Backward nodes that do what a forward node did, on the same operands or on these computed again."""
+    first: dict[object, int] = {}
+    stands: dict[fx.Node, fx.Node] = {}
+    twins: dict[int, int] = {}
+    for number, node in enumerate(nodes):
+        if node.op != "call_function":
+            continue
+        given = fx.node.map_arg((node.args, dict(node.kwargs)), lambda used: stands.get(used, used).name)
+        key = (node.target, str(given))
+        if not notes[number].backward:
+            first.setdefault(key, number)
+        elif key in first:
+            twins[number] = first[key]
+            stands[node] = nodes[first[key]]
+    return twins
+
+
 def view_of(program: Program, index: GraphIndex) -> View:
     """Everything that planning reads of a program."""
     nodes = tuple(program.graph.nodes)
@@ -124,6 +146,11 @@ def view_of(program: Program, index: GraphIndex) -> View:
         kept = node in index.stays or index.ops[node] in ("output", "placeholder")
         alive[node] = kept or any(alive[user] for user in index.users[node])
     notes = annotations_of(program, index)
+    if not any(index.modules):
+        told = told_by_exchanges(index, notes, data)
+        notes = tuple(replace(note, module=told.get(node, "")) for node, note in enumerate(notes))
+    behind = [note for node, note in enumerate(notes) if note.backward and data[node]]
+    bare = bool(behind) and not any(note.module for note in behind)
     by_storage: dict[int, list[int]] = {}
     for node in range(len(index)):
         for storage in index.storages[node]:
@@ -147,4 +174,6 @@ def view_of(program: Program, index: GraphIndex) -> View:
         recorded=recorded_sizes(program),
         by_module=by_module,
         by_storage=by_storage,
+        bare=bare,
+        twins=_computed_again(nodes, notes) if bare else {},
     )

@@ -135,7 +135,11 @@ def _differences(whole: fx.Graph, twice: fx.Graph) -> dict[str, tuple[int, ...]]
             named = names[place] if place < min(len(names), len(one.args)) else ""
             if named not in SIZES or len(first) != len(second):
                 return None
-            cut[one.name] = tuple(i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b)
+            places = tuple(i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b)
+            # One size follows the rows, as they do: another one would be another dimension that is cut.
+            if len(places) != 1 or first[places[0]] * 2 != second[places[0]]:
+                return None
+            cut[one.name] = places
     return cut
 
 
