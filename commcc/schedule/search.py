@@ -19,7 +19,8 @@ to 0.1 % of the lower bound; among equal ones the shorter longest run of compute
 reduce-scatters wins, then what is left of the step, then the lower peak, then the one that came first. No
 step longer than the graph's own is taken unless it saves memory above the budget. The search ends before its
 effort is used up where an order within the budget is at most 0.1 % above the lower bound and has no
-long run; a round ends where four schedules in a row made it no better.
+long run; a round ends where four schedules in a row made it no better. Runs of compute that are left in the best order
+are cut where that does not make the step longer (:mod:`commcc.schedule.runs`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import numpy as np
 from commcc.schedule.in_order import in_order
 from commcc.schedule.judge import judge
 from commcc.schedule.judge import late as late_order
+from commcc.schedule.runs import cut_runs
 from commcc.schedule.scheduler import Policy, schedule
 
 if TYPE_CHECKING:
@@ -78,6 +80,10 @@ _PATIENCE = 4
 _PATIENT_NODES = 3000
 #: Runs of compute that nobody needs to shorten.
 _SHORT = 4
+#: Runs of compute that the best order is cut to, the first of these that costs nothing.
+_CUTS = (4, 6, 8, 12, 16, 24, 32)
+#: Steps are the same where one is at most so small a part longer: a wait that moves takes a few ns.
+_SAME = 100_000
 #: No search for what is at most this much above the lower bound, in permille.
 _CLOSE = 1
 
@@ -120,6 +126,7 @@ def search(problem: Problem, limits: Limits, effort: int) -> SearchResult:
             break
         if looking.far(_FARTHER):
             looking.round(_EXPLORED, replace(limits, budget=limits.budget * permille // 1000))
+    looking.cut()
     return replace(looking.best, tried=looking.tried)
 
 
@@ -132,6 +139,7 @@ class _Search:
         self.late: SearchResult | None = None
         self.line: SearchResult | None = None
         self.tried = 0
+        self.bests: list[SearchResult] = []
 
     def round(self, grid: Sequence[tuple[int, Setting]], limits: Limits) -> None:
         """One round under these limits; the best order is kept under those of the search."""
@@ -158,6 +166,34 @@ class _Search:
             elif explore and best is not start and setting not in unused:
                 unused.append(setting)
 
+    def cut(self) -> None:
+        """Cut long runs of compute, as short as the step and the limits bear.
+
+        Not only in the best order, but in all that were best before and have the same step: with more effort the last
+        of them would be another one, and might be cut less well.
+        """
+        step = self._rank(self.best)[:3]
+        for best in [each for each in self.bests if self._rank(each)[:3] == step]:
+            for most in _CUTS:
+                if most >= best.longest_run:
+                    break
+                order = cut_runs(self.problem, self.limits, best.order, most)
+                result = _judge(self.problem, order, best.tried, best.settings)
+                same = result.step_ns * _SAME <= best.step_ns * (_SAME + 1)
+                if same and self._rank(result) < self._rank(best) and self._in_flight(order):
+                    self.best = min(self.best, result, key=self._rank)
+                    break
+
+    def _rank(self, result: SearchResult) -> Rank:
+        return result.rank(self.problem, self.start, self.limits)
+
+    def _in_flight(self, order: Ints) -> bool:
+        """Whether no more is in flight than the limits allow."""
+        if self.limits.in_flight is None:
+            return True
+        most = max(self.limits.in_flight, self.problem.own_in_flight)
+        return self.problem.simulator.run(order.tolist()).in_flight_bytes <= most
+
     def far(self, permille: int) -> bool:
         """Whether the best step is more than this above the lower bound."""
         return self.best.step_ns * 1000 > self.problem.bound * (1000 + permille)
@@ -182,8 +218,9 @@ class _Search:
         order = schedule(problem, base.order, Policy(aim, lead, own, run), limits)
         self.tried += 1
         result = _judge(problem, order, self.tried, (*base.settings, setting))
-        if result.rank(problem, self.start, self.limits) < self.best.rank(problem, self.start, self.limits):
+        if self._rank(result) < self._rank(self.best):
             self.best = result
+            self.bests.append(result)
         return result
 
 

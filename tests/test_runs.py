@@ -1,0 +1,101 @@
+"""Long runs of compute are cut by reduce-scatters that are launched sooner: legal, within limits, at the same step."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from commcc.base.terms import Kind
+from commcc.schedule import Limits, Problem, search
+from commcc.schedule.judge import judge
+from commcc.schedule.runs import cut_runs
+from tests.effort import examples
+from tests.index_maker import IndexMaker, random_order
+from tests.schedule_graphs import check_order, scheduled_graph
+
+RELAXED = settings(max_examples=examples(120), deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@RELAXED
+@given(st.integers(0, 10**6), st.integers(1, 5), st.sampled_from((None, 0, 2)), st.randoms(use_true_random=False))
+def test_any_order_stays_legal_and_keeps_its_prefetch(seed, most, prefetch, rng):
+    problem = Problem(*scheduled_graph(seed))
+    ops, last = problem.index.ops, len(problem.index) - 1
+    order = [node for node in random_order(problem.index, rng) if ops[node] != "placeholder"]
+    if ops[last] == "output":
+        order = [node for node in order if node != last] + [last]
+    order = [*problem.index.placeholders, *order]
+    made = cut_runs(problem, Limits(None, None, prefetch), order, most).tolist()
+    check_order(problem.index, made)
+    for launch, waits in ((n, facts.waits) for n, facts in problem.index.launches.items() if facts.waits):
+        ahead = [distance(problem.index, each, launch, waits) for each in (order, made)]
+        if prefetch is not None and ahead[1] > ahead[0]:
+            assert ahead[1] <= max(prefetch, problem.own_prefetch[launch])
+
+
+def distance(index, order, launch, waits):
+    """Compute nodes between a launch and its first wait."""
+    place = {node: at for at, node in enumerate(order)}
+    between = order[place[launch] : min(place[wait] for wait in waits)]
+    return sum(index.compute[node] for node in between)
+
+
+def problem_of(make, works, scattered):
+    """What was made, with these nodes as compute and these launches as reduce-scatters, the others as all-reduces."""
+    index = make.index()
+    kinds = {n: Kind.REDUCE_SCATTER if n in scattered else Kind.ALL_REDUCE for n in index.launches}
+    launches = {node: replace(launch, kind=kinds[node]) for node, launch in index.launches.items()}
+    index = replace(index, compute=tuple(n in works for n in range(len(index))), launches=launches)
+    return Problem(index, make.costs(0))
+
+
+def put_off(compute, reductions):
+    """Compute nodes, of which some make what a reduce-scatter sends; the order has all of these at the end."""
+    make = IndexMaker()
+    source = make.input()
+    works = [make.op(10, source) for _ in range(compute)]
+    launches = [make.launch(5, "g", node) for node in works[:reductions]]
+    for launch in launches:
+        make.wait(launch)
+    return problem_of(make, works, launches)
+
+
+def test_runs_become_as_short_as_asked_for():
+    problem = put_off(12, 6)
+    order = range(len(problem.index))
+    assert judge(problem.graph, np.array(order, np.int64)).longest_run == 12
+    for most in (2, 4, 6):
+        assert judge(problem.graph, cut_runs(problem, Limits(), order, most)).longest_run == most
+
+
+def test_what_needs_compute_stays_behind_it():
+    problem = put_off(4, 4)
+    made = cut_runs(problem, Limits(), range(len(problem.index)), 1).tolist()
+    assert judge(problem.graph, np.array(made, np.int64)).longest_run == 1
+    for launch in problem.index.launches:
+        assert made.index(problem.index.data_preds[launch][0]) < made.index(launch)
+
+
+def held_back(count=30):
+    """All-reduces of what compute makes, each ten times as long, and a reduce-scatter of each result."""
+    make = IndexMaker()
+    source = make.input()
+    works = [make.op(10, source) for _ in range(count)]
+    scattered = [make.launch(20, "b", make.wait(make.launch(100, "a", node))) for node in works]
+    for launch in scattered:
+        make.wait(launch)
+    return problem_of(make, works, scattered)
+
+
+def test_a_network_that_is_busy_for_longer_than_compute_leaves_no_long_runs(monkeypatch):
+    problem = held_back()
+    cut = search(problem, Limits(), 12)
+    monkeypatch.setattr(sys.modules["commcc.schedule.search"], "_CUTS", ())
+    uncut = search(problem, Limits(), 12)
+    assert cut.longest_run <= 6 < uncut.longest_run
+    assert cut.step_ns == uncut.step_ns
+    check_order(problem.index, cut.order)
