@@ -69,6 +69,13 @@ def test_what_mixes_tokens_cannot_leave(make, op):
     refused(one_op(make), message)
 
 
+def test_places_under_a_fixed_capacity_are_those_of_all_tokens():
+    def numbered(b, x, y):
+        return b.call(aten.cumsum.default, x, 0)
+
+    refused(one_op(numbered), r"aten.cumsum over the tokens.* under a fixed capacity, chunks would drop other tokens")
+
+
 @pytest.mark.parametrize("op", [aten.mul.Tensor, aten.mm.default])
 def test_tokens_that_meet_others(op):
     """Products of tokens as they come in with the same tokens sorted: of a chunk they are other pairs."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -232,6 +234,22 @@ def test_what_is_divided_by_is_positive_and_masks_hide_no_whole_row():
     assert made["x"].min() < 0
     assert made["m"].any(1).all()
     assert not made["m"].all(1).any()
+
+
+@pytest.mark.parametrize("lists", [False, True])
+def test_moments_of_an_optimizer_have_a_square_root(lists):
+    """Their squares are added to; the first moment may have any sign."""
+    g = Graph()
+    grad, mean, square = (g.input(name, 4, 8) for name in ("grad", "mean", "square"))
+    if lists:
+        smaller = g(operator.getitem, g(aten._foreach_mul.Scalar, [grad, square], 0.9), 1)
+        added = g(operator.getitem, g(aten._foreach_addcmul.Scalar, [mean, smaller], [grad] * 2, [grad] * 2, 0.1), 1)
+        root = g(operator.getitem, g(aten._foreach_sqrt.default, [added]), 0)
+    else:
+        added = g(aten.add.Tensor, g(aten.mul.Tensor, grad, grad), g(aten.mul.Tensor, square, 0.9))
+        root = g(aten.sqrt.default, g(aten.div.Tensor, added, 0.5))
+    made = maker_of(g.program(root, g(aten.add.Tensor, g(aten.mul.Tensor, mean, 0.9), grad)))[0].of_rank(0)
+    assert (made["square"] > 0).all() and (made["mean"] < 0).any() and (made["grad"] < 0).any()
 
 
 def test_a_size_without_a_number_gets_one_that_is_said():

@@ -5,9 +5,10 @@
     constraints_of(placeholder)
     # InputConstraints(low=0, high=128, why="'embedding' (aten.embedding)")
 
-An integer's way is followed through views, casts, copies, collectives and arithmetic with constants, up to the ops
-that index with it; the strictest of several bounds counts. What passes through a mask (``where``) is bounded only
-where other bounds allow it, since the mask keeps what is outside away from the index.
+An input that adds up to what a square root is taken of is above zero. An integer's way is followed through views,
+casts, copies, collectives and arithmetic with constants, up to the ops that index with it; the strictest of several
+bounds counts. What passes through a mask (``where``) is bounded only where other bounds allow it, since the mask
+keeps what is outside away from the index.
 
 Limits: indices that the graph works out from data are the graph's own; ops of other libraries ask for nothing.
 """
@@ -23,7 +24,7 @@ from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
-from commcc.graph.ops import argument, argument_names, collective_of, is_wait, op_name
+from commcc.graph.ops import argument, argument_names, collective_of, is_getitem, is_wait, op_name
 from commcc.graph.ops.arithmetic import ADDITIVE, MASKS, POSITIVE
 from commcc.graph.ops.effects import NUMBERS, RANDOM_WRAPPERS
 from commcc.graph.ops.indexing import BY_DIMENSION, CLASSES, INDEXED, MASKED, ONCE, ONCE_EACH
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
     from torch import fx, nn
 
+#: Ops on lists of tensors do to each what the op of the rest of the name does.
+_LISTS = "aten._foreach_"
 #: The number for a size, symbolic or not; None when nothing tells it.
 Size = "Callable[[Any], int | None]"
 
@@ -121,6 +124,10 @@ def _onward(user: fx.Node, at: _At) -> _At | None:
         return at._replace(node=user, masked=True) if argument(user, MASKS[name]) is not at.node else None
     if name == "aten.cumsum":
         return at._replace(node=user, summed=True)
+    val = at.node.meta.get("val")
+    if isinstance(val, torch.Tensor) and val.dtype.is_floating_point:
+        onward = _part_of_lists(user, at.node) if name.startswith(_LISTS) else user
+        return at._replace(node=onward) if onward is not None and _keeps_sign(user, name, at.node) else None
     other = argument(user, "other")
     if type(other) is not int or argument(user, "self") is not at.node:
         return None
@@ -130,6 +137,25 @@ def _onward(user: fx.Node, at: _At) -> _At | None:
     if name == "aten.mul" and other > 0:
         return at._replace(node=user, times=at.times * other, plus=at.plus * other)
     return None
+
+
+def _keeps_sign(user: fx.Node, name: str, node: fx.Node) -> bool:
+    """Whether ``user`` adds something to a number above zero, or makes it larger or smaller, as moments of an
+    optimizer are on their way to a square root.
+    """
+    first, other = (*user.args[:2], None, None)[:2]
+    own = first is node or (name.startswith(_LISTS) and isinstance(first, (list, tuple)) and node in first)
+    name = name.replace(_LISTS, "aten.")
+    if name in ("aten.mul", "aten.div"):
+        return own and isinstance(other, (int, float)) and other > 0
+    return (own and name in ("aten.add", "aten.addcmul")) or (name == "aten.add" and other is node)
+
+
+def _part_of_lists(user: fx.Node, node: fx.Node) -> fx.Node | None:
+    """The result that an op on lists of tensors makes of ``node``."""
+    first = user.args[0] if user.args else None
+    place = list(first).index(node) if isinstance(first, (list, tuple)) and node in first else None
+    return next((part for part in user.users if is_getitem(part.target) and part.args[1] == place), None)
 
 
 class _Search:
@@ -201,6 +227,8 @@ class _Search:
     def _ask_floats(self, user: fx.Node, name: str, node: fx.Node, why: str) -> None:
         power = argument(user, "exponent") if name == "aten.pow" and argument(user, "self") is node else 1
         whole = isinstance(power, (int, float)) and power >= 0 and float(power).is_integer()
+        if name.startswith(_LISTS) and POSITIVE.get(name.replace(_LISTS, "aten.")) == "self":
+            whole = not (isinstance(user.args[0], (list, tuple)) and node in user.args[0])
         if argument(user, POSITIVE.get(name, "-")) is node or not whole:
             self.asked = replace(self.asked, positive=True)
         if name.endswith("_attention_backward"):

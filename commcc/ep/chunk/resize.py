@@ -77,7 +77,8 @@ def _view(sizes: Sizes) -> tuple[Resized, ...]:
             sizes.root,
             sizes.node,
             f"makes {list(result)} of {list(shape)}: the tokens of dimension {state.dim} are in none of their own",
-            "cut along another dimension (dim=batch or dim=seq), or in fewer chunks",
+            "a chunk's tokens lie apart there, behind samples, ranks or experts: cut along another one (dim=batch "
+            "or dim=seq), or exchange as many as are counted, in their own dimension",
         )
     name = "shape" if ops.op_name(sizes.node.target) == "aten.reshape" else "size"
     return sizes.at(name, place)
