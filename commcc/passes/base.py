@@ -60,7 +60,11 @@ class PlanContext:
 
         if isinstance(value, (int, float)):
             needs_all_sizes(self.index, f"memory_budget={value:g}")
-        peak = live_bytes(self.first or self.index).peak_bytes if isinstance(value, str) else 0
+        peak = 0
+        if isinstance(value, str):
+            first = self.first or self.index
+            known = self.prediction.memory if self.prediction is not None and first is self.index else live_bytes(first)
+            peak = known.peak_bytes
         budget = budget_bytes(value, peak)
         # A number is of the whole device, where the rest of the step may hold something too.
         held = self.index.estimates.resident_bytes if isinstance(value, (int, float)) else 0

@@ -9,14 +9,15 @@ of records for what belongs to a node, and one for all rows of numbers of differ
 
 from __future__ import annotations
 
-from itertools import accumulate, chain
+from collections.abc import Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
 Ints: TypeAlias = NDArray[np.int64]
 #: An array of records; kernels know its fields, mypy does not.
@@ -68,13 +69,24 @@ def fill_in(field: Ints, known: Mapping[int, int]) -> None:
         field[list(known)] = list(known.values())
 
 
-def rows_of(*tables: Sequence[Sequence[int]]) -> tuple[Records, Ints]:
-    """``rows`` and ``items`` of a graph from its tables, in the order of :data:`TABLES`."""
+def rows_of(*tables: Sequence[Sequence[int]] | Mapping[int, Sequence[int]]) -> tuple[Records, Ints]:
+    """``rows`` and ``items`` of a graph from its tables, in the order of :data:`TABLES`.
+
+    A table in which few nodes have a row may be a mapping; the first one is none.
+    """
     count = len(tables[0])
     starts, parts, begun = records(count + 1, TABLES), [], 0
     for name, table in zip(TABLES, tables, strict=True):
-        begins = np.fromiter(accumulate(map(len, table), initial=begun), np.int64, count + 1)
+        lengths = np.zeros(count + 1, np.int64)
+        if isinstance(table, Mapping):
+            nodes = sorted(table)
+            rows: Sequence[Sequence[int]] = [table[node] for node in nodes]
+            lengths[[node + 1 for node in nodes]] = [len(row) for row in rows]
+        else:
+            rows = table
+            lengths[1:] = np.fromiter(map(len, rows), np.int64, count)
+        begins = begun + np.cumsum(lengths)
         starts[name] = begins
-        parts.append(np.fromiter(chain.from_iterable(table), np.int64, int(begins[-1]) - begun))
+        parts.append(np.fromiter(chain.from_iterable(rows), np.int64, int(begins[-1]) - begun))
         begun = int(begins[-1])
     return starts, np.concatenate(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING
 
@@ -56,7 +57,6 @@ class Problem:
         self.index = index
         self.costs = costs
         self.simulator = Simulator(index, costs)
-        self.memory = MemoryModel(index)
         count = len(index)
         self.preds = [
             tuple(dict.fromkeys(preds)) if len(preds) > 1 else preds for preds in map(index.preds, range(count))
@@ -81,12 +81,26 @@ class Problem:
         self.bound = bound
         self.stream = {i: costs.streams.get(launch.group, launch.group) for i, launch in index.launches.items()}
         self.bytes = {i: in_flight_bytes(index, i, launch) for i, launch in index.launches.items()}
-        self.own_in_flight = self.simulator.run().in_flight_bytes
         before = [0, *accumulate(map(int, index.compute))]
         self.own_prefetch = {i: before[min(f.waits)] - before[i] for i, f in index.launches.items() if f.waits}
-        self.preparation = {i: nodes for i in index.launches if (nodes := self._preparation(i)) is not None}
-        self.feeding = {i: nodes for i in index.launches if (nodes := self._feeding(i)) is not None}
-        self.graph = self._graph()
+
+    # What follows is not needed where the lower bound already says that this graph is no better than another one.
+
+    @cached_property
+    def memory(self) -> MemoryModel:
+        return MemoryModel(self.index)
+
+    @cached_property
+    def own_in_flight(self) -> int:
+        return self.simulator.run().in_flight_bytes
+
+    @cached_property
+    def preparation(self) -> dict[int, tuple[int, ...]]:
+        return {i: nodes for i in self.index.launches if (nodes := self._preparation(i)) is not None}
+
+    @cached_property
+    def feeding(self) -> dict[int, tuple[int, ...]]:
+        return {i: nodes for i in self.index.launches if (nodes := self._feeding(i)) is not None}
 
     def bounds(self, limits: Limits) -> Bounds:
         """Limits for kernels, -1 for none: budget, bytes in flight, prefetch."""
@@ -130,27 +144,28 @@ class Problem:
                 stack.extend(self.preds[node])
         return tuple(sorted(nodes))
 
-    def _graph(self) -> Graph:
+    @cached_property
+    def graph(self) -> Graph:
         """All that a schedule needs, for kernels."""
         index, memory = self.index, self.memory
-        count, launches, resizes = len(index), index.launches, index.estimates.resizes
-        needed_by: list[list[int]] = [[] for _ in range(count)]
+        launches, resizes = index.launches, index.estimates.resizes
+        needed_by: dict[int, list[int]] = {}
         begun: dict[int, list[int]] = {}
         for wait, source in index.begun_elsewhere.items():
             begun.setdefault(source, []).append(wait)
         for launch, feeds in self.feeding.items():
             for node in {p for fed in (launch, *feeds) for p in self.preds[fed]}.difference(feeds):
-                needed_by[node].append(launch)
+                needed_by.setdefault(node, []).append(launch)
         rows, items = rows_of(
             self.preds,
             self.users,
-            [launches[i].waits if i in launches else begun.get(i, ()) for i in range(count)],
-            [self.preparation.get(i, ()) for i in range(count)],
-            [self.feeding.get(i, ()) for i in range(count)],
+            {**begun, **{i: launch.waits for i, launch in launches.items()}},
+            self.preparation,
+            self.feeding,
             needed_by,
             memory.touched,
             index.estimates.buffers,
-            [tuple(chain.from_iterable(resized(index, i))) if i in resizes else () for i in range(count)],
+            {i: tuple(chain.from_iterable(resized(index, i))) for i in resizes},
         )
         buffers = records(len(memory.size), BUFFER)
         buffers.bytes = memory.size
