@@ -5,7 +5,8 @@
 All in one process, in turns: the peer in each of its modes, then every pipeline of commcc, and again. Shown are medians
 of CPU seconds, and the peer's best mode over commcc's. commcc's seconds are those of planning and applying; what
 comes between two passes (index, identification, prices, bound) counts. What a run knows of its first graph before it
-plans (the same, which every report needs) does not, as the peer is given its durations. Verification stands beside. One turn before does not count: kernels are compiled, caches fill.
+plans (the same, which every report needs) does not, as the peer is given its durations. Verification stands beside.
+One turn before does not count: kernels are compiled, caches fill.
 """
 
 from __future__ import annotations
