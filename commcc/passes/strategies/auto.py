@@ -157,6 +157,9 @@ class _Search:
                 best = self._better(best, whole)
             best = self._climbed(best, self.forms[:number])
             found.append(best)
+        if len(self.forms) > 1:  # what two schedules say of copies and calls is not the last word
+            calls = [t for t in self._near(best) if any(bucket.coalesced for bucket in t.buckets)]
+            found += sorted(calls, key=lambda t: (t.over, t.step_ns, t.members))[:1]
         return self._settled(none, found)
 
     def _caps(self, form: str) -> tuple[int, ...]:
@@ -178,8 +181,7 @@ class _Search:
         """No merging, and the better of it and of the bucketings that won, all with the full effort of ``reorder``."""
         found = [t for t in found if t.buckets]
         if not found:  # in few schedules; with more another one may win
-            near = [t for t in self.tried.values() if t.buckets and t.over <= none.over]
-            near = [t for t in near if t.step_ns * 1000 <= none.step_ns * (1000 + _NEAR)]
+            near = self._near(none)
             if not near:
                 return none, none
             found = [min(near, key=lambda t: (t.over, t.step_ns, t.members))]
@@ -187,6 +189,11 @@ class _Search:
         best = min(found, key=lambda t: (t.over, t.step_ns, t.members))
         better = best.over < none.over or best.step_ns * 1000 <= none.step_ns * (1000 - _GAIN)
         return none, best if better and best.over <= none.over else none
+
+    def _near(self, best: Tried) -> list[Tried]:
+        """Bucketings that are hardly worse than this one in their first schedules."""
+        within = [t for t in self.tried.values() if t.buckets and t.over <= best.over]
+        return [t for t in within if t.step_ns * 1000 <= best.step_ns * (1000 + _NEAR)]
 
     def _with_effort(self, tried: Tried) -> Tried:
         """The same bucketing as ``reorder`` will schedule it."""
