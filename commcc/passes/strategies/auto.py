@@ -13,8 +13,9 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
 4. from the best of these, key by key, the keys whose collectives take longest first: no merging, buckets
    by block, then larger and smaller caps than the present one, among them enough for two, four and eight
    of the largest members, until no key gains or ``effort`` bucketings have been tried;
-5. with ``form=auto``, under which all so far has copies, the same again without copies from the best of these,
-   with as much effort, and with either form for each key.
+5. with ``form=auto``, under which all so far has copies, the same again from the best of these, with as much
+   effort: in each bucket what takes less, no copies where nothing was merged, no copies at all, either form for
+   each key.
 
 Peak memory within the budget comes first, then the step; a bucketing has to be 0.1 % shorter than one
 with fewer merges. What ranks them is their first schedules; the best one, and no merging, are then scheduled
@@ -43,6 +44,7 @@ from commcc.planning.bucket_model import AUTO, COALESCED, COPY, key_of, size_of
 from commcc.planning.caps import ByteCaps
 from commcc.planning.eligibility import eligible, select_groups
 from commcc.planning.greedy import Limits, walk
+from commcc.planning.merge_cost import MergeCost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -82,7 +84,7 @@ class AutoReport(Record):
 
 
 class Rung(NamedTuple):
-    """What one key's collectives are merged by. cap: MiB, 0 for no merging, :data:`BY_BLOCK`. form: of the buckets."""
+    """How one key is merged. cap: MiB, 0 for no merging, :data:`BY_BLOCK`. form: as in the option of the pass."""
 
     cap: int
     form: str
@@ -142,7 +144,9 @@ class _Search:
         self.buckets: dict[_Choice, tuple[PlannedBucket, ...]] = {}
         # With form auto copies come first, as without it, so that what comes after can only be better.
         self.forms = (COPY, COALESCED) if options.form == AUTO else (options.form,)
-        self.by_block = {form: _by_block(replace(options, form=form), context, self.keys) for form in self.forms}
+        known = {*self.forms, options.form}
+        self.by_block = {form: _by_block(replace(options, form=form), context, self.keys) for form in known}
+        self.coalesced = {form: MergeCost(index, model, self.costs, form).coalesced for form in known}
         self.best_ns: int | None = None
         self.judged, self.effort = 0, 0
 
@@ -152,9 +156,8 @@ class _Search:
         found: list[Tried] = []
         for number, form in enumerate(self.forms, 1):
             self.effort += self.options.effort
-            choice = tuple(Rung(rung.cap, form) for rung in best.choice)
-            for whole in (choice, *(self._all(cap, form) for cap in self._caps(form))):
-                best = self._better(best, whole)
+            for choice in self._starts(best.choice, form):
+                best = self._better(best, choice)
             best = self._climbed(best, self.forms[:number])
             found.append(best)
         if len(self.forms) > 1:  # what two schedules say of copies and calls is not the last word
@@ -162,8 +165,15 @@ class _Search:
             found += sorted(calls, key=lambda t: (t.over, t.step_ns, t.members))[:1]
         return self._settled(none, found)
 
-    def _caps(self, form: str) -> tuple[int, ...]:
-        return (*((BY_BLOCK,) if self.by_block[form] else ()), *CAPS)
+    def _starts(self, best: _Choice, form: str) -> list[_Choice]:
+        """What to try first in this form: all keys; before that, keys that are not merged so far, the others as they
+        are, and after copies all keys with what takes less for each bucket.
+        """
+        caps = (*((BY_BLOCK,) if self.by_block[form] else ()), *CAPS)
+        filled = [tuple(rung if rung.cap else Rung(cap, form) for rung in best) for cap in caps]
+        same = tuple(Rung(rung.cap, form) for rung in best)
+        either = [tuple(Rung(rung.cap or caps[0], AUTO) for rung in best)] if form != self.forms[0] else []
+        return list(dict.fromkeys([*either, *filled, same, *(self._all(cap, form) for cap in caps)]))
 
     def _all(self, cap: int, form: str) -> _Choice:
         return (Rung(cap, form),) * len(self.keys)
@@ -297,9 +307,13 @@ class _Search:
         for each in walk(self.index, self.ident, taken, limits, self.options.multi_dtype).buckets:
             if len(each.members) > 1:
                 reason = Reason.of("shorter_step", members=len(each.members), bytes=each.bytes)
-                coalesced = choice[key_of(each.members[0], self.options.multi_dtype)].form == COALESCED
+                coalesced = self.coalesced[choice[key_of(each.members[0], self.options.multi_dtype)].form]
                 yield bucket_of(
-                    self.index, each.members, reason, param_order=self.options.param_order, coalesced=coalesced
+                    self.index,
+                    each.members,
+                    reason,
+                    param_order=self.options.param_order,
+                    coalesced=coalesced(each.members),
                 )
 
     def report(self, none: Tried, best: Tried) -> AutoReport:
