@@ -14,6 +14,7 @@ from commcc.base.terms import Kind
 from commcc.graph.collectives import identify
 from commcc.passes.base import PlanContext
 from commcc.passes.bucket import Bucket
+from commcc.passes.options import parse_pipeline
 from commcc.planning.merge_cost import MergeCost
 from commcc.replay.numeric import Settings, verify_numeric
 from commcc.run.pipeline import run
@@ -92,6 +93,22 @@ def test_the_verifier_sees_what_a_call_gets_wrong(damage):
     else:
         launch.args = (launch.args[0], "max", launch.args[2])
     assert verify(program, after).status == "different"
+
+
+def test_what_is_sent_is_written_only_after_the_wait():
+    """Nothing is copied, so that the call reads its members' own tensors for as long as it runs."""
+    build = GraphBuilder()
+    shards = [build.placeholder(f"p{i}", (4, 4)) for i in range(3)]
+    sent = [build.call(aten.neg.default, shard) for shard in shards[:2]]
+    first = build.scatter(sent[0], 2, "0")
+    written = build.call(aten.copy_.default, sent[0], shards[2])
+    second = build.scatter(sent[1], 2, "0")
+    program = build.program([first, second, build.call(aten.neg.default, sent[0])], {"0": 2})
+    for text in ("bucket{form=coalesced}", "bucket{form=coalesced},reorder{memory_budget=none}"):
+        result = run(program, parse_pipeline(text), model=load_model("h100"))
+        names = [node.name for node in result.program.graph.nodes]
+        assert result.verified == "proved"
+        assert names.index("reduce_scatter_bucket_0") < names.index(first.name) < names.index(written.name)
 
 
 # What it costs
