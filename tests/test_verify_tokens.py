@@ -326,7 +326,10 @@ def checked(each: Called) -> int:
     except Mixed:
         return 0
     whole = each.run(0, each.tokens)
-    parts = each.run(0, 1), each.run(1, each.tokens - 1)
+    try:
+        parts = each.run(0, 1), each.run(1, each.tokens - 1)
+    except RuntimeError:  # too small a chunk for a kernel: it runs not at all
+        return 0
     right = 0
     for at, (made, kind) in enumerate(zip(whole, kinds, strict=True)):
         some = [part[at] for part in parts]
@@ -372,6 +375,8 @@ def test_an_op_made_of_others_mixes_what_these_mix():
         (aten.roll.default, x, [1], [0]),
         (aten.tril.default, x),
         (aten.native_dropout.default, x, 0.5, True),
+        # Its decomposition gives another shape than it does.
+        (aten.multilabel_margin_loss_forward.default, torch.rand(4), torch.tensor([1, 0, -1, -1]), 0),
         (aten._remove_batch_dim.default, torch.randn(3), 4, 3, 3),  # as long as wide: both follow the rows
     ):
         with pytest.raises(Mixed):

@@ -61,8 +61,22 @@ def parts_of(node: fx.Node, rows: Mapping[str, int], sizes: Collection[int] = ()
         return None
     if whole is None or twice is None:
         return None
+    if not _same_shapes(node.meta.get("val"), fx.node.map_arg(whole.output_node().args[0], lambda n: n.meta["val"])):
+        return None  # a decomposition that gives something else than the op
     cut = _differences(whole, twice)
     return None if cut is None else Parts(whole, operands, cut)
+
+
+def _same_shapes(recorded: Any, traced: Any) -> bool:
+    """Whether results are as they were recorded, as far as sizes are numbers."""
+    several = isinstance(recorded, (list, tuple)), isinstance(traced, (list, tuple))
+    if any(several):
+        alike = all(several) and len(recorded) == len(traced)
+        return alike and all(_same_shapes(*pair) for pair in zip(recorded, traced, strict=True))
+    if not isinstance(recorded, torch.Tensor) or not isinstance(traced, torch.Tensor):
+        return recorded is None or traced is None
+    known = zip(recorded.shape, traced.shape, strict=False)
+    return len(recorded.shape) == len(traced.shape) and all(type(a) is not int or a == b for a, b in known)
 
 
 def _resized(node: fx.Node, sizes: Collection[int], factor: int) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
