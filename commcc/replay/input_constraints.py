@@ -25,7 +25,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
 from commcc.graph.ops import argument, argument_names, collective_of, is_getitem, is_wait, op_name
-from commcc.graph.ops.arithmetic import ADDITIVE, MASKS, POSITIVE
+from commcc.graph.ops.arithmetic import ADDITIVE, GROWING, MASKS, POSITIVE, SCALING
 from commcc.graph.ops.effects import NUMBERS, RANDOM_WRAPPERS
 from commcc.graph.ops.indexing import BY_DIMENSION, CLASSES, INDEXED, MASKED, ONCE, ONCE_EACH
 from commcc.graph.ops.products import GROUPED
@@ -146,9 +146,9 @@ def _keeps_sign(user: fx.Node, name: str, node: fx.Node) -> bool:
     first, other = (*user.args[:2], None, None)[:2]
     own = first is node or (name.startswith(_LISTS) and isinstance(first, (list, tuple)) and node in first)
     name = name.replace(_LISTS, "aten.")
-    if name in ("aten.mul", "aten.div"):
+    if name in SCALING:
         return own and isinstance(other, (int, float)) and other > 0
-    return (own and name in ("aten.add", "aten.addcmul")) or (name == "aten.add" and other is node)
+    return (own and name in GROWING) or (name == "aten.add" and other is node)
 
 
 def _part_of_lists(user: fx.Node, node: fx.Node) -> fx.Node | None:

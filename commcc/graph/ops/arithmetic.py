@@ -12,6 +12,8 @@ ADDITIVE = frozenset({"aten.add", "aten.sub"})
 SCALING = frozenset({"aten.mul", "aten.div"})
 #: Sums of two tensors, however they are written.
 ADDITIONS = frozenset({"aten.add", "aten.add_", "aten._foreach_add"})
+#: Sums of a number and something above zero, as moments of an optimizer are.
+GROWING = frozenset({"aten.add", "aten.addcmul"})
 #: Ops on elements that no tag of PyTorch marks as such.
 ELEMENTWISE = frozenset({"aten.fill", "aten.zero", "aten.copy", "aten.floor_divide", "aten.one_hot", "aten.bucketize"})
 #: Ops that keep numbers apart from what a mask rules out: the name of the mask.
