@@ -101,7 +101,7 @@ def _refuse(view: View, draft: Draft, node: fx.Node, users: list[int], state: ob
         if "cumsum over the tokens" in why:  # places in the buffers of experts
             hint = (
                 "where it gives tokens their places under a fixed capacity, chunks would drop other tokens: leave the "
-                "module whole, or give each sample a capacity of its own and cut by samples"
+                "module whole, or route without a capacity (each rank sends as many rows as there are)"
             )
     folded = isinstance(state, State) and state.kind == "folded"
     whole_step = any(view.exchanges(launch) and view.notes[launch].backward for launch in view.index.launches)
