@@ -106,15 +106,19 @@ def _no_device(value: Any) -> Any:
 def compare(digest: Digest, ranks: Sequence[int], timeout_s: float) -> None:
     """Compare with the other ranks; raises :class:`AgreementError` where they differ, or do not come in time.
 
-    ranks: of the groups of the graph. The graphs of a process are counted; the first that one rank runs is compared
-    with the first that another runs. Nothing is done without a process group, or with one of fake ranks.
+    ranks: of the groups of the graph. The graphs of a process that communicate are counted; the first that one rank
+    runs is compared with the first that another runs. Nothing is done without a process group, or with one of fake
+    ranks.
     """
-    number = next(_NUMBERS)
     if not dist.is_initialized() or dist.get_backend() == "fake":
         return
     store, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()
+    others = sorted(set(ranks) - {rank})
+    if not others:  # a rank may evaluate something for itself
+        return
+    number = next(_NUMBERS)
     store.set(f"{_PREFIX}/{number}/{rank}", digest.to_json())
-    for other in sorted(set(ranks) - {rank}):
+    for other in others:
         key = f"{_PREFIX}/{number}/{other}"
         try:
             store.wait([key], timedelta(seconds=timeout_s))
