@@ -43,6 +43,7 @@ def launches(program, kind):
     return [n for n in found if collective_of(n.target).kind == kind]
 
 
+@pytest.mark.full
 def test_forward_gathers_every_parameter_in_compute_precision():
     gathers = launches(captured()["forward"], "all_gather")
     assert len(gathers) == WEIGHTS

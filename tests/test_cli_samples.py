@@ -23,7 +23,7 @@ def test_there_are_samples():
 
 
 @pytest.mark.parametrize("sample", SMALL, ids=lambda path: path.name)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_job(sample, tmp_path, capsys):
     after = tmp_path / f"after{'.pt2' if sample.suffix == '.pt2' else '.fx.txt.gz'}"
     seen = answer(capsys, "inspect", sample)

@@ -426,6 +426,7 @@ def chain_fast(names: list[str], order: list[str]) -> Program:
 
 
 @pytest.mark.parametrize("name", ["tiny_llama_fsdp2_tp2_bw", "tiny_llama_hsdp_bw", "tiny_moe_fsdp4_ep2_bw"])
+@pytest.mark.sampled(1)
 def test_lineage_without_records_is_the_recorded_one(name):
     before = load(SAMPLES / f"{name}.fx.txt.gz")
     after = run(before, parse_pipeline("bucket{groups=all}")).program

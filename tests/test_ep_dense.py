@@ -71,6 +71,7 @@ def test_in_the_backward_pass_the_dense_part_begins_behind_the_experts():
     assert {key: index.names[node] for key, node in dense.first.items()} == {(0, False): "f", (0, True): "own"}
 
 
+@pytest.mark.full
 def test_modules_with_experts_are_not_dense():
     dense = dense_of(bucketed())
     notes, index = dense.notes, dense.index

@@ -163,7 +163,7 @@ def all_equal(ranks: int, jobs: list[dict[str, str]], folder: Path) -> None:
 def test_each_sample_in_some_ways(ranks, tmp_path):
     every = [name for names in SAMPLES_FOR.values() for name in names]
     jobs = []
-    for name in SAMPLES_FOR[ranks] if FULL else SAMPLES_FOR[ranks][1::3]:
+    for name in SAMPLES_FOR[ranks] if FULL else SAMPLES_FOR[ranks][1:2]:
         ways = list(ways_of(name))[every.index(name) :: len(every)]
         jobs += [rewritten(name, way, tmp_path)[0] for way in ways]
         converted = tmp_path / f"{name}.pt2"

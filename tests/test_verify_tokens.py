@@ -212,11 +212,11 @@ def agrees(whole: torch.Tensor, kind: Any, parts: list[torch.Tensor]) -> bool:
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("block", range(20))
+@pytest.mark.parametrize("block", range(40))
 def test_rules_say_what_happens(block):
     """Rows are the rows of the chunks one after another, sums the sums, and each chunk has rows of its own sorted."""
     seen: set[str] = set()
-    for seed in range(10 * block, 10 * block + 10):
+    for seed in range(5 * block, 5 * block + 5):
         made = Body(seed)
         if seed % 2:
             made.dispatch()
