@@ -13,6 +13,7 @@ from tests import effort
 def pytest_addoption(parser):
     parser.addoption("--full", action="store_true", help="all tests, with all of their examples")
     parser.addoption("--rest", action="store_true", help="with --full: only what runs in part without --full")
+    parser.addoption("--random", action="store_true", help="property tests draw other examples in each run")
 
 
 def pytest_configure(config):
@@ -22,8 +23,16 @@ def pytest_configure(config):
     if config.getoption("--full"):
         os.environ[effort.VARIABLE] = "1"
         effort.FULL = True
-    # For property tests without settings of their own; a loaded machine is no reason to fail.
-    settings.register_profile("commcc", max_examples=effort.examples(100), deadline=None)
+    # What property tests take for settings that they do not give. A loaded machine is no reason to fail, nor is
+    # luck: the same tree tries the same examples wherever it runs, and --random looks for new ones.
+    same = not config.getoption("--random")
+    settings.register_profile(
+        "commcc",
+        max_examples=effort.examples(100),
+        deadline=None,
+        derandomize=same,
+        database=None if same else settings.default.database,
+    )
     settings.load_profile("commcc")
 
 

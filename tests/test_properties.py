@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from commcc.apply import apply_plan
@@ -65,6 +65,7 @@ def test_bucketing_keeps_the_program(seed, layers, world, options):
 
 @RELAXED
 @given(st.integers(0, 10_000), OPTIONS)
+@example(7235, Bucket(bucket_cap_mb=0.001, groups="all"))  # a queue that only buckets of the first run are in
 def test_running_twice_changes_nothing(seed, options):
     """Under caps of bytes: the others count positions, and the first run's merges move launches."""
     program = random_program(seed, 6, 2)

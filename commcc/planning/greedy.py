@@ -76,20 +76,27 @@ class Walk:
 
 def walk(index: GraphIndex, ident: Identification, taken: list[Collective], limits: Limits, multi_dtype: bool) -> Walk:
     """Form buckets from ``taken``; deterministic, linear in nodes and edges."""
-    walker = _Walker(index, taken, limits, multi_dtype)
-    walker.existing = {c.launch: key_of(c, multi_dtype) for c in ident.collectives if c.stands_for > 1}
-    return walker.run()
+    existing = {c.launch: key_of(c, multi_dtype) for c in ident.collectives if c.stands_for > 1}
+    return _Walker(index, taken, existing, limits, multi_dtype).run()
 
 
 class _Walker:
     """One walk. last_scatter: the reduce-scatter launched last, as far as is known."""
 
-    def __init__(self, index: GraphIndex, taken: list[Collective], limits: Limits, multi_dtype: bool) -> None:
-        self.index, self.limits = index, limits
+    def __init__(
+        self,
+        index: GraphIndex,
+        taken: list[Collective],
+        existing: dict[int, Key],
+        limits: Limits,
+        multi_dtype: bool,
+    ) -> None:
+        self.index, self.existing, self.limits = index, existing, limits
         self.keys = {c.launch: key_of(c, multi_dtype) for c in taken}
         self.candidates = {c.launch: c for c in taken}
-        self.numbers = {key: number for number, key in enumerate(dict.fromkeys(self.keys.values()))}
-        self.existing: dict[int, Key] = {}
+        # Queues of buckets that exist already count even where nothing more may join them.
+        keys = dict.fromkeys([*self.keys.values(), *existing.values()])
+        self.numbers = {key: number for number, key in enumerate(keys)}
         self.quotient = Quotient(len(self.numbers))
         self.open: dict[Key, OpenBucket] = {}
         self.result = Walk()
@@ -116,10 +123,9 @@ class _Walker:
         """A launch that is a bucket already: launches on both sides of it share no bucket, and its queue counts."""
         for key in [key for key in self.open if key[:2] == existing[:2]]:
             del self.open[key]
-        number = self.numbers.get(existing)
-        if number is not None:
-            self.quotient.open_bucket(number)
-            self.quotient.join(number, label)
+        number = self.numbers[existing]
+        self.quotient.open_bucket(number)
+        self.quotient.join(number, label)
 
     def _place(self, candidate: Collective, label: Vector) -> None:
         """Put the candidate in the open bucket of its key, or in a new one."""
