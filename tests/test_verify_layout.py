@@ -15,17 +15,9 @@ import torch
 from commcc.verify.contents import BROADCAST, REDUCE, Over, cast, gather, pointwise, scatter
 from commcc.verify.layout import items_of
 from commcc.verify.regroup import regroup
-from commcc.verify.sizes import (
-    Poly,
-    Undecidable,
-    apply_function,
-    contiguous_strides,
-    product,
-    relevant,
-    variable,
-    view_strides,
-)
-from commcc.verify.terms import Leaf, Loop, Meta, Tensor, Terms
+from commcc.verify.reshaping import view_strides
+from commcc.verify.sizes import Meta, Poly, Undecidable, apply_function, contiguous_strides, product, relevant, variable
+from commcc.verify.terms import Leaf, Loop, Tensor, Terms
 
 RANKS = 3
 GROUP = ("str", "0")

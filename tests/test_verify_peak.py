@@ -9,7 +9,7 @@ import pytest
 from commcc.cli.main import run as command
 from commcc.planning.headroom import budget_bytes
 from commcc.serialization import save
-from commcc.verify.peak import compare_peaks
+from commcc.verify import compare_peaks
 from tests.step_graphs import sample
 from tests.verify_graphs import Graph, aten
 

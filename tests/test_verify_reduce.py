@@ -11,8 +11,7 @@ from torch import fx
 from commcc import apply
 from commcc.cli.main import run
 from commcc.serialization import load
-from commcc.verify import verify
-from commcc.verify.reduce import reduced
+from commcc.verify import reduced, verify
 from tests.random_graphs import random_program
 from tests.test_cli_commands import FSDP, files, ok, refused
 from tests.verify_graphs import Graph, aten

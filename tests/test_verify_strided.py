@@ -13,8 +13,8 @@ from commcc.verify import verify
 from commcc.verify.contents import Over, cast, gather, runs_of, same_elements, spliced, unrolled
 from commcc.verify.layout import intern, items_of
 from commcc.verify.regroup import regroup
-from commcc.verify.sizes import Impossible, Undecidable, contiguous_strides, relevant
-from commcc.verify.terms import Meta, Tensor, Terms
+from commcc.verify.sizes import Impossible, Meta, Undecidable, contiguous_strides, relevant
+from commcc.verify.terms import Tensor, Terms
 from commcc.verify.tracer import Tracer
 from tests.effort import examples
 from tests.test_verify_layout import GROUP, RANKS, STEPS, Machine, regrouped

@@ -11,9 +11,18 @@ from torch import fx
 
 from commcc.graph.ops import OpaqueOp
 from commcc.verify import verify
-from commcc.verify.sizes import Undecidable, apply_function, from_expression, is_contiguous, variable, view_strides
-from commcc.verify.symbols import Symbols, mismatch
-from commcc.verify.terms import Meta, Opaque, Tensor, Terms, bind, key_of, path_of
+from commcc.verify.reshaping import view_strides
+from commcc.verify.sizes import (
+    Meta,
+    Symbols,
+    Undecidable,
+    apply_function,
+    from_expression,
+    is_contiguous,
+    mismatch,
+    variable,
+)
+from commcc.verify.terms import Opaque, Tensor, Terms, bind, key_of, path_of
 from commcc.verify.verdict import LIMIT, Report
 from tests.verify_graphs import Graph, aten, differs, proved, texts
 

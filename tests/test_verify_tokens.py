@@ -12,7 +12,7 @@ from torch import fx
 
 from commcc.graph.ops import aliasing
 from commcc.graph.ops.row_wise import ROW_RULES, is_elementwise
-from commcc.verify.kinds import Column, Indices, Inverse, Mixed, Rows, Total
+from commcc.verify.clones import Column, Indices, Inverse, Mixed, Rows, Total
 from commcc.verify.tokens import kinds_of
 from tests.op_samples import find, sample, seeds
 

@@ -37,7 +37,7 @@ def verify_pair(session: Session, /, before: str, after: str, memory_budget: str
         from commcc.planning.headroom import budget_bytes
         from commcc.report import verifying
         from commcc.run.sized import verify_sized
-        from commcc.verify.peak import compare_peaks
+        from commcc.verify import compare_peaks
 
         if request is not None:  # ahead of the graphs, which may hold these ops
             numeric.import_ops(request.imports)

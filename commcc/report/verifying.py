@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from commcc.base.terms import Json
     from commcc.replay.numeric import Numeric
-    from commcc.verify import Verdict
-    from commcc.verify.peak import Peak
+    from commcc.verify import Peak, Verdict
 
     Document = Mapping[str, Any]
 

@@ -34,7 +34,7 @@ class Repros:
     def write(self, number: int, name: str, pair: tuple[Program, Program], verdict: Verdict) -> None:
         """Store the pair of one pass."""
         from commcc.serialization import save
-        from commcc.verify.reduce import reduced
+        from commcc.verify import reduced
 
         self.folder.mkdir(exist_ok=True)
         stem = f"{number:02}-{name}"

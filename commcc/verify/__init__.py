@@ -14,35 +14,56 @@ size of the graphs.
 
 Limits: structural, nothing is executed; floating-point sums may associate differently inside a merged
 reduction. Launch order is a function of the graph alone, so it is the same on all ranks of an SPMD program.
-Process groups are compared by name, those split off others by what they were split off (:mod:`commcc.verify.declared`).
+Process groups are compared by name, those split off others by their origin (:mod:`commcc.verify.normalise`).
 Modules that AFTER cut in chunks are compared clone by clone (:mod:`commcc.verify.chunks`).
-Where AFTER was fixed to sizes, BEFORE is taken for inputs of that size (:mod:`commcc.verify.symbols`).
+Where AFTER was fixed to sizes, BEFORE is taken for inputs of that size (:mod:`commcc.verify.boundary`).
+
+Besides, a pair that differs can be made smaller for a report, and AFTER's peak memory, worked out anew from the graphs
+alone, held against a bound::
+
+    small = reduced(before, after)
+    verify(*small).status           # as before, with a finding of the rule that came first
+    peak = compare_peaks(before, after, lambda own: own + (1 << 30))
+    peak.within, peak.after_bytes, peak.at
+
+Limits of these: no smallest pair is looked for, and at most :data:`TRIES` questions are asked; weights and the
+signature of ``.pt2`` files are left out. Peaks have the limits of :mod:`commcc.graph.memory`; sizes known only at run
+time need hints.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from torch import fx
 
 from commcc.base.gc_pause import no_collection
+from commcc.graph.index import build_index
+from commcc.graph.memory import live_bytes
+from commcc.graph.ops import facts
+from commcc.graph.program import copy_node
 from commcc.verify import boundary, compare
 from commcc.verify.chunks import folded
-from commcc.verify.declared import compare_exported, compare_groups
-from commcc.verify.normalise import check_order, compare_edges, unfolded, without_edges
+from commcc.verify.normalise import check_order, compare_edges, compare_groups, unfolded, without_edges
 from commcc.verify.pair import Pair
-from commcc.verify.symbols import fixed_sizes
-from commcc.verify.terms import Terms
-from commcc.verify.tracer import trace_program
+from commcc.verify.terms import Tensor, Terms
+from commcc.verify.tracer import Tracer, trace_program
 from commcc.verify.verdict import Finding, Report, Verdict, Ways
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from commcc.base.terms import Json
     from commcc.graph.program import Program
     from commcc.verify.trace import Event
+
 
 #: How often AFTER is looked at again when contents turn out to be equal that have different normal forms.
 ROUNDS = 8
 
-__all__ = ["Finding", "Verdict", "contradictions", "verify"]
+__all__ = ["Finding", "Verdict", "compare_peaks", "contradictions", "reduced", "verify"]
 
 
 @no_collection()
@@ -71,7 +92,7 @@ def _compare(before: Program, after: Program, report: Report) -> None:
     fine = check_order(before.graph, report, " (in BEFORE)")
     if not check_order(after.graph, report, "") or not fine:
         return
-    compare_exported(before, after, report)
+    boundary.compare_exported(before, after, report)
     stands_for = compare_groups(before, after, report)
     whole = folded(before, after, report, stands_for)
     if whole is None:
@@ -85,7 +106,7 @@ def _compare(before: Program, after: Program, report: Report) -> None:
     before, held = without_edges(before)
     after, holds = without_edges(after)
     renamed = boundary.match_inputs(before.graph, after.graph, report)
-    fixed = fixed_sizes(before, after, report)
+    fixed = boundary.fixed_sizes(before, after, report)
     new_nodes = {node.name: node for node in after.graph.nodes}
     compare_edges(held, holds, set(new_nodes), report)
     table = Terms.of(before, after)
@@ -169,3 +190,148 @@ def _conclude(pair: Pair) -> None:
     if pair.changed and not report.findings and not report.unproved and not pair.same:
         text = "; ".join(pair.consequences) or "the graphs differ"
         report.differs("value", "", f"{text}, for a reason that was not found")
+
+
+Both = tuple["Program", "Program"]
+TRIES = 160
+
+
+def reduced(before: Program, after: Program) -> Both:
+    """A smaller pair with the same status and a finding of the same rule; the pair itself where nothing can go."""
+    return _Reduction((before, after)).run()
+
+
+class _Reduction:
+    """pair: the smallest so far. status, first: what the verifier must go on saying. tries: questions left."""
+
+    def __init__(self, pair: Both) -> None:
+        self.pair = pair
+        self.status, said = _said(pair)
+        self.first = said[0] if said else None
+        self.tries = TRIES
+
+    def run(self) -> Both:
+        self._try(tuple(replace(each, carrier=None, provenance=(), format="memory") for each in self.pair))
+        named = [_named(each.graph, "" if self.first is None else self.first.node) for each in self.pair]
+        if None not in named:  # return what the difference is about, and nothing behind it
+            self._try(_rebuilt(self.pair, set(), [(node,) for node in named]))
+        self._halve_outputs()
+        self._most(_alike(*self.pair))
+        return self.pair
+
+    def _try(self, pair: Any) -> bool:
+        """Whether a pair still shows the difference; it is then the one to go on with."""
+        self.tries -= 1
+        status, said = _said(pair) if self.tries >= 0 else ("", [])
+        if self.first is None or status != self.status or all(self.first.rule != other.rule for other in said):
+            return False
+        self.pair = pair
+        return True
+
+    def _halve_outputs(self) -> None:
+        """Return as little as possible: half of the outputs, again and again."""
+        shown = True
+        while shown:
+            returned = [_outputs(each.graph) for each in self.pair]
+            count, half = len(returned[0]), len(returned[0]) // 2
+            if count < 2 or len(returned[1]) != count:
+                return
+            halves = ([outputs[part] for outputs in returned] for part in (slice(half), slice(half, None)))
+            shown = any(self._try(_rebuilt(self.pair, set(), some)) for some in halves)
+
+    def _most(self, names: list[str]) -> None:
+        """Make inputs of as many nodes as possible: in ever smaller groups."""
+        size = len(names) // 2
+        while size and self.tries > 0:
+            for start in range(0, len(names), size):
+                chosen = set(names[start : start + size])
+                self._try(_rebuilt(self.pair, chosen, [_outputs(each.graph) for each in self.pair]))
+            size //= 2
+
+
+def _said(pair: Both) -> tuple[str, list[Finding]]:
+    """Status, and what it rests on."""
+    verdict = verify(*pair)
+    return verdict.status, [*(verdict.findings or verdict.unproved)]
+
+
+def _named(graph: fx.Graph, name: str) -> fx.Node | None:
+    return next((node for node in graph.nodes if node.name == name and node.op == "call_function"), None)
+
+
+def _outputs(graph: fx.Graph) -> tuple[Any, ...]:
+    returned = next((node.args[0] for node in graph.nodes if node.op == "output" and node.args), ())
+    return tuple(returned) if isinstance(returned, (tuple, list)) else (returned,)
+
+
+def _alike(before: Program, after: Program) -> list[str]:
+    """Tensors that both graphs compute under one name, of one content, each in storage of its own."""
+    if not all(check_order(each.graph, Report(), "") for each in (before, after)):
+        return []
+    table = Terms.of(before, after)
+    walks = [Tracer(table, each.root, first=each is before) for each in (before, after)]
+    values: list[dict[str, Tensor]] = []
+    for walk, each in zip(walks, (before, after), strict=True):
+        walk.walk(each.graph)
+        nodes = (node for node in each.graph.nodes if node.op == "call_function" and not facts(node.target).views)
+        values.append({node.name: made for node in nodes if isinstance(made := walk.env[node], Tensor)})
+    old, new = values
+    return [name for name, made in old.items() if name in new and new[name].content == made.content]
+
+
+def _rebuilt(pair: Both, inputs: set[str], returned: Sequence[Sequence[Any]]) -> Both:
+    """Both programs with the results of some nodes as inputs, other outputs, and what these need."""
+    needed = [_needed(each.graph, inputs, outputs) for each, outputs in zip(pair, returned, strict=True)]
+    given = {node.name for nodes in needed for node in nodes if node.op == "placeholder" or node.name in inputs}
+    taken = [node.name for node in pair[0].graph.nodes if node.name in given]  # in one order in both
+    made = []
+    for each, nodes, outputs in zip(pair, needed, returned, strict=True):
+        graph, env = fx.Graph(), dict[fx.Node, fx.Node]()
+        names = {node.name: node for node in each.graph.nodes}
+        for name in taken:
+            place = env[names[name]] = graph.placeholder(name)
+            place.name, place.meta = name, dict(names[name].meta)
+        for node in (n for n in each.graph.nodes if n in nodes and n.op != "output" and n.name not in given):
+            env[node] = copy_node(graph, node, env)
+        graph.output(fx.node.map_arg(tuple(outputs), lambda node, env=env: env[node]))  # type: ignore[misc]
+        made.append(replace(each, graph=graph))
+    return made[0], made[1]
+
+
+def _needed(graph: fx.Graph, inputs: set[str], returned: Sequence[Any]) -> set[fx.Node]:
+    """Nodes that outputs and effects need, where some nodes are inputs."""
+    needed: set[fx.Node] = set()
+    fx.node.map_arg(tuple(returned), needed.add)
+    for node in reversed(graph.nodes):
+        fact = facts(node.target) if node.op == "call_function" else None
+        # A collective that nobody needs can go with its wait, unless it fills a buffer that it is given.
+        acts = fact is not None and not (fact.pure or ((fact.wait or fact.launch) and not fact.writing))
+        if node.name not in inputs and (node in needed or acts):
+            needed.add(node)
+            needed.update(node.all_input_nodes)
+    return needed
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Highest live bytes of both graphs, and what AFTER may have. at: the node of AFTER that reaches its peak."""
+
+    before_bytes: int
+    after_bytes: int
+    budget_bytes: int
+    at: str
+    within: bool
+
+    def to_json(self) -> dict[str, Json]:
+        return asdict(self)
+
+
+def compare_peaks(
+    before: Program, after: Program, budget: Callable[[int], int], hints: Mapping[str, int] | None = None
+) -> Peak:
+    """Peak memory of both graphs; ``budget`` gives the bytes that AFTER may have from BEFORE's own peak."""
+    index = build_index(after, hints=hints)
+    old, new = live_bytes(build_index(before, hints=hints)), live_bytes(index)
+    allowed = budget(old.peak_bytes)
+    at = "" if new.peak_at is None else index.names[new.peak_at]
+    return Peak(old.peak_bytes, new.peak_bytes, allowed, at, new.peak_bytes <= allowed)

@@ -1,25 +1,45 @@
-"""What a caller sees: inputs, outputs, constants, what is left in memory, what shares storage.
+"""What a caller sees: inputs, outputs, constants, what is left in memory, what shares storage, what files declare.
 
 Outputs that hold the same elements must share memory alike in both graphs, and views of inputs must be the same part
 of them. Outputs that are parts of one storage without overlapping, as PyTorch's bucketing returns gradients,
 behave like outputs with storage of their own, but that none is freed before all are: a remark says so.
 
+Two ``.pt2`` files must say the same of every input and output (parameters and buffers by name, what is written back and
+where), of trees and guards, and hold the same weights and constants, byte for byte. Names of nodes do not count.
+
+AFTER may be fixed to sizes; BEFORE is then compared for inputs of that size::
+
+    header of AFTER: "fixed": {"u0": 160}
+    x: f32[u0, 8]   s = sym_size(x, 0)   _assert_scalar(s >= 2)      is what x: f32[160, 8] is in AFTER
+
+This is a claim of AFTER, said with the verdict. Symbols are believed where they are a whole size of an input of BEFORE,
+or an input. Comparisons of numbers are evaluated, and asserts of what is true do nothing.
+
 Limits: two inputs are taken not to share storage. Storage offsets count only for outputs that are views of inputs;
 where the place of a view in its storage is not known, it is taken to overlap with all others there.
+A graph from a text has no signature: there is nothing to compare with, which is a remark. Symbols that only one file
+has a range for are not compared. Arithmetic on fixed sizes that :mod:`commcc.verify.explained` does not know is taken
+from the values in BEFORE.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import torch
+
+from commcc.base.errors import CommccError
+from commcc.serialization.pt2.contract import contract, differing_entries
 from commcc.verify.memory import INITIAL
-from commcc.verify.sizes import Poly, Undecidable
-from commcc.verify.symbols import mismatch
+from commcc.verify.sizes import Poly, Undecidable, mismatch
 from commcc.verify.terms import Opaque, Tensor, Value, key_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import fx
 
+    from commcc.graph.program import Program
     from commcc.verify.contents import Run
     from commcc.verify.memory import Memory
     from commcc.verify.pair import Pair
@@ -366,3 +386,83 @@ def _compare_place(pair: Pair, old: Output, new: Output, owner: Owner) -> None:
     if (was.content, was.shape) != (now.content, now.shape):
         text = f"output {new.path} is another part of {owner[0]} '{owner[1]}'"
         pair.fail("alias", new.node, text, (now.content, was.content))
+
+
+# What is declared
+
+
+def compare_exported(before: Program, after: Program, report: Report) -> None:
+    """Report in what the files of two programs differ besides the graph; nothing when it is one file."""
+    if before.carrier is after.carrier:
+        return
+    try:
+        old, new = contract(before), contract(after)
+        entries = differing_entries(before, after) if old and new else []
+    except CommccError as error:
+        report.gap("input", "", f"the weights cannot be compared: {error.what} ({error.where})")
+        return
+    if not old or not new:
+        side = "AFTER" if old else "BEFORE"
+        report.note("input", "", f"{side} is no .pt2 file: names of parameters and weights are not compared")
+        return
+    for what in dict.fromkeys((*old, *new)):
+        if (what in old and what in new) or not what.startswith("range of "):
+            _compare_entry(what, old.get(what), new.get(what), report)
+    for name in entries:
+        report.differs("input", "", f"'{name}' has other values than in BEFORE's file")
+
+
+def _compare_entry(what: str, old: Any, new: Any, report: Report) -> None:
+    if old == new:
+        return
+    rule = "output" if what.startswith("output") else "input"
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = [key for key in dict.fromkeys((*old, *new)) if old.get(key) != new.get(key)]
+        old, new = ({key: each.get(key) for key in keys} for each in (old, new))
+    report.differs(rule, "", f"{what} is {_said(new)}, in BEFORE's file {_said(old)}")
+
+
+def _said(fact: Any) -> str:
+    text = "missing" if fact is None else str(fact)
+    return text if len(text) <= 160 else f"{text[:157]}..."
+
+
+#: Under which key the header of a program says to which sizes it is fixed.
+_FIXED = "fixed"
+
+
+def fixed_sizes(before: Program, after: Program, report: Report) -> dict[str, int]:
+    """Numbers that AFTER has for symbols of BEFORE's inputs; those that cannot be are findings."""
+    old, new = _claims(before), _claims(after)
+    there = _input_symbols(before.graph)
+    found: dict[str, int] = {}
+    for name, number in new.items():
+        if old.get(name) == number:
+            continue
+        if name in old:
+            report.differs("input", "", f"'{name:.40}' is fixed to {number!r:.40}, in BEFORE to {old[name]!r:.40}")
+        elif type(number) is not int or number < 1:
+            report.differs("input", "", f"'{name:.40}' is fixed to {number!r:.40}, which is no size")
+        elif name not in there:  # the claim is of no use: inputs are compared as BEFORE has them
+            report.note("input", "", f"AFTER is fixed to {name:.40} = {number}, which is no size of an input of BEFORE")
+        else:
+            found[name] = number
+            report.note("input", "", f"compared for {name} = {number} only, which AFTER is fixed to")
+    return found
+
+
+def _claims(program: Program) -> Mapping[str, Any]:
+    claims = program.header.get(_FIXED)
+    return {str(name): number for name, number in claims.items()} if isinstance(claims, dict) else {}
+
+
+def _input_symbols(graph: fx.Graph) -> set[str]:
+    found: set[str] = set()
+    for node in graph.nodes:
+        if node.op != "placeholder":
+            continue
+        val = node.meta.get("val")
+        sizes = (*val.shape, *val.stride()) if isinstance(val, torch.Tensor) else (val,)
+        symbols = (getattr(getattr(size, "node", None), "expr", None) for size in sizes)
+        found.update(str(symbol) for symbol in symbols if getattr(symbol, "is_Symbol", False))
+    return found

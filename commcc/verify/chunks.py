@@ -32,8 +32,7 @@ from commcc.graph.ops.decomposed import SIZES
 from commcc.graph.program import copy_node
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.propagate import context_of, quiet
-from commcc.verify.clones import Module, Operands, Part, Unfaithful, shapes, size, written
-from commcc.verify.kinds import Mixed, Rows, Total
+from commcc.verify.clones import Mixed, Module, Operands, Part, Rows, Total, Unfaithful, shapes, size, written
 from commcc.verify.tokens import kinds_of
 
 if TYPE_CHECKING:

@@ -14,14 +14,23 @@ from typing import TYPE_CHECKING, Any
 
 from commcc.base.terms import Kind
 from commcc.graph.ops import facts
-from commcc.graph.ops.arithmetic import ON_SIZES
-from commcc.graph.ops.sizes import EXTENTS
+from commcc.graph.ops.arithmetic import COMPARISONS, ON_SIZES
+from commcc.graph.ops.sizes import EXTENTS, RANGES
 from commcc.verify.contents import BROADCAST, CAST, REDUCE, Over, cast, counts, gather, is_widening, pointwise, scatter
 from commcc.verify.memory import Flight
 from commcc.verify.regroup import regroup
 from commcc.verify.reshaping import COPY, INVALID, MAYBE, Formed, is_dense
-from commcc.verify.sizes import Shape, Size, Undecidable, apply_function, contiguous_strides, is_contiguous, product
-from commcc.verify.terms import Meta, Tensor, Value, is_size, key_of, path_of, tensors_in
+from commcc.verify.sizes import (
+    Meta,
+    Shape,
+    Size,
+    Undecidable,
+    apply_function,
+    contiguous_strides,
+    is_contiguous,
+    product,
+)
+from commcc.verify.terms import Opaque, Tensor, Value, is_size, key_of, path_of, tensors_in
 from commcc.verify.trace import CONVERSION, LAUNCH, OP, State, Step
 
 if TYPE_CHECKING:
@@ -378,3 +387,23 @@ def _check_copy(target: Tensor, source: Tensor) -> None:
         raise Undecidable("a copy into another shape")
     if target.meta.device != source.meta.device or target.meta.device is None:
         raise Undecidable("a copy between devices")
+
+
+def settled(table: Terms, path: str, arguments: dict[str, Any]) -> Value | None:
+    """What a comparison of numbers says, or that an assert of what is true does nothing; None for all else."""
+    values = list(arguments.values())
+    if path in COMPARISONS and len(values) == 2 and all(isinstance(value, int) for value in values):
+        return bool(COMPARISONS[path](*values))
+    if path == "torch.sym_not" and values and isinstance(values[0], bool):
+        return not values[0]
+    return Opaque(table.intern(("holds", path))) if _holds(path, arguments) else None
+
+
+def _holds(path: str, arguments: dict[str, Any]) -> bool | None:
+    if path == "aten._assert_scalar.default" and isinstance(arguments.get("self"), int):
+        return bool(arguments["self"])
+    size = arguments.get("size")
+    if path.rpartition(".")[0] in RANGES and isinstance(size, int):
+        low, high = arguments.get("min"), arguments.get("max")
+        return (low is None or size >= low) and (high is None or size <= high)
+    return None

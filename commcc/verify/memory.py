@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 from commcc.verify.contents import Run, runs_of, spliced
 from commcc.verify.regroup import regroup, regroups
 from commcc.verify.reshaping import Formed
-from commcc.verify.sizes import Size, Undecidable, product
-from commcc.verify.terms import Meta, Tensor, key_of, path_of
+from commcc.verify.sizes import Meta, Size, Undecidable, product
+from commcc.verify.terms import Tensor, key_of, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Programs in a plain form before they are compared: in order, without control edges, without fused ops.
+"""Programs in a plain form before they are compared: in order, groups told apart, no control edges, no fused ops.
 
 1. Whether a graph can run at all: every operand is computed before it is used, one output, at the end.
 
@@ -19,6 +19,17 @@
    the graph says is taken on trust. A change of strides in front of a fused op is left out, where the new strides
    are those of the same elements in some order. Ops on scaled matmuls stay as they are, and so do calls whose
    arguments or results are not used as usual.
+
+4. A rewrite may split a group off another one, to run on another stream; the table of AFTER records the origin. The
+   record is a claim, and it is believed only if BEFORE has no group of that name, neither in its table nor in its
+   graph; if BEFORE has the origin, with exactly the same ranks and size (or the origin is split off such a group); and
+   if every collective on the new group is of one kind::
+
+       table of AFTER: "ep_extra": {"size": 4, "ranks": [0, 1, 2, 3], "origin": "0"}
+       all_to_all_single(x, None, None, 'ep_extra')   is the same term as   all_to_all_single(x, None, None, '0')
+
+Limits: groups that both programs have are compared by name; ranks that neither table knows are taken to be those of the
+origin, which is what the record means.
 """
 
 from __future__ import annotations
@@ -31,13 +42,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import fx
 
-from commcc.graph.ops import op_name
+from commcc.graph.ops import argument, collective_of, op_name
 from commcc.graph.ops.products import AROUND_FUSED, GATHER_MATMUL, MATMUL_SCATTER
-from commcc.graph.program import copy_node
+from commcc.graph.program import ProcessGroup, copy_node
 from commcc.serialization.attributes import find
 from commcc.serialization.propagate import context_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from commcc.graph.program import Program
     from commcc.verify.verdict import Report
 
@@ -340,3 +353,106 @@ def _steps(shape: list[Any]) -> list[Any]:
         steps.insert(0, step)
         step = step * size if not isinstance(size, int) else step * max(size, 1)
     return steps
+
+
+# Process groups
+
+
+def compare_groups(before: Program, after: Program, report: Report) -> dict[str, str]:
+    """Report groups that differ; for new groups of AFTER, the group of BEFORE that each stands for."""
+    for name, group in after.groups.items():
+        old = before.groups.get(name)
+        pairs = () if old is None else (("size", old.size, group.size), ("ranks", old.ranks, group.ranks))
+        for what, was, now in pairs:
+            if was is not None and now is not None and was != now:
+                report.differs("collective", "", f"process group '{name}' has {what} {now}, in BEFORE {was}")
+        if old is not None and old.origin != group.origin:
+            text = f"process group '{name}' is {_origin(group)}, in BEFORE it is {_origin(old)}"
+            report.differs("collective", "", text)
+    stands_for: dict[str, str] = {}
+    for name, group in after.groups.items():
+        if name in before.groups or group.origin is None:
+            continue
+        root, problem = _check(before, after, group)
+        if problem:
+            report.differs("collective", "", f"process group '{name}' {problem}")
+        else:
+            stands_for[name] = root
+    return stands_for
+
+
+def _origin(group: ProcessGroup) -> str:
+    return "split off no other" if group.origin is None else f"split off '{group.origin}'"
+
+
+def _check(before: Program, after: Program, group: ProcessGroup) -> tuple[str, str]:
+    """The group of BEFORE that a split-off group goes back to, or what is wrong with it."""
+    known = {**{name: ProcessGroup(name, None) for name in _used(before)}, **before.groups}
+    root = _root(known, after.groups, group)
+    if root is None:
+        return "", f"is split off '{group.origin}', which BEFORE does not have"
+    if any(group.name in _words(node) for node in _nodes(before.graph, before.root)):
+        return "", f"is called what a group in BEFORE is called, and cannot be split off '{root}'"
+    old = known[root]
+    size = old.size
+    if size is None:  # what collectives say, where the table does not
+        said = (argument(node, "group_size") for _, node in _launches(before, root))
+        size = next((each for each in said if isinstance(each, int)), None)
+    for what, was, now in (("size", size, group.size), ("ranks", old.ranks, group.ranks)):
+        if was != now:
+            return "", f"has {what} {now}, but '{root}', which it is split off, has {was} in BEFORE"
+    kinds: dict[str, str] = {}  # with a node for each
+    for kind, node in _launches(after, group.name):
+        kinds.setdefault(kind, node.name)
+    if len(kinds) > 1:
+        listed = " and ".join(f"{kind} ('{node}')" for kind, node in kinds.items())
+        return "", f"was split off '{root}' for collectives of one kind, and has {listed}"
+    return root, ""
+
+
+def _root(old: Mapping[str, ProcessGroup], new: Mapping[str, ProcessGroup], group: ProcessGroup) -> str | None:
+    seen: set[str] = set()
+    at: ProcessGroup | None = group
+    while at is not None and at.origin is not None and at.origin not in seen:
+        if at.origin in old:
+            return at.origin
+        seen.add(at.origin)
+        at = new.get(at.origin)
+    return None
+
+
+def _nodes(graph: fx.Graph, root: Any, depth: int = 0) -> Iterator[fx.Node]:
+    """All nodes of a graph and of the sub-graphs that it refers to."""
+    for node in graph.nodes:
+        yield node
+        module = find(root, str(node.target)) if node.op == "get_attr" and depth < 16 else None
+        if isinstance(module, fx.GraphModule):
+            yield from _nodes(module.graph, module, depth + 1)
+
+
+def _words(node: fx.Node) -> set[Any]:
+    """All strings among the arguments of a node."""
+    found: set[Any] = set()
+    stack: list[Any] = [*node.args, *node.kwargs.values()]
+    while stack:
+        argument_ = stack.pop()
+        if isinstance(argument_, str):
+            found.add(argument_)
+        elif isinstance(argument_, (tuple, list)):
+            stack.extend(argument_)
+        elif isinstance(argument_, dict):
+            stack.extend(argument_.values())
+    return found
+
+
+def _launches(program: Program, name: str) -> Iterator[tuple[str, fx.Node]]:
+    for node in _nodes(program.graph, program.root):
+        fact = collective_of(node.target) if node.op == "call_function" else None
+        if fact is not None and argument(node, "group_name") == name:
+            yield str(fact.kind), node
+
+
+def _used(program: Program) -> set[str]:
+    """Groups that collectives name; a program made in memory may have no table."""
+    nodes = (n for n in _nodes(program.graph, program.root) if n.op == "call_function" and collective_of(n.target))
+    return {name for node in nodes if isinstance(name := argument(node, "group_name"), str)}

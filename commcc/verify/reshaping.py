@@ -4,6 +4,8 @@ Each function takes the term table and the arguments of an op by schema name, an
 a :class:`Formed`, computed from the arguments alone, never from the ``val`` of the node::
 
     reshape(table, {"self": x, "shape": (4, -1)})     # same content, shape (4, 8)
+    view_strides((4, 8), (8, 1), (32,))              # (1,)
+    view_strides((4, 8), (16, 1), (32,))             # None: only a copy has this shape
 
 A content that is one run of a source, however strided, is a box: sizes and strides, outermost first. Such a
 content is permuted by permuting the box, and is the same content however it was reached::
@@ -25,6 +27,7 @@ from commcc.verify.contents import cast, reinterpret
 from commcc.verify.layout import MAX_DEPTH, intern, items_of
 from commcc.verify.sizes import (
     Impossible,
+    Poly,
     Shape,
     Size,
     Undecidable,
@@ -32,7 +35,6 @@ from commcc.verify.sizes import (
     is_contiguous,
     number,
     product,
-    view_strides,
 )
 from commcc.verify.terms import Item, Leaf, Loop, Tensor, is_size
 
@@ -90,6 +92,49 @@ def dimension(value: object, rank: int) -> int:
 
 
 # Same elements, another shape
+
+
+def view_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
+    """Strides of a view of ``new`` shape with the same elements; None when only a copy can have it."""
+    if 0 in new:
+        return contiguous_strides(new)
+    if is_contiguous(shape, strides):
+        return contiguous_strides(new)
+    result: list[Size] = []
+    position = len(new) - 1
+    for count, step in reversed(_blocks(shape, strides)):
+        taken: Size = 1
+        while position >= 0 and (new[position] == 1 or _is_short(taken, count)):
+            result.append(taken * step)
+            taken = taken * new[position]
+            position -= 1
+        if taken != count:
+            if isinstance(taken, Poly) or isinstance(count, Poly):
+                raise Undecidable("strides of symbolic sizes")
+            return None
+    while position >= 0:
+        result.append(result[-1] if result else 1)
+        position -= 1
+    return tuple(reversed(result))
+
+
+def _is_short(taken: Size, count: Size) -> bool:
+    if isinstance(taken, int) and isinstance(count, int):
+        return taken < count
+    return taken != count
+
+
+def _blocks(shape: Shape, strides: Shape) -> list[tuple[Size, Size]]:
+    """Runs of dimensions that are one dimension in memory, as (elements, innermost stride)."""
+    blocks: list[tuple[Size, Size]] = []
+    for size, stride in zip(shape, strides, strict=True):
+        if size == 1:
+            continue
+        if blocks and blocks[-1][1] == size * stride:
+            blocks[-1] = (blocks[-1][0] * size, stride)
+        else:
+            blocks.append((size, stride))
+    return blocks or [(product(shape), 1)]
 
 
 def _reshaped(tensor: Tensor, shape: Shape, *, must_view: bool) -> Formed:
@@ -239,7 +284,7 @@ def to_copy(table: Terms, a: Arguments) -> Formed:
 
 
 def to_host(a: Arguments) -> bool:
-    """Whether a conversion brings its operand to the host; :mod:`commcc.verify.host` checks when it is there."""
+    """Whether a conversion brings its operand to the host (:class:`commcc.verify.trace.HostCopies`)."""
     device = a.get("device")
     return device is not None and torch.device(device).type == "cpu"
 

@@ -26,8 +26,7 @@ from commcc.graph.ops.row_wise import LINEAR_IN_ALL, LINEAR_IN_ONE, ROW_RULES, R
 from commcc.graph.ops.sizes import GRADIENTS
 from commcc.graph.ops.twins import functional
 from commcc.serialization.propagate import quiet
-from commcc.verify.contents import widens
-from commcc.verify.kinds import (
+from commcc.verify.clones import (
     EXACT,
     Column,
     Indices,
@@ -45,6 +44,7 @@ from commcc.verify.kinds import (
     static,
     sum_of,
 )
+from commcc.verify.contents import widens
 from commcc.verify.terms import bind
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Sizes that may be symbolic, as polynomials over terms, and arithmetic that never guesses.
+"""Sizes that may be symbolic, as polynomials over terms, arithmetic that never guesses; what ``val`` say of tensors.
 
 A size is an ``int`` or a :class:`Poly`. Polynomials are kept in one normal form, so that two sizes are
 equal exactly when they compare equal::
@@ -12,19 +12,24 @@ Limits: only what holds for every value of the variables is decided; division th
 and order that depends on a value, raise :class:`Undecidable`. Functions (floor division, modulo,
 maximum) that cannot be resolved become variables of their own, named by their operands.
 
-Shapes and strides are tuples of sizes. The last part says which reshapes are views, and whether two tensors
-are laid out alike::
+Shapes and strides are tuples of sizes. The last part reads them from a ``val``, with every symbol tied to the node that
+defines it. Symbols are names (``u0``), and names mean nothing across two files. The first tensor or size that is a bare
+symbol defines it; from then on the symbol stands for that node's term::
 
-    view_strides((4, 8), (8, 1), (32,))    # (1,)
-    view_strides((4, 8), (16, 1), (32,))   # None: only a copy has this shape
+    item: "Sym(u0)"                u0 := the value of item's term
+    primals_1: "f32[s7, 16]"       s7 := size 0 of primals_1
+
+A symbol used before anything defines it stands for its name.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, Union
+
+import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
 #: Product of variables, by term id, sorted, with repetition.
 Monomial: TypeAlias = "tuple[int, ...]"
@@ -301,44 +306,139 @@ def is_contiguous(shape: Shape, strides: Shape) -> bool:
     return strides == plain or relevant(shape, strides) == relevant(shape, plain)
 
 
-def view_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
-    """Strides of a view of ``new`` shape with the same elements; None when only a copy can have it."""
-    if 0 in new:
-        return contiguous_strides(new)
-    if is_contiguous(shape, strides):
-        return contiguous_strides(new)
-    result: list[Size] = []
-    position = len(new) - 1
-    for count, step in reversed(_blocks(shape, strides)):
-        taken: Size = 1
-        while position >= 0 and (new[position] == 1 or _is_short(taken, count)):
-            result.append(taken * step)
-            taken = taken * new[position]
-            position -= 1
-        if taken != count:
-            if isinstance(taken, Poly) or isinstance(count, Poly):
-                raise Undecidable("strides of symbolic sizes")
-            return None
-    while position >= 0:
-        result.append(result[-1] if result else 1)
-        position -= 1
-    return tuple(reversed(result))
+# Tensors
 
 
-def _is_short(taken: Size, count: Size) -> bool:
-    if isinstance(taken, int) and isinstance(count, int):
-        return taken < count
-    return taken != count
+class Meta(NamedTuple):
+    """Shape, strides, dtype and device of a tensor as its ``val`` says; parts that are unknown are None."""
+
+    shape: Shape | None
+    strides: Shape | None
+    dtype: torch.dtype | None
+    device: str | None
 
 
-def _blocks(shape: Shape, strides: Shape) -> list[tuple[Size, Size]]:
-    """Runs of dimensions that are one dimension in memory, as (elements, innermost stride)."""
-    blocks: list[tuple[Size, Size]] = []
-    for size, stride in zip(shape, strides, strict=True):
-        if size == 1:
-            continue
-        if blocks and blocks[-1][1] == size * stride:
-            blocks[-1] = (blocks[-1][0] * size, stride)
-        else:
-            blocks.append((size, stride))
-    return blocks or [(product(shape), 1)]
+UNKNOWN = Meta(None, None, None, None)
+
+
+_NUMBERS = frozenset({int})
+
+
+class Table(Protocol):
+    """What symbols need of :class:`commcc.verify.terms.Terms`."""
+
+    plain_metas: dict[int, tuple[Meta, torch.Tensor]]
+
+    def intern(self, key: tuple[Any, ...]) -> int: ...
+
+    def function(self, name: str, operands: tuple[Size, ...]) -> int: ...
+
+
+class Symbols:
+    """The symbols of one graph, bound to sizes in the order of the graph; those that are ``fixed``, to numbers."""
+
+    def __init__(self, table: Table, fixed: Mapping[str, int]) -> None:
+        self._table = table
+        self._bound: dict[str, Size] = dict(fixed)
+        self._devices: dict[torch.device, str] = {}
+
+    def meta_of(self, val: torch.Tensor, source: int) -> Meta:
+        """Shape, strides, dtype and device of a ``val``; ``source`` defines symbols that are new here."""
+        known = self._table.plain_metas.get(id(val))
+        if known is not None:
+            return known[0]
+        shape: Shape = tuple(val.shape)
+        numbers = _NUMBERS.issuperset(map(type, shape))
+        if not numbers:
+            shape = tuple(self._dimension(size, source, at) for at, size in enumerate(val.shape))
+        strides: Shape | None = tuple(val.stride()) if val.layout is torch.strided else None
+        if strides is not None and not _NUMBERS.issuperset(map(type, strides)):
+            numbers = False
+            try:
+                strides = tuple(self.size(step) for step in val.stride())
+            except Undecidable:
+                strides = None
+        meta = Meta(shape, strides, val.dtype, self._device(val.device))
+        if numbers:  # without symbols it says the same everywhere, and both graphs may have the same object
+            self._table.plain_metas[id(val)] = (meta, val)
+        return meta
+
+    def _device(self, device: torch.device) -> str:
+        name = self._devices.get(device)
+        if name is None:
+            name = self._devices[device] = str(device)
+        return name
+
+    def define(self, val: Any, size: Size) -> None:
+        """Bind the symbol that ``val`` consists of, if it is one and still free, to what its node computes."""
+        name = _symbol_name(val)
+        if name is not None:
+            self._bound.setdefault(name, size)
+
+    def size(self, value: int | torch.SymInt) -> Size:
+        """A size in a ``val``; raises :class:`Undecidable` for what is not integer arithmetic."""
+        if isinstance(value, int):
+            return value
+        return from_expression(getattr(value.node, "expr", None), self._lookup, self._table.function)
+
+    def size_or(self, value: int | torch.SymInt, other: Any) -> Any:
+        """A size, or ``other`` for what is not integer arithmetic."""
+        try:
+            return self.size(value)
+        except Undecidable:
+            return other
+
+    def _dimension(self, value: int | torch.SymInt, source: int, at: int) -> Size:
+        if isinstance(value, int):
+            return value
+        own = variable(self._table.intern(("size", source, at)))
+        self.define(value, own)
+        size: Size = self.size_or(value, own)
+        return size
+
+    def _lookup(self, name: str) -> Size:
+        found = self._bound.get(name)
+        return variable(self._table.intern(("symbol", name))) if found is None else found
+
+
+def _symbol_name(val: Any) -> str | None:
+    if not isinstance(val, torch.SymInt):
+        return None
+    expression = getattr(val.node, "expr", None)
+    return str(getattr(expression, "name", "")) if getattr(expression, "is_Symbol", False) else None
+
+
+def mismatch(known: Meta, said: Meta) -> str:
+    """The first thing that ``said`` gets wrong, in words; empty when nothing is."""
+    if known == said:
+        return ""
+    if _contradicts(known.shape, said.shape):
+        return f"shape {_plain(said.shape)}, it is {_plain(known.shape)}"
+    if None not in (known.dtype, said.dtype) and known.dtype != said.dtype:
+        return f"{str(said.dtype).removeprefix('torch.')}, it is {str(known.dtype).removeprefix('torch.')}"
+    if None not in (known.device, said.device) and known.device != said.device:
+        return f"device {said.device}, it is {known.device}"
+    if known.shape is None or known.strides is None or said.strides is None:
+        return ""
+    if _contradicts(relevant(known.shape, known.strides), relevant(known.shape, said.strides)):
+        return f"strides {_plain(said.strides)}, they are {_plain(known.strides)}"
+    return ""
+
+
+def _contradicts(known: Shape | None, said: Shape | None) -> bool:
+    """Whether two shapes cannot be equal; symbols under other names are given the benefit of the doubt."""
+    if known is None or said is None or known == said:
+        return False
+    if len(known) != len(said):
+        return True
+    return any(_differs(a, b) for a, b in zip(known, said, strict=True))
+
+
+def _differs(known: Size, said: Size) -> bool:
+    if isinstance(known, int) or isinstance(said, int):
+        return known != said
+    return isinstance(known - said, int) and known != said
+
+
+def _plain(shape: Shape | None) -> str:
+    return "[" + ", ".join(str(size) if isinstance(size, int) else "?" for size in shape or ()) + "]"

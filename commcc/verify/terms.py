@@ -30,7 +30,7 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from commcc.graph.index.waits import begun_elsewhere
 from commcc.graph.ops import OpaqueOp, argument_names, op_name
-from commcc.verify.sizes import Poly, Shape, Size, Undecidable
+from commcc.verify.sizes import Meta, Poly, Shape, Size, Undecidable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,18 +59,6 @@ class Loop(NamedTuple):
 
 Item: TypeAlias = Leaf | Loop
 Items: TypeAlias = "tuple[Item, ...]"
-
-
-class Meta(NamedTuple):
-    """Shape, strides, dtype and device of a tensor as its ``val`` says; parts that are unknown are None."""
-
-    shape: Shape | None
-    strides: Shape | None
-    dtype: torch.dtype | None
-    device: str | None
-
-
-UNKNOWN = Meta(None, None, None, None)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from torch import fx
 from commcc.graph.ops import Aliasing, aliasing, op_name
 from commcc.graph.ops.constants import ZEROS
 from commcc.graph.ops.row_wise import COUNTED, REPEATED
-from commcc.verify.kinds import (
+from commcc.verify.clones import (
     EXACT,
     Column,
     Indices,

@@ -31,9 +31,8 @@ from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.propagate import context_of
 from commcc.verify.memory import EARLY, Memory
 from commcc.verify.reshaping import to_host
-from commcc.verify.sizes import Size, Undecidable, is_contiguous, number, product, variable
-from commcc.verify.symbols import Symbols, mismatch
-from commcc.verify.terms import Meta, Opaque, Tensor, Value, all_tensors, bind, key_of, path_of
+from commcc.verify.sizes import Meta, Size, Symbols, Undecidable, is_contiguous, mismatch, number, product, variable
+from commcc.verify.terms import Opaque, Tensor, Value, all_tensors, bind, key_of, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -31,23 +31,12 @@ from commcc.graph.ops.constants import COPIES
 from commcc.graph.ops.twins import functional
 from commcc.serialization.attributes import content_hash, find, is_plain
 from commcc.serialization.fake_ops import UnknownValue
-from commcc.verify.explained import Explainer, launch, wait
+from commcc.verify.explained import Explainer, launch, settled, wait
 from commcc.verify.memory import Flight
 from commcc.verify.normalise import check_order
 from commcc.verify.regroup import regroups
-from commcc.verify.sizes import Impossible, Undecidable
-from commcc.verify.symbols import mismatch, settled
-from commcc.verify.terms import (
-    UNKNOWN,
-    Opaque,
-    Summary,
-    Tensor,
-    Value,
-    all_tensors,
-    key_of,
-    path_of,
-    tensors_in,
-)
+from commcc.verify.sizes import UNKNOWN, Impossible, Undecidable, mismatch
+from commcc.verify.terms import Opaque, Summary, Tensor, Value, all_tensors, key_of, path_of, tensors_in
 from commcc.verify.trace import OP, VIEW, Event, Output, Step, Trace
 from commcc.verify.verdict import Report
 
