@@ -427,6 +427,20 @@ def cast_bool_e8m0():
     return mk(0), mk(1)
 
 
+@case("different")
+def reduced_before_widening():
+    """A copy without a dtype keeps the dtype: what it gives is reduced in float32, not in bfloat16."""
+
+    def mk(k):
+        g = Graph()
+        x = g.input("x", 8, dtype=torch.bfloat16)
+        x = g.reduce(x) if k else x
+        y = g(aten._to_copy.default, g(aten._to_copy.default, x, dtype=torch.float32))
+        return g.program(y if k else g.reduce(y))
+
+    return mk(0), mk(1)
+
+
 @case("proved")
 def alpha_float():
     def mk(k):

@@ -75,12 +75,13 @@ def report_causes(pair: Pair) -> None:
 def _outline(step: Step) -> tuple[Any, ...]:
     """An op with its arguments, of tensors only shapes and dtypes."""
 
-    def outline(key: tuple[Any, ...]) -> tuple[Any, ...]:
-        if key[0] == "tensor":
-            return key[2:]
-        return ("list", tuple(map(outline, key[1]))) if key[0] == "list" else key
+    return (step.path, tuple((name, _without_content(key)) for name, key in step.arguments))
 
-    return (step.path, tuple((name, outline(key)) for name, key in step.arguments))
+
+def _without_content(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    if key[0] == "tensor":
+        return key[2:]
+    return ("list", tuple(map(_without_content, key[1]))) if key[0] == "list" else key
 
 
 def _has_operands(pair: Pair, step: Step) -> bool:

@@ -81,16 +81,18 @@ def cast(table: Terms, content: int, dtype: torch.dtype | None, how: tuple[Any, 
     A conversion of what was widened without loss is a conversion of what was there before.
     """
 
-    def change(source: int) -> int:
-        result = dtype or table.dtype.get(source)
-        key = table.keys[source]
-        if not how and is_widening(table, source) and _skips(table.dtype[key[1]], table.dtype[source], result):
-            return change(key[1])
-        if not how and result is not None and table.dtype.get(source) == result:
-            return source
-        return table.source((CAST, source, str(result), how), table.numel(source), result)
+    return _on_sources(table, content, lambda source: _converted(table, source, dtype or table.dtype.get(source), how))
 
-    return _on_sources(table, content, change)
+
+def _converted(table: Terms, source: int, result: torch.dtype | None, how: tuple[Any, ...]) -> int:
+    while not how and is_widening(table, source):
+        narrow = table.keys[source][1]
+        if not _skips(table.dtype[narrow], table.dtype[source], result):
+            break
+        source = narrow
+    if not how and result is not None and table.dtype.get(source) == result:
+        return source
+    return table.source((CAST, source, str(result), how), table.numel(source), result)
 
 
 #: Dtypes whose elements are numbers one by one, as conversions see them.
@@ -157,19 +159,21 @@ def reinterpret(table: Terms, content: int, dtype: torch.dtype) -> int:
         start, length, *strides = (_scaled(n, old, dtype) for n in (leaf.start, leaf.length, *leaf.strides))
         return Leaf(new, start, length, tuple(strides))
 
-    def rows(items: Items, old: torch.dtype) -> Items:
-        return tuple(
-            change(item)
-            if isinstance(item, Leaf)
-            else Loop(item.times, rows(item.body, old), _scaled(item.row, old, dtype))
-            for item in items
-        )
-
     items = items_of(table, content)
     dtypes = {table.dtype.get(leaf.source) for leaf in leaves(items)}
     if len(dtypes) != 1 or None in dtypes:
         raise Undecidable("bytes of several dtypes")
-    return intern(table, rows(items, next(d for d in dtypes if d is not None)))
+    return intern(table, _rescaled(each_leaf(items, change), next(d for d in dtypes if d is not None), dtype))
+
+
+def _rescaled(items: Items, old: torch.dtype, new: torch.dtype) -> Items:
+    """Rows of loops counted in elements of another dtype."""
+    return tuple(
+        item
+        if isinstance(item, Leaf)
+        else Loop(item.times, _rescaled(item.body, old, new), _scaled(item.row, old, new))
+        for item in items
+    )
 
 
 def _scaled(count: Size, old: torch.dtype, new: torch.dtype) -> Size:

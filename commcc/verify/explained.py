@@ -18,7 +18,7 @@ from commcc.graph.ops.arithmetic import COMPARISONS, ON_SIZES
 from commcc.graph.ops.sizes import EXTENTS, RANGES
 from commcc.verify.contents import BROADCAST, CAST, REDUCE, Over, cast, counts, gather, is_widening, pointwise, scatter
 from commcc.verify.memory import Flight
-from commcc.verify.regroup import regroup
+from commcc.verify.regroup import converts, regroup
 from commcc.verify.reshaping import COPY, INVALID, MAYBE, Formed, is_dense
 from commcc.verify.sizes import (
     Meta,
@@ -294,13 +294,14 @@ class Explainer(State):
         self.check(node, made, val)
         if formed.alias == COPY:
             self.trace.copies += 1
-        operand = next((arguments[name] for name in _OPERANDS if name in arguments), None)
-        self._note_cast(node, made.content, tensors_in(operand), arguments)
+        if converts(path):
+            operand = next((arguments[name] for name in _OPERANDS if name in arguments), None)
+            self._note_cast(node, made.content, tensors_in(operand), arguments)
         self.host.copied(path, node, arguments, made)
         return made
 
     def _formed(self, node: fx.Node, formed: Formed, index: int, arguments: dict[str, Any]) -> Tensor:
-        name = next((n for n in _OPERANDS if n in arguments), "self")
+        name = "self" if "self" in arguments else next(n for n in _OPERANDS if n in arguments)
         operand = arguments[name]
         first = operand[0] if isinstance(operand, tuple) else operand
         device = None if arguments.get("device") is not None else first.meta.device

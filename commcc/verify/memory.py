@@ -58,7 +58,7 @@ class Flight:
     doubt: str = ""
 
 
-@dataclass
+@dataclass(eq=False, slots=True)
 class Storage:
     """One storage: its owner, its version, and the launches that use it now.
 
@@ -67,7 +67,7 @@ class Storage:
     doubt: why writing here may write elsewhere as well. linked: other storages that may be this one.
     """
 
-    owner: Tensor | None = None
+    owner: Tensor
     writes: int = 0
     version: int | None = None
     content: int | None = None
@@ -102,21 +102,11 @@ class Memory:
         self._table = table
         self.storages: list[Storage] = []
 
-    def allocate(self) -> int:
-        """The number of a new storage; the tensor that owns it is set by :meth:`own`."""
-        self.storages.append(Storage())
-        return len(self.storages) - 1
-
-    def own(self, tensor: Tensor) -> Tensor:
-        """Make ``tensor`` the owner of its storage unless it has one."""
-        storage = self.storages[tensor.root]
-        if storage.owner is None:
-            storage.owner = tensor
-        return tensor
-
-    def stamp(self, root: int) -> int:
-        """How often the storage was written; what a tensor made now must carry."""
-        return self.storages[root].writes
+    def allocate(self, content: int, meta: Meta) -> Tensor:
+        """A tensor that owns a new storage."""
+        made = Tensor(content, meta, len(self.storages))
+        self.storages.append(Storage(made))
+        return made
 
     def current(self, tensor: Tensor) -> Tensor:
         """The tensor as it reads now: itself, or a load when its storage was written since it was made."""
@@ -149,7 +139,7 @@ class Memory:
         up: if it is one, it holds what was there when it was made.
         """
         owner = storage.owner
-        if owner is None or tensor.may_copy:
+        if tensor.may_copy:
             return None
         chain: list[Tensor] = []
         at: Tensor | None = tensor
@@ -194,8 +184,7 @@ class Memory:
         storage = self.storages[root]
         if storage.version is not None:
             return storage.version
-        owner = storage.owner
-        return self._table.intern((INITIAL, None if owner is None else owner.content))
+        return self._table.intern((INITIAL, storage.owner.content))
 
     def write(self, tensor: Tensor, by: int, place: int, content: int | None = None) -> int:
         """Record that the op with term ``by`` writes ``tensor``, its ``place``-th target; the new version's term.
@@ -223,8 +212,6 @@ class Memory:
     def _filled(self, storage: Storage, at: Tensor, content: int) -> int | None:
         """The elements of a storage of which the part at ``at`` is overwritten; None when that cannot be told."""
         owner = storage.owner
-        if owner is None:
-            return None
         known = owner.content if storage.writes == 0 else storage.content
         try:
             return spliced(self._table, self._slot(owner).content, known, at.content, content)
@@ -234,14 +221,11 @@ class Memory:
     def runs(self, tensor: Tensor) -> list[Run]:
         """The runs of elements that a tensor is in its storage; :class:`Undecidable` when that cannot be told."""
         owner = self.storages[tensor.root].owner
-        if owner is None:
-            raise Undecidable("a storage that nobody owns")
         return runs_of(self._table, self.where(owner).content, self.where(tensor).content)
 
-    def first_of(self, root: int) -> int | None:
+    def first_of(self, root: int) -> int:
         """What owns a storage, as a term of its first elements."""
-        owner = self.storages[root].owner
-        return None if owner is None else owner.content
+        return self.storages[root].owner.content
 
     def overlap(self, first: Tensor, second: Tensor) -> bool:
         """Whether two tensors share an element; :class:`Undecidable` when that cannot be told."""
@@ -249,7 +233,7 @@ class Memory:
             return False
         places = self.where(first).content, self.where(second).content
         owner = self.storages[first.root].owner
-        if places[0] == places[1] or (owner is not None and self.where(owner).content in places):
+        if places[0] == places[1] or self.where(owner).content in places:
             return True
         ends: list[tuple[int, int, int]] = []
         for which, tensor in enumerate((first, second)):

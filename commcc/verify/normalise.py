@@ -64,7 +64,10 @@ def check_order(graph: fx.Graph, report: Report, which: str) -> bool:
     finished = False
     fine = True
     for node in graph.nodes:
-        problems = [f"uses '{used.name}' before it is computed" for used in node.all_input_nodes if used not in seen]
+        early = (
+            [] if seen.issuperset(node._input_nodes) else [each for each in node.all_input_nodes if each not in seen]
+        )
+        problems = [f"uses '{used.name}' before it is computed" for used in early]
         if finished:
             problems.append("comes after the output")
         if node.op not in _OPS:

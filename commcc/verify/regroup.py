@@ -376,27 +376,43 @@ _RULES: dict[Regrouping, Callable[[Terms, Arguments], Formed | tuple[Formed, ...
     Regrouping.GATHER_BUFFER: gather_buffer,
     Regrouping.SCATTER_BUFFER: scatter_buffer,
 }
+#: Rules that leave every element as it is; all others may convert them.
+_MOVING = frozenset(
+    {
+        *(reshaping.view, reshaping.reshape, reshaping.flatten, reshaping.unsqueeze, reshaping.squeeze),
+        *(reshaping.alias, reshaping.contiguous, reshaping.clone, reshaping.permute, reshaping.transpose),
+        *(reshaping.swap, reshaping.expand, _slice, _narrow_op, _select),
+        *(_split, _split_with_sizes, _chunk, _unbind),
+    }
+)
 
 
 @lru_cache(maxsize=4096)
-def _viewed(path: str) -> str:
-    """The view that an op copies: ``aten.split.Tensor`` of ``aten.split_copy.Tensor``; other ops themselves."""
+def _rule(path: str) -> tuple[Callable[[Terms, Arguments], Formed | tuple[Formed, ...]], bool] | None:
+    """What an op does, and whether it copies the view that the rule makes: ``aten.split_copy.Tensor`` does."""
     name, _, overload = path.rpartition(".")
-    view = f"{name.removesuffix('_copy')}.{overload}"
-    return view if path not in REGROUPING and view in REGROUPING else path
+    view = path if path in REGROUPING else f"{name.removesuffix('_copy')}.{overload}"
+    return (_RULES[REGROUPING[view]], view != path) if view in REGROUPING else None
 
 
 def regroups(path: str) -> bool:
     """Whether :func:`regroup` knows the op called ``namespace.op.overload``."""
-    return _viewed(path) in REGROUPING
+    return _rule(path) is not None
+
+
+@lru_cache(maxsize=4096)
+def converts(path: str) -> bool:
+    """Whether a regrouping op may convert elements to another dtype, or bring them to another device."""
+    rule = _rule(path)
+    return rule is None or rule[0] not in _MOVING
 
 
 def regroup(table: Terms, path: str, arguments: Arguments) -> Formed | tuple[Formed, ...]:
     """The result of a regrouping op on resolved arguments, by schema name."""
-    view = _viewed(path)
     try:
-        formed = _RULES[REGROUPING[view]](table, arguments)
-        if view == path:
+        rule, copies = _rule(path)  # type: ignore[misc]
+        formed = rule(table, arguments)
+        if not copies:
             return formed
         views = (formed,) if isinstance(formed, Formed) else formed
         parts = tuple(part._replace(alias=COPY, strides=contiguous_strides(part.shape)) for part in views)

@@ -29,8 +29,9 @@ from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from commcc.graph.index.waits import begun_elsewhere
-from commcc.graph.ops import OpaqueOp, argument_names, op_name
-from commcc.verify.sizes import Meta, Poly, Shape, Size, Undecidable
+from commcc.graph.ops import OpaqueOp, argument_names, facts, op_name
+from commcc.graph.ops.twins import functional
+from commcc.verify.sizes import Meta, Poly, Shape, Size, Undecidable, product
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,6 +80,26 @@ class Summary:
         )
 
 
+class Op:
+    """What all calls of a target have in common.
+
+    path: the op with its overload. twin: that of the op which computes what this one writes, its own where it writes
+    nothing. does: what it does besides computing its results.
+    """
+
+    __slots__ = ("does", "fact", "path", "signature", "target", "twin")
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+        self.fact = fact = facts(target)
+        self.path = path_of(target)
+        self.twin = path_of(functional(target)) if fact.writes else self.path
+        self.signature = _signature(target)
+        unknown = fact.effect or fact.barrier
+        effects = unknown or fact.host_sync or fact.assertion
+        self.does = Summary(fact.random, effects, writes=False, state=unknown)
+
+
 class Terms:
     """Hash-consed terms, with the number of elements and the dtype of those that are sources.
 
@@ -113,6 +134,7 @@ class Terms:
         self.subgraphs: dict[int, tuple[int, object]] = {}
         self._sources: dict[int, tuple[int, ...]] = {}
         self._foreign: dict[int, tuple[int, Any]] = {}
+        self._ops: dict[int, Op] = {}
 
     @classmethod
     def of(cls, before: Program, after: Program) -> Terms:
@@ -130,6 +152,13 @@ class Terms:
             self.keys.append(key)
         return found
 
+    def op(self, target: Any) -> Op:
+        """What is known of a target; looked up by identity, since ops take long to hash."""
+        found = self._ops.get(id(target))
+        if found is None:
+            found = self._ops[id(target)] = Op(target)
+        return found
+
     def source(self, key: tuple[Any, ...], numel: Size | None, dtype: torch.dtype | None) -> int:
         """A term that is an array; the first caller's number of elements and dtype stand."""
         term = self.intern(key)
@@ -138,6 +167,13 @@ class Terms:
         if dtype is not None:
             self.dtype.setdefault(term, dtype)
         return term
+
+    def describe(self, source: int, meta: Meta) -> None:
+        """Fill in the number of elements and the dtype of a source that is such a tensor; the first caller's stand."""
+        if meta.shape is not None and source not in self._numel:
+            self._numel[source] = product(meta.shape)
+        if meta.dtype is not None:
+            self.dtype.setdefault(source, meta.dtype)
 
     def function(self, name: str, operands: tuple[Size, ...]) -> int:
         """The term of an arithmetic function of sizes that has no simpler form; others may be the same function."""
@@ -182,7 +218,12 @@ class Terms:
         found = self._sources.get(content)
         if found is None:
             items = self.layout_of(content)
-            found = (content,) if items is None else tuple(dict.fromkeys(leaf.source for leaf in leaves(items)))
+            if items is None:
+                found = (content,)
+            elif len(items) == 1 and type(items[0]) is Leaf:  # as most are
+                found = (items[0].source,)
+            else:
+                found = tuple(dict.fromkeys(leaf.source for leaf in leaves(items)))
             self._sources[content] = found
         return found
 
@@ -273,7 +314,7 @@ def is_size(value: object) -> bool:
 
 def tensors_in(value: object) -> list[Tensor]:
     """All tensors in a value, in order."""
-    if isinstance(value, Tensor):
+    if type(value) is Tensor:
         return [value]
     if isinstance(value, tuple):
         return [tensor for part in value for tensor in tensors_in(part)]
@@ -282,9 +323,15 @@ def tensors_in(value: object) -> list[Tensor]:
 
 def all_tensors(value: Any) -> list[Tensor]:
     """All tensors in an argument, in order, those in dicts too."""
-    if isinstance(value, dict):
-        return [tensor for part in value.values() for tensor in all_tensors(part)]
-    return tensors_in(value)
+    if not isinstance(value, dict):
+        return tensors_in(value)
+    found: list[Tensor] = []
+    for part in value.values():
+        if type(part) is Tensor:
+            found.append(part)
+        elif isinstance(part, (tuple, dict)):
+            found.extend(all_tensors(part))
+    return found
 
 
 # Arguments
@@ -306,44 +353,58 @@ def path_of(target: Any) -> str:
     return op_name(target)
 
 
+class Signature(NamedTuple):
+    """The arguments of an op. required: how many there must be for no default to be missing. numbers: those in which a
+    whole number may be a float, with ``float`` or ``number``.
+    """
+
+    names: tuple[str, ...]
+    defaults: tuple[Any, ...]
+    required: int
+    numbers: tuple[tuple[str, str], ...]
+
+
 @lru_cache(maxsize=4096)
-def _signature(target: Any) -> tuple[tuple[str, Any, str], ...]:
-    """Name and default of each argument, and ``float`` or ``number`` where a whole number may be a float."""
+def _signature(target: Any) -> Signature:
     schema = getattr(target, "_schema", None)
     if schema is None:
-        return tuple((name, _MISSING, "") for name in argument_names(target))
+        names = argument_names(target)
+        return Signature(names, (_MISSING,) * len(names), len(names), ())
     numbers = {"float": "float", "Optional[float]": "float"}
     if target.namespace == "aten":
         numbers.update(dict.fromkeys(("number", "Optional[number]", "List[number]"), "number"))
         # A number in place of a tensor takes part in promotion as a number only where PyTorch says so.
         numbers.update({"Tensor": "number"} if torch.Tag.pointwise in target.tags else {})
-    return tuple(
-        (a.name, a.default_value if a.has_default_value() else _MISSING, numbers.get(str(a.type), ""))
-        for a in schema.arguments
-    )
+    defaults = tuple(a.default_value if a.has_default_value() else _MISSING for a in schema.arguments)
+    required = max((at + 1 for at, default in enumerate(defaults) if default is _MISSING), default=0)
+    kinds = ((a.name, numbers.get(str(a.type), "")) for a in schema.arguments)
+    named = tuple(a.name for a in schema.arguments)
+    return Signature(named, defaults, required, tuple((name, kind) for name, kind in kinds if kind))
 
 
-def bind(node: fx.Node) -> dict[str, Any]:
+def bind(node: fx.Node, signature: Signature | None = None) -> dict[str, Any]:
     """Arguments by name, in schema order; by position where there is no schema, or it does not fit.
 
     Numbers that meet tensors of floats are floats: there, ``mul(x, 2)`` is ``mul(x, 2.0)``. Between integers it is not.
     """
-    signature = _signature(node.target)
+    names, defaults, required, numbers = signature or _signature(node.target)
     args, kwargs = node.args, node.kwargs
-    if len(args) > len(signature) or (kwargs and not {name for name, _, _ in signature}.issuperset(kwargs)):
+    if len(args) > len(names) or (kwargs and not set(names).issuperset(kwargs)):
         return {**{str(i): a for i, a in enumerate(args)}, **{name: kwargs[name] for name in sorted(kwargs)}}
-    bound: dict[str, Any] = {}
-    for position, (name, default, kind) in enumerate(signature):
-        value = args[position] if position < len(args) else kwargs.get(name, default)
-        if value is _MISSING:
-            continue
-        if kind and type(value) in (int, *_LISTS) and (kind == "float" or _gives_floats(node)):
-            value = _as_float(value)
-        bound[name] = value
+    bound: dict[str, Any] = dict(zip(names, (*args, *defaults[len(args) :]), strict=True))
+    for name in names[len(args) :] if kwargs else ():
+        bound[name] = kwargs.get(name, bound[name])
+    if kwargs or len(args) < required:
+        bound = {name: value for name, value in bound.items() if value is not _MISSING}
+    for name, kind in numbers:
+        value = bound.get(name)
+        if type(value) in _WHOLE and (kind == "float" or _gives_floats(node)):
+            bound[name] = _as_float(value)
     return bound
 
 
 _LISTS = (tuple, list, fx.immutable_collections.immutable_list)
+_WHOLE = frozenset({int, *_LISTS})
 
 
 def _as_float(value: Any) -> Any:
@@ -365,8 +426,9 @@ def _gives_floats(node: fx.Node) -> bool:
 
 def key_of(table: Terms, value: Any) -> tuple[Any, ...]:
     """A resolved argument as a key; constants carry their type, so that ``1``, ``1.0`` and ``True`` differ."""
-    if isinstance(value, Tensor):
-        return ("tensor", value.content, value.shape, value.dtype)
+    if type(value) is Tensor:
+        meta = value.meta
+        return ("tensor", value.content, meta[0], meta[2])
     if value is None:
         return ("none",)
     if isinstance(value, (bool, float, complex)):

@@ -193,10 +193,10 @@ class State:
 
     def resolve(self, argument: Any, reader: fx.Node | None) -> Any:
         """An argument with nodes replaced by values; ``reader`` reads the tensors among them now."""
+        if type(argument) is fx.Node:
+            return self.env[argument] if reader is None else self.fresh(argument, reader)
         if type(argument) in _PLAIN:
             return argument
-        if isinstance(argument, fx.Node):
-            return self.env[argument] if reader is None else self.fresh(argument, reader)
         if isinstance(argument, (tuple, list)):
             return tuple(self.resolve(part, reader) for part in argument)
         if isinstance(argument, dict):
@@ -209,18 +209,23 @@ class State:
     def arguments(self, node: fx.Node, *, read: bool = True) -> dict[str, Any]:
         """All arguments of a node by name, resolved, and read unless told otherwise."""
         reader = node if read else None
-        return {name: self.resolve(value, reader) for name, value in bind(node).items()}
+        bound = bind(node, self.table.op(node.target).signature)
+        for name, value in bound.items():
+            if type(value) not in _PLAIN:
+                bound[name] = self.resolve(value, reader)
+        return bound
 
     def fresh(self, operand: fx.Node, reader: fx.Node) -> Value:
         """What a node's value is when another node reads it."""
         value = self.env[operand]
-        if isinstance(value, Tensor):
-            now = self.memory.current(value)
-            if now is not value:
-                self.env[operand] = now
-                self._note_written(now, value, operand.name)
-            elif not self.memory.coming(now) and not self.host.coming:
-                return now  # as nearly every operand is
+        if type(value) is Tensor:
+            storage = self.memory.storages[value.root]
+            if storage.writes == value.stamp:
+                if not (storage.filling or storage.linked or self.host.coming):
+                    return value  # as nearly every operand is
+                return self.read(value, reader, operand.name)
+            now = self.env[operand] = self.memory.current(value)
+            self._note_written(now, value, operand.name)
             return self.read(now, reader, operand.name)
         if isinstance(value, tuple):
             return tuple(self.read(v, reader, operand.name) if isinstance(v, Tensor) else v for v in value)
@@ -280,18 +285,18 @@ class State:
 
     def tensor(self, content: int, meta: Meta, node: fx.Node, base: Tensor | None = None) -> Tensor:
         """A tensor in storage of its own, or in the storage of ``base``."""
-        self.saw(content, node.name)
-        root = self.memory.allocate() if base is None else base.root
-        made = Tensor(content, meta, root, self.memory.stamp(root), base)
-        return made if base is not None else self.memory.own(made)
+        if content not in self.trace.names:
+            self.saw(content, node.name)
+        if base is None:
+            return self.memory.allocate(content, meta)
+        return Tensor(content, meta, base.root, self.memory.storages[base.root].writes, base)
 
     def result(self, node: fx.Node, val: Any, term: int, bases: tuple[Tensor | None, ...]) -> Value:
         """The result of an op that is not explained, from its ``val``; ``bases``: what each part is a view of."""
         if isinstance(val, torch.Tensor):
-            source = self.table.source(("array", term), None, None)
+            source = self.table.intern(("array", term))
             meta = self._settle(node, source, self.symbols.meta_of(val, source))
-            numel = None if meta.shape is None else product(meta.shape)
-            self.table.source(("array", term), numel, meta.dtype)
+            self.table.describe(source, meta)
             return self.tensor(source, meta, node, bases[0] if bases else None)
         if isinstance(val, (tuple, list)):
             spread = bases if len(bases) == len(val) else (bases[:1] or (None,)) * len(val)
@@ -331,6 +336,8 @@ class State:
         if not isinstance(val, torch.Tensor):
             return
         said = self.symbols.meta_of(val, tensor.content)
+        if said == tensor.meta:
+            return  # as nearly every val does
         if tensor.meta.strides is None and said.strides is not None:
             tensor.meta = tensor.meta._replace(strides=self._laid_out(node, tensor, said.shape, said.strides))
         wrong = mismatch(tensor.meta, said)
@@ -412,18 +419,22 @@ class State:
 
         Limits: of one storage, all parts are read by whoever reads one.
         """
-        read = self.trace.read
+        read, env, storages = self.trace.read, self.env, self.memory.storages
         live: set[fx.Node] = set()
-        for value in (*(value for _, value in self.trace.inputs), *self.trace.constants.values()):
-            read.update(self._roots(value))
+        for stays in (*(value for _, value in self.trace.inputs), *self.trace.constants.values()):
+            read.update(self._roots(stays))
         for node in reversed(graph.nodes):
-            if node in live or node.op == "output" or (node.op == "call_function" and self._shows(node, read)):
-                used = node.all_input_nodes
-                live.add(node)
-                live.update(used)
-                # One of several results reads nothing of the others.
-                for operand in (node,) if is_getitem(node.target) else used:
-                    read.update(self._roots(self.env.get(operand)))
+            if node not in live and node.op != "output" and (node.op != "call_function" or not self._shows(node, read)):
+                continue
+            used = node._input_nodes
+            live.add(node)
+            live.update(used)
+            # One of several results reads nothing of the others.
+            for value in map(env.get, (node,) if is_getitem(node.target) else used):
+                if type(value) is Tensor and not storages[value.root].linked:
+                    read.add(value.root)
+                else:
+                    read.update(self._roots(value))
         self.trace.live.update(node.name for node in live)
 
     def _roots(self, value: Any) -> Iterable[int]:

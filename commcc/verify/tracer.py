@@ -26,9 +26,10 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from commcc.graph.ops import ALL, facts, is_getitem
+from commcc.graph.ops import ALL, is_getitem
+from commcc.graph.ops.arithmetic import ON_SIZES
 from commcc.graph.ops.constants import COPIES
-from commcc.graph.ops.twins import functional
+from commcc.graph.ops.sizes import EXTENTS
 from commcc.serialization.attributes import content_hash, find, is_plain
 from commcc.serialization.fake_ops import UnknownValue
 from commcc.verify.explained import Explainer, launch, settled, wait
@@ -36,16 +37,16 @@ from commcc.verify.memory import Flight
 from commcc.verify.normalise import check_order
 from commcc.verify.regroup import regroups
 from commcc.verify.sizes import UNKNOWN, Impossible, Undecidable, mismatch
-from commcc.verify.terms import Opaque, Summary, Tensor, Value, all_tensors, key_of, path_of, tensors_in
+from commcc.verify.terms import Opaque, Summary, Tensor, Value, all_tensors, key_of, tensors_in
 from commcc.verify.trace import OP, VIEW, Event, Output, Step, Trace
 from commcc.verify.verdict import Report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from commcc.graph.ops import OpFacts
     from commcc.graph.program import Program
-    from commcc.verify.terms import Terms
+    from commcc.verify.terms import Op, Terms
 
 MAX_DEPTH = 16
 
@@ -135,7 +136,8 @@ class Tracer(Explainer):
         """The result of a node that calls an op."""
         if is_getitem(node.target):
             return self._getitem(node)
-        fact, path = facts(node.target), path_of(node.target)
+        op = self.table.op(node.target)
+        fact, path, twin = op.fact, op.path, op.twin
         if fact.wait:
             waited = wait(self, node)
             return (
@@ -144,7 +146,7 @@ class Tracer(Explainer):
         if fact.launch is not None and fact.launch.asynchronous:
             return launch(self, node, fact.launch, self.groups)
         arguments = self.arguments(node, read=fact.reads)
-        size = self.arithmetic(path, arguments)
+        size = self.arithmetic(path, arguments) if path in ON_SIZES or path in EXTENTS else None
         if size is not None:
             self.symbols.define(node.meta.get("val"), size)
             return size
@@ -152,8 +154,7 @@ class Tracer(Explainer):
         if known is not None:
             return known
         why, fills = "", fact.name in COPIES
-        twin = path_of(functional(node.target)) if fact.writes else path
-        if regroups(twin) or fills:
+        if fills or regroups(twin):
             try:
                 if fills:
                     return self.filled(node, path, arguments)
@@ -183,13 +184,14 @@ class Tracer(Explainer):
 
     def _opaque(self, node: fx.Node, arguments: dict[str, Any], why: str) -> Value:
         """A term made of the op and its operands; writes, random numbers and effects are recorded."""
-        table, trace, fact, path = self.table, self.trace, facts(node.target), path_of(node.target)
-        keys = tuple((name, key_of(table, value)) for name, value in arguments.items())
+        table, trace, op = self.table, self.trace, self.table.op(node.target)
+        fact, path = op.fact, op.path
+        keys = tuple([(name, key_of(table, value)) for name, value in arguments.items()])
         tensors = all_tensors(arguments)
         around = tuple(self._surroundings(tensor) for tensor in tensors) if fact.storage else ()
         plain = term = table.intern(("op", path, keys, around) if around else ("op", path, keys))
-        handed = list(_opaque_in(tuple(arguments.values())))
-        does = self._deeds(fact, arguments, handed)
+        handed = _opaque_in(arguments.values())
+        does = self._deeds(op, arguments, handed)
         if does.random:
             term = table.intern(("draw", len(trace.random), plain))
             trace.random.append((plain, node.name))
@@ -203,33 +205,36 @@ class Tracer(Explainer):
         unknown = next(filter(None, (table.undecided.get(value.term) for value in handed)), "")
         if why or unknown or (around and does.state):
             table.undecided.setdefault(plain, why or unknown or f"what {path} reads around its operands")
-        written = _written(fact, arguments, everything=does.writes)
+        written = _written(fact, arguments, everything=does.writes) if does.writes or fact.writing else []
         self.write(node, term, written)
         if fact.joins is not None:
             self.memory.link(tensor.root for name in fact.joins for tensor in all_tensors(arguments.get(name)))
-        strides = tuple(tensor.meta.strides for tensor in tensors)
-        known = table.strides.setdefault(plain, {strides})
-        self.relaid = strides not in known
-        if self.first:
+        strides = tuple([tensor.meta.strides for tensor in tensors])
+        known = table.strides.get(plain)
+        if known is None:
+            table.strides[plain] = {strides}
+        self.relaid = known is not None and strides not in known
+        if self.relaid and self.first and known is not None:
             known.add(strides)
         val = self._restated(node, plain) if self.relaid else node.meta.get("val")
         value = self._result(node, val, term, fact, arguments)
         self.relaid = False
         free = not written and not does.effects and (fact.looks or fact.allocates or not tensors_in(value))
-        contents = tuple(tensor.content for tensor in tensors)
+        contents = tuple([tensor.content for tensor in tensors])
         step = Step(
             node.name, path, VIEW if free else OP, term, plain, keys, contents, (), strides, why, len(trace.barriers)
         )
         trace.steps.append(step)
         return value
 
-    def _deeds(self, fact: OpFacts, arguments: dict[str, Any], handed: Sequence[Opaque]) -> Summary:
+    def _deeds(self, op: Op, arguments: dict[str, Any], handed: Sequence[Opaque]) -> Summary:
         """What calling an op does besides computing its result, by itself or through what it is handed."""
-        inner = [self.table.summaries[value.term] for value in handed if value.term in self.table.summaries]
-        inner.extend(_summary(facts(value)) for value in arguments.values() if isinstance(value, OpOverload))
-        if fact.body and not inner and handed:
+        table = self.table
+        inner = [table.summaries[value.term] for value in handed if value.term in table.summaries]
+        inner.extend([table.op(value).does for value in arguments.values() if isinstance(value, OpOverload)])
+        if op.fact.body and not inner and handed:
             inner.append(Summary(random=True, effects=True, writes=True, state=True))  # a graph that is not known
-        return reduce(or_, inner, _summary(fact))
+        return reduce(or_, inner, op.does) if inner else op.does
 
     def _surroundings(self, tensor: Tensor) -> tuple[Any, ...]:
         place = self.memory.where(tensor)
@@ -387,18 +392,15 @@ def _written(fact: OpFacts, arguments: dict[str, Any], *, everything: bool) -> l
     return [tensor for name in fact.writes for tensor in all_tensors(arguments.get(name))]
 
 
-def _opaque_in(value: Any) -> Iterator[Opaque]:
+def _opaque_in(values: Iterable[Any]) -> list[Opaque]:
     """Values that are neither tensors nor sizes, also those inside tuples."""
-    if type(value) is Opaque:
-        yield value
-    elif isinstance(value, tuple):
-        for part in value:
-            yield from _opaque_in(part)
-
-
-def _summary(fact: OpFacts) -> Summary:
-    unknown = fact.effect or fact.barrier
-    return Summary(fact.random, unknown or fact.host_sync or fact.assertion, writes=False, state=unknown)
+    found: list[Opaque] = []
+    for value in values:
+        if type(value) is Opaque:
+            found.append(value)
+        elif isinstance(value, tuple):
+            found.extend(_opaque_in(value))
+    return found
 
 
 def _parameter(position: int, node: fx.Node) -> str:
