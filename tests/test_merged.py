@@ -1,9 +1,12 @@
-"""Buckets merged in numbers against the same buckets merged in the graph, indexed and priced anew."""
+"""Buckets merged in numbers against the same buckets merged in the graph, indexed and priced anew; and sketches of them
+against the numbers.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,16 +15,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from commcc.apply import apply_plan
+from commcc.apply.order import WaitsForItself
+from commcc.base.reasons import Reason
+from commcc.base.terms import Kind
 from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
 from commcc.passes.base import PlanContext
 from commcc.passes.bucket import Bucket
 from commcc.passes.options import parse_pipeline
+from commcc.plan import Bucket as PlannedBucket
 from commcc.plan import Merging
 from commcc.planning.bucket_model import FORMS
 from commcc.schedule import Limits, Problem, search
 from commcc.schedule.merged import merge
+from commcc.schedule.search import glance
+from commcc.schedule.sketch import Sketches
 from commcc.serialization import load
 from commcc.timing.cost import load_model
 from commcc.timing.cost.model import DeviceSource
@@ -87,7 +96,32 @@ def both(program, bucket, model):
         return None
     after = build_index(apply_plan(program, index, plan))
     made = merge(index, model, plan.rewrite)
+    if not model.settings.fused and not plan.rewrite.moves and not plan.rewrite.before:
+        is_sketched(index, model, plan.rewrite.buckets, made)
     return figures(after, model.price(after)), figures(*made), plan
+
+
+def is_sketched(index, model, buckets, merged):
+    """Asserts that a sketch of the merged graph is what scheduler and judge take the merged numbers for."""
+    wanted = Problem(*merged, quick=True)
+    sketch = Sketches(Problem(index, model.price(index), quick=True), model).merged(buckets)
+    assert (sketch.bound, sketch.own_in_flight) == (wanted.bound, wanted.own_in_flight)
+    graph, expected = sketch.graph, wanted.graph
+    for name in set(graph.nodes.dtype.names) - {"stream"}:  # numbers of streams say nothing
+        assert graph.nodes[name].tolist() == expected.nodes[name].tolist(), name
+    for name in ("preds", "users", "waits", "prepares", "feeds", "needed_by", "resized"):
+        assert rows_in(graph, name) == rows_in(expected, name), name
+    for name in ("touched", "made"):  # buffers have other numbers
+        assert [len(row) for row in rows_in(graph, name)] == [len(set(row)) for row in rows_in(expected, name)], name
+    limits = Limits(budget=live_bytes(merged[0]).peak_bytes, prefetch=20)
+    found, known = (glance(each, limits, 2) for each in (sketch, wanted))
+    assert found == known
+
+
+def rows_in(graph, name):
+    """All rows of a table; what prepares a launch and what feeds it runs in the order of the row."""
+    rows = [graph.items[a:b].tolist() for a, b in pairwise(graph.rows[name].tolist())]
+    return rows if name in ("prepares", "feeds", "resized") else [sorted(row) for row in rows]
 
 
 def same(program, text):
@@ -110,6 +144,26 @@ def test_samples(name, text):
     found = both(sample(name), bucket, model_of(MODELS[0]))
     if found is not None:
         assert found[1] == found[0]
+
+
+@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("text", BUCKETINGS)
+@pytest.mark.sampled(12)
+def test_sketches_of_samples(name, text):
+    (bucket,) = parse_pipeline(text)
+    both(sample(name), bucket, model_of(MODELS[1]))
+
+
+def test_a_sketch_of_buckets_that_wait_for_each_other():
+    build, shards = rows(2, [torch.float32], (2, 2))
+    first = build.reduce(build.call(aten.mm.default, shards[0], shards[0]), "0")
+    then = build.reduce(build.call(aten.mm.default, first, shards[1]), "0")
+    index, model = build_index(build.program([then], {"0": 2})), model_of(MODELS[1])
+    a, b = index.launches
+    wait = index.launches[b].waits[0]
+    bucket = PlannedBucket(Kind.ALL_REDUCE, (a, b), b, wait, Reason.of("entry", members=2), copies=(False, False))
+    with pytest.raises(WaitsForItself):
+        Sketches(Problem(index, model.price(index)), model).merged([bucket])
 
 
 OPTIONS = st.builds(

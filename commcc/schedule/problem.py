@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -41,6 +41,25 @@ class Limits:
     budget: int | None = None
     in_flight: int | None = None
     prefetch: int | None = None
+
+
+class Schedulable(Protocol):
+    """What the scheduler and the judge ask of a graph: :class:`Problem`, or a sketch of one."""
+
+    @property
+    def graph(self) -> Graph: ...
+    @property
+    def bound(self) -> int: ...
+    @property
+    def feeding(self) -> object: ...
+    def bounds(self, limits: Limits) -> Bounds: ...
+
+
+def kernel_bounds(limits: Limits, own_in_flight: int) -> Bounds:
+    """Limits for kernels, -1 for none: budget, bytes in flight, prefetch. own_in_flight: of the graph's own order."""
+    in_flight = -1 if limits.in_flight is None else max(limits.in_flight, own_in_flight)
+    budget, prefetch = (-1 if limit is None else limit for limit in (limits.budget, limits.prefetch))
+    return min(budget, _MOST), min(in_flight, _MOST), min(prefetch, _MOST)
 
 
 class Problem:
@@ -104,9 +123,7 @@ class Problem:
 
     def bounds(self, limits: Limits) -> Bounds:
         """Limits for kernels, -1 for none: budget, bytes in flight, prefetch."""
-        in_flight = -1 if limits.in_flight is None else max(limits.in_flight, self.own_in_flight)
-        budget, prefetch = (-1 if limit is None else limit for limit in (limits.budget, limits.prefetch))
-        return min(budget, _MOST), min(in_flight, _MOST), min(prefetch, _MOST)
+        return kernel_bounds(limits, 0 if limits.in_flight is None else self.own_in_flight)
 
     def _preparation(self, launch: int) -> tuple[int, ...] | None:
         """What only prepares the input of a launch; None where part of that is too much to be moved for a launch."""

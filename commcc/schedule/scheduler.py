@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from commcc.schedule.arrays import Graph, Ints
     from commcc.schedule.heaps import Heaps
-    from commcc.schedule.problem import Limits, Problem
+    from commcc.schedule.problem import Limits, Schedulable
 
 #: How many candidates that the limits refuse are looked at before the next rule is tried.
 _LAUNCHES, _URGENT, _READY = 8, 16, 64
@@ -55,7 +55,7 @@ class Policy:
     most_run: int = -1
 
 
-def schedule(problem: Problem, base: Sequence[int] | Ints, policy: Policy, limits: Limits) -> Ints:
+def schedule(problem: Schedulable, base: Sequence[int] | Ints, policy: Policy, limits: Limits) -> Ints:
     """A legal order made by walking along the legal order ``base``."""
     walk = walk_along(problem.graph, np.asarray(base, np.int64), problem.bounds(limits))
     clock = walk.clock[0]

@@ -4,7 +4,7 @@
 
 Merging saves latency and raises bandwidth; it costs a copy in and a copy out on the compute stream,
 and memory. Which of them weighs more depends on the costs, so bucketings are tried: each is merged
-in numbers (:mod:`commcc.schedule.merged`), scheduled as ``reorder`` would with its default limits, and
+in arrays (:mod:`commcc.schedule.sketch`), scheduled as ``reorder`` begins with its default limits, and
 simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, group, reduction, dtype):
 
 1. no merging at all, which everything else has to beat;
@@ -18,9 +18,10 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
    each key.
 
 Peak memory within the budget comes first, then the step; a bucketing has to be 0.1 % shorter than one
-with fewer merges. What ranks them is their first schedules; the best one, and no merging, are then scheduled
-with the full effort of ``reorder``, and the better of these two is the result, so that no graph becomes slower
-by being bucketed. Deterministic; effort is counted, never timed.
+with fewer merges. What ranks them is their first schedules. The best one, merged in numbers and priced anew
+(:mod:`commcc.schedule.merged`), and no merging are then scheduled with the full effort of ``reorder``; the better of
+these two is the result, so that no graph becomes slower by being bucketed. Deterministic; effort is counted, never
+timed.
 
 Limits: members of one bucket are neighbours in graph order or of one block; other groupings are not tried.
 """
@@ -28,6 +29,7 @@ Limits: members of one bucket are neighbours in graph order or of one block; oth
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from commcc.base.errors import OptionError
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from commcc.passes.bucket import Bucket
     from commcc.planning.bucket_model import Key
     from commcc.schedule import Problem, SearchResult
+    from commcc.schedule.sketch import Sketches
     from commcc.timing.cost import CostModel, Costs
 
 #: Caps in MiB, tried on all keys at once.
@@ -129,6 +132,7 @@ class _Search:
         self.options, self.index, self.ident, self.model = options, index, context.ident, model
         self.taken = taken
         self.costs: Costs = context.costs or model.price(index)
+        self._bound = None if context.prediction is None else context.prediction.bound.ns
         duration: dict[Key, int] = {}
         largest: dict[Key, int] = {}
         for each in taken:
@@ -207,9 +211,13 @@ class _Search:
 
     def _with_effort(self, tried: Tried) -> Tried:
         """The same bucketing as ``reorder`` will schedule it."""
-        from commcc.schedule import search
+        from commcc.schedule import Problem, search
+        from commcc.schedule.merged import merge
 
-        return self._result(tried, search(self._problem(tried.buckets, quick=False), self.limits, Reorder().effort))
+        problem = self.unmerged
+        if tried.buckets:
+            problem = Problem(*merge(self.index, self.model, Merging(tried.buckets)))
+        return self._result(tried, search(problem, self.limits, Reorder().effort))
 
     def _climb(self, best: Tried, place: int, forms: Sequence[str]) -> Tried:
         """Other caps for one key: none, then up and down from the present one for as long as that helps; and its other
@@ -255,7 +263,7 @@ class _Search:
 
     def _judge(self, choice: _Choice) -> Tried:
         from commcc.apply.order import WaitsForItself
-        from commcc.schedule import search
+        from commcc.schedule.search import glance
 
         buckets = self._buckets_of(choice)
         known = next((t for t in self.tried.values() if t.buckets == buckets), None)
@@ -264,24 +272,30 @@ class _Search:
         self.judged += 1
         members = sum(len(b.members) for b in buckets)
         try:
-            problem = self._problem(buckets, quick=True)
+            problem = self.sketches.merged(buckets) if buckets else self.unmerged
         except WaitsForItself:  # buckets by block and by cap that are both legal can be a cycle together
             return Tried(choice, buckets, members, _NEVER, 0, 0)
         if self.best_ns is not None and problem.bound >= self.best_ns:
             return Tried(choice, buckets, members, problem.bound, 0, 0)
         judged = Tried(choice, buckets, members, _NEVER, 0, 0)
-        judged = self._result(judged, search(problem, self.limits, _SCHEDULES))
+        judged = self._result(judged, glance(problem, self.limits, _SCHEDULES))
         if not judged.over:
             self.best_ns = min(judged.step_ns, self.best_ns or judged.step_ns)
         return judged
 
-    def _problem(self, buckets: tuple[PlannedBucket, ...], *, quick: bool) -> Problem:
-        """What is to be scheduled with these buckets merged. Raises :class:`WaitsForItself`."""
+    @cached_property
+    def unmerged(self) -> Problem:
+        """The graph without buckets."""
         from commcc.schedule import Problem
-        from commcc.schedule.merged import merge
 
-        merged = merge(self.index, self.model, Merging(buckets)) if buckets else (self.index, self.costs)
-        return Problem(*merged, quick=quick)
+        return Problem(self.index, self.costs, bound=self._bound)
+
+    @cached_property
+    def sketches(self) -> Sketches:
+        """Buckets merged in arrays."""
+        from commcc.schedule.sketch import Sketches
+
+        return Sketches(self.unmerged, self.model)
 
     def _result(self, tried: Tried, found: SearchResult) -> Tried:
         over = 0 if self.limits.budget is None else max(0, found.peak_bytes - self.limits.budget)
@@ -332,7 +346,8 @@ def _by_block(options: Bucket, context: PlanContext, keys: Sequence[Key]) -> dic
     """The buckets that strategy ``module`` forms of transformer blocks, by key; none where it finds no blocks."""
     from commcc.passes.strategies import module
 
-    like = replace(options, strategy="module", modules=BLOCKS, include_all_reduce=True)
+    # Memory is counted when they are scheduled.
+    like = replace(options, strategy="module", modules=BLOCKS, include_all_reduce=True, memory_budget=None)
     try:
         buckets = module.form(like, context).buckets
     except OptionError:
