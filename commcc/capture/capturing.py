@@ -96,13 +96,13 @@ def capture(
         own_groups = {group: groups[group] for group in groups if group in used}
         program = from_graph_module(graph_module, own_groups, header)
         relabel(program.graph, torch.device(options.device))
-        _forget_process(program.graph, first)
+        forget_process(program.graph, first)
         for node in program.graph.nodes if options.annotate else ():
             path = module_path(node.meta)
             if path is not None:
                 node.meta["custom"] = {**node.meta.get("custom", {}), "module_fqn": path}
         programs[name] = program
-    shares = _even_shares(programs.values())
+    shares = even_shares(programs.values())
     for name, program in programs.items():
         values = (node.meta.get("val") for node in program.graph.nodes)
         symbols = {str(value.node.expr) for value in values if isinstance(value, torch.SymInt)}
@@ -112,7 +112,7 @@ def capture(
     return programs
 
 
-def _even_shares(programs: Iterable[Program]) -> dict[str, Json]:
+def even_shares(programs: Iterable[Program]) -> dict[str, Json]:
     """``[lower, upper, hint]`` of the sizes of token exchanges: an even share of what a rank sends.
 
     A backward graph alone does not tell how many tokens there are, so the forward's numbers go into
@@ -133,7 +133,7 @@ def _even_shares(programs: Iterable[Program]) -> dict[str, Json]:
     return shares
 
 
-def _forget_process(graph: fx.Graph, first: int) -> None:
+def forget_process(graph: fx.Graph, first: int) -> None:
     """Take out what depends on the process and the machine: counters that never restart, and paths."""
     for node in graph.nodes:
         number = node.meta.get("seq_nr")

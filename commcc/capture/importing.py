@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 from torch._ops import OperatorBase, OpOverloadPacket
+from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._pytree import tree_map
 
 from commcc.base.errors import InputError, OutputError
@@ -34,7 +35,7 @@ from commcc.serialization.metadata import (
 from commcc.serialization.sections import with_used_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from torch.export import ExportedProgram
@@ -50,7 +51,10 @@ def from_graph_module(
     groups: Mapping[str, ProcessGroup] | None = None,
     header: Mapping[str, Json] | None = None,
 ) -> Program:
-    """A program over a copy of the graph; groups that are not given are known by name and size only."""
+    """A program over a copy of the graph; groups that are not given are known by name and size only.
+
+    Of inputs that are equal device meshes, the first is used wherever one is.
+    """
     dropped: dict[str, str] = {}
     graph = _copied(graph_module.graph, dropped)
     root = _copied_root(graph_module, dropped)
@@ -87,19 +91,38 @@ def from_exported_program(exported: ExportedProgram, archive: Path | None = None
 def _copied(source: fx.Graph, dropped: dict[str, str]) -> fx.Graph:
     graph = fx.Graph()
     mapping: dict[fx.Node, fx.Node] = {}
+    standing = dict(equal_meshes(source))
     for node in source.nodes:
         # A pass may leave nodes in any order until it sorts them.
         for operand in node.all_input_nodes:
             if operand not in mapping:
                 hint = "sort the graph first, as by torch._inductor.pattern_matcher.stable_topological_sort"
                 raise InputError(f"node '{node.name}' uses '{operand.name}' before it is defined", hint=hint)
-        args, kwargs = fx.map_arg((node.args, node.kwargs), mapping.__getitem__)
+        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda operand: mapping[standing.get(operand, operand)])
         copy = graph.create_node(node.op, node.target, args, kwargs, name=node.name)
         # FX renames what it takes for a clash; the names of the source are unique already.
         copy.name = node.name
         copy.meta = plain_metadata(node, dropped)
         mapping[node] = copy
     return graph
+
+
+def equal_meshes(graph: fx.Graph) -> Iterator[tuple[fx.Node, fx.Node]]:
+    """Inputs that are device meshes, each with the first input that is an equal mesh, where that is another one.
+
+    Every DTensor brings its mesh as an input. Which of them a gradient's mesh is taken for depends, in PyTorch, on
+    object identities, and so on what the process did before.
+    """
+    first: list[tuple[DeviceMesh, fx.Node]] = []
+    for node in graph.find_nodes(op="placeholder"):
+        mesh = getattr(node.meta.get("val"), "real_obj", None)
+        if not isinstance(mesh, DeviceMesh):
+            continue
+        same = next((other for known, other in first if known == mesh), None)
+        if same is None:
+            first.append((mesh, node))
+        else:
+            yield node, same
 
 
 def _copied_root(graph_module: fx.GraphModule, dropped: dict[str, str]) -> torch.nn.Module:

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.device_mesh import DeviceMesh
 from torch.utils.checkpoint import CheckpointPolicy
 
+from commcc.capture.importing import equal_meshes
 from commcc.capture.recompute import GATHER_REGION, parameter_gathers
 from commcc.capture.training_step import trace_step
 
@@ -99,7 +99,8 @@ def trace(module: nn.Module, inputs: tuple[Tensor, ...], options: TraceOptions) 
 def _partition(joint: fx.GraphModule, inputs: Any, **options: Any) -> tuple[fx.GraphModule, fx.GraphModule]:
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-    _unify_meshes(joint.graph)
+    for node, same in equal_meshes(joint.graph):
+        node.replace_all_uses_with(same)
     return min_cut_rematerialization_partition(joint, inputs, **options)
 
 
@@ -108,21 +109,3 @@ def _regathering_partition(joint: fx.GraphModule, inputs: Any, **options: Any) -
         node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
         node.meta["ac_graph_id"] = GATHER_REGION
     return _partition(joint, inputs, **options)
-
-
-def _unify_meshes(graph: fx.Graph) -> None:
-    """Use the first of equal mesh inputs wherever one is used.
-
-    Every DTensor brings its mesh as an input. Which of them a gradient's mesh is taken for depends, in
-    PyTorch, on object identities, and so on what the process did before.
-    """
-    first: list[tuple[DeviceMesh, fx.Node]] = []
-    for node in graph.find_nodes(op="placeholder"):
-        mesh = getattr(node.meta.get("val"), "real_obj", None)
-        if not isinstance(mesh, DeviceMesh):
-            continue
-        same = next((other for known, other in first if known == mesh), None)
-        if same is None:
-            first.append((mesh, node))
-        else:
-            node.replace_all_uses_with(same)

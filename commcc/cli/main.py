@@ -44,6 +44,7 @@ _REFUSED = (errno.EBADF, errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT)
 EXIT_PIPE = 141
 
 COMMANDS = {
+    "capture": "commcc.cli.capture:command",
     "inspect": "commcc.cli.inspect:command",
     "simulate": "commcc.cli.simulate:command",
     "run": "commcc.cli.run:command",

@@ -1,0 +1,116 @@
+"""What a user's function meets while it builds a model here: no GPU, no other ranks, and tensors without values.
+
+    with on_this_machine():
+        model = build(mesh)             # model.to("cuda"), fully_shard, DistributedDataParallel(model) all work
+
+Devices that are not here read ``cpu``. Limits: what asks ``torch.cuda`` about a device fails as without a GPU.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.distributed.device_mesh import DeviceMesh
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_ELSEWHERE = re.compile(r"(cuda|xpu|hpu|npu)(:\d+)?")
+#: Of a mesh, what computes with the numbers of ranks.
+_MESH_METHODS = ("__init__", "_concatenate", "_flatten", "_unflatten", "from_group", "_get_all_submeshes")
+
+
+class RecordedDDP(nn.Module):
+    """What stands for DistributedDataParallel: it keeps what it was given, and sends nothing."""
+
+    def __init__(self, module: nn.Module, *_: Any, **given: Any) -> None:
+        super().__init__()
+        self.module, self.given = module, given
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+
+class _OnCpu(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.cuda:
+            return args[0]
+        return func(*tree_map(_here, tuple(args)), **tree_map(_here, dict(kwargs or {})))
+
+
+def _here(value: Any) -> Any:
+    if isinstance(value, torch.device) and value.type not in ("cpu", "meta"):
+        return torch.device("cpu")
+    return "cpu" if isinstance(value, str) and _ELSEWHERE.fullmatch(value) else value
+
+
+@contextmanager
+def on_this_machine() -> Iterator[None]:
+    """Inside, functions that make and place models work without a GPU and without other ranks."""
+    with ExitStack() as stack:
+        for place in (torch.nn.parallel, torch.nn.parallel.distributed):
+            stack.enter_context(patch.object(place, "DistributedDataParallel", RecordedDDP))
+        for name in _MESH_METHODS:
+            if name in vars(DeviceMesh):
+                stack.enter_context(patch.object(DeviceMesh, name, _with_values(vars(DeviceMesh)[name])))
+        stack.enter_context(patch.object(nn.Module, "_apply", _applier()))
+        stack.enter_context(patch.object(nn.Module, "cuda", lambda module, device=None: module))
+        stack.enter_context(patch.object(nn.Module, "to", _to(nn.Module.to)))
+        stack.enter_context(_OnCpu())
+        yield
+
+
+def _with_values(method: Any) -> Any:
+    """A method that makes tensors whose values it reads."""
+    inner = method.__func__ if isinstance(method, (staticmethod, classmethod)) else method
+
+    @wraps(inner)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with unset_fake_temporarily():
+            return inner(*args, **kwargs)
+
+    return type(method)(called) if isinstance(method, (staticmethod, classmethod)) else called
+
+
+def _to(method: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    """As ``Module.to``, whose arguments are read by code that no mode sees."""
+
+    def to(module: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+        return method(module, *map(_here, args), **{key: _here(value) for key, value in kwargs.items()})
+
+    return to
+
+
+def _applier() -> Callable[..., nn.Module]:
+    """As ``Module._apply``, which cannot change a fake parameter in place: it is replaced. Tied ones stay tied."""
+    made: dict[tuple[int, int], tuple[Any, Any]] = {}
+
+    def apply(module: nn.Module, fn: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
+        for child in module.children() if recurse else ():
+            child._apply(fn)  # type: ignore[no-untyped-call]
+        for name, parameter in module._parameters.items():
+            if parameter is None:
+                continue
+            key = (id(fn), id(parameter))
+            if key not in made:
+                with torch.no_grad():
+                    applied = fn(parameter)
+                same = applied is parameter
+                new = parameter if same else nn.Parameter(applied, requires_grad=parameter.requires_grad)
+                made[key] = (parameter, new)  # kept, so that no other object gets its number
+            module._parameters[name] = made[key][1]
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = fn(buffer)
+        return module
+
+    return apply

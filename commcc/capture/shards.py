@@ -1,0 +1,170 @@
+"""Parameters that live in shards and are gathered where they are used, for ``torch.compile``: ``commcc.shard``.
+
+::
+
+    for block in model.layers:
+        commcc.shard(block, mesh["dp"], param_dtype=torch.bfloat16)      # gathered again in the backward
+    commcc.shard(model, mesh["dp"], reshard_after_forward=False)         # what is left: embedding, norm, output
+
+Each parameter becomes a DTensor behind a parametrization that gathers it, so that gathers and reductions are part of
+the compiled graphs, where ``fully_shard`` has them in hooks outside. Under tensor parallelism shard after
+``parallelize_module``, as with ``fully_shard``.
+
+Limits: dimension 0 is cut; what does not divide is kept with rows of zeros at its end. A parameter that is a DTensor
+already is a DTensor of the data-parallel mesh afterwards, whose values are this rank's part of it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.nn.utils import parametrize
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from commcc.base.errors import OptionError
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+@dataclass(frozen=True)
+class ShardRule:
+    """How parameters are kept and gathered.
+
+    mesh: of the data-parallel ranks, of one or two axes. placements: of a parameter on it. param_dtype: what is
+    gathered and computed with; the parameter's own without. reduce_dtype: what gradients are reduced in; that of the
+    gradient without. reshard: gathered again in the backward, else kept.
+    """
+
+    mesh: DeviceMesh
+    placements: tuple[Placement, ...]
+    param_dtype: torch.dtype | None = None
+    reduce_dtype: torch.dtype | None = None
+    reshard: bool = True
+
+    @property
+    def dimension(self) -> int | None:
+        """The one that is cut; None where all ranks have all of it."""
+        return next((place.dim for place in self.placements if isinstance(place, Shard)), None)
+
+
+@dataclass(frozen=True)
+class Inner:
+    """What the parameter was before it was sharded: a DTensor, of which each rank shards its own part."""
+
+    mesh: DeviceMesh
+    placements: tuple[Placement, ...]
+    shape: torch.Size
+    stride: tuple[int, ...]
+
+
+class Gathered(nn.Module):
+    """A parametrization: from the shard to the parameter that the module computes with.
+
+    rows: of the parameter along the dimension that is cut, where shards have more together. inner: None for a
+    parameter that was a plain tensor.
+    """
+
+    def __init__(self, rule: ShardRule, rows: int | None, inner: Inner | None) -> None:
+        super().__init__()
+        self.rule, self.rows, self.inner = rule, rows, inner
+
+    def forward(self, shard: DTensor) -> Tensor:
+        if not self.rule.reshard:
+            return self.whole(shard)
+        again: Any = checkpoint
+        gathered: Tensor = again(self.whole, shard, use_reentrant=False, context_fn=_ALL_AGAIN)
+        return gathered
+
+    def whole(self, shard: DTensor) -> Tensor:
+        rule = self.rule
+        axes = rule.mesh.ndim
+        whole = shard.redistribute(
+            placements=[Replicate()] * axes, forward_dtype=rule.param_dtype, backward_dtype=rule.reduce_dtype
+        ).to_local(grad_placements=[Partial("avg")] * axes)
+        if self.rows is not None and rule.dimension is not None:
+            whole = whole.narrow(rule.dimension, 0, self.rows)
+        if self.inner is None:
+            return whole
+        return DTensor.from_local(
+            whole,
+            self.inner.mesh,
+            self.inner.placements,
+            run_check=False,
+            shape=self.inner.shape,
+            stride=self.inner.stride,
+        )
+
+
+def _again(_ctx: Any, _op: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_RECOMPUTE
+
+
+_ALL_AGAIN = partial(create_selective_checkpoint_contexts, _again)
+
+
+def shard(
+    module: nn.Module,
+    mesh: DeviceMesh,
+    *,
+    replicate: bool = False,
+    param_dtype: torch.dtype | None = None,
+    reduce_dtype: torch.dtype | None = None,
+    reshard_after_forward: bool = True,
+) -> nn.Module:
+    """Shard the parameters of ``module`` that are not sharded yet, in place; returns ``module``.
+
+    mesh: of the data-parallel ranks: one axis to shard over (FSDP), or two, of copies and of shards (HSDP).
+    replicate: keep whole parameters, and all-reduce their gradients (DDP). param_dtype, reduce_dtype: what is gathered
+    and computed with, and what gradients are reduced in. reshard_after_forward: gather again in the backward. Calls on
+    blocks, and then on the model, choose for each block. Raises :class:`OptionError`.
+    """
+    if mesh.ndim > 2:
+        raise OptionError(
+            f"a mesh of {mesh.ndim} axes", hint="give one axis (FSDP), or two of copies and shards (HSDP)"
+        )
+    copies: tuple[Placement, ...] = (Replicate(),) * mesh.ndim
+    placements = copies if replicate else (*copies[1:], Shard(0))
+    rule = ShardRule(mesh, placements, param_dtype, reduce_dtype, reshard_after_forward and not replicate)
+    made: dict[nn.Parameter, tuple[nn.Parameter, Gathered]] = {}
+    for owner in list(module.modules()):
+        if isinstance(owner, parametrize.ParametrizationList):
+            continue
+        for name, parameter in list(owner.named_parameters(recurse=False)):
+            if parameter not in made:  # tied parameters stay one
+                made[parameter] = _sharded(parameter, rule)
+            put(owner, name, *made[parameter])
+    return module
+
+
+def put(owner: nn.Module, name: str, value: nn.Parameter, gathered: Gathered) -> None:
+    """Let ``owner`` keep ``value``, and compute with what is gathered of it."""
+    setattr(owner, name, value)
+    parametrize.register_parametrization(owner, name, gathered, unsafe=True)
+
+
+def _sharded(parameter: nn.Parameter, rule: ShardRule) -> tuple[nn.Parameter, Gathered]:
+    """This rank's shard, and what makes it whole."""
+    value, inner, rows = parameter.detach(), None, None
+    if isinstance(value, DTensor):
+        inner = Inner(value.device_mesh, value.placements, value.shape, value.stride())
+        value = value.to_local()
+    if not all(isinstance(place, Replicate) for place in rule.placements):
+        if value.ndim == 0:
+            raise OptionError("a parameter without dimensions cannot be cut", hint="make it one of one element")
+        axis = rule.mesh.ndim - 1
+        ranks, at, size = rule.mesh.size(axis), rule.mesh.get_local_rank(axis), value.shape[0]
+        share = math.ceil(size / ranks)
+        # Equal shards on all ranks: the last ones get rows of zeros that nothing reads.
+        rows = size if share * ranks != size else None
+        part = value.narrow(0, min(at * share, size), max(0, min(share, size - at * share)))
+        value = value.new_zeros(share, *value.shape[1:])
+        value.narrow(0, 0, part.shape[0]).copy_(part)
+    tensor = DTensor.from_local(value, rule.mesh, rule.placements, run_check=False)
+    return nn.Parameter(tensor, requires_grad=parameter.requires_grad), Gathered(rule, rows, inner)

@@ -1,0 +1,172 @@
+"""The user's function: how it is named, called, and what it may return.
+
+    function = find_function("train.py:build")
+    subject = call_it(function, mesh, "train.py:build")      # Subject(call=model, args=(tokens,), kwargs={})
+
+Errors of the user's code become one line with the last line of the user's own that was reached.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+import traceback
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from commcc.base.errors import CommccError, InputError, closest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+_RETURNS = "return the model, (model, inputs), (model, args, kwargs), or a step function in place of the model"
+_DYNAMO_LINE = re.compile(r'File "([^"]+)", line (\d+)')
+_CUDA = re.compile(r"cuda|nvidia|nccl|no accelerator", re.IGNORECASE)
+_DATA = re.compile(r"DataDependent|data.dependent|unbacked|Could not (guard|extract)|\.item\(\)|GuardOnDataDep")
+_CUDA_HINT = "there is no GPU here: take devices from mesh.device_type, and keep what needs CUDA out of the import"
+_DATA_HINT = (
+    "it decides by a value that only a run has; keep such values in tensors, or set "
+    "torch._dynamo.config.capture_scalar_outputs = True in the file"
+)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is captured: a call with example inputs."""
+
+    call: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+def find_function(target: str) -> Callable[..., Any]:
+    """The function that ``FILE.py:FUNCTION`` or ``module:FUNCTION`` names; its file is executed.
+
+    Raises :class:`InputError`.
+    """
+    place, _, name = target.rpartition(":")
+    with explained(f"importing {place}", [place]):
+        module = _module(place)
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+            raise InputError(f"has no function '{name}'{closest(name, known)}", where=place)
+        found = getattr(found, part)
+    if not callable(found):
+        raise InputError(f"'{name}' is a {type(found).__name__}, no function", where=place)
+    call: Callable[..., Any] = found
+    return call
+
+
+def _module(place: str) -> Any:
+    if not place.endswith(".py"):
+        sys.path.insert(0, str(Path.cwd()))
+        return importlib.import_module(place)
+    path = Path(place).resolve()
+    sys.path[:0] = [str(path.parent), str(Path.cwd())]  # what it imports from beside it
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise InputError("is no Python file", where=place)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def call_it(function: Callable[..., Any], mesh: Any, target: str, inputs: tuple[Any, ...]) -> Subject:
+    """Call it with the mesh, and make a subject of what it returns. inputs: for where it returns no inputs."""
+    try:
+        inspect.signature(function).bind(mesh)
+    except TypeError as error:
+        raise InputError(f"it is called with the mesh alone: {error}", where=target) from None
+    with explained(f"calling {target}", [target]):
+        value = function(mesh)
+    return _subject(value, target, inputs)
+
+
+def _subject(value: Any, target: str, inputs: tuple[Any, ...]) -> Subject:
+    parts = value if isinstance(value, (tuple, list)) else (value,)
+    if not parts or not callable(parts[0]):
+        kind = type(parts[0] if parts else value).__name__
+        raise InputError(f"returned a {kind} where a model should be", where=target, hint=_RETURNS)
+    call, *rest = parts
+    if len(rest) == 2 and isinstance(rest[0], (tuple, list)) and isinstance(rest[1], dict):
+        return Subject(call, tuple(rest[0]), rest[1])
+    if len(rest) == 1 and isinstance(rest[0], dict):
+        return Subject(call, (), rest[0])
+    if len(rest) == 1 and isinstance(rest[0], (tuple, list)):
+        return Subject(call, tuple(rest[0]))
+    subject = Subject(call, tuple(rest) or inputs)
+    try:
+        inspect.signature(call.forward if isinstance(call, nn.Module) else call).bind(*subject.args)
+    except TypeError as error:
+        hint = "return (model, inputs), or give --input for each, as in --input 'i64[1,8192]'"
+        raise InputError(f"the model cannot be called: {error}", where=target, hint=hint) from None
+    except ValueError:  # a callable that has no signature
+        pass
+    return subject
+
+
+@contextmanager
+def explained(doing: str, own: list[str]) -> Iterator[None]:
+    """Errors inside are :class:`InputError` of one line: what, where in the user's code, and a hint.
+
+    doing: in words. own: targets or files that are the user's.
+    """
+    try:
+        yield
+    except CommccError:
+        raise
+    except (Exception, SystemExit) as error:
+        where = _line_of(error, own)
+        text = _first_line(error)
+        hint = None
+        if _DATA.search(f"{type(error).__name__} {error}"):
+            hint = _DATA_HINT
+        elif _CUDA.search(text):
+            hint = _CUDA_HINT
+        what = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        raise InputError(f"{doing}: {what}", where=where, hint=hint) from error
+
+
+def _first_line(error: BaseException) -> str:
+    """What the error says first; of Dynamo's reports, what was raised inside."""
+    inner = error
+    while inner.__cause__ is not None and type(inner).__module__.startswith("torch._dynamo"):
+        inner = inner.__cause__
+    lines = [line.strip() for line in str(inner).splitlines() if line.strip()]
+    return lines[0][:300] if lines else ""
+
+
+def _line_of(error: BaseException, own: list[str]) -> str | None:
+    """``FILE:LINE`` of the user's code: of the traceback, or of what Dynamo says in its message."""
+    files = {Path(name.partition(".py:")[0].removesuffix(".py") + ".py").name for name in own if ".py" in name}
+    told = [(path, int(line)) for path, line in _DYNAMO_LINE.findall(str(error))]
+    frames = [(frame.filename, frame.lineno or 0) for frame in traceback.extract_tb(error.__traceback__)]
+    for places in (told, frames):
+        mine = [place for place in places if Path(place[0]).name in files] or [
+            place for place in places if _of_user(place[0])
+        ]
+        if mine:
+            path, line = mine[-1]
+            return f"{_shown(path)}:{line}"
+    return None
+
+
+def _of_user(path: str) -> bool:
+    return not any(part in path for part in ("site-packages", "dist-packages", "/commcc/", "<", "/lib/python"))
+
+
+def _shown(path: str) -> str:
+    try:
+        return str(Path(path).relative_to(Path.cwd()))
+    except ValueError:
+        return path

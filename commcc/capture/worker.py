@@ -1,0 +1,220 @@
+"""The process that captures: ``python -m commcc.capture.worker REQUEST.json ANSWER.json``, see :mod:`.request`.
+
+It believes to be rank 0 of all ranks of the mesh, and every tensor in it is fake: sizes of production take no memory.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import logging
+import resource
+import sys
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._pytree import tree_map
+
+from commcc.base.errors import CommccError, InputError
+from commcc.capture.capturing import even_shares, forget_process
+from commcc.capture.compiling import Graph, Sink, Way, compile_and_run
+from commcc.capture.devices import relabel
+from commcc.capture.fully_sharded import as_shards
+from commcc.capture.importing import from_graph_module
+from commcc.capture.laptop import on_this_machine
+from commcc.capture.training_step import trace_step
+from commcc.capture.user_function import Subject, call_it, explained, find_function
+from commcc.capture.world import Layout, World, fake_world
+from commcc.graph.ops import collective_of
+from commcc.serialization import save
+from commcc.serialization.shapes import ShapeContext, parse_val
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from commcc.base.terms import Json
+    from commcc.graph.program import ProcessGroup, Program
+
+STEP = "step"
+_SHORT = {"forward": "fw", "backward": "bw"}
+_NOTHING = (
+    "shard it in the function: commcc.shard(model, mesh), fully_shard(model, mesh=mesh) or parallelize_module(...)"
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Answer a request; what is wrong with it is in the answer too."""
+    request_file, answer_file = map(Path, arguments)
+    request = json.loads(request_file.read_text())
+    gc.set_threshold(100_000, 50, 50)  # graphs are many objects that stay
+    # What PyTorch has to say about compiling is about no run of the user's.
+    torch._logging.set_logs(all=logging.ERROR)  # type: ignore[attr-defined]
+    try:
+        answer = capture(request)
+    except CommccError as error:
+        if request["debug"]:
+            traceback.print_exception(error)
+        answer = {"error": {"what": error.what, "where": error.where, "hint": error.hint}}
+    answer_file.write_text(json.dumps(answer))
+    return 0
+
+
+def capture(request: dict[str, Any]) -> dict[str, Json]:
+    """The answer. request: as :class:`commcc.capture.request.Request` in JSON. Raises :class:`CommccError`."""
+    began = time.perf_counter()
+    layout = Layout(tuple((name, size) for name, size in request["mesh"]))
+    target = request["target"]
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with fake_world(layout) as world:
+        with on_this_machine():
+            function = find_function(target)
+            with mode:
+                subject = call_it(function, world.meshes[""], target, _inputs(request["inputs"]))
+                subject, notes = _ready(subject, mode, target)
+        built = time.perf_counter()
+        with explained(f"tracing what {target} returned", [target]):
+            graphs, pieces = _graphs(subject, mode, request)
+        kept = _finished(graphs, world, request["device"])
+    traced = time.perf_counter()
+    if not kept:
+        what = f"{'the graph has' if pieces == 1 else f'none of {pieces} graphs has'} no collectives"
+        raise InputError(what, where=target, hint=_NOTHING)
+    files = _write(kept, request)
+    return {
+        "files": files,
+        "pieces": pieces,
+        "notes": list(dict.fromkeys(notes)),
+        "seconds": {"build": built - began, "trace": traced - built, "write": time.perf_counter() - traced},
+        "max_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "torch": torch.__version__,
+    }
+
+
+def _inputs(texts: Sequence[str]) -> tuple[torch.Tensor, ...]:
+    """Zeros of the shapes and types that ``--input`` gives."""
+    values = [parse_val(text, ShapeContext()) for text in texts]
+    return tuple(torch.zeros(tuple(value.shape), dtype=value.dtype) for value in values)
+
+
+def _ready(subject: Subject, mode: FakeTensorMode, target: str) -> tuple[Subject, list[str]]:
+    """With collectives in the forward, and fake tensors only; what cannot be written exactly."""
+    notes: list[str] = []
+
+    def fake(leaf: Any) -> Any:
+        real = isinstance(leaf, torch.Tensor) and not isinstance(leaf, (FakeTensor, nn.Parameter))
+        return mode.from_tensor(leaf) if real and type(leaf) is torch.Tensor else leaf
+
+    call = subject.call
+    if isinstance(call, nn.Module):
+        with explained(f"sharding what {target} returned", [target]):
+            if any(each.is_meta for each in itertools.chain(call.parameters(), call.buffers())):
+                call.to_empty(device="cpu")
+            call, notes = as_shards(call)
+        call.train()
+    return Subject(call, tree_map(fake, subject.args), tree_map(fake, dict(subject.kwargs))), notes
+
+
+def _graphs(subject: Subject, mode: FakeTensorMode, request: dict[str, Any]) -> tuple[list[Graph], int]:
+    """And into how many pieces Dynamo has cut the model."""
+    wanted = frozenset(request["graphs"])
+    sink = Sink(wanted | {"inference"} if "forward" in wanted else wanted)
+    if wanted - {STEP}:
+        compile_and_run(subject.call, subject.args, subject.kwargs, Way(request["level"], mode), sink)
+    if STEP in wanted:
+        if not isinstance(subject.call, nn.Module) or subject.kwargs:
+            what = "a whole step needs a model whose forward takes its inputs by position, and returns the loss"
+            raise InputError(what, where=request["target"])
+        traced = trace_step(subject.call, subject.args, recompute=True)
+        sink.graphs.append(Graph(0, STEP, from_graph_module(traced)))
+        sink.pieces = max(sink.pieces, 1)
+    return sink.graphs, sink.pieces
+
+
+def _finished(graphs: list[Graph], world: World, device: str) -> list[Graph]:
+    """Those that communicate, with what a file says besides the graph: groups, mesh, devices of training."""
+    header: dict[str, Json] = {"mesh": _mesh_header(world)}
+    sequence = (node.meta.get("seq_nr") for graph in graphs for node in graph.program.graph.nodes)
+    first = min((number for number in sequence if isinstance(number, int) and number >= 0), default=0)
+    shares = even_shares(graph.program for graph in graphs)
+    kept: list[Graph] = []
+    for graph in graphs:
+        program = graph.program
+        if not any(collective_of(node.target) for node in program.graph.nodes if node.op == "call_function"):
+            continue
+        groups = {name: _group(name, group) for name, group in program.groups.items()}
+        relabel(program.graph, torch.device(device))
+        forget_process(program.graph, first)
+        symbols: dict[str, Json] = {name: shares[name] for name in shares if name in _symbols(program)}
+        more: dict[str, Json] = {"symbols": symbols} if symbols else {}
+        kept.append(replace(graph, program=replace(program, groups=groups, header={**header, **more})))
+    return kept
+
+
+def _symbols(program: Program) -> set[str]:
+    values = (node.meta.get("val") for node in program.graph.nodes)
+    return {str(value.node.expr) for value in values if isinstance(value, torch.SymInt)}
+
+
+def _group(name: str, known: ProcessGroup) -> ProcessGroup:
+    resolve: Any = dist.distributed_c10d
+    with suppress(RuntimeError, ValueError, KeyError):
+        group = resolve._resolve_process_group(name)
+        ranks = tuple(dist.get_process_group_ranks(group))
+        about = str(group.group_desc).removeprefix("mesh_")
+        return replace(known, ranks=ranks, size=len(ranks), description="" if about == "undefined" else about)
+    return known
+
+
+def _mesh_header(world: World) -> dict[str, Json]:
+    """The layout, with axes that the function has flattened."""
+    header, whole = world.header(), world.meshes[""]
+    joined: dict[str, Json] = {}
+    names: dict[str, Json] = dict(header["group_names"])  # type: ignore[arg-type]
+    counts = range(2, whole.ndim + 1)
+    several = [axes for count in counts for axes in itertools.combinations(world.layout.names, count)]
+    for name, flat in getattr(whole, "_flatten_mapping", {}).items():
+        ranks = sorted(flat.mesh.flatten().tolist())
+        of = next((axes for axes in several if sorted(whole[axes].mesh.flatten().tolist()) == ranks), None)
+        if of is not None:
+            joined[name], names[name] = list(of), str(flat.get_group().group_name)
+    return {**header, "joined": joined, "group_names": names}
+
+
+def _write(graphs: list[Graph], request: dict[str, Any]) -> list[Json]:
+    folder, stem = Path(request["output"]), request["target"].rpartition(":")[2].replace(".", "_")
+    several = len({graph.number for graph in graphs}) > 1
+    files: list[Json] = []
+    for graph in graphs:
+        number = f"_{graph.number}" if several else ""
+        path = folder / f"{stem}{number}_{_SHORT.get(graph.kind, graph.kind)}{request['extension']}"
+        lost = save(graph.program, path)
+        nodes = list(graph.program.graph.nodes)
+        kinds: dict[str, Json] = {}
+        for node in nodes:
+            fact = collective_of(node.target) if node.op == "call_function" else None
+            if fact is not None:
+                kinds[fact.kind.value] = int(str(kinds.get(fact.kind.value, 0))) + 1
+        files.append(
+            {
+                "file": str(path),
+                "graph": graph.kind,
+                "piece": graph.number,
+                "nodes": len(nodes),
+                "collectives": kinds,
+                "notes": [*dict.fromkeys(note.text for note in (*graph.program.notes, *lost))],
+            }
+        )
+    return files
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

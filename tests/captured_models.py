@@ -1,0 +1,134 @@
+"""What users give to ``commcc capture``: functions from a device mesh to a model. None needs more than one process."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+import commcc
+
+WIDTH = 16
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(x)))
+
+
+class Model(nn.Module):
+    """Its forward returns the loss; 10 parameters, of which the last do not divide by 4."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Block() for _ in range(2))
+        self.out = nn.Linear(WIDTH, 10)
+
+    def forward(self, x, labels):
+        for layer in self.layers:
+            x = layer(x)
+        return nn.functional.cross_entropy(self.out(x).float(), labels)
+
+
+def batch(dtype=torch.float32):
+    return torch.randn(4, WIDTH, dtype=dtype), torch.zeros(4, dtype=torch.int64)
+
+
+def tp(mesh):
+    model = Model()
+    for layer in model.layers:
+        parallelize_module(layer, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    return model, batch()
+
+
+def shard(mesh):
+    model = Model()
+    precision = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}
+    for layer in model.layers:
+        commcc.shard(layer, mesh["dp"], **precision)
+    commcc.shard(model, mesh["dp"], reshard_after_forward=False, **precision)
+    return model, *batch(torch.bfloat16)
+
+
+def fsdp2(mesh):
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    model = tp(mesh)[0] if "tp" in mesh.mesh_dim_names else Model().to("cuda")
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for layer in model.layers:
+        fully_shard(layer, mesh=mesh["dp"], mp_policy=policy)
+    fully_shard(model, mesh=mesh["dp"], mp_policy=policy)
+    return model, {"x": batch()[0], "labels": batch()[1]}
+
+
+def hsdp(mesh):
+    from torch.distributed.fsdp import fully_shard
+
+    with torch.device("meta"):
+        model = Model()
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)
+    return model, batch()
+
+
+def ddp(mesh):
+    from torch.nn.parallel import DistributedDataParallel
+
+    return DistributedDataParallel(Model().cuda(), device_ids=[0], device_mesh=mesh), batch()
+
+
+def step(mesh):
+    model, *inputs = shard(mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train(x, labels):
+        loss = model(x, labels)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return train, tuple(inputs)
+
+
+def plain(mesh):
+    del mesh
+    return Model(), batch()
+
+
+def without_inputs(mesh):
+    return shard(mesh)[0]
+
+
+def no_model(mesh):
+    return {"model": Model(), "mesh": mesh}
+
+
+def needs_a_gpu(mesh):
+    return Model(), torch.cuda.current_device(), mesh
+
+
+def fails(mesh):
+    return parallelize_module(Model(), mesh["nothing"], {})
+
+
+def decides(mesh):
+    model = shard(mesh)[0]
+
+    class Deciding(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, x, labels):
+            if x.sum().item() > 0:
+                x = -x
+            return self.model(x, labels)
+
+    return Deciding(), batch()
+
+
+def two(mesh, more):
+    return mesh, more

@@ -1,0 +1,180 @@
+"""``commcc capture``: graphs of models as users write them, equal to those that a training job compiles."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from commcc.base.errors import InputError, OptionError
+from commcc.capture import worker
+from commcc.capture.request import Request, read_mesh
+from commcc.capture.request import capture as capture_in_a_process
+from commcc.capture.world import Layout, fake_world
+from commcc.cli.main import run
+from commcc.graph.index.modules import module_path
+from commcc.graph.ops import collective_of
+from commcc.live import backends
+from commcc.live.agreement import digest_of
+from commcc.live.rewriting import graph_pass
+from commcc.serialization import load
+from tests import captured_models
+
+MODELS = Path(captured_models.__file__)
+
+
+def request(name, mesh, folder, **more):
+    fields = {"level": "aot", "graphs": ("joint", "forward", "backward"), "inputs": (), "device": "cuda:0"}
+    fields |= {"extension": ".fx.txt", "debug": False} | more
+    return {"target": f"{MODELS}:{name}", "mesh": read_mesh(mesh), "output": str(folder), **fields}
+
+
+def captured(name, mesh, folder, **more):
+    """Programs by graph, captured in this process."""
+    torch._dynamo.reset()
+    answer = worker.capture(request(name, mesh, folder, **more))
+    return {each["graph"]: load(each["file"]) for each in answer["files"]}
+
+
+def launches(program, group=None):
+    nodes = [node for node in program.graph.nodes if node.op == "call_function"]
+    facts = [(collective_of(node.target), node) for node in nodes]
+    return Counter(fact.kind.value for fact, node in facts if fact and group in (None, *node.args))
+
+
+def test_fsdp2_with_tensor_parallelism(tmp_path, capsys):
+    """In a process of its own, by the command."""
+    out = tmp_path / "graphs"
+    assert run(["capture", f"{MODELS}:fsdp2", "--mesh", "dp=4,tp=2", "-o", str(out), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["mesh"] == {"dp": 4, "tp": 2}
+    files = {each["graph"]: each for each in document["files"]}
+    assert [Path(each["file"]).name for each in document["files"]] == [
+        f"fsdp2_{kind}.fx.txt.gz" for kind in ("joint", "fw", "bw")
+    ]
+    forward, backward = load(files["forward"]["file"]), load(files["backward"]["file"])
+    data, tensor = (name for name, _ in sorted(forward.groups.items(), key=lambda item: item[1].description))
+    assert [forward.groups[name].ranks for name in (data, tensor)] == [(0, 2, 4, 6), (0, 1)]
+    assert forward.header["mesh"]["group_names"] == {"dp": data, "tp": tensor}
+    assert launches(forward, data) == {"all_gather": 10}
+    assert launches(forward, tensor) == {"all_reduce": 2}
+    # Of the blocks' weights, those that gradients of activations need; the root's parameters are kept.
+    assert launches(backward, data) == {"all_gather": 3, "reduce_scatter": 10}
+    assert launches(backward, tensor) == {"all_reduce": 1}
+    gathers = [node for node in forward.graph.nodes if "all_gather" in str(node.target)]
+    assert {node.meta["val"].dtype for node in gathers} == {torch.bfloat16}
+    assert module_path(gathers[0].meta) == "layers.0.up"
+    assert {node.meta["val"].device for node in gathers} == {torch.device("cuda:0")}
+    described = [str(node.meta.get("desc")) for node in forward.graph.nodes if node.op == "placeholder"]
+    assert any("layers.0.up" in text for text in described)
+    scatters = [node for node in backward.graph.nodes if "reduce_scatter" in str(node.target)]
+    assert {node.meta["val"].dtype for node in scatters} == {torch.float32}
+
+
+def test_shards_and_whole_steps(tmp_path):
+    programs = captured("shard", "dp=4", tmp_path, graphs=("forward", "backward"))
+    assert launches(programs["forward"]) == {"all_gather": 10}
+    assert launches(programs["backward"]) == {"all_gather": 3, "reduce_scatter": 10}
+    # 10 rows over 4 ranks: shards of 3, and what is gathered is cut.
+    shapes = {tuple(n.meta["val"].shape) for n in programs["forward"].graph.nodes if "all_gather" in str(n.target)}
+    assert {(12, WIDTH), (12,)} < shapes
+    assert next(iter(programs["forward"].groups.values())).ranks == (0, 1, 2, 3)
+
+
+WIDTH = captured_models.WIDTH
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("name", "mesh", "forward", "backward"),
+    [
+        ("tp", "tp=4", {"all_reduce": 2}, {"all_reduce": 1}),
+        ("hsdp", "replicate=2,shard=4", {"all_gather": 10}, {"all_gather": 4, "all_reduce": 10, "reduce_scatter": 10}),
+        ("ddp", "dp=4", None, {"all_reduce": 10}),
+        ("fsdp2", "dp=4", {"all_gather": 10}, {"all_gather": 3, "reduce_scatter": 10}),
+        ("step", "dp=4", {"all_gather": 10}, {"all_gather": 3, "reduce_scatter": 10}),
+    ],
+)
+def test_models(name, mesh, forward, backward, tmp_path):
+    programs = captured(name, mesh, tmp_path)
+    assert ("forward" in programs) == (forward is not None)
+    if forward is not None:
+        assert launches(programs["forward"]) == forward
+    assert launches(programs["backward"]) == backward
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("inner", ["aot_eager", "inductor"])
+@pytest.mark.parametrize(("name", "mesh"), [("tp", "tp=2"), ("shard", "dp=2")])
+def test_the_graphs_are_those_of_a_training_job(name, mesh, inner, tmp_path):
+    level = {"aot_eager": "aot", "inductor": "aot-inductor"}[inner]
+    programs = captured(name, mesh, tmp_path, level=level, device="cpu", graphs=("forward", "backward"))
+    torch._dynamo.reset()
+    the_pass = graph_pass(pipeline="tag")
+    with fake_world(Layout(read_mesh(mesh))) as world:
+        model, *inputs = getattr(captured_models, name)(world.meshes[""])
+        inputs = inputs[0] if isinstance(inputs[0], tuple) else inputs
+        over = {"aot_eager": backends._over_eager, "inductor": backends._over_inductor}[inner]
+        torch.compile(model, backend=over(the_pass, None))(*inputs).backward()
+    live = [made.digest.before for made in the_pass.made]
+    offline = [digest_of(programs[kind], programs[kind], "").before for kind in ("forward", "backward")]
+    assert live == offline
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("plain", "the graph has no collectives; shard it in the function"),
+        ("no_model", "returned a dict where a model should be; return the model"),
+        ("without_inputs", "missing a required argument: 'x'; return \\(model, inputs\\), or give --input"),
+        ("needs_a_gpu", r"captured_models.py:\d+: .*; there is no GPU here"),
+        ("fails", r"captured_models.py:\d+: calling .*KeyError"),
+        ("decides", r"captured_models.py:\d+: tracing .*; it decides by a value that only a run has"),
+        ("two", "it is called with the mesh alone"),
+        ("shards", r"has no function 'shards' \(did you mean 'shard'\?\)"),
+    ],
+)
+def test_what_cannot_be_captured(name, words, tmp_path):
+    torch._dynamo.reset()
+    with pytest.raises(InputError, match=words) as caught:
+        worker.capture(request(name, "dp=2", tmp_path))
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_inputs_can_be_given(tmp_path):
+    programs = captured("without_inputs", "dp=2", tmp_path, inputs=(f"f32[4, {WIDTH}]", "i64[4]"), graphs=("forward",))
+    assert launches(programs["forward"]) == {"all_gather": 10}
+
+
+def test_a_process_that_dies_is_said(tmp_path):
+    (tmp_path / "dies.py").write_text("import os\nos._exit(7)\n")
+    with pytest.raises(InputError, match="the process that captures ended with exit code 7"):
+        capture_in_a_process(Request(f"{tmp_path}/dies.py:build", (("dp", 2),), str(tmp_path / "out")))
+
+
+@pytest.mark.parametrize("text", ["dp", "dp=0", "dp=2,dp=4", "dp=x", "", "dp=1024,tp=2048"])
+def test_wrong_meshes(text):
+    with pytest.raises(OptionError, match=r"^--mesh: "):
+        read_mesh(text)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["train.py"], "names no function"),
+        (["nothing.py:build"], "no such file"),
+        (["m:build", "--input", "f32"], "'f32' is no tensor"),
+        (["m:build", "--graphs", "all"], "there is no 'all'"),
+        (["m:build", "--level", "jit"], "is not one of"),
+    ],
+)
+def test_wrong_options(given, words, tmp_path, capsys):
+    assert run(["capture", *given, "--mesh", "dp=2", "-o", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert re.search(words, error)
+    assert len(error.splitlines()) == 1
