@@ -27,6 +27,8 @@ demo: $(READY) ## bucket a production-size graph and print before and after
 	@mkdir -p $(dir $(RESULT))
 	$(BIN)/commcc bucket $(SAMPLE) -o $(RESULT)
 
+# Tests start hundreds of short processes: byte code is kept for them, whatever the environment says.
+test test-full test-rest: export PYTHONDONTWRITEBYTECODE :=
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
 
 test: $(READY) ## run the tests, on up to four cores; WORKERS=0 on one

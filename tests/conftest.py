@@ -75,7 +75,7 @@ def _keep(config, items, wanted):
         items[:] = [item for item in items if wanted(item)]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser():
     from tests.browser import Browser
 

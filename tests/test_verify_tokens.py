@@ -212,11 +212,11 @@ def agrees(whole: torch.Tensor, kind: Any, parts: list[torch.Tensor]) -> bool:
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("block", range(40))
+@pytest.mark.parametrize("block", range(100))
 def test_rules_say_what_happens(block):
     """Rows are the rows of the chunks one after another, sums the sums, and each chunk has rows of its own sorted."""
     seen: set[str] = set()
-    for seed in range(5 * block, 5 * block + 5):
+    for seed in (2 * block, 2 * block + 1):
         made = Body(seed)
         if seed % 2:
             made.dispatch()
@@ -231,7 +231,7 @@ def test_rules_say_what_happens(block):
             for one, each, *some in rows:
                 assert agrees(one, each, some), (seed, name, each, [p.shape for p in some], made.graph)
             seen.add(str(made.body[name].target))
-    assert len(seen) > 15
+    assert len(seen) > 10
 
 
 def elementwise_ops() -> list[Any]:
