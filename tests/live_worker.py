@@ -3,12 +3,15 @@
     python -m torch.distributed.run --standalone --nproc-per-node 2 live_worker.py JOBS.json OUT_DIR
 
 JOBS.json is a list of {"model", "inner", "options"}; each rank writes OUT_DIR/rankN.json with, for each job, whether
-losses, gradients and parameters of all steps are equal, how many graphs were rewritten, and their launches.
+losses, gradients and parameters of all steps are equal, how many graphs were rewritten, and their launches. With
+"planned": PASSES rank 0 keeps its graphs, as they came, in OUT_DIR/MODEL, plans each with ``commcc run``, and all ranks
+train by these plans.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -127,7 +130,25 @@ def train(name: str, mesh: Any, backend: Any) -> list[torch.Tensor]:
     return kept
 
 
-def outcome(job: dict[str, Any], mesh: Any) -> dict[str, Any]:
+def plan_offline(job: dict[str, Any], mesh: Any, folder: Path) -> None:
+    """Write a plan of each graph that rank 0 meets."""
+    rank = dist.get_rank()
+    if rank == 0:
+        (folder / "plans").mkdir(parents=True)
+    dumping = graph_pass(pipeline="bucket{groups=all}", report_dir=folder / "graphs")
+    train(job["model"], mesh, _over_eager(dumping, None))
+    if rank == 0:
+        for graph in sorted((folder / "graphs").glob("rank0.*.before.fx.txt")):
+            plan = folder / "plans" / f"{graph.stem}.yaml"
+            command = [sys.executable, "-m", "commcc", "run", str(graph), "--passes", job["planned"], "-q"]
+            subprocess.run([*command, "--plan-out", str(plan)], check=True, stdout=subprocess.DEVNULL)
+    dist.barrier()
+
+
+def outcome(job: dict[str, Any], mesh: Any, out: Path) -> dict[str, Any]:
+    if "planned" in job:
+        plan_offline(job, mesh, out / job["model"])
+        job["options"] = {**job["options"], "plan": str(out / job["model"] / "plans")}
     the_pass = graph_pass(**job["options"])
     ours = (_over_inductor if job["inner"] == "inductor" else _over_eager)(the_pass, 60.0)
     plain = train(job["model"], mesh, job["inner"])
@@ -137,7 +158,10 @@ def outcome(job: dict[str, Any], mesh: Any) -> dict[str, Any]:
         return {"error": str(error).strip().split("\n")[0]}
     same = len(plain) == len(mine) and all(torch.equal(a, b) for a, b in zip(plain, mine, strict=True))
     launches = [[sum(end.collectives.values()) for end in (r.before, r.after)] for r in the_pass.results]
-    return {"equal": same, "graphs": len(the_pass.made), "launches": launches, "compared": len(plain)}
+    groups = sorted({group.name for made in the_pass.made for group in made.groups})
+    return {
+        "equal": same, "graphs": len(the_pass.made), "launches": launches, "compared": len(plain), "groups": groups
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -146,7 +170,7 @@ def main() -> None:
     torch.backends.mkldnn.set_flags(False)
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",))
-    found = [outcome({**job, **job.get(f"rank{dist.get_rank()}", {})}, mesh) for job in jobs]
+    found = [outcome({**job, **job.get(f"rank{dist.get_rank()}", {})}, mesh, out) for job in jobs]
     (out / f"rank{dist.get_rank()}.json").write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()

@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -16,15 +17,20 @@ import torch
 import torch.distributed as dist
 
 import commcc
-from commcc.base.errors import CommccError, OptionError
+from commcc.base.errors import CommccError, InputError, OptionError
 from commcc.capture.importing import from_graph_module
 from commcc.graph.ops import collective_of
-from commcc.live import agreement, graph_pass
+from commcc.graph.program import ProcessGroup
+from commcc.graph.structure import renamed, structure_of
+from commcc.live import agreement, graph_pass, groups
 from commcc.live import rewriting as live
 from commcc.live.agreement import AgreementError, compare, digest_of
 from commcc.live.backends import backend, by_name, inductor_pass
+from commcc.live.groups import new_groups
+from commcc.live.plans import MismatchError, apply, read_folder
 from commcc.passes.options import parse_pipeline
 from commcc.run.pipeline import run
+from commcc.run.planfile import plan_text
 from commcc.serialization import load
 from commcc.timing.cost import load_model
 from commcc.verify import verify
@@ -33,6 +39,7 @@ from tests.torch_passes import groups_of
 ROOT = Path(__file__).parents[1]
 NAME = "tiny_llama_fsdp2_bw"
 PIPELINE = "bucket{groups=all},reorder"
+SPLIT = f"tag,groups{{roles=all_gather}},{PIPELINE}"
 WORKER = Path(__file__).parent / "live_worker.py"
 
 
@@ -116,8 +123,9 @@ def test_one_line_and_both_graphs_are_kept(tmp_path, caplog):
         (graph_pass, {"pipeline": "bucket", "preset": "auto"}, "a pipeline and a preset"),
         (graph_pass, {"pipeline": "buckt"}, "bucket"),
         (graph_pass, {"preset": "atuo"}, "auto"),
-        (graph_pass, {"pipeline": "groups,bucket"}, "process groups"),
-        (graph_pass, {"preset": "ep-overlap"}, "process groups"),
+        (graph_pass, {"pipline": "bucket"}, "no option 'pipline' .did you mean 'pipeline'"),
+        (graph_pass, {"plan": "p.yaml", "preset": "auto"}, "a plan and a pipeline"),
+        (graph_pass, {"on_mismatch": "stop"}, "on_mismatch"),
         (graph_pass, {"on_refusal": "stop"}, "on_refusal"),
         (graph_pass, {"cost": "h1000"}, "h100"),
         (backend, {"inner": "tensorrt"}, "inductor and aot_eager"),
@@ -147,23 +155,111 @@ def test_inductor_pass_takes_the_graph_itself():
     assert lines(gm.graph) == lines(the_pass.graph_pass.results[0].program.graph)
 
 
-def renamed(program):
-    """The same program as another rank has it: other names, and another device."""
-    gm = program.graph_module()
-    for i, node in enumerate(gm.graph.nodes):
-        node.name = f"other{i}"
-        if "group_name" in node.kwargs:
-            node.update_kwarg("group_name", f"r{node.kwargs['group_name']}")
-        elif node.op == "call_function" and collective_of(node.target) is not None:
-            node.args = tuple(f"r{a}" if isinstance(a, str) and a in program.groups else a for a in node.args)
-    return from_graph_module(gm)
+def elsewhere(program):
+    """The same program as another process has it: other names of nodes and groups, and another device."""
+    nodes = {node.name: f"other{i}" for i, node in enumerate(program.graph.nodes)}
+    return renamed(program, nodes, {name: f"r{name}" for name in program.groups})
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory):
+    """A folder with plans of two graphs, and what they make of these."""
+    folder = tmp_path_factory.mktemp("plans")
+    made = {}
+    for name, passes in ((NAME, "tag,bucket{groups=all},reorder,cleanup"), ("tiny_llama_fsdp2_fw", "bucket")):
+        made[name] = run(sample(name), parse_pipeline(passes), model=load_model("h100"))
+        (folder / f"{name}.yaml").write_text(plan_text(made[name]))
+    return folder, made
+
+
+@pytest.mark.parametrize("name", [NAME, "tiny_llama_fsdp2_fw"])
+def test_plans_made_elsewhere_are_applied(name, plans):
+    folder, made = plans
+    here = elsewhere(sample(name))
+    gm = here.graph_module()
+    the_pass = graph_pass(plan=folder, on_refusal="raise")
+    result = the_pass.rewrite(gm).result
+    assert [step.name for step in result.steps] == [step.name for step in made[name].steps]
+    assert structure_of(from_graph_module(gm)).fingerprint == structure_of(made[name].program).fingerprint
+    assert result.verified == "proved" and verify(here, result.program).status == "proved"
+    names = [node.name for node in gm.graph.nodes]
+    assert len(set(names)) == len(names) and names[0] == "other0"
+    assert {name for name in result.program.groups if name in here.groups} == set(here.groups)
+    assert "plans " in the_pass.settings and graph_pass(plan=folder).uuid() != graph_pass().uuid()
+
+
+def test_a_graph_without_a_plan(plans, caplog):
+    other = sample("tiny_llama_ddp_bw")
+    with pytest.raises(MismatchError, match=r"no plan was made for this graph \(2 plans\); that of .* first in node"):
+        graph_pass(plan=plans[0]).rewrite(other.graph_module())
+    assert graph_pass(plan=plans[0], on_mismatch="skip").rewrite(other.graph_module()).result is None
+    replanned = graph_pass(plan=plans[0], on_mismatch="replan", pipeline="bucket{groups=all}")
+    assert replanned.rewrite(other.graph_module()).result.changed
+    quiet = from_graph_module(torch.fx.symbolic_trace(torch.nn.ReLU()))
+    assert not graph_pass(plan=plans[0]).rewrite(quiet.graph_module()).result.changed
+
+
+def test_a_plan_for_another_mesh(plans):
+    program = sample()
+    group = program.groups["0"]
+    stored = next(iter(read_folder(plans[0] / f"{NAME}.yaml").by_structure.values()))
+    wide = {"0": replace(group, ranks=tuple(4 * rank for rank in group.ranks))}
+    with pytest.raises(InputError, match="group '0' of the plan has ranks 0, 1, the job's '0' 0, 4"):
+        apply(stored, replace(program, groups=wide))
+    with pytest.raises(MismatchError, match="groups of other sizes"):
+        wide = {"0": replace(group, ranks=None, size=4)}
+        read_folder(plans[0]).of(replace(program, groups=wide))
+
+
+def test_plans_that_cannot_be_applied(plans, tmp_path):
+    with pytest.raises(InputError, match="no plan is there"):
+        read_folder(tmp_path)
+    text = (plans[0] / f"{NAME}.yaml").read_text()
+    head, _, rest = text.partition("source:")
+    (tmp_path / "old.yaml").write_text(head + rest[rest.index("graphs:") :])
+    with pytest.raises(InputError, match="does not say what its graph is"):
+        read_folder(tmp_path)
+    first, second = [node.name for node in sample().graph.nodes][:2]
+    twice = text.replace(f'"{first} {second} ', f'"{first} {first} ')
+    (tmp_path / "old.yaml").write_text(twice)
+    with pytest.raises(InputError, match="two nodes have the same name"):
+        read_folder(tmp_path)
+
+
+def test_new_groups_have_names_of_their_own():
+    """Two graphs may split different groups under the same name."""
+    program = sample()
+    origin = program.groups["0"]
+    split = ProcessGroup("extra", origin.size, origin.ranks, origin="0", high_priority=True)
+    after, new = new_groups(program, replace(program, groups={**program.groups, "extra": split}))
+    assert [group.name for group in new] == ["commcc/0/extra"] and "commcc/0/extra" in after.groups
+    assert new_groups(program, program) == (program, ())
+    unknown = replace(program, groups={**program.groups, "extra": replace(split, ranks=None)})
+    with pytest.raises(CommccError, match="nobody knows its ranks"):
+        new_groups(program, unknown)
+
+
+def test_a_group_stands_in_until_ranks_have_met(store, monkeypatch):
+    made = []
+    group = ProcessGroup("commcc/0/extra", 2, (0, 1), origin="0")
+    registered = {}
+    monkeypatch.setattr(groups, "_register", registered.__setitem__)
+    monkeypatch.setattr(groups._registry, "_resolve_process_group", lambda name: f"group {name}")
+    monkeypatch.setattr(dist, "new_group", lambda ranks, **_: made.append(ranks) or "new")
+    monkeypatch.setattr(groups, "_made", {})
+    groups.stand_in([group])
+    assert registered == {"commcc/0/extra": "group 0"} and not made
+    groups.make([group, group])
+    assert registered == {"commcc/0/extra": "new"} and made == [[0, 1]]
+    groups.stand_in([group])
+    assert registered == {"commcc/0/extra": "new"}
 
 
 def test_digests_are_of_what_all_ranks_share():
     program = sample()
     after = run(program, parse_pipeline("reorder"), model=load_model("h100")).program
     digest = digest_of(program, after, "s")
-    assert digest_of(renamed(program), renamed(after), "s") == digest
+    assert digest_of(elsewhere(program), elsewhere(after), "s") == digest
     assert digest_of(program, program, "s").after != digest.after
     assert digest.against(digest_of(program, after, "other")) == "it runs with 'other', this one with 's'"
     assert "another order" in digest.against(digest_of(program, program, "s"))
@@ -227,6 +323,7 @@ def test_names():
 JOBS = (
     *(("fsdp", "aot_eager", {"pipeline": PIPELINE}), ("tp", "aot_eager", {"preset": "auto"})),
     *(("checkpointed", "aot_eager", {"pipeline": PIPELINE}), ("broken", "aot_eager", {"pipeline": PIPELINE})),
+    ("checkpointed", "aot_eager", {"pipeline": SPLIT, "on_refusal": "raise"}),
     ("fsdp", "inductor", {"pipeline": PIPELINE}),  # compiling takes a CPU minute
 )
 
@@ -244,6 +341,16 @@ def test_training_computes_the_same_to_the_bit(inner, tmp_path):
             assert found["equal"] and found["compared"] > 100, job
             assert found["graphs"] >= 4
             assert any(after < before for before, after in found["launches"]) or job["model"] == "tp"
+            assert bool(found["groups"]) == ("groups{" in job["options"].get("pipeline", ""))
+
+
+@pytest.mark.full
+@pytest.mark.ranks
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch without distributed")
+def test_training_by_plans_that_one_rank_wrote(tmp_path):
+    job = {"model": "checkpointed", "inner": "aot_eager", "planned": SPLIT, "options": {"on_refusal": "raise"}}
+    for (found,) in train([job], tmp_path):
+        assert found["equal"] and found["groups"] and [33, 2] in found["launches"]
 
 
 @pytest.mark.full

@@ -7,26 +7,23 @@ Ranks that merged or ordered collectives differently would wait for each other f
 tensors. They compare over the key-value store of ``torch.distributed``: no collective is launched, so that it works
 where one rank compiles and another has it compiled already.
 
-A digest holds what is the same on every rank of a program that all of them run: ops, operands, shapes and types, in
-order. Names of nodes and groups, members of groups and numbers of devices are not in it. Limits: graphs whose shapes
-differ by rank do not agree; ``agree=False`` leaves the comparison out.
+A digest holds what is the same on every rank of a program that all of them run (:mod:`commcc.graph.structure`).
+Limits: graphs whose shapes differ by rank do not agree; ``agree=False`` leaves the comparison out.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import torch
 import torch.distributed as dist
-from torch import fx
 
 from commcc.base.errors import CommccError
-from commcc.graph.ops import argument_names, collective_of, op_name
+from commcc.graph.ops import collective_of
+from commcc.graph.structure import structure_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,39 +65,12 @@ class Digest:
 
 def digest_of(before: Program, after: Program, settings: str) -> Digest:
     """settings: version, pipeline and cost model, in words."""
-    launches = sum(collective_of(node.target) is not None for node in after.graph.nodes if node.op == "call_function")
-    return Digest(settings, _hash(before.graph), _hash(after.graph), launches)
+    return Digest(settings, structure_of(before).fingerprint, structure_of(after).fingerprint, launches_of(after))
 
 
-def _hash(graph: fx.Graph) -> str:
-    """Of ops, operands by position, and values, without what is different on every rank."""
-    numbers = {node: f"%{i}" for i, node in enumerate(graph.nodes)}
-    groups: dict[str, str] = {}
-    digest = hashlib.sha256()
-    for node in graph.nodes:
-        args, kwargs = fx.map_arg((node.args, node.kwargs), numbers.__getitem__)
-        named = dict(zip(argument_names(node.target), args, strict=False)) if node.op == "call_function" else {}
-        group = named.get("group_name", kwargs.get("group_name"))
-        if isinstance(group, str):  # groups are told apart, not named
-            place = groups.setdefault(group, f"group {len(groups)}")
-            args = tuple(place if value == group else value for value in args)
-            kwargs = {key: place if value == group else value for key, value in kwargs.items()}
-        target = op_name(node.target) if node.op == "call_function" else node.op
-        overload = getattr(node.target, "_overloadname", "")
-        values = fx.node.map_aggregate(node.meta.get("val"), _told)
-        kwargs = sorted(kwargs.items())
-        digest.update(f"{target}.{overload} {_no_device(args)} {_no_device(kwargs)} {values}\n".encode())
-    return digest.hexdigest()
-
-
-def _told(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return f"{value.dtype}{[str(size) for size in value.shape]}{value.device.type}"
-    return str(type(value))
-
-
-def _no_device(value: Any) -> Any:
-    return fx.node.map_aggregate(value, lambda leaf: leaf.type if isinstance(leaf, torch.device) else leaf)
+def launches_of(program: Program) -> int:
+    """How many collectives a program launches."""
+    return sum(collective_of(node.target) is not None for node in program.graph.nodes if node.op == "call_function")
 
 
 def compare(digest: Digest, ranks: Sequence[int], timeout_s: float) -> None:

@@ -47,7 +47,7 @@ def _over_eager(the_pass: GraphPass, timeout_s: float | None) -> Callable[..., A
     def compiler(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         del example_inputs
         made = the_pass.rewrite(gm)
-        return make_boxed_func(gm.forward if timeout_s is None else checked(made, timeout_s, gm.forward))
+        return make_boxed_func(checked(made, timeout_s, gm.forward))
 
     compile_it: Any = aot_autograd  # as PyTorch's own aot_eager
     backend: Callable[..., Any] = compile_it(
@@ -65,8 +65,7 @@ def _over_inductor(the_pass: GraphPass, timeout_s: float | None) -> Callable[...
 
         made = the_pass.rewrite(gm)
         compiled: Any = compile_fx_inner(gm, example_inputs, **options)
-        if timeout_s is not None:
-            compiled.current_callable = checked(made, timeout_s, compiled.current_callable)
+        compiled.current_callable = checked(made, timeout_s, compiled.current_callable)
         return compiled
 
     def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:

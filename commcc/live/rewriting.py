@@ -3,6 +3,7 @@
     the_pass = graph_pass(pipeline="bucket,reorder", cost="h100")
     gm = the_pass(gm)                       # edited in place; (gm, example_inputs) -> gm as trainers keep in lists
     the_pass.results[0].verified            # "proved"
+    graph_pass(plan="plan/")                # what ``commcc run --plan-out`` decided about the same graphs
 
 The graph is taken as by :func:`commcc.capture.importing.from_graph_module`, with the ranks of its groups where there
 is a process group. Planning reads no rank, clock or device.
@@ -20,15 +21,18 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 import commcc
-from commcc.base.errors import CommccError, OptionError
+from commcc.base.errors import CommccError
 from commcc.capture.importing import from_graph_module
-from commcc.live.agreement import Digest, compare, digest_of
+from commcc.live.agreement import Digest, compare, digest_of, launches_of
+from commcc.live.groups import make, new_groups, stand_in
+from commcc.live.options import ERROR, KEEP, RAISE, REPLAN, Options
+from commcc.live.plans import MismatchError, Plans, apply, read_folder
 from commcc.live.write_back import write_back
 from commcc.passes.options import parse_pipeline, to_text
 from commcc.run.forms import from_preset
 from commcc.run.pipeline import RunResult, run
 from commcc.serialization import save
-from commcc.timing.cost import DEFAULT_MODEL, CostModel, load_model
+from commcc.timing.cost import CostModel, load_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,19 +44,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("commcc.live")
 
-KEEP, RAISE = "keep", "raise"
-#: Passes that split process groups, which nobody makes in a running job.
-_NEW_GROUPS = ("groups",)
-
 
 @dataclass
 class Made:
-    """What has been made of one graph. ranks: those of its groups. digest: None where the graph stayed as it was."""
+    """What has been made of one graph. result: None where it stayed as it was. ranks: those of its groups.
+
+    groups: those that it names and the job does not have yet.
+    """
 
     result: RunResult | None
     digest: Digest
     ranks: tuple[int, ...]
     seconds: float
+    groups: tuple[ProcessGroup, ...] = ()
+
+    def begin(self, timeout_s: float | None) -> None:
+        """What ranks do before the graph first runs: compare, unless ``timeout_s`` is None, and make its groups."""
+        if timeout_s is not None:
+            compare(self.digest, self.ranks, timeout_s)
+        make(self.groups, timeout_s)
 
 
 @dataclass
@@ -63,14 +73,19 @@ class GraphPass:
     model: CostModel
     on_refusal: str = KEEP
     report_dir: Path | None = None
+    plans: Plans | None = None
+    on_mismatch: str = ERROR
     results: list[RunResult] = field(default_factory=list)
     made: list[Made] = field(default_factory=list)
 
     @property
     def settings(self) -> str:
         """Version, pipeline and cost model: what must be the same on all ranks, and for a compiled artifact."""
-        pipeline = ",".join(map(to_text, self.passes))
-        return f"commcc {commcc.__version__}, {pipeline}, cost {self.model.name} {self.model.hash}"
+        planning = f"{','.join(map(to_text, self.passes))}, cost {self.model.name} {self.model.hash}"
+        if self.plans is not None:
+            other = f"others by {planning}" if self.on_mismatch == REPLAN else f"others: {self.on_mismatch}"
+            planning = f"plans {self.plans.hash}, {other}"
+        return f"commcc {commcc.__version__}, {planning}"
 
     def uuid(self) -> bytes:
         """Changes with whatever changes results; for caches of compiled code."""
@@ -83,33 +98,45 @@ class GraphPass:
         return gm
 
     def rewrite(self, gm: fx.GraphModule) -> Made:
-        """As a call; returns what was made. Raises :class:`CommccError` under ``on_refusal="raise"`` only."""
+        """As a call; returns what was made.
+
+        Raises :class:`CommccError` under ``on_refusal="raise"``, and :class:`MismatchError` for a graph that no plan
+        was made for under ``on_mismatch="error"``.
+        """
         began = time.perf_counter()
         before = _with_ranks(from_graph_module(gm))
         ranks = tuple(sorted({rank for group in before.groups.values() for rank in group.ranks or ()}))
         result, why = self._run(before)
+        groups: tuple[ProcessGroup, ...] = ()
         if result is not None and result.changed:
-            write_back(gm, result.program)
-            self._report(before, result)
+            program, groups = new_groups(before, result.program)
+            stand_in(groups)
+            result = replace(result, program=program)
+            write_back(gm, program)
+        self._report(before, result)
         after = before if result is None else result.program
-        made = Made(result, digest_of(before, after, self.settings), ranks, time.perf_counter() - began)
+        made = Made(result, digest_of(before, after, self.settings), ranks, time.perf_counter() - began, groups)
         self.made.append(made)
         log.info("%s", _line(len(self.made), made, why))
         return made
 
     def agree(self, timeout_s: float = 300.0) -> None:
-        """Compare with the other ranks what has been made of all graphs since the last time.
+        """Compare with the other ranks what has been made of all graphs since the last time, and make their groups.
 
         Raises AgreementError; backends of ``torch.compile`` do so by themselves, before a graph first runs.
         """
         waiting, self.made = self.made, []
         for made in waiting:
-            compare(made.digest, made.ranks, timeout_s)
+            made.begin(timeout_s)
 
     def _run(self, before: Program) -> tuple[RunResult | None, str]:
         """The proved result, or why there is none."""
         try:
-            result = run(before, self.passes, model=self.model)
+            result = self._made_of(before)
+        except MismatchError as error:
+            if self.on_mismatch == ERROR:
+                raise
+            return None, str(error)
         except CommccError as error:
             if self.on_refusal == RAISE:
                 raise
@@ -123,51 +150,51 @@ class GraphPass:
         self.results.append(result)
         return result, ""
 
-    def _report(self, before: Program, result: RunResult) -> None:
+    def _made_of(self, before: Program) -> RunResult:
+        if self.plans is None or (self.on_mismatch != REPLAN and not launches_of(before)):
+            passes = () if self.plans is not None else self.passes
+            return run(before, passes, model=self.model)
+        try:
+            return apply(self.plans.of(before), before)
+        except MismatchError as error:
+            if self.on_mismatch != REPLAN:
+                raise
+            log.info("%s", error.what)
+            return run(before, self.passes, model=self.model)
+
+    def _report(self, before: Program, result: RunResult | None) -> None:
         if self.report_dir is None:
             return
         rank = dist.get_rank() if dist.is_initialized() else 0
         self.report_dir.mkdir(parents=True, exist_ok=True)
-        for kind, program in (("before", before), ("after", result.program)):
-            save(program, self.report_dir / f"rank{rank}.graph{len(self.results)}.{kind}.fx.txt")
+        kept = [("before", before)]
+        if result is not None and result.changed:
+            kept.append(("after", result.program))
+        for kind, program in kept:
+            save(program, self.report_dir / f"rank{rank}.graph{len(self.made) + 1}.{kind}.fx.txt")
 
 
-def graph_pass(
-    *,
-    pipeline: str | None = None,
-    preset: str | None = None,
-    cost: str | CostModel = DEFAULT_MODEL,
-    on_refusal: str = KEEP,
-    report_dir: str | Path | None = None,
-) -> GraphPass:
+def graph_pass(**options: Any) -> GraphPass:
     """A callable ``(gm, example_inputs=None) -> gm`` that rewrites graphs in place.
 
-    pipeline, preset: as ``--passes`` and ``--preset`` of ``commcc run``; the preset ``auto`` without either. cost: as
-    ``--cost``, the same on all ranks. on_refusal: ``keep`` leaves a graph that cannot be rewritten, or whose result
-    is not proved, as it is and says so in the log; ``raise`` raises. report_dir: where each rewritten graph is kept,
-    before and after, for ``commcc simulate`` and ``commcc diff``.
-    Raises :class:`OptionError`.
+    options: fields of :class:`commcc.live.options.Options`. Raises :class:`OptionError`, and :class:`InputError` for
+    plans that cannot be read.
     """
-    if pipeline is not None and preset is not None:
-        raise OptionError("a pipeline and a preset are given", hint="give one of them")
-    if on_refusal not in (KEEP, RAISE):
-        raise OptionError(f"on_refusal is '{KEEP}' or '{RAISE}', not {on_refusal!r}")
-    passes = parse_pipeline(pipeline) if pipeline is not None else from_preset(preset or "auto")
-    split = [instance.name for instance in passes if instance.name in _NEW_GROUPS]
-    if split:
-        hint = "leave it out; the other passes work in a running job"
-        raise OptionError(f"pass '{split[0]}' needs process groups that a running job does not make", hint=hint)
-    model = cost if isinstance(cost, CostModel) else load_model(cost)
-    return GraphPass(passes, model, on_refusal, None if report_dir is None else Path(report_dir))
+    given = Options.of(options)
+    passes = parse_pipeline(given.pipeline) if given.pipeline is not None else from_preset(given.preset or "auto")
+    model = given.cost if isinstance(given.cost, CostModel) else load_model(given.cost)
+    plans = None if given.plan is None else read_folder(given.plan)
+    folder = None if given.report_dir is None else Path(given.report_dir)
+    return GraphPass(passes, model, given.on_refusal, folder, plans, given.on_mismatch)
 
 
-def checked(made: Made, timeout_s: float, call: Callable[..., Any]) -> Callable[..., Any]:
-    """``call``, before whose first run ranks compare what they have made."""
+def checked(made: Made, timeout_s: float | None, call: Callable[..., Any]) -> Callable[..., Any]:
+    """``call``, before whose first run ranks do what :meth:`Made.begin` says."""
     waiting = [made]
 
     def first(*args: Any) -> Any:
         if waiting:
-            compare(waiting[0].digest, waiting[0].ranks, timeout_s)
+            waiting[0].begin(timeout_s)
             waiting.clear()
         return call(*args)
 

@@ -104,7 +104,8 @@ class StepResult:
 @dataclass(frozen=True)
 class RunResult:
     """A finished run. first, last: the graph that came in and the one that goes out; the same object
-    when no pass changed anything. verdicts: one for each pass that changed something.
+    when no pass changed anything. verdicts: one for each pass that changed something. source: the program that
+    came in.
     """
 
     program: Program
@@ -113,6 +114,7 @@ class RunResult:
     steps: tuple[StepResult, ...]
     verdicts: tuple[Verdict, ...]
     warnings: tuple[str, ...]
+    source: Program
 
     @property
     def before(self) -> GraphMetrics:
@@ -186,6 +188,7 @@ class _Run:
 
     def all(self, passes: Sequence[Pass | Job]) -> RunResult:
         self.tell("indexing")
+        source = self.program
         first = last = Snapshot.of(build_index(self.program, self.hints, self.rules.outside)).priced(self.model)
         self.first = first.index
         steps: list[StepResult] = []
@@ -194,7 +197,7 @@ class _Run:
             step = self._step(number, job, last)
             steps.append(step)
             last = step.after
-        return RunResult(self.program, first, last, tuple(steps), tuple(self.verdicts), first.ident.warnings)
+        return RunResult(self.program, first, last, tuple(steps), tuple(self.verdicts), first.ident.warnings, source)
 
     def _step(self, number: int, job: Job, before: Snapshot) -> StepResult:
         clock = _Clock()

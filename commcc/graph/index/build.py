@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -247,6 +248,9 @@ def _warning(node: fx.Node) -> str:
     return f"'{node.name}' ({name}) {why}: nothing moves across it"
 
 
+_DEVICE_NUMBER = re.compile(r"(device\(type='\w+'), index=\d+\)")
+
+
 def _fingerprint(
     nodes: list[fx.Node], tensors: tuple[Any, ...], control: dict[int, tuple[int, ...]]
 ) -> tuple[str, bytes]:
@@ -256,8 +260,10 @@ def _fingerprint(
     for i, (node, tensor) in enumerate(zip(nodes, tensors, strict=True)):
         target = node.target if isinstance(node.target, str) else ops.op_name(node.target)
         overload = getattr(node.target, "_overloadname", "")
-        shape = (tensor.dtype, tensor.shape, tensor.device) if tensor is not None else None
-        line = f"{node.op} {node.name} {target}.{overload} {node.args} {node.kwargs} {shape}\n".encode()
+        # Every rank has a device of its own.
+        shape = (tensor.dtype, tensor.shape, tensor.device.partition(":")[0]) if tensor is not None else None
+        text = f"{node.op} {node.name} {target}.{overload} {node.args} {node.kwargs} {shape}\n"
+        line = (_DEVICE_NUMBER.sub(r"\1)", text) if "device(" in text else text).encode()
         line += f"after {[nodes[n].name for n in control[i]]}\n".encode() if i in control else b""
         digest.update(line)
         short += hashlib.blake2b(line, digest_size=2).digest()

@@ -6,13 +6,16 @@ against the graph that it meets, and names of nodes become numbers.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import InputError
 from commcc.base.text import shown
-from commcc.base.yaml_file import read_yaml
+from commcc.base.yaml_file import parse_yaml, read_text
 from commcc.plan import PARTS, PassReport, Plan, StoredReport
 from commcc.run.pipeline import Job
 from commcc.run.planfile.fields import Decoder, to_json
@@ -20,8 +23,6 @@ from commcc.run.planfile.legal import problems
 from commcc.run.planfile.writing import VERSION
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from commcc.base.terms import Json
     from commcc.base.yaml_file import Node
     from commcc.graph.index import GraphIndex
@@ -73,10 +74,39 @@ class StoredStep:
         return plan
 
 
+@dataclass(frozen=True)
+class Source:
+    """The graph that a plan was made for, to be found again under other names; see :mod:`commcc.graph.structure`.
+
+    groups: names and ranks, where these are known, in the order in which nodes name them.
+    """
+
+    structure: str
+    digests: bytes
+    names: tuple[str, ...]
+    groups: tuple[tuple[str, tuple[int, ...] | None], ...]
+
+
+@dataclass(frozen=True)
+class StoredPlan:
+    """A plan file. source: None in one that does not say it. hash: of the text."""
+
+    path: Path
+    jobs: tuple[Job, ...]
+    source: Source | None
+    hash: str
+
+
 def read_plans(path: str | Path) -> list[Job]:
     """The steps of a plan file; :class:`InputError` names every mistake with its line."""
-    file = read_yaml(path)
-    root = file.root.mapping(("commcc_plan", "passes", "graphs"), ("commcc", "cost_model"))
+    return list(read_plan_file(path).jobs)
+
+
+def read_plan_file(path: str | Path) -> StoredPlan:
+    """A whole plan file; :class:`InputError` names every mistake with its line."""
+    text = read_text(path)
+    file = parse_yaml(text, str(path))
+    root = file.root.mapping(("commcc_plan", "passes", "graphs"), ("commcc", "cost_model", "source"))
     version = root["commcc_plan"].integer()
     # What follows is read by the rules of this version, so other mistakes would be noise.
     if version != VERSION and not root["commcc_plan"].missing:
@@ -86,8 +116,10 @@ def read_plans(path: str | Path) -> list[Job]:
     jobs = [_read_step(entry, graphs) for entry in root["passes"].items()]
     if not jobs:
         root["passes"].fail("no pass")
+    source = _read_source(root["source"]) if "source" in root else None
     file.check()
-    return [job for job in jobs if job is not None]
+    found = tuple(job for job in jobs if job is not None)
+    return StoredPlan(Path(path), found, source, hashlib.sha256(text.encode()).hexdigest())
 
 
 def difference(graph: StoredGraph, index: GraphIndex) -> str:
@@ -111,12 +143,35 @@ def difference(graph: StoredGraph, index: GraphIndex) -> str:
 
 def _read_graph(node: Node) -> tuple[str, StoredGraph]:
     parts = node.mapping(("fingerprint", "nodes", "digests"))
-    count = parts["nodes"].integer(least=0)
-    digits = "".join(line.text().partition(" ")[2] for line in parts["digests"].items())
+    digests = _read_digests(parts["digests"], parts["nodes"].integer(least=0))
+    return parts["fingerprint"].text(), StoredGraph(len(digests) // 2, digests)
+
+
+def _read_source(node: Node) -> Source:
+    parts = node.mapping(("structure", "digests", "groups", "names"))
+    names = tuple(chain.from_iterable(line.text().split() for line in parts["names"].items()))
+    if len(set(names)) != len(names):
+        parts["names"].fail("two nodes have the same name")
+    groups = [(each["name"].text(), _ranks(each["ranks"])) for each in map(_group, parts["groups"].items())]
+    digests = _read_digests(parts["digests"], len(names))
+    return Source(parts["structure"].text(), digests, names, tuple(groups))
+
+
+def _group(node: Node) -> dict[str, Node]:
+    return node.mapping(("name", "ranks"))
+
+
+def _ranks(node: Node) -> tuple[int, ...] | None:
+    return None if node.is_null else tuple(rank.integer(least=0) for rank in node.items())
+
+
+def _read_digests(node: Node, count: int) -> bytes:
+    """Two bytes for each of ``count`` nodes."""
+    digits = "".join(line.text().partition(" ")[2] for line in node.items())
     if not _HEX.fullmatch(digits) or len(digits) != 4 * count:
-        parts["digests"].fail(f"digests must be four hexadecimal digits for each of {count:,} nodes")
-        count, digits = 0, ""
-    return parts["fingerprint"].text(), StoredGraph(count, bytes.fromhex(digits))
+        node.fail(f"digests must be four hexadecimal digits for each of {count:,} nodes")
+        return b""
+    return bytes.fromhex(digits)
 
 
 def _read_step(node: Node, graphs: dict[str, StoredGraph]) -> Job | None:

@@ -1,0 +1,142 @@
+"""What a graph is, whatever its nodes and groups are called: ops, operands by position, values, in order.
+
+    here = structure_of(program)
+    here.fingerprint                  # the same on a laptop and on every rank of the job that runs the program
+    here.groups                       # names of its groups, in the order in which nodes name them
+    renamed(program, {"mm_3": "mm"}, {"7": "dp"})
+
+Names of nodes, names and members of groups, and numbers of devices differ from process to process and are not in it;
+which launches share a group is. Nor are values of constants and metadata. Limit: names of symbolic sizes are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from commcc.graph.ops import argument, argument_names, collective_of, op_name, set_argument
+from commcc.graph.program import META_KEY, NodeRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from commcc.graph.program import Program
+
+_DEVICE_NUMBER = re.compile(r"(device\(type='\w+'), index=\d+\)")
+
+
+@dataclass(frozen=True)
+class Structure:
+    """names: of all nodes. groups: names in order of their first use. digests: two bytes of each node."""
+
+    fingerprint: str
+    names: tuple[str, ...]
+    groups: tuple[str, ...]
+    digests: bytes
+
+    def first_difference(self, other: Structure | bytes) -> int | None:
+        """Number of the first node that is another one; None where one begins with all of the other."""
+        theirs = other if isinstance(other, bytes) else other.digests
+        count = min(len(self.digests), len(theirs)) // 2
+        return next((i for i in range(count) if self.digests[2 * i : 2 * i + 2] != theirs[2 * i : 2 * i + 2]), None)
+
+
+def structure_of(program: Program) -> Structure:
+    """Linear in the graph."""
+    groups: dict[str, str] = {}
+    whole, short = hashlib.sha256(), bytearray()
+    for line in _lines(program.graph, program.root, groups):
+        whole.update(line)
+        short += hashlib.blake2b(line, digest_size=2).digest()
+    sizes = [program.groups[name].size if name in program.groups else None for name in groups]
+    whole.update(f"{sizes}".encode())
+    names = tuple(node.name for node in program.graph.nodes)
+    return Structure(whole.hexdigest(), names, tuple(groups), bytes(short))
+
+
+def _lines(graph: fx.Graph, root: torch.nn.Module, groups: dict[str, str]) -> Iterator[bytes]:
+    """A line for each node; groups: what stands for each name, filled as they come."""
+    numbers = {node: f"%{i}" for i, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        args, kwargs = fx.map_arg((node.args, node.kwargs), numbers.__getitem__)
+        named = dict(zip(argument_names(node.target), args, strict=False)) if node.op == "call_function" else {}
+        group = named.get("group_name", kwargs.get("group_name"))
+        if isinstance(group, str):
+            place = groups.setdefault(group, f"group {len(groups)}")
+            args = tuple(place if value == group else value for value in args)
+            kwargs = {key: place if value == group else value for key, value in kwargs.items()}
+        target = op_name(node.target) if node.op == "call_function" else node.op
+        overload = getattr(node.target, "_overloadname", "")
+        values = fx.node.map_aggregate(node.meta.get("val"), _told)
+        body = _body(node, root, groups)
+        text = f"{target}.{overload} {args} {sorted(kwargs.items())} {values} {body}\n"
+        yield _DEVICE_NUMBER.sub(r"\1)", text).encode()
+
+
+def _body(node: fx.Node, root: torch.nn.Module, groups: dict[str, str]) -> str:
+    """What a ``get_attr`` node names, if that is a sub-graph."""
+    if node.op != "get_attr":
+        return ""
+    found: Any = root
+    for part in str(node.target).split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, fx.GraphModule):
+        return ""
+    return hashlib.sha256(b"".join(_lines(found.graph, found, groups))).hexdigest()
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype}{[str(size) for size in value.shape]}{value.device.type}"
+    return str(type(value))
+
+
+def renamed(program: Program, nodes: Mapping[str, str], groups: Mapping[str, str]) -> Program:
+    """The same program under other names of nodes and groups; what is not named keeps its name.
+
+    Its graph is a copy. Raises ValueError where two nodes would share a name.
+    """
+    module = program.graph_module()
+    graph = module.graph
+    clashes = [name for name, count in Counter(nodes.get(n.name, n.name) for n in graph.nodes).items() if count > 1]
+    if clashes:
+        raise ValueError(f"two nodes would be called '{clashes[0]}'")
+    for node in graph.nodes:
+        # FX looks for no free name here, so that names may change places.
+        node.name = nodes.get(node.name, node.name)
+        record = node.meta.get(META_KEY)
+        if isinstance(record, NodeRecord) and record.merged_from:
+            merged_from = tuple(nodes.get(name, name) for name in record.merged_from)
+            node.meta[META_KEY] = replace(record, merged_from=merged_from)
+    bodies = [module for module in program.root.modules() if isinstance(module, fx.GraphModule)]
+    if groups and bodies and any(_launches(body.graph) for body in bodies):
+        raise ValueError("a sub-graph communicates, whose groups cannot be called otherwise")
+    for node in _launches(graph):
+        name = _group_name(node)
+        if name in groups:
+            set_argument(node, "group_name", groups[name])
+    taken = set(groups.values())
+    table = {
+        groups.get(name, name): replace(
+            group, name=groups.get(name, name), origin=groups.get(str(group.origin), group.origin)
+        )
+        for name, group in program.groups.items()
+        if name in groups or name not in taken
+    }
+    return replace(program, graph=graph, groups=table)
+
+
+def _launches(graph: fx.Graph) -> list[fx.Node]:
+    """Nodes that name a process group."""
+    calls = (node for node in graph.nodes if node.op == "call_function" and collective_of(node.target) is not None)
+    return [node for node in calls if isinstance(_group_name(node), str)]
+
+
+def _group_name(node: fx.Node) -> Any:
+    return argument(node, "group_name")

@@ -1,0 +1,143 @@
+"""Plans that ``commcc run --plan-out`` wrote, applied to graphs of a running job.
+
+    plans = read_folder("plan/")                  # or one file
+    plan = plans.of(program)                      # MismatchError, naming the first node that differs from the nearest
+    result = apply(plan, program)                 # planned nowhere; applied and verified
+
+Graphs are found by what they compute (:mod:`commcc.graph.structure`), since nodes and groups are called otherwise on
+every machine. The program takes the names of the plan's graph, its passes are applied and verified as ``commcc run
+--plan`` does, and what comes out takes the names of the job again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from commcc.base.errors import CommccError, InputError
+from commcc.base.text import plural
+from commcc.graph.structure import renamed, structure_of
+from commcc.run.pipeline import RunResult, run
+from commcc.run.planfile import StoredPlan, read_plan_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from commcc.graph.program import Program
+    from commcc.graph.structure import Structure
+
+_PATTERNS = ("*.yaml", "*.yml")
+
+
+class MismatchError(CommccError):
+    """No plan was made for this graph."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True)
+class Plans:
+    """Of one folder or file. by_structure: of two plans for the same graph the one whose file comes last counts."""
+
+    where: str
+    by_structure: Mapping[str, StoredPlan]
+
+    @property
+    def hash(self) -> str:
+        """Of all files, in an order that does not depend on what they are called."""
+        hashes = sorted(plan.hash for plan in self.by_structure.values())
+        return hashlib.sha256("".join(hashes).encode()).hexdigest()
+
+    def of(self, program: Program) -> StoredPlan:
+        """The plan for this graph, or :class:`MismatchError`."""
+        here = structure_of(program)
+        plan = self.by_structure.get(here.fingerprint)
+        if plan is None:
+            raise MismatchError(self._difference(here), where=self.where, hint=_HINT)
+        return plan
+
+    def _difference(self, here: Structure) -> str:
+        """In which node the graph differs first from the plan's that it is most like."""
+
+        def alike(plan: StoredPlan) -> tuple[int, int]:
+            digests = b"" if plan.source is None else plan.source.digests
+            first = here.first_difference(digests)
+            count = len(digests) // 2
+            return min(len(here.names), count) if first is None else first, -abs(len(here.names) - count)
+
+        nearest = max(self.by_structure.values(), key=alike)
+        same, counted = alike(nearest)[0], len(here.names)
+        then = 0 if nearest.source is None else len(nearest.source.names)
+        if same < min(counted, then):
+            what = f"differs first in node {same:,}, here '{here.names[same]}'"
+        elif counted == then:
+            what = "has groups of other sizes"
+        else:
+            what = f"has {then:,} nodes, this one {counted:,}"
+        known = plural(len(self.by_structure), "plan")
+        return f"no plan was made for this graph ({known}); that of {nearest.path.name} {what}"
+
+
+_HINT = "capture and plan again, or on_mismatch='replan' or 'skip'"
+
+
+def read_folder(path: str | Path) -> Plans:
+    """The plans of a folder, or one file; raises :class:`InputError` where there is none that can be applied."""
+    path = Path(path)
+    files = sorted({file for pattern in _PATTERNS for file in path.glob(pattern)}) if path.is_dir() else [path]
+    plans = [read_plan_file(file) for file in files]
+    nameless = [plan.path.name for plan in plans if plan.source is None]
+    if nameless:
+        what = f"'{nameless[0]}' does not say what its graph is"
+        raise InputError(what, where=str(path), hint="write it again with commcc run --plan-out")
+    if not plans:
+        raise InputError("no plan is there", where=str(path), hint="commcc run GRAPH --plan-out FILE writes one")
+    return Plans(str(path), {plan.source.structure: plan for plan in plans if plan.source is not None})
+
+
+def apply(plan: StoredPlan, program: Program) -> RunResult:
+    """What the plan makes of a program with its structure, under the program's names.
+
+    Raises :class:`InputError` where ranks of groups lie otherwise, or where the plan does not fit after all.
+    """
+    source = plan.source
+    if source is None:
+        raise InputError("does not say what its graph is", where=str(plan.path))
+    here = structure_of(program)
+    for name, (theirs, ranks) in zip(here.groups, source.groups, strict=True):
+        own = program.groups[name].ranks if name in program.groups else None
+        if ranks is not None and own is not None and _offsets(ranks) != _offsets(own):
+            what = f"group '{theirs}' of the plan has ranks {_said(ranks)}, the job's '{name}' {_said(own)}"
+            raise InputError(what, where=str(plan.path), hint="the mesh must be that of the plan")
+    # Names that the program does not have are left to new nodes, which no plan can foresee.
+    nodes = dict(zip(here.names, source.names, strict=True))
+    groups = {name: theirs for name, (theirs, _) in zip(here.groups, source.groups, strict=True)}
+    made = run(renamed(program, nodes, groups), plan.jobs)
+    if not made.changed:
+        return replace(made, program=program, source=program)
+    return replace(made, program=_back(made.program, nodes, groups), source=program)
+
+
+def _back(program: Program, nodes: Mapping[str, str], groups: Mapping[str, str]) -> Program:
+    """The program under the names of the job; what is new and is called as something of the job is numbered."""
+    names = {theirs: name for name, theirs in nodes.items()}
+    taken = {names[node.name] for node in program.graph.nodes if node.name in names}
+    for node in program.graph.nodes:
+        if node.name not in names:
+            free, number = node.name, 0
+            while free in taken or free in nodes:
+                number += 1
+                free = f"{node.name}_new{number}"
+            names[node.name] = free
+            taken.add(free)
+    return renamed(program, names, {theirs: name for name, theirs in groups.items()})
+
+
+def _offsets(ranks: Sequence[int]) -> list[int]:
+    return [rank - ranks[0] for rank in ranks]
+
+
+def _said(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
