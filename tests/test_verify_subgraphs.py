@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
 from torch import fx
@@ -46,8 +48,6 @@ def calls(*changes, names=("x",), attribute="branch"):
     with g.mode:
         val = (torch.empty(4, 4),)
     made = g(cond, p, branches[0], branches[-1], [x], val=val)
-    import operator
-
     return g.program(g(operator.getitem, made, 0))
 
 
@@ -167,3 +167,104 @@ def test_two_results_of_different_shapes_keep_apart():
 
     proved(make(8), make(8))
     assert verify(make(8), make(16)).status == "different"
+
+
+# Results in the storage of something else
+
+
+def handed_on(body, use, outs=1, constant=False):
+    """A graph that calls a sub-graph on its input, and returns what ``use`` makes of input and results."""
+    inner = Graph()
+    x = inner.input("x", 4)
+    if constant:
+        x = inner.attribute("c", torch.ones(4))
+    inner.graph.output(tuple(body(inner, x)))
+    g = Graph()
+    x = g.input("x", 4)
+    g.root.inner = fx.GraphModule(inner.root, inner.graph)
+    with g.mode:
+        val = tuple(torch.empty(4) for _ in range(outs))
+    called = g(torch.ops.higher_order.invoke_subgraph, g.graph.get_attr("inner"), "inner", x, val=val)
+    return g.program(*use(g, x, [g(operator.getitem, called, i) for i in range(outs)]))
+
+
+def view(g, x):
+    return [g(aten.alias.default, x)]
+
+
+def itself(_, x):
+    return [x]
+
+
+def copy(g, x):
+    return [g(aten.clone.default, x)]
+
+
+def twice(g, x):
+    y = g(aten.sin.default, x)
+    return [y, g(aten.alias.default, y)]
+
+
+def apart(g, x):
+    y = g(aten.sin.default, x)
+    return [y, g(aten.clone.default, y)]
+
+
+def input_is_written(g, x, results):
+    g(aten.add_.Tensor, x, 1)
+    return [g(aten.cos.default, results[-1])]
+
+
+def input_is_written_late(g, x, results):
+    y = g(aten.cos.default, results[-1])
+    g(aten.add_.Tensor, x, 1)
+    return [y]
+
+
+def result_is_written(g, x, results):
+    g(aten.add_.Tensor, results[0], 1)
+    return [g(aten.cos.default, each) for each in (x, results[-1])]
+
+
+def result_is_written_late(g, x, results):
+    ys = [g(aten.cos.default, each) for each in (x, results[-1])]
+    g(aten.add_.Tensor, results[0], 1)
+    return ys
+
+
+@pytest.mark.parametrize("body", [view, itself, copy])
+def test_a_result_in_the_storage_of_an_operand(body):
+    proved(handed_on(body, input_is_written), handed_on(body, input_is_written))
+    verdict = verify(handed_on(body, input_is_written), handed_on(body, input_is_written_late))
+    assert verdict.status == ("proved" if body is copy else "different")
+    if body is not copy:
+        differs(handed_on(copy, input_is_written), handed_on(body, input_is_written), "value")
+
+
+@pytest.mark.parametrize("body", [twice, apart])
+def test_results_in_one_storage(body):
+    verdict = verify(handed_on(body, result_is_written, 2), handed_on(body, result_is_written_late, 2))
+    assert verdict.status == ("proved" if body is apart else "different")
+    if body is twice:
+        differs(handed_on(apart, result_is_written, 2), handed_on(body, result_is_written, 2), "value")
+
+
+@pytest.mark.parametrize("body", [view, itself])
+def test_a_result_that_is_a_constant_of_the_body(body):
+    def after_the_write(g, _, results):
+        called = results[0].args[0]
+        g(aten.add_.Tensor, results[0], 1)
+        more = g(called.target, *called.args, val=called.meta["val"])
+        return [g(aten.cos.default, g(operator.getitem, more, 0))]
+
+    def before_the_write(g, _, results):
+        called = results[0].args[0]
+        more = g(called.target, *called.args, val=called.meta["val"])
+        y = g(aten.cos.default, g(operator.getitem, more, 0))
+        g(aten.add_.Tensor, results[0], 1)
+        return [y]
+
+    proved(handed_on(body, after_the_write, constant=True), handed_on(body, after_the_write, constant=True))
+    verdict = verify(handed_on(body, after_the_write, constant=True), handed_on(body, before_the_write, constant=True))
+    assert verdict.status == "different"
+    proved(handed_on(copy, after_the_write, constant=True), handed_on(copy, before_the_write, constant=True))

@@ -64,12 +64,18 @@ Items: TypeAlias = "tuple[Item, ...]"
 
 @dataclass(frozen=True)
 class Summary:
-    """What calling a sub-graph does besides computing its outputs. state: it writes to constants of its own."""
+    """What calling a sub-graph does besides computing its outputs. state: it writes to constants of its own.
 
-    random: bool
-    effects: bool
-    writes: bool
-    state: bool
+    shares: shapes of what it returns in the storage of what it is given, of something else that it returns, or of its
+    constants; None stands for any shape. keeps: constants are among them.
+    """
+
+    random: bool = False
+    effects: bool = False
+    writes: bool = False
+    state: bool = False
+    shares: frozenset[Shape | None] = frozenset()
+    keeps: bool = False
 
     def __or__(self, other: Summary) -> Summary:
         return Summary(
@@ -77,7 +83,13 @@ class Summary:
             self.effects or other.effects,
             self.writes or other.writes,
             self.state or other.state,
+            self.shares | other.shares,
+            self.keeps or other.keeps,
         )
+
+
+#: Of a graph that is not known.
+ANYTHING = Summary(random=True, effects=True, writes=True, state=True, shares=frozenset({None}), keeps=True)
 
 
 class Op:
@@ -97,7 +109,7 @@ class Op:
         self.signature = _signature(target)
         unknown = fact.effect or fact.barrier
         effects = unknown or fact.host_sync or fact.assertion
-        self.does = Summary(fact.random, effects, writes=False, state=unknown)
+        self.does = Summary(fact.random, effects, state=unknown)
 
 
 class Terms:

@@ -37,7 +37,7 @@ from commcc.verify.memory import Flight
 from commcc.verify.normalise import check_order
 from commcc.verify.regroup import regroups
 from commcc.verify.sizes import UNKNOWN, Impossible, Undecidable, mismatch
-from commcc.verify.terms import Opaque, Summary, Tensor, Value, all_tensors, key_of, tensors_in
+from commcc.verify.terms import ANYTHING, Opaque, Summary, Tensor, Value, all_tensors, key_of, tensors_in
 from commcc.verify.trace import OP, VIEW, Event, Output, Step, Trace
 from commcc.verify.verdict import Report
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     from commcc.graph.ops import OpFacts
     from commcc.graph.program import Program
+    from commcc.verify.sizes import Shape
     from commcc.verify.terms import Op, Terms
 
 MAX_DEPTH = 16
@@ -69,6 +70,7 @@ class Tracer(Explainer):
         self.depth = depth
         self.groups = groups or {}
         self._memory_of: dict[int, tuple[str, torch.Tensor, Tensor]] = {}
+        self._kept: Tensor | None = None
 
     def walk(self, graph: fx.Graph, inputs: dict[str, str] | None = None) -> Trace:
         """Trace all nodes; ``inputs`` gives placeholders the names that they have in the other graph."""
@@ -188,10 +190,11 @@ class Tracer(Explainer):
         fact, path = op.fact, op.path
         keys = tuple([(name, key_of(table, value)) for name, value in arguments.items()])
         tensors = all_tensors(arguments)
-        around = tuple(self._surroundings(tensor) for tensor in tensors) if fact.storage else ()
-        plain = term = table.intern(("op", path, keys, around) if around else ("op", path, keys))
         handed = _opaque_in(arguments.values())
         does = self._deeds(op, arguments, handed)
+        around = tuple(self._surroundings(tensor) for tensor in tensors) if fact.storage else ()
+        seen = (*around, self._surroundings(self._constants())) if does.keeps else around
+        plain = term = table.intern(("op", path, keys, seen) if seen else ("op", path, keys))
         if does.random:
             term = table.intern(("draw", len(trace.random), plain))
             trace.random.append((plain, node.name))
@@ -219,6 +222,8 @@ class Tracer(Explainer):
         val = self._restated(node, plain) if self.relaid else node.meta.get("val")
         value = self._result(node, val, term, fact, arguments)
         self.relaid = False
+        if does.shares and does is not op.does:
+            self._share(value, tensors, does)
         free = not written and not does.effects and (fact.looks or fact.allocates or not tensors_in(value))
         contents = tuple([tensor.content for tensor in tensors])
         step = Step(
@@ -233,8 +238,23 @@ class Tracer(Explainer):
         inner = [table.summaries[value.term] for value in handed if value.term in table.summaries]
         inner.extend([table.op(value).does for value in arguments.values() if isinstance(value, OpOverload)])
         if op.fact.body and not inner and handed:
-            inner.append(Summary(random=True, effects=True, writes=True, state=True))  # a graph that is not known
+            inner.append(ANYTHING)
         return reduce(or_, inner, op.does) if inner else op.does
+
+    def _constants(self) -> Tensor:
+        """What stands for constants that sub-graphs return: whoever writes to such a result writes there."""
+        if self._kept is None:
+            self._kept = self.memory.allocate(self.table.intern(("kept",)), UNKNOWN)
+        return self._kept
+
+    def _share(self, value: Value, operands: list[Tensor], does: Summary) -> None:
+        """Results of a sub-graph that may be in the storage of any operand, of each other, or of its own constants."""
+        results = [each for each in tensors_in(value) if each.shape in does.shares or None in does.shares]
+        for result in results:
+            result.may_copy = True
+        if results or isinstance(value, Opaque):
+            kept = [self._constants()] if does.keeps else []
+            self.memory.link(tensor.root for tensor in (*results, *operands, *kept))
 
     def _surroundings(self, tensor: Tensor) -> tuple[Any, ...]:
         place = self.memory.where(tensor)
@@ -350,18 +370,44 @@ class Tracer(Explainer):
         if doubt:
             table.undecided.setdefault(term, f"in a sub-graph: {doubt}")
         inputs, constants = [value for _, value in found.inputs], list(found.constants.values())
+        writes, state = bool(inner._versions(inputs)), bool(inner._versions(constants))
         table.summaries[term] = Summary(
-            bool(found.random), bool(found.effects), bool(inner._versions(inputs)), bool(inner._versions(constants))
+            bool(found.random), bool(found.effects), writes, state, *inner._shared(inputs, constants)
         )
         table.subgraphs[id(module)] = (term, module)
         return term
+
+    def _shared(self, inputs: list[Value], constants: list[Value]) -> tuple[frozenset[Shape | None], bool]:
+        """Shapes of outputs that share storage with inputs, constants or each other; whether with constants."""
+        given, kept = ({root for value in values for root in self._roots(value)} for values in (inputs, constants))
+        kept.update(() if self._kept is None else self._roots(self._kept))
+        found: set[Shape | None] = set()
+        keeps = False
+        for output in self.trace.outputs:
+            roots = set(self._roots(output.value))
+            keeps = keeps or not roots.isdisjoint(kept)
+            if isinstance(output.value, Opaque):  # it may hold tensors of any shape
+                found.add(None)
+            elif not roots.isdisjoint(given | kept):
+                shape = output.value.shape if isinstance(output.value, Tensor) else None
+                # Symbols have other names outside.
+                found.add(shape if shape is not None and all(type(size) is int for size in shape) else None)
+            given |= roots
+        return frozenset(found), keeps
 
     def _body(self) -> tuple[Any, ...]:
         """All that a traced sub-graph does: what it returns and how that is laid out, what it leaves in memory."""
         found, table = self.trace, self.table
         outputs = tuple(o.constant if o.value is None else key_of(table, o.value) for o in found.outputs)
         tensors = [o.value for o in found.outputs if isinstance(o.value, Tensor)]
-        layouts = tuple((tensor.meta.strides, self.memory.first_of(tensor.root)) for tensor in tensors)
+        owners: dict[int, tuple[str, int | str]] = {}
+        for kind, values in (("input", enumerate(v for _, v in found.inputs)), ("constant", found.constants.items())):
+            owners.update((each.root, (kind, at)) for at, each in values if isinstance(each, Tensor))
+        for at, tensor in enumerate(tensors):
+            owners.setdefault(tensor.root, ("output", at))
+        # Contents do not tell a view from a copy: what is in whose storage, and where, is said as well.
+        where, first = self.memory.where, self.memory.first_of
+        layouts = tuple((t.meta.strides, first(t.root), owners[t.root], where(t).content) for t in tensors)
         inputs = self._versions([value for _, value in found.inputs])
         constants = tuple((name, self._versions([value])) for name, value in found.constants.items())
         effects = tuple(term for term, _ in found.effects)
