@@ -72,10 +72,11 @@ def unsorted(b, back, order, token):
     return b.call(aten.sum.dim_IntList, b.call(aten.reshape.default, rows, [TOKENS, 2, WIDTH]), [1])
 
 
-def routed(count, join, *, mixed=None):
+def routed(count, join, *, mixed=None, into=None):
     """Every token goes to two of two ranks' experts, by the sign of its first two numbers."""
-    b = Layers()
-    x = b.tokens("x", TOKENS, WIDTH)
+    b, x = into or (Layers(), None)
+    if x is None:
+        x = b.tokens("x", TOKENS, WIDTH)
     with b.module(MOE):
         chosen = b.call(aten.gt.Scalar, b.call(aten.slice.Tensor, x, 1, 0, 2), 0)
         flat = b.call(aten.reshape.default, b.call(aten._to_copy.default, chosen, dtype=torch.float64), [-1])
@@ -88,6 +89,7 @@ def routed(count, join, *, mixed=None):
         rows = b.call(aten.silu.default, b.exchange(picked, received, sent))
         back = b.exchange(rows, sent, received)
         y = join(b, back, mixed(b, order) if mixed else order, token)
+        y = y if into is None else b.call(aten.reshape.default, y, [2, TOKENS // 2, WIDTH])
     return b.done([y])
 
 
@@ -133,3 +135,82 @@ def test_counts_of_something_else_are_not_proved():
     before = routed(of_half, added)
     assert plan_of(before, chunks=2).rewrite.chunked
     assert verify(before, chunked(before, chunks=2)).status == "unproved"
+
+
+def by_sample(b, mixed=False):
+    """Places in the buffers of experts are given sample by sample, and every rank gets the buffers of its experts."""
+    x, expert = b.tokens("x", 4, 6, WIDTH), b.weight("expert", 2, WIDTH, WIDTH)
+    with b.module(MOE):
+        chosen = b.call(aten.gt.Scalar, b.call(aten.slice.Tensor, x, 2, 0, 2), 0)
+        hot = b.call(aten._to_copy.default, chosen, dtype=torch.float64)
+        place = b.call(aten.cumsum.default, hot, 0 if mixed else 1)
+        kept = b.call(
+            aten.mul.Tensor,
+            hot,
+            b.call(aten._to_copy.default, b.call(aten.le.Scalar, place, 3), dtype=hot.meta["val"].dtype),
+        )
+        table = b.call(aten.arange.start, 1, 4, dtype=torch.float64)
+        slot = b.call(
+            aten._to_copy.default,
+            b.call(aten.eq.Tensor, b.call(aten.unsqueeze.default, place, 3), table),
+            dtype=torch.float64,
+        )
+        mask = b.call(aten.mul.Tensor, slot, b.call(aten.unsqueeze.default, kept, 3))  # sample, token, expert, slot
+        flat = b.call(aten.reshape.default, mask, [4, 6, 6])
+        sent = b.call(aten.bmm.default, b.call(aten.transpose.int, flat, 1, 2), x)
+        sent = b.call(aten.permute.default, b.call(aten.reshape.default, sent, [4, 2, 3, WIDTH]), [1, 0, 2, 3])
+        got = b.exchange(b.call(aten.clone.default, sent, memory_format=torch.contiguous_format), [1, 1], [1, 1])
+        rows = b.call(aten.reshape.default, got, [1, 24, WIDTH])
+        done = b.call(aten.bmm.default, rows, b.call(aten.slice.Tensor, expert, 0, 0, 1))
+        back = b.exchange(b.call(aten.reshape.default, done, [2, 4, 3, WIDTH]), [1, 1], [1, 1])
+        back = b.call(aten.reshape.default, b.call(aten.permute.default, back, [1, 0, 2, 3]), [4, 6, WIDTH])
+        y = b.call(aten.bmm.default, flat, back)
+        weights = b.call(aten.bmm.default, b.call(aten.transpose.int, rows, 1, 2), done)
+    return b.done([y, weights])
+
+
+def to_every_rank(b, turned=False):
+    """All tokens go to all ranks, and come back from each."""
+    x, w = b.tokens("x", TOKENS, WIDTH), b.weight("w", WIDTH, WIDTH)
+    with b.module(MOE):
+        copies = b.call(aten.expand.default, b.call(aten.unsqueeze.default, x, 0), [2, TOKENS, WIDTH])
+        flat = b.call(aten.reshape.default, copies, [2 * TOKENS, WIDTH])
+        rows = b.exchange(flat, [TOKENS] * 2, [TOKENS] * 2)
+        done = b.call(aten.silu.default, b.call(aten.mm.default, rows, w))
+        back = b.exchange(done, [TOKENS] * 2, [TOKENS] * 2)
+        if turned:  # the first two rows are of the first rank, the next two of the second, ...
+            pairs = b.call(aten.reshape.default, back, [TOKENS, 2, WIDTH])
+            y = b.call(aten.sum.dim_IntList, pairs, [1])
+        else:
+            y = b.call(aten.sum.dim_IntList, b.call(aten.reshape.default, back, [2, TOKENS, WIDTH]), [0])
+        weights = b.call(aten.mm.default, b.call(aten.t.default, rows), done)
+    return b.done([y, weights])
+
+
+@pytest.mark.parametrize("route", [by_sample, to_every_rank])
+def test_exchanges_of_equal_parts_are_cut_and_proved(route):
+    """A chunk has the same slice of every rank's tokens, in as many blocks as there are ranks."""
+    before = route(Layers())
+    after = chunked(before, chunks=2)
+    assert verify(before, after).status == "proved"
+    assert error(before, after) < 1e-12
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_routes_of_rows_folded_with_their_samples(count):
+    """A sequence is cut: in rows of two samples, a chunk has its slice of each of them."""
+    b = Layers()
+    x = b.tokens("x", 2, TOKENS // 2, WIDTH)
+    with b.module(MOE):
+        folded = b.call(aten.reshape.default, x, [TOKENS, WIDTH])
+    before = routed(count, unsorted, into=(b, folded))
+    after = chunked(before, chunks=2, dim="seq")
+    assert verify(before, after).status == "proved"
+    assert error(before, after) < 1e-12
+
+
+@pytest.mark.parametrize("route", [by_sample, to_every_rank])
+def test_equal_parts_that_are_not_of_tokens(route):
+    """Places that samples share, and rows of one rank's tokens that are taken for others, are refused."""
+    with pytest.raises(InputError, match=r"cumsum over the tokens|dimension 0 are in none of their own"):
+        chunked(route(Layers(), True), chunks=2)

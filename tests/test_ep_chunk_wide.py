@@ -97,7 +97,7 @@ def test_sums_over_folded_tokens():
     [
         (
             lambda b, x, y, z: y,
-            r"has samples and sequence in dimension 0: slices .*; take them apart inside the module",
+            r"has its tokens in 2 blocks in dimension 0: .*; take them apart inside the module",
         ),
         (
             lambda b, x, y, z: b.call(aten.add.Tensor, y, z),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import random
+from math import prod
 from typing import Any
 
 import pytest
@@ -12,11 +13,12 @@ from torch import fx
 
 from commcc.graph.ops import aliasing
 from commcc.graph.ops.row_wise import ROW_RULES, is_elementwise
-from commcc.verify.clones import Column, Indices, Inverse, Mixed, Rows, Total
+from commcc.verify.clones import SLICED, Column, Indices, Inverse, Mixed, Rows, Total
 from commcc.verify.tokens import kinds_of
 from tests.op_samples import find, sample, seeds
 
 aten = torch.ops.aten
+EXCHANGE = torch.ops._c10d_functional.all_to_all_single.default
 TOKENS, CHUNKS = 6, (2, 4)
 IN_PLACE = {
     *(aten.add_.Tensor, aten.mul_.Tensor, aten.copy_.default, aten.fill_.Scalar, aten.sub_.Scalar, aten.zero_.default),
@@ -64,6 +66,20 @@ class Body:
         self.call(aten.mul.Tensor, lambda n: (rows, 2.0))
         self.call(aten.zeros_like.default, lambda n: (x,))
 
+    def fold(self) -> None:
+        """All tokens of two ranks, rank by rank, in one dimension; other shapes of that, and a product over tokens."""
+        x, y = list(self.values)[:2]
+        wide = self.call(aten.unsqueeze.default, lambda n: (x, 0))
+        ranks = self.call(aten.expand.default, lambda n: (wide, [2, -1, -1]))
+        both = self.call(aten.reshape.default, lambda n: (ranks, [2 * n, 4]))
+        twice = self.call(aten.mul.Tensor, lambda n: (both, 2.0))
+        self.call(aten.mm.default, lambda n: (self.call(aten.t.default, lambda m: (twice,)), both))
+        shape = self.rng.choice((lambda n: [2, n, 4], lambda n: [2, 2 * n, 2], lambda n: [4 * n, 2], lambda n: [8 * n]))
+        self.call(aten.reshape.default, lambda n: (twice, shape(n)))
+        turned = self.call(aten.transpose.int, lambda n: (ranks, 1, 2))
+        self.call(aten.bmm.default, lambda n: (turned, ranks))
+        self.call(aten.add.Tensor, lambda n: (y, both))
+
     def _give(self, name: str, values: list[Any]) -> None:
         node = self.graph.placeholder(name)
         node.meta["val"] = values[0]
@@ -85,9 +101,9 @@ class Body:
             sizes = zip(whole[1], args(CHUNKS[0])[1], strict=True) if "new_" in str(target) else ()
             self.cut[node.name] = tuple(i for i, (a, b) in enumerate(sizes) if a != b)
             kind = self.kinds()[node.name]
-            if isinstance(kind, Rows) and kind.order[0] == "tokens":  # what the verifier sees of the clones
+            if isinstance(kind, Rows) and kind.order[0] in SLICED:  # what the verifier sees of the clones
                 rows = [value.shape[kind.dim] * TOKENS for value in values]
-                if rows != [kind.order[1] * tokens for tokens in (TOKENS, *CHUNKS)]:
+                if rows != [prod(kind.order[1:]) * tokens for tokens in (TOKENS, *CHUNKS)]:
                     raise Mixed("another dimension is cut")
         except (RuntimeError, IndexError, Mixed):
             self.body.pop(node.name, None)
@@ -120,6 +136,7 @@ class Body:
         v, w = names["v"], names["w"]
         dim, other = rng.choice((-1, 0, 1)), rng.choice((0, 1, 2))
         shapes: list[Any] = [lambda n: [-1], lambda n: [n, -1], lambda n: [n * 2, -1], lambda n: [n, 2, 2]]
+        shapes += [lambda n: [2, n, -1], lambda n: [2, 2 * n, -1], lambda n: [4 * n, -1], lambda n: [2, -1, 4]]
         shape = rng.choice([*shapes, lambda n: [4, -1], lambda n: [2, n, 2]])
         rows = rng.choice((lambda n: [n, 4], lambda n: [2 * n], lambda n: [4, n], lambda n: [4, 4]))
         keep = rng.random() < 0.5
@@ -205,8 +222,10 @@ def agrees(whole: torch.Tensor, kind: Any, parts: list[torch.Tensor]) -> bool:
     shapes = {(*part.shape[: kind.dim], *part.shape[kind.dim + 1 :]) for part in (whole, *parts)}
     if len(shapes) > 1:
         return False
-    joined = torch.cat(parts, kind.dim)
-    if kind.order[0] != "tokens":  # sorted: as many rows, and the same numbers in all of them
+    blocks, at = kind.order[1] if kind.order[0] == "apart" else 1, kind.dim
+    split = [part.reshape(*part.shape[:at], blocks, -1, *part.shape[at + 1 :]) for part in parts]
+    joined = torch.cat(split, at + 1).reshape(whole.shape) if whole.numel() else torch.cat(parts, at)
+    if kind.order[0] not in SLICED:  # sorted: as many rows, and the same numbers in all of them
         return joined.shape == whole.shape and torch.equal(joined.flatten().sort()[0], whole.flatten().sort()[0])
     return torch.equal(whole, joined)
 
@@ -220,6 +239,8 @@ def test_rules_say_what_happens(block):
         made = Body(seed)
         if seed % 2:
             made.dispatch()
+        if seed % 3 == 0:
+            made.fold()
         for _ in range(40):
             made.step()
         for name, kind in made.kinds().items():
@@ -380,3 +401,25 @@ def test_an_op_made_of_others_mixes_what_these_mix():
     ):
         with pytest.raises(Mixed):
             kinds(*mixing)
+
+
+def test_rows_that_are_exchanged_by_their_place_are_others_in_a_chunk():
+    """The first half of a chunk's rows is no part of the first half of all; of blocks every rank gets whole ones."""
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = torch.zeros(2, TOKENS, 4)
+    halves = graph.call_function(aten.reshape.default, (x, [2 * TOKENS, 4]))
+    halves.meta["val"] = torch.zeros(2 * TOKENS, 4)
+    exchanged = graph.call_function(EXCHANGE, (halves, [TOKENS] * 2, [TOKENS] * 2, "0"))
+    exchanged.meta["val"] = halves.meta["val"]
+
+    def kind(dim: int) -> Any:
+        body = {node.name: node for node in (halves, exchanged)}
+        return kinds_of(body, {"x": dim}, lambda name: {used.name for used in body[name].all_input_nodes}, {})
+
+    assert kind(1)[0][exchanged.name] == Rows(("apart", 2, TOKENS), 0)
+    with pytest.raises(Mixed, match="exchanged by their place"):
+        kind(0)
+    exchanged.args = (halves, [TOKENS - 1, TOKENS + 1], [TOKENS - 1, TOKENS + 1], "0")
+    with pytest.raises(Mixed, match="exchanged by their place"):
+        kind(1)

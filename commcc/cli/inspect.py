@@ -50,7 +50,7 @@ def inspect(session: Session, /, graph: str, cost: CostModel | None, hints: dict
 
 
 #: Of several graphs so many are read for their collectives and times, as long as they have so many nodes together.
-MOST_GRAPHS, MOST_NODES = 24, 40_000
+MOST_GRAPHS, MOST_NODES = 200, 40_000
 
 
 def _several(graph: str) -> list[Listed]:

@@ -21,6 +21,7 @@ Limits: of ops on sizes that are known only at run time, what a clone gives is n
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,11 +29,12 @@ from torch import fx
 
 from commcc.graph import ops
 from commcc.graph.annotations import CHUNK, ORIGINAL, REGION, ROLE
+from commcc.graph.ops.collective_table import EXCHANGE
 from commcc.graph.ops.decomposed import SIZES
 from commcc.graph.program import copy_node
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.propagate import context_of, quiet
-from commcc.verify.clones import Mixed, Module, Operands, Part, Rows, Total, Unfaithful, shapes, size, written
+from commcc.verify.clones import SLICED, Mixed, Module, Operands, Part, Rows, Total, Unfaithful, shapes, size, written
 from commcc.verify.tokens import kinds_of
 
 if TYPE_CHECKING:
@@ -160,18 +162,19 @@ class _Fold:
         moved = self._moved(module, written)
         if moved:
             return moved
-        sliced = ((n, kind) for n, kind in kinds.items() if isinstance(kind, Rows) and kind.order[0] == "tokens")
-        rows = {name: kind for name, kind in sliced if kind.tag != "empty"}
+        sliced = ((n, kind) for n, kind in kinds.items() if isinstance(kind, Rows) and kind.order[0] in SLICED)
+        cut_rows = {name: kind for name, kind in sliced if kind.tag != "empty"}
+        rows = {name: kind for name, kind in cut_rows.items() if kind.order[0] == "tokens"}
         again = [name for name in module.entering if name in module.clones]
         for name in again:  # put together, and split again
             if name not in rows or rows[name].dim != module.entering[name]:
                 return f"at '{name}': it is split again, and is not rows in the order of the tokens"
-        for name, kind in rows.items():
+        for name, kind in cut_rows.items():
             for chunk, clone in module.clones.get(name, {}).items():
                 part, whole = module.shares[chunk]
                 # A size that is known at run time only is that of rows which are counted.
                 counted = size(clone, kind.dim) is None and size(self.before[name], kind.dim) is None
-                if not counted and (size(clone, kind.dim) or 0) * whole != kind.order[1] * part:
+                if not counted and (size(clone, kind.dim) or 0) * whole != prod(kind.order[1:]) * part:
                     return f"at '{name}': its chunks are cut along another dimension"
         for name, dim in module.joined.items():
             if name not in rows or rows[name].dim != dim:
@@ -272,6 +275,10 @@ class _Fold:
             if len(asked) != len(shape) or any(type(b) is not int or a != b for a, b in pairs):
                 raise Unfaithful(node, f"asks for {list(asked)!s:.60}, its val says {list(shape)!s:.60}")
         said = shapes(node.meta.get("val"))
+        sent, rows = ops.argument(node, "input_split_sizes"), size(next(iter(node.all_input_nodes), None), 0)
+        parts = isinstance(sent, (list, tuple)) and all(type(each) is int for each in sent)
+        if ops.op_name(node.target) == EXCHANGE and parts and rows is not None and sum(sent) != rows:
+            raise Unfaithful(node, f"sends {sent!s:.60} of {rows} rows")
         if said is None or any(shapes(used.meta.get("val")) is None for used in node._input_nodes):
             return
         try:

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-#: How rows follow one another: ("tokens", number of rows), ("sorted", order, key), ("received", ...).
+#: How rows follow one another: ("tokens", number of rows), ("apart", blocks, number of rows in each), of each of which
+#: a chunk has its slice, ("sorted", order, key), ("received", ...).
 Order: TypeAlias = "tuple[Any, ...]"
 
 
@@ -77,8 +78,8 @@ class Indices:
 
     def into(self) -> Order:
         """The order of the rows that are pointed at."""
-        kind, *rest = self.order
-        return (kind, rest[0] // self.share) if kind == "tokens" else self.order
+        *kind, number = self.order
+        return (*kind, number // self.share) if self.order[0] in SLICED else self.order
 
 
 @dataclass(frozen=True)
@@ -131,8 +132,37 @@ class Mixed(Exception):
     """Rows that may depend on each other, or an op without a rule; the text says where."""
 
 
+#: Orders of rows of which every chunk has a slice.
+SLICED = ("tokens", "apart")
+
+
+def blocks_of(order: Order) -> tuple[int, int]:
+    """How many blocks of tokens lie one after another, and how many rows each has."""
+    if order[0] not in SLICED:
+        raise Mixed("rows in an order of their own")
+    return (1, order[1]) if order[0] == "tokens" else (order[1], order[2])
+
+
+def folded(rows: Rows, old: list[Any], new: list[Any]) -> Rows:
+    """Tokens seen in another shape, as they lie in memory: what lies before them is more blocks of tokens, in whichever
+    dimension they are in now.
+    """
+    outside, before = prod(map(static, old[: rows.dim])) * blocks_of(rows.order)[0], 1
+    for dim, size in enumerate(new):
+        if before * size > outside > 0:
+            blocks, rest = divmod(outside, before)
+            if rest or size % blocks:
+                break
+            order = ("tokens", size) if blocks == 1 else ("apart", blocks, size // blocks)
+            return Rows(order, dim, rows.uniform)
+        before *= size
+    raise Mixed("a reshape of what lies before the rows")
+
+
 def length(order: Order) -> Order:
     """How many rows an order has: sorting does not change that."""
+    if order[0] == "apart":
+        return ("tokens", order[1] * order[2])
     return length(order[1]) if order[0] == "sorted" else order
 
 

@@ -28,6 +28,7 @@ from commcc.graph.ops.twins import functional
 from commcc.serialization.propagate import quiet
 from commcc.verify.clones import (
     EXACT,
+    SLICED,
     Column,
     Indices,
     Inverse,
@@ -38,10 +39,10 @@ from commcc.verify.clones import (
     Rows,
     Total,
     dtype_of,
+    folded,
     length,
     same_size,
     shape_of,
-    static,
     sum_of,
 )
 from commcc.verify.contents import widens
@@ -271,6 +272,8 @@ class RowRules:
         rows = self.rows_in(source)
         if rows.dim and old[: rows.dim + 1] == new[: rows.dim + 1] and all(type(n) is int for n in old[: rows.dim + 1]):
             return _plain(rows, rows.dim)  # the dimensions up to the rows stay as they are
+        if rows.order[0] in SLICED and (rows.dim or rows.order[0] == "apart") and all(type(n) is int for n in new):
+            return folded(rows, old, new)
         if rows.dim or not new:
             raise Mixed("a reshape of what lies before the rows")
         if rows.order[0] == "tokens" and type(new[0]) is int:
@@ -447,11 +450,13 @@ class RowRules:
             return Total((until, *what[1:]) if until else ())
         rows = [self.rows_in(value) for value in tensors]
         dim = a.get("dim", -1) % len(shape_of(tensors[0]))
-        if any((r.order, r.dim) != (rows[0].order, rows[0].dim) for r in rows):
+        firm = next((r for r in rows if not r.uniform), rows[0])
+        alike = (r.uniform and length(r.order) == length(firm.order) for r in rows)
+        if any(r.dim != firm.dim or not (r.order == firm.order or same) for r, same in zip(rows, alike, strict=True)):
             raise Mixed("rows meet rows in another order")
-        if dim == rows[0].dim:
+        if dim == firm.dim:
             raise Mixed("it works along the rows")
-        result = Rows(rows[0].order, rows[0].dim)
+        result = Rows(firm.order, firm.dim)
         return (result, result) if isinstance(node.meta.get("val"), (tuple, list)) else result
 
     def _sort(self, node: fx.Node, a: dict[str, Any]) -> Kind:
@@ -469,9 +474,8 @@ class RowRules:
     def _reduce(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         kind, shape = self.of(a["self"]), shape_of(a["self"])
         dims = a.get("dim", a.get("dims"))
-        chosen = {d % len(shape) for d in (dims if isinstance(dims, (list, tuple)) else [dims])} if dims else None
-        if dims == 0:
-            chosen = {0}
+        listed = dims if isinstance(dims, (list, tuple)) else [] if dims is None else [dims]
+        chosen = {d % len(shape) for d in listed} or None
         summed = op_name(node.target) == "aten.sum"
         if isinstance(kind, Total) and summed and chosen is not None:
             what = _SUMMED.get((_first(kind), *chosen)) if len(chosen) == 1 else None
@@ -479,7 +483,7 @@ class RowRules:
         rows = self.rows_in(a["self"])
         if chosen is None or rows.dim in chosen:
             if summed and rows.tag.startswith(CHOSEN) and (chosen, rows.dim, len(shape)) == ({0}, 0, 2):
-                return self._chosen(node, rows.tag.removeprefix(CHOSEN), shape)
+                return self._chosen(node, rows, shape)
             if summed:
                 return Total()
             raise Mixed("it works along the rows")
@@ -488,9 +492,9 @@ class RowRules:
         several = node.meta.get("val")
         return (made,) * len(several) if isinstance(several, (list, tuple)) else made
 
-    def _chosen(self, node: fx.Node, said: str, shape: list[Any]) -> Kind:
+    def _chosen(self, node: fx.Node, rows: Rows, shape: list[Any]) -> Kind:
         """How often each number was chosen; no row chooses one twice, or exchanges by these counts would not fit."""
-        key, _, several = said.rpartition(" of ")
-        if dtype_of(node) not in EXACT:
+        key, _, several = rows.tag.removeprefix(CHOSEN).rpartition(" of ")
+        if dtype_of(node) not in EXACT or rows.order[0] not in SLICED:
             return Total()
-        return Total(("counts", key, shape[1], ("tokens", static(shape[0]) * int(several))))
+        return Total(("counts", key, shape[1], (*rows.order[:-1], rows.order[-1] * int(several))))

@@ -30,6 +30,7 @@ from commcc.graph.ops.constants import ZEROS
 from commcc.graph.ops.row_wise import COUNTED, REPEATED
 from commcc.verify.clones import (
     EXACT,
+    SLICED,
     Column,
     Indices,
     Inverse,
@@ -40,6 +41,7 @@ from commcc.verify.clones import (
     Places,
     Rows,
     Total,
+    blocks_of,
     dtype_of,
     length,
     same_size,
@@ -103,6 +105,11 @@ class Dispatch(RowRules):
             return Rows(left.order, 0)
         if isinstance(left, Rows) and left.dim == 1 and right is None:
             return Rows(left.order, 1)
+        if left is None and isinstance(right, Rows) and right.dim == 2:
+            return Rows(right.order, 2)
+        both = isinstance(left, Rows) and isinstance(right, Rows)
+        if both and (left.dim, right.dim) == (2, 1) and left.order == right.order:  # type: ignore[union-attr]
+            return Total()
         raise Mixed("a product of other things than rows and weights")
 
     def _grouped(self, node: fx.Node, a: dict[str, Any]) -> Kind:
@@ -243,7 +250,7 @@ class Dispatch(RowRules):
             raise Mixed("rows are added up by numbers of others")
         zeros = isinstance(base, Total) and base.what == ("zeros",)
         counted = zeros and rows.tag == "ones" and len(shape_of(source)) == 1
-        if not counted or dtype_of(target) not in EXACT or numbers.order[0] != "tokens":
+        if not counted or dtype_of(target) not in EXACT or numbers.order[0] not in SLICED:
             return Total()
         return Total(("counts", self.origin(index), shape_of(target)[0], numbers.order))
 
@@ -284,7 +291,7 @@ class Dispatch(RowRules):
         where, by = self.of(a["self"]), a["other"]
         if not isinstance(where, Indices):
             return self.elementwise(node, op_name(node.target))
-        if where.share != 1 or type(by) is not int or by < 1 or where.order[0] != "tokens" or where.order[1] % by:
+        if where.share != 1 or type(by) is not int or by < 1 or where.order[0] not in SLICED or where.order[-1] % by:
             raise Mixed("an index that is no longer one")
         return replace(where, share=by)
 
@@ -293,7 +300,7 @@ class Dispatch(RowRules):
     def _count(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         """How many rows go to each expert: one bin for each number."""
         rows, bins = self.rows_in(a["self"]), a["bins"]
-        if len(shape_of(a["self"])) != 1 or rows.order[0] != "tokens":
+        if len(shape_of(a["self"])) != 1 or rows.order[0] not in SLICED:
             raise Mixed("it counts something else than rows by expert")
         plain = type(bins) is int and a["min"] == 0 and a["max"] == bins
         return Total(("counts", self.origin(a["self"]), bins, rows.order) if plain else ())
@@ -366,6 +373,8 @@ class Dispatch(RowRules):
                 raise Mixed("counts are not exchanged in equal parts")
             return Total(("received of ranks", *given.what[1:-1], ranks, group, ranks))
         rows = self.rows_in(a["input"])
+        if all(type(size) is int for size in (*(out or ()), *(sent or ()))) and ranks and len(sent) == ranks:
+            return self._exchanged_by_place(rows, list(out), list(sent))
         if rows.dim != 0 or ranks < 1 or len(sent) != ranks:
             raise Mixed("rows are exchanged by other numbers than their counts")
         kinds = [[self.of(size) for size in sizes] for sizes in (sent, out)]
@@ -379,6 +388,16 @@ class Dispatch(RowRules):
             if kinds == [theirs, mine] and rows.order == received:
                 return Rows(("sorted", order, key), 0)
         raise Mixed("rows are exchanged by other numbers than their counts")
+
+    def _exchanged_by_place(self, rows: Rows, out: list[int], sent: list[int]) -> Rows:
+        """Of the tokens of every rank a chunk has the same slice: in another dimension than that which is exchanged, or
+        as blocks of which every rank gets as many.
+        """
+        blocks, each = blocks_of(rows.order)
+        equal = out == sent == [blocks // len(out) * each] * len(out) and blocks % len(out) == 0
+        if rows.dim == 0 and not equal:
+            raise Mixed("rows are exchanged by their place, which is another one in a chunk")
+        return Rows(rows.order, rows.dim)
 
     def _accumulate(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         """What a sum over tokens is added to, chunk after chunk."""

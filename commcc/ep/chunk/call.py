@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from commcc.ep.chunk.state import State
 from commcc.graph import ops
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torch import fx
 
-    from commcc.ep.chunk.state import Kind
+    from commcc.ep.chunk.state import States
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Call:
 
     shapes: of those operands, in the whole. shape: of the result. counted: ``dim`` is as long as tokens came in.
     samples: that lie before the sequence which is cut, where it is the sequence. folds: ``dim`` is long enough for the
-    sequences of all of them.
+    sequences of all of them. known: states of all nodes before.
     """
 
     node: fx.Node
@@ -34,6 +34,7 @@ class Call:
     counted: bool = False
     samples: int = 1
     folds: bool = False
+    known: Mapping[Any, States] = field(default_factory=dict)
 
     def of(self, name: str) -> State | None:
         """The state of the argument ``name``; None when it is the same in every chunk."""
@@ -53,20 +54,21 @@ class Call:
 
     def tokens(self) -> State:
         """Rows, or folded, when all operands are, else routed; nothing known where rows meet rows in another order."""
-        if self.dim is None or self.kinds & {"own", "sum", "last"} or {"rows", "folded"} <= self.kinds:
+        slices = {(state.kind, state.apart) for state in self.states.values()} - {("routed", 1)}
+        if self.dim is None or self.kinds & {"own", "sum", "last"} or len(slices) > 1:
             return self.unknown()
-        return State(self.sliced(self.kinds) or "routed", self.dim)
+        return self.sliced(self.states.values())
 
-    def sliced(self, kinds: Collection[str]) -> Kind | None:
-        """``rows`` or ``folded`` when all of ``kinds`` are that."""
-        if set(kinds) <= {"rows"}:
-            return "rows"
-        return "folded" if set(kinds) == {"folded"} else None
+    def sliced(self, states: Iterable[State]) -> State:
+        """Slices along ``dim`` when all of ``states`` are such slices, else tokens in an order of their own."""
+        alike = {(state.kind, state.apart) for state in states} or {("rows", 1)}
+        kind, apart = min(alike)
+        return State(kind, self.dim, apart=apart) if len(alike) == 1 else State("routed", self.dim)
 
 
-def in_other_orders(kinds: Collection[str]) -> bool:
+def in_other_orders(states: Iterable[State]) -> bool:
     """Whether tokens of one operand meet those of another in another order, so that they are not the same tokens."""
-    return len({"rows", "folded", "routed"} & set(kinds)) > 1
+    return len({(state.kind, state.apart) for state in states if state.kind in ("rows", "folded", "routed")}) > 1
 
 
 def mixed(call: Call) -> State:

@@ -92,8 +92,8 @@ def _refuse(view: View, draft: Draft, node: fx.Node, users: list[int], state: ob
     if isinstance(state, State) and state.kind == "routed":
         what, hint = "holds the tokens of a chunk in an order of its own", "keep what uses it inside the module"
     elif isinstance(state, State) and state.kind == "folded":
-        what = f"has samples and sequence in dimension {state.dim}: slices of a sequence do not lie side by side there"
-        hint = "take them apart inside the module, or use dim=batch"
+        what = f"has its tokens in {state.apart} blocks in dimension {state.dim}: chunks do not lie side by side there"
+        hint = "take them apart inside the module , or use dim=batch"
     else:
         why = state.why if isinstance(state, State) and state.why else "an op that is not known"
         what = f"cannot be made whole from chunks: it depends on {why}, which mixes tokens"

@@ -11,6 +11,7 @@ every value; :mod:`commcc.ep.chunk.rules` says what that makes of it. Then, of w
 from __future__ import annotations
 
 import re
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,9 +29,10 @@ from commcc.graph.ops.indexing import ADDING, PUTTING
 from commcc.graph.ops.libraries import OWN
 from commcc.graph.ops.products import SCORES
 from commcc.graph.ops.twins import functional
+from commcc.graph.ops.views import RESHAPES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from commcc.ep.chunk.body import Draft
     from commcc.ep.chunk.grid import Grid
@@ -46,7 +48,8 @@ class Trial:
     """The body of both directions of one module, run at one chunk size.
 
     states: by node. resized: sizes to be rewritten. after: nodes behind a reduction of a part of a sum, which stay
-    whole. chained: writes to a buffer that is not the body's own. places: the dimension that is cut of each tensor.
+    whole. chained: writes to a buffer that is not the body's own. places: the dimension that is cut of each tensor,
+    and how many blocks of tokens lie in it.
     """
 
     def __init__(self, view: View, root: str, grid: Grid, part: int) -> None:
@@ -57,7 +60,7 @@ class Trial:
         self.after: set[int] = set()
         self.chained: dict[int, int] = {}
         self.members: set[int] = set()
-        self.places: dict[fx.Node, int | None] = {}
+        self.places: dict[fx.Node, tuple[int | None, int]] = {}
 
     def run(self, draft: Draft) -> None:
         """Run the body of one direction; refuses what cannot be cut."""
@@ -148,7 +151,8 @@ class Trial:
         shape = tuple(first.meta["val"].shape) if first in tensors else ()
         state = operands.get(first) if first is not None else None
         if state is not None and first is not None and state.dim is None:  # what it is made of is not known, only where
-            state = State(state.kind, self.places.get(first), state.why)
+            dim, apart = self.places.get(first, (None, 1))
+            state = State(state.kind, dim, state.why, apart)
         edits = resizes(Sizes(self.root, node, self.grid, state, shape))
         if edits:
             self.resized[number] = edits
@@ -244,17 +248,29 @@ class Trial:
                 f"{list(value.shape)}), as attention over the chunked dimension does",
                 self._without_attention(),
             )
-        dim = cut[0] if cut else None
+        dim, shape = cut[0] if cut else None, tuple(recorded.shape)
         if recorded is node.meta.get("val"):
-            self.places[node] = dim
+            self.places[node] = dim, self._blocks(node, operands, shape, dim)
         # What is in place computes as its functional twin does.
         op = ops.op_name(functional(node.target))
         if "attention" in op and dim not in (None, 0):
             refuse(self.root, node, f"is attention over dimension {dim}, which is cut", self._without_attention())
         shapes = {source: tuple(source.meta["val"].shape) for source in operands}
         samples = self.grid.outer if self.grid.axis else 1
-        folds = samples > 1 and dim is not None and self.grid.multiple(recorded.shape[dim], samples)
-        return state_of(Call(node, op, operands, shapes, tuple(recorded.shape), dim, counted, samples, folds))
+        folds = samples > 1 and dim is not None and self.grid.multiple(shape[dim], samples)
+        return state_of(Call(node, op, operands, shapes, shape, dim, counted, samples, folds, self.states))
+
+    def _blocks(self, node: fx.Node, operands: Iterable[fx.Node], shape: Sequence[Any], dim: int | None) -> int:
+        """How many blocks of tokens lie in the dimension that is cut, as far as shapes tell."""
+        given = [(source, *self.places[source]) for source in operands if source in self.places]
+        if dim is None or not given:
+            return 1
+        source, place, blocks = max(given, key=lambda each: each[2])
+        sizes = (*source.meta["val"].shape[:place], *shape[:dim])
+        if ops.op_name(node.target) not in RESHAPES or any(type(size) is not int for size in sizes):
+            return blocks
+        outside, before = prod(map(int, sizes[: len(sizes) - dim])), prod(map(int, shape[:dim]))
+        return max(1, outside * blocks // max(before, 1))
 
     def _cut(self, node: fx.Node, whole: Sequence[Any], part: Sequence[Any]) -> tuple[list[int], bool]:
         """Dimensions that are smaller in a chunk, and whether the one found is a number of tokens that came in."""

@@ -69,9 +69,7 @@ def _view(sizes: Sizes) -> tuple[Resized, ...]:
     if state is None or state.dim is None or type(shape[state.dim]) is not int:
         return ()
     result = tuple(sizes.node.meta["val"].shape)
-    place = view_dim(shape, state.dim, result, sizes.grid)
-    if place is None:
-        place = _folded(shape, state.dim, result, sizes.grid)
+    place = view_dim(shape, state.dim, result, sizes.grid, state.apart)
     if place is None:
         refuse(
             sizes.root,
@@ -84,33 +82,18 @@ def _view(sizes: Sizes) -> tuple[Resized, ...]:
     return sizes.at(name, place)
 
 
-def view_dim(shape: Sequence[Any], dim: int, result: Sequence[Any], grid: Grid) -> int | None:
-    """Where dimension ``dim`` of ``shape`` begins in a view of that shape, if whole units stay together there."""
-    before = 1
-    wanted = _product(shape[:dim])
+def view_dim(shape: Sequence[Any], dim: int, result: Sequence[Any], grid: Grid, apart: int = 1) -> int | None:
+    """Where the tokens of dimension ``dim`` of ``shape``, in ``apart`` blocks, are in a view of that shape, if whole
+    units stay together there: some of what lies before them may lie in the same dimension.
+    """
+    outside, before = _product(shape[:dim]), 1
     for place, size in enumerate(result):
-        if before == wanted and size != 1 and grid.multiple(size):
-            return place
-        if type(size) is not int:
+        if not outside or type(size) is not int:
             return None
+        if before * size > outside * apart:
+            blocks, rest = divmod(outside * apart, before)
+            return None if rest or size % blocks or not grid.multiple(size // blocks) else place
         before *= size
-    return None
-
-
-def _folded(shape: Sequence[Any], dim: int, result: Sequence[Any], grid: Grid) -> int | None:
-    """Where the sequence is in a view that folds it with the samples before it, or takes them apart again."""
-    samples = grid.outer if grid.axis else 1
-    before = _product(shape[:dim])
-    if samples == 1 or before not in (1, samples):
-        return None
-    found = 1
-    for place, size in enumerate(result):
-        if type(size) is not int:
-            return None
-        whole = grid.multiple(size, samples) if before == samples else grid.multiple(size)
-        if found == (1 if before == samples else samples) and size != 1 and whole:
-            return place
-        found *= size
     return None
 
 
@@ -155,6 +138,11 @@ def _splits(sizes: Sizes) -> tuple[Resized, ...]:
     if sizes.state is None or sizes.state.dim != 0:
         return ()
     given = [ops.argument(sizes.node, name) for name in ("output_split_sizes", "input_split_sizes")]
+    ranks = len(given[0] or ())
+    equal = given[0] == given[1] == [sizes.shape[0] // max(ranks, 1)] * ranks
+    if sizes.state.kind == "folded" and equal and sizes.state.apart % ranks == 0:  # whole blocks for every rank
+        names = ("output_split_sizes", "input_split_sizes")
+        return tuple(each for name in names for place in range(ranks) for each in sizes.at(name, place))
     if any(type(size) is int for part in given if isinstance(part, (list, tuple)) for size in part):
         what = f"sends {given[1]} rows of the {sizes.shape[0]} that are cut: each rank gets them by their place"
         refuse(sizes.root, sizes.node, what, "exchange token counts, so that split sizes follow from the tokens")

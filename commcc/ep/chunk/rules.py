@@ -34,8 +34,6 @@ from commcc.graph.ops.views import LAYOUT, RESHAPES, TAKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from commcc.ep.chunk.state import Kind
-
 
 def state_of(call: Call) -> State:
     """The state of the (single-tensor) result of ``call``."""
@@ -71,14 +69,14 @@ def _described(call: Call) -> State:
     fits = all(state.dim == named.get(source) for source, state in call.states.items() if len(call.shapes[source]))
     if not fits or call.dim is None or call.dim != tokens.get(RESULT):
         return call.unknown()
-    return mixed(call) if in_other_orders(call.kinds) else call.tokens()
+    return mixed(call) if in_other_orders(call.states.values()) else call.tokens()
 
 
 def _layout(call: Call) -> State:
     if call.kinds == {"sum"}:
         return SUM
     cut = {state.dim for state in call.states.values()}
-    if call.op == "aten.cat" and call.sliced(call.kinds) and dims(call, 0) & cut:
+    if call.op == "aten.cat" and "routed" not in call.kinds and dims(call, 0) & cut:
         return call.unknown()
     if call.op in TAKING and dims(call, 0) & cut and not _whole(call):
         return mixed(call)  # the first rows of a chunk are not those of the whole
@@ -87,24 +85,23 @@ def _layout(call: Call) -> State:
 
 def _whole(call: Call) -> bool:
     """Whether the result is as large as the operand."""
-    return str(list(call.shape)) == str(list(next(iter(call.shapes.values()))))
+    return str(list(call.shape)) == str(list(next(iter(call.shapes.values()), ())))
 
 
 def _view(call: Call) -> State:
-    """Slices stay slices when as many elements lie before them as did in the operand; with all samples before them or
-    none, the sequence is cut beside the samples or folded with them.
-    """
+    """Slices stay slices; what lies before them in the dimension that they are in now are blocks of tokens."""
     if call.kinds == {"sum"}:
         return SUM
     (source, state), *_ = call.states.items()
     if state.kind not in ("rows", "folded") or state.dim is None or call.dim is None:
         return call.tokens()
-    before = product(call.shapes[source][: state.dim]), product(call.shape[: call.dim])
-    if before[0] == before[1]:
+    outside, before = product(call.shapes[source][: state.dim]), product(call.shape[: call.dim])
+    if outside == before:
         return call.tokens()
-    if state.kind == "rows" and before == (call.samples, 1):
-        return State("folded", call.dim)
-    return State("rows", call.dim) if state.kind == "folded" and before == (1, call.samples) else call.unknown()
+    if not (isinstance(outside, int) and isinstance(before, int)) or outside * state.apart % max(before, 1):
+        return call.unknown()
+    apart = outside * state.apart // before
+    return State("rows" if apart == 1 else "folded", call.dim, apart=apart)
 
 
 def _elementwise(call: Call) -> State:
@@ -117,7 +114,7 @@ def _elementwise(call: Call) -> State:
         place = None if state.dim is None else len(call.shape) - len(call.shapes[source]) + state.dim
         if state.kind in ("rows", "folded") and place != call.dim:
             return call.unknown()
-    if in_other_orders(call.kinds) and not call.kinds & {"own", "last"}:
+    if in_other_orders(call.states.values()) and not call.kinds & {"own", "last"}:
         return mixed(call)
     return call.tokens()
 
@@ -172,16 +169,16 @@ def _along(call: Call) -> State:
 
 def _contraction(call: Call) -> State:
     """Where the tokens are in the result they were not summed over; else every chunk has its part of the sum."""
-    kinds = {state.kind for source, state in call.states.items() if source is not ops.argument(call.node, "offs")}
+    operands = {source: state for source, state in call.states.items() if source is not ops.argument(call.node, "offs")}
+    kinds = {state.kind for state in operands.values()}
     if kinds & {"own", "last"}:
         return call.unknown()
-    operands = [source for source in call.states if source is not ops.argument(call.node, "offs")]
     if "convolution" in call.op and (call.dim != 0 or "backward" in call.op):
         return mixed(call)
-    if in_other_orders(kinds):
+    if in_other_orders(operands.values()):
         return mixed(call)
     if call.dim is not None:
-        return call.unknown() if "sum" in kinds else State(call.sliced(kinds) or "routed", call.dim)
+        return call.unknown() if "sum" in kinds else call.sliced(operands.values())
     bias = call.op in BIASED or ops.argument(call.node, "bias") is not None
     if bias or (len(operands) != 1 if "sum" in kinds else len(operands) < 2):
         return call.unknown()
@@ -200,18 +197,19 @@ def _picked(call: Call) -> State:
         return call.unknown()
     index: Any = ops.argument(call.node, "indices", ops.argument(call.node, "index"))
     by_rows = table.kind == "routed" and call.op not in BY_ELEMENT and table.dim in indexed(call)
-    if by_rows and not call.counted and _inverts(index):
-        return State("rows", call.dim)
+    unsorted = call.known.get(_inverted(index)) if by_rows and not call.counted else None
+    if isinstance(unsorted, State) and unsorted.kind in ("rows", "folded"):
+        return State(unsorted.kind, call.dim, apart=unsorted.apart)
     by_token = call.op in BY_ELEMENT and table.dim not in dims(call, None)
     if by_token:
         return call.tokens()
     return call.tokens() if table.dim not in indexed(call) and not indices else State("routed", call.dim)
 
 
-def _inverts(index: Any) -> bool:
-    """Whether an index is the order of an order: what sorts the numbers of sorted rows puts these back."""
+def _inverted(index: Any) -> Any:
+    """What was sorted, if an index is the order of the order of it: that puts sorted rows back; None otherwise."""
     first = _sorted_by(index[0] if isinstance(index, (list, tuple)) and len(index) == 1 else index)
-    return first is not None and _sorted_by(first) is not None
+    return None if first is None else _sorted_by(first)
 
 
 def _sorted_by(index: Any) -> Any:
@@ -235,14 +233,18 @@ def _put(call: Call) -> State:
         return SUM if adds and zeros and call.dim is None else call.unknown()
     if call.dim is None:
         return call.unknown()
-    return State(base.kind, call.dim) if base.dim in indexed(call) else call.tokens()
+    return State(base.kind, call.dim, apart=base.apart) if base.dim in indexed(call) else call.tokens()
 
 
 def _constant(call: Call) -> State:
     if call.dim is not None:
-        like = [state.kind for state in call.states.values() if _whole(call)]
-        own: Kind = "folded" if call.folds and product(call.shape[: call.dim]) == 1 else "rows"
-        return State("routed" if call.counted else call.sliced(like or [own]) or own, call.dim)
+        if call.counted:
+            return State("routed", call.dim)
+        like = call.sliced(call.states.values()) if call.kinds <= {"rows", "folded"} and _whole(call) else None
+        if like is not None and like.kind != "routed":
+            return like
+        folded = call.folds and product(call.shape[: call.dim]) == 1
+        return State("folded", call.dim, apart=call.samples) if folded else State("rows", call.dim)
     return SUM if call.op in ZEROS else call.unknown()
 
 
@@ -258,6 +260,9 @@ def _exchanged(call: Call) -> State:
         return SUM
     if call.kinds & {"own", "last"} or call.dim is None:
         return call.unknown()
+    sizes = ops.argument(call.node, "output_split_sizes")
+    if all(type(size) is int for size in sizes or (None,)):  # equal for all: of each rank's tokens the same slice
+        return call.tokens()
     return State("routed", call.dim)
 
 

@@ -2,7 +2,8 @@
 
 =========  ==========================================================================================
 ``rows``   chunk k's slice of the whole along ``dim``: side by side, the chunks are the whole
-``folded``  as rows, of samples and sequence in one dimension: of every sample, chunk k's slice of the sequence
+``folded``  as rows, of each of ``apart`` blocks in that dimension: of every sample, chunk k's slice of the sequence, or
+           of what every rank has, that rank's slice
 ``routed``  the chunk's tokens along ``dim`` in an order of their own, or as many as are sent to this rank
 ``sum``    a part of a sum: the parts of all chunks added up are the whole
 ``last``   the result of a chain of writes to one buffer: the last chunk's is the whole
@@ -22,11 +23,14 @@ Kind = Literal["rows", "folded", "routed", "sum", "last", "own"]
 
 @dataclass(frozen=True)
 class State:
-    """See the module docstring. why: the op that left nothing known, for messages."""
+    """See the module docstring. why: the op that left nothing known, for messages. apart: blocks of tokens along
+    ``dim``, of each of which a chunk has its slice.
+    """
 
     kind: Kind
     dim: int | None = None
     why: str = ""
+    apart: int = 1
 
 
 #: Of a node with several results, one for each; None for a result that is the same in every chunk.
