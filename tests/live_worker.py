@@ -68,6 +68,115 @@ def tp(mesh: Any) -> nn.Module:
     return model
 
 
+class GatheredOnRows(nn.Module):
+    """A parameter in shards over the last dimension of a mesh, the same on all others."""
+
+    def forward(self, shard: Any) -> torch.Tensor:
+        return shard.redistribute(placements=[Replicate(), Replicate()]).to_local(
+            grad_placements=[Partial("avg"), Partial("avg")]
+        )
+
+
+def hsdp(mesh: Any) -> nn.Module:
+    """Shards over half of the ranks, copies on both halves."""
+    half = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("copies", "shards"))
+    model = nn.Sequential(*(Block() for _ in range(3)))
+    for module in list(model.modules()):
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            shard = distribute_tensor(parameter.detach(), half, [Replicate(), Shard(0)])
+            setattr(module, name, nn.Parameter(shard))
+            parametrize.register_parametrization(module, name, GatheredOnRows(), unsafe=True)
+    return model
+
+
+class GatheredRows(nn.Module):
+    """A parameter cut by columns or rows for tensor parallelism, whose part is in shards over the rest."""
+
+    def __init__(self, cut: Any) -> None:
+        super().__init__()
+        self.cut = cut
+
+    def forward(self, shard: Any) -> torch.Tensor:
+        return shard.redistribute(placements=[Replicate(), self.cut]).to_local(
+            grad_placements=[Partial("avg"), self.cut]
+        )
+
+
+class Halved(nn.Module):
+    """A block whose inner features are divided among ranks: a reduction at its end, and one in its backward."""
+
+    def __init__(self, mesh: Any) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH, bias=False), nn.Linear(4 * WIDTH, WIDTH, bias=False)
+        self.group = mesh.get_group("tp").group_name
+        for name, module, cut in (("weight", self.up, Shard(0)), ("weight", self.down, Shard(1))):
+            shard = distribute_tensor(getattr(module, name).detach(), mesh, [Shard(1 - cut.dim), cut])
+            setattr(module, name, nn.Parameter(shard))
+            parametrize.register_parametrization(module, name, GatheredRows(cut), unsafe=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner = self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
+        return x + Summed.apply(inner, self.group)
+
+
+class Summed(torch.autograd.Function):
+    """The sum over ranks; what comes back is that of every rank."""
+
+    @staticmethod
+    def forward(_ctx: Any, x: torch.Tensor, group: str) -> torch.Tensor:
+        launched = torch.ops._c10d_functional.all_reduce(x.contiguous(), "sum", group)
+        return torch.ops._c10d_functional.wait_tensor(launched)
+
+    @staticmethod
+    def backward(_ctx: Any, gradient: torch.Tensor) -> Any:
+        return gradient, None
+
+
+def fsdp_tp(mesh: Any) -> nn.Module:
+    both = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "tp"))
+    return nn.Sequential(*(Halved(both) for _ in range(3)))
+
+
+def ddp(mesh: Any) -> nn.Module:
+    """Gradients are reduced in the compiled backward."""
+    torch._dynamo.config.optimize_ddp = "python_reducer"
+    return nn.parallel.DistributedDataParallel(nn.Sequential(*(Block() for _ in range(3))))
+
+
+class Exchanged(torch.autograd.Function):
+    """Equal parts of the rows to every rank, and back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: str, ranks: int) -> torch.Tensor:
+        ctx.to = group, ranks
+        parts = [x.shape[0] // ranks] * ranks
+        launched = torch.ops._c10d_functional.all_to_all_single(x.contiguous(), parts, parts, group)
+        return torch.ops._c10d_functional.wait_tensor(launched)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return Exchanged.apply(gradient, *ctx.to), None, None
+
+
+class Expert(nn.Module):
+    """Rows go to the rank of their expert by their number, through it, and back."""
+
+    def __init__(self, mesh: Any) -> None:
+        super().__init__()
+        self.block, self.group, self.ranks = Block(), mesh.get_group().group_name, mesh.size()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        there = Exchanged.apply(x, self.group, self.ranks)
+        return x + Exchanged.apply(self.block(there), self.group, self.ranks)
+
+
+def moe(mesh: Any) -> nn.Module:
+    """Experts of every rank, between blocks in shards."""
+    blocks = list(fsdp(mesh))
+    return nn.Sequential(blocks[0], Expert(mesh), blocks[1], Expert(mesh))
+
+
 class Recomputed(nn.Module):
     """A block whose activations are computed again in the backward."""
 
@@ -100,24 +209,37 @@ def broken(mesh: Any) -> nn.Module:
     return nn.Sequential(*(Broken(block) for block in fsdp(mesh)))
 
 
-MODELS = {"fsdp": fsdp, "tp": tp, "checkpointed": checkpointed, "broken": broken}
+MODELS = {
+    "fsdp": fsdp,
+    "tp": tp,
+    "checkpointed": checkpointed,
+    "broken": broken,
+    "hsdp": hsdp,
+    "fsdp_tp": fsdp_tp,
+    "ddp": ddp,
+    "moe": moe,
+}
+#: How many ranks in a row have the same rows of a batch, where it is not one.
+ALIKE = {"tp": 1 << 30, "fsdp_tp": 2}
 
 
 def whole(value: torch.Tensor) -> torch.Tensor:
     return (value.to_local() if isinstance(value, DTensor) else value).detach().clone()
 
 
-def train(name: str, mesh: Any, backend: Any) -> list[torch.Tensor]:
-    """Losses, gradients and parameters of all steps, in order; an evaluation without gradients at the end."""
+def train(name: str, mesh: Any, backend: Any, steps: int = STEPS) -> list[torch.Tensor]:
+    """Losses, gradients, parameters and moments of all steps, in order; an evaluation without gradients at the end."""
     torch._dynamo.reset()
     torch.manual_seed(7)
     model = MODELS[name](mesh)
     compiled = torch.compile(model, backend=backend)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
-    generator = torch.Generator().manual_seed(dist.get_rank() if name != "tp" else 0)
+    generator = torch.Generator().manual_seed(
+        dist.get_rank() // 2 if name == "fsdp_tp" else dist.get_rank() if name != "tp" else 0
+    )
     kept: list[torch.Tensor] = []
-    for step in range(STEPS):
-        rows = 8 if step < STEPS - 1 else 12  # another shape: it is compiled again
+    for step in range(steps):
+        rows = 8 if step < steps - 1 else 12  # another shape: it is compiled again
         for _ in range(2 if step == 1 else 1):  # gradients of two batches are added up
             loss = compiled(torch.randn(rows, WIDTH, generator=generator)).pow(2).mean()
             loss.backward()
@@ -125,6 +247,7 @@ def train(name: str, mesh: Any, backend: Any) -> list[torch.Tensor]:
         optimizer.step()
         optimizer.zero_grad()
         kept += [whole(p) for p in model.parameters()]
+        kept += [whole(v) for state in optimizer.state.values() for v in state.values()]
     with torch.no_grad():
         kept.append(compiled(torch.ones(8, WIDTH)).clone())
     return kept
@@ -151,16 +274,19 @@ def outcome(job: dict[str, Any], mesh: Any, out: Path) -> dict[str, Any]:
         job["options"] = {**job["options"], "plan": str(out / job["model"] / "plans")}
     the_pass = graph_pass(**job["options"])
     ours = (_over_inductor if job["inner"] == "inductor" else _over_eager)(the_pass, 60.0)
-    plain = train(job["model"], mesh, job["inner"])
+    steps = job.get("steps", STEPS)
+    plain = train(job["model"], mesh, job["inner"], steps)
     try:
-        mine = train(job["model"], mesh, ours)
+        mine = train(job["model"], mesh, ours, steps)
     except Exception as error:  # what a rank says is compared by the test
         return {"error": str(error).strip().split("\n")[0]}
+    apart = max((float((a - b).abs().max()) for a, b in zip(plain, mine, strict=True)), default=0.0)
     same = len(plain) == len(mine) and all(torch.equal(a, b) for a, b in zip(plain, mine, strict=True))
     launches = [[sum(end.collectives.values()) for end in (r.before, r.after)] for r in the_pass.results]
     groups = sorted({group.name for made in the_pass.made for group in made.groups})
     return {
-        "equal": same, "graphs": len(the_pass.made), "launches": launches, "compared": len(plain), "groups": groups
+        "equal": same, "graphs": len(the_pass.made), "launches": launches, "compared": len(plain), "groups": groups,
+        "apart": apart,
     }  # fmt: skip
 
 

@@ -344,6 +344,36 @@ def test_training_computes_the_same_to_the_bit(inner, tmp_path):
             assert bool(found["groups"]) == ("groups{" in job["options"].get("pipeline", ""))
 
 
+ON_FOUR = (
+    *(("hsdp", PIPELINE), ("fsdp_tp", "auto"), ("ddp", PIPELINE)),
+    *(("moe", f"tag,{PIPELINE}"), ("moe", f"tag,groups,{PIPELINE}")),
+)
+
+
+@pytest.mark.full
+@pytest.mark.ranks
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch without distributed")
+def test_twenty_steps_on_four_ranks_are_the_same_to_the_bit(tmp_path):
+    """Losses, gradients, parameters and moments of the optimizer; DDP reduces outside of its graphs."""
+    jobs = [
+        {
+            "model": model,
+            "inner": "aot_eager",
+            "steps": 20,
+            "options": {"preset" if passes == "auto" else "pipeline": passes, "on_refusal": "raise"},
+        }
+        for model, passes in ON_FOUR
+    ]
+    for rank in (ranks := train(jobs, tmp_path, 4)):
+        assert rank == ranks[0]
+        for job, found in zip(jobs, rank, strict=True):
+            assert found["equal"] and found["compared"] > 1000, job
+            launches = [launched for each in found["launches"] for launched in each]
+            assert any(launches) == (job["model"] != "ddp")
+            assert min(launches) < max(launches) or job["model"] in ("ddp", "fsdp_tp")
+        assert rank[-1]["groups"] == ["commcc/0/ep_extra"]
+
+
 @pytest.mark.full
 @pytest.mark.ranks
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch without distributed")
@@ -364,14 +394,14 @@ def test_ranks_that_differ_refuse_before_the_first_step(tmp_path):
     assert "rank 1: rank 0 has not made the same of graph 0: it runs with" in second
 
 
-def train(jobs, folder):
+def train(jobs, folder, ranks=2):
     todo = folder / "jobs.json"
     todo.write_text(json.dumps(jobs))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(WORKER)]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", str(WORKER)]
     known = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHONFAULTHANDLER": "1"}
     done = subprocess.run(
         [*command, str(todo), str(folder)],
         env={**os.environ, **known}, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
+    return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(ranks)]
