@@ -14,7 +14,7 @@ from commcc.graph.ops import OpaqueOp
 from commcc.passes.ep_chunk import EpChunk
 from commcc.passes.options import build, to_text
 from commcc.plan import ControlEdge, Plan
-from tests.chunk_graphs import MOE, Layers, aten, chunked, plan_of
+from tests.chunk_graphs import MOE, Layers, aten, c10d, chunked, plan_of
 from tests.step_graphs import sample
 from tests.test_ep_chunk import backward, counting, forward, moved
 
@@ -315,3 +315,18 @@ def test_options():
     ):
         with pytest.raises(OptionError, match=message):
             build(EpChunk, wrong)
+
+
+def test_tokens_that_are_gathered_from_all_ranks():
+    """There is nothing to cut: said so, and not that the wrong module was named."""
+    b = Layers()
+    x = b.tokens("x", 8, 4)
+    with b.module(MOE):
+        gathered = b.call(c10d.all_gather_into_tensor.default, x, 2, "0")
+        every = b.call(c10d.wait_tensor.default, gathered)
+        done = b.call(c10d.reduce_scatter_tensor.default, every, "sum", 2, "0")
+        y = b.call(c10d.wait_tensor.default, done)
+    with b.module("layers.1.moe"):
+        z = b.combine(b.dispatch(y).rows, b.dispatch(y))
+    with pytest.raises(OptionError, match=r"'layers.0.moe' gathers its tokens from all ranks, .* 'commcc reorder'"):
+        plan_of(b.done([z]), modules="layers.0.moe")

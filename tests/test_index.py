@@ -208,3 +208,22 @@ def test_a_second_wait_is_harmless():
     x = b.placeholder("x", (4,))
     wait = b.call(c10d.wait_tensor.default, b.gather(x, 2, "0"))
     build_index(b.program([wait], {"0": 2}))
+
+
+def test_what_sub_graphs_launch_is_said():
+    """It moves nowhere, and is counted nowhere, so the warning says what it is."""
+
+    class Branch(torch.nn.Module):
+        def forward(self, x):
+            gathered = torch.ops._c10d_functional.all_gather_into_tensor(x, 2, "0")
+            return torch.ops._c10d_functional.wait_tensor(gathered)
+
+    b = GraphBuilder()
+    x = b.placeholder("x", (4,))
+    program = b.program([x], {})
+    program.root.branch = torch.fx.symbolic_trace(Branch())
+    with program.graph.inserting_before(program.graph.output_node()):
+        branch = program.graph.get_attr("branch")
+        region = program.graph.call_function(torch.ops.higher_order.invoke_subgraph, (branch, "branch", x))
+    (warning,) = build_index(program).warnings
+    assert f"'{region.name}' (higher_order.invoke_subgraph) launches 1 all_gather in a sub-graph" in warning

@@ -206,7 +206,6 @@ def test_a_hint_says_when_it_has_ended(tmp_path, capsys):
 
 def test_run(tmp_path, capsys):
     files = write(tmp_path, "gathered")
-    (tmp_path / "out").mkdir()
     assert command_line(["run", *files, "--preset", "auto", "-o", str(tmp_path / "out"), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["verified"] == "proved" and document["carried_over"] == []

@@ -83,6 +83,9 @@ def _target(session: Session, request: Request, graph: str) -> Path:
     usual = serialization.default_output(graph, request.command)
     if request.output is None:
         return session.output(str(usual), serialization.EXTENSIONS)
-    if not Path(request.output).is_dir():
+    folder = Path(request.output)
+    if not folder.exists() and folder.parent.is_dir() and not folder.suffix:
+        folder.mkdir()
+    if not folder.is_dir():
         raise OutputError("is not a folder", where=request.output, hint="-o of a forward and a backward is a folder")
     return session.output(str(Path(request.output) / usual.name), serialization.EXTENSIONS)

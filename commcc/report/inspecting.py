@@ -37,6 +37,11 @@ NO_COLLECTIVES = (
     "hold collectives where parameters are DTensors or gathered in the forward (tensor parallelism, SimpleFSDP, "
     "AutoParallel) and the step is compiled or exported as a whole"
 )
+#: Why figures of collectives leave out some that there are.
+IN_SUB_GRAPHS = (
+    "no collectives but those that sub-graphs launch (named above): they stay where they are. Compiled without "
+    "nested_compile_region, or without the branch or loop around them, they are part of the graph"
+)
 
 
 def inspection(graph: str, program: Program, seen: Snapshot) -> dict[str, Json]:
@@ -52,10 +57,23 @@ def inspection(graph: str, program: Program, seen: Snapshot) -> dict[str, Json]:
         groups=[_group(seen, group) for group in seen.ident.groups],
         collectives=[collective(seen, facts) for facts in seen.ident.collectives],
         **cut_ends(seen),
+        **_inside(program),
         provenance=list(program.provenance),
         warnings=[*seen.ident.warnings, *cost_warnings(seen)],
         notes=notes_json(program.notes),
     )
+
+
+def _inside(program: Program) -> dict[str, Json]:
+    """Collectives that sub-graphs launch, which nothing else counts; no key where there are none."""
+    from commcc.graph.index.traits import launched_inside
+
+    found: list[Json] = [
+        {"name": node.name, "kinds": dict(kinds)}
+        for node in program.graph.nodes
+        if node.op == "call_function" and (kinds := launched_inside(node, program.root))
+    ]
+    return {"in_sub_graphs": found} if found else {}
 
 
 def _group(seen: Snapshot, group: GroupFacts) -> dict[str, Json]:
@@ -146,7 +164,8 @@ def view(document: Document, top: int | None) -> list[RenderableType]:
     if told:
         shown += [_history(told), ""]
     if not collectives:
-        return [*shown, Text(NO_COLLECTIVES, style="dim")]
+        hint = IN_SUB_GRAPHS if "in_sub_graphs" in document else NO_COLLECTIVES
+        return [*shown, Text(hint, style="dim")]
     shown += [_groups(document), "", _by_role(collectives)]
     costed = document.get("cost_model") is not None
     if costed:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import OptionError
+from commcc.base.terms import Kind
 from commcc.ep.chunk.structure import NAME
 from commcc.graph.modules import entries_of
 
@@ -47,14 +48,22 @@ def roots_of(view: View, patterns: Sequence[str]) -> Roots:
     if annotated:
         exchanging = _with(view, named, lambda node: bool(view.notes[node].part or view.notes[node].exchange))
     if not exchanging:
+        gathering = _with(view, named, lambda node: _gathers_tokens(view, node))
         more = f" and {len(named) - 3} others" if len(named) > 3 else ""
         several = ", ".join(f"'{name}'" for name in named[:3]) + more
-        raise OptionError(
-            f"no tokens are exchanged in {several}: no all-to-all, no annotation of expert parallelism",
-            where="ep-chunk",
-            hint="name the modules that hold the experts, as in modules=layers.*.moe",
-        )
+        what = f"no tokens are exchanged in {several}: no all-to-all, no annotation of expert parallelism"
+        hint = "name the modules that hold the experts, as in modules=layers.*.moe"
+        if gathering:
+            what = f"'{gathering[0]}' gathers its tokens from all ranks, and exchanges none: there is no all-to-all"
+            hint = "only exchanges are cut in chunks; 'commcc reorder' overlaps gathers and reductions with other work"
+        raise OptionError(what, where="ep-chunk", hint=hint)
     return Roots(tuple(exchanging), tuple(root for root in named if root not in exchanging), annotated)
+
+
+def _gathers_tokens(view: View, node: int) -> bool:
+    """Whether a node launches an all-gather of what is no parameter."""
+    launch = view.index.launches.get(node)
+    return launch is not None and launch.kind is Kind.ALL_GATHER and any(view.data[read] for read in launch.inputs)
 
 
 def _with(view: View, roots: Sequence[str], wanted: Callable[[int], bool]) -> list[str]:

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import fx
 
 from commcc.base.errors import GraphError
@@ -23,7 +24,7 @@ from commcc.graph.index.outside import in_step
 from commcc.graph.index.repeats import Numbering
 from commcc.graph.index.storage import assign_storages
 from commcc.graph.index.tensors import TensorTable
-from commcc.graph.index.traits import Traits, mixed_nodes, traits_of
+from commcc.graph.index.traits import Traits, launched_inside, mixed_nodes, traits_of
 from commcc.graph.index.waits import begun_elsewhere, waits_on
 from commcc.graph.ops.libraries import FENCES
 from commcc.graph.ops.operands import nodes_in
@@ -125,7 +126,7 @@ def build(program: Program, given: Mapping[str, int], outside: Outside | None = 
             {node.name: i for node, i in number.items() if node.op == "placeholder"},
             *(frozenset(begun.values()), given, outside),
         ),
-        warnings=tuple(_warning(node) for node, t in zip(nodes, traits, strict=True) if t.barrier),
+        warnings=tuple(_warning(node, program.root) for node, t in zip(nodes, traits, strict=True) if t.barrier),
         stays=frozenset(walk.subgraphs.values()).union(i for i, t in enumerate(traits) if t.stays),
         control=walk.control,
         repeats=Numbering(nodes, number, walk.storages).repeats(traits, launches, writes),
@@ -241,9 +242,14 @@ def _groups(program: Program, launches: dict[int, Launch]) -> dict[str, GroupEnt
     return entries
 
 
-def _warning(node: fx.Node) -> str:
+def _warning(node: fx.Node, root: torch.nn.Module) -> str:
     """Why nothing moves across a barrier."""
     name = ops.op_name(node.target)
+    inside = ", ".join(f"{number} {kind}" for kind, number in launched_inside(node, root).items())
+    if inside:
+        return (
+            f"'{node.name}' ({name}) launches {inside} in a sub-graph: nothing moves across it, and no figure counts it"
+        )
     why = "orders streams" if ops.library_of(node.target) in FENCES else "communicates in an unknown way"
     return f"'{node.name}' ({name}) {why}: nothing moves across it"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +129,17 @@ def _subgraphs(node: fx.Node, root: torch.nn.Module) -> list[fx.Graph]:
         if isinstance(module, fx.GraphModule):
             graphs.append(module.graph)
     return graphs
+
+
+def launched_inside(node: fx.Node, root: torch.nn.Module) -> dict[str, int]:
+    """How many collectives of each kind the sub-graphs of a node launch, once through each."""
+    kinds: Counter[str] = Counter()
+    for graph in _subgraphs(node, root):
+        owner = graph.owning_module or torch.nn.Module()
+        for inner in graph.nodes:
+            launch = ops.collective_of(inner.target)
+            kinds.update({str(launch.kind): 1} if launch is not None else launched_inside(inner, owner))
+    return dict(sorted(kinds.items()))
 
 
 def _inner_traits(graph: fx.Graph) -> Traits:
