@@ -35,6 +35,13 @@ def by_one_hot(b, flat):
     return b.call(aten.sum.dim_IntList, b.call(aten._to_copy.default, hot, dtype=torch.int64), [0])
 
 
+def by_checked_one_hot(b, flat):
+    """one_hot asserts that no number is negative."""
+    fine = b.call(aten.all.default, b.call(aten.ge.Scalar, flat, 0))
+    b.call(aten._assert_async.msg, fine, "negative")
+    return by_one_hot(b, flat)
+
+
 def by_marks(b, flat):
     """zeros.scatter_(1, flat, 1).sum(0)"""
     number = b.call(aten._to_copy.default, b.call(aten.unsqueeze.default, flat, 1), dtype=torch.int64)
@@ -93,7 +100,7 @@ def routed(count, join, *, mixed=None, into=None):
     return b.done([y])
 
 
-COUNTS, JOINS = (by_histogram, by_ones, by_one_hot, by_marks), (added, scattered, put, unsorted)
+COUNTS, JOINS = (by_histogram, by_ones, by_one_hot, by_checked_one_hot, by_marks), (added, scattered, put, unsorted)
 
 
 @pytest.mark.parametrize(("count", "join"), [(c, j) for c in COUNTS for j in JOINS])
@@ -214,3 +221,17 @@ def test_equal_parts_that_are_not_of_tokens(route):
     """Places that samples share, and rows of one rank's tokens that are taken for others, are refused."""
     with pytest.raises(InputError, match=r"cumsum over the tokens|dimension 0 are in none of their own"):
         chunked(route(Layers(), True), chunks=2)
+
+
+def test_what_holds_of_all_rows_is_only_asserted():
+    """Multiplied with, it would be another number in each chunk."""
+
+    def looked_at(b, flat):
+        fine = b.call(aten.all.default, b.call(aten.ge.Scalar, flat, 1))
+        return by_one_hot(b, b.call(aten.mul.Tensor, flat, b.call(aten._to_copy.default, fine, dtype=torch.float64)))
+
+    try:
+        after = chunked(routed(looked_at, added), chunks=2)
+    except InputError:
+        return
+    assert verify(routed(looked_at, added), after).status == "unproved"

@@ -115,7 +115,12 @@ class Number:
     what: tuple[Any, ...]
 
 
-Kind: TypeAlias = Union[Rows, Total, Indices, Column, Inverse, Places, Number, "tuple[Any, ...]"]
+@dataclass(frozen=True)
+class Claim:
+    """The whole is true where it is true of every chunk: only assertions may read it."""
+
+
+Kind: TypeAlias = Union[Rows, Total, Indices, Column, Inverse, Places, Number, Claim, "tuple[Any, ...]"]
 
 
 def sum_of(numbers: list[tuple[Any, ...]]) -> Number:

@@ -43,7 +43,6 @@ from commcc.verify.clones import (
     length,
     same_size,
     shape_of,
-    sum_of,
 )
 from commcc.verify.contents import widens
 from commcc.verify.terms import bind
@@ -83,8 +82,6 @@ def _first(kind: Total) -> str:
 _SAME_ELEMENTS = frozenset({RowRule.KEEP, RowRule.RESHAPE, RowRule.UNSQUEEZE, RowRule.SQUEEZE})
 #: The end of a slice that has none.
 _END = 2**63 - 1
-#: Rules that see to sizes which differ from chunk to chunk.
-_SIZED = frozenset({RowRule.RESHAPE, RowRule.EXPAND, RowRule.FILLED, RowRule.EXCHANGE, RowRule.REPEAT, RowRule.RANGE})
 
 
 class RowRules:
@@ -139,9 +136,7 @@ class RowRules:
         rule = ROW_RULES.get(name)
         kinds = [(used, self.of(used)) for used in node.all_input_nodes]
         numbers = [kind.what for _, kind in kinds if isinstance(kind, Number)]
-        if numbers and name == "operator.add" and len(numbers) + sum(type(arg) is int for arg in node.args) == 2:
-            return sum_of(numbers)
-        if numbers and rule not in _SIZED:
+        if numbers and (rule is None or not rule.takes_sizes):
             raise Mixed("a number of rows is looked at")
         fills = name in REPLACING or rule in (RowRule.PUT_ROWS, RowRule.COPY_ROWS)
         for used, kind in kinds:

@@ -27,10 +27,11 @@ from torch import fx
 
 from commcc.graph.ops import Aliasing, aliasing, op_name
 from commcc.graph.ops.constants import ZEROS
-from commcc.graph.ops.row_wise import COUNTED, REPEATED
+from commcc.graph.ops.row_wise import COUNTED, REPEATED, ROW_RULES, RowRule
 from commcc.verify.clones import (
     EXACT,
     SLICED,
+    Claim,
     Column,
     Indices,
     Inverse,
@@ -47,6 +48,7 @@ from commcc.verify.clones import (
     same_size,
     shape_of,
     static,
+    sum_of,
 )
 from commcc.verify.rows import CHOSEN, SEGMENTS, RowRules
 from commcc.verify.terms import bind
@@ -398,6 +400,48 @@ class Dispatch(RowRules):
         if rows.dim == 0 and not equal:
             raise Mixed("rows are exchanged by their place, which is another one in a chunk")
         return Rows(rows.order, rows.dim)
+
+    def _select(self, node: fx.Node, a: dict[str, Any]) -> Kind:
+        """One of several sums, by a number that is the same in every chunk."""
+        kind, at, shape = self.of(a["self"]), a.get("index"), shape_of(a["self"])
+        if not isinstance(kind, Total):
+            return super()._select(node, a)
+        if type(at) is not int:
+            raise Mixed("some of the sums are taken")
+        known = kind.what and len(shape) == 1 and type(shape[0]) is int and -shape[0] <= at < shape[0]
+        return Total((*kind.what, at % shape[0]) if known else ())
+
+    def _every(self, node: fx.Node, a: dict[str, Any]) -> Kind:
+        """Whether something holds of all rows: it does if it does in every chunk."""
+        rows, dims = self.rows_in(a["self"]), a.get("dim")
+        rank = len(shape_of(a["self"]))
+        chosen = range(rank) if dims is None else [dim % rank for dim in (dims if isinstance(dims, list) else [dims])]
+        if rows.dim not in chosen:
+            return self._reduce(node, a)
+        if any(ROW_RULES.get(op_name(user.target)) is not RowRule.CLAIM for user in node.users):
+            raise Mixed("it works along the rows")
+        return Claim()
+
+    def _add_sizes(self, node: fx.Node, a: dict[str, Any]) -> Kind:
+        """Numbers of rows, and the 0 that a sum may begin with."""
+        given = list(node.args[0]) if isinstance(node.args[0], (list, tuple)) else list(node.args)
+        kinds = [self.of(each) for each in given]
+        numbers = [kind.what for kind in kinds if isinstance(kind, Number)]
+        if not numbers or len(numbers) + sum(type(each) is int and each == 0 for each in given) != len(given):
+            raise Mixed("a number of rows is looked at")
+        return sum_of(numbers)
+
+    def _at_least(self, node: fx.Node, a: dict[str, Any]) -> Kind:
+        """No number of rows is negative, of the whole or of a chunk; nothing else is known of both."""
+        number, least = node.args
+        if not isinstance(self.of(number), Number) or type(least) is not int or least > 0:
+            raise Mixed("a number of rows is looked at")
+        return Claim()
+
+    def _claim(self, node: fx.Node, a: dict[str, Any]) -> Kind:
+        if not isinstance(self.of(a["self"]), Claim):
+            raise Mixed("an assertion about something else than all rows")
+        return ()
 
     def _accumulate(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         """What a sum over tokens is added to, chunk after chunk."""

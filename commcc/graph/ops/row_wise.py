@@ -54,6 +54,15 @@ class RowRule(Enum):
     SCATTER = auto()
     SCATTER_ADD = auto()
     RANGE = auto()
+    EVERY = auto()
+    CLAIM = auto()
+    AT_LEAST = auto()
+    ADD_SIZES = auto()
+
+    @property
+    def takes_sizes(self) -> bool:
+        """Whether the rule sees to sizes that differ from chunk to chunk."""
+        return self.name in ["RESHAPE", "EXPAND", "FILLED", "EXCHANGE", "REPEAT", "RANGE", "AT_LEAST", "ADD_SIZES"]
 
 
 def _aten(rule: RowRule, *names: str) -> dict[str, RowRule]:
@@ -98,6 +107,10 @@ ROW_RULES: dict[str, RowRule] = {
     **_aten(RowRule.FILLED, "new_zeros", "new_ones", "new_full", "zeros", "ones", "full"),
     **_aten(RowRule.FILLED, "new_empty", "empty"),
     **_aten(RowRule.RANGE, "arange"),
+    **_aten(RowRule.EVERY, "all"),
+    **_aten(RowRule.CLAIM, "_assert_async", "_assert_scalar"),
+    "operator.ge": RowRule.AT_LEAST,
+    **dict.fromkeys(("operator.add", "torch.sym_sum"), RowRule.ADD_SIZES),
     **_aten(RowRule.SIZE, "sym_size", "sym_numel"),
     **_aten(RowRule.ITEM, "_local_scalar_dense"),
     "_c10d_functional.all_to_all_single": RowRule.EXCHANGE,
