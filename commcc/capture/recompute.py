@@ -83,6 +83,18 @@ def tag(graph: fx.Graph) -> None:
         node.meta["recompute"] = CheckpointPolicy.MUST_SAVE if save else CheckpointPolicy.PREFER_RECOMPUTE
 
 
+def tag_gathers(graph: fx.Graph, parameters: set[fx.Node]) -> None:
+    """Have the gathers of these inputs, and nothing else, computed again."""
+    for node in graph.nodes:
+        node.meta.pop("recompute", None)
+    for node in parameter_gathers(graph):
+        source = node
+        while source.op != "placeholder":
+            source = source.all_input_nodes[0]
+        if source in parameters:
+            node.meta["recompute"], node.meta["ac_graph_id"] = CheckpointPolicy.MUST_RECOMPUTE, GATHER_REGION
+
+
 def materialise(graph: fx.Graph) -> None:
     """Add the recomputation that the tags ask for, in place, and remove what nothing needs any more."""
     again = _recomputed(graph)

@@ -82,6 +82,8 @@ def capture(request: Request) -> dict[str, Any]:
                 f"the process that captures ended with {how}", where=request.target, hint="its output is above"
             )
         told: dict[str, Any] = json.loads(answer.read_text())
+    if "bug" in told:
+        raise InternalError(f"bug in commcc, please report: {told['bug']}", where=request.target)
     if "error" in told:
         raise InputError(told["error"]["what"], where=told["error"]["where"], hint=told["error"]["hint"])
     if not told["files"]:

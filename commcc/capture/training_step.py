@@ -22,6 +22,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.distributed.tensor import DTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.traceback import annotate, preserve_node_meta
 from torch.nn.utils.parametrize import ParametrizationList
@@ -49,10 +50,12 @@ def trace_step(module: nn.Module, inputs: tuple[Tensor, ...], recompute: bool = 
 
     parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
     names = [*parameters, *buffers]
+    held = [*parameters.values(), *buffers.values()]
 
     def step(*values: Tensor) -> list[Tensor]:
         state, rest = values[: len(names)], values[len(names) :]
-        with _reparametrize_module(module, dict(zip(names, state, strict=True))), _annotated_modules(module):
+        whole = [_like(value, own) for value, own in zip(state, held, strict=True)]
+        with _reparametrize_module(module, dict(zip(names, whole, strict=True))), _annotated_modules(module):
             loss = module(*rest)
         result = loss.detach()
         setup_stacktrace_preservation_hooks([loss.grad_fn])
@@ -62,8 +65,9 @@ def trace_step(module: nn.Module, inputs: tuple[Tensor, ...], recompute: bool = 
     with ExitStack() as stack:
         stack.enter_context(inputs[0].fake_mode)  # type: ignore[attr-defined]
         stack.enter_context(preserve_node_meta())
-        values = [parameter.detach().requires_grad_() for parameter in parameters.values()]
-        graph_module = make_fx(step, record_stack_traces=True)(*values, *buffers.values(), *inputs)
+        values = [_local(parameter).detach().requires_grad_() for parameter in parameters.values()]
+        values += map(_local, buffers.values())
+        graph_module = make_fx(step, record_stack_traces=True)(*values, *inputs)
     _describe(graph_module.graph, list(parameters), list(buffers))
     _mark_backward(graph_module.graph)
     _settle_sizes(graph_module.graph)
@@ -71,6 +75,20 @@ def trace_step(module: nn.Module, inputs: tuple[Tensor, ...], recompute: bool = 
         tag(graph_module.graph)
         materialise(graph_module.graph)
     return graph_module
+
+
+def _local(value: Tensor) -> Tensor:
+    """What this rank has of it: the graph's inputs are plain tensors."""
+    local: Tensor = value.to_local() if isinstance(value, DTensor) else value
+    return local
+
+
+def _like(local: Tensor, own: Tensor) -> Tensor:
+    """The tensor that the module expects in place of ``own``."""
+    if not isinstance(own, DTensor):
+        return local
+    mesh, placements = own.device_mesh, own.placements
+    return DTensor.from_local(local, mesh, placements, run_check=False, shape=own.shape, stride=own.stride())
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import gc
 import itertools
 import json
 import logging
+import re
 import resource
 import sys
 import time
@@ -22,6 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_map
 
 from commcc.base.errors import CommccError, InputError
@@ -31,6 +33,8 @@ from commcc.capture.devices import relabel
 from commcc.capture.fully_sharded import as_shards
 from commcc.capture.importing import from_graph_module
 from commcc.capture.laptop import on_this_machine
+from commcc.capture.recompute import materialise, tag_gathers
+from commcc.capture.shards import Gathered
 from commcc.capture.training_step import trace_step
 from commcc.capture.user_function import Subject, call_it, explained, find_function
 from commcc.capture.world import Layout, World, fake_world
@@ -41,10 +45,13 @@ from commcc.serialization.shapes import ShapeContext, parse_val
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torch import fx
+
     from commcc.base.terms import Json
     from commcc.graph.program import ProcessGroup, Program
 
 STEP = "step"
+_ORIGINAL = re.compile(r"parametrizations\.([^.]+)\.original\d*")
 _SHORT = {"forward": "fw", "backward": "bw"}
 _NOTHING = (
     "shard it in the function: commcc.shard(model, mesh), fully_shard(model, mesh=mesh) or parallelize_module(...)"
@@ -64,6 +71,9 @@ def main(arguments: Sequence[str]) -> int:
         if request["debug"]:
             traceback.print_exception(error)
         answer = {"error": {"what": error.what, "where": error.where, "hint": error.hint}}
+    except Exception as error:  # not the user's: their errors have been explained
+        traceback.print_exception(error)
+        answer = {"bug": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
     answer_file.write_text(json.dumps(answer))
     return 0
 
@@ -133,10 +143,29 @@ def _graphs(subject: Subject, mode: FakeTensorMode, request: dict[str, Any]) -> 
         if not isinstance(subject.call, nn.Module) or subject.kwargs:
             what = "a whole step needs a model whose forward takes its inputs by position, and returns the loss"
             raise InputError(what, where=request["target"])
-        traced = trace_step(subject.call, subject.args, recompute=True)
-        sink.graphs.append(Graph(0, STEP, from_graph_module(traced)))
+        # Sizes that only a run can tell are symbols in it; Dynamo has its own for the other graphs.
+        mode.shape_env, mode.static_shapes = ShapeEnv(), False
+        sink.graphs.append(Graph(0, STEP, from_graph_module(_step(subject.call, subject.args))))
         sink.pieces = max(sink.pieces, 1)
     return sink.graphs, sink.pieces
+
+
+def _step(model: nn.Module, inputs: tuple[Any, ...]) -> fx.GraphModule:
+    """Forward, loss and gradients in one graph, in which gathers are done again as the model's parameters say."""
+    again: set[str] = set()
+    for path, part in model.named_modules():
+        if isinstance(part, Gathered) and part.rule.reshard:
+            again.add(f"{path.rpartition('.')[0]}.original")
+            part.rule = replace(part.rule, reshard=False)  # autograd would gather too, but keep the first ones as well
+    traced = trace_step(model, inputs, recompute=False)
+    names = [name for name, _ in model.named_parameters()]
+    inputs_of = zip(names, traced.graph.find_nodes(op="placeholder"), strict=False)
+    tag_gathers(traced.graph, {node for name, node in inputs_of if name in again})
+    materialise(traced.graph)
+    for node in traced.graph.nodes:
+        if "desc" in node.meta:
+            node.meta["desc"] = tree_map(lambda text: _ORIGINAL.sub(r"\1", text), node.meta["desc"])
+    return traced
 
 
 def _finished(graphs: list[Graph], world: World, device: str) -> list[Graph]:
