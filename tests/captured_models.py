@@ -65,6 +65,11 @@ def fsdp2(mesh):
     return model, {"x": batch()[0], "labels": batch()[1]}
 
 
+def fsdp2_by_position(mesh):
+    model, named = fsdp2(mesh)
+    return model, tuple(named.values())
+
+
 def hsdp(mesh):
     from torch.distributed.fsdp import fully_shard
 

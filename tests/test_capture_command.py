@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import commcc
 from commcc.base.errors import InputError, OptionError
 from commcc.capture import worker
 from commcc.capture.request import Request, read_mesh
@@ -75,7 +76,7 @@ def test_fsdp2_with_tensor_parallelism(tmp_path, capsys):
     assert {node.meta["val"].dtype for node in scatters} == {torch.float32}
 
 
-def test_shards_and_whole_steps(tmp_path):
+def test_shards(tmp_path):
     programs = captured("shard", "dp=4", tmp_path, graphs=("forward", "backward"))
     assert launches(programs["forward"]) == {"all_gather": 10}
     assert launches(programs["backward"]) == {"all_gather": 3, "reduce_scatter": 10}
@@ -107,6 +108,21 @@ def test_models(name, mesh, forward, backward, tmp_path):
     assert launches(programs["backward"]) == backward
 
 
+@pytest.mark.parametrize(
+    ("name", "mesh", "expected"),
+    [
+        ("fsdp2_by_position", "dp=4,tp=2", {"all_gather": 13, "all_reduce": 3, "reduce_scatter": 10}),
+        pytest.param("shard", "dp=4", {"all_gather": 13, "reduce_scatter": 10}, marks=pytest.mark.full),
+        pytest.param("ddp", "dp=4", {"all_reduce": 10}, marks=pytest.mark.full),
+    ],
+)
+def test_whole_steps(name, mesh, expected, tmp_path):
+    step = captured(name, mesh, tmp_path, graphs=("step",))["step"]
+    assert launches(step) == expected
+    described = [str(node.meta.get("desc")) for node in step.graph.nodes if node.op == "placeholder"]
+    assert "layers.0.up.weight')" in described[0]
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("inner", ["aot_eager", "inductor"])
 @pytest.mark.parametrize(("name", "mesh"), [("tp", "tp=2"), ("shard", "dp=2")])
@@ -123,6 +139,42 @@ def test_the_graphs_are_those_of_a_training_job(name, mesh, inner, tmp_path):
     live = [made.digest.before for made in the_pass.made]
     offline = [digest_of(programs[kind], programs[kind], "").before for kind in ("forward", "backward")]
     assert live == offline
+
+
+@pytest.mark.full
+def test_plans_fit_the_training_job(tmp_path, capsys):
+    """What tune writes on a laptop is applied, and nothing else, where the model is compiled."""
+    out = tmp_path / "tuned"
+    target = f"{MODELS}:shard"
+    assert run(["tune", target, "--mesh", "dp=2", "--level", "aot", "--device", "cpu", "-o", str(out), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [each["verified"] for each in document["graphs"]] == ["proved", "proved"]
+    assert document["line"] == (
+        f"model = torch.compile(model, backend=commcc.backend(plan='{out}/plan', inner='aot_eager'))"
+    )
+    assert sorted(path.name for path in (out / "plan").iterdir()) == ["shard_bw.yaml", "shard_fw.yaml"]
+    torch._dynamo.reset()
+    with fake_world(Layout((("dp", 2),))) as world:
+        model, *inputs = captured_models.shard(world.meshes[""])
+        backend = commcc.backend(plan=out / "plan", inner="aot_eager", on_refusal="raise", report_dir=tmp_path / "live")
+        torch.compile(model, backend=backend)(*inputs).backward()
+    for each, name in zip(document["graphs"], ("graph1", "graph2"), strict=True):
+        after = load(next((tmp_path / "live").glob(f"*{name}.after*")))
+        targets = [
+            [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+            for graph in (after, load(each["tuned"]), load(each["file"]))
+        ]
+        assert targets[0] == targets[1] != targets[2]
+
+
+def test_doctor(capsys, monkeypatch):
+    assert run(["doctor", "--json"]) == 0
+    checks = {each["name"]: each for each in json.loads(capsys.readouterr().out)["checks"]}
+    assert checks["PyTorch"]["text"].startswith(torch.__version__)
+    assert checks["commcc.inductor_pass"]["good"]
+    monkeypatch.delattr("torch._inductor.custom_graph_pass.CustomGraphPass")
+    assert run(["doctor", "-q"]) == 1
+    assert capsys.readouterr().out == "missing: commcc.inductor_pass\n"
 
 
 @pytest.mark.parametrize(
@@ -146,11 +198,13 @@ def test_what_cannot_be_captured(name, words, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.full
 def test_inputs_can_be_given(tmp_path):
     programs = captured("without_inputs", "dp=2", tmp_path, inputs=(f"f32[4, {WIDTH}]", "i64[4]"), graphs=("forward",))
     assert launches(programs["forward"]) == {"all_gather": 10}
 
 
+@pytest.mark.full
 def test_a_process_that_dies_is_said(tmp_path):
     (tmp_path / "dies.py").write_text("import os\nos._exit(7)\n")
     with pytest.raises(InputError, match="the process that captures ended with exit code 7"):

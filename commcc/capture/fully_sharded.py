@@ -25,6 +25,11 @@ from commcc.base.errors import OptionError
 from commcc.capture.laptop import RecordedDDP
 from commcc.capture.shards import Gathered, Inner, ShardRule, put, shard
 
+_HOOKS = (
+    "fully_shard and DistributedDataParallel communicate outside of compiled graphs: a plan from these graphs is for "
+    "the same model under commcc.shard"
+)
+
 
 def as_shards(model: nn.Module) -> tuple[nn.Module, list[str]]:
     """The model with gathers and reductions in its forward; notes on what cannot be written exactly."""
@@ -44,6 +49,8 @@ def as_shards(model: nn.Module) -> tuple[nn.Module, list[str]]:
         if id(state) not in done:  # one state may be that of several modules
             done.add(id(state))
             notes += _convert(state, root=part not in inside)
+    if done or any(isinstance(part, RecordedDDP) for part in model.modules()):
+        notes.append(_HOOKS)
     return model, notes
 
 

@@ -45,6 +45,7 @@ EXIT_PIPE = 141
 
 COMMANDS = {
     "capture": "commcc.cli.capture:command",
+    "tune": "commcc.cli.tune:command",
     "inspect": "commcc.cli.inspect:command",
     "simulate": "commcc.cli.simulate:command",
     "run": "commcc.cli.run:command",
@@ -69,6 +70,7 @@ COMMANDS = {
     "diff": "commcc.cli.diff:command",
     "convert": "commcc.cli.convert:command",
     "passes": "commcc.cli.passes:command",
+    "doctor": "commcc.cli.doctor:command",
 }
 
 HELP = """Communication compiler for PyTorch training graphs.

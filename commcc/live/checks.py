@@ -1,0 +1,146 @@
+"""What is there on this machine, and what of commcc works with it.
+
+    checks = all_checks()         # [..., Check("hooks", "commcc.inductor_pass", True, "CustomGraphPass, ..."), ...]
+
+Nothing is compiled, and no process group is made. Limits: that a hook is there does not say that it is called.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+import commcc
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+#: Private or new parts of PyTorch that commcc builds on, by what needs them.
+_PARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (
+        "commcc.backend over aot_eager",
+        ("torch._dynamo.backends.common:aot_autograd", "functorch.compile:min_cut_rematerialization_partition"),
+    ),
+    (
+        "commcc.backend over Inductor",
+        ("torch._inductor.compile_fx:compile_fx_inner", "torch._functorch.config:enable_autograd_cache"),
+    ),
+    (
+        "commcc.inductor_pass",
+        (
+            "torch._inductor.custom_graph_pass:CustomGraphPass",
+            "torch._inductor.config:post_grad_custom_post_pass",
+            "torch._inductor.config:post_grad_custom_pre_pass",
+        ),
+    ),
+    (
+        "commcc capture",
+        (
+            "torch.testing._internal.distributed.fake_pg:FakeStore",
+            "torch._functorch.config:force_non_lazy_backward_lowering",
+            "torch._inductor.config:joint_custom_pre_pass",
+        ),
+    ),
+    (
+        "commcc capture of fully_shard",
+        ("torch.distributed.fsdp:fully_shard", "torch.distributed._composable_state:_get_module_state"),
+    ),
+    ("ranks agree", ("torch.distributed.distributed_c10d:_get_default_store",)),
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line. good: None for what is only told."""
+
+    about: str
+    name: str
+    good: bool | None
+    text: str
+
+
+def all_checks() -> list[Check]:
+    """Versions, then devices, then hooks, then what works."""
+    return [*_versions(), *_devices(), *_hooks(), *_works()]
+
+
+def _versions() -> Iterator[Check]:
+    yield Check("versions", "commcc", None, commcc.__version__)
+    yield Check("versions", "Python", None, f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    built = f"built with CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
+    new = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) >= (2, 11)
+    old = "" if new else "; 2.11 or later is needed"
+    yield Check("versions", "PyTorch", new, f"{torch.__version__}, {built}{old}")
+    installed = {each.metadata["Name"].lower(): each.version for each in importlib.metadata.distributions()}
+    for name in ("numpy", "llvmlite", "triton"):
+        yield Check("versions", name, None, installed.get(name, "not installed"))
+
+
+def _devices() -> Iterator[Check]:
+    yield Check("devices", "CPU", None, f"{os.cpu_count()} cores, {torch.get_num_threads()} used by PyTorch")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    names = sorted({torch.cuda.get_device_name(i) for i in range(count)})
+    yield Check("devices", "GPU", None, f"{count} x {', '.join(names)}" if count else "none")
+    there = [
+        name
+        for name, available in (
+            ("gloo", dist.is_gloo_available()),
+            ("nccl", dist.is_nccl_available()),
+            ("mpi", dist.is_mpi_available()),
+        )
+        if available
+    ]
+    yield Check("devices", "process groups", bool(there), ", ".join(there) or "none")
+
+
+def _hooks() -> Iterator[Check]:
+    for name, parts in _PARTS:
+        lost = list(_missing(parts))
+        text = f"this PyTorch has no {', '.join(lost)}" if lost else ", ".join(part.partition(":")[2] for part in parts)
+        yield Check("hooks", name, not lost, text)
+    names = [point.name for point in importlib.metadata.entry_points(group="torch_dynamo_backends")]
+    registered = "commcc" in names
+    text = "registered" if registered else "not registered here; backend=commcc.backend() works without"
+    yield Check("hooks", 'backend="commcc"', True if registered else None, text)
+
+
+def _missing(parts: Iterable[str]) -> Iterator[str]:
+    for part in parts:
+        module, _, name = part.partition(":")
+        try:
+            there = hasattr(importlib.import_module(module), name)
+        except ImportError:
+            there = False
+        if not there:
+            yield f"{module}.{name}"
+
+
+def _works() -> Iterator[Check]:
+    compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", "g++"), "clang++", "cl"))), None)
+    yield Check(
+        "works here",
+        "Inductor on the CPU",
+        compiler is not None,
+        compiler or "no C++ compiler; install one, or use inner='aot_eager'",
+    )
+    gpu = torch.cuda.is_available()
+    yield Check(
+        "works here",
+        "Inductor on a GPU",
+        gpu or None,
+        "triton" if gpu else "no GPU: graphs are captured, tuned and simulated without",
+    )
+    ranks = "nccl" if gpu and dist.is_nccl_available() else "gloo" if dist.is_gloo_available() else ""
+    yield Check("works here", "commcc bench on ranks", bool(ranks), ranks or "no process groups in this PyTorch")
+    debugger = sys.gettrace() is not None
+    if debugger:
+        yield Check("works here", "torch.compile", False, "a debugger traces this process: Dynamo does nothing")

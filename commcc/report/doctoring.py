@@ -1,0 +1,39 @@
+"""What ``commcc doctor`` says: one screen of checks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from commcc.report.console import make_table
+from commcc.report.documents import document
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import RenderableType
+
+    from commcc.base.terms import Json
+    from commcc.live.checks import Check
+
+_MARKS = {True: ("ok", "green"), False: ("no", "bold red"), None: ("", "")}
+
+
+def doctoring(checks: Sequence[Check]) -> dict[str, Json]:
+    """The document; ``good`` is null for what is only told."""
+    told: list[Json] = [
+        {"about": each.about, "name": each.name, "good": each.good, "text": each.text} for each in checks
+    ]
+    return document("doctor", checks=told)
+
+
+def view(document: Mapping[str, Any]) -> list[RenderableType]:
+    """One table, with a row of blanks between its parts."""
+    table = make_table("", "", " ", "  ", "   ")
+    about = None
+    for each in document["checks"]:
+        mark, style = _MARKS[each["good"]]
+        table.add_text("" if each["about"] == about else each["about"], each["name"], Text(mark, style), each["text"])
+        about = each["about"]
+    return [table]

@@ -1,0 +1,83 @@
+"""What ``commcc tune`` says: the graphs before and after, the plans, and the line to put into the script."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from commcc.base.text import change, milliseconds, size
+from commcc.report.console import make_table
+from commcc.report.documents import costs, document
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import RenderableType
+
+    from commcc.base.terms import Json
+    from commcc.capture.request import Request
+    from commcc.run.pipeline import RunResult
+
+INNER = {"aot": "aot_eager", "aot-inductor": "inductor"}
+
+
+def tuning(
+    request: Request, preset: str, runs: Sequence[tuple[Mapping[str, Any], RunResult]], folder: str
+) -> dict[str, Json]:
+    """The document. runs: what the capture says of each graph, with ``plan`` and ``tuned``, and its result."""
+    graphs: list[Json] = [
+        {
+            "graph": said["graph"],
+            "file": said["file"],
+            "tuned": said["tuned"],
+            "plan": said["plan"],
+            "changed": result.changed,
+            "verified": result.verified,
+            "before": result.first.to_json(),
+            "after": result.last.to_json(),
+        }
+        for said, result in runs
+    ]
+    mesh: dict[str, Json] = dict(request.mesh)
+    return document(
+        "tune",
+        target=request.target,
+        mesh=mesh,
+        level=request.level,
+        preset=preset,
+        **costs(*(result.last for _, result in runs)),
+        graphs=graphs,
+        plans=folder,
+        line=line(request.level, folder),
+    )
+
+
+def line(level: str, folder: str) -> str:
+    """What trains with the plans."""
+    if level not in INNER:
+        return f"torch._inductor.config.post_grad_custom_post_pass = commcc.inductor_pass(plan={folder!r})"
+    inner = "" if level == "aot-inductor" else f", inner={INNER[level]!r}"
+    return f"model = torch.compile(model, backend=commcc.backend(plan={folder!r}{inner}))"
+
+
+def view(document: Mapping[str, Any]) -> list[RenderableType]:
+    """A row for each graph, then where the plans are and what to do with them."""
+    table = make_table(
+        "", "graph", "launches", "step time", "", "exposed", "peak memory", "", numbers=("launches", "step time")
+    )
+    for each in document["graphs"]:
+        before, after = each["before"], each["after"]
+        counts = [sum(side["collectives"].values()) for side in (before, after)]
+        steps = [side.get("step_ms") for side in (before, after)]
+        table.add_text(
+            each["graph"],
+            f"{counts[0]:,} -> {counts[1]:,}",
+            f"{milliseconds(steps[0])} -> {milliseconds(steps[1])}",
+            change(steps[0], steps[1]),
+            f"{milliseconds(before.get('exposed_ms'))} -> {milliseconds(after.get('exposed_ms'))}",
+            f"{size(before.get('peak_bytes'))} -> {size(after.get('peak_bytes'))}",
+            "proved" if each["verified"] == "proved" else "NOT PROVED",
+        )
+    plans = Text.assemble("plans in ", (document["plans"], "bold"), "; train with")
+    return [table, "", plans, "", Text(f"    {document['line']}", style="bold")]
