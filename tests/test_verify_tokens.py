@@ -423,3 +423,22 @@ def test_rows_that_are_exchanged_by_their_place_are_others_in_a_chunk():
     exchanged.args = (halves, [TOKENS - 1, TOKENS + 1], [TOKENS - 1, TOKENS + 1], "0")
     with pytest.raises(Mixed, match="exchanged by their place"):
         kind(1)
+
+
+def test_the_square_of_a_sum_is_no_sum():
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = torch.zeros(TOKENS, 4)
+    total = graph.call_function(aten.sum.dim_IntList, (x, [0]))
+    twice = graph.call_function(aten.mul.Tensor, (total, 2.0))
+    square = graph.call_function(aten.mul.Tensor, (total, total))
+    for node in (total, twice, square):
+        node.meta["val"] = torch.zeros(4)
+
+    def kinds(*nodes: fx.Node) -> Any:
+        body = {node.name: node for node in nodes}
+        return kinds_of(body, {"x": 0}, lambda name: {used.name for used in body[name].all_input_nodes}, {})[0]
+
+    assert kinds(total, twice)[twice.name] == Total()
+    with pytest.raises(Mixed, match="not linear"):
+        kinds(total, square)

@@ -432,7 +432,9 @@ class RowRules:
             pair = name == "aten.sub" and len(given) == 2 and not node.kwargs and given[0].what[1:] == given[1].what[1:]
             before = _BEFORE.get((_first(given[0]), _first(given[1]))) if pair else None
             return Total((before, *given[0].what[1:]) if before else ())
-        if name in LINEAR_IN_ONE and len(given) == 1:
+        # The square of a sum is no sum of squares: the sum may be one of the operands only, and once.
+        sums = [value for value in (*node.args, *node.kwargs.values()) if self.of(value) is not None]
+        if name in LINEAR_IN_ONE and len(given) == len(sums) == 1:
             return Total()
         raise Mixed("a sum over tokens goes through what is not linear")
 
