@@ -37,6 +37,7 @@ class _Walk:
         for position, node in enumerate(base):
             self.position[node] = position
         self.curve = LiveCurve(problem.memory, base, limits.budget)
+        self.policy = policy
         own = policy.own_permille
         self.latest = [
             policy.target_ns - tail - ns * own // 1000
@@ -80,7 +81,7 @@ class _Walk:
             if not self.missing[node]:
                 self._offer(node)
         for launch in self.problem.preparation:
-            if launch in self.due:
+            if launch in self.due and self._brings(launch):
                 heapq.heappush(self.launches, (self.due[launch], self.position[launch], launch))
         while self.front < len(self.base) and self.problem.index.ops[self.base[self.front]] == "placeholder":
             self._run(self.base[self.front])
@@ -93,13 +94,18 @@ class _Walk:
                 self._take(self._urgent() or self._first() or self._stand_still())
         return self.order
 
+    def _brings(self, launch: int) -> bool:
+        """Whether what prepares a launch goes along with it."""
+        nodes = self.problem.preparation.get(launch)
+        return nodes is not None and 1 + self.problem.has_kernel(nodes) <= self.policy.bring
+
     def _offer(self, node: int) -> None:
         """A node that has all it needs."""
         index, place = self.problem.index, self.position[node]
         if node in index.wait_of:
             heapq.heappush(self.awaited, (self.arrival[index.wait_of[node]], place, node))
             return
-        if node in self.due and node not in self.problem.preparation:
+        if node in self.due and not self._brings(node):
             heapq.heappush(self.launches, (self.due[node], place, node))
         if node in self.unwaited:
             heapq.heappush(self.closed, (self.opens.get(node, 0), node))

@@ -173,7 +173,7 @@ def test_a_schedule_is_that_of_python(name):
     base = np.arange(len(context.index))
     walk = walk_along(problem.graph, base, problem.bounds(limits))
     clock = walk.clock[0]
-    clock.target, clock.lead_permille, clock.own_permille, clock.most_run = vars(policy).values()
+    clock.target, clock.lead_permille, clock.own_permille, clock.most_run, clock.bring = vars(policy).values()
     scheduler.fill.python(problem.graph, walk)
     order = schedule(problem, base, policy, limits)
     assert order.tolist() == walk.places.order[: len(base)].tolist() != base.tolist()

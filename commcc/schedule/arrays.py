@@ -33,8 +33,9 @@ TABLES = ("preds", "users", "waits", "prepares", "feeds", "needed_by", "touched"
 #: compute_ns: on the compute stream. transfer: ns of a launch on its own stream, or until an input in flight at the
 #: start has arrived. tail: ns that must follow. stream: of a launch, by number. waited: the launch, or the input in
 #: flight, that a wait is for. bytes: that a launch holds in flight. between: compute nodes between a launch and its
-#: first wait in the graph's own order. missing: how many it needs. The rest is 0 or 1. ends: launches between which
-#: compute is counted. fixed: never moved ahead, as it resizes.
+#: first wait in the graph's own order. missing: how many it needs. prepared: 1 for launches that go
+#: along with what prepares them, 2 where copies do that. The rest is 0 or 1. ends: launches between which compute is
+#: counted. fixed: never moved ahead, as it resizes.
 NODE = (
     *("compute_ns", "transfer", "tail", "stream", "waited", "bytes", "between", "missing"),
     *("asynchronous", "compute", "placeholder", "prepared", "ends", "fixed"),

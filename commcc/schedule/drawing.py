@@ -13,12 +13,13 @@ import numpy as np
 from commcc.apply.order import WaitsForItself
 from commcc.base.jit import kernel
 from commcc.base.terms import Kind
+from commcc.graph.ops.kernels import Work
 from commcc.schedule.arrays import BUFFER, NODE, TABLES, Graph, Ints, Records, records
 from commcc.schedule.heaps import Heaps, heaps, pop, push
-from commcc.schedule.problem import MAX_PREPARATION
+from commcc.schedule.problem import LIGHT, MAX_PREPARATION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable, Sequence
 
     from commcc.plan import Bucket
     from commcc.schedule.sketch import Piece, Sketches
@@ -286,7 +287,7 @@ class Drawing:
             owners, items = _and(owners, more[0]), _and(self.same[items], more[1])
             tables[name] = _each_once(owners, items, len(buffers))
         owners, items = self._moved("prepares")
-        prepared = self._prepared(nodes)
+        prepared = self._prepared(nodes, preds)
         tables["prepares"] = _each_once(_and(owners, prepared[0]), _and(self.at[items], prepared[1]), self.total)
         tables["feeds"], tables["needed_by"] = self._fed(nodes, preds)
         resizes = [(node, pair) for node, pairs in self.of.resizes.items() for pair in pairs]
@@ -300,19 +301,19 @@ class Drawing:
         made = Graph(nodes, buffers, rows, items, launches, graph.streams, graph.slowdown_permille)
         return made, self._in_flight(nodes, tables["waits"])
 
-    def _prepared(self, nodes: Records) -> tuple[list[int], list[int]]:
-        """Launches without copies, and what prepares the inputs of all their members."""
-        preparation = self.of.problem.preparation
+    def _prepared(self, nodes: Records, preds: tuple[Ints, Ints]) -> tuple[list[int], list[int]]:
+        """Launches of buckets that depend on nothing but graph inputs through a few light nodes, and these."""
         pairs: tuple[list[int], list[int]] = [], []
+        writes = {int(self.at[node]) for node in self.index.writes}
+        work = self.index.estimates.work
+        kernels = {int(self.at[node]) for node in self.alive if work[node] is Work.KERNEL}
         for bucket, piece in zip(self.buckets, self.pieces, strict=True):
-            if not bucket.coalesced or not all(launch in preparation for launch in piece.launches):
-                continue
-            own = {node for launch in piece.launches for node in preparation[launch]}
-            if len(own) <= MAX_PREPARATION:
-                at = int(self.at[piece.launches[0]])
-                nodes.prepared[at] = 1
-                pairs[0].extend([at] * len(own))
-                pairs[1].extend(self.at[list(own)].tolist())
+            at = int(self.at[piece.launches[0]])
+            found = _preparation(nodes, preds, at, writes)
+            if found is not None:
+                nodes.prepared[at] = 2 if not bucket.coalesced or not kernels.isdisjoint(found) else 1
+                pairs[0].extend([at] * len(found))
+                pairs[1].extend(found)
         return pairs
 
     def _fed(self, nodes: Records, preds: tuple[Ints, Ints]) -> tuple[tuple[Ints, Ints], tuple[Ints, Ints]]:
@@ -392,6 +393,25 @@ def _rows_of(tables: dict[str, tuple[Ints, Ints]], count: int) -> tuple[Records,
         parts.append(items)
         begun += len(items)
     return rows, np.concatenate(parts).astype(np.int64)
+
+
+def _preparation(nodes: Records, preds: tuple[Ints, Ints], launch: int, writes: Container[int]) -> set[int] | None:
+    """What only prepares the input of a launch; None where part of that is too much to be moved for a launch."""
+    found: set[int] = set()
+    begins, items = preds
+    weight, stack = 0, items[begins[launch] : begins[launch + 1]].tolist()
+    while stack:
+        node = stack.pop()
+        facts = nodes[node]
+        if node in found or facts.placeholder:
+            continue
+        weight += int(facts.compute_ns)
+        heavy = facts.compute or len(found) >= MAX_PREPARATION or weight * LIGHT > nodes[launch].transfer
+        if heavy or facts.waited >= 0 or facts.stream >= 0 or node in writes:
+            return None
+        found.add(node)
+        stack += items[begins[node] : begins[node + 1]].tolist()
+    return found
 
 
 def _feeding(nodes: Records, preds: tuple[Ints, Ints], launch: int) -> set[int] | None:

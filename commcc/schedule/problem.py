@@ -18,11 +18,15 @@ from commcc.timing.simulate.bound import Jobs, longest_paths, path_bound
 from commcc.timing.simulate.simulator import in_flight_bytes, input_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from commcc.graph.index import GraphIndex
     from commcc.timing.cost.types import Costs
 
 #: A launch takes the nodes that only prepare its input along, if they are no more than this.
-MAX_PREPARATION = 32
+MAX_PREPARATION = 256
+#: What prepares a launch takes no more than one of so many parts of its transfer.
+LIGHT = 4
 #: Limits above are none; kernels hold them in 64 bits.
 _MOST = 2**62
 
@@ -66,7 +70,8 @@ class Problem:
     """A graph under costs: dependences both ways, durations, and when each node has to start.
 
     preparation: for launches that depend on nothing but graph inputs through a few nodes without
-    weight (casts and views of parameters), those nodes in graph order. feeding: for reduce-scatters the
+    much weight beside the transfer (casts and views of parameters, copies that put a bucket together), those nodes in
+    graph order. feeding: for reduce-scatters the
     compute nodes whose results they send, and what lies between. quick: do with a lower bound that is
     made fast, where many graphs are compared. bound: the lower bound, where it is known. graph: the same for
     kernels. stream: of each launch.
@@ -125,16 +130,23 @@ class Problem:
         """Limits for kernels, -1 for none: budget, bytes in flight, prefetch."""
         return kernel_bounds(limits, 0 if limits.in_flight is None else self.own_in_flight)
 
+    def has_kernel(self, nodes: Iterable[int]) -> bool:
+        """Whether any of the nodes copies in a kernel of its own, as what puts the members of a bucket together."""
+        return any(self.index.estimates.work[node] is Work.KERNEL for node in nodes)
+
     def _preparation(self, launch: int) -> tuple[int, ...] | None:
         """What only prepares the input of a launch; None where part of that is too much to be moved for a launch."""
         index = self.index
         nodes: set[int] = set()
-        stack = list(self.preds[launch])
+        weight, stack = 0, list(self.preds[launch])
         while stack:
             node = stack.pop()
             if node in nodes or index.ops[node] == "placeholder":
                 continue
-            if index.compute[node] or index.estimates.work[node] is Work.KERNEL or len(nodes) >= MAX_PREPARATION:
+            if index.compute[node] or len(nodes) >= MAX_PREPARATION:
+                return None
+            weight += self.stream_ns[node]
+            if weight * LIGHT > self.costs.ns[launch]:
                 return None
             if node in index.wait_of or node in index.launches or node in index.writes:
                 return None
@@ -214,6 +226,6 @@ class Problem:
         fill_in(nodes.between, self.own_prefetch)
         fill_in(nodes.asynchronous, {i: facts.asynchronous for i, facts in index.launches.items()})
         fill_in(nodes.ends, {i: facts.kind is Kind.REDUCE_SCATTER for i, facts in index.launches.items()})
-        fill_in(nodes.prepared, dict.fromkeys(self.preparation, 1))
+        fill_in(nodes.prepared, {launch: 1 + self.has_kernel(own) for launch, own in self.preparation.items()})
         fill_in(nodes.fixed, dict.fromkeys(index.estimates.resizes, 1))
         return nodes

@@ -46,13 +46,15 @@ class Policy:
     """target_ns: step time aimed at; the shorter, the sooner nodes on long paths go first.
     lead_permille: see rule 1; 1000 launches at the last moment. own_permille: see rule 2; how much of a
     node's own time counts: with 0 the latest end decides, with 1000 the latest start. most_run: see
-    rule 0; -1 for no limit. It is an aim: where no reduce-scatter is near, runs are longer.
+    rule 0; -1 for no limit. It is an aim: where no reduce-scatter is near, runs are longer. bring: what goes along with
+    a launch in rule 1: all that prepares it, or with 1 no more than casts and views.
     """
 
     target_ns: int
     lead_permille: int
     own_permille: int = 0
     most_run: int = -1
+    bring: int = 2
 
 
 def schedule(problem: Schedulable, base: Sequence[int] | Ints, policy: Policy, limits: Limits) -> Ints:
@@ -60,7 +62,7 @@ def schedule(problem: Schedulable, base: Sequence[int] | Ints, policy: Policy, l
     walk = walk_along(problem.graph, np.asarray(base, np.int64), problem.bounds(limits))
     clock = walk.clock[0]
     clock.target, clock.lead_permille, clock.own_permille = policy.target_ns, policy.lead_permille, policy.own_permille
-    clock.most_run = policy.most_run
+    clock.most_run, clock.bring = policy.most_run, policy.bring
     fill(problem.graph, walk)
     order: Ints = walk.places.order[: len(base)].copy()
     return order

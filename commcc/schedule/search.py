@@ -9,6 +9,9 @@ more effort is never worse. They come in rounds, each of which begins with the g
 * from the best order of the round, the setting that did best of those not yet used on it. An order that is
   better becomes the next base.
 
+Where copies could go along with launches, as what puts the members of a bucket together, one setting leaves them where
+they are: what is launched early takes memory.
+
 The first round aims at the lower bound or below. Where its best step is more than 0.5 % above the bound, the second
 aims at the step that was reached: what need not be early then takes no memory early. Where the best order is at the
 edge of the budget and more than 2 % above the bound, further rounds are made with a little less memory: the scheduler
@@ -42,7 +45,8 @@ if TYPE_CHECKING:
     from commcc.schedule.arrays import Ints
     from commcc.schedule.problem import Limits, Problem, Schedulable
 
-Setting = tuple[int, int, int, int]
+#: Target, lead, own time, run; then what goes along with launches, where that is not all (:class:`Policy`).
+Setting = tuple[int, ...]
 Rank = tuple[int, bool, int, int, int, int]
 
 #: Target in permille of the lower bound, lead in permille of a launch's duration, how much of its own time
@@ -52,6 +56,8 @@ _GRID: tuple[Setting, ...] = (
     *((950, 1000, 0, 4), (1000, 1500, 1000, 4), (800, 8000, 1000, 2), (500, 4000, 0, 3), (950, 4000, 1000, 3)),
     *((700, 2000, 0, 4), (900, 1500, 1000, 3)),
 )
+#: Under little memory copies are better made where they stand than when the launch is due.
+_COPIES_STAY = (1000, 8000, 1000, 4, 1)
 #: Orders to begin from: the graph's own, one in which everything is late, one in which only collectives moved.
 _OWN, _LATE, _LINE = range(3)
 #: For that third one.
@@ -118,26 +124,35 @@ class SearchResult:
 def search(problem: Problem, limits: Limits, effort: int) -> SearchResult:
     """The best order of ``effort`` schedules; never worse than the graph's own."""
     looking = _Search(problem, limits, effort)
-    looking.round(_EXPLORED, limits)
+    copies = [(_OWN, setting) for setting in _grid(problem) if setting not in _GRID]
+    explored = (*_EXPLORED[:_FIRST], *copies, *_EXPLORED[_FIRST:])
+    looking.round(explored, limits)
     if looking.far(_FAR):
         looking.round(_RELAXED, limits)
     for permille in _TIGHTER:
         if limits.budget is None or looking.best.peak_bytes * 1000 <= limits.budget * _EDGE:
             break
         if looking.far(_FARTHER):
-            looking.round(_EXPLORED, replace(limits, budget=limits.budget * permille // 1000))
+            looking.round(explored, replace(limits, budget=limits.budget * permille // 1000))
     looking.cut()
     return replace(looking.best, tried=looking.tried)
+
+
+def _grid(problem: Schedulable) -> tuple[Setting, ...]:
+    """Settings for a graph; where copies could go along with launches, also one under which they do not."""
+    copies = bool((problem.graph.nodes.prepared > 1).any())
+    return (*_GRID[:2], *([_COPIES_STAY] if copies else []), *_GRID[2:])
 
 
 def glance(problem: Schedulable, limits: Limits, schedules: int) -> SearchResult:
     """The best of so many schedules from the graph's own order, for planners who compare many graphs."""
     start = best = _judge(problem, np.arange(len(problem.graph.nodes)), 0, ())
-    for tried, (target, lead, own, run) in enumerate(_GRID[:schedules], 1):
+    for tried, setting in enumerate(_grid(problem)[:schedules], 1):
         if best.close(problem, limits):
             break
-        order = schedule(problem, start.order, Policy(problem.bound * target // 1000, lead, own, run), limits)
-        result = _judge(problem, order, tried, ((target, lead, own, run),))
+        target, *rest = setting
+        order = schedule(problem, start.order, Policy(problem.bound * target // 1000, *rest), limits)
+        result = _judge(problem, order, tried, (setting,))
         best = min(best, result, key=lambda each: each.rank(problem, start, limits))
     return best
 
@@ -225,9 +240,9 @@ class _Search:
 
     def _schedule(self, base: SearchResult, setting: Setting, limits: Limits) -> SearchResult:
         """Make a schedule and judge it; it becomes the best where it is."""
-        problem, (target, lead, own, run) = self.problem, setting
+        problem, (target, *rest) = self.problem, setting
         aim = problem.bound * target // 1000 if target else self.best.step_ns
-        order = schedule(problem, base.order, Policy(aim, lead, own, run), limits)
+        order = schedule(problem, base.order, Policy(aim, *rest), limits)
         self.tried += 1
         result = _judge(problem, order, self.tried, (*base.settings, setting))
         if self._rank(result) < self._rank(self.best):

@@ -39,8 +39,15 @@ def begin(graph: Graph, walk: Walk) -> None:
         for k in range(graph.rows[node].needed_by, graph.rows[node + 1].needed_by):
             walk.nodes[graph.items[k]].lacking += 1
     for launch in graph.launches:
-        if graph.nodes[launch].prepared and walk.nodes[launch].due != NEVER:
+        if _brings(graph, walk, launch) and walk.nodes[launch].due != NEVER:
             push(walk.heaps, DUE, walk.nodes[launch].due, walk.nodes[launch].position)
+
+
+@compiled
+def _brings(graph: Graph, walk: Walk, launch: int) -> bool:
+    """Whether what prepares a launch goes along with it."""
+    prepared = graph.nodes[launch].prepared
+    return bool(prepared > 0 and prepared <= walk.clock[0].bring)
 
 
 @compiled
@@ -50,7 +57,7 @@ def _offer(graph: Graph, walk: Walk, node: int) -> None:
     if facts.waited >= 0:
         push(walk.heaps, AWAITED, walk.nodes[facts.waited].arrival, mine.position)
         return
-    if mine.due != NEVER and not facts.prepared:
+    if mine.due != NEVER and not _brings(graph, walk, node):
         push(walk.heaps, DUE, mine.due, mine.position)
     if facts.stream >= 0:
         push(walk.heaps, CLOSED, mine.opens, node)

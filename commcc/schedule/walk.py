@@ -28,7 +28,7 @@ BUFFER = ("first", "end", "born", *SIZES)
 #: nodes since the last reduce-scatter. Then what the schedule aims at and its limits, -1 for none.
 CLOCK = (
     *("front", "now", "flying", "computed", "placed", "crowded", "run"),
-    *("most_run", "target", "lead_permille", "own_permille", "budget", "in_flight", "prefetch"),
+    *("most_run", "target", "lead_permille", "own_permille", "bring", "budget", "in_flight", "prefetch"),
 )
 
 #: Heaps: launches by (due, position), all that can run by latest end and by position, waits by arrival,

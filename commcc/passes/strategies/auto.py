@@ -11,14 +11,15 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
 2. a bucket for each transformer block, as strategy ``module`` forms them, where blocks are found;
 3. the same cap for all keys, from small to large;
 4. from the best of these, key by key, the keys whose collectives take longest first: no merging, buckets
-   by block, then larger and smaller caps than the present one, among them enough for two, four and eight
-   of the largest members, until no key gains or ``effort`` bucketings have been tried;
+   by block, then larger and smaller caps than the present one, among them enough for two of the largest
+   members and for all, until no key gains or ``effort`` bucketings have been tried;
 5. with ``form=auto``, under which all so far has copies, the same again from the best of these, with as much
    effort: in each bucket what takes less, no copies where nothing was merged, no copies at all, either form for
    each key.
 
 Peak memory within the budget comes first, then the step; a bucketing has to be 0.1 % shorter than one
-with fewer merges. What ranks them is their first schedules. The best one, merged in numbers and priced anew
+with fewer merges. What ranks them is their first schedules; the few that are near the best one get some more. The best
+of these, merged in numbers and priced anew
 (:mod:`commcc.schedule.merged`), and no merging are then scheduled with the full effort of ``reorder``; the better of
 these two is the result, so that no graph becomes slower by being bucketed. Deterministic; effort is counted, never
 timed.
@@ -64,7 +65,9 @@ CAPS = (2, 8, 32, 128, 512)
 #: Stands for a cap: the buckets of strategy ``module``.
 BY_BLOCK = -1
 #: Schedules for each bucketing; what ranks bucketings is seen in the first ones.
-_SCHEDULES = 2
+_SCHEDULES = 3
+#: So many bucketings that are so much longer than the best one, in permille, get so many schedules in a second look.
+_FINALISTS, _FINAL, _MORE_SCHEDULES = 4, 15, 8
 #: A step has to be this much shorter to justify more merges, in permille.
 _GAIN = 1
 #: The step of what cannot run.
@@ -130,19 +133,23 @@ class _Search:
     def __init__(self, options: Bucket, context: PlanContext, model: CostModel, taken: list[Collective]) -> None:
         index = context.index
         self.options, self.index, self.ident, self.model = options, index, context.ident, model
-        self.taken = taken
+        self.taken, self.size = taken, {each.launch: size_of(each) for each in taken}
         self.costs: Costs = context.costs or model.price(index)
         self._bound = None if context.prediction is None else context.prediction.bound.ns
         duration: dict[Key, int] = {}
         largest: dict[Key, int] = {}
+        whole: dict[Key, int] = {}
         for each in taken:
             key = key_of(each, options.multi_dtype)
             duration[key] = duration.get(key, 0) + self.costs.ns[each.launch]
             largest[key] = max(largest.get(key, 0), size_of(each))
+            whole[key] = whole.get(key, 0) + size_of(each)
         self.keys = sorted(duration, key=lambda key: (-duration[key], key))
-        # Caps in MiB for each key: the general ones, and enough for two, four and eight of its largest.
-        mib = [-(-largest[key] // MIB) for key in self.keys]
-        self.ladders = [tuple(sorted({0, *CAPS, 2 * own, 4 * own, 8 * own})) for own in mib]
+        # Caps in MiB for each key: the general ones and on to all of its bytes, and enough for two of its largest.
+        self.ladders = [
+            tuple(sorted({0, *CAPS, 2 * -(-largest[key] // MIB), *_doubled(CAPS[-1], whole[key] // MIB)}))
+            for key in self.keys
+        ]
         self.limits = Reorder().limits(context.budget(options.memory_budget))
         self.tried: dict[_Choice, Tried] = {}
         self.buckets: dict[_Choice, tuple[PlannedBucket, ...]] = {}
@@ -163,9 +170,9 @@ class _Search:
             for choice in self._starts(best.choice, form):
                 best = self._better(best, choice)
             best = self._climbed(best, self.forms[:number])
-            found.append(best)
+            found.append(self._looked_at_again(best))
         if len(self.forms) > 1:  # what two schedules say of copies and calls is not the last word
-            calls = [t for t in self._near(best) if any(bucket.coalesced for bucket in t.buckets)]
+            calls = [t for t in self._near(best, _NEAR) if any(bucket.coalesced for bucket in t.buckets)]
             found += sorted(calls, key=lambda t: (t.over, t.step_ns, t.members))[:1]
         return self._settled(none, found)
 
@@ -191,11 +198,23 @@ class _Search:
             gained = best is not begun
         return best
 
+    def _looked_at_again(self, best: Tried) -> Tried:
+        """The best of the bucketings that are no longer than this one by much, after some more schedules of each."""
+        from commcc.schedule.search import glance
+
+        near = sorted(self._near(best, _FINAL), key=lambda t: (t.over, t.step_ns, t.members))
+        again = [
+            self._result(t, glance(self.sketches.merged(t.buckets), self.limits, _MORE_SCHEDULES))
+            for t in dict.fromkeys([best, *near][: _FINALISTS + 1])
+            if t.buckets
+        ]
+        return min(again, key=lambda t: (t.over, t.step_ns, t.members), default=best)
+
     def _settled(self, none: Tried, found: list[Tried]) -> tuple[Tried, Tried]:
         """No merging, and the better of it and of the bucketings that won, all with the full effort of ``reorder``."""
         found = [t for t in found if t.buckets]
         if not found:  # in few schedules; with more another one may win
-            near = self._near(none)
+            near = self._near(none, _NEAR)
             if not near:
                 return none, none
             found = [min(near, key=lambda t: (t.over, t.step_ns, t.members))]
@@ -204,10 +223,10 @@ class _Search:
         better = best.over < none.over or best.step_ns * 1000 <= none.step_ns * (1000 - _GAIN)
         return none, best if better and best.over <= none.over else none
 
-    def _near(self, best: Tried) -> list[Tried]:
-        """Bucketings that are hardly worse than this one in their first schedules."""
+    def _near(self, best: Tried, permille: int) -> list[Tried]:
+        """Bucketings whose first schedules are longer than those of this one by no more than so much."""
         within = [t for t in self.tried.values() if t.buckets and t.over <= best.over]
-        return [t for t in within if t.step_ns * 1000 <= best.step_ns * (1000 + _NEAR)]
+        return [t for t in within if t.step_ns * 1000 <= best.step_ns * (1000 + permille)]
 
     def _with_effort(self, tried: Tried) -> Tried:
         """The same bucketing as ``reorder`` will schedule it."""
@@ -228,13 +247,21 @@ class _Search:
             best = self._better(best, _with(best, place, form=form))
         if self.keys[place] in self.by_block[best.choice[place].form]:
             best = self._better(best, _with(best, place, cap=BY_BLOCK))
-        for ladder in (self.ladders[place], self.ladders[place][::-1]):
+        for up in (True, False):
             before: Tried | None = None
             while before is not best and self.judged < self.effort:
-                before, cap = best, best.choice[place].cap
-                rungs = ladder[ladder.index(cap) + 1 :] if cap in ladder else ladder
-                best = self._first_other(best, place, rungs)
+                before, cap = best, self._mib(best, place)
+                rungs = [rung for rung in self.ladders[place] if (rung > cap if up else rung < cap)]
+                best = self._first_other(best, place, rungs if up else rungs[::-1])
         return best
+
+    def _mib(self, tried: Tried, place: int) -> float:
+        """The cap of one key, in MiB; of buckets by block their mean size."""
+        rung = tried.choice[place]
+        if rung.cap != BY_BLOCK:
+            return rung.cap
+        buckets = self.by_block[rung.form][self.keys[place]]
+        return sum(self.size[launch] for bucket in buckets for launch in bucket.members) / MIB / len(buckets)
 
     def _first_other(self, best: Tried, place: int, caps: Sequence[int]) -> Tried:
         """Try the first cap that makes other buckets than the best bucketing has."""
@@ -359,6 +386,13 @@ def _by_block(options: Bucket, context: PlanContext, keys: Sequence[Key]) -> dic
         if key in keys:
             by_key.setdefault(key, []).append(bucket)
     return {key: tuple(buckets) for key, buckets in by_key.items()}
+
+
+def _doubled(first: int, last: int) -> Iterator[int]:
+    """Powers of two above ``first``, up to the first that is no less than ``last``."""
+    while first < last:
+        first *= 2
+        yield first
 
 
 def _with(tried: Tried, place: int, *, cap: int | None = None, form: str | None = None) -> _Choice:
