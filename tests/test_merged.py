@@ -29,12 +29,14 @@ from commcc.plan import Merging
 from commcc.planning.bucket_model import FORMS
 from commcc.schedule import Limits, Problem, search
 from commcc.schedule.merged import merge
+from commcc.schedule.scheduler import Policy, schedule
 from commcc.schedule.search import glance
 from commcc.schedule.sketch import Sketches
 from commcc.serialization import load
 from commcc.timing.cost import load_model
 from commcc.timing.cost.model import DeviceSource
 from commcc.timing.simulate import Simulator
+from tests import plain_scheduler
 from tests.effort import examples
 from tests.random_graphs import GraphBuilder, aten, random_program
 
@@ -287,3 +289,20 @@ def test_nothing_else_is_changed():
     assert repr(first) == repr(merge(index, model, plan.rewrite))
     empty = merge(index, model, Merging())
     assert figures(*empty) == figures(index, costs)
+
+
+def test_copies_go_along_with_launches(monkeypatch):
+    """Kernels and plain Python agree on where a bucket's copies go, with its launch or by themselves."""
+    monkeypatch.setattr("commcc.schedule.problem.LIGHT", 0)  # however long the copies take
+    program, model = sample("tiny_llama_fsdp4_bw"), model_of(MODELS[1])
+    index = build_index(program)
+    (bucket,) = parse_pipeline("bucket{groups=all,bucket_cap_mb=0.01}")
+    plan = bucket.plan(PlanContext(program, index, identify(index), model))
+    problem = Problem(*merge(index, model, plan.rewrite))
+    assert set(problem.graph.nodes.prepared.tolist()) == {0, 2}
+    orders = []
+    for bring in (1, 2):
+        policy = Policy(problem.bound, 8000, 1000, 4, bring)
+        orders.append(schedule(problem, range(len(problem.index)), policy, Limits(prefetch=20)).tolist())
+        assert orders[-1] == plain_scheduler.schedule(problem, range(len(problem.index)), policy, Limits(prefetch=20))
+    assert orders[0] != orders[1]
