@@ -5,7 +5,7 @@ WORKERS ?= auto
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 SAMPLE := sample_graphs/llama3_8b_fsdp64_bw.fx.txt.gz
-RESULT := out/llama3_8b_fsdp64_bw.bucket.fx.txt.gz
+RESULT := out/llama3_8b_fsdp64_bw.run.fx.txt.gz
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
@@ -23,9 +23,9 @@ $(READY): pyproject.toml constraints.txt
 
 venv: $(READY) ## make .venv with the package and its tools in it
 
-demo: $(READY) ## bucket a production-size graph and print before and after
+demo: $(READY) ## tune a production-size graph and print before and after
 	@mkdir -p $(dir $(RESULT))
-	$(BIN)/commcc bucket $(SAMPLE) -o $(RESULT)
+	$(BIN)/commcc run $(SAMPLE) --preset auto -o $(RESULT)
 
 # Tests start hundreds of short processes: byte code is kept for them, whatever the environment says.
 test test-full test-rest: export PYTHONDONTWRITEBYTECODE :=
