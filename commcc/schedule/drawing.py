@@ -16,7 +16,7 @@ from commcc.base.terms import Kind
 from commcc.graph.ops.kernels import Work
 from commcc.schedule.arrays import BUFFER, NODE, TABLES, Graph, Ints, Records, records
 from commcc.schedule.heaps import Heaps, heaps, pop, push
-from commcc.schedule.problem import LIGHT, MAX_PREPARATION
+from commcc.schedule.problem import FEW, LIGHT, MAX_PREPARATION
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
@@ -310,8 +310,13 @@ class Drawing:
         for bucket, piece in zip(self.buckets, self.pieces, strict=True):
             at = int(self.at[piece.launches[0]])
             found = _preparation(nodes, preds, at, writes)
-            if found is not None:
-                nodes.prepared[at] = 2 if not bucket.coalesced or not kernels.isdisjoint(found) else 1
+            if found is None:
+                continue
+            copied = not bucket.coalesced or not kernels.isdisjoint(found)
+            weight = sum(int(nodes[node].compute_ns) for node in found)
+            light = weight * LIGHT <= nodes[at].transfer if copied else len(found) <= FEW
+            if light:
+                nodes.prepared[at] = 2 if copied else 1
                 pairs[0].extend([at] * len(found))
                 pairs[1].extend(found)
         return pairs
@@ -396,17 +401,16 @@ def _rows_of(tables: dict[str, tuple[Ints, Ints]], count: int) -> tuple[Records,
 
 
 def _preparation(nodes: Records, preds: tuple[Ints, Ints], launch: int, writes: Container[int]) -> set[int] | None:
-    """What only prepares the input of a launch; None where part of that is too much to be moved for a launch."""
+    """What only prepares the input of a launch; None where part of that is not to be moved for a launch."""
     found: set[int] = set()
     begins, items = preds
-    weight, stack = 0, items[begins[launch] : begins[launch + 1]].tolist()
+    stack = items[begins[launch] : begins[launch + 1]].tolist()
     while stack:
         node = stack.pop()
         facts = nodes[node]
         if node in found or facts.placeholder:
             continue
-        weight += int(facts.compute_ns)
-        heavy = facts.compute or len(found) >= MAX_PREPARATION or weight * LIGHT > nodes[launch].transfer
+        heavy = facts.compute or len(found) >= MAX_PREPARATION
         if heavy or facts.waited >= 0 or facts.stream >= 0 or node in writes:
             return None
         found.add(node)
@@ -424,7 +428,7 @@ def _feeding(nodes: Records, preds: tuple[Ints, Ints], launch: int) -> set[int] 
         facts = nodes[node]
         if node in found or facts.placeholder or facts.waited >= 0 or facts.stream >= 0:
             continue
-        if len(found) >= MAX_PREPARATION:
+        if len(found) >= FEW:
             return None
         found.add(node)
         if not facts.compute:

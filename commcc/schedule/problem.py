@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from commcc.graph.index import GraphIndex
     from commcc.timing.cost.types import Costs
 
-#: A launch takes the nodes that only prepare its input along, if they are no more than this.
+#: A launch takes the nodes that only prepare its input along, if they are no more than this,
+FEW = 32
+#: or no more than this where copies in kernels of their own are among them, as in a bucket of many members.
 MAX_PREPARATION = 256
-#: What prepares a launch takes no more than one of so many parts of its transfer.
+#: Such copies, and what else prepares the launch, take no more than one of so many parts of its transfer.
 LIGHT = 4
 #: Limits above are none; kernels hold them in 64 bits.
 _MOST = 2**62
@@ -146,13 +148,12 @@ class Problem:
             if index.compute[node] or len(nodes) >= MAX_PREPARATION:
                 return None
             weight += self.stream_ns[node]
-            if weight * LIGHT > self.costs.ns[launch]:
-                return None
             if node in index.wait_of or node in index.launches or node in index.writes:
                 return None
             nodes.add(node)
             stack.extend(self.preds[node])
-        return tuple(sorted(nodes))
+        light = weight * LIGHT <= self.costs.ns[launch] if self.has_kernel(nodes) else len(nodes) <= FEW
+        return tuple(sorted(nodes)) if light else None
 
     def _feeding(self, launch: int) -> tuple[int, ...] | None:
         """The compute nodes whose results a reduce-scatter sends, with what lies between them and it."""
@@ -166,7 +167,7 @@ class Problem:
                 continue
             if node in self.index.wait_of or node in self.index.launches:
                 continue
-            if len(nodes) >= MAX_PREPARATION:
+            if len(nodes) >= FEW:
                 return None
             nodes.add(node)
             if not self.index.compute[node]:
