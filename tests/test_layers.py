@@ -26,7 +26,7 @@ LAYERS = (
     ("passes",),
     ("run", "explain", "lint"),
     ("replay",),
-    ("report", "live"),
+    ("report", "live", "api"),
     ("cli",),
     ("__main__",),
 )

@@ -18,6 +18,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from commcc.base.callables import also_a_function
 from commcc.diff.lineage import lineage
 from commcc.diff.match import match
 from commcc.diff.moves import moves, stationary
@@ -147,3 +148,6 @@ def _changes(matching: Matching) -> tuple[tuple[Change, ...], tuple[str, ...]]:
         if operands != matching.after.operands(a):
             rewired.append(names[a])
     return tuple(changed), tuple(rewired)
+
+
+also_a_function(__name__, "commcc.api")

@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
+from commcc.base.callables import also_a_function
 from commcc.base.gc_pause import no_collection
 from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
@@ -335,3 +336,6 @@ def compare_peaks(
     allowed = budget(old.peak_bytes)
     at = "" if new.peak_at is None else index.names[new.peak_at]
     return Peak(old.peak_bytes, new.peak_bytes, allowed, at, new.peak_bytes <= allowed)
+
+
+also_a_function(__name__, "commcc.api")
