@@ -96,6 +96,8 @@ class RowRules:
         self.sharing: dict[str, set[str]] = {}
         self.written: dict[str, set[str]] = {}
         self._versions: Counter[str] = Counter()
+        #: Ops that these nodes are part of.
+        self.within: frozenset[Any] = frozenset()
 
     def of(self, value: object) -> Kind | None:
         """The kind of an argument; None for what is the same in every chunk."""
@@ -158,12 +160,14 @@ class RowRules:
             return Total()  # among zeros, a sum stays one
         rows = {name: replace(kind, tag="") for name, kind in kinds.items() if isinstance(kind, Rows)}
         known = all(kind is None or name in rows for name, kind in kinds.items())
+        known = known and node.target not in self.within  # some are said to be made of themselves
         places = {name: kind.dim for name, kind in rows.items()}
         with quiet():
             parts = parts_of(node, places, self.cut.get(node.name, ())) if rows and known else None
         if parts is None:
             raise Mixed("no rule says what it does to rows")
         inner = type(self)(parts.cut)
+        inner.within = self.within | {node.target}
         given = zip(parts.graph.find_nodes(op="placeholder"), parts.operands, strict=True)
         inner.kinds = {stand.name: rows[used.name] for stand, used in given if used.name in rows}
         inner.entered = set(inner.kinds)
