@@ -96,8 +96,7 @@ class RowRules:
         self.sharing: dict[str, set[str]] = {}
         self.written: dict[str, set[str]] = {}
         self._versions: Counter[str] = Counter()
-        #: Ops that these nodes are part of.
-        self.within: frozenset[Any] = frozenset()
+        self.within: frozenset[Any] = frozenset()  # ops that these nodes are part of
 
     def of(self, value: object) -> Kind | None:
         """The kind of an argument; None for what is the same in every chunk."""
@@ -159,8 +158,8 @@ class RowRules:
         if op_name(node.target) in GRADIENTS and isinstance(self.of(node.args[0]), Total):
             return Total()  # among zeros, a sum stays one
         rows = {name: replace(kind, tag="") for name, kind in kinds.items() if isinstance(kind, Rows)}
-        known = all(kind is None or name in rows for name, kind in kinds.items())
-        known = known and node.target not in self.within  # some are said to be made of themselves
+        # Some ops are said to be made of themselves.
+        known = node.target not in self.within and all(kind is None or name in rows for name, kind in kinds.items())
         places = {name: kind.dim for name, kind in rows.items()}
         with quiet():
             parts = parts_of(node, places, self.cut.get(node.name, ())) if rows and known else None
