@@ -155,7 +155,10 @@ def compare_outputs(pair: Pair) -> None:
     follow: list[str] = []
     for was, now in zip(old, new, strict=True):
         if _same(was, now):
-            _compare_layout(pair, was, now)
+            both = isinstance(was.value, Tensor) and isinstance(now.value, Tensor)
+            wrong = mismatch(was.value.meta, now.value.meta) if both else ""  # type: ignore[union-attr]
+            if wrong:
+                pair.report.differs("output", now.node, f"output {now.path} has {wrong} in BEFORE")
         elif not _explain(pair, was, now, places):
             follow.append(now.path)
         pair.changed = pair.changed or not _same(was, now)
@@ -230,14 +233,6 @@ def _shown(pair: Pair, output: Output) -> str:
     return f"'{output.node}'"
 
 
-def _compare_layout(pair: Pair, old: Output, new: Output) -> None:
-    if not isinstance(old.value, Tensor) or not isinstance(new.value, Tensor):
-        return
-    wrong = mismatch(old.value.meta, new.value.meta)
-    if wrong:
-        pair.report.differs("output", new.node, f"output {new.path} has {wrong} in BEFORE")
-
-
 # Shared memory
 
 #: ``input``, ``constant`` or ``output``, and its name or path; empty for what is not a tensor.
@@ -265,7 +260,9 @@ def compare_sharing(pair: Pair) -> None:
             in_after = here != ("output", b.path)
             parts.setdefault((here if in_after else before, in_after), []).append(b.path)
         else:
-            _report(pair, a, b, (before, here))
+            text = f"output {b.path} {_sharing(here, b)}, in BEFORE {_sharing(before, a)}"
+            guess = any(isinstance(output.value, Tensor) and output.value.may_copy for output in (a, b))
+            (pair.report.gap if guess else pair.report.differs)("alias", b.node, text)
     for (owner, in_after), paths in parts.items():
         _remark(pair, owner, paths, in_after=in_after)
 
@@ -283,12 +280,6 @@ def _compare_overlap(pair: Pair, outputs: tuple[Output, Output], owner: Owner, a
             sure = False
     text = f"output {outputs[1].path} does not share the same elements with output {owner[1]} as in BEFORE"
     (pair.report.differs if sure else pair.report.gap)("alias", outputs[1].node, text)
-
-
-def _report(pair: Pair, old: Output, new: Output, owners: tuple[Owner, Owner]) -> None:
-    text = f"output {new.path} {_sharing(owners[1], new)}, in BEFORE {_sharing(owners[0], old)}"
-    guess = any(isinstance(o.value, Tensor) and o.value.may_copy for o in (old, new))
-    (pair.report.gap if guess else pair.report.differs)("alias", new.node, text)
 
 
 def _remark(pair: Pair, owner: Owner, paths: list[str], *, in_after: bool) -> None:

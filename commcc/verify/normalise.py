@@ -240,15 +240,12 @@ class _Unfolding:
         """A node; the verifier works out the layout of what it explains, and needs a value for the others."""
         made = self.graph.call_function(target, args)
         self.shapes[made] = shape
-        like = self._tensor(next(n for n in made.all_input_nodes))
+        first = next(iter(made.all_input_nodes))
+        like: torch.Tensor = self.likes[first] if first in self.likes else first.meta["val"]
         if op_name(target) not in AROUND_FUSED:
             made.meta["val"] = self.ctx.tensor(shape, _steps(shape), like.dtype, like.device)
         self.likes[made] = like
         return made
-
-    def _tensor(self, node: fx.Node) -> torch.Tensor:
-        found: torch.Tensor = self.likes[node] if node in self.likes else node.meta["val"]
-        return found
 
     def _shape(self, node: fx.Node) -> list[Any]:
         return self.shapes[node] if node in self.shapes else list(node.meta["val"].shape)

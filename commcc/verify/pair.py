@@ -180,15 +180,15 @@ class Pair:
     @cached_property
     def _doubts(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
         """Ops that were not decided and that the other graph does not have, with the reason: BEFORE's, AFTER's."""
+        found: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
         sides = ((self.before, self.new_terms), (self.after, self.old_terms))
-        old, new = (
-            [(s.path, why) for s in t.steps if s.term not in there and (why := self._why(s))] for t, there in sides
-        )
-        return old, new
-
-    def _why(self, step: Step) -> str:
-        """Why a step, or what it works on, was not decided; empty when it was."""
-        return step.why or next(filter(None, map(self.undecided, step.operands)), "")
+        for (trace, there), doubts in zip(sides, found, strict=True):
+            for step in (step for step in trace.steps if step.term not in there):
+                # Why it, or what it works on, was not decided.
+                why = step.why or next(filter(None, map(self.undecided, step.operands)), "")
+                if why:
+                    doubts.append((step.path, why))
+        return found
 
     def fail(
         self,

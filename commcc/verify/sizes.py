@@ -358,16 +358,11 @@ class Symbols:
                 strides = tuple(self.size(step) for step in val.stride())
             except Undecidable:
                 strides = None
-        meta = Meta(shape, strides, val.dtype, self._device(val.device))
+        device = self._devices.get(val.device) or self._devices.setdefault(val.device, str(val.device))
+        meta = Meta(shape, strides, val.dtype, device)
         if numbers:  # without symbols it says the same everywhere, and both graphs may have the same object
             self._table.plain_metas[id(val)] = (meta, val)
         return meta
-
-    def _device(self, device: torch.device) -> str:
-        name = self._devices.get(device)
-        if name is None:
-            name = self._devices[device] = str(device)
-        return name
 
     def define(self, val: Any, size: Size) -> None:
         """Bind the symbol that ``val`` consists of, if it is one and still free, to what its node computes."""

@@ -241,9 +241,10 @@ class State:
         fact = facts(reader.target) if reader.op == "call_function" else None
         looks = fact is not None and fact.looks  # a view reads nothing: who reads the view does
         users = [] if looks else self.memory.users(now, reading=False)
+        what = path_of(reader.target) if reader.op == "call_function" else reader.op
         for flight, _, doubt in users:
             text = f"reads '{name}' before the wait of launch '{flight.node}'"
-            self.event("wait", reader, text, ("read", flight.key, _path(reader)), doubt)
+            self.event("wait", reader, text, ("read", flight.key, what), doubt)
         copy = None if looks else self.host.coming.get(tensor.root)
         if copy is not None:
             text = f"reads '{copy[0]}' before the host has waited for that copy"
@@ -463,7 +464,3 @@ class State:
         for source, elements in work.items():
             self.trace.work[source] = self.trace.work.get(source, 0) + elements
             self.trace.workers.setdefault(source, node.name)
-
-
-def _path(node: fx.Node) -> str:
-    return path_of(node.target) if node.op == "call_function" else node.op

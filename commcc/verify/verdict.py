@@ -202,12 +202,9 @@ def _ends(graph: fx.Graph) -> list[tuple[fx.Node, str]]:
             values = node.args[0] if node.args else ()
             values = values if isinstance(values, (tuple, list)) else (values,)
             found.extend((value, f"output {i}") for i, value in enumerate(values) if hasattr(value, "all_input_nodes"))
-        elif node.op == "call_function" and _acts(node):
-            found.append((node, f"effect of {node.name}"))
+        elif node.op == "call_function":
+            fact = facts(node.target)
+            writes_inputs = fact.writing and any(each.op == "placeholder" for each in node.all_input_nodes)
+            if writes_inputs or (fact.acts and not fact.random):
+                found.append((node, f"effect of {node.name}"))
     return found
-
-
-def _acts(node: fx.Node) -> bool:
-    fact = facts(node.target)
-    writes_inputs = fact.writing and any(each.op == "placeholder" for each in node.all_input_nodes)
-    return (fact.acts and not fact.random) or writes_inputs
