@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
+from torch import fx
 
 from commcc.graph.ops import OpaqueOp
 from commcc.graph.program import ProcessGroup
@@ -20,6 +23,7 @@ from tests.verify_graphs import (
     proved,
     rules,
     texts,
+    undecided,
 )
 
 
@@ -268,3 +272,47 @@ def test_a_launch_that_brings_no_element_is_a_launch():
 
     proved(make("0"), make("0"))
     assert verify(make("0"), make("1")).status != "proved"
+
+
+def relaid(g, x):
+    """The same elements, laid out in another way."""
+    turned = g(aten.clone.default, g(aten.permute.default, x, [1, 0]), memory_format=torch.contiguous_format)
+    return g(aten.permute.default, turned, [1, 0])
+
+
+DRAWS = {
+    "rand_like": lambda g, x: g(aten.rand_like.default, x),
+    "dropout": lambda g, x: g(operator.getitem, g(aten.native_dropout.default, x, 0.5, True), 0),
+    "in place": lambda g, x: g(aten.uniform_.default, g(aten.clone.default, x)),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+@pytest.mark.parametrize("inner", [False, True])
+def test_random_numbers_are_drawn_in_the_order_of_memory(draw, inner):
+    def program(change):
+        g = Graph()
+        x = g.input("x", 4, 3)
+        drawn = DRAWS[draw](g, change(g, x))
+        y = g(aten.clone.default, drawn, memory_format=torch.contiguous_format)
+        if not inner:
+            return g.program(y)
+        outer = Graph()
+        x = outer.input("x", 4, 3)
+        g.graph.output((y,))
+        outer.root.body = fx.GraphModule(g.root, g.graph)
+        invoke = torch.ops.higher_order.invoke_subgraph
+        called = outer(invoke, outer.graph.get_attr("body"), "body", x, val=(x.meta["val"],))
+        return outer.program(outer(operator.getitem, called, 0))
+
+    proved(program(relaid), program(relaid))
+    undecided(program(lambda _, x: x), program(relaid))
+
+
+def test_a_dimension_of_one_element_has_any_stride():
+    def program(change):
+        g = Graph()
+        x = g.input("x", 4, 1)
+        return g.program(g(aten.sin.default, g(aten.rand_like.default, change(g, x))))
+
+    proved(program(lambda _, x: x), program(relaid))

@@ -118,7 +118,8 @@ class Terms:
     plain_metas: what tensors without symbols say, by identity.
     undecided: terms made because something could not be decided; a difference that involves one is
     a gap in the proof, not a difference. metas: shapes, strides and dtypes that nodes with this term had.
-    strides: how the operands of ops were laid out in the first graph, by the op's term. believed: strides that only a
+    strides: how the operands of ops were laid out in the first graph, by the op's term. lying: terms there that say so
+    themselves, since results may depend on it. believed: strides that only a
     ``val`` says, by op, operands and how these lie.
     same: contents found to hold the elements of another one, in another normal form.
     summaries: what sub-graphs do, by term. subgraphs: terms of sub-graphs already traced, by identity.
@@ -139,6 +140,7 @@ class Terms:
         self.undecided: dict[int, str] = {}
         self.metas: dict[int, list[Meta]] = {}
         self.strides: dict[int, set[tuple[Shape | None, ...]]] = {}
+        self.lying: set[int] = set()
         self.believed: dict[tuple[Any, ...], list[Shape]] = {}
         self.plain_metas: dict[int, tuple[Meta, torch.Tensor]] = {}
         self.summaries: dict[int, Summary] = {}
@@ -219,7 +221,7 @@ class Terms:
         if key[0] == LAYOUT:
             return self.sources_of(term)
         if key[0] == "op":
-            around = (part for place in key[3:] for shape in place for part in (shape[0], shape[3]))
+            around = (part for place in key[3:4] for shape in place for part in (shape[0], shape[3]))
             return (*(part for _, argument in key[2] for part in _terms_in(argument)), *around)
         if len(key) > 1 and key[0] == "reduce_scatter" and not isinstance(key[1], int):
             return tuple(source for source, _ in key[1])

@@ -36,7 +36,7 @@ from commcc.verify.explained import Explainer, launch, settled, wait
 from commcc.verify.memory import Flight
 from commcc.verify.normalise import check_order
 from commcc.verify.regroup import regroups
-from commcc.verify.sizes import UNKNOWN, Impossible, Undecidable, mismatch
+from commcc.verify.sizes import UNKNOWN, Impossible, Undecidable, mismatch, relevant
 from commcc.verify.terms import ANYTHING, Opaque, Summary, Tensor, Value, all_tensors, key_of, tensors_in
 from commcc.verify.trace import OP, VIEW, Event, Output, Step, Trace
 from commcc.verify.verdict import Report
@@ -194,7 +194,13 @@ class Tracer(Explainer):
         does = self._deeds(op, arguments, handed)
         around = tuple(self._surroundings(tensor) for tensor in tensors) if fact.storage else ()
         seen = (*around, self._surroundings(self._constants())) if does.keeps else around
-        plain = term = table.intern(("op", path, keys, seen) if seen else ("op", path, keys))
+        strides = tuple([tensor.meta.strides for tensor in tensors])
+        same = table.intern(("op", path, keys, seen) if seen else ("op", path, keys))
+        known = table.strides.setdefault(same, {strides})
+        self.relaid = strides not in known
+        plain = term = same if fact.blind or not tensors else self._as_it_lies(same, tensors)
+        if self.first:
+            known.add(strides)
         if does.random:
             term = table.intern(("draw", len(trace.random), plain))
             trace.random.append((plain, node.name))
@@ -212,13 +218,6 @@ class Tracer(Explainer):
         self.write(node, term, written)
         if fact.joins is not None:
             self.memory.link(tensor.root for name in fact.joins for tensor in all_tensors(arguments.get(name)))
-        strides = tuple([tensor.meta.strides for tensor in tensors])
-        known = table.strides.get(plain)
-        if known is None:
-            table.strides[plain] = {strides}
-        self.relaid = known is not None and strides not in known
-        if self.relaid and self.first and known is not None:
-            known.add(strides)
         val = self._restated(node, plain) if self.relaid else node.meta.get("val")
         value = self._result(node, val, term, fact, arguments)
         self.relaid = False
@@ -231,6 +230,19 @@ class Tracer(Explainer):
         )
         trace.steps.append(step)
         return value
+
+    def _as_it_lies(self, same: int, tensors: list[Tensor]) -> int:
+        """The term of an op whose results may depend on how its operands lie, which is then part of it."""
+        table = self.table
+        metas = [(tensor.meta.shape, tensor.meta.strides) for tensor in tensors]
+        lies = tuple([steps if shape is None or steps is None else relevant(shape, steps) for shape, steps in metas])
+        key = table.keys[same]
+        term = table.intern((*key, *(() if len(key) > 3 else ((),)), lies))
+        if self.first:
+            table.lying.add(term)
+        elif self.relaid and term not in table.lying:
+            table.undecided.setdefault(term, f"{key[1]} reads tensors that lie otherwise than in BEFORE")
+        return term
 
     def _deeds(self, op: Op, arguments: dict[str, Any], handed: Sequence[Opaque]) -> Summary:
         """What calling an op does besides computing its result, by itself or through what it is handed."""
@@ -423,7 +435,7 @@ class Tracer(Explainer):
     def _terms(self) -> Iterator[int]:
         """Terms of all steps of a sub-graph and of what they are given."""
         for step in self.trace.steps:
-            yield step.term
+            yield from (step.term, step.plain)
             yield from (key[1] for _, key in step.arguments if key[0] == "value")
         for value in self.trace.constants.values():
             if isinstance(value, Tensor):

@@ -86,6 +86,14 @@ class OpFacts:
         return bool(self.views) and self.views != ALL and not self.sometimes
 
     @property
+    def blind(self) -> bool:
+        """Whether it is known to give the same values for the same elements, however these lie in memory.
+
+        What draws random numbers does not: it draws them in the order of memory.
+        """
+        return self.name.partition(".")[0] in libraries.TESTED and not (self.strides or self.random)
+
+    @property
     def looks(self) -> bool:
         """Whether it reads no element: its results are always in the storage of an operand, and it writes none."""
         return self.aliases and not self.writing and self.name not in undeclared.MAY_COPY
@@ -247,14 +255,6 @@ def is_compute(target: Any) -> bool:
     """Whether the op has a FLOP formula (DESIGN: a *compute node*)."""
     described = described_as(target)
     return op_name(target) in COMPUTE or (described is not None and described.flops is not None)
-
-
-def is_blind_to_strides(path: str) -> bool:
-    """Whether ``library.op.overload`` has the same values for the same elements, however these lie in memory."""
-    library, op, *overload = path.split(".")
-    name = f"{library}.{op}"
-    seen = library in libraries.TESTED and name not in undeclared.STRIDES and name not in undeclared.STORAGE
-    return seen and not _fills("".join(overload))
 
 
 def is_random(target: Any) -> bool:
