@@ -10,8 +10,6 @@ from commcc.base.errors import CommccError
 from commcc.base.yaml_file import read_text, read_yaml
 from commcc.cli.config.types import Config, Named
 from commcc.graph.hint_text import hint_problem
-from commcc.lint.reading import settings_of
-from commcc.lint.settings import Settings
 from commcc.passes.options import parse_pipeline
 from commcc.run.forms.presets import from_preset
 from commcc.run.forms.yaml_form import option_texts, pass_class, passes_of, pipeline_text
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from commcc.base.yaml_file import Node, YamlFile
+    from commcc.lint.settings import Settings
 
 KEYS = ("cost", "hints", "passes", "pipeline", "preset", "options", "lint")
 YAML_NAME = "commcc.yaml"
@@ -56,7 +55,7 @@ def read_config(file: YamlFile) -> Config:
         "pipeline": lambda node: Named("pipeline", _file(node, node.text(), folder)),
         "preset": _preset,
         "options": _options,
-        "lint": lambda node: settings_of(node, file.path),
+        "lint": lambda node: _lint(node, file.path),
     }
     values = {key: readers[key](node) for key, node in found.items()}
     chosen = [key for key in _PIPELINES if key in found]
@@ -81,10 +80,19 @@ def read_lint_settings(path: str) -> Settings:
     """
     file = read_yaml(path)
     if isinstance(file.root.value, dict) and "lint" in file.root.value:
+        from commcc.lint.settings import Settings
+
         return read_config(file).lint or Settings(file=path)
-    settings = settings_of(file.root, path)
+    settings = _lint(file.root, path)
     file.check()
     return settings
+
+
+def _lint(node: Node, path: str) -> Settings:
+    """The settings of rules; the rules are imported where a file has any, since every command reads this module."""
+    from commcc.lint.reading import settings_of
+
+    return settings_of(node, path)
 
 
 def _cost(node: Node, folder: Path) -> str:
