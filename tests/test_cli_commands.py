@@ -83,7 +83,10 @@ def refused(capsys, *arguments: object, code: int = 2) -> str:
     """Run a command that must fail with one line on standard error; that line."""
     assert run([str(a) for a in arguments]) == code
     out, err = capsys.readouterr()
-    assert out == ""
+    if "--json" in arguments:
+        assert err == f"commcc: error: {json.loads(out)['error']['message']}\n"
+    else:
+        assert out == ""
     assert len(err.splitlines()) == 1, err
     return err
 

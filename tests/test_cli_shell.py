@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -77,10 +78,10 @@ def test_help_imports_little():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["bukcet"], ["no such command 'bukcet'", "did you mean 'bucket'?", "commcc --help"]),
+        (["bukcet"], ["commcc: error: no such command 'bukcet'", "did you mean 'bucket'?", "commcc -h"]),
         (["zzz"], ["no such command 'zzz';"]),
-        (["bucket", SOME_FILE, "--bucket-cap-md", "3"], ["--bucket-cap-mb", "commcc bucket --help"]),
-        (["bucket"], ["Missing argument 'GRAPH'", "commcc bucket --help"]),
+        (["bucket", SOME_FILE, "--bucket-cap-md", "3"], ["commcc: error: ", "--bucket-cap-mb", "commcc bucket -h"]),
+        (["bucket"], ["commcc: error: Missing argument 'GRAPH'", "commcc bucket -h"]),
         (
             ["bucket", SOME_FILE, "--bucket-cap-mb", "x", "--max-topo-span=-3"],
             ["bucket_cap_mb", "max_topo_span", "'x'", "-3"],
@@ -98,6 +99,55 @@ def test_wrong_use_is_one_line_and_exit_code_2(arguments, words, capsys):
     assert out == ""
     assert len(err.splitlines()) == 1
     assert all(word in err for word in words), err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "command", "kind"),
+    [
+        (["inspect", "no-such-file.pt2", "--json"], 2, "inspect", "input"),
+        (["bucket", "--json"], 2, "bucket", "option"),
+        (["--json", "bukcet"], 2, "commcc", "option"),
+        (["bucket", SOME_FILE, "--no-such-flag", "--json"], 2, "bucket", "option"),
+    ],
+    ids=lambda words: " ".join(words).replace(SOME_FILE, "FILE") if isinstance(words, list) else str(words),
+)
+def test_errors_are_documents_with_json(arguments, code, command, kind, capsys):
+    assert run(arguments) == code
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    error = document["error"]
+    assert (document["command"], error["kind"], error["exit_code"]) == (command, kind, code)
+    assert err == f"commcc: error: {error['message']}\n"
+    parts = f"{error['where']}: {error['what']}" if error["where"] else error["what"]
+    assert error["message"] == (f"{parts}; {error['hint']}" if error["hint"] else parts)
+
+
+def test_bugs_are_documents_with_json_and_results_stay_alone(monkeypatch, capsys):
+    raising(monkeypatch, ValueError("odd"))
+    assert run(["boom", "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["error"]["kind"] == "internal"
+    session = Session()
+    session.json = True
+    session.emit({"a": 1}, brief="x", view=list)
+    session.emit_error("boom", InputError("too late"))
+    assert json.loads(capsys.readouterr().out) == {"a": 1}
+
+
+def test_commands_are_grouped_as_in_the_readme(capsys):
+    assert run(["--help"]) == 0
+    shown, group = {}, ""
+    for line in capsys.readouterr().out.splitlines():
+        group = line[:-1].lower() if line[:1].isalpha() and line.endswith(":") else group
+        if match := re.match(r"  ([a-z][a-z-]*)  ", line):
+            shown[match[1]] = group
+    assert list(shown) == list(COMMANDS)
+    table = (ROOT / "README.md").read_text().split("## Commands")[1].split("## ")[0]
+    for line in table.splitlines():
+        if match := re.match(r"\| \*\*([a-z ]+)\*\*", line):
+            group = match[1]
+        elif line.startswith("| `"):
+            for name in re.findall(r"`(?:commcc )?([a-z-]+)", line.split("|")[1]):
+                assert shown[name] == group, name
 
 
 def test_no_arguments_shows_help_on_standard_error(capsys):
@@ -161,6 +211,8 @@ def test_passes_tables(capsys):
     assert run(["passes", "bucket"]) == 0
     out = capsys.readouterr().out
     assert "max_topo_span" in out and "1500" in out
+    assert run(["passes"]) == 0
+    assert max(map(len, (out + capsys.readouterr().out).splitlines())) <= 100  # in a pipe too
     assert run(["passes", "-q"]) == 0
     assert capsys.readouterr().out.split() == list(registry.names())
 

@@ -236,7 +236,9 @@ def test_only_and_ignore():
     [
         (BYTES, "25 MiB", 25 << 20),
         (BYTES, "1.5GiB", 3 << 29),
-        (BYTES, "1_000", 1000),
+        (BYTES, "1_000 B", 1000),
+        (BYTES, "0", 0),
+        (TIME, "0", 0),
         (BYTES, "2 kb", 2000),
         (TIME, "1.5 ms", 1_500_000),
         (TIME, "3us", 3_000),
@@ -254,10 +256,10 @@ def test_figures(quantity, text, value):
 @pytest.mark.parametrize(
     ("quantity", "text"),
     [
-        *((BYTES, text) for text in ("-1", "GiB", "1 ms", "1..2", "")),
+        *((BYTES, text) for text in ("-1", "GiB", "1 ms", "1..2", "", "5", "1_000")),
         *((TIME, text) for text in ("1", "1e999 s", "1 MiB")),
         *((COUNT, text) for text in ("1.5", "1 %", "1 B")),
-        (SHARE, "x"),
+        *((SHARE, text) for text in ("x", "20", "1.5")),
     ],
 )
 def test_no_figures(quantity, text):

@@ -22,8 +22,13 @@ HEAD = """# Command reference
 
 Written by `make docs` from `--help`; `make check` fails when it is out of date.
 
-Every command takes `--json`, `--quiet` and `--debug`. Results go to standard output, everything else to
-standard error.
+Every command takes `--json`, `--quiet` and `--debug`, and `-h` for what follows here. Results go to standard output,
+everything else to standard error, where an error is one line, `commcc: error: WHERE: WHAT; WHAT TO DO`.
+
+With `--json` standard output holds one document whatever happens. Where there is no result it is
+`{"schema": 1, "command": NAME, "error": {"kind", "message", "what", "where", "hint", "exit_code"}}`; the line on
+standard error is there as well. Kinds are `input`, `option`, `output`, `graph`, `verify`, `finding`, `setup` and
+`internal`.
 
 | exit code | meaning |
 |---|---|

@@ -11,7 +11,8 @@ code  meaning
 141   the reader of standard output went away
 ====  ==========================================================================
 
-Errors are one line on standard error; ``--debug`` adds the traceback.
+Errors are one line on standard error; ``--debug`` adds the traceback. With ``--json`` standard output holds one JSON
+document whatever happens: where there is no result, the error.
 """
 
 from __future__ import annotations
@@ -23,12 +24,22 @@ import io
 import os
 import sys
 import traceback
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
 from commcc import __version__
-from commcc.base.errors import EXIT_BUG, EXIT_OK, EXIT_USAGE, CommccError, closest
+from commcc.base.errors import (
+    EXIT_OK,
+    EXIT_USAGE,
+    CommccError,
+    InputError,
+    InternalError,
+    OptionError,
+    OutputError,
+    closest,
+)
 from commcc.base.text import Lines, escaped, without_commands
 from commcc.cli.session import OutputClosedError, Session, abandon_stdout
 
@@ -43,41 +54,54 @@ SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _REFUSED = (errno.EBADF, errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT)
 EXIT_PIPE = 141
 
-COMMANDS = {
-    "capture": "commcc.cli.capture:command",
-    "tune": "commcc.cli.tune:command",
-    "inspect": "commcc.cli.inspect:command",
-    "simulate": "commcc.cli.simulate:command",
-    "run": "commcc.cli.run:command",
-    "sweep": "commcc.cli.sweep:command",
-    "ep-overlap": "commcc.cli.ep_overlap:command",
-    "bucket": "commcc.cli.rewriting:pass_command",
-    "reorder": "commcc.cli.rewriting:pass_command",
-    "tag": "commcc.cli.rewriting:pass_command",
-    "groups": "commcc.cli.rewriting:pass_command",
-    "dedup": "commcc.cli.rewriting:pass_command",
-    "cleanup": "commcc.cli.rewriting:pass_command",
-    "ep-chunk": "commcc.cli.rewriting:pass_command",
-    "ep-schedule": "commcc.cli.rewriting:pass_command",
-    "ep-concretize": "commcc.cli.rewriting:pass_command",
-    "ep-dense": "commcc.cli.rewriting:pass_command",
-    "async-tp": "commcc.cli.rewriting:pass_command",
-    "explain": "commcc.cli.explain:command",
-    "lint": "commcc.cli.lint:command",
-    "verify": "commcc.cli.verify:command",
-    "bench": "commcc.cli.bench:command",
-    "profile": "commcc.cli.profile:command",
-    "diff": "commcc.cli.diff:command",
-    "convert": "commcc.cli.convert:command",
-    "passes": "commcc.cli.passes:command",
-    "doctor": "commcc.cli.doctor:command",
+#: Every command by what it is for, in the order of the help.
+GROUPS = {
+    "Look": {
+        "inspect": "commcc.cli.inspect:command",
+        "simulate": "commcc.cli.simulate:command",
+        "explain": "commcc.cli.explain:command",
+        "diff": "commcc.cli.diff:command",
+    },
+    "Rewrite": {
+        "tune": "commcc.cli.tune:command",
+        "run": "commcc.cli.run:command",
+        "sweep": "commcc.cli.sweep:command",
+        "ep-overlap": "commcc.cli.ep_overlap:command",
+        "bucket": "commcc.cli.rewriting:pass_command",
+        "reorder": "commcc.cli.rewriting:pass_command",
+        "async-tp": "commcc.cli.rewriting:pass_command",
+        "tag": "commcc.cli.rewriting:pass_command",
+        "groups": "commcc.cli.rewriting:pass_command",
+        "dedup": "commcc.cli.rewriting:pass_command",
+        "cleanup": "commcc.cli.rewriting:pass_command",
+        "ep-chunk": "commcc.cli.rewriting:pass_command",
+        "ep-schedule": "commcc.cli.rewriting:pass_command",
+        "ep-concretize": "commcc.cli.rewriting:pass_command",
+        "ep-dense": "commcc.cli.rewriting:pass_command",
+    },
+    "Judge": {
+        "verify": "commcc.cli.verify:command",
+        "lint": "commcc.cli.lint:command",
+    },
+    "Run": {
+        "bench": "commcc.cli.bench:command",
+        "profile": "commcc.cli.profile:command",
+    },
+    "Set up": {
+        "capture": "commcc.cli.capture:command",
+        "convert": "commcc.cli.convert:command",
+        "passes": "commcc.cli.passes:command",
+        "doctor": "commcc.cli.doctor:command",
+    },
 }
+COMMANDS = {name: address for group in GROUPS.values() for name, address in group.items()}
 
 HELP = """Communication compiler for PyTorch training graphs.
 
 Reads a graph with functional collectives from a file (FX text, PyTorch logs, .pt2) without running
 anything in it, rewrites it so that communication hides behind compute, and proves that the result
-computes the same. FILE::NAME picks one graph of a file that holds several.
+computes the same. FILE::NAME picks one graph of a file that holds several. 'commcc COMMAND -h' has
+the options of a command.
 """
 
 
@@ -105,6 +129,21 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """One list for each of :data:`GROUPS`, and one for other commands of the table."""
+        grouped = {name for names in GROUPS.values() for name in names}
+        lists = {**GROUPS, "Commands": [name for name in self.table if name not in grouped]}
+        limit = formatter.width - 6 - max(map(len, self.table))
+        for title, names in lists.items():
+            rows = [(name, self._short_help(ctx, name, limit)) for name in names if name in self.table]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+    def _short_help(self, ctx: click.Context, name: str, limit: int) -> str:
+        command = self.get_command(ctx, name)
+        return "" if command is None else command.get_short_help_str(limit)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -126,6 +165,8 @@ def make_group() -> LazyGroup:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; nothing that happens inside escapes as an exception."""
     session = Session()
+    # Errors of parsing come before the option has set it.
+    session.json = "--json" in arguments
     try:
         if not arguments and COMPLETION not in os.environ:
             click.echo(make_group().get_help(click.Context(make_group(), info_name="commcc")), err=True)
@@ -133,14 +174,14 @@ def run(arguments: Sequence[str]) -> int:
         outcome = make_group().main(list(arguments), prog_name="commcc", standalone_mode=False, obj=session)
         session.write("")  # what the stream still holds is written, or refused, here
     except Exception as error:
-        return _explain(session, error)
+        return _explain(session, error, next((word for word in arguments if word in COMMANDS), "commcc"))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return outcome if isinstance(outcome, int) else EXIT_OK
 
 
-def _explain(session: Session, error: Exception) -> int:
-    """Say on standard error what went wrong, and choose the exit code."""
+def _explain(session: Session, error: Exception, command: str) -> int:
+    """Say what went wrong, on standard error and with ``--json`` as a document; the exit code."""
     if isinstance(error, click.Abort):
         return EXIT_INTERRUPTED
     if isinstance(error, OutputClosedError):
@@ -149,33 +190,33 @@ def _explain(session: Session, error: Exception) -> int:
     if session.debug:
         trace = Lines("".join(traceback.format_exception(type(error), error, error.__traceback__)))
         print(without_commands(escaped(trace)), file=sys.stderr, end="")
-    if isinstance(error, CommccError):
-        session.error(error.render())
-        return error.exit_code
-    if isinstance(error, click.ClickException):
-        session.error(*_usage_line(error))
-        return EXIT_USAGE
-    if isinstance(error, OSError) and error.filename is not None:
-        session.error(f"{error.filename}: {error.strerror or error}")
-        return EXIT_USAGE
-    if isinstance(error, OSError) and error.errno in _REFUSED:  # files are written elsewhere, and say their names
+    told = _as_told(error)
+    session.error(told.render())
+    if isinstance(error, OSError) and error.filename is None and error.errno in _REFUSED:
         abandon_stdout()
-        session.error(f"standard output: cannot be written: {error.strerror}")
-        return EXIT_USAGE
+    elif session.json:
+        with suppress(CommccError, OutputClosedError):  # the line has said it
+            session.emit_error(command, told)
+    return told.exit_code
+
+
+def _as_told(error: Exception) -> CommccError:
+    """Any exception as an error that says what, where and what to do."""
+    if isinstance(error, CommccError):
+        return error
+    if isinstance(error, click.ClickException):
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        path = context.command_path if context is not None else "commcc"
+        return OptionError(error.format_message().rstrip("."), hint=f"see '{path} -h'")
+    if isinstance(error, OSError) and error.filename is not None:
+        return InputError(error.strerror or str(error), where=str(error.filename))
+    if isinstance(error, OSError) and error.errno in _REFUSED:  # files are written elsewhere, and say their names
+        return OutputError(f"cannot be written: {error.strerror}", where="standard output")
     if isinstance(error, ModuleNotFoundError) and error.name == "torch":
-        session.error("PyTorch is not installed; pip install 'torch>=2.11'")
-        return EXIT_USAGE
+        return CommccError("PyTorch is not installed", hint="pip install 'torch>=2.11'")
     detail = " ".join(f"{type(error).__name__}: {error}".split())
-    session.error(f"bug in commcc, please report; run with --debug for the traceback ({detail[:300]})")
-    return EXIT_BUG
-
-
-def _usage_line(error: click.ClickException) -> tuple[str, str]:
-    """Click's message on one line, and the command that it is about."""
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    path = context.command_path if context is not None else "commcc"
-    message = " ".join(error.format_message().split()).rstrip(".")
-    return f"{message}; see '{path} --help'", path
+    hint = f"run with --debug for the traceback ({detail[:300]})"
+    return InternalError("bug in commcc, please report", hint=hint)
 
 
 def entry() -> None:

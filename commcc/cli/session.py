@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rich.status import Status
     from rich.text import Text
 
+    from commcc.base.errors import CommccError
     from commcc.base.terms import Json
     from commcc.cli.config import Config
     from commcc.graph.ops.described import Description
@@ -67,6 +68,8 @@ class Session:
         self.inputs: list[Path] = []
         #: Defaults from the configuration that took effect, by key.
         self.used: dict[str, Json] = {}
+        #: Whether anything of a result was printed.
+        self._written = False
         self._config: Config | None = None
         self._looked = False
         #: What is to be said once the spinner is gone; None while there is none.
@@ -208,6 +211,7 @@ class Session:
         """Print a result that has a form of its own."""
         if self.silent:
             return
+        self._written = self._written or bool(text)
         try:
             sys.stdout.write(text)
             sys.stdout.flush()
@@ -216,6 +220,20 @@ class Session:
         except OSError as error:
             abandon_stdout()
             raise OutputError(f"cannot be written: {error.strerror}", where="standard output") from None
+
+    def emit_error(self, command: str, error: CommccError) -> None:
+        """With ``--json``, in place of the result that there is none of: what went wrong, as a document."""
+        if not self._written:
+            kind = type(error).__name__.removesuffix("Error").lower()
+            said: dict[str, Json] = {
+                "kind": kind if kind != "commcc" else "setup",
+                "message": error.render(),
+                "what": error.what,
+                "where": error.where,
+                "hint": error.hint,
+                "exit_code": error.exit_code,
+            }
+            self.write(json_text({"schema": 1, "command": command, "error": said}))
 
     # Everything else, on standard error.
 
@@ -228,9 +246,9 @@ class Session:
         """Something the user should act on; always shown."""
         self._say("warning", "yellow", text)
 
-    def error(self, text: str, source: str = "commcc") -> None:
+    def error(self, text: str) -> None:
         """Why the command failed, on one line."""
-        self._say(f"{source}: error", "bold red", text)
+        self._say("commcc: error", "bold red", text)
 
     def report_notes(self, notes: Iterable[Note], source: str = "") -> None:
         """Notes of a reader or writer; equal ones are said once, with their number and the first node."""

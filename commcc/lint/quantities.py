@@ -5,8 +5,8 @@
     SHARE.parse("20 %")         # 0.2
     SHARE.show(0.2)             # '20.0 %'
 
-A size without a unit is in bytes; a time needs one, so that nobody has to guess. What is printed can be read
-again, to the digits shown.
+A figure needs its unit, so that nobody has to guess: 5 is neither a size nor a time. Without one are counts, 0, and
+shares from 0 to 1. What is printed can be read again, to the digits shown.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ _FIGURE = re.compile(r"\s*([+\-]?[0-9._]+(?:[eE][+\-]?[0-9]+)?)\s*([A-Za-z\u00b5
 _BINARY = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _DECIMAL = ("KB", "MB", "GB", "TB", "PB")
 _SIZES = {
-    "": 1,
     "B": 1,
     **{unit: 1 << 10 * power for power, unit in enumerate(_BINARY, 1)},
     **{unit: 10 ** (3 * power) for power, unit in enumerate(_DECIMAL, 1)},
@@ -49,8 +48,9 @@ class Quantity:
         if found is None or number is None or number < 0:
             raise ValueError(f"must be {self.meaning}, not '{written}'")
         known = {unit.lower(): factor for unit, factor in self.units.items()}
-        factor = known.get(found[2].lower())
-        if factor is None:
+        factor = known.get(found[2].lower()) if found[2] or number > 0 else 1
+        # Nobody means 2000 % by a share of 20.
+        if factor is None or (self.unit == "share" and not found[2] and number > 1):
             units = ", ".join(unit for unit in self.units if unit.isascii() and unit)
             said = f"unknown unit '{found[2]}'" if found[2] else "no unit"
             raise ValueError(f"must be {self.meaning}, not '{written}': {said}" + (f" (use {units})" if units else ""))

@@ -1,8 +1,8 @@
 """Consoles and tables as all reports use them.
 
-On a terminal, tables fit its width; in a pipe or a file they are as wide as they need to be, without
-colours, so that no cell is wrapped or cut. Names from graphs are never read as markup; that they are on one line
-and hold no control characters is seen to before a document is drawn (:func:`commcc.base.text.escaped`).
+On a terminal, tables fit its width; in a pipe or a file they are as wide as they need to be, without colours, so that
+no cell is wrapped or cut, and :class:`Prose` is a page wide. Names from graphs are never read as markup; that they are
+on one line and hold no control characters is seen to before a document is drawn (:func:`commcc.base.text.escaped`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderableType, RenderResult
 
 UNBOUNDED = 10_000
+#: Width of prose where there is no terminal to say one.
+PAGE = 100
 
 
 def make_console(stream: TextIO) -> Console:
@@ -53,6 +55,18 @@ class Section(Table):
         if self.heading:
             yield Text(self.heading, style="bold")
         yield from super().__rich_console__(console, options)
+
+
+class Prose:
+    """What is read and not cut into columns by another program: it never is wider than a page off a terminal."""
+
+    def __init__(self, *shown: RenderableType) -> None:
+        self.shown = shown
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = PAGE if options.max_width == UNBOUNDED else options.max_width
+        for part in self.shown:
+            yield from console.render(part, options.update(width=width))
 
 
 def make_table(heading: str, *columns: str, numbers: tuple[str, ...] = (), whole: tuple[str, ...] = ()) -> Section:

@@ -17,7 +17,7 @@ from commcc.base.options import options_of
 from commcc.base.text import escaped, milliseconds, one_line, plural, sentence
 from commcc.lint.registry import RULES
 from commcc.lint.types import SEVERITIES
-from commcc.report.console import drawn, make_console
+from commcc.report.console import Prose, drawn, make_console
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -260,7 +260,8 @@ def rules_view(document: Document) -> list[RenderableType]:
             text = Text.assemble((option["name"], "cyan"), takes, (sentence(option["help"]), "dim"))
             shown.append(Padding(text, (0, 0, 0, 4)))
         shown.append("")
-    return [*shown, "in a configuration: rules: {ID: {severity: error, OPTION: VALUE}}; here: --rule ID.OPTION=VALUE"]
+    last = "in a configuration: rules: {ID: {severity: error, OPTION: VALUE}}; here: --rule ID.OPTION=VALUE"
+    return [Prose(*shown, last)]
 
 
 def _state(rule: Document) -> str:

@@ -9,7 +9,7 @@ from rich.text import Text
 from commcc.base.options import options_of, value_text
 from commcc.base.record import plain
 from commcc.base.text import Lines, sentence
-from commcc.report.console import make_table
+from commcc.report.console import Prose, make_table
 from commcc.report.documents import document
 from commcc.run.forms import from_preset, pipeline_yaml
 
@@ -62,8 +62,8 @@ def overview(document: Mapping[str, Any]) -> list[RenderableType]:
         table.add_text(entry["name"], entry["summary"], ", ".join(option["name"] for option in entry["options"]))
     presets = make_table("presets, for commcc run --preset", "name", "does", "passes")
     for entry in document.get("presets", ()):
-        presets.add_text(entry["name"], entry["summary"], entry["pipeline"])
-    return [table, "", presets, "", "options of one pass, or a preset as YAML: commcc passes NAME"]
+        presets.add_text(entry["name"], entry["summary"], entry["pipeline"].replace(",", ", "))
+    return [Prose(table, "", presets, "", "options of one pass, or a preset as YAML: commcc passes NAME")]
 
 
 def detail(document: Mapping[str, Any]) -> list[RenderableType]:
@@ -71,13 +71,13 @@ def detail(document: Mapping[str, Any]) -> list[RenderableType]:
     shown: list[RenderableType] = []
     for entry in document.get("presets", ()):
         shown += [
-            Text.assemble((entry["name"], "bold"), f": {entry['summary']}"),
+            Prose(Text.assemble((entry["name"], "bold"), f": {entry['summary']}")),
             entry["pipeline"],
             "",
             entry["yaml"].rstrip(),
         ]
     for entry in document["passes"]:
-        shown += [Text.assemble((entry["name"], "bold"), f": {entry['summary']}"), ""]
+        shown += [Prose(Text.assemble((entry["name"], "bold"), f": {entry['summary']}")), ""]
         if not entry["options"]:
             shown.append("no options")
             continue
@@ -87,5 +87,5 @@ def detail(document: Mapping[str, Any]) -> list[RenderableType]:
             none = f" 'none': {sentence(option['none'])}" if option["none"] else ""
             default = tuple(option["default"]) if isinstance(option["default"], list) else option["default"]
             table.add_text(option["name"], kind, value_text(default), sentence(option["help"]) + none)
-        shown.append(table)
+        shown.append(Prose(table))
     return shown
