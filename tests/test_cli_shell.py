@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from importlib import metadata
@@ -193,6 +194,31 @@ def test_shell_completion():
     assert completions("commcc b", 1) == ["bucket", "bench"]
     assert completions("commcc bucket --max-t", 2) == ["--max-topo-span"]
     assert completions("commcc bucket --groups p", 3) == ["primary"]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_completion_in_bash(tmp_path):
+    """Words with characters at which bash splits: what it gets is what follows the last of them."""
+    program = tmp_path / "commcc"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m commcc "$@"\n')
+    program.chmod(0o755)
+    entry = "class GraphModule(torch.nn.Module):\n    def forward(self, a):\n        return (a,)\n"
+    (tmp_path / "two.log").write_text("".join(f" ===== {name} =====\n {entry}\n" for name in ("one", "two")))
+    lines = {
+        "commcc run x --passes tag,bu": ["tag,bucket"],
+        "commcc run x --passes 'tag,bucket{strategy=gr": ["tag,bucket{strategy=greedy"],
+        "commcc run x --passes bucket{strategy=gr": ["greedy"],
+        "commcc run x --passes bucket{str": ["bucket{strategy=", "bucket{strict="],
+        "commcc passes a": ["async-tp", "autoparallel", "auto"],
+        "commcc inspect two.log::one": ["one"],
+    }
+    ask = 'COMP_LINE="%s"; COMP_POINT=${#COMP_LINE}; _commcc_completion commcc 2> /dev/null; echo "${COMPREPLY[*]}"\n'
+    script = 'eval "$(_COMMCC_COMPLETE=bash_source commcc)"\n' + "".join(ask % line for line in lines)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert [line.split() for line in done.stdout.splitlines()] == list(lines.values()), done.stderr
 
 
 def test_passes_json(capsys):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from commcc.base.kernel_code import Module
 from commcc.base.kernel_types import BOOL, INT, WORD, Array, Compiled, Group, Records, Several, Table, Type
+from commcc.base.progress import detailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,8 +49,9 @@ class Kernel(Generic[P, R]):
         words: list[int] = []
         types = tuple(_flatten(argument, words) for argument in args)
         if types not in self.codes:
-            text, returned = Module().kernel(self.python, types)
-            self.codes[types] = _Code(text), returned
+            with detailed(f"compiling kernel '{self.python.__name__.strip('_')}'"):
+                text, returned = Module().kernel(self.python, types)
+                self.codes[types] = _Code(text), returned
         code, returned = self.codes[types]
         given, result = np.array(words or [0], np.int64), np.zeros(max(1, len(returned.parts)), np.int64)
         code.run(given.ctypes.data, result.ctypes.data)

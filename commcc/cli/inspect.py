@@ -107,7 +107,7 @@ def _read(
         if not listed.entry.loadable or too_many:
             result.append(listed)
             continue
-        say(f"reading {listed.graph}")
+        say(f"{number + 1}/{len(several)} reading {listed.graph}")
         try:
             seen = snapshot.take(session.load(listed.graph), cost, hints)
         except CommccError as error:

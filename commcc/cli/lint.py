@@ -11,6 +11,7 @@ import click
 from commcc.base.errors import EXIT_FINDINGS, EXIT_OK, EXIT_USAGE, OptionError
 from commcc.base.files import replace_text
 from commcc.base.text import json_text
+from commcc.cli import completing
 from commcc.cli.parameters import common_options, cost_option, hint_option, reading_options
 
 if TYPE_CHECKING:
@@ -112,7 +113,11 @@ def _run(
         known = {} if updating and not Path(baseline).exists() else read_baseline(baseline)
     elif updating:
         raise OptionError("--update-baseline has no file to write", hint="name one with --baseline FILE")
-    task = Task(given["cost"], given["hints"], known, baseline, updating=updating, load=session.load, progress=say)
+
+    def tell(text: str) -> None:
+        say(f"{len(run.results) + 1}/{len(items)} {text}")
+
+    task = Task(given["cost"], given["hints"], known, baseline, updating=updating, load=session.load, progress=tell)
     items = expand(graphs)
     session.inputs += [Path(item.graph.partition("::")[0]) for item in items]
     if given["output"] is not None:
@@ -163,7 +168,9 @@ command = click.Command(
     help=HELP,
     short_help="Check graphs against rules and limits: a gate for CI",
     params=[
-        click.Argument(["graphs"], nargs=-1, required=False, metavar="[GRAPH]...", type=_FILE),
+        click.Argument(
+            ["graphs"], nargs=-1, required=False, metavar="[GRAPH]...", type=_FILE, shell_complete=completing.graphs
+        ),
         click.Option(["--config"], type=_FILE, metavar="FILE", help="Settings of the rules; YAML."),
         click.Option(["--baseline"], type=_FILE, metavar="FILE", help="Compare with what this file has stored."),
         click.Option(["--update-baseline"], is_flag=True, help="Store what is measured now in the baseline file."),

@@ -165,6 +165,12 @@ def make_group() -> LazyGroup:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; nothing that happens inside escapes as an exception."""
     session = Session()
+    if COMPLETION in os.environ:
+        from click.shell_completion import add_completion_class
+
+        from commcc.cli.completing import Bash
+
+        add_completion_class(Bash)
     # Errors of parsing come before the option has set it.
     session.json = "--json" in arguments
     try:

@@ -18,6 +18,7 @@ from click.core import ParameterSource
 from commcc.base.errors import InputError, OptionError, closest
 from commcc.base.options import options_of, value_text
 from commcc.base.text import sentence
+from commcc.cli import completing
 from commcc.cli.session import Session
 from commcc.graph.hint_text import read_hints
 from commcc.timing.cost import DEFAULT_MODEL
@@ -40,7 +41,9 @@ def graph_argument(name: str = "graph", *, required: bool = True) -> click.Argum
     """A graph to read. That there is such a file is checked at once: importing the reader takes seconds."""
     metavar = name.upper() if required else f"[{name.upper()}]"
     kind = click.Path(path_type=str)
-    return click.Argument([name], type=kind, metavar=metavar, callback=_existing, required=required)
+    return click.Argument(
+        [name], type=kind, metavar=metavar, callback=_existing, required=required, shell_complete=completing.graphs
+    )
 
 
 def graphs_argument() -> click.Argument:
@@ -52,7 +55,15 @@ def graphs_argument() -> click.Argument:
         return values
 
     kind = click.Path(path_type=str)
-    return click.Argument(["graphs"], type=kind, nargs=-1, required=False, metavar="[GRAPH]...", callback=existing)
+    return click.Argument(
+        ["graphs"],
+        type=kind,
+        nargs=-1,
+        required=False,
+        metavar="[GRAPH]...",
+        callback=existing,
+        shell_complete=completing.graphs,
+    )
 
 
 def _existing(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:

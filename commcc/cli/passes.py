@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from commcc.base.errors import EXIT_OK
+from commcc.cli import completing
 from commcc.cli.parameters import common_options
 from commcc.passes import registry
 
@@ -38,5 +39,5 @@ command = click.Command(
     callback=passes,
     help=HELP,
     short_help="The passes and their options",
-    params=[click.Argument(["name"], required=False), *common_options()],
+    params=[click.Argument(["name"], required=False, shell_complete=completing.pass_or_preset), *common_options()],
 )

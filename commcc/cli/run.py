@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commcc.base.errors import OptionError
+from commcc.cli import completing
 from commcc.cli.config.types import Named
 from commcc.cli.parameters import (
     GRAPH_HELP,
@@ -110,7 +111,12 @@ def pipeline_options(*, plan: bool = True) -> list[click.Option]:
 
     file = click.Path(path_type=str)
     options = [
-        click.Option(["--passes"], metavar="TEXT", help="Passes with options, as in 'tag,bucket{bucket_cap_mb=25}'."),
+        click.Option(
+            ["--passes"],
+            metavar="TEXT",
+            shell_complete=completing.passes,
+            help="Passes with options, as in 'tag,bucket{bucket_cap_mb=25}'.",
+        ),
         click.Option(["--pipeline"], type=file, metavar="FILE", help="The same from a YAML file."),
         click.Option(["--preset"], metavar="NAME", shell_complete=presets, help=f"One of {', '.join(preset_names())}."),
     ]

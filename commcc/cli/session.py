@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from commcc.base.errors import OutputError, closest
 from commcc.base.files import same_file
 from commcc.base.options import options_of
+from commcc.base.progress import shown
 from commcc.base.text import escaped, json_text, one_line, without_commands
 from commcc.passes.options import applicable, build
 
@@ -290,7 +291,9 @@ class Session:
 
     @contextmanager
     def working(self, text: str) -> Iterator[Callable[[str], None]]:
-        """Show a spinner if the work inside takes long; the value changes its text."""
+        """Show a spinner if the work inside takes long; the value changes its text, :mod:`commcc.base.progress` adds to
+        it.
+        """
         if self.quiet or not sys.stderr.isatty():
             yield lambda _text: None
             return
@@ -298,7 +301,8 @@ class Session:
         # A line in the middle of the spinner's would be drawn over.
         self._held = []
         try:
-            yield spinner.update
+            with shown(spinner.update) as say:
+                yield say
         finally:
             spinner.stop()
             held, self._held = self._held, None

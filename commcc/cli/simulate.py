@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from commcc.base.errors import EXIT_OK, OptionError
+from commcc.cli import completing
 from commcc.cli.parameters import (
     GRAPH_HELP,
     common_options,
@@ -228,6 +229,7 @@ command = click.Command(
         click.Option(
             ["--passes"],
             metavar="TEXT",
+            shell_complete=completing.passes,
             help="Show what these passes make of the graph, as in 'tag,bucket{bucket_cap_mb=25}'.",
         ),
         *picture_options(""),

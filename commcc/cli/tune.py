@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from commcc.cli.parameters import common_options, cost_option, hint_option
 from commcc.cli.rewriting import judge, proof_options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from commcc.cli.session import Session
     from commcc.run.pipeline import RunResult
     from commcc.timing.cost import CostModel
@@ -45,11 +48,14 @@ def tune(session: Session, /, cost: CostModel, hints: dict[str, int], **given: A
         repros = None if given["repro"] is None else Repros(given["repro"], session.warn)
         rules = pipeline.Rules(doubted=None if repros is None else repros.write)
         runs: list[tuple[dict[str, Any], RunResult]] = []
-        for said in answer["files"]:
-            say(f"tuning {said['file']}")
+        files = answer["files"]
+        for number, said in enumerate(files, 1):
+            graph = f"{number}/{len(files)} {Path(said['file']).name}"
+            say(graph)
+            tell = partial(_tell, say, graph)
             program = session.load(said["file"])
             passes = from_preset(given["preset"], session.defaults)
-            result = pipeline.run(program, passes, progress=say, model=cost, hints=hints, rules=rules)
+            result = pipeline.run(program, passes, progress=tell, model=cost, hints=hints, rules=rules)
             judge(session, result, require_proof=given["require_proof"])
             name = Path(said["file"]).name
             tuned, plan = folder / "tuned" / name, folder / "plan" / f"{name.removesuffix(request.extension)}.yaml"
@@ -64,6 +70,10 @@ def tune(session: Session, /, cost: CostModel, hints: dict[str, int], **given: A
     document = report.tuning(request, given["preset"], runs, str(folder / "plan"))
     session.emit(document, brief=str(folder / "plan"), view=report.view)
     return EXIT_OK
+
+
+def _tell(say: Callable[[str], None], graph: str, text: str) -> None:
+    say(f"{graph}: {text}")
 
 
 def _make(folder: Path) -> None:

@@ -184,6 +184,8 @@ class _Run:
             raise OptionError("keeping what is better takes a cost model", hint="name one, as in --cost h100")
         self.program, self.model, self.hints, self.rules, self.tell = program, model, hints, rules, tell
         self.verdicts: list[Verdict] = []
+        #: Which of the passes is run, for progress.
+        self.place = ""
         self.cost_model: Json = None if model is None else {"name": model.name, "hash": model.hash}
 
     def all(self, passes: Sequence[Pass | Job]) -> RunResult:
@@ -194,6 +196,7 @@ class _Run:
         steps: list[StepResult] = []
         for number, step_or_job in enumerate(passes, 1):
             job = step_or_job if isinstance(step_or_job, Job) else job_of(step_or_job)
+            self.place = f"{number}/{len(passes)} " if len(passes) > 1 else ""
             step = self._step(number, job, last)
             steps.append(step)
             last = step.after
@@ -201,17 +204,17 @@ class _Run:
 
     def _step(self, number: int, job: Job, before: Snapshot) -> StepResult:
         clock = _Clock()
-        self.tell(f"{job.name}: planning")
+        self.tell(f"{self.place}{job.name}: planning")
         with no_collection():
             context = PlanContext(self.program, before.index, before.ident, self.model, self.first, before.prediction)
             plan = job.plan(context)
         clock.lap("plan")
         result, kept, dropped = self.program, before, job.dropped
         if plan.changes:
-            self.tell(f"{job.name}: applying and verifying")
+            self.tell(f"{self.place}{job.name}: applying and verifying")
             result, verdict = self._apply(number, job, before.index, plan, clock)
             after = Snapshot.of(build_index(result, self.hints, self.rules.outside))
-            self.tell("simulating")
+            self.tell(f"{self.place}{job.name}: simulating")
             if plan.of(TagEntry) and after.index.fingerprint == before.index.fingerprint:
                 after = replace(after, prediction=before.prediction)  # tags have no price
             else:

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commcc.base.progress import detail
 from commcc.schedule.in_order import in_order
 from commcc.schedule.judge import judge
 from commcc.schedule.judge import late as late_order
@@ -244,6 +245,7 @@ class _Search:
         aim = problem.bound * target // 1000 if target else self.best.step_ns
         order = schedule(problem, base.order, Policy(aim, *rest), limits)
         self.tried += 1
+        detail(f"schedule {self.tried} of at most {self.effort}")
         result = _judge(problem, order, self.tried, (*base.settings, setting))
         if self._rank(result) < self._rank(self.best):
             self.best = result

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from commcc.base.errors import OptionError
 from commcc.base.gc_pause import no_collection
+from commcc.base.progress import detail
 from commcc.base.reasons import Reason
 from commcc.base.record import Record
 from commcc.base.terms import MIB
@@ -297,6 +298,8 @@ class _Search:
         if known is not None:
             return replace(known, choice=choice)
         self.judged += 1
+        if self.effort:  # no merging is judged before
+            detail(f"bucketing {self.judged} of at most {self.effort}")
         members = sum(len(b.members) for b in buckets)
         try:
             problem = self.sketches.merged(buckets) if buckets else self.unmerged
