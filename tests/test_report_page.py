@@ -115,6 +115,28 @@ def test_collectives_sort_and_filter(browser, files):
     assert text_of(shown, "#collectives-tools .range").startswith(f"{len(before)} of ")
 
 
+@pytest.mark.parametrize("size", [(1400, 900), (420, 800)])
+@pytest.mark.sampled(1)
+def test_details_of_a_selection_are_in_sight_beside_it(browser, files, size):
+    shown = browser.open(files.both, size=size)
+    left, top, width, _ = track_box(shown, 1)
+    shown.evaluate(f"window.scrollBy(0, {top + 60 - size[1]})")  # the click is at the lower edge of the window
+    shown.settle()
+    top = shown.evaluate("document.querySelectorAll('#tracks canvas')[1].getBoundingClientRect().top")
+    assert top + 30 < size[1]
+    shown.click(left + width / 2, top + 30)
+    assert shown.data("selected")
+    # The rows are scrolled up from under the panel, which appears over them.
+    shown.wait_for(
+        """(() => {
+            const panel = document.querySelector('#details').getBoundingClientRect();
+            const rows = document.querySelectorAll('#tracks canvas')[1].getBoundingClientRect();
+            return panel.height > 60 && panel.bottom <= innerHeight && rows.top > 0 && rows.top + 90 <= panel.top;
+        })()"""
+    )
+    assert shown.data("errors") is None
+
+
 def test_selection_marks_the_other_graph(browser, files):
     before, after = sides(TINY)
     merged = next(row for row in after.collectives if len(row.merged) > 1)

@@ -1,4 +1,7 @@
-// The panel under the timelines: everything about the selected node.
+// The panel under the timelines, or over their end where they are taller than the window: all about the selected node.
+
+/** Of a timeline the compute and the first groups have to be seen beside the details; over it stays the axis. */
+const [MOST_ROWS_PX, AXIS_PX] = [120, 48];
 
 class Details {
   constructor(box, view, sides) {
@@ -15,6 +18,19 @@ class Details {
     this.shown = key;
     document.documentElement.dataset.selected = selected ? selected.side.name[selected.node] : "";
     this.box.replaceChildren(...(selected ? this.content(selected) : []));
+    this.box.scrollTop = 0;
+    if (selected) this.uncover(selected.side);
+  }
+
+  /** Scrolls the page where the panel lies over the rows of the selection, once it is there to be seen. */
+  async uncover(side) {
+    const { shown } = this;
+    await Promise.allSettled(this.box.getAnimations().map((animation) => animation.finished));
+    if (this.shown !== shown) return;
+    const rows = document.querySelectorAll("#tracks canvas")[side.number].getBoundingClientRect();
+    const covered = Math.min(rows.bottom, rows.top + MOST_ROWS_PX) + 8 - this.box.getBoundingClientRect().top;
+    // Down to the rows, and never so far that they leave at the top.
+    if (covered > 0) window.scrollBy({ top: Math.min(covered, rows.top - AXIS_PX), behavior: "smooth" });
   }
 
   content({ side, node }) {
