@@ -248,17 +248,23 @@ def test_the_page_in_a_browser(dark, graph, capsys, browser):
     doc = page_of(capsys, graph)
     shown = browser.open(Path("s.html"), dark=dark)
     assert shown.data("errors") is None and shown.data("ready") == "yes"
-    assert shown.evaluate("document.querySelectorAll('.point').length") == 6
-    assert shown.evaluate("document.querySelectorAll('.point.on-front').length") == len(doc["front"])
+    # Settings that give the same share a point and a row.
+    first = [k for k, setting in enumerate(doc["settings"]) if setting["same_as"] is None]
+    assert 1 < len(first) < 6
+    assert shown.evaluate("document.querySelectorAll('.point').length") == len(first)
+    assert shown.evaluate("document.querySelectorAll('.point.on-front').length") == sum(
+        k in first for k in doc["front"]
+    )
+    assert shown.evaluate("document.querySelectorAll('.point.best').length") == 1
     assert shown.data("selected") == str(doc["best"])
     assert doc["settings"][doc["best"]]["pipeline"] in text_of(shown, "#command")
     assert text_of(shown, "#best-yaml").strip() == doc["best_yaml"].strip()
-    other = next(k for k in range(6) if k != doc["best"])
+    other = next(k for k in first if k != doc["best"])
     shown.evaluate(f"document.querySelector('[data-number=\"{other}\"]').dispatchEvent(new MouseEvent('click'))")
     assert shown.data("selected") == str(other)
     assert doc["settings"][other]["pipeline"] in text_of(shown, "#command")
     rows = shown.evaluate("[...document.querySelectorAll('#settings-table tbody tr')].map((row) => row.cells.length)")
-    assert rows == [2 + 2 + 6] * 6
+    assert rows == [2 + 2 + 6] * len(first)
     ticks = shown.evaluate("[...document.querySelectorAll('svg text:not(.axis-name)')].map((t) => t.textContent)")
     assert len(ticks) == len(set(ticks)) >= 4, ticks
     draws = int(shown.data("draws"))
@@ -272,6 +278,49 @@ def test_the_page_in_a_browser(dark, graph, capsys, browser):
     assert shown.evaluate("document.querySelectorAll('.before').length") == 1
     wide = shown.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     assert wide, "the page scrolls sideways"
+
+
+def equal_figures(doc: dict, *figures: str) -> None:
+    """Makes all settings of a document equal in these figures, and those that are equal in all share a result."""
+    settings = doc["settings"]
+    for setting in settings:
+        setting["metrics"] |= {key: settings[0]["metrics"][key] for key in figures}
+    known: dict[str, int] = {}
+    for number, setting in enumerate(settings):
+        first = known.setdefault(json.dumps(setting["metrics"]), number)
+        setting["same_as"] = None if first == number else first
+
+
+@needs_browser
+def test_axes_are_what_tells_results_apart(graph, capsys, browser):
+    doc = page_of(capsys, graph)
+    axis = "document.querySelector('#axis-{}').value".format
+    shown = browser.open(Path("s.html"))
+    assert [shown.evaluate(axis(name)) for name in ("x", "y")] == ["step", "peak"]
+    equal_figures(doc, "step_ms")
+    Path("s.html").write_text(write_html(doc))
+    shown = browser.open(Path("s.html"))
+    assert shown.evaluate(axis("x")) == "peak"
+    assert "step time (equal)" in text_of(shown, "#axis-y")
+    equal_figures(doc, *doc["settings"][0]["metrics"])
+    Path("s.html").write_text(write_html(doc))
+    shown = browser.open(Path("s.html"))
+    assert shown.data("errors") is None and shown.evaluate("document.querySelectorAll('.point').length") == 0
+    assert "All 6 settings give the same result" in text_of(shown, "#plot")
+    assert "bucket.max_topo_span=0 | 6 | none, reorder.effort=1 | 2" in text_of(shown, "#details h3")
+    for setting in doc["settings"][1:2]:
+        setting["metrics"] = {**setting["metrics"], "step_ms": 99.0}
+    equal_figures(doc)
+    Path("s.html").write_text(write_html(doc))
+    shown = browser.open(Path("s.html"))
+    assert "4 other settings with the same result" in text_of(shown, "#details")  # of no whole product
+
+
+def test_equal_settings_share_a_row(graph, capsys):
+    ok("sweep", graph, "--passes", PIPELINE, "--param", "bucket.bucket_cap_mb=1,2", "--jobs", "1")
+    out = output(capsys)
+    assert "2 settings, 1 different result, 1 on the Pareto front" in out
+    assert len([line for line in out.splitlines() if line.startswith("**")]) == 1 and " 1|2 " in out
 
 
 @needs_browser

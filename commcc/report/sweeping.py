@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -15,7 +16,7 @@ from commcc.run.forms import pipeline_yaml
 from commcc.timing.snapshot import cost_warnings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from rich.console import RenderableType
 
@@ -47,6 +48,7 @@ def sweeping(graph: str, said: Mapping[str, Json], result: SweepResult, **writte
             "values": list(point.values),
             "pipeline": point.text,
             "front": number in result.front,
+            "same_as": result.same_as[number],
             "changed": outcome.changed,
             "verified": outcome.verified or None,
             "error": outcome.error,
@@ -87,7 +89,7 @@ def best_yaml(result: SweepResult, number: int) -> Lines:
 
 
 def view(document: Document) -> list[RenderableType]:
-    """A row for each setting, then the best as YAML."""
+    """A row for each result, then the best as YAML."""
     shown: list[RenderableType] = [_table(document), *costed_by(document), ""]
     for number, setting in enumerate(document["settings"]):
         if setting["error"]:
@@ -107,22 +109,41 @@ def _table(document: Document) -> Section:
     columns = [column for column in COLUMNS if column.value(document["before"]) is not None]
     headings = [column.heading for column in columns]
     numbers = ("#", *names, *headings, "step change")
-    total, front = len(document["settings"]), len(document["front"])
-    title = f"{plural(total, 'setting')}, {count(front)} on the Pareto front of step, peak memory and max consecutive"
+    groups = _equal(document["settings"])
+    total, front = len(document["settings"]), sum(members[0]["front"] for members in groups.values())
+    results = f", {plural(len(groups), 'different result')}" if len(groups) < total else ""
+    title = f"{plural(total, 'setting')}{results}"
+    title += f", {count(front)} on the Pareto front of step, peak memory and max consecutive"
     table = make_table(title, "", "#", *names, *headings, "step change", numbers=numbers)
     before = document["before"]
     table.add_text("", "", *("input graph", *("" for _ in names[1:])), *(c.show(c.value(before)) for c in columns), "")
-    for number, setting in enumerate(document["settings"]):
-        best = number == document["best"]
+    for number, members in groups.items():
+        setting, best = members[0], number == document["best"]
         mark = "**" if best else "*" if setting["front"] else ""
         metrics = setting["metrics"]
         figures = (
             ["failed", *("" for _ in columns[1:])] if setting["error"] else [c.show(c.value(metrics)) for c in columns]
         )
         delta = "" if setting["error"] else change(before["step_ms"], metrics["step_ms"])
-        cells = (mark, str(number), *setting["values"], *figures, delta)
+        cells = (mark, *_named(number, members), *figures, delta)
         table.add_text(*(Text(cell, style="bold" if best else "") for cell in cells))
     return table
+
+
+def _named(number: int, members: list[Document]) -> tuple[str, ...]:
+    """Number and values of the settings of a row: all values where the settings are every combination of them."""
+    values = [list(dict.fromkeys(column)) for column in zip(*(each["values"] for each in members), strict=True)]
+    if prod(map(len, values)) == len(members):
+        return str(number), *("|".join(column) for column in values)
+    return f"{number} and {len(members) - 1:,} equal", *members[0]["values"]
+
+
+def _equal(settings: Iterable[Document]) -> dict[int, list[Document]]:
+    """By the number of the first, settings that give the same figures: they share a row."""
+    groups: dict[int, list[Document]] = {}
+    for number, setting in enumerate(settings):
+        groups.setdefault(number if setting["same_as"] is None else setting["same_as"], []).append(setting)
+    return groups
 
 
 def write_html(document: Mapping[str, Any]) -> str:

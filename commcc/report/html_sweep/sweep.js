@@ -1,11 +1,13 @@
 // The page of a sweep: a plot of all settings, what each value allows, and a table.
 
-const MARGIN = { left: 92, right: 24, top: 16, bottom: 52 };
+const MARGIN = { left: 92, right: 44, top: 20, bottom: 52 };
+/** Equal settings that are listed by name. */
+const MOST_EQUAL = 8;
 
 /** The figures of a setting: key, label, value from metrics, text. Less is better in all of them. */
 function figuresOf(data) {
   const ms = (value) => duration(value * 1e6);
-  const found = [
+  const figures = [
     { key: "step", label: "step time", value: (m) => m.step_ms, text: ms },
     { key: "exposed", label: "exposed communication", value: (m) => m.exposed_ms, text: ms },
     { key: "peak", label: "peak memory", value: (m) => m.peak_bytes, text: bytes },
@@ -15,9 +17,9 @@ function figuresOf(data) {
   const kind = data.max_consecutive_of;
   if (kind) {
     const about = `most compute nodes in a row without a ${spelled(kind)}`;
-    found.push({ key: "consecutive", label: "max consecutive", about, value: (m) => m.max_consecutive_compute[kind], text: grouped });
+    figures.push({ key: "consecutive", label: "max consecutive", about, value: (m) => m.max_consecutive_compute[kind], text: grouped });
   }
-  return found;
+  return figures;
 }
 
 function sum(values) {
@@ -88,17 +90,46 @@ class SweepPage {
     this.data = data;
     this.figures = figuresOf(data);
     this.settings = data.settings.map((setting, number) => ({ ...setting, number })).filter((setting) => !setting.error);
-    const third = this.figures.find((figure) => figure.key === "consecutive") ?? this.figures[3];
-    this.axes = { x: this.figures[0], y: this.figures[2], colour: third };
+    this.results = this.distinct();
+    this.axes = this.tellingAxes();
     this.selected = null;
     this.withBefore = false;
     this.tooltip = make("div", { class: "tooltip", hidden: true });
     document.body.append(this.tooltip);
   }
 
+  /** The first of the settings that give the same, with all of them. The best is the first of its own. */
+  distinct() {
+    const groups = new Map();
+    for (const setting of this.settings) {
+      const first = setting.same_as ?? setting.number;
+      groups.set(first, [...(groups.get(first) ?? []), setting]);
+    }
+    return [...groups.values()].map((members) => {
+      const distinct = this.data.parameters.map((_, k) => [...new Set(members.map((member) => member.values[k]))]);
+      // All values where the settings are every combination of them, else those of the first.
+      const whole = distinct.reduce((product, values) => product * values.length, 1) === members.length;
+      const values = whole ? distinct.map((values) => values.join(" | ")) : members[0].values;
+      return { ...members[0], members, values, whole };
+    });
+  }
+
+  varies(figure) {
+    return new Set(this.results.map((result) => figure.value(result.metrics))).size > 1;
+  }
+
+  /** What tells the results apart: step time if it does, then memory, then the others in this order. */
+  tellingAxes() {
+    const order = ["step", "peak", "consecutive", "exposed", "in-flight", "launches"];
+    const known = order.map((key) => this.figures.find((figure) => figure.key === key)).filter(Boolean);
+    const telling = [...known.filter((figure) => this.varies(figure)), ...known.filter((figure) => !this.varies(figure))];
+    return { x: telling[0], y: telling[1], colour: telling[2] };
+  }
+
   show() {
     byId("title").textContent = this.data.input;
-    byId("subtitle").textContent = `${this.data.pipeline}, ${plural(this.data.settings.length, "setting")}`;
+    const results = this.results.length < this.settings.length ? `, ${plural(this.results.length, "different result")}` : "";
+    byId("subtitle").textContent = `${this.data.pipeline}, ${plural(this.data.settings.length, "setting")}${results}`;
     byId("model").textContent = `Times are simulated with ${this.data.cost_model.name}, hash ${this.data.cost_model.hash}.`;
     byId("best-yaml").textContent = this.data.best_yaml ?? "no setting could be run";
     this.showCards();
@@ -106,7 +137,7 @@ class SweepPage {
     this.showEffects();
     this.showFailed();
     this.table = new SortableTable(byId("settings-table"), this.columns(), 200);
-    this.table.show(this.settings);
+    this.table.show(this.results);
     this.select(this.data.best);
   }
 
@@ -128,7 +159,7 @@ class SweepPage {
   showTools() {
     const labels = { x: "across", y: "up", colour: "colour" };
     for (const [axis, label] of Object.entries(labels)) {
-      const options = this.figures.map((figure) => make("option", { value: figure.key, selected: figure === this.axes[axis] }, figure.label));
+      const options = this.figures.map((figure) => make("option", { value: figure.key, selected: figure === this.axes[axis] }, this.varies(figure) ? figure.label : `${figure.label} (equal)`));
       const pick = (event) => {
         this.axes[axis] = this.figures.find((figure) => figure.key === event.target.value);
         this.drawPlot();
@@ -146,8 +177,12 @@ class SweepPage {
 
   /** Column of the table of settings: the number selects. */
   columns() {
-    const number = (row) =>
-      make("button", { type: "button", class: "link", "aria-current": row.number === this.selected ? "true" : null, click: () => this.select(row.number) }, String(row.number));
+    const number = (row) => {
+      const current = row.number === this.selected ? "true" : null;
+      const button = make("button", { type: "button", class: "link", "aria-current": current, click: () => this.select(row.number) }, String(row.number));
+      const more = row.members.length - 1;
+      return more ? make("span", {}, button, make("span", { class: "about" }, ` and ${grouped(more)} equal`)) : button;
+    };
     const marks = (row) => (row.number === this.data.best ? "best" : row.front ? "front" : "");
     return [
       { label: "#", value: (row) => row.number, cell: number },
@@ -177,11 +212,16 @@ class SweepPage {
 
   drawPlot() {
     const unit = unitSize();
-    const [width, height] = [byId("plot").clientWidth / unit, 460];
+    if (this.results.length === 1) {
+      byId("plot").replaceChildren(make("p", { class: "notice even" }, `All ${plural(this.settings.length, "setting")} give the same result: there is nothing to choose between.`));
+      this.drawn();
+      return;
+    }
+    const [width, height] = [byId("plot").clientWidth / unit, byId("plot").clientHeight / unit];
     const { x, y, colour } = this.axes;
-    const points = this.settings.map((setting) => ({ setting, x: x.value(setting.metrics), y: y.value(setting.metrics) }));
+    const points = this.results.map((setting) => ({ setting, x: x.value(setting.metrics), y: y.value(setting.metrics) }));
     const before = this.withBefore ? [{ x: x.value(this.data.before), y: y.value(this.data.before) }] : [];
-    const picture = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `${plural(points.length, "setting")}: ${y.label} over ${x.label}` });
+    const picture = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `${plural(points.length, "result")}: ${y.label} over ${x.label}` });
     if (points.length) {
       const across = new Scale([...points, ...before].map((point) => point.x), MARGIN.left, width - MARGIN.right);
       const up = new Scale([...points, ...before].map((point) => point.y), height - MARGIN.bottom, MARGIN.top);
@@ -196,6 +236,10 @@ class SweepPage {
     }
     byId("plot").replaceChildren(picture);
     this.showLegend();
+    this.drawn();
+  }
+
+  drawn() {
     document.documentElement.dataset.draws = Number(document.documentElement.dataset.draws ?? 0) + 1;
   }
 
@@ -240,9 +284,13 @@ class SweepPage {
   showLegend() {
     const values = this.settings.map((setting) => this.axes.colour.value(setting.metrics));
     if (!values.length) return;
+    const { label, text } = this.axes.colour;
+    if (!this.varies(this.axes.colour)) {
+      byId("legend").replaceChildren(`${label}: ${text(values[0])} with every setting`);
+      return;
+    }
     const ramp = make("span", { class: "ramp" });
     ramp.style.background = `linear-gradient(to right, ${shade(0)}, ${shade(0.5)}, ${shade(1)})`;
-    const { label, text } = this.axes.colour;
     byId("legend").replaceChildren(`${label}: `, text(Math.min(...values)), ramp, text(Math.max(...values)));
   }
 
@@ -262,15 +310,25 @@ class SweepPage {
     this.tooltip.style.top = `${Math.max(8, Math.min(event.clientY + 16, innerHeight - offsetHeight - 8))}px`;
   }
 
+  /** The other settings that give the same. */
+  equals({ number, members }) {
+    const others = members.filter((member) => member.number !== number).slice(0, MOST_EQUAL);
+    const more = members.length - 1 - others.length;
+    const items = others.map((member) => make("li", {}, this.inWords(member)));
+    if (more) items.push(make("li", {}, `and ${grouped(more)} more`));
+    return make("div", { class: "equals" }, make("p", { class: "lead" }, `${plural(members.length - 1, "other setting")} with the same result:`), make("ul", {}, ...items));
+  }
+
   select(number) {
     this.selected = number;
-    const setting = this.settings.find((each) => each.number === number);
+    const setting = this.results.find((each) => each.number === number);
     if (setting) {
       const chip = number === this.data.best ? "best" : setting.front ? "on the front" : `setting ${number}`;
       byId("details").replaceChildren(
         make("div", { class: "details-head" }, make("span", { class: "chip" }, chip), make("h3", {}, this.inWords(setting))),
         make("dl", { class: "facts" }, ...this.facts(setting)),
         make("pre", { class: "code", id: "command" }, `commcc run ${this.data.input} --passes '${setting.pipeline}'`),
+        setting.whole ? "" : this.equals(setting),
       );
     }
     document.documentElement.dataset.selected = number ?? "";

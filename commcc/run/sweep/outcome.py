@@ -57,6 +57,16 @@ class SweepResult:
         runs = (metrics["max_consecutive_compute"][self.run_kind],) if self.run_kind else ()
         return (metrics["step_ms"], metrics["peak_bytes"], *runs)
 
+    @cached_property
+    def same_as(self) -> tuple[int | None, ...]:
+        """For each setting the first that gives the same figures, where one before it does."""
+        first: dict[str, int] = {}
+        numbers = [
+            number if outcome.error is not None else first.setdefault(repr(outcome.metrics), number)
+            for number, outcome in enumerate(self.outcomes)
+        ]
+        return tuple(None if of == number else of for number, of in enumerate(numbers))
+
     @property
     def front(self) -> tuple[int, ...]:
         """Numbers of the settings that no other beats, in order."""
