@@ -2,17 +2,16 @@
 
 On a laptop, without a GPU and without any ranks:
 
-    commcc capture examples/train_llama.py:build --mesh dp=2 --device cpu --level aot -o out/graphs
-    mkdir out/plan
-    commcc run out/graphs/build_fw.fx.txt.gz --passes 'bucket{groups=all},reorder' --plan-out out/plan/fw.yaml
-    commcc run out/graphs/build_bw.fx.txt.gz --passes 'bucket{groups=all},reorder' --plan-out out/plan/bw.yaml
+    commcc capture examples/train_llama.py:build --mesh dp=2 --level aot -o out/graphs
+    commcc run out/graphs --passes 'bucket{groups=all},reorder' -o out/tuned --plan-out out/plan
 
 In the job:
 
     torchrun --nproc-per-node 2 examples/train_llama.py --plan out/plan
 
-Without ``--plan`` the job plans for itself (``--preset``). On GPUs leave out ``--device`` and ``--level``, and give
-``--inner inductor``. The last line says whether all losses are the same to the bit.
+Without ``--plan`` the job plans for itself (``--preset``). On GPUs leave out ``--level``, and give
+``--inner inductor``. The last
+line says whether all losses are the same to the bit.
 """
 
 from __future__ import annotations

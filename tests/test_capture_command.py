@@ -128,7 +128,7 @@ def test_whole_steps(name, mesh, expected, tmp_path):
 @pytest.mark.parametrize(("name", "mesh"), [("tp", "tp=2"), ("shard", "dp=2")])
 def test_the_graphs_are_those_of_a_training_job(name, mesh, inner, tmp_path):
     level = {"aot_eager": "aot", "inductor": "aot-inductor"}[inner]
-    programs = captured(name, mesh, tmp_path, level=level, device="cpu", graphs=("forward", "backward"))
+    programs = captured(name, mesh, tmp_path, level=level, graphs=("forward", "backward"))
     torch._dynamo.reset()
     the_pass = graph_pass(pipeline="tag")
     with fake_world(Layout(read_mesh(mesh))) as world:
@@ -146,7 +146,7 @@ def test_plans_fit_the_training_job(tmp_path, capsys):
     """What tune writes on a laptop is applied, and nothing else, where the model is compiled."""
     out = tmp_path / "tuned"
     target = f"{MODELS}:shard"
-    assert run(["tune", target, "--mesh", "dp=2", "--level", "aot", "--device", "cpu", "-o", str(out), "--json"]) == 0
+    assert run(["tune", target, "--mesh", "dp=2", "--level", "aot", "-o", str(out), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [each["verified"] for each in document["graphs"]] == ["proved", "proved"]
     assert document["line"] == (

@@ -34,7 +34,7 @@ class Request:
     target: str
     mesh: tuple[tuple[str, int], ...]
     output: str
-    level: str = "aot"
+    level: str = "aot-inductor"
     graphs: tuple[str, ...] = GRAPHS[:3]
     inputs: tuple[str, ...] = ()
     device: str = "cuda:0"

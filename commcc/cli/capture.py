@@ -79,10 +79,10 @@ def capture_options() -> list[click.Parameter]:
         click.Option(
             ["--level"],
             type=click.Choice(LEVELS),
-            default="aot",
+            default="aot-inductor",
             show_default=True,
-            help="Whose graphs: what a backend gets from AOTAutograd, what Inductor gets, or what is left after "
-            "Inductor's own passes.",
+            help="Whose graphs: what commcc.backend gets over aot_eager, what it gets over Inductor, or what is left "
+            "after Inductor's own passes.",
         ),
         click.Option(
             ["--input", "inputs"],

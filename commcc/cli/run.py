@@ -10,6 +10,7 @@ import click
 from commcc.base.errors import OptionError
 from commcc.cli import completing
 from commcc.cli.config.types import Named
+from commcc.cli.folder import graphs_in, rewrite_folder
 from commcc.cli.parameters import (
     GRAPH_HELP,
     common_options,
@@ -37,6 +38,9 @@ planning, to the graph that it was made for and to no other.
 
 With BACKWARD the two graphs are one step: passes run on both, each is verified and written, and what the step takes
 and needs is shown of both together. What the forward launches and the backward waits for carries over.
+
+GRAPH may be a folder, as 'commcc capture' writes it: all of its graphs are rewritten, a forward with its backward as
+one step, and -o and --plan-out name folders.
 """
 #: How a pipeline is named on the command line.
 KINDS = ("passes", "pipeline", "preset", "plan")
@@ -53,6 +57,11 @@ def run_passes(session: Session, /, **given: Any) -> int:
     if extras.keep_if_better and shared["cost"] is None:
         raise OptionError("--keep-if-better compares simulated steps, and needs costs", hint="leave out --cost none")
     request = Request("run", passes, **shared, extras=extras)
+    graphs = graphs_in(request.graph)
+    if graphs and given["backward"] is not None:
+        raise OptionError("a folder of graphs has its backwards in it", hint="leave out BACKWARD")
+    if graphs:
+        return rewrite_folder(session, request, graphs)
     if given["backward"] is not None:
         from commcc.cli.stepping import rewrite_step
 
@@ -134,13 +143,14 @@ command = click.Command(
     params=[
         graph_argument(),
         graph_argument("backward", required=False),
-        output_option(default="STEM.run.EXT next to GRAPH; with BACKWARD a folder for both"),
+        output_option(default="STEM.run.EXT next to GRAPH; with BACKWARD or a folder a folder"),
         *pipeline_options(),
         click.Option(
             ["--plan-out"],
             type=click.Path(path_type=str),
             metavar="FILE",
-            help="Write what the passes decided as YAML, to be reviewed and applied again with --plan.",
+            help="Write what the passes decided as YAML, to be reviewed and applied again with --plan or in a "
+            "training job; of a folder of graphs a folder.",
         ),
         click.Option(
             ["--dump-after-each", "dump"],

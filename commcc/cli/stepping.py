@@ -9,11 +9,14 @@ from commcc.base.errors import EXIT_OK, OptionError, OutputError
 from commcc.cli.rewriting import judge
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from commcc.cli.rewriting import Request
     from commcc.cli.session import Session
     from commcc.graph.index.outside import Outside
     from commcc.graph.program import Program
     from commcc.run.pipeline import RunResult
+    from commcc.run.step import StepRun
     from commcc.timing.snapshot import Snapshot
 
 
@@ -31,32 +34,14 @@ def rewrite_step(session: Session, request: Request, backward: str) -> int:
         from commcc import serialization
         from commcc.report import rewriting as report
         from commcc.report.stepping import stepping, view
-        from commcc.run import pipeline
-        from commcc.run.repro import Repros
-        from commcc.run.step import run_both
-        from commcc.timing import snapshot
 
         targets = [_target(session, request, each) for each in (request.graph, backward)]
         if targets[0] == targets[1]:
             raise OutputError("both halves of the step would be written there", where=str(targets[0]))
-        repros = None if request.repro is None else Repros(request.repro, session.warn)
-        doubted = None if repros is None else repros.write
         say(f"reading {request.graph}")
         halves = session.load(request.graph), session.load(backward)
 
-        def take(program: Program) -> Snapshot:
-            say("simulating the step")
-            return snapshot.take(program, request.cost, request.hints)
-
-        def run(program: Program, outside: Outside) -> RunResult:
-            rules = pipeline.Rules(extras.expect_change, extras.keep_if_better, None, doubted, outside)
-            result = pipeline.run(
-                program, request.passes, progress=say, model=request.cost, hints=request.hints, rules=rules
-            )
-            judge(session, result, require_proof=request.require_proof)
-            return result
-
-        both = run_both(*halves, run, take)
+        both = Work(session, request, say).both(*halves)
         lost = [
             serialization.save(result.program, target)
             for result, target in zip((both.forward, both.backward), targets, strict=True)
@@ -74,6 +59,42 @@ def rewrite_step(session: Session, request: Request, backward: str) -> int:
     ]
     session.emit(stepping(both, documents, extras.said), brief=[str(target) for target in targets], view=view)
     return EXIT_OK
+
+
+class Work:
+    """The passes of a request, on a graph or on both halves of a step."""
+
+    def __init__(self, session: Session, request: Request, say: Callable[[str], None]) -> None:
+        from commcc.run.repro import Repros
+
+        self.session, self.request, self.say = session, request, say
+        self.repros = None if request.repro is None else Repros(request.repro, session.warn)
+
+    def one(self, program: Program, outside: Outside | None = None) -> RunResult:
+        from commcc.run import pipeline
+
+        extras, doubted = self.request.extras, None if self.repros is None else self.repros.write
+        rules = pipeline.Rules(extras.expect_change, extras.keep_if_better, None, doubted, outside)
+        result = pipeline.run(
+            program,
+            self.request.passes,
+            progress=self.say,
+            model=self.request.cost,
+            hints=self.request.hints,
+            rules=rules,
+        )
+        judge(self.session, result, require_proof=self.request.require_proof)
+        return result
+
+    def both(self, forward: Program, backward: Program) -> StepRun:
+        from commcc.run.step import run_both
+        from commcc.timing import snapshot
+
+        def take(program: Program) -> Snapshot:
+            self.say("simulating the step")
+            return snapshot.take(program, self.request.cost, self.request.hints)
+
+        return run_both(forward, backward, self.one, take)
 
 
 def _target(session: Session, request: Request, graph: str) -> Path:

@@ -83,22 +83,13 @@ def _make(folder: Path) -> None:
         raise OutputError(f"the folder cannot be made: {error.strerror}", where=str(folder)) from None
 
 
-def _options() -> list[click.Parameter]:
-    """Those of a capture; what commcc.backend compiles with by itself is Inductor."""
-    options = capture_options()
-    for option in options:
-        if option.name == "level":
-            option.default = "aot-inductor"
-    return options
-
-
 command = click.Command(
     "tune",
     callback=tune,
     help=HELP,
     short_help="From a model to plans for its training job",
     params=[
-        *_options(),
+        *capture_options(),
         click.Option(
             ["-o", "--output"], type=click.Path(path_type=str), required=True, metavar="DIR", help="Folder to write to."
         ),

@@ -5,8 +5,9 @@
     here.groups                       # names of its groups, in the order in which nodes name them
     renamed(program, {"mm_3": "mm"}, {"7": "dp"})
 
-Names of nodes, names and members of groups, and numbers of devices differ from process to process and are not in it;
-which launches share a group is. Nor are values of constants and metadata. Limit: names of symbolic sizes are.
+Names of nodes, names and members of groups, and devices differ from process to process and are not in it; which
+launches share a group is. Nor are values of constants and metadata, nor what symbolic sizes are called: they are
+numbered in the order in which values show them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import sympy
 import torch
 from torch import fx
 
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
 
     from commcc.graph.program import Program
 
-_DEVICE_NUMBER = re.compile(r"(device\(type='\w+'), index=\d+\)")
+#: A graph is captured for a GPU where there is none, and tried out on the CPU.
+_DEVICE = re.compile(r"device\(type='\w+'(, index=\d+)?\)")
+_SYMBOL = re.compile(r"\b[a-z]+\d+\b")
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ def structure_of(program: Program) -> Structure:
     """Linear in the graph."""
     groups: dict[str, str] = {}
     whole, short = hashlib.sha256(), bytearray()
-    for line in _lines(program.graph, program.root, groups):
+    for line in _lines(program.graph, program.root, groups, _Symbols()):
         whole.update(line)
         short += hashlib.blake2b(line, digest_size=2).digest()
     sizes = [program.groups[name].size if name in program.groups else None for name in groups]
@@ -60,8 +64,34 @@ def structure_of(program: Program) -> Structure:
     return Structure(whole.hexdigest(), names, tuple(groups), bytes(short))
 
 
-def _lines(graph: fx.Graph, root: torch.nn.Module, groups: dict[str, str]) -> Iterator[bytes]:
-    """A line for each node; groups: what stands for each name, filled as they come."""
+class _Symbols(dict[Any, Any]):
+    """Symbols of sizes under names of their own, by their number."""
+
+    def __missing__(self, symbol: sympy.Symbol) -> sympy.Symbol:
+        kind = str(symbol).rstrip("0123456789")  # known when tracing, or only when running
+        self[symbol] = sympy.Symbol(f"{kind}{len(self)}", **symbol.assumptions0)
+        return self[symbol]
+
+    def told(self, value: Any) -> Any:
+        """A value, or a part of one, as text."""
+        if isinstance(value, torch.Tensor):
+            return f"{value.dtype}{[self.size(size) for size in value.shape]}"
+        if isinstance(value, torch.SymInt):
+            return f"{type(value)}{self.size(value)}"
+        return str(type(value))
+
+    def renamed(self, match: re.Match[str]) -> str:
+        return next((str(new) for old, new in self.items() if str(old) == match[0]), match[0])
+
+    def size(self, size: int | torch.SymInt) -> str:
+        if isinstance(size, int):
+            return str(size)
+        expression: Any = size.node.expr
+        return str(expression.xreplace({each: self[each] for each in sorted(expression.free_symbols, key=str)}))
+
+
+def _lines(graph: fx.Graph, root: torch.nn.Module, groups: dict[str, str], symbols: _Symbols) -> Iterator[bytes]:
+    """A line for each node; groups: what stands for each name, filled as they come, as symbols are."""
     numbers = {node: f"%{i}" for i, node in enumerate(graph.nodes)}
     for node in graph.nodes:
         args, kwargs = fx.map_arg((node.args, node.kwargs), numbers.__getitem__)
@@ -73,13 +103,15 @@ def _lines(graph: fx.Graph, root: torch.nn.Module, groups: dict[str, str]) -> It
             kwargs = {key: place if value == group else value for key, value in kwargs.items()}
         target = op_name(node.target) if node.op == "call_function" else node.op
         overload = getattr(node.target, "_overloadname", "")
-        values = fx.node.map_aggregate(node.meta.get("val"), _told)
-        body = _body(node, root, groups)
-        text = f"{target}.{overload} {args} {sorted(kwargs.items())} {values} {body}\n"
-        yield _DEVICE_NUMBER.sub(r"\1)", text).encode()
+        values = fx.node.map_aggregate(node.meta.get("val"), symbols.told)
+        body = _body(node, root, groups, symbols)
+        # Messages of assertions name sizes too.
+        given = _SYMBOL.sub(symbols.renamed, f"{args} {sorted(kwargs.items())}")
+        text = f"{target}.{overload} {given} {values} {body}\n"
+        yield _DEVICE.sub("device", text).encode()
 
 
-def _body(node: fx.Node, root: torch.nn.Module, groups: dict[str, str]) -> str:
+def _body(node: fx.Node, root: torch.nn.Module, groups: dict[str, str], symbols: _Symbols) -> str:
     """What a ``get_attr`` node names, if that is a sub-graph."""
     if node.op != "get_attr":
         return ""
@@ -88,13 +120,7 @@ def _body(node: fx.Node, root: torch.nn.Module, groups: dict[str, str]) -> str:
         found = getattr(found, part, None)
     if not isinstance(found, fx.GraphModule):
         return ""
-    return hashlib.sha256(b"".join(_lines(found.graph, found, groups))).hexdigest()
-
-
-def _told(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return f"{value.dtype}{[str(size) for size in value.shape]}{value.device.type}"
-    return str(type(value))
+    return hashlib.sha256(b"".join(_lines(found.graph, found, groups, symbols))).hexdigest()
 
 
 def renamed(program: Program, nodes: Mapping[str, str], groups: Mapping[str, str]) -> Program:

@@ -114,7 +114,7 @@ def apply(plan: StoredPlan, program: Program) -> RunResult:
     # Names that the program does not have are left to new nodes, which no plan can foresee.
     nodes = dict(zip(here.names, source.names, strict=True))
     groups = {name: theirs for name, (theirs, _) in zip(here.groups, source.groups, strict=True)}
-    made = run(renamed(program, nodes, groups), plan.jobs)
+    made = run(renamed(program, nodes, groups), plan.elsewhere)
     if not made.changed:
         return replace(made, program=program, source=program)
     return replace(made, program=_back(made.program, nodes, groups), source=program)

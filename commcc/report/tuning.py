@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rich.console import RenderableType
+    from rich.table import Table
 
     from commcc.base.terms import Json
     from commcc.capture.request import Request
@@ -61,12 +62,12 @@ def line(level: str, folder: str) -> str:
     return f"model = torch.compile(model, backend=commcc.backend(plan={folder!r}{inner}))"
 
 
-def view(document: Mapping[str, Any]) -> list[RenderableType]:
-    """A row for each graph, then where the plans are and what to do with them."""
+def graphs_table(graphs: Sequence[Mapping[str, Any]]) -> Table:
+    """A row for each graph: what it launches, takes and needs, before and after."""
     table = make_table(
         "", "graph", "launches", "step time", "", "exposed", "peak memory", "", numbers=("launches", "step time")
     )
-    for each in document["graphs"]:
+    for each in graphs:
         before, after = each["before"], each["after"]
         counts = [sum(side["collectives"].values()) for side in (before, after)]
         steps = [side.get("step_ms") for side in (before, after)]
@@ -79,5 +80,10 @@ def view(document: Mapping[str, Any]) -> list[RenderableType]:
             f"{size(before.get('peak_bytes'))} -> {size(after.get('peak_bytes'))}",
             "proved" if each["verified"] == "proved" else "NOT PROVED",
         )
+    return table
+
+
+def view(document: Mapping[str, Any]) -> list[RenderableType]:
+    """A row for each graph, then where the plans are and what to do with them."""
     plans = Text.assemble("plans in ", (document["plans"], "bold"), "; train with")
-    return [table, "", plans, "", Text(f"    {document['line']}", style="bold")]
+    return [graphs_table(document["graphs"]), "", plans, "", Text(f"    {document['line']}", style="bold")]

@@ -18,8 +18,9 @@ Limits: a symbol of both graphs stands for one size; the optimizer is no part of
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, takewhile
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -106,6 +107,30 @@ def is_backward_of(forward: Program, backward: Program) -> bool:
     old = [node.name for node in theirs if not _is_new(node)]
     same = [node.name for node in ours] == [node.name for node in theirs]
     return bool(old) and not same and 2 * sum(name in saved for name in old) > len(old)
+
+
+def pairs(programs: Mapping[str, Program]) -> list[tuple[str, str]]:
+    """Names of forwards with those of their backwards. Of several that fit, the one that is called most alike."""
+    found: list[tuple[str, str]] = []
+    for name, backward in programs.items():
+        fitting = [other for other in programs if other != name and _fits(programs[other], backward)]
+        alike = [_alike(other, name) for other in fitting]
+        if fitting and alike.count(max(alike)) == 1:
+            found.append((fitting[alike.index(max(alike))], name))
+    forwards = Counter(forward for forward, _ in found)
+    return [(forward, backward) for forward, backward in found if forwards[forward] == 1]
+
+
+def _alike(name: str, other: str) -> int:
+    """How many letters two names begin with alike."""
+    return sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(name, other, strict=False)))
+
+
+def _fits(forward: Program, backward: Program) -> bool:
+    try:
+        return is_backward_of(forward, backward) and bool(link(forward, backward))
+    except InputError:  # shapes of the same name differ
+        return False
 
 
 def join(forward: Program, backward: Program, links: Mapping[str, int]) -> Step:

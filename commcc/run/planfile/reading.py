@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from commcc.base.errors import InputError
 from commcc.base.text import shown
@@ -55,17 +55,28 @@ class StoredStep:
 
     def plan(self, context: PlanContext) -> Plan:
         """The plan for this graph; :class:`InputError` when it is another one, or when an edit does not fit it."""
-        index, where = context.index, f"{self.body.file.path}:{self.body.line}"
-        if index.fingerprint != self.fingerprint:
-            raise InputError(
-                f"{self.name} was planned on another graph: {difference(self.graph, index)}",
-                where=where,
-                hint="plan again, or give the graph that the plan was made for",
-            )
+        if context.index.fingerprint != self.fingerprint:
+            self._refuse(context.index)
+        return self._plan(context.index)
+
+    def plan_elsewhere(self, context: PlanContext) -> Plan:
+        """As :meth:`plan`, for a graph of the same structure, whose devices and names of sizes are others."""
+        if len(context.index) != self.graph.nodes:
+            self._refuse(context.index)
+        return self._plan(context.index)
+
+    def _refuse(self, index: GraphIndex) -> NoReturn:
+        raise InputError(
+            f"{self.name} was planned on another graph: {difference(self.graph, index)}",
+            where=f"{self.body.file.path}:{self.body.line}",
+            hint="plan again, or give the graph that the plan was made for",
+        )
+
+    def _plan(self, index: GraphIndex) -> Plan:
         # Its edits made the step longer and were never stored.
         if self.dropped is not None:
-            return Plan(self.text, self.fingerprint, report=StoredReport(self.report))
-        plan = Decoder(index).plan(_edits(self.body), self.text, self.fingerprint, StoredReport(self.report))
+            return Plan(self.text, index.fingerprint, report=StoredReport(self.report))
+        plan = Decoder(index).plan(_edits(self.body), self.text, index.fingerprint, StoredReport(self.report))
         self.body.file.check()
         # Names are right by now, so what is said here is of nodes that are there.
         for path, what in problems(plan, index):
@@ -89,10 +100,13 @@ class Source:
 
 @dataclass(frozen=True)
 class StoredPlan:
-    """A plan file. source: None in one that does not say it. hash: of the text."""
+    """A plan file. elsewhere: its jobs, for a graph of the structure of ``source``, which is None in a file that does
+    not say it. hash: of the text.
+    """
 
     path: Path
     jobs: tuple[Job, ...]
+    elsewhere: tuple[Job, ...]
     source: Source | None
     hash: str
 
@@ -113,13 +127,16 @@ def read_plan_file(path: str | Path) -> StoredPlan:
         root["commcc_plan"].fail(f"plan files of version {version} are not known, only {VERSION}")
         file.check()
     graphs = dict(map(_read_graph, root["graphs"].items()))
-    jobs = [_read_step(entry, graphs) for entry in root["passes"].items()]
-    if not jobs:
+    read = [_read_step(entry, graphs) for entry in root["passes"].items()]
+    if not read:
         root["passes"].fail("no pass")
     source = _read_source(root["source"]) if "source" in root else None
     file.check()
-    found = tuple(job for job in jobs if job is not None)
-    return StoredPlan(Path(path), found, source, hashlib.sha256(text.encode()).hexdigest())
+    jobs = [each for each in read if each is not None]
+    elsewhere = tuple(replace(job, plan=step.plan_elsewhere) for job, step in jobs)
+    return StoredPlan(
+        Path(path), tuple(job for job, _ in jobs), elsewhere, source, hashlib.sha256(text.encode()).hexdigest()
+    )
 
 
 def difference(graph: StoredGraph, index: GraphIndex) -> str:
@@ -174,7 +191,7 @@ def _read_digests(node: Node, count: int) -> bytes:
     return bytes.fromhex(digits)
 
 
-def _read_step(node: Node, graphs: dict[str, StoredGraph]) -> Job | None:
+def _read_step(node: Node, graphs: dict[str, StoredGraph]) -> tuple[Job, StoredStep] | None:
     parts = node.mapping(_KEYS, (*_MORE, *PARTS))
     fingerprint = parts["graph"].text()
     graph = graphs.get(fingerprint)
@@ -193,7 +210,7 @@ def _read_step(node: Node, graphs: dict[str, StoredGraph]) -> Job | None:
     if graph is None:
         return None
     step = StoredStep(text, name, fingerprint, graph, dropped, report, node)
-    return Job(name, text, options, step.plan, f"{node.file.path}:{node.line}", dropped)
+    return Job(name, text, options, step.plan, f"{node.file.path}:{node.line}", dropped), step
 
 
 def _edits(node: Node) -> Node:
