@@ -12,6 +12,7 @@ from commcc.base.errors import EXIT_FINDINGS, EXIT_OK, EXIT_USAGE, OptionError
 from commcc.base.files import replace_text
 from commcc.base.text import json_text
 from commcc.cli import completing
+from commcc.cli.fixing import Fixing, fixing_folder, mended
 from commcc.cli.parameters import common_options, cost_option, hint_option, reading_options
 
 if TYPE_CHECKING:
@@ -51,9 +52,14 @@ def lint(session: Session, /, graphs: tuple[str, ...], **given: Any) -> int:
     wanted = graphs or settings.graphs
     if not wanted:
         raise OptionError("no graph is named", hint="name files or folders, or set lint.graphs in the configuration")
+    folder = fixing_folder(given["fix"], given["fix_in_place"])
+    fixes = None
     with session.working("loading PyTorch") as say:
         run = _run(session, settings, given, wanted, say)
-    report, task = run.report(), run.task
+        report, task = run.report(), run.task
+        if folder is not None or given["fix_in_place"]:
+            run, fixes = mended(run, report, Fixing(session, settings, folder, task.model, task.hints, say))
+            report = run.report()
     if given["update_baseline"]:
         from commcc.lint.baseline import key_of, write_baseline
 
@@ -62,7 +68,7 @@ def lint(session: Session, /, graphs: tuple[str, ...], **given: Any) -> int:
     symbols = [symbol for each in run.measured.values() for symbol in each.hints]
     session.warn_of_costs(task.hints, symbols, () if session.quiet else run.assumed)
     code = EXIT_USAGE if report.unread else EXIT_FINDINGS if report.failed else EXIT_OK
-    _emit(session, report, task, (form, code), given)
+    _emit(session, report, task, (form, code), {**given, "fixes": fixes})
     return code
 
 
@@ -107,6 +113,8 @@ def _run(
     from commcc.lint.running import Run, Task
 
     updating, baseline, known = given["update_baseline"], given["baseline"] or settings.baseline, None
+    if updating and (given["fix"] is not None or given["fix_in_place"]):
+        raise OptionError("--update-baseline and --fix cannot go together", hint="fix first, then store what is there")
     if baseline is not None:
         check_path(baseline)
         # A file that is yet to be written holds nothing.
@@ -137,7 +145,8 @@ def _emit(session: Session, report: Report, task: Task, how: tuple[str, int], gi
 
     form, code = how
     baseline: Json = None if task.baseline is None else {"file": task.baseline, "written": task.updating}
-    document = linting.document(report, baseline=baseline, hints=dict(task.hints))
+    more = {} if given["fixes"] is None else {"fixes": given["fixes"]}
+    document = linting.document(report, baseline=baseline, hints=dict(task.hints), **more)
     top, output = given["top"], given["output"]
     forms: dict[str, Callable[[], str]] = {
         "text": lambda: linting.plain(document, top),
@@ -204,6 +213,14 @@ command = click.Command(
             help="Compare all graphs as the ranks of one program, or none. [default: those named after their rank, "
             "as rank0.fx.txt]",
         ),
+        click.Option(
+            ["--fix"],
+            type=_FILE,
+            metavar="DIR",
+            help="Mend what a pass can mend (dedup, cleanup), and write the graphs that are proved to be the same "
+            "program to DIR; the report is of the result.",
+        ),
+        click.Option(["--fix-in-place"], is_flag=True, help="The same; the graphs take the place of what was read."),
         click.Option(["--rules", "list_rules"], is_flag=True, help="List the rules with their options."),
         cost_option(),
         hint_option(),

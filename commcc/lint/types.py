@@ -184,7 +184,7 @@ class Rule:
     not reach it. options: a frozen
     dataclass of options (:mod:`commcc.lint.options`). summary: what it finds, in a few words. about: a paragraph for
     people. needs: options of which one has to be set, or there is nothing to check. costed: asks what a cost model
-    predicts.
+    predicts. fix: of a rule whose findings a pass mends, the pass as a text, from the options.
     """
 
     id: str
@@ -196,6 +196,7 @@ class Rule:
     needs: tuple[str, ...] = ()
     costed: bool = False
     keep: Callable[[Subject], Any] | None = None
+    fix: Callable[[Any], str] | None = None
 
     @property
     def across(self) -> bool:

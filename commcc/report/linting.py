@@ -145,6 +145,9 @@ def view(document: Document, top: int) -> list[RenderableType]:
         shown += _graph(graph, top)
     if any(outcome["findings"] for outcome in document["across"]):
         shown += [Text("all graphs together", style="bold"), *_outcomes(document["across"], top), ""]
+    for fix in document.get("fixes", ()):
+        done = f"written to {fix['written']}, proved to be the same program" if fix["written"] else fix["reason"]
+        shown.append(Text(f"{fix['passes']} on {fix['graph']}: {done}"))
     if (document.get("baseline") or {}).get("written"):
         shown.append(Text(f"baseline written to {document['baseline']['file']}"))
     style = "bold red" if not document["passed"] else "bold green" if not document["counts"]["warning"] else "bold"

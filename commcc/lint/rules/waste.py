@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from commcc.base.errors import OptionError
 from commcc.base.options import option
+from commcc.base.text import plural
 from commcc.graph.modules import syntax_problems
-from commcc.lint.options import figure
+from commcc.lint.options import NoOptions, figure
 from commcc.lint.quantities import BYTES, COUNT, show
 from commcc.lint.types import Finding, Rule, Severity
+from commcc.plan import Removal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,7 +104,6 @@ def duplicated_gathers(subject: Subject, options: DuplicateOptions) -> Iterator[
     from commcc.base.terms import GIB
     from commcc.passes.base import PlanContext
     from commcc.passes.dedup import Dedup
-    from commcc.plan import Removal
 
     span = None if options.max_span is None else int(options.max_span)
     index = subject.index
@@ -124,6 +125,50 @@ def duplicated_gathers(subject: Subject, options: DuplicateOptions) -> Iterator[
             weight=each.bytes * len(each.drop),
             remedy="let one gather serve all with commcc dedup",
         )
+
+
+def _dedup(options: DuplicateOptions) -> str:
+    """The pass; how much memory it may take is known for each graph only, so that ``room`` is left to its default."""
+    return "dedup" if options.max_span is None else f"dedup{{max_topo_span={options.max_span:.0f}}}"
+
+
+def doubled_waits(subject: Subject, _options: NoOptions) -> Iterator[Finding]:
+    """All waits for results of waits, as one finding."""
+    waits = [each.node for each in _cleanup(subject).same]
+    if waits:
+        yield Finding(
+            f"{plural(len(waits), 'wait')} for what was waited for already",
+            subject.spots(*waits[:_NAMED]),
+            measured=len(waits),
+            limit=0,
+            remedy="remove them with commcc cleanup",
+        )
+
+
+def dead_nodes(subject: Subject, _options: NoOptions) -> Iterator[Finding]:
+    """All nodes that nothing needs, as one finding; launches among them are named first."""
+    index = subject.index
+    nodes = (node for entry in _cleanup(subject).dead for node in entry.nodes)
+    dead = sorted(nodes, key=lambda node: (node not in index.launches, node))
+    launches = sum(node in index.launches for node in dead)
+    if dead:
+        what = f", {plural(launches, 'launch')} among them" if launches else ""
+        yield Finding(
+            f"nothing needs {plural(len(dead), 'node')}{what}",
+            subject.spots(*dead[:_NAMED]),
+            measured=len(dead),
+            limit=0,
+            remedy="remove them with commcc cleanup",
+        )
+
+
+def _cleanup(subject: Subject) -> Removal:
+    from commcc.passes.base import PlanContext
+    from commcc.passes.cleanup import Cleanup
+
+    removal = Cleanup(metadata="keep").plan(PlanContext(subject.program, subject.index, subject.ident)).rewrite
+    assert isinstance(removal, Removal)
+    return removal
 
 
 def wait_after_launch(subject: Subject, options: WaitOptions) -> Iterator[Finding]:
@@ -207,6 +252,27 @@ WASTE = (
         "parameters that are gathered more than once",
         "Gathers that send the same value again, where keeping the first result does not conflict with a write and "
         "raises the peak of live bytes by little. Gathers that are repeated to save memory are not reported.",
+        fix=_dedup,
+    ),
+    Rule(
+        "doubled-wait",
+        Severity.INFO,
+        doubled_waits,
+        NoOptions,
+        "waits for what was waited for",
+        "A wait for the result of a wait: there is nothing left to wait for. Traces of code that waits for sure have "
+        "them.",
+        fix=lambda _: "cleanup{dead=false,metadata=keep}",
+    ),
+    Rule(
+        "dead-nodes",
+        Severity.INFO,
+        dead_nodes,
+        NoOptions,
+        "nodes that nothing needs",
+        "Neither an output nor a write, random numbers, an assert or a host sync needs them. PyTorch's own "
+        "compiler drops most of them later; until then they take part in every figure.",
+        fix=lambda _: "cleanup{metadata=keep}",
     ),
     Rule(
         "wait-after-launch",
