@@ -12,7 +12,6 @@ from commcc.base.errors import EXIT_FINDINGS, EXIT_OK, EXIT_USAGE, OptionError
 from commcc.base.files import replace_text
 from commcc.base.text import json_text
 from commcc.cli import completing
-from commcc.cli.fixing import Fixing, fixing_folder, mended
 from commcc.cli.parameters import common_options, cost_option, hint_option, reading_options
 
 if TYPE_CHECKING:
@@ -49,6 +48,8 @@ def lint(session: Session, /, graphs: tuple[str, ...], **given: Any) -> int:
         return EXIT_OK
     form = _form(session, given["form"], in_file=given["output"] is not None)
     settings = _settings(session, given)
+    from commcc.cli.fixing import Fixing, fixing_folder, mended
+
     wanted = graphs or settings.graphs
     if not wanted:
         raise OptionError("no graph is named", hint="name files or folders, or set lint.graphs in the configuration")

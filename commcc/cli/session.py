@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from commcc.base.errors import OutputError, closest
 from commcc.base.files import same_file
 from commcc.base.options import options_of
-from commcc.base.progress import shown
 from commcc.base.text import escaped, json_text, one_line, without_commands
 from commcc.passes.options import applicable, build
 
@@ -297,6 +296,8 @@ class Session:
         if self.quiet or not sys.stderr.isatty():
             yield lambda _text: None
             return
+        from commcc.base.progress import shown
+
         spinner = _Spinner(text)
         # A line in the middle of the spinner's would be drawn over.
         self._held = []
