@@ -31,8 +31,9 @@ demo: $(READY) ## tune a production-size graph and print before and after
 test test-full test-rest: export PYTHONDONTWRITEBYTECODE :=
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist worksteal
 
+# The layer test is part of `make check`.
 test: $(READY) ## run the tests, on up to four cores; WORKERS=0 on one
-	$(PYTEST) $(ARGS)
+	$(PYTEST) --ignore=tests/test_layers.py $(ARGS)
 
 test-full: $(READY) ## run all tests, with all examples of property tests, campaigns and every job on real ranks
 	$(PYTEST) --full $(ARGS)

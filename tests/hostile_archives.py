@@ -100,6 +100,10 @@ def _entry(weights: bool = True) -> str:
     return f"data/{'weights' if weights else 'constants'}/{_first(config)['path_name']}"
 
 
+def _first_part(whole: bytes, part: float) -> bytes:
+    return whole[: int(len(whole) * part)]
+
+
 def archives() -> dict[str, Callable[[], bytes]]:
     """By name, what makes each archive."""
     deflated = zipfile.ZIP_DEFLATED
@@ -198,7 +202,6 @@ def archives() -> dict[str, Callable[[], bytes]]:
             )
         ),
     }
-    whole = packed()
     for part in (0.1, 0.5, 0.9, 0.99, 0.999):
-        found[f"the first {part:.1%}"] = lambda part=part: whole[: int(len(whole) * part)]
+        found[f"the first {part:.1%}"] = lambda part=part: _first_part(packed(), part)
     return found

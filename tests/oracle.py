@@ -20,7 +20,10 @@ from itertools import combinations
 
 import pytest
 
-cp_model = pytest.importorskip("ortools.sat.python.cp_model", reason="OR-tools is not installed: pip install ortools")
+
+def solver_library():
+    """OR-tools, imported by the tests that solve: it takes two seconds. They are skipped where it is missing."""
+    return pytest.importorskip("ortools.sat.python.cp_model", reason="OR-tools is not installed: pip install ortools")
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class _Model:
         self.nodes = [i for i in range(len(index)) if i not in set(self.fixed)]
         self.scale = len(index) + 1
         self.horizon = (sum(costs.ns) + costs.launch_ns * len(index.launches) + 1) * self.scale
-        self.model = cp_model.CpModel()
+        self.model = solver_library().CpModel()
         self.step = self.time("step")
         self.start = {i: self.time(f"start{i}") for i in self.nodes}
         self.end = {i: self.time(f"end{i}") for i in self.nodes}
@@ -174,6 +177,7 @@ class _Model:
             self.model.add_cumulative(lives, sizes, limit)
 
     def best(self, effort) -> Best:
+        cp_model = solver_library()
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 0

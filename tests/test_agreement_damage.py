@@ -45,7 +45,7 @@ def place_found(found, ranks, last) -> Place:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_damage_is_found_where_it_is(damage):
     tried = 0
     for name in GRAPHS:

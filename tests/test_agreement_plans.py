@@ -38,8 +38,8 @@ def rank_file(folder: Path, sample: str, rank: int) -> Path:
     return path
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("sample", "passes"), PLANS)
-@pytest.mark.sampled(1)
 def test_two_ranks_come_to_the_same_plan(sample, passes, tmp_path, monkeypatch):
     found = []
     for rank in (0, 1):

@@ -40,7 +40,7 @@ def test_the_preset_is_auto():
         commcc.load("nowhere.fx.txt")
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.full
 @pytest.mark.parametrize("first", ["commcc.verify", "commcc.run.pipeline", "commcc.diff.match", "commcc.api"])
 def test_packages_stay_functions_whatever_is_imported_first(first):
     code = (

@@ -174,7 +174,7 @@ def test_bad_text(name, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ARCHIVES)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_bad_archive(name, tmp_path, capsys):
     path = tmp_path / "graph.pt2"
     path.write_bytes(damaged_archives(str(tmp_path / "marker"))[name])
@@ -194,6 +194,7 @@ def test_symbolic_expressions_are_data(tmp_path, capsys):
     refused(target, capsys)
 
 
+@pytest.mark.full
 def test_broken_and_exploding_gzip(tmp_path, capsys):
     path = tmp_path / "graph.fx.txt.gz"
     path.write_bytes(gzip.compress(small_text())[:-200])

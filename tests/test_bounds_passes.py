@@ -62,7 +62,7 @@ def check(index, costs, bound, seed, orders=6):
 
 @pytest.mark.parametrize("text", PIPELINES)
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(10)
 def test_results_of_passes_on_random_programs(text, seed):
     program = random_program(seed, 5, 2)
     model = load_model(MODELS[seed % len(MODELS)])
@@ -81,7 +81,7 @@ def test_results_of_passes_on_random_programs(text, seed):
         *ON_SAMPLES,
     ],
 )
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 def test_results_of_passes_on_samples(name, text):
     result = pipeline.run(load(SAMPLES / f"{name}.fx.txt.gz"), parse_pipeline(text), model=load_model("h100"))
     first, last = result.predictions

@@ -207,9 +207,9 @@ def test_the_schedule_gains_from_calls_without_copies():
     assert scheduled_ms(name, "auto", "h100") < 0.95 * scheduled_ms(name, "copy", "h100")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("cost", ["h100", str(SAMPLES.parent / "benchmarks" / "costs" / "latency-rich.yaml")])
 @pytest.mark.parametrize("name", sorted(path.name.split(".")[0] for path in SAMPLES.glob("tiny_*.fx.txt*")))
-@pytest.mark.sampled(1)
 def test_form_auto_is_never_worse_than_copies(name, cost):
     assert scheduled_ms(name, "auto", cost) <= scheduled_ms(name, "copy", cost)
 

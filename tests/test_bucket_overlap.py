@@ -200,7 +200,7 @@ SAMPLED = (
 
 
 @pytest.mark.parametrize("name", SAMPLED)
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_samples(name):
     model = load_model("h100")
     result = run(sample(name), parse_pipeline("reorder,bucket{strategy=overlap,memory_budget=none}"), model=model)

@@ -170,6 +170,7 @@ def test_headroom_that_is_taken_is_gone():
     assert 0 < fitted < 1000
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["tiny_llama_fsdp4_bw", "tiny_llama_fsdp4_fw", "tiny_llama_hsdp_bw"])
 @pytest.mark.parametrize("coalesced", [False, True])
 def test_headroom_against_the_merged_graph(name, coalesced):

@@ -78,6 +78,7 @@ def rearranged(seed: int):
     return g.program(*pool[-3:])
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
 def test_the_verifier_is_bounded_by_the_number_of_nodes():
     logging.disable(logging.CRITICAL)

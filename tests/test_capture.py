@@ -60,6 +60,7 @@ def test_backward_gathers_again_and_reduces_in_float32():
     assert {(n.args[0].meta["val"].dtype, n.args[1]) for n in scatters} == {(torch.float32, "avg")}
 
 
+@pytest.mark.full
 def test_plain_shards_are_reduced_alike():
     joint = captured(trace=TraceOptions(joint=True, decompose=False), plain=True)["joint"]
     sent = {(n.args[0].meta["val"].dtype, *n.args[1:]) for n in launches(joint, "reduce_scatter")}
@@ -152,6 +153,7 @@ def test_two_captures_are_equal():
         assert encode_meta(one) == encode_meta(other)
 
 
+@pytest.mark.full
 def test_joint_graph_computes_the_training_step():
     """Two virtual ranks with half the weights each give the loss and gradients of the plain model."""
     options = CaptureOptions(

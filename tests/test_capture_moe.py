@@ -241,8 +241,8 @@ def whole(program, shards, path):
     return torch.cat([torch.cat(shards[rank::degree]) for rank in range(degree)])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.sampled(1)
 def test_graph_computes_the_training_step(name):
     """Losses and gradients are those of one process with all experts and no collectives."""
     program = running(name, torch.float32)

@@ -47,8 +47,8 @@ def test_job(sample, tmp_path, capsys):
     assert answer(capsys, "verify", sample, after)["verified"] == "proved"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sample", SMALL[:4], ids=lambda path: path.name)
-@pytest.mark.sampled(1)
 def test_bucketing_again_changes_nothing(sample, tmp_path, capsys):
     once, twice = tmp_path / "once.fx.txt", tmp_path / "twice.fx.txt"
     answer(capsys, "bucket", sample, "-o", once)

@@ -246,6 +246,7 @@ def changed(content, path, change):
     return copied
 
 
+@pytest.mark.full
 def test_every_figure_of_a_device_changes_the_hash(tmp_path):
     content = yaml.safe_load(H100)
     paths = [path for path in numbers_in(content) if path[0] != "sources"]

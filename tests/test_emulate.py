@@ -531,6 +531,7 @@ def test_refused_without_a_device(monkeypatch):
         graph_set.check_emulated(None, BenchSettings(emulated=True, device="cuda"))
 
 
+@pytest.mark.full
 def test_which_device_stands_for_all(monkeypatch):
     asked = []
     monkeypatch.setattr(

@@ -110,6 +110,7 @@ def test_gathers_are_launched_in_the_layer_before_in_the_same_direction():
     assert seen == {(1, False), (2, False), (3, False), (2, True), (1, True), (0, True)}
 
 
+@pytest.mark.full
 def test_reductions_are_launched_in_the_layer_behind_and_waited_for_at_the_end():
     result = placed()
     index, first = result.last.index, dense_of(result).first

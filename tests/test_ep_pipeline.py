@@ -58,8 +58,8 @@ def test_cleaned_graphs_can_still_be_scheduled(chunked):
     assert run(cleaned.program, parse_pipeline("ep-schedule")).verified == "proved"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ending", ["fx.txt.gz", "pt2"])
-@pytest.mark.sampled(1)
 def test_chunks_survive_files(chunked, ending, tmp_path):
     save(chunked, tmp_path / f"c.{ending}")
     again = load(tmp_path / f"c.{ending}")

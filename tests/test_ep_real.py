@@ -102,6 +102,7 @@ def test_what_torchtitan_has_cut_is_the_step_that_it_has_cut():
     assert verdict.status == ("proved" if same else "unproved"), (verdict.findings, verdict.unproved)
 
 
+@pytest.mark.full
 def test_a_graph_for_any_number_of_tokens_is_compared_for_that_of_before():
     before, after = step("deepseek_v3_step"), step("deepseek_v3_chunked")
     verdict, compared = verify_sized(before, after)

@@ -35,8 +35,8 @@ def regions(plan):
 CUT = [("backward", 2, (30, 30))] * 2 + [("forward", 3, (30, 30))] * 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("forward", [False, True])
-@pytest.mark.sampled(1)
 def test_modules_told_by_structure_are_those_of_the_paths(forward):
     """As many exchanges are cut, though what a layer of experts computes again in the backward pass has no path."""
     before = without_paths("tiny_deepseek_fsdp4_ep2", forward=forward)

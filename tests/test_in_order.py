@@ -57,6 +57,7 @@ def test_hides_nearly_all_of_a_production_graph_in_its_own_memory():
     assert found.peak_bytes <= peak
 
 
+@pytest.mark.full
 def test_little_is_hidden_with_no_room_between_launch_and_wait():
     problem = production()
     budget = live_bytes(problem.index).peak_bytes

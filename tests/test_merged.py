@@ -139,7 +139,7 @@ def same(program, text):
 
 @pytest.mark.parametrize("name", TINY)
 @pytest.mark.parametrize("text", BUCKETINGS)
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(8)
 def test_samples(name, text):
     """Fused costs: the chains of pointwise ops that a merge splits are seen too."""
     (bucket,) = parse_pipeline(text)
@@ -150,7 +150,7 @@ def test_samples(name, text):
 
 @pytest.mark.parametrize("name", TINY)
 @pytest.mark.parametrize("text", BUCKETINGS)
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 def test_sketches_of_samples(name, text):
     (bucket,) = parse_pipeline(text)
     both(sample(name), bucket, model_of(MODELS[1]))

@@ -97,7 +97,7 @@ def test_any_order_that_the_index_allows_is_the_same_program(seed, order):
 
 
 @pytest.mark.parametrize("name", sorted(CORRUPTIONS))
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_deliberate_corruptions_are_rejected(name):
     hits = 0
     for seed in range(30):

@@ -27,7 +27,6 @@ from commcc.run.forms import PRESETS
 from commcc.run.pipeline import run
 from commcc.serialization import load, save
 from commcc.timing.cost import load_model
-from tests.effort import FULL
 from tests.test_dedup import regathered
 
 if TYPE_CHECKING:
@@ -158,12 +157,12 @@ def all_equal(ranks: int, jobs: list[dict[str, str]], folder: Path) -> None:
     assert [len(rank) for rank in verdicts] == [len(jobs)] * ranks
 
 
-@pytest.mark.scaled
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_each_sample_in_some_ways(ranks, tmp_path):
     every = [name for names in SAMPLES_FOR.values() for name in names]
     jobs = []
-    for name in SAMPLES_FOR[ranks] if FULL else SAMPLES_FOR[ranks][1:2]:
+    for name in SAMPLES_FOR[ranks]:
         ways = list(ways_of(name))[every.index(name) :: len(every)]
         jobs += [rewritten(name, way, tmp_path)[0] for way in ways]
         converted = tmp_path / f"{name}.pt2"

@@ -102,6 +102,7 @@ def test_the_same_bits(seed):
     assert same(VirtualRanks(program.graph, inputs).run(), VirtualRanks(result.program.graph, inputs).run())
 
 
+@pytest.mark.full
 def test_more_effort_is_never_worse():
     steps = []
     for effort in (1, 3, 6, 12):

@@ -91,6 +91,7 @@ def test_the_front_by_definition(aims):
     assert pareto(aims) == tuple(k for k, one in enumerate(aims) if one is not None and not beaten(one))
 
 
+@pytest.mark.full
 def test_processes_change_nothing(graph):
     from commcc.serialization import load
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 import torch
 from torch import fx
 
@@ -79,6 +80,7 @@ def disturbed(program, rng):
     return Program(made, program.root)
 
 
+@pytest.mark.full
 def test_whatever_is_proved_computes_the_same():
     """Reordered programs with writes through views: a proof that real execution contradicts is a failure."""
     seen = {"proved": 0, "different": 0, "unproved": 0}

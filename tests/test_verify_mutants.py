@@ -49,8 +49,8 @@ def result(name, passes):
     return run(sample(name), parse_pipeline(passes), model=load_model("h100")).program
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "passes"), RESULTS)
-@pytest.mark.sampled(1)
 def test_damage_is_found(name, passes):
     before, after = sample(name), result(name, passes)
     verdict = verify(before, after)

@@ -93,7 +93,7 @@ def _equal(one, other):
 
 
 @pytest.mark.parametrize("old", DTYPES, ids=str)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 def test_which_conversions_lose_nothing(old):
     values = _values(old)
     for new in DTYPES:
@@ -107,7 +107,7 @@ def test_which_conversions_lose_nothing(old):
 
 
 @pytest.mark.parametrize("old", DTYPES, ids=str)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 def test_which_conversions_may_be_skipped(old):
     values = _values(old)
     for wide, new in itertools.product(DTYPES, DTYPES):

@@ -53,7 +53,7 @@ def results(request):
     return program, made
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.full
 def test_they_are_the_same_program(results):
     program, made = results
     assert made
