@@ -9,7 +9,7 @@ RESULT := out/llama3_8b_fsdp64_bw.run.fx.txt.gz
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-full test-rest check format docs samples golden bench artefacts fuzz clean
+.PHONY: help venv demo test test-full test-rest check format docs samples golden bench artefacts fuzz dist smoke clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +76,13 @@ fuzz: $(READY) ## fuzz the readers for two minutes each, guided by coverage
 	$(BIN)/python tools/fuzz_readers.py --format text $(ARGS)
 	$(BIN)/python tools/fuzz_readers.py --format pt2 $(ARGS)
 
+dist: $(READY) ## build wheel and sdist into dist/
+	rm -rf dist build
+	$(BIN)/python -m build --outdir dist .
+
+smoke: $(READY) ## install what is in dist/ in environments of its own, and use it
+	$(BIN)/python tools/smoke.py $(ARGS) dist/*.whl dist/*.tar.gz
+
 clean: ## remove what make made; the sample graphs stay
-	rm -rf $(VENV) out build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

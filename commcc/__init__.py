@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from commcc.capture.shards import shard
     from commcc.live import backend, graph_pass, inductor_pass
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     **dict.fromkeys(("inspect", "load", "save", "simulate"), "commcc.api"),

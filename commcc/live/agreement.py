@@ -1,6 +1,6 @@
 """Ranks that communicate in a graph compare what each has made of it, before it runs for the first time.
 
-    digest = digest_of(before, after, "commcc 0.1.0, bucket,reorder, cost 8f03...")
+    digest = digest_of(before, after, "commcc 0.2.0, bucket,reorder, cost 8f03...")
     compare(digest, ranks=(0, 1, 2, 3), timeout_s=300.0)      # AgreementError, on every one of them
 
 Ranks that merged or ordered collectives differently would wait for each other for ever, or exchange the wrong

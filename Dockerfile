@@ -1,0 +1,14 @@
+# The demo of the README in a container, as an ordinary user and without a network at run time:
+#   docker build -t commcc . && docker run --rm commcc
+#   docker run --rm -v "$PWD:/work" -w /work commcc commcc run GRAPH --preset auto -o tuned.fx.txt.gz
+FROM python:3.12-slim
+
+WORKDIR /src
+COPY . .
+# A build of PyTorch for the CPU: commcc needs no GPU.
+RUN pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu -c constraints.txt . \
+    && useradd --create-home user
+USER user
+WORKDIR /home/user
+ENV OMP_NUM_THREADS=1
+CMD ["commcc", "run", "/src/sample_graphs/llama3_8b_fsdp64_bw.fx.txt.gz", "--preset", "auto", "-o", "bw.fx.txt.gz"]
