@@ -8,10 +8,14 @@ import pytest
 import torch
 
 from commcc.base.errors import GraphError
+from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
 from commcc.graph.index.modules import clean_path, module_path
+from commcc.graph.metrics import measure
 from commcc.graph.ops import OpaqueOp
 from commcc.graph.program import ProcessGroup
+from commcc.timing.cost import load_model
+from commcc.timing.predict import predict
 from tests.random_graphs import GraphBuilder, aten, c10d, getitem, random_program
 
 
@@ -211,7 +215,7 @@ def test_a_second_wait_is_harmless():
 
 
 def test_what_sub_graphs_launch_is_said():
-    """It moves nowhere, and is counted nowhere, so the warning says what it is."""
+    """It moves nowhere, so the warning says what it is; its time is the node's, as if the sub-graph were the graph."""
 
     class Branch(torch.nn.Module):
         def forward(self, x):
@@ -225,5 +229,38 @@ def test_what_sub_graphs_launch_is_said():
     with program.graph.inserting_before(program.graph.output_node()):
         branch = program.graph.get_attr("branch")
         region = program.graph.call_function(torch.ops.higher_order.invoke_subgraph, (branch, "branch", x))
-    (warning,) = build_index(program).warnings
+    index = build_index(program)
+    (warning,) = index.warnings
     assert f"'{region.name}' (higher_order.invoke_subgraph) launches 1 all_gather in a sub-graph" in warning
+    (inside,) = index.inside.values()
+    alone, whole = (predict(each, load_model("h100")).timeline for each in (inside.graphs[0], index))
+    assert whole.communication_ns == alone.communication_ns > 0
+    assert whole.exposed_ns == alone.exposed_ns > 0
+    assert whole.compute_ns == alone.compute_ns + alone.launch_ns
+    assert measure(index, identify(index)).to_json()["in_sub_graphs"] == {"all_gather": 1}
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments", "runs", "one", "at_least"),
+    [
+        ("cond", lambda b, x: (x, b, b, [x]), 1, True, False),
+        ("while_loop", lambda b, x: (b, b, (x,), ()), 1, False, True),
+        ("map_impl", lambda b, x: (b, [x], []), 4, False, False),
+        ("scan", lambda b, x: (b, [x], [x], []), 4, False, False),
+        ("invoke_subgraph", lambda b, x: (b, "b", x), 1, False, False),
+    ],
+)
+def test_how_often_sub_graphs_run(op, arguments, runs, one, at_least):
+    class Branch(torch.nn.Module):
+        def forward(self, x):
+            return torch.ops._c10d_functional.all_gather_into_tensor(x, 2, "0")
+
+    b = GraphBuilder()
+    x = b.placeholder("x", (4,))
+    program = b.program([x], {})
+    program.root.branch = torch.fx.symbolic_trace(Branch())
+    with program.graph.inserting_before(program.graph.output_node()):
+        branch = program.graph.get_attr("branch")
+        program.graph.call_function(getattr(torch.ops.higher_order, op), arguments(branch, x))
+    (inside,) = build_index(program).inside.values()
+    assert (inside.runs, inside.one, inside.at_least) == (runs, one, at_least)

@@ -11,19 +11,18 @@ from torch._higher_order_ops import scan
 from torch._higher_order_ops.while_loop import while_loop
 from torch.nn.attention.flex_attention import flex_attention
 
-from commcc.base.errors import InputError
 from commcc.capture import from_exported_program, from_graph_module
 from commcc.graph.ops.functions import transform_functions
 from commcc.replay.codegen import GeneratedCode
 from commcc.replay.compiled.inductor import Compiled
-from commcc.replay.layout import Layout
+from commcc.replay.layout import Layout, make_layout
 from commcc.replay.numeric import Settings, verify_numeric
 from commcc.replay.prepare import prepare
 from commcc.replay.values import leaves
-from commcc.replay.virtual import VirtualRun
+from commcc.replay.virtual import StepError, VirtualRun
 from tests.verify_graphs import Graph
 
-aten = torch.ops.aten
+aten, c10d = torch.ops.aten, torch.ops._c10d_functional
 ONE = Layout(1, {})
 
 
@@ -140,15 +139,103 @@ def test_float64_goes_through_sub_graphs():
     assert verify_numeric(program, program, Settings(wide=True)).status == "equal"
 
 
-def test_a_sub_graph_that_communicates_is_refused():
-    def reduced(_, x):
-        with torch.no_grad():
-            y = torch.ops._c10d_functional.wait_tensor(torch.ops._c10d_functional.all_reduce(x, "sum", "0"))
-        return x * y
+def total(x):
+    return c10d.wait_tensor(c10d.all_reduce(x, "sum", "0"))
 
-    program = from_exported_program(torch.export.export(Function(reduced), (torch.rand(3, 4),), strict=False))
-    with pytest.raises(InputError, match="all_reduce communicates inside of a sub-graph"):
-        prepare(program)
+
+def scattered(c, y):
+    both = c10d.wait_tensor(c10d.all_gather_into_tensor(y, 2, "0"))
+    return c + both[:4], c * both[4:]
+
+
+COMMUNICATING = {
+    "no_grad": lambda x: x * torch.no_grad()(total)(x),
+    "cond": lambda x: torch.cond(total(x).sum() > 0, lambda y: total(y) * 2, lambda y: y - total(y), (x,)),
+    "nested": lambda x: torch.cond(
+        total(x).sum() > 0, lambda y: torch.cond(y.isnan().any(), lambda z: z + 1, total, (y,)), lambda y: y + 1, (x,)
+    ),
+    "while_loop": lambda x: while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, total(y) / 2), (torch.tensor(0), x))[1],
+    "map": lambda x: map_op(lambda y: total(y) + y, x),
+    "scan": lambda x: scan(scattered, x[0], x)[1],
+}
+
+
+class OnTwo(nn.Module):
+    def __init__(self, form):
+        super().__init__()
+        self.form = form
+
+    def forward(self, x):
+        return self.form(x)
+
+
+def communicating(form):
+    """A program whose sub-graphs communicate, and what it computes for each of two ranks."""
+    return from_exported_program(torch.export.export(OnTwo(COMMUNICATING[form]), (torch.rand(3, 4),), strict=False))
+
+
+def by_hand(form, both):
+    """The results of both ranks: the sums that collectives give, made by hand."""
+    x = sum(both)
+    whole = {
+        "no_grad": lambda own: own * x,
+        "cond": lambda _: x * 2,
+        "nested": lambda _: x,
+        "while_loop": lambda _: x / 2,
+        "map": lambda own: x + own,
+    }
+    return [whole[form](own) for own in both]
+
+
+@pytest.mark.parametrize("form", [name for name in COMMUNICATING if name != "scan"])
+def test_ranks_meet_in_sub_graphs(form):
+    prepared = prepare(communicating(form))
+    both = [torch.rand(3, 4), torch.rand(3, 4)]
+    name = prepared.inputs[-1].name
+    rest = {node.name: torch.tensor(0) for node in prepared.inputs[:-1]}
+    results = VirtualRun(prepared, make_layout([(prepared.program, prepared.index)], 2))(
+        [{**rest, name: each} for each in both]
+    )
+    for rank, expected in zip(results, by_hand(form, both), strict=True):
+        torch.testing.assert_close(rank.outputs[0], expected)
+
+
+@pytest.mark.parametrize("form", COMMUNICATING)
+def test_numeric_verification_of_sub_graphs_that_communicate(form):
+    program = communicating(form)
+    numeric = verify_numeric(program, program, Settings(ranks=2))
+    assert (numeric.status, numeric.notes) == ("equal", ())
+
+
+def changed(program, before, after):
+    """The program with another op in its first sub-graph."""
+    body = next(module for module in program.root.modules() if module is not program.root and hasattr(module, "graph"))
+    (node,) = [node for node in body.graph.nodes if node.target is before]
+    if after is None:
+        node.replace_all_uses_with(node.args[0])
+        body.graph.erase_node(node)
+    else:
+        node.target = after
+    return program
+
+
+def test_what_a_sub_graph_does_not_wait_for_is_poison():
+    wrong = changed(communicating("map"), c10d.wait_tensor.default, None)
+    numeric = verify_numeric(communicating("map"), wrong, Settings(ranks=2))
+    assert numeric.status == "different"
+
+
+def test_ranks_that_go_different_ways_do_not_hang():
+    program = from_exported_program(
+        torch.export.export(
+            OnTwo(lambda x: torch.cond(x.sum() > 0, total, lambda y: y + 1, (x,))), (torch.rand(3, 4),), strict=False
+        )
+    )
+    prepared = prepare(program)
+    layout = make_layout([(prepared.program, prepared.index)], 2)
+    inputs = [{prepared.inputs[-1].name: sign * torch.ones(3, 4)} for sign in (1, -1)]
+    with pytest.raises(StepError, match="rank 0 waits for rank 1, which does not launch the same there"):
+        VirtualRun(prepared, layout)(inputs)
 
 
 def test_what_has_no_kernel_for_16_bits_runs_in_float32():

@@ -7,6 +7,7 @@ kind between them.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ _RUNS = (Kind.REDUCE_SCATTER, Kind.ALL_GATHER, Kind.ALL_TO_ALL)
 class GraphMetrics:
     """See the module docstring; ``groups`` counts launches by group name. unknown_sizes: collectives by kind whose
     bytes rest on a size without a number, and all ``values`` of which that is so; empty where every size is known.
+    in_sub_graphs: collectives by kind that sub-graphs launch, each sub-graph once; in no other count. loops: nodes
+    that may run such sub-graphs more often than their time says.
     """
 
     nodes: int
@@ -36,6 +39,8 @@ class GraphMetrics:
     groups: Mapping[str, int]
     max_consecutive_compute: Mapping[str, int]
     unknown_sizes: Mapping[str, int] = field(default_factory=dict)
+    in_sub_graphs: Mapping[str, int] = field(default_factory=dict)
+    loops: int = 0
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -45,6 +50,8 @@ class GraphMetrics:
             "bytes": dict(self.bytes),
             "groups": dict(self.groups),
             "max_consecutive_compute": dict(self.max_consecutive_compute),
+            **({"in_sub_graphs": dict(self.in_sub_graphs)} if self.in_sub_graphs else {}),
+            **({"loops_counted_once": self.loops} if self.loops else {}),
             **({"unknown_sizes": dict(self.unknown_sizes)} if self.unknown_sizes else {}),
         }
 
@@ -61,6 +68,9 @@ def measure(index: GraphIndex, ident: Identification) -> GraphMetrics:
         groups[c.group] = groups.get(c.group, 0) + 1
         if c.unknown:
             unknown[c.kind.value] = unknown.get(c.kind.value, 0) + 1
+    inside: Counter[str] = Counter()
+    for each in index.inside.values():
+        inside.update(each.kinds)
     return GraphMetrics(
         nodes=len(index),
         compute_nodes=sum(index.compute),
@@ -68,6 +78,8 @@ def measure(index: GraphIndex, ident: Identification) -> GraphMetrics:
         bytes=wire,
         groups=groups,
         unknown_sizes={**unknown, "values": values} if (values := len(index.estimates.unknown)) else {},
+        in_sub_graphs=dict(sorted(inside.items())),
+        loops=sum(each.at_least for each in index.inside.values()),
         max_consecutive_compute={kind.value: longest_run(index, kind) for kind in _RUNS},
     )
 

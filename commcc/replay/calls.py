@@ -16,7 +16,8 @@ gradients; a region of autocast for an accelerator is one for the CPU when it ru
 An op that has no kernel for numbers of 16 or 8 bits runs on float32 copies, and its results are rounded;
 ``CallSettings.raised`` has the names of such ops once they have run.
 
-Limits: a sub-graph that communicates cannot be run.
+What a sub-graph launches and waits for is called as it is, on process groups; whoever runs a graph without those says
+what to call instead (:data:`Network`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
@@ -33,7 +34,7 @@ from torch.fx.node import map_aggregate, map_arg
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from commcc.base.text import listed
-from commcc.graph.ops import is_random, op_name
+from commcc.graph.ops import collective_of, is_random, is_wait, op_name
 from commcc.graph.ops.guards import guarded
 from commcc.replay.kernels import stand_in
 
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch import fx
+
+#: What a launch or wait of a sub-graph calls, by its node and the op's own call.
+Network: TypeAlias = "Callable[[fx.Node, Callable[..., Any]], Callable[..., Any]]"
 
 _NO_GRADIENTS = "higher_order.wrap_with_set_grad_enabled"
 _AUTOCAST = "higher_order.wrap_with_autocast"
@@ -95,9 +99,7 @@ class CallSettings:
         return tuple(map_aggregate(node.args, self._moved)), kwargs
 
     def constant(self, owner: Any) -> Any:
-        """What a ``get_attr`` node refers to: a tensor of its own, in the precision of the run, or a function."""
-        if isinstance(owner, GraphModule):
-            return Body(owner, self)
+        """What a ``get_attr`` node refers to: a tensor of its own, in the precision of the run."""
         if not isinstance(owner, torch.Tensor):
             return owner
         return widened(owner.detach().to(self.homes.of(owner.device), copy=True), self.wide)
@@ -145,13 +147,23 @@ class CallSettings:
 
 
 class Body:
-    """A sub-graph as a function of its placeholders; every call runs it node by node."""
+    """A sub-graph as a function of its placeholders; every call runs it node by node. network: of what it launches."""
 
-    def __init__(self, module: GraphModule, settings: CallSettings) -> None:
+    def __init__(self, module: GraphModule, settings: CallSettings, network: Network | None = None) -> None:
         self._settings = settings
+        self._network = network
         self.module = module
         called = [node for node in module.graph.nodes if node.op == "call_function"]
-        self._calls = {node: (settings.call(node), *settings.operands(node)) for node in called}
+        self._calls = {node: (self._call(node), *settings.operands(node)) for node in called}
+
+    def _call(self, node: fx.Node) -> Callable[..., Any]:
+        call = self._settings.call(node)
+        return call if self._network is None or not communicates(node) else self._network(node, call)
+
+    def _constant(self, owner: Any) -> Any:
+        if isinstance(owner, GraphModule):
+            return Body(owner, self._settings, self._network)
+        return self._settings.constant(owner)
 
     def __call__(self, *given: Any) -> Any:
         values: dict[fx.Node, Any] = {}
@@ -160,7 +172,7 @@ class Body:
             if node.op == "placeholder":
                 values[node] = next(rest)
             elif node.op == "get_attr":
-                values[node] = self._settings.constant(attribute(self.module, node))
+                values[node] = self._constant(attribute(self.module, node))
             elif node.op == "output":
                 return map_arg(node.args[0], values.__getitem__)
             else:
@@ -191,6 +203,17 @@ def inner_graphs(module: torch.nn.Module, nodes: Sequence[fx.Node]) -> Iterator[
             inner = list(owner.graph.nodes)
             yield owner, inner
             yield from inner_graphs(owner, inner)
+
+
+def communicates(node: fx.Node) -> bool:
+    """Whether a node launches a collective or waits for one."""
+    return node.op == "call_function" and (collective_of(node.target) is not None or is_wait(node.target))
+
+
+def communicates_inside(module: torch.nn.Module, node: fx.Node) -> bool:
+    """Whether a graph that a call is handed launches a collective or waits for one."""
+    held = [each for each in node.all_input_nodes if each.op == "get_attr"]
+    return any(communicates(each) for _, inner in inner_graphs(module, held) for each in inner)
 
 
 def draws_random(module: torch.nn.Module, node: fx.Node) -> bool:

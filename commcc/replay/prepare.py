@@ -40,7 +40,7 @@ from commcc.graph.ops import (
     op_name,
 )
 from commcc.graph.ops.allowed import refusal
-from commcc.replay.calls import Body, CallSettings, Homes, attribute, draws_random, inner_graphs
+from commcc.replay.calls import Body, CallSettings, Homes, attribute, communicates_inside, draws_random, inner_graphs
 from commcc.replay.kernels import stand_in
 from commcc.replay.values import tensors_in
 from commcc.verify.normalise import unfolded
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from commcc.graph.index import GraphIndex
     from commcc.graph.ops.collective_table import CollectiveOp
     from commcc.graph.program import Program
+    from commcc.replay.calls import Network
 
 #: Ops that read the bytes of a number, which are others in another precision.
 _BYTES = frozenset({"view.dtype"})
@@ -68,7 +69,7 @@ class Step:
     """One node to run. fact: of a launch. host_copy: None, or whether the host does not wait for the copy.
 
     frees: nodes whose values nobody needs after this one. looks: it only looks at its operands in another way.
-    host_wait: the host waits for the device there.
+    host_wait: the host waits for the device there. meets: its sub-graphs launch collectives or wait for some.
     """
 
     node: fx.Node
@@ -82,6 +83,7 @@ class Step:
     looks: bool = False
     host_copy: bool | None = None
     host_wait: bool = False
+    meets: bool = False
 
     @property
     def name(self) -> str:
@@ -92,7 +94,8 @@ class Step:
 class Prepared:
     """A program's steps. output: what it returns. written: names of the inputs that it writes.
 
-    unfolded: whether fused ops were replaced by what they stand for. settings: how its nodes are called.
+    unfolded: whether fused ops were replaced by what they stand for. settings: how its nodes are called. network: of
+    what its sub-graphs launch, None for process groups.
     """
 
     program: Program
@@ -103,6 +106,7 @@ class Prepared:
     written: frozenset[str]
     unfolded: bool = False
     settings: CallSettings = field(default_factory=lambda: CallSettings(Homes("cpu", accelerated=True)))
+    network: Network | None = None
 
     @property
     def wide(self) -> bool:
@@ -125,7 +129,8 @@ class Prepared:
     @cached_property
     def _bodies(self) -> dict[fx.Node, Body]:
         owners = {node: attribute(self.program.root, node) for node in self.constants}
-        return {node: Body(own, self.settings) for node, own in owners.items() if isinstance(own, GraphModule)}
+        graphs = {node: own for node, own in owners.items() if isinstance(own, GraphModule)}
+        return {node: Body(own, self.settings, self.network) for node, own in graphs.items()}
 
     def constant(self, node: fx.Node) -> Any:
         """What a ``get_attr`` node refers to: a tensor in the precision of this run, or a sub-graph as a function."""
@@ -190,6 +195,7 @@ def _step(
         looks=facts(target).looks,
         host_copy=copy if seen.pure else None,
         host_wait=number in index.host_syncs and not copy and waits(index, number),
+        meets=communicates_inside(root, node),
     )
 
 
@@ -212,8 +218,6 @@ def _refuse(program: Program, nodes: Sequence[fx.Node], *, wide: bool, device: s
     held = [(program.root, node) for node in nodes] + [(module, node) for module, each in inner for node in each]
     for module, node in held:
         problem = _reason(module, node, device, wide=wide)
-        if problem is None and module is not program.root and _communicates(node):
-            problem = f"{op_name(node.target)} communicates inside of a sub-graph"
         if problem is not None:
             problems.setdefault(problem, node.name)
     if not problems:
@@ -238,10 +242,6 @@ def _reason(module: nn.Module, node: fx.Node, device: str, *, wide: bool) -> str
         is_known = isinstance(constant, torch.Tensor) or hasattr(constant, "graph")
         return None if is_known else "a constant that is no tensor"
     return None if node.op in ("placeholder", "output") else f"a {node.op} node"
-
-
-def _communicates(node: fx.Node) -> bool:
-    return node.op == "call_function" and (collective_of(node.target) is not None or is_wait(node.target))
 
 
 def _refuse_unsafe(program: Program, imported: frozenset[str]) -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from commcc.graph.ops import is_wait
 from commcc.replay.codegen import GeneratedCode
 from commcc.replay.place import CpuPlace, Place
 from commcc.replay.values import RankResults, leaves, tensors_in
@@ -30,6 +31,8 @@ from commcc.replay.virtual import rank_seed
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
+
+    from torch import fx
 
     from commcc.replay.prepare import Prepared, Step
 
@@ -88,17 +91,27 @@ class RankRun:
     @cached_property
     def _run(self) -> GeneratedCode:
         steps = tuple(told(step, self.progress) for step in self.prepared.steps)
-        return GeneratedCode(replace(self.prepared, steps=steps))
+        return GeneratedCode(replace(self.prepared, steps=steps, network=self._inside))
+
+    def _inside(self, node: fx.Node, call: Callable[..., Any]) -> Callable[..., Any]:
+        """A launch or a wait of a sub-graph, which says first what it is about to do."""
+        own = call if self.prepared.network is None else self.prepared.network(node, call)
+        return telling(own, "waits for" if is_wait(node.target) else "launches", node.name, self.progress)
 
 
 def told(step: Step, tell: Callable[[str, str], None]) -> Step:
     """A step as it is, or a launch or a wait that says first what it is about to do."""
     if step.fact is None and not step.waits:
         return step
-    doing, name, call = "waits for" if step.waits else "launches", step.name, step.call
+    doing = "waits for" if step.waits else "launches"
+    return replace(step, call=telling(step.call, doing, step.name, tell))
 
-    def telling(*args: Any, **kwargs: Any) -> Any:
+
+def telling(call: Callable[..., Any], doing: str, name: str, tell: Callable[[str, str], None]) -> Callable[..., Any]:
+    """The call, which first tells what it does with which node."""
+
+    def telling_call(*args: Any, **kwargs: Any) -> Any:
         tell(doing, name)
         return call(*args, **kwargs)
 
-    return replace(step, call=telling)
+    return telling_call

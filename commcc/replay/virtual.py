@@ -14,6 +14,9 @@ the wait; where it does not, the rank gets what is there at the wait, and ``earl
 their last use. Each rank has its own random numbers. A sum is made rank after rank in the dtype of the tensors, so
 that merging launches changes no bit.
 
+Where sub-graphs of a higher-order op communicate, each rank runs that op in a thread, one at a time, and they meet in
+its launches (:mod:`commcc.replay.meeting`).
+
 Limits: ranks run one after the other, so nothing here is timed. A launch that is neither waited for nor
 returned stays poison.
 ``premul_sum`` and reductions of float8 are not there (nor are they on gloo).
@@ -21,7 +24,8 @@ returned stays poison.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,7 +33,9 @@ from torch.fx.node import map_arg
 
 from commcc.base.errors import CommccError
 from commcc.base.terms import Kind
-from commcc.graph.ops import op_name
+from commcc.graph.ops import collective_of, op_name
+from commcc.replay.meeting import Meeting, StuckError
+from commcc.replay.prepare import Step
 from commcc.replay.values import RankResults, bits_equal, leaves, poison, quiet_cpu, storage, tensors_in
 
 if TYPE_CHECKING:
@@ -39,7 +45,8 @@ if TYPE_CHECKING:
 
     from commcc.graph.ops.collective_table import CollectiveOp
     from commcc.replay.layout import Layout
-    from commcc.replay.prepare import Prepared, Step
+    from commcc.replay.meeting import Part
+    from commcc.replay.prepare import Prepared
 
 Tensor = torch.Tensor
 #: Inputs of one rank by name, and the arguments of one rank's launch.
@@ -86,8 +93,9 @@ def rank_seed(seed: int, rank: int) -> int:
 class _Flight:
     """One tensor of a launch that has not been waited for.
 
-    calls: each rank's arguments. which: the tensor, of a coalesced launch. held: buffers of each rank. real: what
-    they will hold. versions: how often what rank 0 sends had been written, None when it is the buffer itself.
+    calls: each rank's arguments, or those of the one rank whose sub-graph launched it. which: the tensor, of a
+    coalesced launch. held: buffers of each of them. real: what they will hold. versions: how often what the first
+    sends had been written, None when it is the buffer itself. single: whether it is one rank's.
     """
 
     step: Step
@@ -96,6 +104,12 @@ class _Flight:
     held: list[torch.Tensor]
     real: list[torch.Tensor]
     versions: list[int] | None
+    single: bool = False
+
+    @property
+    def overwritten(self) -> bool:
+        """Whether what is sent has been written since, perhaps with the same values."""
+        return self.versions is not None and [tensor._version for tensor in self.sent()] != self.versions
 
     def sent(self) -> list[torch.Tensor]:
         """What rank 0 sends."""
@@ -125,6 +139,7 @@ class VirtualRun:
         self._env: dict[fx.Node, list[Any]] = {}
         self._flights: dict[int, _Flight] = {}
         self._copies: list[tuple[Step, list[torch.Tensor], list[torch.Tensor]]] = []
+        self._meeting, self._drawing = Meeting(self._exchanged_inside), False
         self._random = [torch.Generator().manual_seed(rank_seed(self.seed, rank)).get_state() for rank in self._ranks]
 
     @property
@@ -136,8 +151,9 @@ class VirtualRun:
         with quiet_cpu(), torch.random.fork_rng(devices=[]):
             for node in self.prepared.inputs:
                 self._env[node] = [given[node.name] for given in inputs]
+            views = [self._seen_by(rank) for rank in self._ranks]
             for node in self.prepared.constants:
-                self._env[node] = [self.prepared.constant(node) for _ in self._ranks]
+                self._env[node] = [view.constant(node) for view in views]
             for step in self.prepared.steps:
                 self._run(step)
             self.returned = self._land_returned()
@@ -150,18 +166,22 @@ class VirtualRun:
 
     def _land_returned(self) -> list[str]:
         """Whoever takes what is returned in flight waits for it; the names of such launches."""
-        names = []
-        for key in dict.fromkeys(map(storage, tensors_in(self._resolve(self.prepared.output, 0)))):
-            flight = self._flights.get(key)
-            if flight is not None:
-                names.append(flight.step.name)
-                self._arrive(flight)
-        return list(dict.fromkeys(names))
+        flights = self._coming([self._resolve(self.prepared.output, rank) for rank in self._ranks])
+        for flight in flights:
+            self._arrive(flight)
+        return list(dict.fromkeys(flight.step.name for flight in flights))
 
-    def _arrive(self, flight: _Flight) -> None:
+    def _coming(self, values: Any) -> list[_Flight]:
+        """What is on its way to the storages of these values."""
+        flights = [self._flights.get(key) for key in dict.fromkeys(map(storage, tensors_in(values)))]
+        return list({id(flight): flight for flight in flights if flight is not None}.values())
+
+    def _arrive(self, flight: _Flight, only: int | None = None) -> None:
+        """Write what was received; only: to this storage, where one rank alone waits."""
         for buffer, value in zip(flight.held, flight.real, strict=True):
-            del self._flights[storage(buffer)]
-            buffer.copy_(value)
+            key = storage(buffer)
+            if only in (None, key) and self._flights.pop(key, None) is not None:
+                buffer.copy_(value)
 
     def _run(self, step: Step) -> None:
         try:
@@ -192,7 +212,8 @@ class VirtualRun:
                 for buffer, value in zip(held, real, strict=True):
                     buffer.copy_(value)
             self._copies.clear()
-        results = [self._call(step, rank, *call) for rank, call in zip(self._ranks, calls, strict=True)]
+        each = [partial(self._call, step, rank, *call) for rank, call in zip(self._ranks, calls, strict=True)]
+        results = self._meet(step, each) if step.meets else [call() for call in each]
         if step.looks and (self._flights or self._copies):
             shared = set(map(storage, tensors_in(results[0]))) <= set(map(storage, tensors_in(calls[0])))
             if not shared:  # a reshape that had to copy
@@ -232,14 +253,20 @@ class VirtualRun:
         real = self._exchange(step, bound)
         if not fact.asynchronous:
             return [tensors[0] for tensors in real]
+        return self._begin(step, bound, real)
+
+    def _begin(self, step: Step, calls: list[Call], real: list[list[Tensor]], *, single: bool = False) -> list[Any]:
+        """Put what ranks will receive on its way; what the launch returns to each of them."""
+        fact = step.fact
+        assert fact is not None
         if fact.out is None:
             held = [[torch.empty_like(tensor) for tensor in tensors] for tensors in real]
         else:
-            held = [tensors_in(each[fact.out]) for each in bound]
-        versions = None if fact.out is not None else [t._version for t in tensors_in(bound[0][fact.tensor])]
+            held = [tensors_in(each[fact.out]) for each in calls]
+        versions = None if fact.out is not None else [t._version for t in tensors_in(calls[0][fact.tensor])]
         for which in range(len(real[0])):
             buffers, values = [each[which] for each in held], [each[which] for each in real]
-            flight = _Flight(step, bound, which, buffers, values, versions)
+            flight = _Flight(step, calls, which, buffers, values, versions, single)
             for buffer, value in zip(buffers, values, strict=True):
                 poison(buffer, value)
                 self._flights[storage(buffer)] = flight
@@ -261,17 +288,22 @@ class VirtualRun:
 
     def _wait(self, step: Step, held: list[Any]) -> list[Any]:
         """Values arrive. Waiting for a view waits for its launch; for anything else it does nothing."""
-        flight = self._flights.get(storage(held[0])) if isinstance(held[0], torch.Tensor) else None
-        if flight is None:
-            return held
-        if flight.versions is not None and [tensor._version for tensor in flight.sent()] != flight.versions:
-            # What was sent has been written since, perhaps with the same values; a late sender sends those.
-            fresh = [tensors[flight.which] for tensors in self._exchange(flight.step, flight.calls)]
-            if not all(map(bits_equal, fresh, flight.real)):
-                self._say(f"what '{flight.step.name}' sends is written before '{step.name}' waits for it")
-                flight.real = fresh
-        self._arrive(flight)
+        for flight in self._coming(held):
+            if flight.overwritten and flight.single:
+                # What the others sent is not known any more, so that it stays poison.
+                self._say_written(flight, step.name)
+                continue
+            if flight.overwritten:
+                # A late sender sends what is there now.
+                fresh = [tensors[flight.which] for tensors in self._exchange(flight.step, flight.calls)]
+                if not all(map(bits_equal, fresh, flight.real)):
+                    self._say_written(flight, step.name)
+                    flight.real = fresh
+            self._arrive(flight)
         return held
+
+    def _say_written(self, flight: _Flight, wait: str) -> None:
+        self._say(f"what '{flight.step.name}' sends is written before '{wait}' waits for it")
 
     def _copy(self, step: Step, real: list[Any]) -> list[Any]:
         """A copy to the host that does not block: it is there once the host has waited for the device."""
@@ -279,6 +311,55 @@ class VirtualRun:
         for buffer, value in zip(held, real, strict=True):
             poison(buffer, value)
         self._copies.append((step, held, real))
+        return held
+
+    # Sub-graphs that communicate
+
+    def _seen_by(self, rank: int) -> Prepared:
+        """The program with sub-graphs whose launches are those of one rank."""
+        if not any(step.meets for step in self.prepared.steps):
+            return self.prepared
+        return replace(self.prepared, network=partial(self._inside, rank))
+
+    def _meet(self, step: Step, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Results of a step on each rank, which goes on until it launches something."""
+        self._meeting, self._drawing = Meeting(self._exchanged_inside), step.random
+        try:
+            return self._meeting.run(calls)
+        except (StuckError, DisagreementError) as error:
+            raise StepError(step.name, op_name(step.node.target), f"in a sub-graph, {error}") from error
+
+    def _inside(self, rank: int, node: fx.Node, call: Callable[..., Any]) -> Callable[..., Any]:
+        """What a launch or a wait of a sub-graph calls on one rank."""
+        fact = collective_of(node.target)
+        if fact is None:
+            return partial(self._wait_inside, node.name)
+        step = Step(node, call, (), {}, fact, ())
+
+        def launch(*args: Any, **kwargs: Any) -> Any:
+            bound = dict(zip(fact.arguments, args, strict=False)) | kwargs
+            part = self.layout.mine(bound["group_name"], rank)
+            if self._drawing:
+                self._random[rank] = torch.get_rng_state()
+            real = self._meeting.arrive(rank, part, (fact, bound))
+            if self._drawing:
+                torch.set_rng_state(self._random[rank])
+            return self._begin(step, [bound], [real], single=True)[0] if fact.asynchronous else real[0]
+
+        return launch
+
+    def _exchanged_inside(self, part: Part, arrivals: Sequence[tuple[CollectiveOp, Call]]) -> list[list[Tensor]]:
+        """What ranks receive that have met in launches of sub-graphs, which may be different nodes."""
+        if len({(fact.kind, call.get("reduce_op"), call["group_name"]) for fact, call in arrivals}) > 1:
+            raise DisagreementError(f"ranks {list(part)} launch different collectives")
+        return received(arrivals[0][0], [call for _, call in arrivals])
+
+    def _wait_inside(self, name: str, held: Any) -> Any:
+        for flight in self._coming(held):
+            if flight.overwritten:
+                self._say_written(flight, name)
+            else:
+                self._arrive(flight, storage(held))
         return held
 
 

@@ -39,7 +39,7 @@ NO_COLLECTIVES = (
 )
 #: Why figures of collectives leave out some that there are.
 IN_SUB_GRAPHS = (
-    "no collectives but those that sub-graphs launch (named above): they stay where they are. Compiled without "
+    "no collectives but those that sub-graphs launch: they stay where they are. Compiled without "
     "nested_compile_region, or without the branch or loop around them, they are part of the graph"
 )
 
@@ -57,22 +57,27 @@ def inspection(graph: str, program: Program, seen: Snapshot) -> dict[str, Json]:
         groups=[_group(seen, group) for group in seen.ident.groups],
         collectives=[collective(seen, facts) for facts in seen.ident.collectives],
         **cut_ends(seen),
-        **_inside(program),
+        **_inside(seen),
         provenance=list(program.provenance),
         warnings=[*seen.ident.warnings, *cost_warnings(seen)],
         notes=notes_json(program.notes),
     )
 
 
-def _inside(program: Program) -> dict[str, Json]:
-    """Collectives that sub-graphs launch, which nothing else counts; no key where there are none."""
-    from commcc.graph.index.traits import launched_inside
-
-    found: list[Json] = [
-        {"name": node.name, "kinds": dict(kinds)}
-        for node in program.graph.nodes
-        if node.op == "call_function" and (kinds := launched_inside(node, program.root))
-    ]
+def _inside(seen: Snapshot) -> dict[str, Json]:
+    """Nodes whose sub-graphs communicate; no key where there are none."""
+    found: list[Json] = []
+    for node, inside in seen.index.inside.items():
+        shown: dict[str, Json] = {"name": seen.index.names[node], "kinds": dict(inside.kinds)}
+        shown |= {"runs": inside.runs, "one_of_them": inside.one, "at_least": inside.at_least}
+        if seen.prediction is not None:
+            within = seen.prediction.costs.within[node]
+            shown |= {
+                "ms": seen.prediction.costs.ns[node] / 1e6,
+                "communication_ms": within.communication_ns / 1e6,
+                "exposed_ms": within.exposed_ns / 1e6,
+            }
+        found.append(shown)
     return {"in_sub_graphs": found} if found else {}
 
 
@@ -96,6 +101,7 @@ def _group(seen: Snapshot, group: GroupFacts) -> dict[str, Json]:
 def brief(metrics: Mapping[str, Any]) -> str:
     """Metrics on one line: ``5,937 nodes, 290 all_gather, 291 reduce_scatter``."""
     launches = [f"{number:,} {kind}" for kind, number in metrics["collectives"].items() if number]
+    launches += [f"{number:,} {kind} in sub-graphs" for kind, number in metrics.get("in_sub_graphs", {}).items()]
     return ", ".join([f"{metrics['nodes']:,} nodes", *(launches or ["no collectives"])])
 
 
@@ -122,7 +128,8 @@ class Listed:
         }
         if seen is not None:
             metrics = seen.to_json()
-            shown |= {key: metrics[key] for key in ("collectives", "step_ms", "exposed_ms") if key in metrics}
+            keys = ("collectives", "in_sub_graphs", "step_ms", "exposed_ms")
+            shown |= {key: metrics[key] for key in keys if key in metrics}
         return {**shown, "error": self.error} if self.error else shown
 
 
@@ -139,7 +146,8 @@ def view_listing(document: Document) -> list[RenderableType]:
     table = make_table(heading, "name", "kind", *numbers, numbers=numbers)
     for graph in graphs:
         kind = graph["kind"] if graph["loadable"] else f"{graph['kind']}, cannot be loaded"
-        launches = count(sum(graph["collectives"].values())) if "collectives" in graph else ""
+        inside = sum(graph.get("in_sub_graphs", {}).values())
+        launches = count(sum(graph["collectives"].values()) + inside) if "collectives" in graph else ""
         times = [milliseconds(graph[key]) if key in graph else "" for key in ("step_ms", "exposed_ms")]
         table.add_text(graph["name"], kind, count(graph["nodes"]), launches, *times)
     shown: list[RenderableType] = [table, ""]
@@ -158,6 +166,8 @@ def view(document: Document, top: int | None) -> list[RenderableType]:
     graph, collectives = document["graph"], document["collectives"]
     head = Text.assemble((document["input"], "bold"), f"  ({document['format']})")
     shown: list[RenderableType] = [head, "", single(graph), *costed_by(document), ""]
+    if "in_sub_graphs" in document:
+        shown += [_sub_graphs(document["in_sub_graphs"]), ""]
     cut = cut_lines(document)
     shown += [*map(Text, cut), ""] if cut else []
     told = [entry for entry in document.get("provenance", ()) if isinstance(entry.get("pass"), str)]
@@ -185,6 +195,18 @@ def _history(entries: Sequence[Any]) -> Section:
         step = metrics.get("step_ms") if isinstance(metrics, dict) else None
         took = milliseconds(step) if isinstance(step, (int, float)) else "?"
         table.add_text(entry["pass"], took, str(model.get("name", "")) if isinstance(model, dict) else "")
+    return table
+
+
+def _sub_graphs(entries: Sequence[Any]) -> Section:
+    """Nodes whose sub-graphs communicate, with what they take in all their runs."""
+    numbers = ("runs", *(("time", "communication", "exposed") if "ms" in entries[0] else ()))
+    table = make_table("sub-graphs that communicate", "node", "launches", *numbers, numbers=numbers, whole=("node",))
+    for entry in entries:
+        least = ">= " if entry["at_least"] else ""
+        times = [least + milliseconds(entry[key]) for key in ("ms", "communication_ms", "exposed_ms") if key in entry]
+        runs = "one of them" if entry["one_of_them"] else f"{least}{count(entry['runs'])}"
+        table.add_text(entry["name"], _counted(entry["kinds"]), runs, *times)
     return table
 
 

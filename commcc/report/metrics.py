@@ -27,6 +27,7 @@ _LABELS = {
     "compute_nodes": "compute nodes",
     "collectives": "{} launches",
     "bytes": "{} on the wire",
+    "in_sub_graphs": "{} launches in sub-graphs",
     "groups": "launches on group {}",
     "max_consecutive_compute": "max consecutive compute, {}",
     "step_ms": "step time",
@@ -38,7 +39,7 @@ _LABELS = {
     "peak_bytes": "peak memory",
     "in_flight_bytes": "in flight, at most",
 }
-_COUNTED = ("nodes", "compute_nodes", "collectives", "bytes", "groups", "max_consecutive_compute")
+_COUNTED = ("nodes", "compute_nodes", "collectives", "bytes", "in_sub_graphs", "groups", "max_consecutive_compute")
 _COSTED = tuple(key for key in _LABELS if key not in _COUNTED)
 _LESS_IS_BETTER = ("step_ms", "communication_ms", "exposed_ms", "peak_bytes", "in_flight_bytes")
 _MORE_IS_BETTER = ("hidden_share",)
@@ -107,6 +108,9 @@ def rows(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Figure]:
             better = bool(new < old) == (key in _LESS_IS_BETTER)
         label = _LABELS.get(key, key.replace("_", " ") + (" {}" if name else "")).format(name)
         shown = [_show(unit, value, _unknown(side, key, name)) for side, value in ((before, old), (after, new))]
+        # Loops that run nobody knows how often count once, so that times are lower bounds.
+        loops = [key.endswith("_ms") and "loops_counted_once" in side for side in (before, after)]
+        shown = [f">= {text}" if least else text for text, least in zip(shown, loops, strict=True)]
         listed.append(Figure(label, shown[0], shown[1], delta, key in _COSTED, better))
     return listed
 
@@ -143,9 +147,8 @@ def unknown_in(document: Mapping[str, Any]) -> int:
 def _keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterable[Row]:
     """Keys to show, in a fixed order; launches and bytes of one kind next to each other."""
     known, costed = ([key for key in keys if key in before or key in after] for keys in (_COUNTED, _COSTED))
-    others = [
-        key for key in (*before, *(k for k in after if k not in before)) if key not in (*_LABELS, "unknown_sizes")
-    ]
+    flags = (*_LABELS, "unknown_sizes", "loops_counted_once")
+    others = [key for key in (*before, *(k for k in after if k not in before)) if key not in flags]
     for key in (*known, *others, *costed):
         if key == "bytes" and "collectives" in known:
             continue

@@ -295,4 +295,5 @@ class _Merge:
             host_syncs=frozenset(here[n] for n in index.host_syncs),
             host_copies={here[n]: free for n, free in index.host_copies.items()},
             estimates=estimates,
+            inside={here[n]: graphs for n, graphs in index.inside.items()},
         )

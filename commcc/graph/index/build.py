@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,14 +17,14 @@ from commcc.graph import ops
 from commcc.graph.index.control import unwrapped
 from commcc.graph.index.dependence import order_edges
 from commcc.graph.index.estimates import estimate
-from commcc.graph.index.graph import GraphIndex, GroupEntry, Launch, Tensor
+from commcc.graph.index.graph import GraphIndex, GroupEntry, Inside, Launch, Tensor
 from commcc.graph.index.hints import SizeHints
 from commcc.graph.index.modules import module_path
 from commcc.graph.index.outside import in_step
 from commcc.graph.index.repeats import Numbering
 from commcc.graph.index.storage import assign_storages
 from commcc.graph.index.tensors import TensorTable
-from commcc.graph.index.traits import Traits, launched_inside, mixed_nodes, traits_of
+from commcc.graph.index.traits import Traits, launches_inside, mixed_nodes, sub_graphs, traits_of
 from commcc.graph.index.waits import begun_elsewhere, waits_on
 from commcc.graph.ops.libraries import FENCES
 from commcc.graph.ops.operands import nodes_in
@@ -88,12 +88,12 @@ def build(program: Program, given: Mapping[str, int], outside: Outside | None = 
     launches, wait_of = _launches(nodes, number)
     begun = {number[wait]: number[source] for wait, source in begun_elsewhere(nodes).items()}
     _check_waits(nodes, {*wait_of, *begun})
-    writes = {i: _numbers(t.writes, number) for i, t in enumerate(traits) if t.writes}
-    # A collective that is in flight at the start writes until it is waited for.
-    writes.update({wait: (source,) for wait, source in begun.items()})
+    writes = _writes(traits, number, begun)
     outputs, output_descriptors = _outputs(nodes, number)
     order_preds, host_order = order_edges(walk.data_preds, walk.storages, traits, launches, writes)
     fingerprint, digests = _fingerprint(nodes, walk.tensors, walk.control)
+    fenced = [(i, node) for i, node in enumerate(nodes) if traits[i].barrier]
+    inside = {i: _inside(node, program, given) for i, node in fenced if launches_inside(node, program.root)}
     return GraphIndex(
         fingerprint=fingerprint,
         names=tuple(node.name for node in nodes),
@@ -116,7 +116,7 @@ def build(program: Program, given: Mapping[str, int], outside: Outside | None = 
         wait_of=wait_of,
         begun_elsewhere=begun,
         writes=writes,
-        barriers=tuple(i for i, t in enumerate(traits) if t.barrier),
+        barriers=tuple(i for i, _ in fenced),
         host_syncs=frozenset(i for i, t in enumerate(traits) if t.host_sync),
         host_copies={i: t.unblocked for i, t in enumerate(traits) if t.host_copy},
         host_order={i: before for i, before in host_order.items() if before not in walk.control.get(i, ())},
@@ -126,7 +126,7 @@ def build(program: Program, given: Mapping[str, int], outside: Outside | None = 
             {node.name: i for node, i in number.items() if node.op == "placeholder"},
             *(frozenset(begun.values()), given, outside),
         ),
-        warnings=tuple(_warning(node, program.root) for node, t in zip(nodes, traits, strict=True) if t.barrier),
+        warnings=tuple(_warning(node, inside.get(i)) for i, node in fenced),
         stays=frozenset(walk.subgraphs.values()).union(i for i, t in enumerate(traits) if t.stays),
         control=walk.control,
         repeats=Numbering(nodes, number, walk.storages).repeats(traits, launches, writes),
@@ -139,7 +139,14 @@ def build(program: Program, given: Mapping[str, int], outside: Outside | None = 
             if ops.is_getitem(node.target) and len(node.args) == 2 and isinstance(node.args[1], int)
         },
         merged_roles={i: role for i, (role, _) in _roles(nodes, merged=True).items()},
+        inside=inside,
     )
+
+
+def _writes(traits: list[Traits], number: dict[fx.Node, int], begun: dict[int, int]) -> dict[int, tuple[int, ...]]:
+    """What each node writes. A collective that is in flight at the start writes until it is waited for."""
+    writes = {i: _numbers(t.writes, number) for i, t in enumerate(traits) if t.writes}
+    return {**writes, **{wait: (source,) for wait, source in begun.items()}}
 
 
 def users_of(preds: Edges) -> Edges:
@@ -242,13 +249,37 @@ def _groups(program: Program, launches: dict[int, Launch]) -> dict[str, GroupEnt
     return entries
 
 
-def _warning(node: fx.Node, root: torch.nn.Module) -> str:
+def _inside(node: fx.Node, program: Program, given: Mapping[str, int]) -> Inside:
+    """The sub-graphs of a node, indexed, and how often it runs them."""
+    graphs = tuple(
+        build(replace(program, graph=graph, root=graph.owning_module or torch.nn.Module()), given)
+        for graph in sub_graphs(node, program.root)
+    )
+    name = ops.op_name(node.target).rpartition(".")[2]
+    if name == "cond":
+        return Inside(graphs, one=True)
+    # What a map or a scan goes over lies along the first dimension; what it takes along comes after that.
+    over = {"map_impl": 1, "scan": 2}.get(name)
+    rows = _first_size(node.args[over]) if over is not None and len(node.args) > over else None
+    return Inside(graphs, rows or 1, at_least=name.startswith("while_loop") or (over is not None and not rows))
+
+
+def _first_size(xs: Any) -> int | None:
+    """Rows of the first tensor among these; None where the graph does not say."""
+    val = next((node.meta.get("val") for node in nodes_in(xs)), None)
+    rows = val.shape[0] if isinstance(val, torch.Tensor) and val.dim() else None
+    return rows if isinstance(rows, int) else None
+
+
+def _warning(node: fx.Node, inside: Inside | None) -> str:
     """Why nothing moves across a barrier."""
     name = ops.op_name(node.target)
-    inside = ", ".join(f"{number} {kind}" for kind, number in launched_inside(node, root).items())
-    if inside:
+    if inside is not None:
+        kinds = ", ".join(f"{number} {kind}" for kind, number in inside.kinds.items())
+        often = ", once through where it may run more often" if inside.at_least else ""
         return (
-            f"'{node.name}' ({name}) launches {inside} in a sub-graph: nothing moves across it, and no figure counts it"
+            f"'{node.name}' ({name}) launches {kinds} in a sub-graph: nothing moves across it, and its time is that of "
+            f"the node{often}"
         )
     why = "orders streams" if ops.library_of(node.target) in FENCES else "communicates in an unknown way"
     return f"'{node.name}' ({name}) {why}: nothing moves across it"

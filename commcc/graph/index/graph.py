@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -102,6 +103,30 @@ class Estimates:
 
 
 @dataclass(frozen=True)
+class Inside:
+    """The sub-graphs of one node, of which at least one communicates.
+
+    graphs: each of them, in the order in which the node gets them. runs: how often the node runs all of them. one: it
+    runs one of them only. at_least: it may run them more often, which the graph does not tell.
+    """
+
+    graphs: tuple[GraphIndex, ...]
+    runs: int = 1
+    one: bool = False
+    at_least: bool = False
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """How many collectives of each kind the sub-graphs launch, each run once."""
+        kinds: Counter[str] = Counter()
+        for graph in self.graphs:
+            kinds.update(str(launch.kind) for launch in graph.launches.values())
+            for inside in graph.inside.values():
+                kinds.update(inside.kinds)
+        return dict(sorted(kinds.items()))
+
+
+@dataclass(frozen=True)
 class GraphIndex:
     """A graph in numbers. All tuples have one entry for each node, in graph order.
 
@@ -125,6 +150,7 @@ class GraphIndex:
     host_order: the order edge of a node that only keeps host syncs in their order (:mod:`commcc.graph.index.host`).
 
     estimates: what cost and memory models need besides.
+    inside: of nodes that run sub-graphs which communicate, what these are. Nothing above counts it.
     digests: two bytes for each node of what the fingerprint covers, to tell which nodes differ.
     """
 
@@ -164,6 +190,7 @@ class GraphIndex:
     host_copies: dict[int, bool] = field(default_factory=dict)
     host_order: dict[int, int] = field(default_factory=dict)
     merged_roles: dict[int, Role] = field(default_factory=dict)
+    inside: dict[int, Inside] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -181,6 +208,11 @@ class GraphIndex:
     def awaited(self, node: int) -> int:
         """What a wait is for: its launch, or the input that is in flight; any other node itself."""
         return self.wait_of.get(node, self.begun_elsewhere.get(node, node))
+
+    def with_inside(self) -> tuple[GraphIndex, ...]:
+        """This graph and all sub-graphs of nodes that communicate."""
+        inner = [graph for inside in self.inside.values() for graph in inside.graphs]
+        return (self, *(each for graph in inner for each in graph.with_inside()))
 
     @cached_property
     def position(self) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +59,7 @@ def traits_of(node: fx.Node, root: torch.nn.Module) -> Traits:
     compute = ops.is_compute(node.target)
     if fact.pure and not (copies or cast or compute):
         return _PLAIN
-    inner = [_inner_traits(graph) for graph in _subgraphs(node, root)] if fact.body or fact.effect else []
+    inner = [_inner_traits(graph) for graph in sub_graphs(node, root)] if fact.body or fact.effect else []
     handed = [ops.facts(target) for target in _handed(node)] if inner or fact.body or fact.effect else []
     writes = written(node)
     if any(part.writes for part in inner):
@@ -121,25 +120,25 @@ def _handed(node: fx.Node) -> list[Any]:
     return handed
 
 
-def _subgraphs(node: fx.Node, root: torch.nn.Module) -> list[fx.Graph]:
+def sub_graphs(node: fx.Node, root: torch.nn.Module) -> list[fx.Graph]:
     """Graphs handed to a higher-order op by ``get_attr``."""
     graphs = []
     for source in node._input_nodes:
-        module = getattr(root, str(source.target), None) if source.op == "get_attr" else None
+        module: Any = root if source.op == "get_attr" else None
+        for part in str(source.target).split(".") if module is not None else ():
+            module = getattr(module, part, None)
         if isinstance(module, fx.GraphModule):
             graphs.append(module.graph)
     return graphs
 
 
-def launched_inside(node: fx.Node, root: torch.nn.Module) -> dict[str, int]:
-    """How many collectives of each kind the sub-graphs of a node launch, once through each."""
-    kinds: Counter[str] = Counter()
-    for graph in _subgraphs(node, root):
-        owner = graph.owning_module or torch.nn.Module()
-        for inner in graph.nodes:
-            launch = ops.collective_of(inner.target)
-            kinds.update({str(launch.kind): 1} if launch is not None else launched_inside(inner, owner))
-    return dict(sorted(kinds.items()))
+def launches_inside(node: fx.Node, root: torch.nn.Module) -> bool:
+    """Whether the sub-graphs of a node launch collectives."""
+    return any(
+        ops.collective_of(inner.target) is not None or launches_inside(inner, graph.owning_module or torch.nn.Module())
+        for graph in sub_graphs(node, root)
+        for inner in graph.nodes
+    )
 
 
 def _inner_traits(graph: fx.Graph) -> Traits:

@@ -25,30 +25,32 @@ only the sums are kept. There is one process, which is rank 0 and whose peers se
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import fx
 
-from commcc.graph.ops import collective_of
+from commcc.graph.ops import argument, collective_of
 from commcc.replay.emulate.fills import Peers, Receive, receive
 from commcc.replay.emulate.streams import Pace, make_streams
 from commcc.replay.prepare import Step
-from commcc.replay.values import storage
+from commcc.replay.values import storage, tensors_in
+from commcc.timing.cost.types import Transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from commcc.base.terms import Json
     from commcc.graph.index import GraphIndex
+    from commcc.graph.ops.collective_table import CollectiveOp
     from commcc.replay.bench.graph_set import GraphSet
     from commcc.replay.emulate.streams import Stream, Streams
     from commcc.replay.layout import Layout
     from commcc.replay.place import Place
     from commcc.replay.prepare import Prepared
-    from commcc.timing.cost import CostModel, Costs, Transfer
+    from commcc.timing.cost import CostModel, Costs
 
 _RANK = 0
 _END = "end_of_communication"
@@ -78,10 +80,13 @@ class Durations:
         stated = self._stated[node]
         if (stated.input_bytes, stated.output_bytes) == (sent, received):
             return self.costs.ns[node]
-        real = replace(stated, input_bytes=sent, output_bytes=received)
-        if real not in self._seen:
-            self._seen[real] = self.model.transfer(real).ns
-        return self._seen[real]
+        return self.transfer_ns(replace(stated, input_bytes=sent, output_bytes=received))
+
+    def transfer_ns(self, transfer: Transfer) -> int:
+        """Nanoseconds of a collective that is no launch of the graph itself."""
+        if transfer not in self._seen:
+            self._seen[transfer] = self.model.transfer(transfer).ns
+        return self._seen[transfer]
 
     @cached_property
     def _stated(self) -> dict[int, Transfer]:
@@ -177,11 +182,15 @@ class Transport:
         node = fx.Graph().create_node("call_function", self._join, name=_END)
         self.end = Step(node, self._join, (), {}, None, (node,), waits=True)
         steps = (*map(self.step, self.real.steps), self.end)
-        self.prepared = replace(self.real, steps=steps, nodes=(*self.real.nodes, node))
+        self.prepared = replace(self.real, steps=steps, nodes=(*self.real.nodes, node), network=self._inside)
 
     def take_times(self) -> dict[str, CommTime]:
         """What each collective of the last run took, by node; the place must have been synchronized."""
-        result = {node: CommTime(ns, stream.took_ns(ticket)) for node, stream, ticket, ns in self._run}
+        result: dict[str, CommTime] = {}
+        for node, stream, ticket, ns in self._run:
+            # A sub-graph may launch the same node again and again.
+            name = node if node not in result else f"{node}, {len(result)}"
+            result[name] = CommTime(ns, stream.took_ns(ticket))
         self._run.clear()
         return result
 
@@ -190,6 +199,22 @@ class Transport:
         if step.fact is not None:
             return replace(step, call=self._launching(step))
         return replace(step, call=self._wait) if step.waits else step
+
+    def _inside(self, node: fx.Node, _: Callable[..., Any]) -> Callable[..., Any]:
+        """What a launch or a wait of a sub-graph calls."""
+        fact = collective_of(node.target)
+        if fact is None:
+            return self._wait
+        group = str(argument(node, "group_name"))
+        peers, uneven = self._peers(group), bool(argument(node, "output_split_sizes"))
+
+        def price(sent: int, received: int) -> int:
+            dtype = str(tensors_in(node.meta.get("val"))[0].dtype).removeprefix("torch.")
+            stated = Transfer(fact.kind, group, peers.size, sent, received, dtype, uneven=uneven)
+            return self.durations.transfer_ns(stated)
+
+        stream = self.streams[self.durations.costs.streams.get(group, group)]
+        return self._launched(fact, f"{node.name} in a sub-graph", stream, peers, price)
 
     def at_once(self, op: Any, *args: Any, **kwargs: Any) -> Any:
         """What a launch or a wait returns, with everything there at once and no stream."""
@@ -207,12 +232,18 @@ class Transport:
         index = self.real.index
         node = index.position[step.name]
         stream = self.streams[self.durations.stream(node)]
-        peers, pace = self._peers(index.launches[node].group), Pace()
-        durations, run, name = self.durations, self._run, step.name
+        peers = self._peers(index.launches[node].group)
+        return self._launched(fact, step.name, stream, peers, partial(self.durations.ns, node))
+
+    def _launched(
+        self, fact: CollectiveOp, name: str, stream: Stream, peers: Peers, price: Callable[[int, int], int]
+    ) -> Callable[..., Any]:
+        """A launch on a stream. price: its ns by the bytes that leave and arrive."""
+        pace, run = Pace(), self._run
 
         def launch(*args: Any, **kwargs: Any) -> Any:
             received = receive(fact, dict(zip(fact.arguments, args, strict=False)) | kwargs, peers)
-            ns = durations.ns(node, *received.nbytes)
+            ns = price(*received.nbytes)
             flight = _Launch(stream, stream.launch(received.fill, ns, pace), received)
             run.append(_Timed(name, stream, flight.ticket, ns))
             if not fact.asynchronous:

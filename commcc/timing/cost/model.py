@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING
 
 from commcc.base.terms import Kind
 from commcc.timing.cost.settings import parse
-from commcc.timing.cost.types import Costs, Operation, Price, Settings, Source, Transfer
+from commcc.timing.cost.types import Costs, Operation, Price, Settings, Source, Transfer, Within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from commcc.base.terms import Json
     from commcc.graph.index import GraphIndex
+    from commcc.graph.index.graph import Inside
     from commcc.timing.cost.device import Device
 
 DEFAULT_MODEL = "h100"
@@ -178,6 +179,9 @@ class CostModel:
             priced_by[node], ns[node] = answer[0], answer[1].ns
             how[node], latency[node] = answer[1].how, answer[1].latency_ns
             notes.update(filter(None, (answer[1].note, assumed)))
+        within: dict[int, Within] = {}
+        for node, inside in index.inside.items():
+            priced_by[node], (ns[node], within[node]) = len(self.sources) - 1, self._inside(inside)
         said = tuple(f"{text} ({count:,} times)" if count > 1 else text for text, count in sorted(notes.items()))
         return Costs(
             model=self.name,
@@ -191,7 +195,20 @@ class CostModel:
             slowdown_permille=round(1000 * self.settings.slowdown),
             streams=streams(index.groups, self.ranks_per_node, self.settings.share_link),
             warnings=tuple(text for source in self.sources for text in source.warnings) + said,
+            within=within,
         )
+
+    def _inside(self, inside: Inside) -> tuple[int, Within]:
+        """What a node takes whose sub-graphs communicate: each of them simulated by itself, as it stands."""
+        from commcc.timing.simulate.simulator import Simulator
+
+        lines = [Simulator(graph, self.price(graph)).run() for graph in inside.graphs]
+        if inside.one:
+            # Nobody knows which of them it is.
+            lines = [max(lines, key=lambda line: line.step_ns)]
+        exposed, moved = sum(line.exposed_ns for line in lines), sum(line.communication_ns for line in lines)
+        step = sum(line.step_ns for line in lines)
+        return inside.runs * step, Within(inside.runs * moved, inside.runs * exposed)
 
     @property
     def ranks_per_node(self) -> int:

@@ -6,7 +6,7 @@ to the byte on every machine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from commcc.base.options import option
@@ -151,6 +151,14 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class Within:
+    """What collectives take that the sub-graphs of one node launch, as these stand: of the node's ns, exposed_ns."""
+
+    communication_ns: int
+    exposed_ns: int
+
+
+@dataclass(frozen=True)
 class Costs:
     """Prices of every node of one graph under one model.
 
@@ -158,7 +166,8 @@ class Costs:
     priced_by: per node, position in ``sources``; -1 for nodes that run nothing.
     how: what decided the price of each launch. latency_ns: of each launch.
     launch_ns: what each launch takes of the compute stream. slowdown_permille: 1000 for none.
-    streams: for every group the queue that its collectives wait in; groups in one queue share a link.
+    streams: for every group the queue that its collectives wait in; groups in one queue share a link. within: of
+    nodes whose sub-graphs communicate.
     """
 
     model: str
@@ -172,3 +181,4 @@ class Costs:
     slowdown_permille: int
     streams: dict[str, str]
     warnings: tuple[str, ...] = ()
+    within: dict[int, Within] = field(default_factory=dict)

@@ -73,7 +73,9 @@ def families(index: GraphIndex, costs: Costs) -> tuple[Family, ...]:
             name = family_of(index, i)
             nodes[name] = nodes.get(name, 0) + 1
             ops = by_op.setdefault(name, {})
-            ops[index.ops[i]] = ops.get(index.ops[i], 0) + ns
+            # What a node waits for in its sub-graphs is no work.
+            waited = costs.within[i].exposed_ns if i in costs.within else 0
+            ops[index.ops[i]] = ops.get(index.ops[i], 0) + ns - waited
     result: list[Family] = []
     for name, ops in by_op.items():
         longest = sorted(ops.items(), key=lambda item: (-item[1], item[0]))[:3]

@@ -9,6 +9,8 @@ Slow-down: while any other stream is busy, compute makes 1000 ns of progress in 
 stream that has a launch in it stays busy until its last one ends, so the stretch during which compute
 is slow is known when it begins, and no events need to be merged.
 
+A node whose sub-graphs communicate has the time of these by themselves; what they wait for is exposed.
+
 A wait for an input that is in flight at the start stalls until the moment that the index has for it; without one it
 has arrived.
 
@@ -40,6 +42,7 @@ class Simulator:
         self._stream = {i: costs.streams.get(launch.group, launch.group) for i, launch in index.launches.items()}
         self._asynchronous = {i: launch.asynchronous for i, launch in index.launches.items()}
         self._waits_for = dict(index.wait_of)
+        self._within = costs.within
         self._begun = dict(index.begun_elsewhere)
         self._arrivals = dict(index.estimates.arrivals)
         self._bytes = {i: in_flight_bytes(index, i, launch) for i, launch in index.launches.items()}
@@ -92,6 +95,8 @@ class _Run:
                 flying -= 0 if unwaited[source] else s._at_start[source]
             elif s._ns[node]:
                 self._compute(s._ns[node])
+                if node in s._within:
+                    self._part(node)
             end[node] = self.now
             in_flight.append(flying)
         self._drain()
@@ -108,6 +113,7 @@ class _Run:
             slowed_ns=self.slowed_ns,
             in_flight=tuple(in_flight),
             arrivals=s._arrivals,
+            within_ns=sum(part.communication_ns for part in s._within.values()),
         )
 
     def _compute(self, ns: int) -> None:
@@ -121,6 +127,12 @@ class _Run:
             added = -(-ns * permille // 1000) if ns <= done else busy + ns - done
         self.slowed_ns += added - ns
         self.now += added
+
+    def _part(self, node: int) -> None:
+        """Of a node whose sub-graphs communicate: what it waits for there is no work."""
+        exposed = self.simulator._within[node].exposed_ns
+        self.compute_ns -= exposed
+        self.exposed[node] = exposed
 
     def _launch(self, node: int) -> int:
         """Queue a collective; returns the bytes that are in flight until it is waited for."""

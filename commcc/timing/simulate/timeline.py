@@ -32,7 +32,8 @@ class Timeline:
     slowed_ns: what collectives in flight added to compute. in_flight: bytes launched and not waited
     for, at each position of the order, after the node. arrivals: of inputs in flight at the start, when
     their collective has ended, where that is known; what of it stalls the compute stream is in
-    ``exposed`` under the input.
+    ``exposed`` under the input. within_ns: communication of sub-graphs; what is exposed of it is in ``exposed`` under
+    the node that runs them.
 
     step_ns = compute_ns + launch_ns + slowed_ns + exposed_ns.
     """
@@ -49,6 +50,7 @@ class Timeline:
     slowed_ns: int
     in_flight: tuple[int, ...]
     arrivals: dict[int, int] = field(default_factory=dict)
+    within_ns: int = 0
 
     @cached_property
     def exposed_ns(self) -> int:
@@ -56,7 +58,7 @@ class Timeline:
 
     @cached_property
     def communication_ns(self) -> int:
-        return sum(span.ns for span in self.spans.values()) + sum(self.arrivals.values())
+        return sum(span.ns for span in self.spans.values()) + sum(self.arrivals.values()) + self.within_ns
 
     @property
     def hidden_share(self) -> float | None:
