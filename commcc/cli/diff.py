@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commcc.base.errors import EXIT_OK
-from commcc.cli.parameters import common_options, cost_option, graph_argument, hint_option, reading_options
+from commcc.base.files import replace_text
+from commcc.cli.parameters import (
+    PAGES,
+    common_options,
+    cost_option,
+    graph_argument,
+    hint_option,
+    page_option,
+    reading_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +36,7 @@ the change is right: that is 'commcc verify'.
 def compare(
     session: Session, /, before: str, after: str, cost: CostModel | None, hints: Mapping[str, int], **given: Any
 ) -> int:
+    page = session.report_file(given["page"], PAGES, "--html")
     with session.working("loading PyTorch") as say:
         from commcc.diff import diff
         from commcc.report import differing
@@ -38,6 +48,12 @@ def compare(
         say("comparing")
         found = diff(old, new, model=cost, hints=hints)
         document = differing.difference(before, after, found)
+        if page is not None:
+            from commcc.report.diff_page import write_html
+
+            say(f"writing {page}")
+            replace_text(page, write_html(document, found))
+            document["html"] = str(page)
     session.report_costs(hints, found.first, found.last)
     top = None if given["everything"] else given["top"]
     brief = differing.brief(document)
@@ -55,6 +71,7 @@ command = click.Command(
         graph_argument("after"),
         click.Option(["--top"], type=click.IntRange(min=0), default=10, show_default=True, help="Lines of each list."),
         click.Option(["--all", "everything"], is_flag=True, help="Show every line of every list."),
+        page_option("Write everything that changed, and a picture of it, as one self-contained page; .html."),
         cost_option(),
         hint_option(),
         *reading_options(),

@@ -11,6 +11,7 @@ from commcc.base.options import options_of
 from commcc.cli.config.types import Named
 from commcc.cli.parameters import (
     GRAPH_HELP,
+    PAGES,
     common_options,
     cost_option,
     graph_argument,
@@ -22,7 +23,7 @@ from commcc.cli.parameters import (
 )
 from commcc.cli.rewriting import Extras, Request, proof_options, rewrite
 from commcc.cli.run import said
-from commcc.cli.simulate import PAGES, TRACES, picture_options, text_of, write_page, write_trace_file
+from commcc.cli.simulate import TRACES, picture_options, text_of, write_page, write_trace_file
 from commcc.passes.ep_chunk import EpChunk
 from commcc.passes.ep_schedule import EpSchedule
 from commcc.passes.options import build

@@ -12,7 +12,7 @@ from commcc.base.errors import EXIT_FINDINGS, EXIT_OK, EXIT_USAGE, OptionError
 from commcc.base.files import replace_text
 from commcc.base.text import json_text
 from commcc.cli import completing
-from commcc.cli.parameters import common_options, cost_option, hint_option, reading_options
+from commcc.cli.parameters import PAGES, common_options, cost_option, hint_option, page_option, reading_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -50,6 +50,7 @@ def lint(session: Session, /, graphs: tuple[str, ...], **given: Any) -> int:
     settings = _settings(session, given)
     from commcc.cli.fixing import Fixing, fixing_folder, mended
 
+    page = session.report_file(given["page"], PAGES, "--html")
     wanted = graphs or settings.graphs
     if not wanted:
         raise OptionError("no graph is named", hint="name files or folders, or set lint.graphs in the configuration")
@@ -69,7 +70,7 @@ def lint(session: Session, /, graphs: tuple[str, ...], **given: Any) -> int:
     symbols = [symbol for each in run.measured.values() for symbol in each.hints]
     session.warn_of_costs(task.hints, symbols, () if session.quiet else run.assumed)
     code = EXIT_USAGE if report.unread else EXIT_FINDINGS if report.failed else EXIT_OK
-    _emit(session, report, task, (form, code), {**given, "fixes": fixes})
+    _emit(session, report, task, (form, code), {**given, "fixes": fixes, "page": page})
     return code
 
 
@@ -156,6 +157,11 @@ def _emit(session: Session, report: Report, task: Task, how: tuple[str, int], gi
         "sarif": lambda: sarif(document, code),
         "junit": lambda: junit(document, top),
     }
+    if given["page"] is not None:
+        from commcc.report.lint_page import write_html
+
+        replace_text(given["page"], write_html(document))
+        document["html"] = str(given["page"])
     if output is not None:
         replace_text(Path(output), forms[form]())
         document["output"] = output
@@ -222,6 +228,7 @@ command = click.Command(
             "program to DIR; the report is of the result.",
         ),
         click.Option(["--fix-in-place"], is_flag=True, help="The same; the graphs take the place of what was read."),
+        page_option("Write the findings, graphs and rules as one self-contained page; .html."),
         click.Option(["--rules", "list_rules"], is_flag=True, help="List the rules with their options."),
         cost_option(),
         hint_option(),

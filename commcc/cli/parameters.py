@@ -86,6 +86,14 @@ def output_option(*, required: bool = False, default: str = "") -> click.Option:
     return click.Option(["-o", "--output"], type=click.Path(path_type=str), metavar="OUT", required=required, help=text)
 
 
+PAGES = (".html",)
+
+
+def page_option(text: str) -> click.Option:
+    """``--html FILE``."""
+    return click.Option(["--html", "page"], type=click.Path(path_type=str), metavar="FILE", help=text)
+
+
 def cost_option(*, required: bool = False) -> click.Option:
     """``--cost``: the value is the cost model that the text describes, already loaded.
 

@@ -13,10 +13,12 @@ from commcc.base.errors import EXIT_OK, OptionError
 from commcc.cli import completing
 from commcc.cli.parameters import (
     GRAPH_HELP,
+    PAGES,
     common_options,
     cost_option,
     graph_argument,
     hint_option,
+    page_option,
     reading_options,
 )
 from commcc.cli.rewriting import judge
@@ -36,12 +38,12 @@ if TYPE_CHECKING:
 HELP = f"""The predicted timeline of a graph: step time, exposed communication, memory, lower bounds.
 
 {GRAPH_HELP} With AFTER, or with --passes, the two graphs are shown side by side. --passes rewrites
-GRAPH in memory and verifies the result; nothing is written but the reports asked for. A forward followed by its
+GRAPH in memory and verifies the result; nothing is written but the reports asked for. With --html GRAPH may also be
+a folder, a pattern or a log of several graphs: a page for each, and one that lists them. A forward followed by its
 backward is one step: collectives that the forward launches and the backward waits for carry over, and memory is that
 of the step.
 """
 TRACES = (".json", ".json.gz")
-PAGES = (".html",)
 #: Collectives that the page explains.
 EXPLAINED = 10
 
@@ -67,12 +69,20 @@ def simulate(
     session.remember(passes)
     trace = session.report_file(more["trace"], TRACES, "--trace")
     page = session.report_file(more["page"], PAGES, "--html")
+    if page is not None and after is None:
+        from commcc.cli.simulate_all import graphs_of, simulate_all
+
+        items = graphs_of(graph)
+        if items and trace is not None:
+            raise OptionError("a trace shows one graph", hint="name one of those in the folder, or leave --trace out")
+        if items:
+            return simulate_all(session, graph, items, Request(None, passes, cost, hints, None), page)
     sources: dict[str, Json] = {"input": graph, "after": after, "passes": ",".join(map(to_text, passes)) or None}
     with session.working("loading PyTorch") as say:
         from commcc.report import simulating
 
         program = session.load(graph)
-        tracks, verified, carried = _tracks(session, Request(after, passes, cost, hints, more["step"]), program, say)
+        tracks, verified, carried = tracks_of(session, Request(after, passes, cost, hints, more["step"]), program, say)
         if carried is not None:
             sources.update({"after": None, "backward": after, "carried_over": list(carried)})
         if trace is not None:
@@ -91,7 +101,7 @@ def simulate(
     return EXIT_OK
 
 
-def _tracks(
+def tracks_of(
     session: Session, request: Request, program: Program, say: Callable[[str], None]
 ) -> tuple[list[Track], str | None, tuple[str, ...] | None]:
     """The graphs with their predictions, the verdict on a rewrite made here, and of steps what is in flight between."""
@@ -211,10 +221,9 @@ def picture_options(what: str) -> list[click.Option]:
     """``--trace`` and ``--html``; what: is shown in them."""
     file = click.Path(path_type=str)
     trace = f"Write a trace{what} for ui.perfetto.dev; .json or .json.gz."
-    page = f"Write a report{what} as one self-contained page; .html."
     return [
-        click.Option(["--trace"], type=file, metavar="OUT", help=trace),
-        click.Option(["--html", "page"], type=file, metavar="OUT", help=page),
+        click.Option(["--trace"], type=file, metavar="FILE", help=trace),
+        page_option(f"Write a report{what} as one self-contained page; .html."),
     ]
 
 

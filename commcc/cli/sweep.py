@@ -10,9 +10,18 @@ import click
 
 from commcc.base.errors import EXIT_FINDINGS, EXIT_OK, OptionError
 from commcc.base.files import replace_text
-from commcc.cli.parameters import GRAPH_HELP, common_options, cost_option, graph_argument, hint_option, reading_options
+from commcc.cli.parameters import (
+    GRAPH_HELP,
+    PAGES,
+    common_options,
+    cost_option,
+    graph_argument,
+    hint_option,
+    page_option,
+    reading_options,
+)
 from commcc.cli.run import choose, passes_of, pipeline_options, said
-from commcc.cli.simulate import PAGES, text_of
+from commcc.cli.simulate import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -109,12 +118,7 @@ command = click.Command(
             metavar="FILE",
             help="Write the best setting as a pipeline; .yaml.",
         ),
-        click.Option(
-            ["--html", "page"],
-            type=click.Path(path_type=str),
-            metavar="FILE",
-            help="Write a plot of all settings as one self-contained page; .html.",
-        ),
+        page_option("Write a plot of all settings as one self-contained page; .html."),
         cost_option(required=True),
         hint_option(),
         *reading_options(),

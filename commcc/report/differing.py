@@ -44,7 +44,7 @@ def brief(document: Document) -> str:
 def view(document: Document, top: int | None) -> list[RenderableType]:
     """Everything in the document; each list at most ``top`` lines, all of them when it is None."""
     if document["identical"]:
-        return [Text("identical: the same nodes in the same order", style="bold green")]
+        return [Text("identical: the same nodes in the same order", style="bold green"), *_page(document)]
     shown: list[RenderableType] = [compare(document["before"], document["after"]), *costed_by(document)]
     if document["merged"]:
         shown += ["", _merged(document["merged"], top), Text(_LEGEND, style="dim")]
@@ -62,7 +62,11 @@ def view(document: Document, top: int | None) -> list[RenderableType]:
         more = f", ... ({len(names) - len(listed):,} more)" if len(listed) < len(names) else ""
         heading = f"other operands: {plural(len(names), 'node')}  "
         shown += ["", Text.assemble((heading, "bold"), ", ".join(listed) + more)]
-    return shown
+    return [*shown, *_page(document)]
+
+
+def _page(document: Document) -> list[RenderableType]:
+    return ["", Text.assemble("page written to ", (document["html"], "bold"))] if "html" in document else []
 
 
 def _cut(items: Sequence[Any], top: int | None) -> Sequence[Any]:

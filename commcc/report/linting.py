@@ -153,7 +153,8 @@ def view(document: Document, top: int) -> list[RenderableType]:
     style = "bold red" if not document["passed"] else "bold green" if not document["counts"]["warning"] else "bold"
     model = document["cost_model"]
     made = "without a cost model" if model is None else f"times simulated with {model['name']}, hash {model['hash']}"
-    return [*shown, Text(summary(document), style=style), Text(made, style="dim")]
+    shown += [Text(summary(document), style=style), Text(made, style="dim")]
+    return [*shown, Text(f"page written to {document['html']}")] if "html" in document else shown
 
 
 def plain(document: Document, top: int) -> str:
