@@ -6,6 +6,7 @@ import random
 import re
 from dataclasses import dataclass
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -95,6 +96,29 @@ def test_merges_against_brute_force(seed, further):
             merged += 1
             check_order(order, brute, len(index))
     assert merged, "no pair of 60 could be merged"
+
+
+@RELAXED
+@given(st.integers(0, 10**6))
+def test_sets_merged_from_the_beginning_against_brute_force(seed):
+    rng = random.Random(seed)
+    index = indexed(seed)
+    order, brute = MergeOrder(index, ()), BruteForce(index, ())
+    sets = {}
+    for _ in range(60):
+        a, b = rng.randrange(len(index)), rng.randrange(len(index))
+        if brute.may_merge(a, b):
+            sets[a] = sets[b] = sets.get(a, [a]) + sets.get(b, [b])
+            for node in sets[a]:
+                sets[node] = sets[a]
+            brute.merge(a, b)
+    # Waits of their own would be a second set.
+    merged = [[SimpleNamespace(launch=n, waits=()) for n in nodes] for nodes in {tuple(each) for each in sets.values()}]
+    order = MergeOrder(index, (), merged=merged)
+    check_order(order, brute, len(index))
+    for _ in range(30):
+        a, b = rng.randrange(len(index)), rng.randrange(len(index))
+        assert order.may_merge(a, b) == brute.may_merge(a, b)
 
 
 @RELAXED
@@ -200,11 +224,11 @@ def test_the_quotient_of_the_walk_counts_the_order_of_a_queue_too():
     assert MergeOrder(index, ()).may_merge(b1, b2)
     quotient, keys = Quotient(2), {a1: 0, a2: 0, b1: 1, b2: 1}
     for node in range(b2):
-        label = quotient.add_node(index.preds(node))
+        label = quotient.add_up_to(index, node)
         if node in keys:
             quotient.open_bucket(keys[node])
             quotient.join(keys[node], label)
-    assert quotient.would_wait_for_itself(quotient.add_node(index.preds(b2)), keys[b2])
+    assert quotient.would_wait_for_itself(quotient.add_up_to(index, b2), keys[b2])
 
 
 def test_a_node_is_not_merged_with_itself():

@@ -19,7 +19,7 @@ from commcc.base.terms import Kind
 from commcc.graph.index import build_index
 from commcc.graph.memory import MemoryModel, live_bytes
 from commcc.graph.metrics import longest_run
-from commcc.schedule import Limits, Problem, search
+from commcc.schedule import Limits, Problem, search, search_once
 from commcc.schedule.judge import judge, late
 from commcc.schedule.scheduler import Policy, schedule
 from commcc.serialization import load
@@ -74,6 +74,18 @@ def plain(problem, base, policy, limits):
 
 
 # What a search returns
+
+
+def test_what_was_asked_last_is_not_searched_again(monkeypatch):
+    module, asked = sys.modules["commcc.schedule.search"], []
+    monkeypatch.setattr(module, "search", lambda *args: asked.append(args) or search(*args))
+    index, costs = scheduled_graph(1)
+    first = search_once(Problem(index, costs), Limits(), 4)
+    assert search_once(Problem(index, costs), Limits(), 4) is first
+    assert len(asked) == 1, "the same graph under the same prices"
+    search_once(Problem(index, costs), Limits(1 << 40), 4)
+    search_once(Problem(index, replace(costs)), Limits(1 << 40), 4)
+    assert len(asked) == 3, "other limits; other prices"
 
 
 @RELAXED

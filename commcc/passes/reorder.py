@@ -91,7 +91,7 @@ class Reorder(Pass):
 
     def plan(self, context: PlanContext) -> Plan:
         """The best order found."""
-        from commcc.schedule import Problem, search
+        from commcc.schedule import Problem, search_once
 
         index, costs, known = context.index, context.costs, context.prediction
         if costs is None:
@@ -108,7 +108,7 @@ class Reorder(Pass):
                 hint=f"the graph's own peak is {_gib(before.peak_bytes)}",
             )
         limits = self.limits(budget)
-        best = search(problem, limits, self.effort)
+        best = search_once(problem, limits, self.effort)
         edges, left = control_edges(index, best.order) if self.control_deps else ((), ())
         report = _report(problem, limits, best, before.peak_bytes)
         return Plan(

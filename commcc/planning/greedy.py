@@ -25,8 +25,6 @@ from commcc.base.terms import Kind
 from commcc.planning.bucket_model import Key, key_of, size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from commcc.graph.collectives import Collective, Identification
     from commcc.graph.index import GraphIndex
     from commcc.planning.caps import ByteCaps
@@ -105,10 +103,8 @@ class _Walker:
 
     def run(self) -> Walk:
         index, candidates, quotient = self.index, self.candidates, self.quotient
-        for node in range(len(index)):
-            label = quotient.add_node(index.preds(node))
-            if node not in index.launches:
-                continue
+        for node in sorted(index.launches):
+            label = quotient.add_up_to(index, node)
             if node in candidates:
                 self._place(candidates[node], label)
                 continue
@@ -184,15 +180,18 @@ class Quotient:
         # For key k, entry g: everything that buckets 1..g of the key wait for.
         self._waits_for: list[list[Vector]] = [[self._none] for _ in range(keys)]
 
-    def add_node(self, preds: Sequence[int]) -> Vector:
-        """Append the next node in graph order; returns the buckets it descends from."""
-        none, labels = self._none, self._labels
+    def add_up_to(self, index: GraphIndex, node: int) -> Vector:
+        """Append the next nodes in graph order, up to this one; returns the buckets it descends from."""
+        none, labels, data, order = self._none, self._labels, index.data_preds, index.order_preds
         label = none
-        for pred in preds:
-            other = labels[pred]
-            if other is not label and other != label:
-                label = tuple(map(max, label, other)) if label is not none else other
-        labels.append(label)
+        # Most of the time of a walk is spent here.
+        for at in range(len(labels), node + 1):
+            label = none
+            for pred in data[at] + order[at] if order[at] else data[at]:
+                other = labels[pred]
+                if other is not label and other != label:
+                    label = other if label is none else tuple(map(max, label, other))
+            labels.append(label)
         return label
 
     def would_wait_for_itself(self, label: Vector, key: int) -> bool:

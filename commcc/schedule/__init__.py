@@ -13,6 +13,6 @@ seconds, so that every rank and machine arrives at the same order.
 from __future__ import annotations
 
 from commcc.schedule.problem import Limits, Problem
-from commcc.schedule.search import SearchResult, search
+from commcc.schedule.search import SearchResult, search, search_once
 
-__all__ = ["SearchResult", "Limits", "Problem", "search"]
+__all__ = ["SearchResult", "Limits", "Problem", "search", "search_once"]

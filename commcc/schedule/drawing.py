@@ -19,7 +19,7 @@ from commcc.schedule.heaps import Heaps, heaps, pop, push
 from commcc.schedule.problem import FEW, LIGHT, MAX_PREPARATION
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from commcc.plan import Bucket
     from commcc.schedule.sketch import Piece, Sketches
@@ -304,19 +304,21 @@ class Drawing:
     def _prepared(self, nodes: Records, preds: tuple[Ints, Ints]) -> tuple[list[int], list[int]]:
         """Launches of buckets that depend on nothing but graph inputs through a few light nodes, and these."""
         pairs: tuple[list[int], list[int]] = [], []
-        writes = {int(self.at[node]) for node in self.index.writes}
-        work = self.index.estimates.work
-        kernels = {int(self.at[node]) for node in self.alive if work[node] is Work.KERNEL}
+        work, prepared, took = self.index.estimates.work, nodes["prepared"], nodes["compute_ns"].tolist()
+        kernels = {int(self.at[node]) for node in self.alive.tolist() if work[node] is Work.KERNEL}
+        # What must not be moved for a launch.
+        heavy = nodes["compute"] | (nodes["waited"] >= 0) | (nodes["stream"] >= 0)
+        heavy[self.at[list(self.index.writes)]] = 1
+        walk = _Inputs(nodes, preds, heavy)
         for bucket, piece in zip(self.buckets, self.pieces, strict=True):
             at = int(self.at[piece.launches[0]])
-            found = _preparation(nodes, preds, at, writes)
+            found = walk.preparation(at)
             if found is None:
                 continue
             copied = not bucket.coalesced or not kernels.isdisjoint(found)
-            weight = sum(int(nodes[node].compute_ns) for node in found)
-            light = weight * LIGHT <= nodes[at].transfer if copied else len(found) <= FEW
-            if light:
-                nodes.prepared[at] = 2 if copied else 1
+            weight = sum(took[node] for node in found)
+            if weight * LIGHT <= piece.transfer if copied else len(found) <= FEW:
+                prepared[at] = 2 if copied else 1
                 pairs[0].extend([at] * len(found))
                 pairs[1].extend(found)
         return pairs
@@ -336,13 +338,14 @@ class Drawing:
         fed: tuple[list[int], list[int]] = self.at[launched[kept]].tolist(), self.at[feeds[kept]].tolist()
         kept = same[launches]
         by: tuple[list[int], list[int]] = self.at[needed[kept]].tolist(), self.at[launches[kept]].tolist()
+        walk = _Inputs(nodes, preds, nodes["compute"])
         for launch in sorted(anew):
-            found = _feeding(nodes, preds, launch)
+            found = walk.feeding(launch)
             if found is None:
                 continue
             fed[0].extend([launch] * len(found))
             fed[1].extend(found)
-            before = {int(p) for n in (launch, *found) for p in preds[1][preds[0][n] : preds[0][n + 1]]}
+            before = {p for n in (launch, *found) for p in walk.of(n)}
             before -= found
             by[0].extend(before)
             by[1].extend([launch] * len(before))
@@ -379,7 +382,8 @@ def _and(known: Ints, more: Sequence[int]) -> Ints:
 
 def _each_once(owners: Ints, items: Ints, most: int) -> tuple[Ints, Ints]:
     """Pairs in order, each once. most: items are less."""
-    both = np.unique(owners * most + items)
+    both = np.sort(owners * most + items)  # np.unique hashes first, which takes ten times as long
+    both = both[np.append(True, both[1:] != both[:-1])[: len(both)]]
     return both // most, both % most
 
 
@@ -400,40 +404,50 @@ def _rows_of(tables: dict[str, tuple[Ints, Ints]], count: int) -> tuple[Records,
     return rows, np.concatenate(parts).astype(np.int64)
 
 
-def _preparation(nodes: Records, preds: tuple[Ints, Ints], launch: int, writes: Container[int]) -> set[int] | None:
-    """What only prepares the input of a launch; None where part of that is not to be moved for a launch."""
-    found: set[int] = set()
-    begins, items = preds
-    stack = items[begins[launch] : begins[launch + 1]].tolist()
-    while stack:
-        node = stack.pop()
-        facts = nodes[node]
-        if node in found or facts.placeholder:
-            continue
-        heavy = facts.compute or len(found) >= MAX_PREPARATION
-        if heavy or facts.waited >= 0 or facts.stream >= 0 or node in writes:
-            return None
-        found.add(node)
-        stack += items[begins[node] : begins[node + 1]].tolist()
-    return found
+class _Inputs:
+    """Walks back from launches, over lists: numbers of an array are slow to read one by one.
 
+    stops: nodes that a walk goes no further than.
+    """
 
-def _feeding(nodes: Records, preds: tuple[Ints, Ints], launch: int) -> set[int] | None:
-    """The compute nodes whose results a reduce-scatter sends, with what lies between; None where these are too many."""
-    found: set[int] = set()
-    begins, items = preds
-    stack = items[begins[launch] : begins[launch + 1]].tolist()
-    while stack:
-        node = stack.pop()
-        facts = nodes[node]
-        if node in found or facts.placeholder or facts.waited >= 0 or facts.stream >= 0:
-            continue
-        if len(found) >= FEW:
-            return None
-        found.add(node)
-        if not facts.compute:
-            stack += items[begins[node] : begins[node + 1]].tolist()
-    return found
+    def __init__(self, nodes: Records, preds: tuple[Ints, Ints], stops: Ints) -> None:
+        self.begins: list[int] = preds[0].tolist()
+        self.items: list[int] = preds[1].tolist()
+        self.placeholder, self.stops = nodes["placeholder"].tolist(), stops.tolist()
+        self.collective = ((nodes["waited"] >= 0) | (nodes["stream"] >= 0)).tolist()
+
+    def of(self, node: int) -> list[int]:
+        """What a node needs."""
+        return self.items[self.begins[node] : self.begins[node + 1]]
+
+    def preparation(self, launch: int) -> set[int] | None:
+        """What only prepares the input of a launch; None where part of that is not to be moved for a launch."""
+        found: set[int] = set()
+        stack = self.of(launch)
+        while stack:
+            node = stack.pop()
+            if node in found or self.placeholder[node]:
+                continue
+            if self.stops[node] or len(found) >= MAX_PREPARATION:
+                return None
+            found.add(node)
+            stack += self.of(node)
+        return found
+
+    def feeding(self, launch: int) -> set[int] | None:
+        """The compute nodes whose results a reduce-scatter sends, with what lies between; None where they are many."""
+        found: set[int] = set()
+        stack = self.of(launch)
+        while stack:
+            node = stack.pop()
+            if node in found or self.placeholder[node] or self.collective[node]:
+                continue
+            if len(found) >= FEW:
+                return None
+            found.add(node)
+            if not self.stops[node]:
+                stack += self.of(node)
+        return found
 
 
 @kernel

@@ -28,6 +28,7 @@ are cut where that does not make the step longer (:mod:`commcc.schedule.runs`).
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from commcc.schedule.arrays import Ints
     from commcc.schedule.problem import Limits, Problem, Schedulable
+    from commcc.timing.cost.types import Costs
 
 #: Target, lead, own time, run; then what goes along with launches, where that is not all (:class:`Policy`).
 Setting = tuple[int, ...]
@@ -139,17 +141,38 @@ def search(problem: Problem, limits: Limits, effort: int) -> SearchResult:
     return replace(looking.best, tried=looking.tried)
 
 
+#: The last search of :func:`search_once`: of which costs, what was asked, and what it found.
+_last: tuple[weakref.ref[Costs], tuple[int, Limits, int], SearchResult] | None = None
+
+
+def search_once(problem: Problem, limits: Limits, effort: int) -> SearchResult:
+    """As :func:`search`, but what was asked last is not searched again.
+
+    Where no bucket pays, the next pass asks the same of the same graph, under the same prices.
+    """
+    global _last
+    asked = problem.bound, limits, effort
+    if _last is None or _last[0]() is not problem.costs or _last[1] != asked:
+        _last = weakref.ref(problem.costs), asked, search(problem, limits, effort)
+    return _last[2]
+
+
 def _grid(problem: Schedulable) -> tuple[Setting, ...]:
     """Settings for a graph; where copies could go along with launches, also one under which they do not."""
     copies = bool((problem.graph.nodes.prepared > 1).any())
     return (*_GRID[:2], *([_COPIES_STAY] if copies else []), *_GRID[2:])
 
 
-def glance(problem: Schedulable, limits: Limits, schedules: int) -> SearchResult:
-    """The best of so many schedules from the graph's own order, for planners who compare many graphs."""
+def glance(
+    problem: Schedulable, limits: Limits, schedules: int, *, first: int = 0, hopeless: int | None = None
+) -> SearchResult:
+    """The best of so many schedules from the graph's own order, for planners who compare many graphs.
+
+    first: so many of them were made before, and are left out. hopeless: no more are made once one is longer than this.
+    """
     start = best = _judge(problem, np.arange(len(problem.graph.nodes)), 0, ())
-    for tried, setting in enumerate(_grid(problem)[:schedules], 1):
-        if best.close(problem, limits):
+    for tried, setting in enumerate(_grid(problem)[first:schedules], 1):
+        if best.close(problem, limits) or (tried > 1 and hopeless is not None and best.step_ns > hopeless):
             break
         target, *rest = setting
         order = schedule(problem, start.order, Policy(problem.bound * target // 1000, *rest), limits)

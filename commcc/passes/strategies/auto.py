@@ -21,8 +21,8 @@ Peak memory within the budget comes first, then the step; a bucketing has to be 
 with fewer merges. What ranks them is their first schedules; the few that are near the best one get some more. The best
 of these, merged in numbers and priced anew
 (:mod:`commcc.schedule.merged`), and no merging are then scheduled with the full effort of ``reorder``; the better of
-these two is the result, so that no graph becomes slower by being bucketed. Deterministic; effort is counted, never
-timed.
+these two is the result, so that no graph becomes slower by being bucketed. Where its first schedules are shorter than
+any order without merging can be by far, it has won without that. Deterministic; effort is counted, never timed.
 
 Limits: members of one bucket are neighbours in graph order or of one block; other groupings are not tried.
 """
@@ -67,8 +67,13 @@ CAPS = (2, 8, 32, 128, 512)
 BY_BLOCK = -1
 #: Schedules for each bucketing; what ranks bucketings is seen in the first ones.
 _SCHEDULES = 3
+#: A bucketing whose first schedule is so much longer than the best one, in permille, gets no other.
+_HOPELESS = 40
 #: So many bucketings that are so much longer than the best one, in permille, get so many schedules in a second look.
-_FINALISTS, _FINAL, _MORE_SCHEDULES = 4, 15, 8
+_FINALISTS, _FINAL, _MORE_SCHEDULES = 4, 5, 8
+#: A bucketing whose first schedules are so much shorter than what no merging can reach, in permille, has won; on graphs
+#: of so many nodes: on small ones prices of chains, which a sketch does not know, weigh more, and a search is cheap.
+_CERTAIN, _LARGE = 50, 3000
 #: A step has to be this much shorter to justify more merges, in permille.
 _GAIN = 1
 #: The step of what cannot run.
@@ -81,7 +86,7 @@ _NEAR = 5
 @dataclass(frozen=True)
 class AutoReport(Record):
     """caps_mb: of the chosen bucketing, by key; 0 for no merging. scheduled_step_ms: ``unmerged``, ``merged``, of the
-    first schedules where no bucketing came near.
+    first schedules where no bucketing came near, or one was better beyond doubt.
     """
 
     cost_model: Mapping[str, str]
@@ -171,7 +176,7 @@ class _Search:
             for choice in self._starts(best.choice, form):
                 best = self._better(best, choice)
             best = self._climbed(best, self.forms[:number])
-            found.append(self._looked_at_again(best))
+            found.append(self._looked_at_again(best) if best.buckets else best)
         if len(self.forms) > 1:  # what two schedules say of copies and calls is not the last word
             calls = [t for t in self._near(best, _NEAR) if any(bucket.coalesced for bucket in t.buckets)]
             found += sorted(calls, key=lambda t: (t.over, t.step_ns, t.members))[:1]
@@ -204,12 +209,14 @@ class _Search:
         from commcc.schedule.search import glance
 
         near = sorted(self._near(best, _FINAL), key=lambda t: (t.over, t.step_ns, t.members))
-        again = [
-            self._result(t, glance(self.sketches.merged(t.buckets), self.limits, _MORE_SCHEDULES))
-            for t in dict.fromkeys([best, *near][: _FINALISTS + 1])
-            if t.buckets
-        ]
-        return min(again, key=lambda t: (t.over, t.step_ns, t.members), default=best)
+        others = list({(t.over, t.step_ns): t for t in [*reversed(near), best]}.values())
+        if len(others) < 2:
+            return best
+        again = list(others)
+        for t in sorted(others, key=lambda t: (t.over, t.step_ns, t.members))[: _FINALISTS + 1]:
+            sketch = self.sketches.merged(t.buckets)
+            again.append(self._result(t, glance(sketch, self.limits, _MORE_SCHEDULES, first=_SCHEDULES)))
+        return min(again, key=lambda t: (t.over, t.step_ns, t.members))
 
     def _settled(self, none: Tried, found: list[Tried]) -> tuple[Tried, Tried]:
         """No merging, and the better of it and of the bucketings that won, all with the full effort of ``reorder``."""
@@ -219,7 +226,11 @@ class _Search:
             if not near:
                 return none, none
             found = [min(near, key=lambda t: (t.over, t.step_ns, t.members))]
-        none, *found = map(self._with_effort, (none, *dict.fromkeys(found)))
+        certain = found[0].step_ns * 1000 <= self.unmerged.bound * (1000 - _CERTAIN)
+        if certain and len(found) == 1 and not found[0].over and len(self.index) >= _LARGE:
+            return none, found[0]
+        # No merging comes last: where it wins, that search is what ``reorder`` asks for next.
+        *found, none = map(self._with_effort, (*dict.fromkeys(found), none))
         best = min(found, key=lambda t: (t.over, t.step_ns, t.members))
         better = best.over < none.over or best.step_ns * 1000 <= none.step_ns * (1000 - _GAIN)
         return none, best if better and best.over <= none.over else none
@@ -231,13 +242,13 @@ class _Search:
 
     def _with_effort(self, tried: Tried) -> Tried:
         """The same bucketing as ``reorder`` will schedule it."""
-        from commcc.schedule import Problem, search
+        from commcc.schedule import Problem, search_once
         from commcc.schedule.merged import merge
 
         problem = self.unmerged
         if tried.buckets:
             problem = Problem(*merge(self.index, self.model, Merging(tried.buckets)))
-        return self._result(tried, search(problem, self.limits, Reorder().effort))
+        return self._result(tried, search_once(problem, self.limits, Reorder().effort))
 
     def _climb(self, best: Tried, place: int, forms: Sequence[str]) -> Tried:
         """Other caps for one key: none, then up and down from the present one for as long as that helps; and its other
@@ -308,7 +319,8 @@ class _Search:
         if self.best_ns is not None and problem.bound >= self.best_ns:
             return Tried(choice, buckets, members, problem.bound, 0, 0)
         judged = Tried(choice, buckets, members, _NEVER, 0, 0)
-        judged = self._result(judged, glance(problem, self.limits, _SCHEDULES))
+        hopeless = None if self.best_ns is None else self.best_ns * (1000 + _HOPELESS) // 1000
+        judged = self._result(judged, glance(problem, self.limits, _SCHEDULES, hopeless=hopeless))
         if not judged.over:
             self.best_ns = min(judged.step_ns, self.best_ns or judged.step_ns)
         return judged

@@ -194,10 +194,8 @@ def _rejoined(index: GraphIndex, sets: list[list[Collective]], origin: list[int]
 
     So no two of them are left that could share a bucket, and running again finds none.
     """
-    order = MergeOrder(index, ())
     several = [list(members) for members in sets if len(members) > 1]
-    for members in several:
-        order.merge_all(members)
+    order = MergeOrder(index, (), merged=several)
     takers: dict[int, list[list[Collective]]] = defaultdict(list)
     for number, members in zip(origin, sets, strict=True):
         if len(members) > 1:

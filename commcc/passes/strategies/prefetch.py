@@ -119,9 +119,8 @@ def prefetch(
         for kind in (Kind.REDUCE_SCATTER, Kind.ALL_REDUCE):
             constraints += _of_reductions(_stops(units, kind, place))
         constraints = [each for each in constraints if not still & {c.launch for c in each.moved.members}]
-        order, kept, refused = MergeOrder(index, ()), list[OrderConstraint](), list[OrderConstraint]()
-        for unit in units:
-            order.merge_all(unit.members)
+        order = MergeOrder(index, (), merged=[unit.members for unit in units])
+        kept, refused = list[OrderConstraint](), list[OrderConstraint]()
         for each in sorted(constraints, key=lambda c: place[c.first.launch] > place[c.then.wait]):
             (kept if order.keep(each.first.launch, each.then.wait) else refused).append(each)
         fresh = [each for each in kept if each not in applied]
