@@ -82,6 +82,7 @@ GROUPS = {
     "Judge": {
         "verify": "commcc.cli.verify:command",
         "lint": "commcc.cli.lint:command",
+        "reduce": "commcc.cli.reduce:command",
     },
     "Run": {
         "bench": "commcc.cli.bench:command",

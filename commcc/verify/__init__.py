@@ -54,7 +54,7 @@ from commcc.verify.tracer import Tracer, trace_program
 from commcc.verify.verdict import Finding, Report, Verdict, Ways
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from commcc.base.terms import Json
     from commcc.graph.program import Program
@@ -197,34 +197,57 @@ Both = tuple["Program", "Program"]
 TRIES = 160
 
 
-def reduced(before: Program, after: Program) -> Both:
-    """A smaller pair with the same status and a finding of the same rule; the pair itself where nothing can go."""
-    return _Reduction((before, after)).run()
+def reduced(
+    before: Program,
+    after: Program,
+    shows: Callable[[Program, Program], bool] | None = None,
+    tries: int = TRIES,
+    nodes: Iterable[str] = (),
+) -> Both:
+    """A smaller pair that still shows what this one shows; the pair itself where nothing can go.
+
+    shows: asked of every smaller pair, at most ``tries`` times; without it a pair shows the same where the verifier's
+    status is the same, and a finding of the same rule is there. nodes: names at which the difference may be seen.
+    """
+    status, said = _said((before, after)) if shows is None else ("", [])
+    if shows is not None:
+        return _Reduction((before, after), shows, tries).run(nodes, _of_one_name(before, after))
+    if not said:
+        return before, after
+
+    def same(old: Program, new: Program) -> bool:
+        now, findings = _said((old, new))
+        return now == status and any(each.rule == said[0].rule for each in findings)
+
+    return _Reduction((before, after), same, tries).run([said[0].node], None)
 
 
 class _Reduction:
-    """pair: the smallest so far. status, first: what the verifier must go on saying. tries: questions left."""
+    """pair: the smallest so far. shows: what must go on. tries: questions left."""
 
-    def __init__(self, pair: Both) -> None:
-        self.pair = pair
-        self.status, said = _said(pair)
-        self.first = said[0] if said else None
-        self.tries = TRIES
+    def __init__(self, pair: Both, shows: Callable[[Program, Program], bool], tries: int) -> None:
+        self.pair, self.shows, self.tries = pair, shows, tries
 
-    def run(self) -> Both:
+    def run(self, nodes: Iterable[str], cuts: list[str] | None) -> Both:
+        """cuts: nodes that may become inputs; None for those that the verifier finds to be the same."""
         self._try(tuple(replace(each, carrier=None, provenance=(), format="memory") for each in self.pair))
-        named = [_named(each.graph, "" if self.first is None else self.first.node) for each in self.pair]
-        if None not in named:  # return what the difference is about, and nothing behind it
-            self._try(_rebuilt(self.pair, set(), [(node,) for node in named]))
+        self._return_one(nodes)
         self._halve_outputs()
-        self._most(_alike(*self.pair))
+        self._most(_alike(*self.pair) if cuts is None else cuts)
+        self._return_one(cuts or ())
         return self.pair
+
+    def _return_one(self, names: Iterable[str]) -> None:
+        """Return what the difference is about, and nothing behind it: the first node that shows it."""
+        for name in names:
+            named = [_named(each.graph, name) for each in self.pair]
+            if None not in named and self._try(_rebuilt(self.pair, set(), [(node,) for node in named])):
+                return
 
     def _try(self, pair: Any) -> bool:
         """Whether a pair still shows the difference; it is then the one to go on with."""
         self.tries -= 1
-        status, said = _said(pair) if self.tries >= 0 else ("", [])
-        if self.first is None or status != self.status or all(self.first.rule != other.rule for other in said):
+        if self.tries < 0 or not self.shows(*pair):
             return False
         self.pair = pair
         return True
@@ -278,6 +301,13 @@ def _alike(before: Program, after: Program) -> list[str]:
         values.append({node.name: made for node in nodes if isinstance(made := walk.env[node], Tensor)})
     old, new = values
     return [name for name, made in old.items() if name in new and new[name].content == made.content]
+
+
+def _of_one_name(before: Program, after: Program) -> list[str]:
+    """Nodes that have one name and one shape in both graphs and launch nothing, in the order of BEFORE."""
+    shapes = [{node.name: str(node.meta.get("val")) for node in each.graph.nodes} for each in (before, after)]
+    plain = (node for node in before.graph.nodes if node.op == "call_function" and not facts(node.target).launch)
+    return [node.name for node in plain if shapes[0][node.name] == shapes[1].get(node.name)]
 
 
 def _rebuilt(pair: Both, inputs: set[str], returned: Sequence[Sequence[Any]]) -> Both:
