@@ -11,6 +11,7 @@ train by these plans.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from datetime import timedelta
@@ -18,15 +19,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._inductor.config as inductor_config
 import torch.distributed as dist
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
-from commcc.live.backends import _over_eager, _over_inductor
+from commcc.live.backends import _over_eager, _over_inductor, inductor_pass
 from commcc.live.rewriting import graph_pass
+from commcc.replay.compiled.inductor import order_options
 
 STEPS = 5
 WIDTH = 16
@@ -268,7 +272,26 @@ def plan_offline(job: dict[str, Any], mesh: Any, folder: Path) -> None:
     dist.barrier()
 
 
+def caches(job: dict[str, Any], mesh: Any, out: Path) -> dict[str, Any]:
+    """Train twice; the second time rank 0 finds in its caches what it has compiled, and the others do not."""
+    rank, folder, found = dist.get_rank(), out / "caches", []
+    for time in range(2):
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / f"rank{rank}.{0 if rank == 0 else time}")
+        counters.clear()
+        if job["inner"] == "hook":
+            hook = inductor_pass(**job["options"])
+            with inductor_config.patch({**order_options(), "post_grad_custom_post_pass": hook}):
+                found.append(train(job["model"], mesh, "inductor", 1))
+            hook.graph_pass.agree(30.0)
+        else:
+            found.append(train(job["model"], mesh, _over_inductor(graph_pass(**job["options"]), 60.0), 1))
+    hits = [counters["inductor"]["fxgraph_cache_hit"], counters["aot_autograd"]["autograd_cache_hit"]]
+    return {"equal": all(torch.equal(a, b) for a, b in zip(*found, strict=True)), "hits": hits}
+
+
 def outcome(job: dict[str, Any], mesh: Any, out: Path) -> dict[str, Any]:
+    if "caches" in job:
+        return caches(job, mesh, out)
     if "planned" in job:
         plan_offline(job, mesh, out / job["model"])
         job["options"] = {**job["options"], "plan": str(out / job["model"] / "plans")}

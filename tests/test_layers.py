@@ -26,7 +26,8 @@ LAYERS = (
     ("passes",),
     ("run", "explain", "lint"),
     ("replay",),
-    ("report", "live", "api"),
+    ("report", "api"),
+    ("live",),
     ("cli",),
     ("__main__",),
 )

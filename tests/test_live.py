@@ -98,7 +98,7 @@ def test_a_graph_that_cannot_be_rewritten_stays(monkeypatch, caplog):
     monkeypatch.setattr("commcc.live.rewriting.run", fails)
     with caplog.at_level(logging.INFO, logger="commcc.live"):
         made = graph_pass(pipeline=PIPELINE).rewrite(gm)
-    assert made.result is None and "left as it is: a reason" in caplog.text
+    assert made.result is None and made.text == "left as it is: a reason"
     with pytest.raises(CommccError, match="a reason"):
         graph_pass(pipeline=PIPELINE, on_refusal="raise")(gm)
 
@@ -112,7 +112,12 @@ def test_one_line_and_both_graphs_are_kept(tmp_path, caplog):
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
         "rank0.graph1.after.fx.txt",
         "rank0.graph1.before.fx.txt",
+        "rank0.graph1.html",
+        "rank0.json",
     ]
+    summary = json.loads((tmp_path / "kept" / "rank0.json").read_text())
+    assert summary["settings"] == the_pass.settings and summary["graphs"][0]["launches"][1] == 2
+    assert "timelines" in (tmp_path / "kept" / "rank0.graph1.html").read_text()
     after = load(tmp_path / "kept" / "rank0.graph1.after.fx.txt")
     assert lines(after.graph) == lines(the_pass.results[0].program.graph)
 

@@ -17,7 +17,7 @@ import itertools
 import json
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from commcc.graph.program import Program
 
 _NUMBERS = itertools.count()
+_CALLS = itertools.count()
 _PREFIX = "commcc/agreement"
+_HINT = "versions, options and cost models must be the same on all ranks"
 
 
 class AgreementError(CommccError):
@@ -73,6 +75,41 @@ def launches_of(program: Program) -> int:
     return sum(collective_of(node.target) is not None for node in program.graph.nodes if node.op == "call_function")
 
 
+def compare_all(settings: str, digests: Sequence[Digest], timeout_s: float) -> None:
+    """Compare all that has been made so far with all other ranks, which call this too; as :func:`compare`.
+
+    A graph that only some of them have made is not compared: others had it compiled in a cache, under these settings.
+    """
+    if not dist.is_initialized() or dist.get_backend() == "fake":
+        return
+    store, rank, number = dist.distributed_c10d._get_default_store(), dist.get_rank(), next(_CALLS)
+    own = {digest.before: digest for digest in digests}
+    told = json.dumps([settings, [digest.to_json() for digest in own.values()]])
+    store.set(f"{_PREFIX}/all/{number}/{rank}", told)
+    for other in range(dist.get_world_size()):
+        if other == rank:
+            continue
+        said, texts = json.loads(_wait(store, f"{_PREFIX}/all/{number}/{other}", other, "compare", timeout_s))
+        theirs = [Digest(*json.loads(text)) for text in texts]
+        nothing = Digest(settings, "", "", 0).against(Digest(said, "", "", 0))
+        known = (own[each.before].against(each) for each in theirs if each.before in own)
+        different = nothing or next(filter(None, known), "")
+        if different:
+            what = f"rank {other} has not made the same: {different}"
+            raise AgreementError(what, where=f"rank {rank}", hint=_HINT)
+
+
+def _wait(store: Any, key: str, other: int, what: str, timeout_s: float) -> Any:
+    """What another rank has stored there."""
+    try:
+        store.wait([key], timedelta(seconds=timeout_s))
+    except RuntimeError as error:
+        hint = "it has failed, or compiles for longer: see its log, or give agree_timeout_s"
+        text = f"rank {other} has not come to {what} in {timeout_s:g} s"
+        raise AgreementError(text, where=f"rank {dist.get_rank()}", hint=hint) from error
+    return store.get(key)
+
+
 def compare(digest: Digest, ranks: Sequence[int], timeout_s: float) -> None:
     """Compare with the other ranks; raises :class:`AgreementError` where they differ, or do not come in time.
 
@@ -89,16 +126,8 @@ def compare(digest: Digest, ranks: Sequence[int], timeout_s: float) -> None:
     number = next(_NUMBERS)
     store.set(f"{_PREFIX}/{number}/{rank}", digest.to_json())
     for other in others:
-        key = f"{_PREFIX}/{number}/{other}"
-        try:
-            store.wait([key], timedelta(seconds=timeout_s))
-        except RuntimeError as error:
-            what = f"rank {other} has not come to graph {number} in {timeout_s:g} s"
-            hint = "it has failed, or compiles for longer: see its log, or give agree_timeout_s"
-            raise AgreementError(what, where=f"rank {rank}", hint=hint) from error
-        different = digest.against(Digest(*json.loads(store.get(key))))
+        said = _wait(store, f"{_PREFIX}/{number}/{other}", other, f"graph {number}", timeout_s)
+        different = digest.against(Digest(*json.loads(said)))
         if different:
-            hint = "versions, options and cost models must be the same on all ranks"
-            raise AgreementError(
-                f"rank {other} has not made the same of graph {number}: {different}", where=f"rank {rank}", hint=hint
-            )
+            what = f"rank {other} has not made the same of graph {number}: {different}"
+            raise AgreementError(what, where=f"rank {rank}", hint=_HINT)

@@ -10,10 +10,15 @@ Inductor is told not to move, merge or drop collectives itself, since that is wh
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.errors import OptionError
-from commcc.live.rewriting import GraphPass, checked, graph_pass
+from commcc.base.text import listed
+from commcc.capture.importing import from_graph_module
+from commcc.live.agreement import launches_of
+from commcc.live.rewriting import GraphPass, checked, graph_pass, log
+from commcc.live.watching import watched
 from commcc.replay.compiled.inductor import order_options
 
 if TYPE_CHECKING:
@@ -46,26 +51,40 @@ def _over_eager(the_pass: GraphPass, timeout_s: float | None) -> Callable[..., A
 
     def compiler(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         del example_inputs
-        made = the_pass.rewrite(gm)
+        with the_pass.clock.compiling():
+            made = the_pass.rewrite(gm)
+            the_pass.tell(made)
         return make_boxed_func(checked(made, timeout_s, gm.forward))
 
-    compile_it: Any = aot_autograd  # as PyTorch's own aot_eager
-    backend: Callable[..., Any] = compile_it(
-        fw_compiler=compiler,
-        bw_compiler=compiler,
-        partition_fn=min_cut_rematerialization_partition,
-        keep_inference_input_mutations=True,
-    )
-    return backend
+    def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        compile_it: Any = aot_autograd  # as PyTorch's own aot_eager
+        made = compile_it(
+            fw_compiler=compiler,
+            bw_compiler=compiler,
+            partition_fn=min_cut_rematerialization_partition,
+            keep_inference_input_mutations=True,
+        )
+        with the_pass.clock.compiling():
+            return made(gm, example_inputs)
+
+    return compile_graph
 
 
 def _over_inductor(the_pass: GraphPass, timeout_s: float | None) -> Callable[..., Any]:
     def compile_inner(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Any:
+        import torch._inductor.config as inductor_config
         from torch._inductor.compile_fx import compile_fx_inner
 
-        made = the_pass.rewrite(gm)
-        compiled: Any = compile_fx_inner(gm, example_inputs, **options)
-        compiled.current_callable = checked(made, timeout_s, compiled.current_callable)
+        # A backward is compiled when it first runs, and nothing of what is set below is set by then.
+        with the_pass.clock.compiling(), inductor_config.patch(order_options()):
+            made = the_pass.rewrite(gm)
+            program = None if made.result is None else from_graph_module(gm)
+            compiled: Any = compile_fx_inner(gm, example_inputs, **options)
+            the_pass.tell(made)
+        call = compiled.current_callable
+        if program is not None and launches_of(program):
+            call = watched(call, program, partial(the_pass.ordered, made))
+        compiled.current_callable = checked(made, timeout_s, call)
         return compiled
 
     def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
@@ -74,7 +93,11 @@ def _over_inductor(the_pass: GraphPass, timeout_s: float | None) -> Callable[...
         from torch._inductor.compile_fx import compile_fx
 
         # What AOTAutograd has cached was compiled without this pass, or with another one.
-        with functorch_config.patch(enable_autograd_cache=False), inductor_config.patch(order_options()):
+        with (
+            the_pass.clock.compiling(),
+            functorch_config.patch(enable_autograd_cache=False),
+            inductor_config.patch(order_options()),
+        ):
             return compile_fx(gm, example_inputs, inner_compile=compile_inner)
 
     return compile_graph
@@ -84,8 +107,8 @@ def inductor_pass(**options: Any) -> Any:
     """A pass for Inductor's hooks, as ``torch._inductor.config.post_grad_custom_post_pass``.
 
     options: as of :func:`graph_pass`. Its id, under which Inductor caches what it compiles, changes with version,
-    pipeline and cost model. Ranks are not compared by themselves, since nothing is called where a rank finds the
-    compiled graph in its cache: call ``.graph_pass.agree()`` after the first step.
+    pipeline and cost model; with new groups nothing is cached. Ranks are not compared by themselves, since nothing is
+    called where a rank finds the compiled graph in its cache: call ``.graph_pass.agree()`` after the first step.
     """
     from torch._inductor.custom_graph_pass import CustomGraphPass
 
@@ -96,12 +119,25 @@ def inductor_pass(**options: Any) -> Any:
 
         def __call__(self, graph: fx.Graph) -> None:
             owner: Any = graph.owning_module
-            the_pass.rewrite(owner)
+            the_pass(owner)
+            moving = [f"{name}={value!r}" for name, value in order_options().items() if _setting(name) != value]
+            if moving and the_pass.graphs == 1:
+                said = "Inductor may move what was planned; its config keeps the order by %s"
+                log.warning(said, listed(moving, None))
 
-        def uuid(self) -> bytes:
-            return the_pass.uuid()
+        def uuid(self) -> bytes | None:
+            # A rank that finds compiled code in its cache does not learn which groups are to be made.
+            return None if the_pass.makes_groups else the_pass.uuid()
 
     return InductorPass()
+
+
+def _setting(name: str) -> Any:
+    """Of Inductor's, as they are."""
+    import torch._inductor.config as inductor_config
+
+    known: Any = inductor_config
+    return known.get_config_copy()[name]
 
 
 def by_name(

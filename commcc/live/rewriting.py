@@ -22,16 +22,18 @@ import torch.distributed as dist
 
 import commcc
 from commcc.base.errors import CommccError
+from commcc.base.text import share as shown_share
 from commcc.capture.importing import from_graph_module
-from commcc.live.agreement import Digest, compare, digest_of, launches_of
+from commcc.live.agreement import Digest, compare, compare_all, digest_of, launches_of
 from commcc.live.groups import make, new_groups, stand_in
 from commcc.live.options import ERROR, KEEP, RAISE, REPLAN, Options
 from commcc.live.plans import MismatchError, Plans, apply, read_folder
+from commcc.live.reports import Reports
+from commcc.live.watching import Clock
 from commcc.live.write_back import write_back
 from commcc.passes.options import parse_pipeline, to_text
 from commcc.run.forms import from_preset
 from commcc.run.pipeline import RunResult, run
-from commcc.serialization import save
 from commcc.timing.cost import CostModel, load_model
 
 if TYPE_CHECKING:
@@ -39,17 +41,19 @@ if TYPE_CHECKING:
 
     from torch import fx
 
+    from commcc.base.terms import Json
     from commcc.graph.program import ProcessGroup, Program
     from commcc.passes.base import Pass
+    from commcc.replay.compiled.calls import OrderKept
 
 log = logging.getLogger("commcc.live")
 
 
 @dataclass
 class Made:
-    """What has been made of one graph. result: None where it stayed as it was. ranks: those of its groups.
+    """What has been made of one graph. result: None where it stayed as it was, and why then. ranks: of its groups.
 
-    groups: those that it names and the job does not have yet.
+    groups: those that it names and the job does not have yet. number: among the graphs of the process, from 1.
     """
 
     result: RunResult | None
@@ -57,6 +61,8 @@ class Made:
     ranks: tuple[int, ...]
     seconds: float
     groups: tuple[ProcessGroup, ...] = ()
+    number: int = 1
+    why: str = ""
 
     def begin(self, timeout_s: float | None) -> None:
         """What ranks do before the graph first runs: compare, unless ``timeout_s`` is None, and make its groups."""
@@ -64,19 +70,43 @@ class Made:
             compare(self.digest, self.ranks, timeout_s)
         make(self.groups, timeout_s)
 
+    @property
+    def text(self) -> str:
+        """What was made of it, in words."""
+        if self.result is None:
+            return f"left as it is: {self.why}"
+        if not self.result.changed:
+            return "nothing to gain"
+        return f"proved; {_launches(self.result.before)} launches became {_launches(self.result.after)}"
+
+    def to_json(self) -> dict[str, Json]:
+        """For the summary of a job."""
+        launches = None if self.result is None else [_launches(end) for end in (self.result.before, self.result.after)]
+        rewritten = self.result is not None and self.result.changed
+        return {
+            "graph": self.number,
+            "text": self.text,
+            "rewritten": rewritten,
+            "launches": launches if launches is None else [*launches],
+            "fingerprint": self.digest.before,
+            "seconds": round(self.seconds, 3),
+        }
+
 
 @dataclass
 class GraphPass:
-    """Made by :func:`graph_pass`. results: of every graph so far that was rewritten."""
+    """Made by :func:`graph_pass`. results: of every graph so far that was rewritten. clock: of a backend's work."""
 
     passes: Sequence[Pass]
     model: CostModel
     on_refusal: str = KEEP
-    report_dir: Path | None = None
+    reports: Reports | None = None
     plans: Plans | None = None
     on_mismatch: str = ERROR
     results: list[RunResult] = field(default_factory=list)
     made: list[Made] = field(default_factory=list)
+    clock: Clock = field(default_factory=Clock)
+    graphs: int = 0
 
     @property
     def settings(self) -> str:
@@ -94,16 +124,21 @@ class GraphPass:
     def __call__(self, gm: fx.GraphModule, example_inputs: object = None) -> fx.GraphModule:
         """Rewrite the graph of ``gm`` in place, and return ``gm``."""
         del example_inputs  # shapes are in the graph
-        self.rewrite(gm)
+        self.tell(self.rewrite(gm))
         return gm
 
     def rewrite(self, gm: fx.GraphModule) -> Made:
-        """As a call; returns what was made.
+        """As a call, but the log does not say it; returns what was made.
 
         Raises :class:`CommccError` under ``on_refusal="raise"``, and :class:`MismatchError` for a graph that no plan
         was made for under ``on_mismatch="error"``.
         """
+        with self.clock.ours():
+            return self._rewritten(gm)
+
+    def _rewritten(self, gm: fx.GraphModule) -> Made:
         began = time.perf_counter()
+        self.graphs += 1
         before = _with_ranks(from_graph_module(gm))
         ranks = tuple(sorted({rank for group in before.groups.values() for rank in group.ranks or ()}))
         result, why = self._run(before)
@@ -113,21 +148,54 @@ class GraphPass:
             stand_in(groups)
             result = replace(result, program=program)
             write_back(gm, program)
-        self._report(before, result)
-        after = before if result is None else result.program
-        made = Made(result, digest_of(before, after, self.settings), ranks, time.perf_counter() - began, groups)
+        if self.reports is not None:
+            self.reports.graph(self.graphs, before, result, self.model)
+        digest = digest_of(before, before if result is None else result.program, self.settings)
+        made = Made(result, digest, ranks, time.perf_counter() - began, groups, self.graphs, why)
         self.made.append(made)
-        log.info("%s", _line(len(self.made), made, why))
         return made
 
+    def tell(self, made: Made) -> None:
+        """One line of the log; a backend does so when the graph has been compiled."""
+        share = self.clock.share
+        of_all = "" if share is None else f", {shown_share(share)} of compiling so far"
+        log.info("graph %d: %s (%.1f s%s)", made.number, made.text, made.seconds, of_all)
+        self.keep(made.number, made.to_json())
+
+    def ordered(self, made: Made, order: OrderKept) -> None:
+        """Say what compiled code does elsewhere than the graph has it."""
+        if order.moved or order.missing:
+            why = "its fusions do that; all else that moves collectives is switched off"
+            log.warning("graph %d: %s (%s)", made.number, order.text, why)
+        self.keep(made.number, {"order": order.to_json()})
+
+    def keep(self, number: int, about: dict[str, Json]) -> None:
+        """Into the summary of the reports."""
+        if self.reports is not None:
+            share = self.clock.share
+            compiling: dict[str, Json] = {
+                "seconds": round(self.clock.so_far, 3),
+                "commcc_seconds": round(self.clock.own, 3),
+                "commcc_share": None if share is None else round(share, 4),
+            }
+            self.reports.summary(number, about, {"settings": self.settings, "compiling": compiling})
+
     def agree(self, timeout_s: float = 300.0) -> None:
-        """Compare with the other ranks what has been made of all graphs since the last time, and make their groups.
+        """Compare with all other ranks, which call this too, what has been made of all graphs since the last time, and
+        make their groups.
 
         Raises AgreementError; backends of ``torch.compile`` do so by themselves, before a graph first runs.
         """
         waiting, self.made = self.made, []
+        compare_all(self.settings, [made.digest for made in waiting], timeout_s)
         for made in waiting:
-            made.begin(timeout_s)
+            make(made.groups, timeout_s)
+
+    @property
+    def makes_groups(self) -> bool:
+        """Whether graphs may name groups that the job does not have."""
+        stored = () if self.plans is None else [job for plan in self.plans.by_structure.values() for job in plan.jobs]
+        return "groups" in {each.name for each in (*self.passes, *stored)}
 
     def _run(self, before: Program) -> tuple[RunResult | None, str]:
         """The proved result, or why there is none."""
@@ -162,17 +230,6 @@ class GraphPass:
             log.info("%s", error.what)
             return run(before, self.passes, model=self.model)
 
-    def _report(self, before: Program, result: RunResult | None) -> None:
-        if self.report_dir is None:
-            return
-        rank = dist.get_rank() if dist.is_initialized() else 0
-        self.report_dir.mkdir(parents=True, exist_ok=True)
-        kept = [("before", before)]
-        if result is not None and result.changed:
-            kept.append(("after", result.program))
-        for kind, program in kept:
-            save(program, self.report_dir / f"rank{rank}.graph{len(self.made) + 1}.{kind}.fx.txt")
-
 
 def graph_pass(**options: Any) -> GraphPass:
     """A callable ``(gm, example_inputs=None) -> gm`` that rewrites graphs in place.
@@ -184,8 +241,8 @@ def graph_pass(**options: Any) -> GraphPass:
     passes = parse_pipeline(given.pipeline) if given.pipeline is not None else from_preset(given.preset or "auto")
     model = given.cost if isinstance(given.cost, CostModel) else load_model(given.cost)
     plans = None if given.plan is None else read_folder(given.plan)
-    folder = None if given.report_dir is None else Path(given.report_dir)
-    return GraphPass(passes, model, given.on_refusal, folder, plans, given.on_mismatch)
+    reports = None if given.report_dir is None else Reports(Path(given.report_dir))
+    return GraphPass(passes, model, given.on_refusal, reports, plans, given.on_mismatch)
 
 
 def checked(made: Made, timeout_s: float | None, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -219,17 +276,6 @@ def _with_ranks(program: Program) -> Program:
 
 def _texts(verdict: Any) -> list[str]:
     return [finding.text for finding in (*verdict.gaps, *verdict.findings)]
-
-
-def _line(number: int, made: Made, why: str) -> str:
-    """One line for one graph."""
-    took = f"{made.seconds:.1f} s"
-    if made.result is None:
-        return f"graph {number}: left as it is: {why} ({took})"
-    if not made.result.changed:
-        return f"graph {number}: nothing to gain ({took})"
-    before, after = made.result.before, made.result.after
-    return f"graph {number}: proved; {_launches(before)} launches became {_launches(after)} ({took})"
 
 
 def _launches(metrics: Any) -> int:

@@ -148,7 +148,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def match(prepared: Prepared, calls: Sequence[Call]) -> Order:
     """Which step each call of communication stands for, and what stands elsewhere."""
-    graph, code = _graph_marks(prepared), _code_marks(calls)
+    index = prepared.index
+    launches = {index.names[wait]: index.names[launch] for wait, launch in index.wait_of.items()}
+    return order_of(prepared.steps, launches, calls)
+
+
+def order_of(steps: Sequence[Step], launches: Mapping[str, str], calls: Sequence[Call]) -> Order:
+    """As :func:`match`, of steps in the order of a graph. launches: for waits, by name, the launch waited for."""
+    graph, code = _graph_marks(steps, launches), _code_marks(calls)
     # Ops that are called as often as the graph has them are left whole.
     ours, theirs = (Counter(mark[1] for mark in marks if mark[0] == _OP) for marks in (graph, code))
     whole = {name for name, count in ours.items() if theirs[name] == count}
@@ -178,13 +185,11 @@ class _Marks(Counter[_Mark]):
         return (*key, self[key])
 
 
-def _graph_marks(prepared: Prepared) -> dict[_Mark, Step]:
+def _graph_marks(steps: Sequence[Step], launch_of: Mapping[str, str]) -> dict[_Mark, Step]:
     """Steps by their marks, in order."""
-    index = prepared.index
-    launch_of = {index.names[wait]: index.names[launch] for wait, launch in index.wait_of.items()}
     marks, launches = _Marks(), dict[str, _Mark]()
-    steps: dict[_Mark, Step] = {}
-    for step in prepared.steps:
+    marked: dict[_Mark, Step] = {}
+    for step in steps:
         if step.waits:
             mark = marks.of("wait", launches.get(launch_of.get(step.name, "")))
         elif step.fact is not None:
@@ -192,8 +197,8 @@ def _graph_marks(prepared: Prepared) -> dict[_Mark, Step]:
             mark = launches[step.name] = marks.of("launch", _plain(step.node.target), group)
         else:
             mark = marks.of(_OP, _plain(step.node.target))
-        steps[mark] = step
-    return steps
+        marked[mark] = step
+    return marked
 
 
 def _code_marks(calls: Sequence[Call]) -> list[_Mark]:

@@ -1,0 +1,170 @@
+"""Rewritten graphs through Inductor: what compiled code launches when, caches that ranks do not share, training."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from commcc.capture.importing import from_graph_module
+from commcc.capture.world import Layout, fake_world
+from commcc.live import agreement, graph_pass
+from commcc.live.agreement import AgreementError, compare_all, digest_of
+from commcc.live.backends import inductor_pass
+from commcc.live.watching import Clock, watched
+from commcc.passes.options import parse_pipeline
+from commcc.replay.compiled.inductor import order_options
+from commcc.run.pipeline import run
+from commcc.timing.cost import load_model
+from tests.test_live import PIPELINE, SPLIT, sample, train
+
+C10D = torch.ops._c10d_functional
+
+
+def overlapped(group, x, y):
+    launched = C10D.all_reduce(x, "sum", group)
+    product = y @ y
+    return C10D.wait_tensor(launched) + product
+
+
+def waited(group, x, y):
+    total = C10D.wait_tensor(C10D.all_reduce(x, "sum", group))
+    return total + y @ y
+
+
+def dropped(_group, x, y):
+    return x + y @ y
+
+
+@pytest.mark.parametrize(
+    ("code", "moved", "missing"),
+    [(overlapped, 0, ()), (waited, 1, ()), (dropped, 0, ("all_reduce", "wait_tensor"))],
+)
+def test_compiled_code_is_held_against_the_graph(code, moved, missing, caplog):
+    inputs = torch.ones(4, 4), torch.ones(4, 4)
+    the_pass = graph_pass(pipeline="tag")
+    with fake_world(Layout((("dp", 2),))) as world:
+        group = world.meshes[""].get_group().group_name
+        gm = make_fx(lambda x, y: overlapped(group, x, y))(*inputs)
+        made, orders = the_pass.rewrite(gm), []
+        call = watched(lambda x, y: code(group, x, y), from_graph_module(gm), orders.append)
+        first, second = call(*inputs), call(*inputs)
+    assert torch.equal(first, second) and len(orders) == 1
+    assert (len(orders[0].moved), orders[0].missing) == (moved, missing)
+    with caplog.at_level(logging.WARNING, logger="commcc.live"):
+        the_pass.ordered(made, orders[0])
+    assert ("graph 1: Inductor " in caplog.text) is (code is not overlapped)
+    assert not moved or f"elsewhere among them and the 2 ops that it leaves whole: {orders[0].moved[0]}" in caplog.text
+
+
+def test_the_share_of_compiling(monkeypatch):
+    now = iter(range(100))
+    monkeypatch.setattr("commcc.live.watching.time.perf_counter", lambda: next(now))
+    clock = Clock()
+    assert clock.share is None
+    with clock.compiling():  # 0
+        with clock.compiling(), clock.ours():  # 1 to 2
+            pass
+        assert clock.so_far == 3.0
+    assert (clock.total, clock.own, clock.share) == (4.0, 1.0, 0.25)
+
+
+def test_the_share_is_told_and_kept(tmp_path, caplog):
+    the_pass = graph_pass(pipeline=PIPELINE, report_dir=tmp_path)
+    with caplog.at_level(logging.INFO, logger="commcc.live"), the_pass.clock.compiling():
+        the_pass(sample().graph_module())
+    compiling = json.loads((tmp_path / "rank0.json").read_text())["compiling"]
+    assert 0.5 < compiling["commcc_share"] <= 1 and compiling["commcc_seconds"] <= compiling["seconds"]
+    assert " % of compiling so far)" in caplog.text
+
+
+def test_settings_that_keep_the_order_are_named(caplog):
+    inductor_pass(pipeline=PIPELINE)(sample().graph_module().graph)
+    assert "keeps the order by " in caplog.text and "reorder_for_locality=False" in caplog.text
+    caplog.clear()
+    with torch._inductor.config.patch(order_options()):
+        inductor_pass(pipeline=PIPELINE)(sample().graph_module().graph)
+    assert not caplog.text
+
+
+def test_with_new_groups_nothing_is_cached():
+    assert inductor_pass(pipeline=PIPELINE).uuid() and inductor_pass(pipeline=SPLIT).uuid() is None
+
+
+@pytest.fixture
+def store(monkeypatch):
+    """This process as rank 1 of two, whose store the test fills for rank 0."""
+    made = dist.HashStore()
+    monkeypatch.setattr(agreement.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(agreement.dist, "get_backend", lambda: "gloo")
+    monkeypatch.setattr(agreement.dist, "get_rank", lambda: 1)
+    monkeypatch.setattr(agreement.dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(agreement.dist.distributed_c10d, "_get_default_store", lambda: made)
+    monkeypatch.setattr(agreement, "_CALLS", iter(range(9)))
+    return made
+
+
+def test_what_only_some_ranks_have_made_is_not_compared(store):
+    """The others found it compiled in a cache."""
+    program = sample()
+    after = run(program, parse_pipeline("reorder"), model=load_model("h100")).program
+    mine, other = digest_of(program, after, "s"), digest_of(program, program, "s")
+    for number, (settings, told) in enumerate((("s", []), ("s", [mine]), ("s", [other]), ("t", []))):
+        store.set(f"commcc/agreement/all/{number}/0", json.dumps([settings, [each.to_json() for each in told]]))
+    compare_all("s", [mine], 5.0)
+    compare_all("s", [mine, mine], 5.0)
+    with pytest.raises(AgreementError, match=r"rank 0 has not made the same: it made .* or another order"):
+        compare_all("s", [mine], 5.0)
+    with pytest.raises(AgreementError, match="rank 0 has not made the same: it runs with 't'"):
+        compare_all("s", [], 5.0)
+    with pytest.raises(AgreementError, match=r"rank 0 has not come to compare in 0\.05 s"):
+        compare_all("s", [], 0.05)
+
+
+ranks = pytest.mark.skipif(not dist.is_available(), reason="PyTorch without distributed")
+CACHES = (("backend", {"pipeline": PIPELINE, "on_refusal": "raise"}), ("hook", {"pipeline": PIPELINE}))
+
+
+@pytest.mark.full
+@pytest.mark.ranks
+@ranks
+def test_caches_that_are_warm_on_one_rank_only(tmp_path):
+    """Nobody hangs, and the results are the same."""
+    jobs = [{"model": "fsdp", "caches": True, "inner": inner, "options": options} for inner, options in CACHES]
+    warm, cold = train(jobs, tmp_path)
+    assert all(found["equal"] for found in (*warm, *cold))
+    assert all(found["hits"][0] + found["hits"][1] > 0 for found in warm), warm
+    assert all(found["hits"] == [0, 0] for found in cold), cold
+
+
+#: With "apart" fusions round otherwise, since what is gathered again stands elsewhere.
+TRAININGS = (
+    *(("fsdp", PIPELINE), ("tp", "auto"), ("fsdp_tp", "auto"), ("hsdp", PIPELINE), ("moe", f"tag,{PIPELINE}")),
+    *(("broken", PIPELINE), ("checkpointed", PIPELINE)),
+)
+
+
+@pytest.mark.full
+@pytest.mark.ranks
+@ranks
+def test_twenty_steps_through_inductor(tmp_path):
+    """Bit for bit, with a recompile, gradients of two batches and an evaluation; six CPU minutes."""
+    jobs = [
+        {
+            "model": model,
+            "inner": "inductor",
+            "steps": 20,
+            "options": {"preset" if passes == "auto" else "pipeline": passes, "on_refusal": "raise"},
+        }
+        for model, passes in TRAININGS
+    ]
+    for rank in (found := train(jobs, tmp_path)):
+        assert rank == found[0]
+        for job, each in zip(jobs, rank, strict=True):
+            assert each["compared"] > 1000
+            # What is computed again is fused with other ops there, which round otherwise.
+            assert each["equal"] or (job["model"] == "checkpointed" and each["apart"] < 1e-5), job
