@@ -236,7 +236,7 @@ def run_both(forward: Program, backward: Program, run: Runner, take: Callable[[P
 
 def _outputs(program: Program) -> list[Any]:
     """What a graph returns, one by one."""
-    last = next(reversed(program.graph.nodes), None)
+    last = next(iter(reversed(program.graph.nodes)), None)
     return [] if last is None or last.op != "output" else tree_leaves(last.args[0], is_leaf=lambda leaf: leaf is None)
 
 
