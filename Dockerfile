@@ -5,8 +5,9 @@ FROM python:3.12-slim
 
 WORKDIR /src
 COPY . .
-# A build of PyTorch for the CPU: commcc needs no GPU.
-RUN pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu -c constraints.txt . \
+# --build-arg PIP_EXTRA_INDEX_URL=... chooses an index with builds of PyTorch for the CPU: commcc needs no GPU.
+ARG PIP_EXTRA_INDEX_URL
+RUN pip install --no-cache-dir -c constraints.txt . \
     && useradd --create-home user
 USER user
 WORKDIR /home/user
