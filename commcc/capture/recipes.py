@@ -12,7 +12,7 @@ they differ in the sizes, and in attention, which is matmul and softmax instead 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -116,6 +116,8 @@ _tiny = partial(llama_step, TINY_LLAMA)
 _BACKWARD = {"_bw": "backward"}
 _WHOLE = {"": "joint"}
 _STEP = {"": "step"}
+#: In a graph of its own, since it needs a description of its op, or the library.
+LIBRARY_DEEPSEEK = replace(TINY_DEEPSEEK, library=True, layers=2)
 
 RECIPES: tuple[Recipe, ...] = (
     Recipe("llama3_8b_fsdp64", _big, Layout((("dp_shard", 64),)), formats={"_fw": (".fx.txt.gz", ".pt2")}),
@@ -133,6 +135,7 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("tiny_llama_joint", _tiny, Layout((("dp_shard", 4),)), JOINT, _WHOLE),
     Recipe("tiny_moe_ep2", partial(moe_step, TINY_MOE), Layout((("ep", 2),)), ATEN),
     Recipe("tiny_moe_fsdp4_ep2", partial(moe_step, TINY_MOE), _expert_layout(2, 2), ATEN),
+    Recipe("library_deepseek_fsdp4_ep2", partial(deepseek_step, LIBRARY_DEEPSEEK), _expert_layout(2, 2), STEP, _STEP),
     Recipe("tiny_deepseek_ep2", partial(deepseek_step, TINY_DEEPSEEK), Layout((("ep", 2),)), STEP, _STEP),
     Recipe("tiny_deepseek_fsdp4_ep2", partial(deepseek_step, TINY_DEEPSEEK), _expert_layout(2, 2), STEP, _STEP),
 )

@@ -24,8 +24,13 @@ if TYPE_CHECKING:
 
     from commcc.capture.recipes import Recipe
 
-#: Production-size files in the repository; the small ones all are.
-KEPT = ("llama3_8b_fsdp64_fw.fx.txt.gz", "llama3_8b_fsdp64_bw.fx.txt.gz", "llama3_8b_fsdp64_fw.pt2")
+#: Files in the repository besides the small ones, which all are.
+KEPT = (
+    "library_deepseek_fsdp4_ep2.fx.txt.gz",
+    "llama3_8b_fsdp64_fw.fx.txt.gz",
+    "llama3_8b_fsdp64_bw.fx.txt.gz",
+    "llama3_8b_fsdp64_fw.pt2",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -23,7 +23,9 @@ from commcc.capture.models.routed import ExpertGroup, RoutedConfig, RoutedExpert
 
 @dataclass(frozen=True)
 class DeepSeekConfig:
-    """``hidden`` is the width of the dense layers, which come first."""
+    """``hidden`` is the width of the dense layers, which come first. library: experts of
+    :class:`commcc.capture.models.library.LibraryExperts`.
+    """
 
     attention: LatentConfig
     routed: RoutedConfig
@@ -33,6 +35,7 @@ class DeepSeekConfig:
     vocabulary: int
     sequence: int
     batch: int
+    library: bool = False
 
     @property
     def dim(self) -> int:
@@ -66,7 +69,7 @@ class DeepSeekBlock(nn.Module):
         if self.dense:
             self.feed_forward = SwiGLU(config.dim, config.hidden)
         else:
-            self.moe = RoutedExperts(config.routed, group)
+            self.moe = _experts(config, group)
 
     def forward(self, x: Tensor, table: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x), table)
@@ -77,6 +80,15 @@ class DeepSeekBlock(nn.Module):
         else:
             change = self.moe(normed.reshape(-1, normed.shape[-1])).view(x.shape)
         return x + change
+
+
+def _experts(config: DeepSeekConfig, group: ExpertGroup) -> RoutedExperts:
+    if not config.library:
+        return RoutedExperts(config.routed, group)
+    # It registers an op, which is for those graphs alone.
+    from commcc.capture.models.library import LibraryExperts
+
+    return LibraryExperts(config.routed, group)
 
 
 class DeepSeek(nn.Module):

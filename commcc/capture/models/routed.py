@@ -44,27 +44,26 @@ class ExpertGroup:
 
 
 class _Exchange(torch.autograd.Function):
-    """An uneven all-to-all of rows with its wait; its gradient travels back with the splits exchanged."""
+    """An uneven all-to-all of rows with its waits; its gradient travels back with the splits exchanged."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, received: list[int], sent: list[int], group: str) -> Any:
-        ctx.splits, ctx.group = (sent, received), group
-        ops = torch.ops._c10d_functional
-        return ops.wait_tensor(ops.all_to_all_single(rows, received, sent, group))
+    def forward(ctx: Any, rows: Tensor, received: list[int], sent: list[int], group: str, waits: int) -> Any:
+        ctx.splits, ctx.group, ctx.waits = (sent, received), group, waits
+        return _travelled(rows, received, sent, group, waits)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        ops = torch.ops._c10d_functional
-        rows = ops.all_to_all_single(gradients[0].contiguous(), *ctx.splits, ctx.group)
-        return ops.wait_tensor(rows), None, None, None
+        back, forth = ctx.splits
+        rows = _travelled(gradients[0].contiguous(), back, forth, ctx.group, ctx.waits)
+        return rows, None, None, None, None
 
 
-def _exchanged(rows: Tensor, received: list[int], sent: list[int], where: tuple[str, str]) -> Tensor:
-    group, label = where
-    rows = rows.contiguous()
-    with annotate({"EP_token_exchange": label}):
-        arrived: Tensor = _Exchange.apply(rows, received, sent, group)  # type: ignore[no-untyped-call]
-    return arrived
+def _travelled(rows: Tensor, received: list[int], sent: list[int], group: str, waits: int) -> Tensor:
+    ops = torch.ops._c10d_functional
+    rows = ops.all_to_all_single(rows, received, sent, group)
+    for _ in range(waits):
+        rows = ops.wait_tensor(rows)
+    return rows
 
 
 class SwiGLU(nn.Module):
@@ -123,6 +122,9 @@ class Way:
 class RoutedExperts(nn.Module):
     """Router, dispatch, experts, combine, and the shared experts next to them."""
 
+    #: How often an exchange is waited for.
+    waits = 1
+
     def __init__(self, config: RoutedConfig, group: ExpertGroup) -> None:
         super().__init__()
         self.config, self.group = config, group
@@ -143,7 +145,7 @@ class RoutedExperts(nn.Module):
     def _routed(self, x: Tensor) -> Tensor:
         weights, chosen = self.router(x, self.expert_bias)
         flat = chosen.reshape(-1)
-        counts = torch.histc(flat.float(), self.config.experts, 0, self.config.experts)
+        counts = self.count(flat)
         with torch.no_grad():
             self.tokens_per_expert.add_(counts)
         order = torch.argsort(flat, stable=True)
@@ -151,13 +153,34 @@ class RoutedExperts(nn.Module):
         rows, here, way = self.dispatch(x[token], counts.to(torch.int64))
         rows = self.combine(self.experts(rows, here), way)
         weighted = rows * weights.reshape(-1)[order].unsqueeze(-1).type_as(rows)
-        return torch.zeros_like(x).index_add(0, token, weighted)
+        return self.add_up(x, token, weighted)
+
+    def count(self, chosen: Tensor) -> Tensor:
+        """How many rows each expert gets."""
+        return torch.histc(chosen.float(), self.config.experts, 0, self.config.experts)
+
+    def put_back(self, rows: Tensor, order: Tensor) -> Tensor:
+        """Rows at the places that ``order`` says."""
+        return torch.zeros_like(rows).index_copy(0, order, rows)
+
+    def add_up(self, x: Tensor, token: Tensor, rows: Tensor) -> Tensor:
+        """Rows added up by their token, in the shape of ``x``."""
+        return torch.zeros_like(x).index_add(0, token, rows)
+
+    def exchange(self, rows: Tensor, received: list[int], sent: list[int], label: str) -> Tensor:
+        """Rows that this rank gets for those that it sends."""
+        rows = rows.contiguous()
+        with annotate({"EP_token_exchange": label}):
+            arrived: Tensor = _Exchange.apply(  # type: ignore[no-untyped-call]
+                rows, received, sent, self.group.name, self.waits
+            )
+        return arrived
 
     def dispatch(self, rows: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Way]:
         """Send rows, sorted by expert, to the experts' ranks; what arrives is sorted by expert again."""
         with annotate({"EP": "dispatch"}):
             arriving, sent, received = self._sizes(counts)
-            rows = _exchanged(rows, received, sent, (self.group.name, "dispatch"))
+            rows = self.exchange(rows, received, sent, "dispatch")
             expert = torch.arange(self.local, device=rows.device).repeat(self.group.degree)
             owner = torch.repeat_interleave(expert, arriving, output_size=rows.shape[0])
             order = torch.argsort(owner, stable=True)
@@ -179,8 +202,7 @@ class RoutedExperts(nn.Module):
     def combine(self, rows: Tensor, way: Way) -> Tensor:
         """Undo ``dispatch``."""
         with annotate({"EP": "combine"}):
-            rows = torch.zeros_like(rows).index_copy(0, way.order, rows)
-            return _exchanged(rows, way.sent, way.received, (self.group.name, "combine"))
+            return self.exchange(self.put_back(rows, way.order), way.sent, way.received, "combine")
 
 
 def _items(counts: Tensor) -> list[int]:
