@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ import torch
 import torch._inductor.config as inductor_config
 import torch.distributed as dist
 from torch import nn
+from torch._dynamo import compiled_autograd
 from torch._dynamo.utils import counters
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -143,7 +145,7 @@ def fsdp_tp(mesh: Any) -> nn.Module:
 
 
 def ddp(mesh: Any) -> nn.Module:
-    """Gradients are reduced in the compiled backward."""
+    """Gradients are reduced in the backward, which compiled autograd hands to the backend."""
     torch._dynamo.config.optimize_ddp = "python_reducer"
     return nn.parallel.DistributedDataParallel(nn.Sequential(*(Block() for _ in range(3))))
 
@@ -245,8 +247,9 @@ def train(name: str, mesh: Any, backend: Any, steps: int = STEPS) -> list[torch.
     for step in range(steps):
         rows = 8 if step < steps - 1 else 12  # another shape: it is compiled again
         for _ in range(2 if step == 1 else 1):  # gradients of two batches are added up
-            loss = compiled(torch.randn(rows, WIDTH, generator=generator)).pow(2).mean()
-            loss.backward()
+            with compiled_autograd._enable(torch.compile(backend=backend)) if name == "ddp" else nullcontext():
+                loss = compiled(torch.randn(rows, WIDTH, generator=generator)).pow(2).mean()
+                loss.backward()
         kept += [loss.detach().clone(), *(whole(p.grad) for p in model.parameters())]
         optimizer.step()
         optimizer.zero_grad()

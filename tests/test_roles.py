@@ -130,6 +130,18 @@ def test_each_part_is_followed_to_its_own_output(swapped):
     ]
 
 
+@pytest.mark.parametrize(("overwritten", "role"), [(True, "ddp"), (False, "tp")])
+def test_a_gradient_is_copied_over_what_was_there(overwritten, role):
+    """As compiled autograd has DDP's reductions: what a copy writes over says nothing, what it copies does."""
+    b = GraphBuilder()
+    x = b.placeholder("x", (4, 4))
+    gradient = b.call(aten.mm.default, x, x)
+    there = b.call(aten.mm.default, b.call(aten.relu.default, x), x)
+    reduced = b.reduce(gradient, "replicas")
+    copied = b.call(aten.copy.default, *((there, reduced) if overwritten else (reduced, there)))
+    assert told(b.program([None, copied], {"replicas": 2}))[0][1] == role
+
+
 def test_a_part_that_compute_uses_says_nothing_about_the_other():
     kinds = told(joined(used=True))
     assert kinds[0] == ("reduce_scatter", "fsdp", "reduces output 1 ahead of another reduction")

@@ -115,7 +115,8 @@ def _leads_on(pieces: Pieces, user: int, value: int) -> bool:
     launch = index.launches.get(user)
     if launch is not None:
         return launch.kind in REDUCTIONS
-    if len(operands(index, user)) == 1 or pieces.joins(user):
+    read = operands(index, user)
+    if (len(read) == 1 and value in read) or pieces.joins(user):
         return True
     return index.ops[user] in ADDITIONS and all(_is_gradient(index, p) for p in index.data_preds[user] if p != value)
 

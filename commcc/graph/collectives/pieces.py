@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from commcc.base.terms import Kind
-from commcc.graph.ops.constants import SOURCELESS
+from commcc.graph.ops.constants import REPLACING, SOURCELESS
 from commcc.graph.ops.views import GATHERING, IN_ORDER, SPLITS
 
 if TYPE_CHECKING:
@@ -116,5 +116,8 @@ class Pieces:
 
 
 def operands(index: GraphIndex, node: int) -> tuple[int, ...]:
-    """What ``node`` is made of, constants left out."""
-    return tuple(p for p in index.data_preds[node] if index.ops[p] not in SOURCELESS)
+    """What ``node`` is made of, constants left out, and what it writes over."""
+    read = index.data_preds[node]
+    if index.ops[node] in REPLACING and len(read) > 1:
+        read = read[1:]
+    return tuple(p for p in read if index.ops[p] not in SOURCELESS)
