@@ -79,10 +79,12 @@ def _existing(ctx: click.Context, _parameter: click.Parameter, value: str | None
     return value
 
 
-def output_option(*, required: bool = False, default: str = "") -> click.Option:
+def output_option(
+    *, required: bool = False, default: str = "", formats: str = ".fx.txt, .fx.txt.gz or .pt2"
+) -> click.Option:
     """``-o``; the extension chooses the format."""
     note = f" [default: {default}]" if default else ""
-    text = f"Where to write; .fx.txt, .fx.txt.gz or .pt2. Never the input.{note}"
+    text = f"Where to write; {formats}. Never the input.{note}"
     return click.Option(["-o", "--output"], type=click.Path(path_type=str), metavar="OUT", required=required, help=text)
 
 

@@ -89,10 +89,11 @@ def make_layout(
     programs: Iterable[tuple[Program, GraphIndex]],
     world: int | None = None,
     given: Mapping[str, Parts] | None = None,
+    most: int = MAX_RANKS,
 ) -> Layout:
     """The layout for all graphs together, which may name different groups.
 
-    world: how many ranks were asked for; None for as many as the graphs are for.
+    world: how many ranks were asked for; None for as many as the graphs are for. most: how many there may be.
     Raises :class:`OptionError` where the graphs are for another number, or where a group's ranks must be given.
     """
     pairs, told = list(programs), dict(given or {})
@@ -106,8 +107,10 @@ def make_layout(
         raise OptionError(
             f"groups: no collective uses '{unknown[0]}'", hint=f"the graphs use {', '.join(entries) or 'no groups'}"
         )
-    meshes = [mesh for program, _ in pairs if (mesh := _mesh(program.header)) is not None]
+    meshes = [mesh for program, _ in pairs if (mesh := _mesh(program.header, most)) is not None]
     size = _world(entries.values(), meshes, told, world)
+    if size > most:
+        raise OptionError(f"{size} ranks are more than {most}, the most that are laid out here")
     known = {name: parts for mesh in meshes for name, parts in mesh.parts.items()} | told
     maker = _Maker(size, entries, known)
     for name in entries:
@@ -121,7 +124,7 @@ class _Mesh:
     parts: dict[str, Parts]
 
 
-def _mesh(header: Mapping[str, Any]) -> _Mesh | None:
+def _mesh(header: Mapping[str, Any], most: int = MAX_RANKS) -> _Mesh | None:
     """The mesh of a header; None without one, or where it is not what ``commcc capture`` writes."""
     mesh = header.get("mesh")
     if not isinstance(mesh, dict):
@@ -131,9 +134,9 @@ def _mesh(header: Mapping[str, Any]) -> _Mesh | None:
     names: Any = mesh.get("group_names")
     joined: Any = mesh.get("joined", {})
     well = isinstance(shape, list) and isinstance(dims, list) and isinstance(names, dict) and isinstance(joined, dict)
-    if not well or len(shape) != len(dims) or not all(type(n) is int and 0 < n <= MAX_RANKS for n in shape):
+    if not well or len(shape) != len(dims) or not all(type(n) is int and 0 < n <= most for n in shape):
         return None
-    if prod(shape) > MAX_RANKS:
+    if prod(shape) > most:
         return None
     parts = {str(name): _along(shape, dims, joined.get(axis, [axis])) for axis, name in names.items()}
     return _Mesh(prod(shape), parts)
@@ -158,8 +161,6 @@ def _world(entries: Iterable[GroupEntry], meshes: list[_Mesh], told: Mapping[str
     if any(mesh.world != exact for mesh in meshes):
         raise OptionError(f"the graphs are for different numbers of ranks: {exact} and {meshes[-1].world}")
     world = asked or exact or needed
-    if world > MAX_RANKS:
-        raise OptionError(f"{world} ranks are more than {MAX_RANKS}, the most that a replay takes")
     if exact not in (None, world):
         raise OptionError(
             f"the graph is for {exact} ranks, not {world}: its shapes and groups have that number in them",
