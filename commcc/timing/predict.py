@@ -30,7 +30,7 @@ class Prediction:
     bound: Bound
 
     def to_json(self) -> dict[str, Json]:
-        """The costed metrics, see DESIGN of reports: keys end in ``_ms``, ``_share`` or ``_bytes``."""
+        """The costed metrics; keys end in ``_ms``, ``_share`` or ``_bytes``."""
         timeline = self.timeline
         share = timeline.hidden_share
         return {
