@@ -9,7 +9,7 @@ RESULT := out/llama3_8b_fsdp64_bw.run.fx.txt.gz
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-full test-rest check format docs samples golden bench artefacts fuzz dist smoke clean
+.PHONY: help venv demo test test-full test-rest check format docs docs-site samples golden bench artefacts fuzz dist smoke clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,14 +49,24 @@ check: $(READY) ## what CI checks: ruff, mypy, layers, generated docs
 	$(BIN)/python tools/house_figures.py --check
 	$(BIN)/python tools/cli_docs.py --check docs/cli.md
 	$(BIN)/python tools/lint_docs.py --check docs/lint.md
+	$(BIN)/python tools/api_docs.py --check docs/api.md
 
 format: $(READY) ## rewrite the code as `make check` wants it
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(READY) ## write docs/cli.md and the rules in docs/lint.md again from the code
+docs: $(READY) ## write docs/cli.md, docs/api.md and the rules in docs/lint.md again from the code
 	$(BIN)/python tools/cli_docs.py docs/cli.md
+	$(BIN)/python tools/api_docs.py docs/api.md
 	$(BIN)/python tools/lint_docs.py docs/lint.md
+
+$(VENV)/.docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
+
+# What builds it is installed once; building needs no network, and neither does reading.
+docs-site: $(VENV)/.docs docs ## build the documentation as a site in out/site
+	$(BIN)/mkdocs build --quiet --strict
 
 samples: $(READY) ## make the sample graphs kept here; ARGS=--all makes every one
 	$(BIN)/python -m commcc.capture.samples $(ARGS)
