@@ -17,6 +17,8 @@ help: ## list the targets
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v[:2] <= (3, 13) else \
 	  "commcc needs Python 3.10 to 3.13, and $(PYTHON) is %d.%d; try: make PYTHON=python3.12" % v[:2])'
+	@touch .writable 2>/dev/null && rm .writable || { echo "commcc is built in this folder, which cannot be written:" \
+	  "copy it, or install a wheel (make dist) with pip" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
