@@ -105,7 +105,7 @@ collectives:
 - {kind: all_gather, group_size: 4, input_bytes: 1024, us: 20}
 """
 #: Words that stand for something of the reader's.
-WORDS = {"COLLECTIVE": "all_gather_into_tensor", "OUT": "out/words.fx.txt", "'layers.*.moe'": "'*'"}
+WORDS = {"0-7": "0-3", "COLLECTIVE": "all_gather_into_tensor", "OUT": "out/words.fx.txt", "'layers.*.moe'": "'*'"}
 
 
 @pytest.fixture(scope="session")
@@ -114,11 +114,12 @@ def stage(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("documents")
     for name in ("out", "traces", "dumps", "graphs", "sample_graphs"):
         (folder / name).mkdir()
+    backward, forward = (SAMPLES / f"tiny_llama_fsdp4_{way}.fx.txt.gz" for way in ("bw", "fw"))
     for path in SAMPLES.glob("*.fx.txt.gz"):
-        small = path if path.name.startswith("tiny") else SAMPLES / f"tiny_llama_fsdp4_{path.name[-12:-10]}.fx.txt.gz"
+        small = path if not path.name.startswith("llama3") else forward if "_fw" in path.name else backward
         shutil.copy(small, folder / "sample_graphs" / path.name)
         shutil.copy(small, folder / path.name)
-    backward, forward = (SAMPLES / f"tiny_llama_fsdp4_{way}.fx.txt.gz" for way in ("bw", "fw"))
+    shutil.copy(backward, folder / "tuned.fx.txt.gz")
     text = gzip.decompress(backward.read_bytes()).decode()
     for name in ("before", "after", "a", "b", "c", "g", "bw", "dumps/rank0", "dumps/rank1", "graphs/build_bw"):
         (folder / f"{name}.fx.txt").write_text(text)
