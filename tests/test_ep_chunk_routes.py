@@ -11,6 +11,9 @@ from commcc.base.errors import InputError
 from commcc.ep.regions import regions_of
 from commcc.graph.annotations import annotations_of
 from commcc.graph.index import build_index
+from commcc.passes.options import parse_pipeline
+from commcc.report.overlapping import overlap
+from commcc.run.pipeline import run
 from commcc.verify import verify
 from tests.chunk_graphs import MOE, Layers, aten, chunked, error, plan_of
 
@@ -235,3 +238,15 @@ def test_what_holds_of_all_rows_is_only_asserted():
     except InputError:
         return
     assert verify(routed(looked_at, added), after).status == "unproved"
+
+
+@pytest.mark.parametrize("route", [by_sample, to_every_rank])
+def test_exchanges_without_annotations_are_counted_with_their_bytes(route):
+    """What the passes take for exchanges of tokens is in the report as such."""
+    source = route(Layers())
+    for node in source.graph.nodes:
+        node.meta["custom"] = {"module_fqn": node.meta.get("custom", {}).get("module_fqn", "")}
+    found = overlap(run(source, parse_pipeline("ep-chunk{chunks=2}")))["exchanges"]
+    assert (found["token_exchanges"], found["others"]) == ([2, 4], [0, 0])
+    assert found["sent_bytes"][0] == found["sent_bytes"][1] > 0
+    assert sum(row["after"] for row in found["histogram"]) == 4

@@ -201,6 +201,12 @@ def test_limits_of_lint_are_not_kept_by_what_nobody_knows(exchanges, capsys, rul
     assert command([*arguments, "--hint", "u0=64"]) == 0
 
 
+def test_waits_say_so(exchanges, capsys):
+    assert command(["lint", exchanges, "--only", "wait-after-launch"]) in (0, 1)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "? on the wire" in said and "0 B" not in said
+
+
 def test_diff_says_so(exchanges, tmp_path, capsys):
     (tmp_path / "after.txt").write_text(EXCHANGES.replace("aten.relu", "aten.sigmoid"))
     assert command(["diff", exchanges, str(tmp_path / "after.txt")]) == 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from commcc.base.errors import OptionError
 from commcc.base.terms import GIB, Kind, Role
-from commcc.base.text import duration, least_size, listed, plural, size
+from commcc.base.text import duration, least_size, listed, plural
 from commcc.explain.merging import merge
 from commcc.explain.reasons import move_words
 from commcc.explain.trials import own_stream, trial
@@ -155,7 +155,8 @@ def _bucket(case: Case) -> Iterator[Knob]:
     if merged is None:
         return
     text = f"merge it with the {merged.others} next to it on group {case.scene.collective.group}"
-    text += f" ({size(merged.bytes)} together): {duration(merged.merged_ns)} instead of {duration(merged.apart_ns)}"
+    together = least_size(merged.bytes, merged.unknown, brief=True)
+    text += f" ({together} together): {duration(merged.merged_ns)} instead of {duration(merged.apart_ns)}"
     # A command that leaves this one alone would mislead, so its reason is said instead.
     if merged.obstacle is not None:
         alone = f"; '{command_of('bucket')}' leaves it alone: it {merged.obstacle}" if command_of("bucket") else ""

@@ -23,7 +23,8 @@ CAPS_MB = (5, 10, 25, 50, 100, 200)
 @dataclass(frozen=True)
 class Merge:
     """A merge with ``others`` neighbours. apart_ns, merged_ns: time in the queue. obstacle: why the
-    bucket pass would not do it. group: to be named, where it is not the one that is taken by itself."""
+    bucket pass would not do it. group: to be named, where it is not the one that is taken by itself. unknown: how many
+    have a size without a number."""
 
     others: int
     bytes: int
@@ -32,6 +33,7 @@ class Merge:
     merged_ns: int
     obstacle: Reason | None
     group: str | None
+    unknown: int = 0
 
 
 def merge(context: Context, own: Collective) -> Merge | None:
@@ -64,7 +66,8 @@ def merge(context: Context, own: Collective) -> Merge | None:
         latency = sum(costs.latency_ns.get(c.launch, 0) for c in members)
         size = sum(size_of(c) for c in members)
         if together < apart:
-            best = Merge(len(members) - 1, size, cap, apart, together, obstacle, group)
+            unknown = sum(c.unknown for c in members)
+            best = Merge(len(members) - 1, size, cap, apart, together, obstacle, group, unknown)
         # Larger caps save little more than this and hold more memory.
         if (apart - together) * 2 >= latency:
             break

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from commcc.base.text import milliseconds, plural, share, size
+from commcc.base.text import least_size, milliseconds, plural, share, size
 from commcc.report.console import make_table
 from commcc.report.documents import document
 
@@ -194,7 +194,7 @@ def _forecasts(listed: Sequence[Mapping[str, Any]], count: int) -> Section:
             entry["node"],
             entry["kind"],
             entry["group"],
-            size(entry["bytes"]),
+            least_size(entry["bytes"], "unknown_size" in entry, brief=True),
             *times(entry["transfer_ms"]),
             milliseconds(exposed["measured"]),
             milliseconds(exposed["predicted"]),

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from commcc.base.terms import Json
     from commcc.ep.regions import Region
+    from commcc.graph.annotations import Annotation
+    from commcc.graph.collectives import Collective
     from commcc.graph.index import GraphIndex
     from commcc.report.console import Section
     from commcc.run.pipeline import RunResult
@@ -54,6 +56,7 @@ def overlap(result: RunResult) -> dict[str, Json]:
     last = result.last
     notes = annotations_of(result.program, last.index)
     counting = {n for n in last.index.launches if notes[n].count_exchange}
+    exchanges = _exchanges((result.first, annotations_of(result.source, result.first.index)), (last, notes))
     regions: list[Json] = [
         {
             "module": region.root,
@@ -71,7 +74,7 @@ def overlap(result: RunResult) -> dict[str, Json]:
     hidden += [_hidden(step.options_text, step.after) for step in changed]
     header = result.program.header.get("fixed")
     fixed: dict[str, Json] = dict(header) if isinstance(header, dict) else {}
-    return {"fixed": fixed, "regions": regions, "exchanges": _exchanges(result.first, last), "hidden": hidden}
+    return {"fixed": fixed, "regions": regions, "exchanges": exchanges, "hidden": hidden}
 
 
 def chunk_cells(index: GraphIndex, region: Region, counting: set[int]) -> list[list[str]]:
@@ -98,10 +101,18 @@ def chunk_cells(index: GraphIndex, region: Region, counting: set[int]) -> list[l
     return [[column.get(chunk, NOTHING) for column in columns] for chunk in range(region.chunks)]
 
 
-def _exchanges(first: Snapshot, last: Snapshot) -> dict[str, Json]:
-    """All-to-alls before and after, by what they carry and by what they send."""
-    both = [[c for c in seen.ident.collectives if c.kind is Kind.ALL_TO_ALL] for seen in (first, last)]
-    tokens, counts = ([[c for c in side if c.role is role] for side in both] for role in (Role.EP, Role.EP_COUNT))
+def _exchanges(*sides: tuple[Snapshot, Sequence[Annotation]]) -> dict[str, Json]:
+    """All-to-alls before and after, by what they carry and by what they send.
+
+    What the graph does not tell of them by itself is what the passes take them for.
+    """
+    both = [[c for c in seen.ident.collectives if c.kind is Kind.ALL_TO_ALL] for seen, _ in sides]
+    tokens: list[list[Collective]] = []
+    counts: list[list[Collective]] = []
+    for side, (_, notes) in zip(both, sides, strict=True):
+        counts.append([c for c in side if c.role is Role.EP_COUNT or notes[c.launch].count_exchange])
+        rest = [c for c in side if c not in counts[-1]]
+        tokens.append([c for c in rest if c.role is Role.EP or notes[c.launch].exchange is not None])
     sent = [Counter(c.input_bytes for c in side) for side in tokens]
     histogram: list[Json] = [
         {"sent_bytes": size, "before": sent[0][size], "after": sent[1][size]}

@@ -172,7 +172,7 @@ def _modules(rows: Sequence[Document]) -> Section:
             names = first["entry"]
             if len(run) > 1:
                 names = f"{names} ... {last['entry']} ({len(run)}, alike)"
-            counted = (count(first["members"]), count(first["launches"]), size(first["bytes"]))
+            counted = (count(first["members"]), count(first["launches"]), size(first["bytes"] or None))
             key = next((key for key in _OVERLAP if key in first), "prefetched_by")
             named = [row[key] for row in run if row.get(key) is not None]
             if len(run) == 1:

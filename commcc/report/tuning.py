@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from commcc.base.text import change, milliseconds, size
+from commcc.base.text import change, least_size, milliseconds
 from commcc.report.console import make_table
 from commcc.report.documents import costs, document
 
@@ -77,10 +77,14 @@ def graphs_table(graphs: Sequence[Mapping[str, Any]]) -> Table:
             f"{milliseconds(steps[0])} -> {milliseconds(steps[1])}",
             change(steps[0], steps[1]),
             f"{milliseconds(before.get('exposed_ms'))} -> {milliseconds(after.get('exposed_ms'))}",
-            f"{size(before.get('peak_bytes'))} -> {size(after.get('peak_bytes'))}",
+            " -> ".join(map(_peak, (before, after))),
             "proved" if each["verified"] == "proved" else "NOT PROVED",
         )
     return table
+
+
+def _peak(metrics: Mapping[str, Any]) -> str:
+    return least_size(metrics.get("peak_bytes"), metrics.get("unknown_sizes", {}).get("values", 0), brief=True)
 
 
 def view(document: Mapping[str, Any]) -> list[RenderableType]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from commcc.base.errors import OptionError
 from commcc.base.options import option
-from commcc.base.text import plural
+from commcc.base.text import least_size, plural
 from commcc.graph.modules import syntax_problems
 from commcc.lint.options import NoOptions, figure
 from commcc.lint.quantities import BYTES, COUNT, show
@@ -188,7 +188,7 @@ def wait_after_launch(subject: Subject, options: WaitOptions) -> Iterator[Findin
         what = "nothing runs" if not between else f"only {between} ops run"
         yield Finding(
             f"{what} between '{index.names[each.launch]}' and its wait '{index.names[wait]}' ({each.kind} for "
-            f"{each.role}, {BYTES.show(each.wire_bytes)} on the wire{cost})",
+            f"{each.role}, {least_size(each.wire_bytes, each.unknown, brief=True)} on the wire{cost})",
             subject.spots(each.launch, wait),
             measured=between,
             limit=options.least,

@@ -66,7 +66,10 @@ class Compared:
 
 @dataclass(frozen=True)
 class CollectiveBeside:
-    """One collective. transfer: time on its group's stream. exposed: time that the rank stood still for it."""
+    """One collective. transfer: time on its group's stream. exposed: time that the rank stood still for it.
+
+    unknown: a size of what it sends has no number, so that bytes are those that are known.
+    """
 
     node: str
     kind: Kind
@@ -74,6 +77,7 @@ class CollectiveBeside:
     bytes: int
     transfer: Compared
     exposed: Compared
+    unknown: bool = False
 
     def to_json(self) -> dict[str, Json]:
         return {
@@ -81,6 +85,7 @@ class CollectiveBeside:
             "kind": str(self.kind),
             "group": self.group,
             "bytes": self.bytes,
+            **({"unknown_size": True} if self.unknown else {}),
             "transfer_ms": self.transfer.to_json(),
             "exposed_ms": self.exposed.to_json(),
         }
@@ -181,6 +186,7 @@ def _collective(index: GraphIndex, prediction: Prediction, times: NodeTimes, nod
         sum(tensor.bytes for tensor in tensors if tensor is not None),
         Compared(times.transfers.get(name), prediction.timeline.spans[node].ns),
         Compared(sum(waited) if waited else None, prediction.timeline.exposed.get(node, 0)),
+        unknown=any(tensor is None or tensor.numel is None for tensor in tensors),
     )
 
 
