@@ -227,6 +227,18 @@ def test_the_site_has_every_page():
     assert set(nav) == {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
 
 
+def test_the_table_of_commands_is_that_of_the_help():
+    """The README's groups, in their order, with every command of each."""
+    from commcc.cli.main import GROUPS
+
+    table = (ROOT / "README.md").read_text().partition("## Commands")[2].partition("## ")[0]
+    parts = re.split(r"^\| \*\*([\w ]+)\*\* \| \|$", table, flags=re.MULTILINE)[1:]
+    assert parts[::2] == [name.lower() for name in GROUPS]
+    for rows, names in zip(parts[1::2], GROUPS.values(), strict=True):
+        cells = " ".join(re.findall(r"^\| (.*?) \|", rows, re.MULTILINE))
+        assert set(re.findall(r"`(?:commcc )?([\w-]+)", cells)) == set(names)
+
+
 def test_links_lead_somewhere():
     """Relative links of README and docs: files that are there, headings that are there."""
     for path in (*documents(), ROOT / "docs" / "api.md", ROOT / "docs" / "cli.md"):
