@@ -26,7 +26,7 @@ from commcc.run.pipeline import run
 from commcc.run.sized import verify_sized
 from commcc.serialization import load, save
 from commcc.serialization.op_files import read_ops
-from commcc.verify import verify
+from commcc.verify import regroup, verify
 from commcc.verify.chunks import folded
 from commcc.verify.regroup import _dtypes
 from commcc.verify.verdict import Report
@@ -100,6 +100,15 @@ def test_what_torchtitan_has_cut_is_the_step_that_it_has_cut():
     # Merged gathers number their dtypes as the PyTorch does that made the graph; another one may number them otherwise.
     same = _dtypes()[0] is torch.bfloat16
     assert verdict.status == ("proved" if same else "unproved"), (verdict.findings, verdict.unproved)
+
+
+@pytest.mark.full
+def test_numbers_of_dtypes_of_another_pytorch_are_not_decided_nor_is_what_rests_on_them(monkeypatch):
+    """Numbers that the host reads are of values that were not decided: not other ones."""
+    monkeypatch.setattr(regroup, "_dtypes", lambda: (torch.complex32, *_dtypes()[:-1]))
+    verdict = verify(step("deepseek_v3_step"), fixed(step("deepseek_v3_chunked")))
+    assert verdict.status == "unproved", verdict.findings
+    assert any(gap.rule == "effect" for gap in verdict.unproved)
 
 
 @pytest.mark.full

@@ -396,11 +396,13 @@ def _compare_sequence(pair: Pair, rule: str, old: list[tuple[int, str]], new: li
     for term, name in old:
         if term in lost and kinds[_path(pair.old_nodes, name)] > 0:
             kinds[_path(pair.old_nodes, name)] -= 1
-            pair.report.differs(rule, name, "AFTER does not do this; it has an effect besides its result")
+            text = "AFTER does not do this; it has an effect besides its result"
+            pair.fail(rule, name, text, doubt=pair.rests_on(term))
     for term, name in new:
         if term in added and kinds[_path(pair.new_nodes, name)] < 0:
             kinds[_path(pair.new_nodes, name)] += 1
-            pair.report.differs(rule, name, "BEFORE does not do this; it has an effect besides its result")
+            text = "BEFORE does not do this; it has an effect besides its result"
+            pair.fail(rule, name, text, doubt=pair.rests_on(term))
 
 
 def _path(nodes: object, name: str) -> str:
