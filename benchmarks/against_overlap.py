@@ -5,7 +5,7 @@
 For every graph and cost model: the peer in each of its modes (:mod:`torch_overlap`, which says what the
 harness changes in it), commcc in each pipeline. All results are indexed, priced by the same model and
 simulated by commcc. Columns: simulated step in ms; that over the peer's best mode; over the lower bound
-that holds when collectives are merged (:mod:`merge_bound`); exposed ms; peak memory over the budget
+that holds when collectives are merged within the budget (:mod:`merge_bound`); exposed ms; peak memory over the budget
 (baseline peak and the larger of 1 GiB and 5 %), with ``!`` beyond it; max consecutive compute (between
 reduce-scatters); collectives; CPU seconds of planning and applying, and how many times more the peer's
 best mode takes. commcc's seconds: index, identify, price, plan, apply; verification is done but not counted.
@@ -152,7 +152,7 @@ class Judge:
         from merge_bound import merge_bound
 
         (index, costs), *others = self._priced
-        bound = merge_bound(index, costs, self.model, others).ns / 1e6
+        bound = merge_bound(index, costs, self.model, others, self._budget).ns / 1e6
         peers = [row for row in self.rows if row.side.startswith("torch") and row.step_ms]
         best = min(peers, key=lambda row: row.step_ms, default=None)
         for row in self.rows:

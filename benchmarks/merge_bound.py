@@ -25,35 +25,81 @@ bound holds for every order of every graph that merges any of them:
 5. What nodes on the compute stream cost may change with merging, since other chains are fused. So every
    one of them counts with the least price that it has in the input and in ``results``; 0 where it is gone.
 
-Limits: valid for the graphs in ``results`` and for those that price compute no lower; not for
-passes that remove collectives (dedup) or change groups. Memory is not looked at.
+Step 2 lets every collective have the rate of the largest one it could be part of, though such a one can only begin when
+its last member is ready, and ends before what needs its first. :func:`late_bound` counts that, for the merged
+collectives of one kind and group on their stream:
+
+6. A merged collective M takes p(B(M)), begins no sooner than the head of each of its members, and what must follow any
+   of them follows its end: in step 4 each member may be the first to run, or the last.
+7. Take the merged collectives in the order in which they run, sort members by their heads, and hand members out anew
+   in that order, as many bytes to each as it had, members cut where need be. The first j now hold the bytes with the
+   smallest heads, which are no later than those they held before; so each can still begin when it did, and takes as
+   long. So the shortest end is that of cuts through the bytes in order of their heads: E(0) = what else keeps the
+   stream busy (step 2; it is there from the start, which only helps), E(j) = max(E(j-1), head) + p(bytes between).
+8. Cuts are tried in pieces of members. Let a cut within a piece leave a part x of it to the earlier collective, and
+   let c be the piece's bytes times the least slope of p. The end of the later one is at least
+   max(E + xc, head) + p(rest) + (1-x)c >= max(E + c, head) + p(rest): so the whole piece counts with c, before the
+   later one. Prices are those of the next smaller size of a grid; no collective takes less than one of a byte.
+9. The last end and the least tail of any member make a bound; and so it is seen from the end of the step, with tails
+   for heads.
+
+10. With a budget of live bytes, graph inputs are live all the time. While a merged collective runs, so is its result,
+   and what it sends, which is its members' inputs or a copy of them; where these are graph inputs they count once. So
+   its bytes are limited, and B(i) in step 2 and the bytes between two cuts in step 7 with it, but not to less than a
+   member's own.
+
+Limits: prices that rise with bytes. Valid for the graphs in ``results`` and for those that price compute no lower; not
+for passes that remove collectives (dedup) or change groups. Of memory no more is looked at than step 10,
+for which members send different bytes.
 """
 
 from __future__ import annotations
 
+import math
+import sys
 from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from commcc.base.terms import Kind
+from commcc.graph.memory import MemoryModel
 from commcc.timing.simulate import lower_bound
+from commcc.timing.simulate.bound import Bound
+from commcc.timing.simulate.events import Events
+from commcc.timing.simulate.heads import heads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from commcc.graph.index import GraphIndex
     from commcc.timing.cost import CostModel, Costs
     from commcc.timing.cost.types import Transfer
-    from commcc.timing.simulate import Bound
+
+    Floats = NDArray[np.float64]
 
 MERGEABLE = frozenset({Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE})
 
 
 def merge_bound(
-    index: GraphIndex, costs: Costs, model: CostModel, results: Iterable[tuple[GraphIndex, Costs]] = ()
+    index: GraphIndex,
+    costs: Costs,
+    model: CostModel,
+    results: Iterable[tuple[GraphIndex, Costs]] = (),
+    budget: int | None = None,
 ) -> Bound:
-    """No order of ``index`` with any of its collectives merged has a shorter step; see the module docstring."""
+    """No order of ``index`` with any of its collectives merged has a shorter step; see the module docstring.
+
+    budget: of live bytes; None for any.
+    """
     ns = list(costs.ns)
+    memory = MemoryModel(index)
+    # Inputs that are resized are not there all the time.
+    inputs = 0 if index.estimates.resizes else memory.live(range(len(index))).input_bytes
+    room = None if budget is None else budget - inputs
     for other, priced in results:
         known = dict(zip(other.names, priced.ns, strict=True))
         for node, name in enumerate(index.names):
@@ -63,11 +109,105 @@ def merge_bound(
     for node, sharing in sharing_sets(index).items():
         mine, _ = model.transfer_of(index, node)
         others = [model.transfer_of(index, other)[0].full_bytes for other in sharing]
-        sizes = _sizes(mine, mine.full_bytes + sum(others))
+        most = _most(index, memory, node, mine, room)
+        sizes = _sizes(mine, max(mine.full_bytes, min(mine.full_bytes + sum(others), most)))
         load[node] = min(ns[node], _share(model, mine, sizes))
         ns[node] = min(ns[node], *(model.transfer(_sized(mine, size)).ns for size in sizes))
         least_launch = min(least_launch, costs.launch_ns // (1 + len(sharing)))
-    return lower_bound(index, replace(costs, ns=tuple(ns), launch_ns=least_launch), load)
+    least = replace(costs, ns=tuple(ns), launch_ns=least_launch)
+    bound = lower_bound(index, least, load)
+    late = late_bound(index, least, load, model, room)
+    name = "lanes, merged late" if late > bound.ns else bound.name
+    return Bound(max(bound.ns, late), name, {**bound.parts, "lanes, merged late": late})
+
+
+def _most(index: GraphIndex, memory: MemoryModel, node: int, mine: Transfer, room: int | None) -> int:
+    """Bytes of a collective like this one, in its larger tensor, that memory has room for: step 10."""
+    if room is None or not mine.full_bytes:
+        return sys.maxsize
+    sent = {buffer for each in index.launches[node].inputs for buffer in index.estimates.buffers[each]}
+    new = mine.output_bytes + (mine.input_bytes if sent.isdisjoint(memory.inputs) else 0)
+    return room * mine.full_bytes // max(1, new)
+
+
+def late_bound(
+    index: GraphIndex, costs: Costs, load: Mapping[int, int], model: CostModel, room: int | None = None
+) -> int:
+    """Steps 6 to 10 of the module docstring: the largest bound of any kind and group."""
+    memory = MemoryModel(index)
+    events = Events.of(index, costs, load)
+    before, after = heads(events), heads(events.mirrored())
+    alike: dict[tuple[str, Kind, str], list[int]] = defaultdict(list)
+    busy: dict[str, int] = defaultdict(int)
+    for node, facts in index.launches.items():
+        stream = costs.streams.get(facts.group, facts.group)
+        busy[stream] += events.load[events.transfers[node]]
+        if node in load:
+            alike[stream, facts.kind, facts.group].append(node)
+    worst = 0
+    for (stream, _, _), nodes in alike.items():
+        transfers = [model.transfer_of(index, node)[0] for node in nodes]
+        sizes = [transfer.full_bytes for transfer in transfers]
+        if not any(sizes):
+            continue
+        prices = Prices(model, transfers)
+        most = max(_most(index, memory, node, t, room) for node, t in zip(nodes, transfers, strict=True))
+        own = [events.transfers[node] for node in nodes]
+        others = busy[stream] - sum(events.load[each] for each in own)
+        first, then = ([side[each] for each in own] for side in (before, after))
+        for head, tail in ((first, then), (then, first)):
+            worst = max(worst, earliest_end(head, sizes, prices, others, most) + min(tail))
+    return worst
+
+
+#: Sizes that are priced, for each power of two; pieces that the members of a kind and group are cut into, at most.
+_STEPS, _PIECES = 64, 2048
+
+
+class Prices:
+    """What collectives like these take at least, by bytes in all. slope: ns that one more byte takes at least."""
+
+    def __init__(self, model: CostModel, transfers: Sequence[Transfer]) -> None:
+        largest = sum(transfer.full_bytes for transfer in transfers)
+        self.sizes = np.unique(np.exp2(np.arange(0, _STEPS * (math.log2(largest) + 1)) / _STEPS).astype(np.int64))
+        alike = {replace(t, input_bytes=0, output_bytes=0): t for t in transfers if t.full_bytes}.values()
+        self.ns = np.array([min(model.transfer(_sized(t, int(b))).ns for t in alike) for b in self.sizes], float)
+        # Prices are in whole ns, rounded: over a whole octave that does not matter.
+        slopes = (self.ns[_STEPS:] - self.ns[:-_STEPS] - 1) / (self.sizes[_STEPS:] - self.sizes[:-_STEPS])
+        self.slope = max(0.0, float(slopes.min(initial=np.inf))) if len(slopes) else 0.0
+
+    def of(self, sizes: Floats) -> Floats:
+        """Those of the next smaller sizes of the grid; of less than a byte that of a byte."""
+        return self.ns[np.maximum(np.searchsorted(self.sizes, sizes, "right") - 1, 0)]
+
+
+def earliest_end(
+    heads: Sequence[int],
+    sizes: Sequence[int],
+    prices: Prices,
+    others: int = 0,
+    most: int = sys.maxsize,
+    pieces_in_all: int = _PIECES,
+) -> int:
+    """No sooner can a stream end that is busy with others, and with all of these in any collectives made of them.
+
+    most: bytes of a collective of several.
+    """
+    most = max(most, *sizes)
+    order = np.argsort(heads, kind="stable")
+    each = max(1, pieces_in_all // len(order))
+    ready = np.repeat(np.asarray(heads, float)[order], each)
+    pieces = np.repeat(np.asarray(sizes, float)[order] / each, each)
+    ends = np.concatenate([[0.0], np.cumsum(pieces)])
+    # By piece: the least end of what comes before a cut in it, the piece with its least included; then that of all.
+    best = np.full(len(ends), float(others))
+    least = np.append(pieces * prices.slope, 0.0)
+    best[0] += least[0]
+    for place in range(1, len(ends)):
+        bytes_of = ends[place] - ends[1 : place + 1]
+        took = np.where(bytes_of <= most, prices.of(bytes_of), np.inf)
+        best[place] = np.min(np.maximum(best[:place], ready[place - 1]) + took) + least[place]
+    return int(best[-1])
 
 
 def _sizes(mine: Transfer, together: int) -> list[int]:

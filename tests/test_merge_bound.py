@@ -1,0 +1,94 @@
+"""The lower bound that holds when collectives are merged: no way to merge them ends sooner."""
+
+from __future__ import annotations
+
+import sys
+from itertools import permutations
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from commcc.graph.index import build_index
+from commcc.graph.memory import live_bytes
+from commcc.serialization import load
+from commcc.timing.cost import load_model
+from tests.effort import examples
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def merge_bound():
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        import merge_bound as module
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def price(size, root=6):
+    """Concave, as most prices are: latency, and a rate that grows with bytes, but for a root of 0."""
+    return 10 + root * np.sqrt(size) + size
+
+
+PRICES = SimpleNamespace(of=price, slope=1.0)
+MEMBERS = st.lists(st.tuples(st.integers(0, 120), st.integers(1, 60)), min_size=1, max_size=5)
+
+
+def partitions(items):
+    """All ways to put items into sets."""
+    if not items:
+        yield []
+        return
+    for rest in partitions(items[1:]):
+        yield [[items[0]], *rest]
+        for at, own in enumerate(rest):
+            yield [*rest[:at], [items[0], *own], *rest[at + 1 :]]
+
+
+def best_end(members, others, most, root=6):
+    """The soonest end of all partitions in all orders, other work where there is time for it."""
+    found = np.inf
+    for sets in partitions(members):
+        if any(len(own) > 1 and sum(size for _, size in own) > most for own in sets):
+            continue
+        took = [price(sum(size for _, size in own), root) for own in sets]
+        for order in permutations(range(len(sets))):
+            now = 0.0
+            for at in order:
+                now = max(now, *(head for head, _ in sets[at])) + took[at]
+            found = min(found, max(now, others + sum(took)))
+    return found
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(MEMBERS, st.sampled_from((0, 40, 300)), st.sampled_from((30, 70, 10**9)), st.sampled_from((0, 6)))
+def test_no_partition_ends_sooner(merge_bound, members, others, most, root):
+    heads, sizes = zip(*members, strict=True)
+    best = best_end(members, others, most, root)
+    prices = SimpleNamespace(of=lambda size: price(size, root), slope=1.0)
+    for pieces in (len(members), 40):
+        assert merge_bound.earliest_end(heads, sizes, prices, others, most, pieces) <= best
+
+
+def test_what_is_ready_late_cannot_be_merged_for_nothing(merge_bound):
+    """Two halves: merged they start at 100, apart they pay twice. The bound knows; a rate for all bytes does not."""
+    members = [(0, 400), (100, 400)]
+    bound = merge_bound.earliest_end(*zip(*members, strict=True), PRICES)
+    assert price(800) + 40 < bound <= best_end(members, 0, 10**9)
+
+
+def test_a_budget_of_memory_makes_the_bound_higher(merge_bound):
+    index = build_index(load(next((ROOT / "sample_graphs").glob("tiny_llama_hsdp_bw.fx.txt*"))))
+    model = load_model("h100")
+    costs, own = model.price(index), live_bytes(index)
+    free, loose, tight = (
+        merge_bound.merge_bound(index, costs, model, budget=budget).parts["busiest lane"]
+        for budget in (None, 1 << 50, own.input_bytes + 1)
+    )
+    assert free == loose < tight
