@@ -137,3 +137,23 @@ def decides(mesh):
 
 def two(mesh, more):
     return mesh, more
+
+
+class Attention(nn.Module):
+    """Of PyTorch's own, with and without a mask."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).view(2, 4, 3, 2, 8).permute(2, 0, 3, 1, 4)
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = y + nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=torch.zeros(4, 4, dtype=q.dtype))
+        return self.out(y.transpose(1, 2).reshape(2, 4, WIDTH)).float().pow(2).mean()
+
+
+def attention(mesh):
+    model = Attention()
+    commcc.shard(model, mesh["dp"], param_dtype=torch.bfloat16)
+    return model, (torch.randn(2, 4, WIDTH, dtype=torch.bfloat16),)

@@ -30,7 +30,7 @@ MODELS = Path(captured_models.__file__)
 
 def request(name, mesh, folder, **more):
     fields = {"level": "aot", "graphs": ("joint", "forward", "backward"), "inputs": (), "device": "cuda:0"}
-    fields |= {"extension": ".fx.txt", "debug": False} | more
+    fields |= {"extension": ".fx.txt", "attention": "flash", "debug": False} | more
     return {"target": f"{MODELS}:{name}", "mesh": read_mesh(mesh), "output": str(folder), **fields}
 
 
@@ -87,6 +87,29 @@ def test_shards(tmp_path):
 
 
 WIDTH = captured_models.WIDTH
+
+
+@pytest.mark.parametrize(
+    ("kernel", "device", "names"),
+    [
+        ("flash", "cuda:0", ("flash_attention", "flash_attention_for_cpu")),
+        ("cudnn", "cuda:0", ("cudnn_attention", "flash_attention_for_cpu")),
+        ("efficient", "cuda:0", ("efficient_attention", "flash_attention_for_cpu")),
+        ("flash", "cpu", ("flash_attention_for_cpu",)),
+    ],
+)
+def test_attention_is_that_of_the_device_of_the_job(kernel, device, names, tmp_path):
+    """With a mask it is that of the CPU."""
+    usual = torch.nn.functional.scaled_dot_product_attention
+    two = {"graphs": ("forward", "backward"), "attention": kernel, "device": device, "level": "aot-inductor"}
+    programs = captured("attention", "dp=2", tmp_path, **two)
+    for kind, end in (("forward", ""), ("backward", "_backward")):
+        targets = {str(node.target) for node in programs[kind].graph.nodes if "scaled_dot_product" in str(node.target)}
+        assert targets == {f"aten._scaled_dot_product_{name}{end}.default" for name in names}
+    kernels = [n for n in programs["forward"].graph.nodes if "flash_attention.default" in str(n.target)]
+    # As PyTorch calls it on a GPU.
+    assert all(node.args[3:] == (0.0, True) and node.kwargs == {"scale": 8**-0.5} for node in kernels)
+    assert torch.nn.functional.scaled_dot_product_attention is usual
 
 
 @pytest.mark.full

@@ -20,6 +20,8 @@ from commcc.base.errors import InputError, InternalError, OptionError, OutputErr
 
 LEVELS = ("aot", "aot-inductor", "post-grad")
 GRAPHS = ("joint", "forward", "backward", "step")
+#: What attention of PyTorch's own becomes on a GPU.
+KERNELS = ("flash", "efficient", "cudnn", "cpu")
 EXTENSIONS = (".fx.txt.gz", ".fx.txt", ".pt2")
 #: What FSDP2, tensor and expert parallelism make of meshes has been tried up to here; a fake world has no other limit.
 MAX_RANKS = 1 << 20
@@ -28,7 +30,8 @@ MAX_RANKS = 1 << 20
 @dataclass(frozen=True)
 class Request:
     """What to capture. graphs: those of GRAPHS that are written. inputs: annotations, as ``i64[1,8192]``.
-    debug: the process prints the traceback of an error.
+    attention: one of KERNELS; on a device that is the CPU it is that of the CPU. debug: the process prints the
+    traceback of an error.
     """
 
     target: str
@@ -39,6 +42,7 @@ class Request:
     inputs: tuple[str, ...] = ()
     device: str = "cuda:0"
     extension: str = ".fx.txt.gz"
+    attention: str = KERNELS[0]
     debug: bool = False
 
 

@@ -27,6 +27,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_map
 
 from commcc.base.errors import CommccError, InputError
+from commcc.capture.attention import attention_of
 from commcc.capture.capturing import even_shares, forget_process
 from commcc.capture.compiling import Graph, Sink, Way, compile_and_run
 from commcc.capture.devices import relabel
@@ -84,7 +85,8 @@ def capture(request: dict[str, Any]) -> dict[str, Json]:
     layout = Layout(tuple((name, size) for name, size in request["mesh"]))
     target = request["target"]
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with fake_world(layout) as world:
+    kernel = "cpu" if torch.device(request["device"]).type == "cpu" else request["attention"]
+    with fake_world(layout) as world, attention_of(kernel):
         with on_this_machine():
             function = find_function(target)
             with mode:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commcc.base.errors import EXIT_OK, OptionError
-from commcc.capture.request import EXTENSIONS, GRAPHS, LEVELS, Request, capture, read_mesh
+from commcc.capture.request import EXTENSIONS, GRAPHS, KERNELS, LEVELS, Request, capture, read_mesh
 from commcc.cli.parameters import common_options
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def request_of(session: Session, given: dict[str, Any], *, graphs: tuple[str, ..
         inputs=given["inputs"],
         device=given["device"],
         extension="." + given["extension"],
+        attention=given["attention"],
         debug=session.debug,
     )
 
@@ -92,6 +93,13 @@ def capture_options() -> list[click.Parameter]:
         ),
         click.Option(
             ["--device"], default="cuda:0", show_default=True, metavar="NAME", help="What devices in the graphs read."
+        ),
+        click.Option(
+            ["--attention"],
+            type=click.Choice(KERNELS),
+            default=KERNELS[0],
+            show_default=True,
+            help="Kernel that PyTorch's own attention becomes on the GPU of the job.",
         ),
         click.Option(
             ["--format", "extension"],

@@ -110,6 +110,7 @@ def inductor_pass(**options: Any) -> Any:
     pipeline and cost model; with new groups nothing is cached. Ranks are not compared by themselves, since nothing is
     called where a rank finds the compiled graph in its cache: call ``.graph_pass.agree()`` after the first step.
     """
+    import torch._inductor.config as inductor_config
     from torch._inductor.custom_graph_pass import CustomGraphPass
 
     the_pass = graph_pass(**options)
@@ -120,7 +121,8 @@ def inductor_pass(**options: Any) -> Any:
         def __call__(self, graph: fx.Graph) -> None:
             owner: Any = graph.owning_module
             the_pass(owner)
-            moving = [f"{name}={value!r}" for name, value in order_options().items() if _setting(name) != value]
+            known: Any = inductor_config.get_config_copy()
+            moving = [f"{name}={value!r}" for name, value in order_options().items() if known[name] != value]
             if moving and the_pass.graphs == 1:
                 said = "Inductor may move what was planned; its config keeps the order by %s"
                 log.warning(said, listed(moving, None))
@@ -130,14 +132,6 @@ def inductor_pass(**options: Any) -> Any:
             return None if the_pass.makes_groups else the_pass.uuid()
 
     return InductorPass()
-
-
-def _setting(name: str) -> Any:
-    """Of Inductor's, as they are."""
-    import torch._inductor.config as inductor_config
-
-    known: Any = inductor_config
-    return known.get_config_copy()[name]
 
 
 def by_name(

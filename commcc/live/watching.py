@@ -75,20 +75,12 @@ def watched(call: Callable[..., Any], program: Program, told: Callable[[OrderKep
         if not waiting:
             return call(*args)
         steps, launches = _steps(waiting.pop())
-        with Recorder(_as_it_is, _nothing) as seen:
+        with Recorder(lambda op, *args, **kwargs: op(*args, **kwargs), lambda _what, _name: None) as seen:
             result = call(*args)
         told(order_of(steps, launches, seen.calls).kept)
         return result
 
     return first
-
-
-def _as_it_is(op: Any, *args: Any, **kwargs: Any) -> Any:
-    return op(*args, **kwargs)
-
-
-def _nothing(_what: str, _name: str) -> None:
-    pass
 
 
 def _steps(program: Program) -> tuple[list[Step], dict[str, str]]:
