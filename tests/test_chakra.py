@@ -88,6 +88,18 @@ def test_wrong_use(tmp_path, capsys, monkeypatch):
     assert files(tmp_path) == set()
 
 
+def test_what_the_format_cannot_hold_is_limited(tmp_path, capsys):
+    text = graph("a", "g = gather(a)", "w = wait_wide(g)", returns="w")
+    side = 2 * 10**9
+    huge = text.replace("[8, 8][8, 1]", f"[{side}, {side}][{side}, 1]").replace(", 2, '0')", ", 2, 'a\\ud800')")
+    (tmp_path / "g.fx.txt").write_text(huge)
+    ok("convert", tmp_path / "g.fx.txt", "-o", tmp_path / "step.et", "--json")
+    _, nodes = read(tmp_path / "step.1.et")
+    (launched,) = (node for node in nodes if node.type == "COLL")
+    assert launched.attributes["comm_size"] == (1 << 63) - 1
+    assert launched.attributes["pg_desc"] == "a\\ud800" and launched.attributes["pg_name"] == "0"
+
+
 def test_numbers_in_front_of_messages():
     class Message:
         def __init__(self, size: int) -> None:

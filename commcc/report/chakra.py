@@ -78,6 +78,7 @@ _MESSAGES: dict[str, tuple[tuple[str, int, int | str, bool], ...]] = {
         ("attr", 10, "AttributeProto", True),
     ),
 }
+_MOST = (1 << 63) - 1
 #: Of these a number of zero says something; the format has them in a ``oneof``.
 _ONE_OF = "AttributeProto"
 
@@ -161,7 +162,8 @@ class Traces:
         return messages()
 
     def _attr(self, name: str, **value: Any) -> Any:
-        return self._types["AttributeProto"](name=name, **value)
+        fitting = {key: _fitting(each) for key, each in value.items()}
+        return self._types["AttributeProto"](name=name, **fitting)
 
     def _groups_of(self, rank: int) -> Any:
         """The node that says which groups the rank is in."""
@@ -207,7 +209,7 @@ class Traces:
             data = shown.through(index.data_preds[node])
             message = self._types["Node"](
                 id=number,
-                name=index.names[node],
+                name=_fitting(index.names[node]),
                 type=COMM_COLL if node in index.launches else COMP,
                 data_deps=sorted(data),
                 ctrl_deps=sorted((shown.through(index.order_preds[node]) | before) - data),
@@ -283,7 +285,14 @@ class _Shown:
 
 def _micros(ns: int) -> int:
     """Rounded where it stands in the step, so that durations add up."""
-    return (ns + 500) // 1000
+    return int(_fitting((ns + 500) // 1000))
+
+
+def _fitting(value: Any) -> Any:
+    """Numbers of files can be larger than the format's, and names hold what UTF-8 cannot."""
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    return value if isinstance(value, bool) else min(value, _MOST)
 
 
 def _framed(message: Any) -> bytes:
