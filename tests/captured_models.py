@@ -85,6 +85,17 @@ def ddp(mesh):
     return DistributedDataParallel(Model().cuda(), device_ids=[0], device_mesh=mesh), batch()
 
 
+def replicated(mesh):
+    from torch.distributed._composable.replicate import replicate
+
+    return replicate(Model(), device_mesh=mesh["dp"]), batch()
+
+
+def does_not_divide(mesh):
+    model, inputs = shard(mesh)[0], batch()
+    return model, (inputs[0].view(mesh.size(), -1), inputs[1])
+
+
 def step(mesh):
     model, *inputs = shard(mesh)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

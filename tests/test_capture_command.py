@@ -19,6 +19,7 @@ from commcc.capture.world import Layout, fake_world
 from commcc.cli.main import run
 from commcc.graph.index.modules import module_path
 from commcc.graph.ops import collective_of
+from commcc.graph.structure import structure_of
 from commcc.live import backends
 from commcc.live.agreement import digest_of
 from commcc.live.rewriting import graph_pass
@@ -119,6 +120,7 @@ def test_attention_is_that_of_the_device_of_the_job(kernel, device, names, tmp_p
         ("tp", "tp=4", {"all_reduce": 2}, {"all_reduce": 1}),
         ("hsdp", "replicate=2,shard=4", {"all_gather": 10}, {"all_gather": 4, "all_reduce": 10, "reduce_scatter": 10}),
         ("ddp", "dp=4", None, {"all_reduce": 10}),
+        ("replicated", "dp=4", None, {"all_reduce": 10}),
         ("fsdp2", "dp=4", {"all_gather": 10}, {"all_gather": 3, "reduce_scatter": 10}),
         ("step", "dp=4", {"all_gather": 10}, {"all_gather": 3, "reduce_scatter": 10}),
     ],
@@ -209,6 +211,7 @@ def test_doctor(capsys, monkeypatch):
         ("needs_a_gpu", r"captured_models.py:\d+: .*; there is no GPU here"),
         ("fails", r"captured_models.py:\d+: calling .*KeyError"),
         ("decides", r"captured_models.py:\d+: tracing .*; it decides by a value that only a run has"),
+        ("does_not_divide", r"tracing .*RuntimeError: a and b must have same reduction dim, but got [^\\]*$"),
         ("two", "it is called with the mesh alone"),
         ("shards", r"has no function 'shards' \(did you mean 'shard'\?\)"),
     ],
@@ -225,6 +228,20 @@ def test_what_cannot_be_captured(name, words, tmp_path):
 def test_inputs_can_be_given(tmp_path):
     programs = captured("without_inputs", "dp=2", tmp_path, inputs=(f"f32[4, {WIDTH}]", "i64[4]"), graphs=("forward",))
     assert launches(programs["forward"]) == {"all_gather": 10}
+
+
+@pytest.mark.full
+def test_a_module_that_can_be_imported(tmp_path, capsys):
+    """Written as exported programs, which hold the same graphs."""
+    out = tmp_path / "graphs"
+    command = ["capture", "tests.captured_models:shard", "--mesh", "dp=2", "--level", "aot", "--format", "pt2"]
+    assert run([*command, "--graphs", "forward,backward", "-o", str(out), "-q"]) == 0
+    assert [Path(line).name for line in capsys.readouterr().out.splitlines()] == ["shard_fw.pt2", "shard_bw.pt2"]
+    text = captured("shard", "dp=2", tmp_path, graphs=("forward", "backward"))
+    for name, kind in (("fw", "forward"), ("bw", "backward")):
+        here = load(out / f"shard_{name}.pt2")
+        assert launches(here) == launches(text[kind])
+        assert structure_of(here).fingerprint == structure_of(text[kind]).fingerprint
 
 
 @pytest.mark.full
@@ -248,6 +265,7 @@ def test_wrong_meshes(text):
         (["m:build", "--input", "f32"], "'f32' is no tensor"),
         (["m:build", "--graphs", "all"], "there is no 'all'"),
         (["m:build", "--level", "jit"], "is not one of"),
+        (["m:build", "--device", "gpu"], "--device: 'gpu' is no device"),
     ],
 )
 def test_wrong_options(given, words, tmp_path, capsys):

@@ -34,8 +34,14 @@ _HOOKS = (
 def as_shards(model: nn.Module) -> tuple[nn.Module, list[str]]:
     """The model with gathers and reductions in its forward; notes on what cannot be written exactly."""
     notes: list[str] = []
+    copies = False
     for part in list(model.modules()):
-        if isinstance(part, RecordedDDP):
+        given = _unhooked(part)
+        if given is not None:
+            copies = True
+            shard(part, _ddp_mesh(given), replicate=True, **_ddp_precision(given))
+        elif isinstance(part, RecordedDDP):
+            copies = True
             shard(part.module, _ddp_mesh(part.given), replicate=True, **_ddp_precision(part.given))
         elif type(part).__name__ == "FullyShardedDataParallel":
             raise OptionError(
@@ -49,9 +55,24 @@ def as_shards(model: nn.Module) -> tuple[nn.Module, list[str]]:
         if id(state) not in done:  # one state may be that of several modules
             done.add(id(state))
             notes += _convert(state, root=part not in inside)
-    if done or any(isinstance(part, RecordedDDP) for part in model.modules()):
+    if done or copies:
         notes.append(_HOOKS)
     return model, notes
+
+
+def _unhooked(part: nn.Module) -> dict[str, Any] | None:
+    """What ``replicate``, which is DDP in hooks, was given for this module, whose hooks are taken away; else None."""
+    from torch.distributed._composable.replicate import replicate
+
+    known: Any = replicate
+    state = known.state(part)
+    if state is None:
+        return None
+    for hooks in (part._forward_pre_hooks, part._forward_hooks):
+        for number in [number for number, hook in hooks.items() if getattr(hook, "__self__", None) is state]:
+            del hooks[number]
+    part.__class__ = type(part).__mro__[2]
+    return dict(state._init_kwargs)
 
 
 def _state(part: nn.Module) -> Any:

@@ -108,6 +108,8 @@ def _check(request: Request) -> None:
         raise OptionError(f"'{request.target}' names no function", hint="write FILE.py:FUNCTION or module:FUNCTION")
     if place.endswith(".py") and not Path(place).is_file():
         raise InputError("no such file", where=place)
+    if not re.fullmatch(r"(cpu|cuda|xpu|hpu|mtia|xla)(:\d{1,4})?", request.device):
+        raise OptionError(f"--device: '{request.device}' is no device", hint="write cpu, cuda:0 or the like")
     for text in request.inputs:
         if not re.fullmatch(r"[a-z]+\d+\[[\d, ]*\]", text):
             raise OptionError(f"--input: '{text}' is no tensor", hint="write a type and sizes, as in i64[1,8192]")

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _RETURNS = "return the model, (model, inputs), (model, args, kwargs), or a step function in place of the model"
 _DYNAMO_LINE = re.compile(r'File "([^"]+)", line (\d+)')
+#: What Dynamo says of an op that does not take its operands.
+_FAKE = re.compile(r": got (\w+)\([\"'](.*?)[\"']\)$", re.MULTILINE)
 _CUDA = re.compile(r"cuda|nvidia|nccl|no accelerator", re.IGNORECASE)
 _DATA = re.compile(r"DataDependent|data.dependent|unbacked|Could not (guard|extract)|\.item\(\)|GuardOnDataDep")
 _CUDA_HINT = "there is no GPU here: take devices from mesh.device_type, and keep what needs CUDA out of the import"
@@ -142,6 +144,10 @@ def _first_line(error: BaseException) -> str:
     inner = error
     while inner.__cause__ is not None and type(inner).__module__.startswith("torch._dynamo"):
         inner = inner.__cause__
+    told = _FAKE.search(str(inner))
+    if told is not None:
+        first, _, _ = told[2].partition(r"\n")
+        return f"{told[1]}: {first}"[:300]
     lines = [line.strip() for line in str(inner).splitlines() if line.strip()]
     return lines[0][:300] if lines else ""
 

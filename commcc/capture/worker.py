@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
     request = json.loads(request_file.read_text())
     gc.set_threshold(100_000, 50, 50)  # graphs are many objects that stay
     # What PyTorch has to say about compiling is about no run of the user's.
-    torch._logging.set_logs(all=logging.ERROR)  # type: ignore[attr-defined]
+    torch._logging.set_logs(all=logging.CRITICAL)  # type: ignore[attr-defined]
     try:
         answer = capture(request)
     except CommccError as error:
