@@ -122,6 +122,13 @@ def test_tensor_parallelism_inside():
     )
 
 
+def test_tokens_that_every_rank_gathers():
+    def gather(b, x, y):
+        return b.call(aten.slice.Tensor, b.gather(x, 2, "0"), 0, 0, 8)
+
+    refused(one_op(gather), r"about tokens of a chunk inside the region; .*every rank gathers")
+
+
 def test_a_reduction_that_is_no_sum():
     refused(backward(lambda b, part: [b.reduce(part, "0", "max")]), "communicates on group '0' about a part of a sum")
 

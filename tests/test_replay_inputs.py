@@ -15,8 +15,10 @@ from commcc.graph.collectives import identify
 from commcc.replay.input_constraints import InputConstraints
 from commcc.replay.inputs import ANY_SIZE, InputMaker, integers
 from commcc.replay.layout import make_layout
+from commcc.replay.numeric import Settings, verify_numeric
 from commcc.replay.prepare import prepare
 from commcc.replay.virtual import VirtualRun
+from commcc.serialization import load
 from tests.effort import examples
 from tests.step_graphs import sample
 from tests.verify_graphs import Graph
@@ -279,3 +281,13 @@ def test_an_input_of_unknown_kind_names_its_user():
     program = g.program(g(aten.neg.default, mesh, val=torch.empty(2)))
     with pytest.raises(InputError, match=r"'mesh'.*does not say what it is; 'neg_default'"):
         maker_of(program)[0].of_rank(0)
+
+
+def test_a_graph_without_shapes_is_told_how_to_print_them(tmp_path):
+    (tmp_path / "code.py").write_text(
+        "def forward(self, x):\n    mm = torch.ops.aten.mm.default(x, x);  x = None\n    return (mm,)\n"
+    )
+    program = load(tmp_path / "code.py")
+    with pytest.raises(InputError, match="the graph does not say its shape") as caught:
+        verify_numeric(program, program, Settings(ranks=1))
+    assert "gm.print_readable(" in str(caught.value)

@@ -125,8 +125,9 @@ class InputMaker:
         if val is None:
             # What has no value (a device mesh) can only be returned as it is.
             if any(user.op != "output" for user in node.users):
-                said = "what it is" if "val" in node.meta else "its shape"
-                raise _impossible(node, f"the graph does not say {said}")
+                if "val" not in node.meta:
+                    raise _impossible(node, "the graph does not say its shape", hint=_WITH_SHAPES)
+                raise _impossible(node, "the graph does not say what it is")
             return None
         if isinstance(val, (bool, int, float, str, complex)):
             return val
@@ -189,6 +190,11 @@ def _assumed(vals: Iterable[Any], prepared: Prepared, hints: Mapping[str, int]) 
             sizes.value(size)
     told = ", ".join(f"{hint.symbol} = {hint.value}" for hint in sizes.used.values())
     return (f"sizes known only at run time: {told}",) if told else ()
+
+
+_WITH_SHAPES = (
+    "print the graph with its shapes: gm.print_readable(print_output=False, include_stride=True, include_device=True)"
+)
 
 
 def _impossible(node: fx.Node, reason: str, hint: str | None = None) -> InputError:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from commcc.base.terms import Kind
 from commcc.ep.chunk.call import Call
 from commcc.ep.chunk.lab import CannotRun, Lab
 from commcc.ep.chunk.refuse import described, named, refuse, shape_text
@@ -128,11 +129,17 @@ class Trial:
             what = f"reduces what depends on {why} in group '{launch.group}'; used by {users}"
             refuse(self.root, view.nodes[node], what, "a module that mixes its tokens cannot be cut")
         about = " and ".join(dict.fromkeys(words.get(kind, "values of a chunk") for kind in kinds)) or "shared values"
+        hint = "tensor parallelism cannot be chunked: choose modules without it (only all-to-alls may be inside)"
+        if launch.kind is Kind.ALL_GATHER:
+            hint = (
+                "tokens that every rank gathers (experts without exchanges, sequence parallelism) cannot be chunked: "
+            )
+            hint += "send them with all-to-alls, or choose modules without it"
         return refuse(
             self.root,
             view.nodes[node],
             f"communicates on group '{launch.group}' about {about} inside the region; used by {users}",
-            "tensor parallelism cannot be chunked: choose modules without it (only all-to-alls may be inside)",
+            hint,
         )
 
     def _run_node(self, number: int) -> None:
