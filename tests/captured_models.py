@@ -54,6 +54,14 @@ def shard(mesh):
     return model, *batch(torch.bfloat16)
 
 
+def any_batch(mesh):
+    """Its graphs are for any number of rows."""
+    model, x, labels = shard(mesh)
+    for each in (x, labels):
+        torch._dynamo.mark_dynamic(each, 0)
+    return model, x, labels
+
+
 def fsdp2(mesh):
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 

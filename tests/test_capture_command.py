@@ -150,7 +150,7 @@ def test_whole_steps(name, mesh, expected, tmp_path):
 
 @pytest.mark.full
 @pytest.mark.parametrize("inner", ["aot_eager", "inductor"])
-@pytest.mark.parametrize(("name", "mesh"), [("tp", "tp=2"), ("shard", "dp=2")])
+@pytest.mark.parametrize(("name", "mesh"), [("tp", "tp=2"), ("shard", "dp=2"), ("any_batch", "dp=2")])
 def test_the_graphs_are_those_of_a_training_job(name, mesh, inner, tmp_path):
     level = {"aot_eager": "aot", "inductor": "aot-inductor"}[inner]
     programs = captured(name, mesh, tmp_path, level=level, graphs=("forward", "backward"))

@@ -211,7 +211,7 @@ def test_a_plan_for_another_mesh(plans):
     wide = {"0": replace(group, ranks=tuple(4 * rank for rank in group.ranks))}
     with pytest.raises(InputError, match="group '0' of the plan has ranks 0, 1, the job's '0' 0, 4"):
         apply(stored, replace(program, groups=wide))
-    with pytest.raises(MismatchError, match="groups of other sizes"):
+    with pytest.raises(MismatchError, match="groups of other sizes; its groups have 2 ranks, those of the job 4"):
         wide = {"0": replace(group, ranks=None, size=4)}
         read_folder(plans[0]).of(replace(program, groups=wide))
 

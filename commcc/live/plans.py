@@ -55,11 +55,13 @@ class Plans:
         here = structure_of(program)
         plan = self.by_structure.get(here.fingerprint)
         if plan is None:
-            raise MismatchError(self._difference(here), where=self.where, hint=_HINT)
+            known = (program.groups[name].size for name in here.groups if name in program.groups)
+            sizes = {size for size in known if size is not None}
+            raise MismatchError(self._difference(here, sizes), where=self.where, hint=_HINT)
         return plan
 
-    def _difference(self, here: Structure) -> str:
-        """In which node the graph differs first from the plan's that it is most like."""
+    def _difference(self, here: Structure, sizes: set[int]) -> str:
+        """In which node the graph differs first from the plan's that it is most like. sizes: of its groups."""
 
         def alike(plan: StoredPlan) -> tuple[int, int]:
             digests = b"" if plan.source is None else plan.source.digests
@@ -76,6 +78,10 @@ class Plans:
             what = "has groups of other sizes"
         else:
             what = f"has {then:,} nodes, this one {counted:,}"
+        then_sizes = {len(ranks) for _, ranks in (nearest.source.groups if nearest.source else ()) if ranks is not None}
+        if sizes and then_sizes and then_sizes != sizes:
+            counts = (" and ".join(map(str, sorted(each))) for each in (then_sizes, sizes))
+            what += "; its groups have {} ranks, those of the job {}".format(*counts)
         known = plural(len(self.by_structure), "plan")
         return f"no plan was made for this graph ({known}); that of {nearest.path.name} {what}"
 
