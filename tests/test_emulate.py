@@ -545,3 +545,17 @@ def test_which_device_stands_for_all(monkeypatch):
         *(("cpu", True), ("cpu", True), ("cuda", True), ("cpu", False)),
         *(("cuda", True), ("cpu", True), ("cuda", True), ("cpu", False)),
     ]
+
+
+def test_what_sub_graphs_launch_goes_on_streams(at_home, tmp_path, capsys):
+    """Each run of the loop's graph is a collective of its own; what is waited for there is in the step alone."""
+    from commcc.serialization import save
+    from tests.test_replay_calls import communicating
+
+    save(communicating("scan"), tmp_path / "scan.fx.txt")
+    arguments = ["--nproc", "2", "--repeat", "2", "--warmup", "1", "--json"]
+    assert run(["bench", str(tmp_path / "scan.fx.txt"), "--device", "emulated-cpu", *arguments]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["graphs"][0]["emulated"]["launches"] == 3
+    assert found["graphs"][0]["emulated"]["modelled_ms"] > 0
+    assert "waits in sub-graphs are part of the step, not of the exposed time" in found["notes"]

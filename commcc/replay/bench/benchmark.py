@@ -301,6 +301,8 @@ def bench(
     notes = [*graphs.layout.assumed, *graphs.maker.assumed]
     if any(prepared.unfolded for prepared in graphs.prepared):
         notes.append("fused ops of tensor parallelism are run as the plain ops they stand for")
+    if any(step.meets for prepared in graphs.prepared for step in prepared.steps):
+        notes.append("waits in sub-graphs are part of the step, not of the exposed time")
     notes += [*raised_remarks(name for rank in measured for name in rank.get("raised", ())), *about]
     for number, variant in enumerate(times, 1):
         if variant.order is not None and (variant.order.moved or variant.order.missing):
