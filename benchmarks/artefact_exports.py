@@ -204,3 +204,18 @@ def distributed_exports(folder: Path) -> None:
             Function(gathered, nn.Linear(WIDTH, WIDTH)), ((rows(),),)[0], dynamic_shapes=(dynamic,), strict=False
         )
         torch.export.save(program, folder / "all_gather_dynamic.pt2")
+
+        def total(x: Tensor) -> Tensor:
+            ops = torch.ops._c10d_functional
+            result: Tensor = ops.wait_tensor(ops.all_reduce(x, "sum", group.group_name))
+            return result
+
+        def branch(m: Any, x: Tensor) -> Any:
+            return torch.cond(total(m.layer(x)).sum() > 0, total, lambda y: y - total(y), (x,))
+
+        def each_row(m: Any, x: Tensor) -> Any:
+            return torch._higher_order_ops.map(lambda y: total(y) + y, m.layer(x))
+
+        for name, inside in {"cond": branch, "map": each_row}.items():
+            program = torch.export.export(Function(inside, nn.Linear(WIDTH, WIDTH)), (rows(),), strict=False)
+            torch.export.save(program, folder / f"{name}_that_communicates.pt2")
