@@ -84,7 +84,10 @@ function countOf(rules, severity) {
 
 function showGraphs(data, findings) {
   const launches = (metrics) => (metrics.collectives ? Object.values(metrics.collectives).reduce((sum, number) => sum + number, 0) : null);
-  const number = (label, value, text = grouped) => ({ label, number: true, value: (row) => value(row) ?? -1, text: (row) => ((value(row) ?? null) === null ? "" : text(value(row))) });
+  const textOf = (value, text) => ((value ?? null) === null ? "" : text(value));
+  const number = (label, value, text = grouped) => ({
+    label, number: true, value: (row) => value(row) ?? -1, text: (row) => textOf(value(row), text),
+  });
   const time = (value) => duration(value * 1e6);
   const columns = [
     { label: "graph", value: (row) => row.graph, cell: (row) => link(row.graph, () => findings.only(row.graph), "show its findings") },
@@ -108,7 +111,11 @@ function showRules(data, findings) {
     return { ...rule, total, state: ran ? `checked in ${plural(ran, "graph")}` : (skipped ?? "not asked for") };
   });
   const columns = [
-    { label: "rule", value: (row) => row.id, cell: (row) => (row.total ? link(row.id, () => findings.only(row.id), "show its findings") : make("span", { class: "mono" }, row.id)) },
+    {
+      label: "rule",
+      value: (row) => row.id,
+      cell: (row) => (row.total ? link(row.id, () => findings.only(row.id), "show its findings") : make("span", { class: "mono" }, row.id)),
+    },
     { label: "finds", value: (row) => row.summary, cell: (row) => make("span", { title: row.about }, row.summary) },
     { label: "findings", number: true, value: (row) => row.total, text: (row) => grouped(row.total) },
     { label: "state", value: (row) => row.state, class: "about" },
@@ -123,9 +130,11 @@ begin((data) => {
   byId("verdict").className = data.passed ? "verdict good" : "verdict";
   for (const severity of SEVERITIES) {
     const value = data.counts[severity];
-    byId("cards").append(figureCard({ key: severity, label: { error: "errors", warning: "warnings", info: "notes" }[severity], value, tone: severity === "error" && value ? "bad" : null }));
+    const label = { error: "errors", warning: "warnings", info: "notes" }[severity];
+    byId("cards").append(figureCard({ key: severity, label, value, tone: severity === "error" && value ? "bad" : null }));
   }
-  byId("cards").append(figureCard({ key: "graphs", label: "graphs", value: data.graphs.length, note: data.counts.unread ? `${grouped(data.counts.unread)} could not be read` : null }));
+  const note = data.counts.unread ? `${grouped(data.counts.unread)} could not be read` : null;
+  byId("cards").append(figureCard({ key: "graphs", label: "graphs", value: data.graphs.length, note }));
   const unread = data.graphs.filter((graph) => graph.error !== null);
   byId("unread").hidden = !unread.length;
   byId("unread-list").append(...unread.map((graph) => make("li", {}, make("b", {}, graph.graph), `: ${graph.error}`)));

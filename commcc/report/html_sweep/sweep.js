@@ -159,7 +159,10 @@ class SweepPage {
   showTools() {
     const labels = { x: "across", y: "up", colour: "colour" };
     for (const [axis, label] of Object.entries(labels)) {
-      const options = this.figures.map((figure) => make("option", { value: figure.key, selected: figure === this.axes[axis] }, this.varies(figure) ? figure.label : `${figure.label} (equal)`));
+      const options = this.figures.map((figure) => {
+        const text = this.varies(figure) ? figure.label : `${figure.label} (equal)`;
+        return make("option", { value: figure.key, selected: figure === this.axes[axis] }, text);
+      });
       const pick = (event) => {
         this.axes[axis] = this.figures.find((figure) => figure.key === event.target.value);
         this.drawPlot();
