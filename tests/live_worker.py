@@ -30,6 +30,9 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
+from commcc.capture.models.llama import TINY_LLAMA, Llama
+from commcc.capture.models.tensor_parallel import TensorParallel
+from commcc.capture.shards import shard
 from commcc.live.backends import _over_eager, _over_inductor, inductor_pass
 from commcc.live.rewriting import graph_pass
 from commcc.replay.compiled.inductor import order_options
@@ -215,6 +218,34 @@ def broken(mesh: Any) -> nn.Module:
     return nn.Sequential(*(Broken(block) for block in fsdp(mesh)))
 
 
+def llama(mesh: Any) -> nn.Module:
+    """A small Llama-3 in shards, its blocks one by one."""
+    model = Llama(TINY_LLAMA)
+    for block in model.layers.values():
+        shard(block, mesh)
+    return shard(model, mesh)
+
+
+def llama_hsdp(mesh: Any) -> nn.Module:
+    return llama(init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("copies", "shards")))
+
+
+def llama_tp(mesh: Any) -> nn.Module:
+    """Heads, inner channels and words are divided over two ranks, the sequence between them."""
+    both = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "tp"))
+    parallel = TensorParallel(2, both["tp"].get_local_rank(), both["tp"].get_group().group_name)
+    return Llama(TINY_LLAMA, parallel)
+
+
+def llama_fsdp_tp(mesh: Any) -> nn.Module:
+    both = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "tp"))
+    return shard(llama_tp(mesh), both["dp"])
+
+
+def llama_ddp(mesh: Any) -> nn.Module:
+    return shard(Llama(TINY_LLAMA), mesh, replicate=True)
+
+
 MODELS = {
     "fsdp": fsdp,
     "tp": tp,
@@ -224,6 +255,11 @@ MODELS = {
     "fsdp_tp": fsdp_tp,
     "ddp": ddp,
     "moe": moe,
+    "llama": llama,
+    "llama_hsdp": llama_hsdp,
+    "llama_tp": llama_tp,
+    "llama_fsdp_tp": llama_fsdp_tp,
+    "llama_ddp": llama_ddp,
 }
 #: How many ranks in a row have the same rows of a batch, where it is not one.
 ALIKE = {"tp": 1 << 30, "fsdp_tp": 2}
@@ -233,22 +269,34 @@ def whole(value: torch.Tensor) -> torch.Tensor:
     return (value.to_local() if isinstance(value, DTensor) else value).detach().clone()
 
 
+def loss_of(name: str, model: Any, rows: int, generator: torch.Generator) -> Any:
+    """The loss of a batch that is drawn."""
+    if not name.startswith("llama"):
+        return model(torch.randn(rows, WIDTH, generator=generator)).pow(2).mean()
+    shape = (rows // 4, TINY_LLAMA.sequence)
+    tokens, labels = (torch.randint(TINY_LLAMA.vocabulary, shape, generator=generator) for _ in range(2))
+    return model(tokens, labels)
+
+
 def train(name: str, mesh: Any, backend: Any, steps: int = STEPS) -> list[torch.Tensor]:
     """Losses, gradients, parameters and moments of all steps, in order; an evaluation without gradients at the end."""
     torch._dynamo.reset()
     torch.manual_seed(7)
     model = MODELS[name](mesh)
+    if name.startswith("llama"):  # made to be captured, without numbers
+        for parameter in model.parameters():
+            nn.init.normal_(parameter.to_local() if isinstance(parameter, DTensor) else parameter, std=0.1)
     compiled = torch.compile(model, backend=backend)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
     generator = torch.Generator().manual_seed(
-        dist.get_rank() // 2 if name == "fsdp_tp" else dist.get_rank() if name != "tp" else 0
+        dist.get_rank() // 2 if name.endswith("fsdp_tp") else dist.get_rank() if not name.endswith("tp") else 0
     )
     kept: list[torch.Tensor] = []
     for step in range(steps):
         rows = 8 if step < steps - 1 else 12  # another shape: it is compiled again
         for _ in range(2 if step == 1 else 1):  # gradients of two batches are added up
             with compiled_autograd._enable(torch.compile(backend=backend)) if name == "ddp" else nullcontext():
-                loss = compiled(torch.randn(rows, WIDTH, generator=generator)).pow(2).mean()
+                loss = loss_of(name, compiled, rows, generator)
                 loss.backward()
         kept += [loss.detach().clone(), *(whole(p.grad) for p in model.parameters())]
         optimizer.step()
@@ -256,7 +304,7 @@ def train(name: str, mesh: Any, backend: Any, steps: int = STEPS) -> list[torch.
         kept += [whole(p) for p in model.parameters()]
         kept += [whole(v) for state in optimizer.state.values() for v in state.values()]
     with torch.no_grad():
-        kept.append(compiled(torch.ones(8, WIDTH)).clone())
+        kept.append(loss_of(name, compiled, 8, generator).clone())
     return kept
 
 

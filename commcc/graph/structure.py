@@ -7,7 +7,8 @@
 
 Names of nodes, names and members of groups, and devices differ from process to process and are not in it; which
 launches share a group is. Nor are values of constants and metadata, nor what symbolic sizes are called: they are
-numbered in the order in which values show them.
+numbered in the order in which values show them. Nor are numbers that ops are given: under tensor parallelism every rank
+cuts its own part and looks up its own words. What they do to shapes is in the values.
 """
 
 from __future__ import annotations
@@ -105,10 +106,16 @@ def _lines(graph: fx.Graph, root: torch.nn.Module, groups: dict[str, str], symbo
         overload = getattr(node.target, "_overloadname", "")
         values = fx.node.map_aggregate(node.meta.get("val"), symbols.told)
         body = _body(node, root, groups, symbols)
+        args, kwargs = fx.node.map_aggregate((args, kwargs), _without_numbers)
         # Messages of assertions name sizes too.
         given = _SYMBOL.sub(symbols.renamed, f"{args} {sorted(kwargs.items())}")
         text = f"{target}.{overload} {given} {values} {body}\n"
         yield _DEVICE.sub("device", text).encode()
+
+
+def _without_numbers(value: Any) -> Any:
+    """Truth values are no numbers."""
+    return "number" if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def _body(node: fx.Node, root: torch.nn.Module, groups: dict[str, str], symbols: _Symbols) -> str:
