@@ -35,7 +35,7 @@ from commcc.serialization import load
 from commcc.timing.cost import load_model
 from commcc.verify import verify
 from tests.torch_passes import groups_of
-from tests.verify_graphs import Graph, aten
+from tests.verify_graphs import Graph, aten, c10d
 
 ROOT = Path(__file__).parents[1]
 NAME = "tiny_llama_fsdp2_bw"
@@ -402,6 +402,13 @@ def test_numbers_that_ops_are_given_are_not_in_the_structure():
     slices = {cut(aten.slice.Tensor, 0, begin, begin + 2) for begin in (0, 2, 4)}
     others = {cut(aten.slice.Tensor, 0, 0, 4), cut(aten.slice.Tensor, 1, 0, 2), cut(aten.narrow.default, 0, 0, 2)}
     assert len(slices) == 1 and len(others) == 3 and not slices & others
+
+    def sent(root):
+        graph = Graph()
+        launch = graph(c10d.broadcast.default, graph.input("x", 8), root, "0")
+        return structure_of(graph.program(graph.wait(launch))).fingerprint
+
+    assert sent(0) != sent(1)  # what is launched is the same on all ranks
 
 
 @pytest.mark.full

@@ -59,6 +59,16 @@ def replace_text(target: Path, text: str) -> None:
     replace_file(target, lambda stream: stream.write(text.encode(errors="backslashreplace")))
 
 
+def output_folder(folder: str | Path, hint: str) -> Path:
+    """A folder that is there, or can be made; ``hint`` says how to name one. Raises :class:`OutputError`."""
+    path = Path(folder)
+    if path.exists() and not path.is_dir():
+        raise OutputError("is not a folder", where=str(folder), hint=hint)
+    if not path.parent.is_dir():
+        raise OutputError(f"folder '{path.parent}' does not exist", where=str(folder), hint="make it first")
+    return path
+
+
 def same_file(target: Path, source: Path) -> bool:
     """Whether both are one file, also through links; for a folder, whether ``target`` lies in it."""
     with suppress(OSError):

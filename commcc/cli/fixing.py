@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from commcc.base.errors import FindingError, OptionError, OutputError
+from commcc.base.errors import FindingError, OptionError
+from commcc.base.files import output_folder
 from commcc.lint.types import Severity
 
 if TYPE_CHECKING:
@@ -169,9 +170,4 @@ def fixing_folder(folder: str | None, in_place: bool) -> Path | None:
         return None
     if in_place:
         raise OptionError("--fix and --fix-in-place contradict each other", hint="give one of them")
-    path = Path(folder)
-    if path.exists() and not path.is_dir():
-        raise OutputError("is not a folder", where=folder, hint="name one with --fix")
-    if not path.parent.is_dir():
-        raise OutputError(f"folder '{path.parent}' does not exist", where=folder, hint="make it first")
-    return path
+    return output_folder(folder, "name one with --fix")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from commcc.base.errors import EXIT_OK, InputError, OptionError, OutputError
 from commcc.base.files import replace_text
+from commcc.capture.request import EXTENSIONS
 from commcc.cli.stepping import Work
 
 if TYPE_CHECKING:
@@ -19,16 +20,13 @@ if TYPE_CHECKING:
     from commcc.graph.program import Program
     from commcc.run.pipeline import RunResult
 
-#: What commcc itself writes; folders of PyTorch's logs have none of these.
-_GRAPHS = (".fx.txt", ".fx.txt.gz", ".pt2")
-
 
 def graphs_in(path: str) -> list[Path]:
-    """Graph files of a folder, by name; none for a file, or a folder of logs."""
+    """Graph files of a folder as ``commcc capture`` writes them, by name; none for a file, or a folder of logs."""
     folder = Path(path)
     if not folder.is_dir():
         return []
-    return sorted(file for file in folder.iterdir() if file.name.lower().endswith(_GRAPHS) and file.is_file())
+    return sorted(file for file in folder.iterdir() if file.name.lower().endswith(EXTENSIONS) and file.is_file())
 
 
 def rewrite_folder(session: Session, request: Request, files: list[Path]) -> int:
@@ -98,7 +96,7 @@ class _Places:
         outputs = {file.name: folder / file.name for file in files}
         for file in files:
             if outputs[file.name].exists():
-                session.output(str(outputs[file.name]), _GRAPHS)
+                session.output(str(outputs[file.name]), EXTENSIONS)
         told = {} if plans is None else {name: plans / f"{stem}.yaml" for name, stem in stems.items()}
         return _Places(folder, plans, outputs, told)
 
@@ -114,4 +112,4 @@ class _Places:
 
 
 def _extension(name: str) -> str:
-    return max((each for each in _GRAPHS if name.lower().endswith(each)), key=len)
+    return max((each for each in EXTENSIONS if name.lower().endswith(each)), key=len)

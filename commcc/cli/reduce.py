@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from commcc.base.errors import EXIT_OK, FindingError, OutputError
-from commcc.base.files import replace_text
+from commcc.base.errors import EXIT_OK, FindingError
+from commcc.base.files import output_folder, replace_text
 from commcc.cli import numeric
 from commcc.cli.parameters import common_options, graph_argument, reading_options
 
@@ -29,7 +28,7 @@ MOST_TRIES = 100_000
 
 @click.pass_obj
 def reduce(session: Session, /, before: str, after: str, output: str, tries: int, **options: Any) -> int:
-    folder = _folder(output)
+    folder = output_folder(output, "name one with -o")
     request = numeric.read(click.get_current_context(), {**options, "numeric": True})
     assert request is not None
     with session.working("loading PyTorch") as say:
@@ -62,15 +61,6 @@ def reduce(session: Session, /, before: str, after: str, output: str, tries: int
         session.warn("the pair shows something else once it is written and read: report both graphs as they are")
     session.emit(document, brief=str(folder), view=reducing.view)
     return EXIT_OK
-
-
-def _folder(output: str) -> Path:
-    folder = Path(output)
-    if folder.exists() and not folder.is_dir():
-        raise OutputError("is not a folder", where=output, hint="name one with -o")
-    if not folder.parent.is_dir():
-        raise OutputError(f"folder '{folder.parent}' does not exist", where=output, hint="make it first")
-    return folder
 
 
 command = click.Command(

@@ -154,3 +154,11 @@ def record_of(node: fx.Node) -> NodeRecord:
 
 
 _EMPTY = NodeRecord()
+
+
+def attribute(module: torch.nn.Module, node: fx.Node) -> Any:
+    """What a ``get_attr`` node of a graph of ``module`` refers to; None where there is nothing."""
+    owner: Any = module
+    for part in str(node.target).split("."):
+        owner = getattr(owner, part, None)
+    return owner

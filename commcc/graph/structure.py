@@ -7,8 +7,8 @@
 
 Names of nodes, names and members of groups, and devices differ from process to process and are not in it; which
 launches share a group is. Nor are values of constants and metadata, nor what symbolic sizes are called: they are
-numbered in the order in which values show them. Nor are numbers that ops are given: under tensor parallelism every rank
-cuts its own part and looks up its own words. What they do to shapes is in the values.
+numbered in the order in which values show them. Nor are numbers that ops are given, but for launches: under tensor
+parallelism every rank cuts its own part and looks up its own words. What they do to shapes is in the values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 from torch import fx
 
 from commcc.graph.ops import argument, argument_names, collective_of, op_name, set_argument
-from commcc.graph.program import META_KEY, NodeRecord
+from commcc.graph.program import META_KEY, NodeRecord, attribute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -102,11 +102,12 @@ def _lines(graph: fx.Graph, root: torch.nn.Module, groups: dict[str, str], symbo
             place = groups.setdefault(group, f"group {len(groups)}")
             args = tuple(place if value == group else value for value in args)
             kwargs = {key: place if value == group else value for key, value in kwargs.items()}
+        else:
+            args, kwargs = fx.node.map_aggregate((args, kwargs), _without_numbers)
         target = op_name(node.target) if node.op == "call_function" else node.op
         overload = getattr(node.target, "_overloadname", "")
         values = fx.node.map_aggregate(node.meta.get("val"), symbols.told)
         body = _body(node, root, groups, symbols)
-        args, kwargs = fx.node.map_aggregate((args, kwargs), _without_numbers)
         # Messages of assertions name sizes too.
         given = _SYMBOL.sub(symbols.renamed, f"{args} {sorted(kwargs.items())}")
         text = f"{target}.{overload} {given} {values} {body}\n"
@@ -122,9 +123,7 @@ def _body(node: fx.Node, root: torch.nn.Module, groups: dict[str, str], symbols:
     """What a ``get_attr`` node names, if that is a sub-graph."""
     if node.op != "get_attr":
         return ""
-    found: Any = root
-    for part in str(node.target).split("."):
-        found = getattr(found, part, None)
+    found = attribute(root, node)
     if not isinstance(found, fx.GraphModule):
         return ""
     return hashlib.sha256(b"".join(_lines(found.graph, found, groups, symbols))).hexdigest()

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.errors import CommccError
+from commcc.plan import Removal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -159,6 +160,16 @@ class Subject:
         from commcc.graph.memory import live_bytes
 
         return live_bytes(self.index) if self.seen.prediction is None else self.seen.prediction.memory
+
+    @cached_property
+    def removable(self) -> Removal:
+        """What the cleanup pass would remove, metadata aside; several rules ask."""
+        from commcc.passes.base import PlanContext
+        from commcc.passes.cleanup import Cleanup
+
+        removal = Cleanup(metadata="keep").plan(PlanContext(self.program, self.index, self.ident)).rewrite
+        assert isinstance(removal, Removal)
+        return removal
 
     @cached_property
     def _places(self) -> Callable[[int], Spot]:

@@ -36,6 +36,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 from commcc.base.text import listed
 from commcc.graph.ops import collective_of, is_random, is_wait, op_name
 from commcc.graph.ops.guards import guarded
+from commcc.graph.program import attribute
 from commcc.replay.kernels import stand_in
 
 if TYPE_CHECKING:
@@ -185,14 +186,6 @@ def raised_remarks(names: Iterable[str]) -> list[str]:
     """What a report says of ops that ran in float32; nothing when there are none."""
     told = list(dict.fromkeys(names))
     return [f"no CPU kernel for 16 or 8 bits, run in float32 and rounded: {listed(told)}"] if told else []
-
-
-def attribute(module: torch.nn.Module, node: fx.Node) -> Any:
-    """What a ``get_attr`` node of a graph of ``module`` refers to; None where there is nothing."""
-    owner: Any = module
-    for part in str(node.target).split("."):
-        owner = getattr(owner, part, None)
-    return owner
 
 
 def inner_graphs(module: torch.nn.Module, nodes: Sequence[fx.Node]) -> Iterator[tuple[GraphModule, list[fx.Node]]]:

@@ -30,7 +30,7 @@ from commcc.graph.ops.effects import NUMBERS, RANDOM_WRAPPERS
 from commcc.graph.ops.indexing import BY_DIMENSION, CLASSES, INDEXED, MASKED, ONCE, ONCE_EACH
 from commcc.graph.ops.products import GROUPED
 from commcc.graph.ops.views import PASSING
-from commcc.replay.calls import attribute
+from commcc.graph.program import attribute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

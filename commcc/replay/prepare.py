@@ -40,7 +40,8 @@ from commcc.graph.ops import (
     op_name,
 )
 from commcc.graph.ops.allowed import refusal
-from commcc.replay.calls import Body, CallSettings, Homes, attribute, communicates_inside, draws_random, inner_graphs
+from commcc.graph.program import attribute
+from commcc.replay.calls import Body, CallSettings, Homes, communicates_inside, draws_random, inner_graphs
 from commcc.replay.kernels import stand_in
 from commcc.replay.values import tensors_in
 from commcc.verify.normalise import unfolded

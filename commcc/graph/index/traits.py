@@ -12,6 +12,7 @@ from commcc.graph import ops
 from commcc.graph.index.storage import assign_storages
 from commcc.graph.ops.operands import nodes_in, written
 from commcc.graph.ops.views import CASTS
+from commcc.graph.program import attribute
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,9 +125,7 @@ def sub_graphs(node: fx.Node, root: torch.nn.Module) -> list[fx.Graph]:
     """Graphs handed to a higher-order op by ``get_attr``."""
     graphs = []
     for source in node._input_nodes:
-        module: Any = root if source.op == "get_attr" else None
-        for part in str(source.target).split(".") if module is not None else ():
-            module = getattr(module, part, None)
+        module = attribute(root, source) if source.op == "get_attr" else None
         if isinstance(module, fx.GraphModule):
             graphs.append(module.graph)
     return graphs

@@ -134,7 +134,7 @@ def _dedup(options: DuplicateOptions) -> str:
 
 def doubled_waits(subject: Subject, _options: NoOptions) -> Iterator[Finding]:
     """All waits for results of waits, as one finding."""
-    waits = [each.node for each in _cleanup(subject).same]
+    waits = [each.node for each in subject.removable.same]
     if waits:
         yield Finding(
             f"{plural(len(waits), 'wait')} for what was waited for already",
@@ -148,7 +148,7 @@ def doubled_waits(subject: Subject, _options: NoOptions) -> Iterator[Finding]:
 def dead_nodes(subject: Subject, _options: NoOptions) -> Iterator[Finding]:
     """All nodes that nothing needs, as one finding; launches among them are named first."""
     index = subject.index
-    nodes = (node for entry in _cleanup(subject).dead for node in entry.nodes)
+    nodes = (node for entry in subject.removable.dead for node in entry.nodes)
     dead = sorted(nodes, key=lambda node: (node not in index.launches, node))
     launches = sum(node in index.launches for node in dead)
     if dead:
@@ -160,15 +160,6 @@ def dead_nodes(subject: Subject, _options: NoOptions) -> Iterator[Finding]:
             limit=0,
             remedy="remove them with commcc cleanup",
         )
-
-
-def _cleanup(subject: Subject) -> Removal:
-    from commcc.passes.base import PlanContext
-    from commcc.passes.cleanup import Cleanup
-
-    removal = Cleanup(metadata="keep").plan(PlanContext(subject.program, subject.index, subject.ident)).rewrite
-    assert isinstance(removal, Removal)
-    return removal
 
 
 def wait_after_launch(subject: Subject, options: WaitOptions) -> Iterator[Finding]:
