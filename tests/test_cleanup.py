@@ -24,8 +24,10 @@ from commcc.passes.base import PlanContext
 from commcc.passes.cleanup import NEEDED, TRACING, Cleanup
 from commcc.passes.options import parse_pipeline
 from commcc.plan import Dead, Plan, Removal
+from commcc.run.forms import from_preset
 from commcc.run.pipeline import run
 from commcc.serialization import load, save
+from commcc.timing.cost import load_model
 from commcc.verify import verify
 from tests.corruptions import copied
 from tests.effort import examples
@@ -85,6 +87,15 @@ def test_exactly_the_dead_goes(seed, world):
         verdict = verify(before, after)
         assert verdict.status == "proved", verdict.findings or verdict.unproved
     assert not cleaned(after)[1].changes
+
+
+def test_the_preset_auto_launches_nothing_that_nobody_reads():
+    program, _ = cleaned(random_program(7, 5, 2))
+    grown, count = with_dead(program, random.Random(7))
+    collectives = len(build_index(program).launches)
+    assert count and len(build_index(grown).launches) > collectives
+    result = run(grown, from_preset("auto"), model=load_model())
+    assert result.verified == "proved" and len(result.last.index.launches) <= collectives
 
 
 def effects():

@@ -46,7 +46,11 @@ PRESETS = (
         "bucket{strategy=module,modules=transformer_block,memory_budget=own},ep-schedule",
         "cut the tokens of expert-parallel layers in chunks, and run exchanges while other chunks compute",
     ),
-    Preset("auto", "bucket{strategy=auto},reorder", "merge what pays under the cost model, then schedule for overlap"),
+    Preset(
+        "auto",
+        "cleanup{metadata=keep},bucket{strategy=auto},reorder",
+        "drop what nothing needs, merge what pays under the cost model, then schedule for overlap",
+    ),
 )
 
 
