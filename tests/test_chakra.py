@@ -89,14 +89,15 @@ def test_wrong_use(tmp_path, capsys, monkeypatch):
 
 
 def test_what_the_format_cannot_hold_is_limited(tmp_path, capsys):
-    text = graph("a", "g = gather(a)", "w = wait_wide(g)", returns="w")
-    side = 2 * 10**9
-    huge = text.replace("[8, 8][8, 1]", f"[{side}, {side}][{side}, 1]").replace(", 2, '0')", ", 2, 'a\\ud800')")
-    (tmp_path / "g.fx.txt").write_text(huge)
+    text = graph("a", "g = gather(a)", "w = wait_wide(g)", "m = mm(a, a)", returns="w, m")
+    side = 2 * 10**6
+    large = text.replace("[8, 8][8, 1]", f"[{side}, {side}][{side}, 1]").replace(", 2, '0')", ", 2, 'a\\ud800')")
+    (tmp_path / "g.fx.txt").write_text(large)
     ok("convert", tmp_path / "g.fx.txt", "-o", tmp_path / "step.et", "--json")
     _, nodes = read(tmp_path / "step.1.et")
     (launched,) = (node for node in nodes if node.type == "COLL")
-    assert launched.attributes["comm_size"] == (1 << 63) - 1
+    (matmul,) = (node for node in nodes if node.attributes.get("num_ops"))
+    assert matmul.attributes["num_ops"] == (1 << 63) - 1  # 2 * side ** 3 is more
     assert launched.attributes["pg_desc"] == "a\\ud800" and launched.attributes["pg_name"] == "0"
 
 

@@ -66,6 +66,8 @@ def output_folder(folder: str | Path, hint: str) -> Path:
         raise OutputError("is not a folder", where=str(folder), hint=hint)
     if not path.parent.is_dir():
         raise OutputError(f"folder '{path.parent}' does not exist", where=str(folder), hint="make it first")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise OutputError("cannot be written", where=str(folder), hint=hint)
     return path
 
 

@@ -42,6 +42,9 @@ _KINDS = {
     (float, tuple[float, ...]): "floats",
 }
 
+#: No option means more than this: bytes and times that follow from it fit into floats and, as integers, print exactly.
+LARGEST = 10**15
+
 
 def value_text(value: Any) -> str:
     """An option's value as it is read again."""
@@ -127,13 +130,15 @@ class Option:
         try:
             number = float(value) if not isinstance(value, bool) else math.nan
         except (TypeError, ValueError):
-            raise ValueError(f"expected a number, got {value!r}") from None
+            unit = isinstance(value, str) and re.fullmatch(r"\s*[\d.]+\s*[A-Za-z]+\s*", value)
+            raise ValueError(f"expected a number{' without a unit' if unit else ''}, got {value!r}") from None
         if not math.isfinite(number):
             raise ValueError(f"expected a finite number, got {value!r}")
         if self.minimum is not None and number < self.minimum:
             raise ValueError(f"must be at least {self.minimum}, got {value}")
-        if self.maximum is not None and number > self.maximum:
-            raise ValueError(f"must be at most {self.maximum:,}, got {value}")
+        most = LARGEST if self.maximum is None else self.maximum
+        if number > most:
+            raise ValueError(f"must be at most {most:,}, got {value}")
         if self.kind == "int" and number != int(number):
             raise ValueError(f"expected a whole number, got {value!r}")
         return int(number) if self.kind == "int" else number

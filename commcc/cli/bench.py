@@ -9,7 +9,7 @@ import click
 
 from commcc.base.errors import EXIT_FINDINGS, EXIT_OK, OptionError, OutputError
 from commcc.cli import numeric, starting
-from commcc.cli.parameters import GRAPH_HELP, common_options, graphs_argument, reading_options
+from commcc.cli.parameters import FILE, GRAPH_HELP, common_options, graphs_argument, reading_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -193,7 +193,7 @@ command = starting.RankCommand(
         ),
         click.Option(
             ["--trace"],
-            type=click.Path(path_type=str),
+            type=FILE,
             metavar="DIR",
             help=f"Record {RECORDED} more repetitions: traces of every rank for Perfetto in DIR, and what was "
             "measured of every collective next to what was predicted.",

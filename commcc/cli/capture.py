@@ -8,7 +8,7 @@ import click
 
 from commcc.base.errors import EXIT_OK, OptionError
 from commcc.capture.request import EXTENSIONS, GRAPHS, KERNELS, LEVELS, Request, capture, read_mesh
-from commcc.cli.parameters import common_options
+from commcc.cli.parameters import FILE, common_options
 
 if TYPE_CHECKING:
     from commcc.cli.session import Session
@@ -118,9 +118,7 @@ command = click.Command(
     short_help="The graphs of a model, on a laptop",
     params=[
         *capture_options(),
-        click.Option(
-            ["-o", "--output"], type=click.Path(path_type=str), required=True, metavar="DIR", help="Folder to write to."
-        ),
+        click.Option(["-o", "--output"], type=FILE, required=True, metavar="DIR", help="Folder to write to."),
         click.Option(
             ["--graphs"],
             default=",".join(GRAPHS[:3]),

@@ -26,6 +26,8 @@ def graphs_in(path: str) -> list[Path]:
     folder = Path(path)
     if not folder.is_dir():
         return []
+    if not any(folder.iterdir()):
+        raise InputError("the folder is empty", where=path, hint="commcc capture writes folders of graphs")
     return sorted(file for file in folder.iterdir() if file.name.lower().endswith(EXTENSIONS) and file.is_file())
 
 

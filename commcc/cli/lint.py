@@ -12,7 +12,7 @@ from commcc.base.errors import EXIT_FINDINGS, EXIT_OK, EXIT_USAGE, OptionError
 from commcc.base.files import replace_text
 from commcc.base.text import json_text
 from commcc.cli import completing
-from commcc.cli.parameters import PAGES, common_options, cost_option, hint_option, page_option, reading_options
+from commcc.cli.parameters import FILE, PAGES, common_options, cost_option, hint_option, page_option, reading_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -177,7 +177,6 @@ def _ids(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> l
     return [each for each in rule_ids() if each.startswith(incomplete)]
 
 
-_FILE = click.Path(path_type=str)
 command = click.Command(
     "lint",
     callback=lint,
@@ -185,15 +184,15 @@ command = click.Command(
     short_help="Check graphs against rules and limits: a gate for CI",
     params=[
         click.Argument(
-            ["graphs"], nargs=-1, required=False, metavar="[GRAPH]...", type=_FILE, shell_complete=completing.graphs
+            ["graphs"], nargs=-1, required=False, metavar="[GRAPH]...", type=FILE, shell_complete=completing.graphs
         ),
-        click.Option(["--config"], type=_FILE, metavar="FILE", help="Settings of the rules; YAML."),
-        click.Option(["--baseline"], type=_FILE, metavar="FILE", help="Compare with what this file has stored."),
+        click.Option(["--config"], type=FILE, metavar="FILE", help="Settings of the rules; YAML."),
+        click.Option(["--baseline"], type=FILE, metavar="FILE", help="Compare with what this file has stored."),
         click.Option(["--update-baseline"], is_flag=True, help="Store what is measured now in the baseline file."),
         click.Option(["--format", "form"], type=click.Choice(FORMATS), help="Form of the report. [default: text]"),
         click.Option(
             ["-o", "--output"],
-            type=_FILE,
+            type=FILE,
             metavar="FILE",
             help="Write the report in that form to a file, and print text.",
         ),
@@ -222,7 +221,7 @@ command = click.Command(
         ),
         click.Option(
             ["--fix"],
-            type=_FILE,
+            type=FILE,
             metavar="DIR",
             help="Mend what a pass can mend (dedup, cleanup), and write the graphs that are proved to be the same "
             "program to DIR; the report is of the result.",

@@ -169,9 +169,10 @@ def run(arguments: Sequence[str]) -> int:
     if COMPLETION in os.environ:
         from click.shell_completion import add_completion_class
 
-        from commcc.cli.completing import Bash
+        from commcc.cli import completing
 
-        add_completion_class(Bash)
+        for shell in (completing.Bash, completing.Zsh, completing.Fish):
+            add_completion_class(shell)
     # Errors of parsing come before the option has set it.
     session.json = "--json" in arguments
     try:

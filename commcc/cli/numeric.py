@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from commcc.base.errors import OptionError
-from commcc.cli.parameters import import_option
+from commcc.cli.parameters import FiniteRange, import_option
 from commcc.graph.hint_text import read_hints
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def options() -> list[click.Option]:
         ),
         click.Option(
             ["--tolerance"],
-            type=click.FloatRange(0.0, 1e6),
+            type=FiniteRange(0.0, 1e6),
             metavar="T",
             help="Largest difference to accept, relative to the largest number of a value. "
             "[default: none, but rounding where AFTER adds up other parts]",
@@ -133,7 +133,7 @@ def run_options() -> list[click.Option]:
         ),
         click.Option(
             ["--timeout"],
-            type=click.FloatRange(1.0, 86400.0),
+            type=FiniteRange(1.0, 86400.0),
             default=300.0,
             show_default=True,
             metavar="SECONDS",

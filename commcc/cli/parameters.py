@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from commcc.base.errors import InputError, OptionError, closest
-from commcc.base.options import options_of, value_text
+from commcc.base.options import LARGEST, options_of, value_text
 from commcc.base.text import sentence
 from commcc.cli import completing
 from commcc.cli.session import Session
@@ -32,6 +32,29 @@ if TYPE_CHECKING:
 
 GRAPH_HELP = "GRAPH is a file, or FILE::NAME for one graph of a file or folder that holds several."
 
+
+class _File(click.Path):
+    """A path; not the empty text, as of a variable that a script forgot to set."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("the name is empty.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FILE = _File(path_type=str)
+
+
+class FiniteRange(click.FloatRange):
+    """A number within bounds. NaN, which is neither below nor above one, is outside."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if number != number:
+            self.fail(f"{value} is not a number.", param, ctx)
+        return number
+
+
 #: What ``--cost`` takes in place of a cost text.
 NO_COSTS = "none"
 _METAVARS = {"int": "INTEGER", "float": "NUMBER", "floats": "NUMBER[:NUMBER...]", "names": "NAME[:NAME...]"}
@@ -40,9 +63,8 @@ _METAVARS = {"int": "INTEGER", "float": "NUMBER", "floats": "NUMBER[:NUMBER...]"
 def graph_argument(name: str = "graph", *, required: bool = True) -> click.Argument:
     """A graph to read. That there is such a file is checked at once: importing the reader takes seconds."""
     metavar = name.upper() if required else f"[{name.upper()}]"
-    kind = click.Path(path_type=str)
     return click.Argument(
-        [name], type=kind, metavar=metavar, callback=_existing, required=required, shell_complete=completing.graphs
+        [name], type=FILE, metavar=metavar, callback=_existing, required=required, shell_complete=completing.graphs
     )
 
 
@@ -54,10 +76,9 @@ def graphs_argument() -> click.Argument:
             _existing(ctx, parameter, value)
         return values
 
-    kind = click.Path(path_type=str)
     return click.Argument(
         ["graphs"],
-        type=kind,
+        type=FILE,
         nargs=-1,
         required=False,
         metavar="[GRAPH]...",
@@ -74,6 +95,8 @@ def _existing(ctx: click.Context, _parameter: click.Parameter, value: str | None
     if not file.exists():
         folder = file.parent
         names = sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
+        if file.is_symlink():
+            raise InputError("is a link to what does not exist", where=str(file), hint="name the file itself")
         raise InputError(f"no such file{closest(file.name, names)}", where=str(file))
     ctx.ensure_object(Session).inputs.append(file)
     return value
@@ -85,7 +108,7 @@ def output_option(
     """``-o``; the extension chooses the format."""
     note = f" [default: {default}]" if default else ""
     text = f"Where to write; {formats}. Never the input.{note}"
-    return click.Option(["-o", "--output"], type=click.Path(path_type=str), metavar="OUT", required=required, help=text)
+    return click.Option(["-o", "--output"], type=FILE, metavar="OUT", required=required, help=text)
 
 
 PAGES = (".html",)
@@ -93,7 +116,7 @@ PAGES = (".html",)
 
 def page_option(text: str) -> click.Option:
     """``--html FILE``."""
-    return click.Option(["--html", "page"], type=click.Path(path_type=str), metavar="FILE", help=text)
+    return click.Option(["--html", "page"], type=FILE, metavar="FILE", help=text)
 
 
 def cost_option(*, required: bool = False) -> click.Option:
@@ -218,7 +241,7 @@ def read_budget(_ctx: click.Context, _option: click.Parameter, text: str | None)
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 <= value < float("inf"):
+    if not 0 <= value <= LARGEST:
         raise click.BadParameter(f"'{text}' is neither auto nor own nor a number of GiB.")
     return value
 

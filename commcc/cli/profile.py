@@ -8,7 +8,7 @@ import click
 
 from commcc.base.errors import EXIT_OK
 from commcc.cli import bench, starting
-from commcc.cli.parameters import GRAPH_HELP, common_options, graphs_argument, reading_options
+from commcc.cli.parameters import FILE, GRAPH_HELP, common_options, graphs_argument, reading_options
 
 if TYPE_CHECKING:
     from commcc.cli.session import Session
@@ -55,7 +55,7 @@ command = starting.RankCommand(
         graphs_argument(),
         click.Option(
             ["-o", "--output"],
-            type=click.Path(path_type=str),
+            type=FILE,
             metavar="OUT",
             default=DEFAULT_OUTPUT,
             show_default=True,

@@ -10,7 +10,7 @@ import click
 from commcc.base.errors import EXIT_OK, FindingError
 from commcc.base.files import output_folder, replace_text
 from commcc.cli import numeric
-from commcc.cli.parameters import common_options, graph_argument, reading_options
+from commcc.cli.parameters import FILE, common_options, graph_argument, reading_options
 
 if TYPE_CHECKING:
     from commcc.cli.session import Session
@@ -73,7 +73,7 @@ command = click.Command(
         graph_argument("after"),
         click.Option(
             ["-o", "--output"],
-            type=click.Path(path_type=str),
+            type=FILE,
             metavar="DIR",
             required=True,
             help="A folder.",

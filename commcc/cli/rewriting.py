@@ -18,6 +18,7 @@ from commcc.base.errors import EXIT_OK, OutputError, VerifyError
 from commcc.base.files import replace_text
 from commcc.base.text import plural, sentence
 from commcc.cli.parameters import (
+    FILE,
     GRAPH_HELP,
     common_options,
     cost_option,
@@ -113,7 +114,7 @@ def proof_options() -> list[click.Option]:
         ),
         click.Option(
             ["--repro"],
-            type=click.Path(path_type=str),
+            type=FILE,
             metavar="DIR",
             help="Store in DIR the graphs before and after each pass whose result is wrong or not proved, reduced to "
             "what shows it: what a bug report needs.",

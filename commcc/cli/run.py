@@ -12,6 +12,7 @@ from commcc.cli import completing
 from commcc.cli.config.types import Named
 from commcc.cli.folder import graphs_in, rewrite_folder
 from commcc.cli.parameters import (
+    FILE,
     GRAPH_HELP,
     common_options,
     cost_option,
@@ -118,7 +119,6 @@ def pipeline_options(*, plan: bool = True) -> list[click.Option]:
     def presets(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
         return [name for name in preset_names() if name.startswith(incomplete)]
 
-    file = click.Path(path_type=str)
     options = [
         click.Option(
             ["--passes"],
@@ -126,12 +126,12 @@ def pipeline_options(*, plan: bool = True) -> list[click.Option]:
             shell_complete=completing.passes,
             help="Passes with options, as in 'tag,bucket{bucket_cap_mb=25}'.",
         ),
-        click.Option(["--pipeline"], type=file, metavar="FILE", help="The same from a YAML file."),
+        click.Option(["--pipeline"], type=FILE, metavar="FILE", help="The same from a YAML file."),
         click.Option(["--preset"], metavar="NAME", shell_complete=presets, help=f"One of {', '.join(preset_names())}."),
     ]
     if plan:
         text = "Apply a plan that --plan-out wrote; refused for any other graph."
-        options.append(click.Option(["--plan"], type=file, metavar="FILE", help=text))
+        options.append(click.Option(["--plan"], type=FILE, metavar="FILE", help=text))
     return options
 
 
@@ -147,14 +147,14 @@ command = click.Command(
         *pipeline_options(),
         click.Option(
             ["--plan-out"],
-            type=click.Path(path_type=str),
+            type=FILE,
             metavar="FILE",
             help="Write what the passes decided as YAML, to be reviewed and applied again with --plan or in a "
             "training job; of a folder of graphs a folder.",
         ),
         click.Option(
             ["--dump-after-each", "dump"],
-            type=click.Path(path_type=str),
+            type=FILE,
             metavar="DIR",
             help="Keep the graph after each pass in DIR, numbered.",
         ),

@@ -178,6 +178,10 @@ class Session:
             raise OutputError("is a folder", where=path, hint=f"name a file with {flag}")
         if not target.parent.is_dir():
             raise OutputError(f"folder '{target.parent}' does not exist", where=path, hint="make it first")
+        if not os.access(target.parent, os.W_OK):
+            raise OutputError(
+                f"folder '{target.parent}' cannot be written", where=path, hint=f"choose another with {flag}"
+            )
         return target
 
     def report_file(self, path: str | None, extensions: Sequence[str], flag: str) -> Path | None:

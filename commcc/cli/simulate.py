@@ -12,6 +12,7 @@ import click
 from commcc.base.errors import EXIT_OK, OptionError
 from commcc.cli import completing
 from commcc.cli.parameters import (
+    FILE,
     GRAPH_HELP,
     PAGES,
     common_options,
@@ -219,10 +220,9 @@ def write_page(
 
 def picture_options(what: str) -> list[click.Option]:
     """``--trace`` and ``--html``; what: is shown in them."""
-    file = click.Path(path_type=str)
     trace = f"Write a trace{what} for ui.perfetto.dev; .json or .json.gz."
     return [
-        click.Option(["--trace"], type=file, metavar="FILE", help=trace),
+        click.Option(["--trace"], type=FILE, metavar="FILE", help=trace),
         page_option(f"Write a report{what} as one self-contained page; .html."),
     ]
 

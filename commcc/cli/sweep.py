@@ -11,6 +11,7 @@ import click
 from commcc.base.errors import EXIT_FINDINGS, EXIT_OK, OptionError
 from commcc.base.files import replace_text
 from commcc.cli.parameters import (
+    FILE,
     GRAPH_HELP,
     PAGES,
     common_options,
@@ -114,7 +115,7 @@ command = click.Command(
         ),
         click.Option(
             ["-o", "--output"],
-            type=click.Path(path_type=str),
+            type=FILE,
             metavar="FILE",
             help="Write the best setting as a pipeline; .yaml.",
         ),

@@ -12,7 +12,7 @@ from commcc.base.errors import EXIT_OK, OutputError
 from commcc.base.files import replace_text
 from commcc.capture.request import capture
 from commcc.cli.capture import capture_options, request_of, say_notes
-from commcc.cli.parameters import common_options, cost_option, hint_option
+from commcc.cli.parameters import FILE, common_options, cost_option, hint_option
 from commcc.cli.rewriting import judge, proof_options
 
 if TYPE_CHECKING:
@@ -90,9 +90,7 @@ command = click.Command(
     short_help="From a model to plans for its training job",
     params=[
         *capture_options(),
-        click.Option(
-            ["-o", "--output"], type=click.Path(path_type=str), required=True, metavar="DIR", help="Folder to write to."
-        ),
+        click.Option(["-o", "--output"], type=FILE, required=True, metavar="DIR", help="Folder to write to."),
         click.Option(["--preset"], default="auto", show_default=True, metavar="NAME", help="As of 'commcc run'."),
         *proof_options(),
         cost_option(required=True),

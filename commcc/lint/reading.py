@@ -79,7 +79,7 @@ def _rules(node: Node) -> dict[str, Chosen]:
     rules: dict[str, Chosen] = {}
     for name, each in ({} if node.is_null else node.entries()).items():
         if name not in BY_ID:
-            each.fail(f"{unknown_rule(name)}")
+            each.fail(f"{unknown_rule(name)} (see 'commcc lint --rules')")
         else:
             rules[name] = _chosen(each, BY_ID[name])
     return rules
@@ -87,7 +87,7 @@ def _rules(node: Node) -> dict[str, Chosen]:
 
 def unknown_rule(name: str) -> str:
     """The message for an id that no rule has."""
-    return f"no rule '{name[:60]}'{closest(name, tuple(BY_ID)) or ' (see commcc lint --rules)'}"
+    return f"no rule '{name[:60]}'{closest(name, tuple(BY_ID))}"
 
 
 def _chosen(node: Node, rule: Rule) -> Chosen:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from commcc.base.text import count, plural
+from commcc.base.text import shown as shown_text
 from commcc.report.console import cut_short, make_table
 from commcc.report.documents import costs, document
 from commcc.report.metrics import compare, costed_by
@@ -55,7 +56,12 @@ def view(document: Document, top: int | None) -> list[RenderableType]:
     if document["added"] or document["removed"]:
         shown += ["", _ops(document["added"], document["removed"], top)]
     shown += _simple("renamed", "node", document["renamed"], top, before="before", after="after", op="op")
-    shown += _simple("other constants", "node", document["changed"], top, node="name", before="before", after="after")
+    changed = document["changed"]
+    if top is not None:  # lists of a whole graph's results are as long as the graph
+        changed = [
+            {**each, "before": shown_text(each["before"]), "after": shown_text(each["after"])} for each in changed
+        ]
+    shown += _simple("other constants", "node", changed, top, node="name", before="before", after="after")
     names = document["rewired"]
     if names:
         listed = names if top is None else names[:3]

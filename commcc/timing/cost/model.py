@@ -17,7 +17,9 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from commcc.base.errors import GraphError
 from commcc.base.terms import Kind
+from commcc.base.text import size as bytes_text
 from commcc.timing.cost.settings import parse
 from commcc.timing.cost.types import Costs, Operation, Price, Settings, Source, Transfer, Within
 
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = "h100"
 #: Sizes at which measured bandwidths are compared, as powers of two.
 SMALLEST, LARGEST = 10, 34
+#: Simulators and kernels keep times and bytes in 64 bits with a sign; sums of all, with a slow-down in thousandths,
+#: stay below half of that. In time that is 53 days of one step.
+MOST = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -182,6 +187,7 @@ class CostModel:
         within: dict[int, Within] = {}
         for node, inside in index.inside.items():
             priced_by[node], (ns[node], within[node]) = len(self.sources) - 1, self._inside(inside)
+        self._require_range(index, ns)
         said = tuple(f"{text} ({count:,} times)" if count > 1 else text for text, count in sorted(notes.items()))
         return Costs(
             model=self.name,
@@ -197,6 +203,20 @@ class CostModel:
             warnings=tuple(text for source in self.sources for text in source.warnings) + said,
             within=within,
         )
+
+    def _require_range(self, index: GraphIndex, ns: Sequence[int]) -> None:
+        """Times and bytes can be added up in 64 bits; GraphError names the node that is larger than any machine."""
+        slowdown = max(1000, round(1000 * self.settings.slowdown))
+        sizes = index.estimates.buffer_bytes
+        if (sum(ns) + len(index.launches) * self.launch_ns) * slowdown >= MOST:
+            worst = max(range(len(index)), key=ns.__getitem__)
+            what = f"'{index.names[worst]}' alone would take {ns[worst] / 8.64e13:,.3g} days by {self.name}"
+        elif sum(sizes) >= MOST:
+            what = f"all tensors together hold {bytes_text(sum(sizes))}"
+        else:
+            return
+        hint = "look at its sizes, their --hint and the cost model; --cost none leaves times out"
+        raise GraphError(f"{what}: too much to simulate", hint=hint)
 
     def _inside(self, inside: Inside) -> tuple[int, Within]:
         """What a node takes whose sub-graphs communicate: each of them simulated by itself, as it stands."""

@@ -1,0 +1,110 @@
+"""What people type wrongly: each mistake gets one line that says what, where and what to do, and no traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from commcc.cli.main import run
+
+SAMPLES = Path(__file__).parents[1] / "sample_graphs"
+#: One matmul that would take millions of years; each of its tensors is small enough for PyTorch to describe.
+HUGE = """class GraphModule(torch.nn.Module):
+    def forward(self, p: "f32[2000000000, 2000000000][2000000000, 1]cuda:0"):
+        mm: "f32[2000000000, 2000000000][2000000000, 1]cuda:0" = torch.ops.aten.mm.default(p, p)
+        return (mm,)
+"""
+#: Bytes that do not add up in 64 bits, and next to no time.
+WIDE = """class GraphModule(torch.nn.Module):
+    def forward(self, p: "f32[1000000000, 1000000000][1000000000, 1]cuda:0", q: "f32[1000000000, 1000000000]\
+[1000000000, 1]cuda:0"):
+        return (p,)
+"""
+#: What is typed, and what the one line holds.
+MISTAKES = {
+    "inspcet g.fx.txt": "no such command 'inspcet' (did you mean 'inspect'?)",
+    "inspect": "Missing argument 'GRAPH'; see 'commcc inspect -h'",
+    "inspect ''": "the name is empty",
+    "inspect nope.fx.txt": "nope.fx.txt: no such file",
+    "inspect link.fx.txt": "link.fx.txt: is a link to what does not exist",
+    "inspect empty.txt": "empty.txt: the file is empty",
+    "inspect random.bin": "is a binary file, not a graph",
+    "inspect data.pkl": "is a Python pickle, which runs code",
+    "inspect script.py": "no graph found in this text; dump it with",
+    "inspect folder": "the folder holds no graphs; dump it with",
+    "inspect g.fx.txt::nobody": "no graph 'nobody'; there are: GraphModule",
+    "inspect g.fx.txt --cots none": "No such option '--cots'",
+    "inspect g.fx.txt --cost h1000": "unknown device 'h1000' (did you mean 'h100'?)",
+    "inspect g.fx.txt --cost h100,skew=nan": "skew: expected a finite number",
+    "inspect g.fx.txt --cost h100,launch_us=1e300": "launch_us: must be at most 1,000,000",
+    "inspect g.fx.txt --hint u0=abc": "'abc' is not a whole number",
+    "inspect huge.fx.txt": "'mm' alone would take 3.45e+09 days by h100-sxm: too much to simulate",
+    "reorder huge.fx.txt -o o.fx.txt": "too much to simulate; look at its sizes",
+    "convert huge.fx.txt -o o.et": "too much to simulate",
+    "simulate wide.fx.txt": "all tensors together hold 7,105.4 PiB: too much to simulate",
+    "bucket g.fx.txt -o g.fx.txt": "would overwrite the input; choose another name with -o",
+    "bucket g.fx.txt -o ''": "the name is empty",
+    "bucket g.fx.txt -o none/o.fx.txt": "folder 'none' does not exist; make it first",
+    "bucket g.fx.txt -o locked/o.fx.txt": "folder 'locked' cannot be written; choose another with -o",
+    "bucket g.fx.txt -o o.xyz": "unknown extension; use .fx.txt",
+    "bucket g.fx.txt --bucket-cap-mb 25MB": "bucket_cap_mb: expected a number without a unit, got '25MB'",
+    "bucket g.fx.txt --bucket-cap-mb nan": "expected a finite number",
+    "bucket g.fx.txt --max-topo-span 1e30": "must be at most 1,000,000,000,000,000",
+    "bucket g.fx.txt --strategy best": "expected one of greedy, overlap",
+    "reorder g.fx.txt --memory-budget 1e300": "memory_budget: must be at most",
+    "run g.fx.txt": "nothing says what to run; give --passes",
+    "run g.fx.txt --passes bukcet": "no pass 'bukcet' (did you mean 'bucket'?)",
+    "run g.fx.txt --passes bucket{": "cannot read 'bucket{'",
+    "run g.fx.txt --preset auto --passes tag": "both say what to run",
+    "run g.fx.txt --pipeline bad.yaml": "bad.yaml:2: not YAML",
+    "run folder --preset auto -o out": "folder: the folder is empty",
+    "simulate g.fx.txt --html page.txt": "unknown extension; use .html",
+    "explain g.fx.txt nobody": "no node 'nobody' in the graph",
+    "diff g.fx.txt": "Missing argument 'AFTER'",
+    "lint g.fx.txt --only nobody": "no rule 'nobody'; see 'commcc lint --rules'",
+    "lint g.fx.txt --rule peak-memory.max=5": "must be a size such as 25 MiB, not '5': no unit",
+    "capture script.py --mesh dp=2 -o out": "names no function; write FILE.py:FUNCTION",
+    "capture script.py:build --mesh dp -o out": "'dp' is no axis; write NAME=SIZE",
+    "bench g.fx.txt --nproc 0": "0 is not in the range",
+    "bench g.fx.txt --timeout nan": "nan is not a number",
+    "verify g.fx.txt g.fx.txt --numeric --tolerance nan": "nan is not a number",
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("mistakes")
+    shutil.copy(SAMPLES / "tiny_llama_fsdp2_fw.fx.txt", folder / "g.fx.txt")
+    (folder / "huge.fx.txt").write_text(HUGE)
+    (folder / "wide.fx.txt").write_text(WIDE)
+    (folder / "empty.txt").touch()
+    (folder / "random.bin").write_bytes(bytes(range(256)) * 8)
+    (folder / "data.pkl").write_bytes(pickle.dumps({"a": 1}))
+    (folder / "script.py").write_text("print(1)\n")
+    (folder / "bad.yaml").write_text("a: [1\n")
+    (folder / "link.fx.txt").symlink_to("gone.fx.txt")
+    for name in ("folder", "locked"):
+        (folder / name).mkdir()
+    return folder
+
+
+@pytest.mark.parametrize("typed", MISTAKES)
+def test_mistake(typed, place, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    access = os.access  # root may write everywhere
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != "locked" and access(path, mode))
+    files = sorted(place.iterdir())
+    for more in ([], ["--json"]):
+        assert run([*shlex.split(typed), *more]) == 2
+        said = capsys.readouterr()
+        (line,) = said.err.splitlines()
+        assert line.startswith("commcc: error: ") and MISTAKES[typed] in line
+        if more:
+            assert json.loads(said.out)["error"]["what"] in line
+    assert sorted(place.iterdir()) == files
