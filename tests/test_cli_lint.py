@@ -293,3 +293,17 @@ def test_two_runs_give_the_same_bytes(folder, capsys):
 def test_hints_that_fit_nothing_are_said(folder, capsys):
     ok("lint", "fine.fx.txt", "--hint", "u9=512", "-q")
     assert capsys.readouterr().err == "warning: hint 'u9' fits no size that is known only at run time\n"
+
+
+def test_a_dump_without_shapes_is_told_to_have_them(folder, capsys):
+    """Hints are for symbols; where the file gives no shapes at all, only another dump helps."""
+    bare = """def forward(self, x):
+    all_reduce = torch.ops._c10d_functional.all_reduce.default(x, 'sum', '0')
+    wait_tensor = torch.ops._c10d_functional.wait_tensor.default(all_reduce)
+    return (wait_tensor,)
+"""
+    (folder / "bare.fx.txt").write_text(bare)
+    (folder / "sized.fx.txt").write_text(bare.replace("(self, x)", '(self, s: "Sym(u0)", x: "f32[u0]")'))
+    for name, remedy in (("bare", "dump the graph with its shapes"), ("sized", "--hint 'u*=512'")):
+        ok("lint", f"{name}.fx.txt", "--only", "unknown-size")
+        assert remedy in capsys.readouterr().out

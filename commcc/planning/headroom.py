@@ -40,7 +40,7 @@ def needs_all_sizes(index: GraphIndex, budget: str) -> None:
         raise OptionError(
             f"{budget}: {plural(len(missing), 'size')} of this graph are not known, the first of "
             f"'{index.names[missing[0]]}', so that its memory is not known either",
-            hint="give the symbols in its shapes numbers, as in --hint 'u*=512' ('commcc inspect' lists them)",
+            hint=index.size_remedy,
         )
 
 

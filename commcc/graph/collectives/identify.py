@@ -282,6 +282,6 @@ def _warnings(
         if g.same_ranks_as is not None and g.origin is None
     )
     unsized = sum(max(c.input_bytes, c.output_bytes) == 0 for c in collectives)
-    told = f"{unsized} collective{'' if unsized == 1 else 's'} of a size known only at run time count 0 bytes"
+    told = f"{unsized} collective{'' if unsized == 1 else 's'} of unknown size count 0 bytes"
     sizes = (told,) if unsized else ()
     return index.warnings + twins + sizes

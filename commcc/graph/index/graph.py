@@ -218,6 +218,14 @@ class GraphIndex:
     def position(self) -> dict[str, int]:
         return {name: i for i, name in enumerate(self.names)}
 
+    @property
+    def size_remedy(self) -> str:
+        """What gives sizes that are not known their numbers: hints where they have symbols, else another dump."""
+        tensors = (t for n in self.estimates.unknown for t in (self.tensors[n], *self.estimates.parts.get(n, ())))
+        if any(tensor is not None for tensor in tensors):
+            return "give the symbols in its shapes numbers, as in --hint 'u*=512' ('commcc inspect' lists them)"
+        return "dump the graph with its shapes, as print_readable(include_stride=True, include_device=True) does"
+
     @cached_property
     def held(self) -> frozenset[int]:
         """Nodes at either end of a control edge."""

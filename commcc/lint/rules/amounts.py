@@ -86,7 +86,7 @@ def _amounts(
                     limit=limit,
                     unit=quantity.unit,
                     weight=len(unsized),
-                    remedy="--hint gives symbols in shapes a number, as in --hint 'u*=512'",
+                    remedy=subject.index.size_remedy,
                 )
             continue
         largest = sorted(chosen, key=lambda each: (-each.wire_bytes, each.launch))[:_NAMED]

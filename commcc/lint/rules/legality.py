@@ -144,10 +144,10 @@ def unknown_size(subject: Subject, options: NoOptions) -> Iterator[Finding]:
     if unsized:
         some = "collective has a size" if len(unsized) == 1 else "collectives have sizes"
         yield Finding(
-            f"{len(unsized):,} {some} known only at run time: counted with 0 bytes and no time",
+            f"{len(unsized):,} {some} that nothing tells: counted with 0 bytes and no time",
             subject.spots(*unsized[:_NAMED]),
             measured=len(unsized),
-            remedy="give numbers, as in --hint 'u*=512'",
+            remedy=subject.index.size_remedy,
         )
 
 

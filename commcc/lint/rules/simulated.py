@@ -133,7 +133,7 @@ def _not_known(subject: Subject, what: str, least: int, limit: float) -> Iterato
             limit=limit,
             unit=BYTES.unit,
             weight=len(missing),
-            remedy="--hint gives symbols in shapes a number, as in --hint 'u*=512'",
+            remedy=subject.index.size_remedy,
         )
 
 

@@ -256,7 +256,9 @@ class CostModel:
             description=entry.description if entry is not None else "",
         )
         if not sent and not got:
-            return transfer, "a collective's size is known only at run time and counts as 0 bytes; give --hint"
+            where = "is not in the graph" if first is None else "is known only at run time"
+            remedy = "" if first is None else "; give --hint"
+            return transfer, f"a collective's size {where} and counts as 0 bytes{remedy}"
         return transfer, None if size else f"group '{facts.group}' has no size: {transfer.size} ranks are assumed"
 
     def _size_by_bytes(self, kind: Kind, sent: int, got: int) -> int:

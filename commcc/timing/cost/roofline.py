@@ -74,6 +74,8 @@ def _compute(compute: Compute, operation: Operation) -> tuple[float, str | None]
         name = operation.op
         if operation.compute and any(tensor.numel is None for tensor in (*operation.inputs, *operation.outputs)):
             return 0.0, f"a size of {name} is known only at run time: priced by the bytes that are known; give --hint"
+        if operation.compute and not operation.outputs:
+            return 0.0, f"the shapes of {name} are not in the graph: priced as a kernel of the least size"
         return 0.0, f"no FLOP formula for {name}: priced by the bytes it moves" if operation.compute else None
     if not operation.flops:
         return 0.0, None
