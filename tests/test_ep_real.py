@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +13,8 @@ from torch import fx
 
 from commcc.apply import apply_plan
 from commcc.base.errors import InputError
-from commcc.base.terms import Kind
+from commcc.base.reasons import Reason
+from commcc.base.terms import Kind, Role
 from commcc.ep.regions import regions_of
 from commcc.graph.annotations import annotations_of, backward_nodes
 from commcc.graph.collectives import identify
@@ -22,6 +24,7 @@ from commcc.graph.ops import WAIT, op_name
 from commcc.passes.base import PlanContext
 from commcc.passes.ep_concretize import EpConcretize
 from commcc.passes.options import parse_pipeline
+from commcc.plan import NewGroup, Plan, Regroup
 from commcc.run.pipeline import run
 from commcc.run.sized import verify_sized
 from commcc.serialization import load, save
@@ -233,6 +236,19 @@ def test_a_wait_for_what_was_waited_for_goes():
     doubled = [n for n in program.graph.nodes if op_name(n.target) == WAIT and op_name(n.args[0].target) == WAIT]
     result = run(program, parse_pipeline("cleanup"), model=None)
     assert len(doubled) == 2 and result.steps[0].report["waits_removed"] == 2 and result.verified == "proved"
+
+
+def test_a_step_without_annotations_shares_its_groups_out():
+    """Counts are told by what the host reads soon; the size of a group by the number of split sizes."""
+    program = load(DATA / "deepseek_v3_step.fx.txt.gz", descriptions=read_ops(DATA / "ops.yaml"))
+    for node in program.graph.nodes:
+        node.meta.pop("custom", None)
+    exchanges = [each for each in identify(build_index(program)).collectives if each.kind is Kind.ALL_TO_ALL]
+    assert Counter(each.role for each in exchanges) == {Role.EP: 8, Role.EP_COUNT: 2}
+    reason = Reason.of("shared_group", wanted="", group="", others="")
+    edits = (NewGroup("extra", exchanges[0].group, "ep", reason), Regroup(exchanges[0].launch, "extra"))
+    plan = Plan("groups", build_index(program).fingerprint, edits=edits)
+    assert verify(program, apply_plan(program, build_index(program), plan)).status == "proved"
 
 
 def test_attention_over_rows_that_hold_samples():

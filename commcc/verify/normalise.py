@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import fx
 
-from commcc.graph.ops import argument, collective_of, op_name
+from commcc.graph.ops import argument, collective_of, group_size_of, op_name
 from commcc.graph.ops.products import AROUND_FUSED, GATHER_MATMUL, MATMUL_SCATTER
 from commcc.graph.program import ProcessGroup, copy_node
 from commcc.serialization.attributes import find
@@ -396,8 +396,8 @@ def _check(before: Program, after: Program, group: ProcessGroup) -> tuple[str, s
     old = known[root]
     size = old.size
     if size is None:  # what collectives say, where the table does not
-        said = (argument(node, "group_size") for _, node in _launches(before, root))
-        size = next((each for each in said if isinstance(each, int)), None)
+        said = (group_size_of(node) for _, node in _launches(before, root))
+        size = next((each for each in said if each is not None), None)
     for what, was, now in (("size", size, group.size), ("ranks", old.ranks, group.ranks)):
         if was != now:
             return "", f"has {what} {now}, but '{root}', which it is split off, has {was} in BEFORE"

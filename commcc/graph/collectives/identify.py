@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from commcc.base.terms import Kind, Role
@@ -172,14 +172,15 @@ def _dtype(index: GraphIndex, launch: Launch) -> str:
 
 
 def _feeds_host(index: GraphIndex, starts: Sequence[int], limit: int = 200) -> bool:
-    stack, seen = list(starts), set(starts)
-    while stack and len(seen) < limit:
-        node = stack.pop()
+    """Whether the host reads what is exchanged, soon after: the nearest users are looked at first."""
+    queue, seen = deque(starts), set(starts)
+    while queue and len(seen) < limit:
+        node = queue.popleft()
         if node in index.host_syncs:
             return True
         fresh = [u for u in index.users[node] if u not in seen]
         seen.update(fresh)
-        stack.extend(fresh)
+        queue.extend(fresh)
     return False
 
 

@@ -173,13 +173,10 @@ def _launches(nodes: list[fx.Node], number: dict[fx.Node, int]) -> tuple[dict[in
         wait_of.update(dict.fromkeys(waits, i))
         group = ops.argument(node, "group_name")
         splits = [ops.argument(node, name) for name in ("output_split_sizes", "input_split_sizes")]
-        # An all-to-all names its group's size by the number of its split sizes, if it has any.
-        peers = next((len(sizes) for sizes in splits if isinstance(sizes, (list, tuple)) and sizes), None)
-        size = ops.argument(node, "group_size") if fact.has_group_size else peers
         launches[i] = Launch(
             kind=fact.kind,
             group=f"%{group.name}" if isinstance(group, fx.Node) else str(group),
-            group_size=size if isinstance(size, int) else None,
+            group_size=ops.group_size_of(node),
             reduction=str(ops.argument(node, "reduce_op")) if fact.has_reduction else None,
             inputs=_numbers(nodes_in(ops.argument(node, fact.tensor)), number),
             waits=waits,

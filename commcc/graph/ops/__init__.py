@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from commcc.graph.ops.collective_table import WAIT
-    from commcc.graph.ops.communication import collective_of, is_local, is_unknown_communication, is_wait
+    from commcc.graph.ops.communication import (
+        collective_of,
+        group_size_of,
+        is_local,
+        is_unknown_communication,
+        is_wait,
+    )
     from commcc.graph.ops.names import (
         OpaqueOp,
         argument,
@@ -47,7 +53,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "collective_table": ("WAIT",),
-    "communication": ("collective_of", "is_local", "is_unknown_communication", "is_wait"),
+    "communication": ("collective_of", "group_size_of", "is_local", "is_unknown_communication", "is_wait"),
     "names": (
         *("OpaqueOp", "argument", "argument_names", "described_as", "is_getitem", "library_of", "op_name"),
         *("overload", "set_argument"),
@@ -73,6 +79,7 @@ __all__ = [
     "collective_of",
     "described_as",
     "facts",
+    "group_size_of",
     "is_assertion",
     "is_compute",
     "is_effect",

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 from commcc.graph.ops import libraries
 from commcc.graph.ops.collective_table import COLLECTIVES, WAIT
 from commcc.graph.ops.effects import LOCAL_OPS
-from commcc.graph.ops.names import library_of, op_name
+from commcc.graph.ops.names import argument, library_of, op_name
 
 if TYPE_CHECKING:
+    from torch import fx
+
     from commcc.graph.ops.collective_table import CollectiveOp
 
 _SOUNDS_LIKE_IT = re.compile(
@@ -27,6 +29,16 @@ _GROUP_ARGUMENTS = frozenset({"group_name", "process_group"})
 def collective_of(target: Any) -> CollectiveOp | None:
     """The table entry of a collective launch, None for anything else."""
     return COLLECTIVES.get(op_name(target))
+
+
+def group_size_of(launch: fx.Node) -> int | None:
+    """The number of ranks that a launch names, an all-to-all by the number of its split sizes; None without one."""
+    fact = collective_of(launch.target)
+    if fact is not None and fact.has_group_size:
+        size = argument(launch, "group_size")
+        return size if isinstance(size, int) else None
+    splits = [argument(launch, name) for name in ("output_split_sizes", "input_split_sizes")]
+    return next((len(sizes) for sizes in splits if isinstance(sizes, (list, tuple)) and sizes), None)
 
 
 def is_wait(target: Any) -> bool:
