@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from torch import fx
 
 from commcc.cli.main import run
 
@@ -37,6 +38,7 @@ MISTAKES = {
     "inspect random.bin": "is a binary file, not a graph",
     "inspect data.pkl": "is a Python pickle, which runs code",
     "inspect script.py": "no graph found in this text; dump it with",
+    "inspect printed.txt": "holds a graph as print(graph) or print_tabular() shows it",
     "inspect folder": "the folder holds no graphs; dump it with",
     "inspect g.fx.txt::nobody": "no graph 'nobody'; there are: GraphModule",
     "inspect g.fx.txt --cots none": "No such option '--cots'",
@@ -87,6 +89,7 @@ def place(tmp_path_factory) -> Path:
     (folder / "random.bin").write_bytes(bytes(range(256)) * 8)
     (folder / "data.pkl").write_bytes(pickle.dumps({"a": 1}))
     (folder / "script.py").write_text("print(1)\n")
+    (folder / "printed.txt").write_text(str(fx.symbolic_trace(lambda x: x + 1).graph))
     (folder / "bad.yaml").write_text("a: [1\n")
     (folder / "link.fx.txt").symlink_to("gone.fx.txt")
     for name in ("folder", "locked"):

@@ -37,6 +37,7 @@ _MOST_NAMES = 6
 _NAMED = re.compile(r'^\s{4,12}([A-Za-z_]\w*)(?::[ ]?"[^"\n]*")?(?: = |,?$|: )')
 _PARAMETER = re.compile(r'(?:^|[,(])\s*([A-Za-z_]\w*)\s*(?::[ ]?"[^"\n]*")?\s*(?=,|\)|=|$)')
 _RETURN = re.compile(r"^\s+return\b")
+_PRINTED = re.compile(r"^ {0,8}%\w{1,99} : [^\n]{0,99}= \w+\[target=|^opcode +name +target +args", re.MULTILINE)
 _CAPTURE_HINT = "dump it with TORCH_LOGS=aot_graphs, TORCH_TRACE=FOLDER or print_readable(include_stride=True, ...)"
 
 
@@ -176,6 +177,8 @@ def _find(file: Path, name: str | None) -> tuple[GraphText, ...]:
         find_graphs = traces.find_in_log if traces.is_trace_log(text) else torch_logs.find_graphs
         graphs = find_graphs(text, str(file))
         kind = "no graph found in this text"
+        if not graphs and _PRINTED.search(text):
+            kind = "holds a graph as print(graph) or print_tabular() shows it, which has neither shapes nor quotes"
     if not graphs:
         raise InputError(kind, where=str(file), hint=_CAPTURE_HINT)
     return with_names(graphs, several_ranks=several_ranks)
