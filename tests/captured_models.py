@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.utils.checkpoint import checkpoint
 
 import commcc
 
@@ -176,3 +177,45 @@ def attention(mesh):
     model = Attention()
     commcc.shard(model, mesh["dp"], param_dtype=torch.bfloat16)
     return model, (torch.randn(2, 4, WIDTH, dtype=torch.bfloat16),)
+
+
+class Checkpointed(nn.Module):
+    """Its activations are computed again in the backward, those of attention among them."""
+
+    def __init__(self, dropout):
+        super().__init__()
+        self.attention, self.dropout = Attention(), nn.Dropout(dropout)
+
+    def forward(self, x):
+        return checkpoint(lambda y: self.dropout(self.attention(y)), x, use_reentrant=False)
+
+
+def checkpointed(mesh):
+    return commcc.shard(Checkpointed(0.0), mesh["dp"]), (torch.randn(2, 4, WIDTH),)
+
+
+def checkpointed_with_dropout(mesh):
+    return commcc.shard(Checkpointed(0.5), mesh["dp"]), (torch.randn(2, 4, WIDTH),)
+
+
+class Broken(nn.Module):
+    """In its loop the graph breaks, after which parameters are gathered one by one, by code for any number of rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Block() for _ in range(2))
+        self.norm, self.out, self.end = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 12), nn.LayerNorm(12)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+            torch._dynamo.graph_break()
+        return self.end(self.out(self.norm(x))).sum()
+
+
+def broken(mesh):
+    return commcc.shard(Broken(), mesh["dp"]), batch()[:1]
+
+
+def sparse(mesh):
+    return commcc.shard(nn.Embedding(12, WIDTH, sparse=True), mesh["dp"]), (torch.zeros(4, dtype=torch.int64),)

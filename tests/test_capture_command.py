@@ -213,15 +213,37 @@ def test_doctor(capsys, monkeypatch):
         ("decides", r"captured_models.py:\d+: tracing .*; it decides by a value that only a run has"),
         ("does_not_divide", r"tracing .*RuntimeError: a and b must have same reduction dim, but got [^\\]*$"),
         ("two", "it is called with the mesh alone"),
+        (
+            "sparse",
+            r"Embedding\(sparse=True\): sparse gradients cannot be reduced in a graph; make it with sparse=False",
+        ),
         ("shards", r"has no function 'shards' \(did you mean 'shard'\?\)"),
     ],
 )
 def test_what_cannot_be_captured(name, words, tmp_path):
     torch._dynamo.reset()
-    with pytest.raises(InputError, match=words) as caught:
+    with pytest.raises((InputError, OptionError), match=words) as caught:
         worker.capture(request(name, "dp=2", tmp_path))
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("name", "states"), [("checkpointed", 0), ("checkpointed_with_dropout", 2)])
+def test_random_states_are_saved_where_numbers_are_drawn(name, states, tmp_path):
+    """Attention draws none without dropout; AOTAutograd's own checks are part of this."""
+    programs = captured(name, "dp=2", tmp_path, device="cpu", graphs=("forward", "backward"))
+    saved = [node for node in programs["forward"].graph.nodes if "run_and_save_rng_state" in str(node.target)]
+    again = [node for node in programs["backward"].graph.nodes if "run_with_rng_state" in str(node.target)]
+    inputs = [node.name for node in programs["backward"].graph.find_nodes(op="placeholder")]
+    assert bool(saved) == bool(again) == bool(states) == any("rng_state" in each for each in inputs)
+    assert launches(programs["backward"])["reduce_scatter"] == 4
+
+
+@pytest.mark.full
+def test_pieces_behind_a_break_have_the_sizes_of_the_model(tmp_path):
+    torch._dynamo.reset()
+    answer = worker.capture(request("broken", "dp=2", tmp_path, device="cpu"))
+    assert answer["pieces"] >= 4
 
 
 @pytest.mark.full

@@ -17,14 +17,16 @@ at the device of tensors, and are given CPU tensors here; uses private PyTorch A
 from __future__ import annotations
 
 import re
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import sympy
 import torch
 from torch.utils._pytree import tree_map
 
 from commcc.capture.importing import from_graph_module
+from commcc.capture.partitioning import in_inductor, partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -132,7 +134,7 @@ def compile_and_run(
 
 
 def _aot(way: Way, sink: Sink) -> Callable[..., Any]:
-    from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+    from functorch.compile import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
@@ -145,16 +147,16 @@ def _aot(way: Way, sink: Sink) -> Callable[..., Any]:
 
             return compiler
 
-        def partition(joint: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+        def cut(joint: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
             sink.keep(piece, JOINT, joint)
-            return min_cut_rematerialization_partition(joint, inputs, **options)
+            return partition(joint, inputs, **options)
 
         compile_it: Any = aot_autograd
         made = compile_it(
             fw_compiler=keep(FORWARD),
             bw_compiler=keep(BACKWARD),
             inference_compiler=keep(INFERENCE),
-            partition_fn=partition,
+            partition_fn=cut,
             keep_inference_input_mutations=True,
         )
         return made(gm, example_inputs)
@@ -184,7 +186,9 @@ def _inductor(way: Way, sink: Sink) -> Callable[..., Any]:
             owner: Any = graph.owning_module
             sink.keep(piece, JOINT, owner)
 
-        with inductor_config.patch(joint_custom_pre_pass=joint):
+        # Whoever uses the hook behind Inductor's passes has Inductor's own partitioner.
+        own = nullcontext() if way.level == POST_GRAD else in_inductor()
+        with own, inductor_config.patch(joint_custom_pre_pass=joint):
             return compile_fx(gm, example_inputs, inner_compile=inner)
 
     return backend
@@ -221,23 +225,39 @@ def _after_post_grad(
 def _unrun(gm: fx.GraphModule, mode: FakeTensorMode) -> Callable[..., Any]:
     """Returns what the graph would, without a value in it."""
     (returned,) = gm.graph.output_node().args
+    inputs = [node.meta.get("val") for node in gm.graph.find_nodes(op="placeholder")]
 
-    def value(leaf: Any) -> Any:
-        known = leaf.meta.get("val") if isinstance(leaf, torch.fx.Node) else leaf
-        if isinstance(known, torch.Tensor):
-            sizes, strides = ([_number(n) for n in numbers] for numbers in (known.shape, known.stride()))
-            return torch.empty_strided(sizes, strides, dtype=known.dtype, device=known.device)
-        return _number(known) if isinstance(known, torch.SymInt) else known
+    def call(*args: Any) -> Any:
+        known = _sizes(inputs, args)
 
-    def call(*_args: Any) -> Any:
+        def value(leaf: Any) -> Any:
+            of = leaf.meta.get("val") if isinstance(leaf, torch.fx.Node) else leaf
+            if isinstance(of, torch.Tensor):
+                sizes, strides = ([_number(n, known) for n in numbers] for numbers in (of.shape, of.stride()))
+                return torch.empty_strided(sizes, strides, dtype=of.dtype, device=of.device)
+            return _number(of, known) if isinstance(of, torch.SymInt) else of
+
         with mode, torch.no_grad():
             return tree_map(value, returned, is_leaf=lambda leaf: isinstance(leaf, torch.fx.Node))
 
     return call
 
 
-def _number(size: Any) -> int:
+def _sizes(inputs: Sequence[Any], given: Sequence[Any]) -> dict[Any, Any]:
+    """What the symbols in the sizes of inputs are in this call, as far as these say it."""
+    known: dict[Any, Any] = {}
+    for value, here in zip(inputs, given, strict=False):
+        pairs = [(value, here)]
+        if isinstance(value, torch.Tensor):
+            pairs = [*zip(value.shape, here.shape, strict=True), *zip(value.stride(), here.stride(), strict=True)]
+        for size, number in pairs:
+            if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol and type(number) is int:
+                known[size.node.expr] = sympy.Integer(number)
+    return known
+
+
+def _number(size: Any, known: Mapping[Any, Any]) -> int:
     if isinstance(size, int):
         return size
-    hint = size.node.maybe_as_int()
-    return _ANY_SIZE if hint is None else int(hint)
+    number = size.node.expr.xreplace(known)
+    return int(number) if number.is_Integer else _ANY_SIZE

@@ -144,7 +144,10 @@ def shard(
 
 
 def put(owner: nn.Module, name: str, value: nn.Parameter, gathered: Gathered) -> None:
-    """Let ``owner`` keep ``value``, and compute with what is gathered of it."""
+    """Let ``owner`` keep ``value``, and compute with what is gathered of it. Raises :class:`OptionError`."""
+    if getattr(owner, "sparse", False):  # nn.Embedding and nn.EmbeddingBag
+        what = f"{type(owner).__name__}(sparse=True): sparse gradients cannot be reduced in a graph"
+        raise OptionError(what, hint="make it with sparse=False")
     setattr(owner, name, value)
     parametrize.register_parametrization(owner, name, gathered, unsafe=True)
 

@@ -148,7 +148,8 @@ def _first_line(error: BaseException) -> str:
     if told is not None:
         first, _, _ = told[2].partition(r"\n")
         return f"{told[1]}: {first}"[:300]
-    lines = [line.strip() for line in str(inner).splitlines() if line.strip()]
+    # A backend that fails is named on a line of its own, before what it raised.
+    lines = [text for line in str(inner).splitlines() if (text := line.strip()) and not text.endswith(" raised:")]
     return lines[0][:300] if lines else ""
 
 

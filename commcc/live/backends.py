@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from commcc.base.errors import OptionError
 from commcc.base.text import listed
 from commcc.capture.importing import from_graph_module
+from commcc.capture.partitioning import in_inductor, partition
 from commcc.live.agreement import launches_of
 from commcc.live.rewriting import GraphPass, checked, graph_pass, log
 from commcc.live.watching import watched
@@ -46,7 +47,7 @@ def backend(
 
 
 def _over_eager(the_pass: GraphPass, timeout_s: float | None) -> Callable[..., Any]:
-    from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+    from functorch.compile import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd
 
     def compiler(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
@@ -61,7 +62,7 @@ def _over_eager(the_pass: GraphPass, timeout_s: float | None) -> Callable[..., A
         made = compile_it(
             fw_compiler=compiler,
             bw_compiler=compiler,
-            partition_fn=min_cut_rematerialization_partition,
+            partition_fn=partition,
             keep_inference_input_mutations=True,
         )
         with the_pass.clock.compiling():
@@ -97,6 +98,7 @@ def _over_inductor(the_pass: GraphPass, timeout_s: float | None) -> Callable[...
             the_pass.clock.compiling(),
             functorch_config.patch(enable_autograd_cache=False),
             inductor_config.patch(order_options()),
+            in_inductor(),
         ):
             return compile_fx(gm, example_inputs, inner_compile=compile_inner)
 

@@ -28,11 +28,15 @@ if TYPE_CHECKING:
 _PARTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "commcc.backend over aot_eager",
-        ("torch._dynamo.backends.common:aot_autograd", "functorch.compile:min_cut_rematerialization_partition"),
+        ("torch._dynamo.backends.common:aot_autograd", "torch._functorch.partitioners:has_recomputable_rng_ops"),
     ),
     (
         "commcc.backend over Inductor",
-        ("torch._inductor.compile_fx:compile_fx_inner", "torch._functorch.config:enable_autograd_cache"),
+        (
+            "torch._inductor.compile_fx:compile_fx_inner",
+            "torch._inductor.compile_fx:min_cut_rematerialization_partition",
+            "torch._functorch.config:enable_autograd_cache",
+        ),
     ),
     (
         "commcc.inductor_pass",
