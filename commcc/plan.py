@@ -189,22 +189,28 @@ class FixedSize:
 
 @dataclass(frozen=True)
 class Cut:
-    """An activation from outside that is split along ``dim`` for the chunks of a region."""
+    """An activation from outside that is split along ``dim`` for the chunks of a region.
+
+    dense: slices that have gaps between their rows are copied.
+    """
 
     node: Node
     dim: Count
+    dense: bool = True
 
 
 @dataclass(frozen=True)
 class Join:
     """How a value that leaves a region becomes whole: ``rows`` (concatenated along ``dim``), ``sum``, or ``last`` (the
-    last of a chain of writes). proof: why that is the same value.
+    last of a chain of writes). proof: why that is the same value. blocks: that lie one after another along ``dim``, of
+    each of which every chunk has its slice.
     """
 
     node: Node
     how: str
     dim: Count | None
     proof: str
+    blocks: Count = 1
 
 
 @dataclass(frozen=True)
@@ -222,7 +228,8 @@ class ChunkedRegion:
     """The nodes of a module, in one direction, that every chunk of its tokens gets a clone of.
 
     extent: units that are cut; sizes: units of each chunk. chained: writes to a buffer that the chunks share, each on
-    what the chunk before has written.
+    what the chunk before has written. in_turn: the clones of one chunk stand together, those up to its last launch
+    where this stood, the rest where the first wait stood; else clones of one node do.
     """
 
     root: str
@@ -234,6 +241,7 @@ class ChunkedRegion:
     joins: tuple[Join, ...]
     resized: tuple[Resize, ...] = ()
     chained: tuple[Node, ...] = ()
+    in_turn: bool = False
 
 
 @dataclass(frozen=True)

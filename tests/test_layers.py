@@ -22,7 +22,7 @@ LAYERS = (
     ("serialization", "timing"),
     ("planning", "capture", "ep", "diff", "verify"),
     ("apply",),
-    ("schedule",),
+    ("schedule", "splitting"),
     ("passes",),
     ("run", "explain", "lint"),
     ("replay",),

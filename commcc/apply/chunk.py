@@ -4,7 +4,8 @@
                               y_chunk0 = mm(split[0], w);  y_chunk1 = mm(split[1], w)
                               y = cat([y_chunk0, y_chunk1])
 
-1. Clones of a node stand next to each other where it stood, so that everything else keeps its place.
+1. Clones of a node stand next to each other where it stood, so that everything else keeps its place. In a region whose
+   chunks run in turn those of a chunk do: all up to its launch where the launch stood, then what waits for it.
 2. Activations from outside are split before their first use; what is made for each chunk in the forward body is read
    there again by the backward one.
 3. Sizes that the host reads from tensors become symbols of each chunk.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
     from commcc.graph.index import GraphIndex
     from commcc.graph.program import Program
-    from commcc.plan import ChunkedRegion, Join
+    from commcc.plan import ChunkedRegion, Cut, Join
 
 _BOUNDARY_KEYS = ("stack_trace", "seq_nr", "nn_module_stack", "fwd_nn_module_stack")
 
@@ -60,6 +62,12 @@ class _Chunker:
         self.region_of = {node: region for region in regions for node in region.body}
         if len(self.region_of) != sum(len(region.body) for region in regions):
             raise InternalError("a node is in two regions")
+        self.splits: dict[tuple[str, fx.Node], fx.Node] = {}
+        # What stands behind a node, in turn.
+        self.turns: dict[int, list[tuple[ChunkedRegion, list[int]]]] = {}
+        for region in regions:
+            for at, group in turns_of(index, region).items() if region.in_turn else ():
+                self.turns.setdefault(at, []).append((region, group))
         self.joins = {join.node: join for region in regions for join in region.joins}
         self.resized: dict[int, list[Resized]] = {}
         for region in regions:
@@ -77,35 +85,47 @@ class _Chunker:
         for number, node in enumerate(self.nodes):
             region = self.region_of.get(number)
             if region is not None:
-                self._clone(number, node, region)
+                if not region.in_turn:
+                    self._clone([number], region)
             elif number not in dead:
                 missing = [used.name for used in node._input_nodes if used not in self.env]
                 if missing:
                     raise InternalError(f"'{node.name}' needs the whole of '{missing[0]}'")
                 self.env[node] = copy_node(self.graph, node, self.env)
+            for turn, group in self.turns.get(number, ()):
+                self._clone(group, turn)
         self.graph.lint()
         return replace(self.program, graph=self.graph, header=self.values.header())
 
-    def _clone(self, number: int, node: fx.Node, region: ChunkedRegion) -> None:
+    def _clone(self, numbers: Sequence[int], region: ChunkedRegion) -> None:
+        """Clone nodes for the first chunk, then for the next one, and make whole what is needed as a whole."""
         clones = self.clones.setdefault(region.root, [{} for _ in region.sizes])
-        for cut in region.cuts:
-            if self.nodes[cut.node] in node._input_nodes and self.nodes[cut.node] not in clones[0]:
-                self._split(cut.node, cut.dim, node, region)
-        edits = self.resized.get(number, ())
-        for chunk, part in enumerate(region.sizes):
-            # Values of the chunk where it has its own, whole ones elsewhere.
-            known = ChainMap(clones[chunk], self.env)
-            args, kwargs = fx.node.map_arg(resized_arguments(node, edits, part), known.__getitem__)
-            if number in region.chained and chunk and isinstance(node.meta.get("val"), torch.Tensor):
-                # What is written to a buffer that the chunks share goes on what the chunk before has written.
-                args = (clones[chunk - 1][node], *args[1:])
-            val = self.values.of(region, chunk, node, edits)
-            clone = self._make(node.target, (args, kwargs), f"{node.name}_chunk{chunk}", val)
-            mark = Mark(region.root, "body", region.backward, chunk, node.name)
-            clone.meta = {**marked(node.meta, mark), **({"val": val} if "val" in node.meta else {})}
-            clones[chunk][node] = clone
-        if number in self.joins:
-            self._join(node, region, self.joins[number])
+        for chunk, number in product(range(len(clones)), numbers):
+            node, own = self.nodes[number], clones[chunk]
+            for cut in region.cuts:
+                if self.nodes[cut.node] in node._input_nodes and self.nodes[cut.node] not in own:
+                    self._split(cut, node, region, chunk)
+            own[node] = self._clone_of(number, region, chunk)
+        for number in numbers:
+            if number in self.joins:
+                self._join(self.nodes[number], region, self.joins[number])
+
+    def _clone_of(self, number: int, region: ChunkedRegion, chunk: int) -> fx.Node:
+        node, clones, edits = self.nodes[number], self.clones[region.root], self.resized.get(number, ())
+        # Values of the chunk where it has its own, whole ones elsewhere.
+        known = ChainMap(clones[chunk], self.env)
+        missing = [used.name for used in node._input_nodes if used not in known]
+        if missing:
+            raise InternalError(f"'{node.name}' needs '{missing[0]}' where it is cut")
+        args, kwargs = fx.node.map_arg(resized_arguments(node, edits, region.sizes[chunk]), known.__getitem__)
+        if number in region.chained and chunk and isinstance(node.meta.get("val"), torch.Tensor):
+            # What is written to a buffer that the chunks share goes on what the chunk before has written.
+            args = (clones[chunk - 1][node], *args[1:])
+        val = self.values.of(region, chunk, node, edits)
+        clone = self._make(node.target, (args, kwargs), f"{node.name}_chunk{chunk}", val)
+        mark = Mark(region.root, "body", region.backward, chunk, node.name)
+        clone.meta = {**marked(node.meta, mark), **({"val": val} if "val" in node.meta else {})}
+        return clone
 
     def _make(self, target: Any, arguments: Any, name: str, val: Any) -> fx.Node:
         args, kwargs = arguments
@@ -124,27 +144,32 @@ class _Chunker:
         boundary.meta = {**marked(kept, mark), "val": val}
         return boundary
 
-    def _split(self, number: int, dim: int, user: fx.Node, region: ChunkedRegion) -> None:
-        source = self.nodes[number]
+    def _split(self, cut: Cut, user: fx.Node, region: ChunkedRegion, chunk: int) -> None:
+        """Make the chunk's slice of an activation from outside, that of every chunk unless they are made in turn."""
+        source = self.nodes[cut.node]
         whole = source.meta["val"]
-        sizes = [int(whole.shape[dim]) // region.extent * part for part in region.sizes]
+        sizes = [int(whole.shape[cut.dim]) // region.extent * part for part in region.sizes]
         mark = Mark(region.root, "split_boundary", region.backward)
-        vals = self.values.pieces(whole, sizes, dim)
-        # Dimension 0 is the default, which traced graphs leave out.
-        args = (self.env[source], sizes) if dim == 0 else (self.env[source], sizes, dim)
-        split = self._boundary("aten.split_with_sizes.default", args, f"{source.name}_chunk_split", vals, user, mark)
-        starts = []
-        for chunk, val in enumerate(vals):
-            own = replace(mark, chunk=chunk)
-            name = f"{source.name}_chunk_split{chunk}"
-            piece = self._boundary("operator.getitem", (split, chunk), name, val, user, own)
-            if whole.is_contiguous() and not val.is_contiguous():  # ops of the body were traced on a dense tensor
-                copied = self.values.like(val, tuple(val.shape))
-                piece = self._boundary("aten.clone.default", (piece,), f"{name}_contiguous", copied, user, own)
+        vals = self.values.pieces(whole, sizes, cut.dim)
+        # Ops of the body were traced on a dense tensor.
+        copied = [cut.dense and whole.is_contiguous() and not val.is_contiguous() for val in vals]
+        key = (region.root, source)
+        if key not in self.splits:
+            # Dimension 0 is the default, which traced graphs leave out.
+            args = (self.env[source], sizes, *((cut.dim,) if cut.dim else ()))
+            target, name = "aten.split_with_sizes.default", f"{source.name}_chunk_split"
+            self.splits[key] = self._boundary(target, args, name, vals, user, mark)
+            starts = [0 if copy else val.storage_offset() for copy, val in zip(copied, vals, strict=True)]
+            self.values.give(region, source, cut, starts)
+        for each in [chunk] if region.in_turn else range(len(vals)):
+            own, name = replace(mark, chunk=each), f"{source.name}_chunk_split{each}"
+            args = (self.splits[key], each)
+            piece = self._boundary("operator.getitem", args, name, vals[each], user, own)
+            if copied[each]:
+                val = self.values.like(vals[each], tuple(vals[each].shape))
+                piece = self._boundary("aten.clone.default", (piece,), f"{name}_contiguous", val, user, own)
                 piece.kwargs = {"memory_format": torch.contiguous_format}
-            starts.append(piece.meta["val"].storage_offset())
-            self.clones[region.root][chunk][source] = piece
-        self.values.give(region, source, dim, starts)
+            self.clones[region.root][each][source] = piece
 
     def _join(self, node: fx.Node, region: ChunkedRegion, join: Join) -> None:
         parts = [clones[node] for clones in self.clones[region.root]]
@@ -154,10 +179,19 @@ class _Chunker:
             self.env[node] = parts[-1]
         elif join.how == "rows":
             assert join.dim is not None
-            whole = node.meta["val"]
+            whole, dim = node.meta["val"], join.dim
+            if join.blocks > 1:
+                parts, dim = [self._seen(part, region, join, node, chunk) for chunk, part in enumerate(parts)], dim + 1
             dense = tuple(whole.stride()) == contiguous_strides(tuple(whole.shape))
             val = whole if dense else self.values.like(whole, tuple(whole.shape))
-            args = (parts,) if join.dim == 0 else (parts, join.dim)
+            args = (parts,) if dim == 0 else (parts, dim)
+            if join.blocks > 1:
+                shape = [*whole.shape]
+                blocked = [*shape[: join.dim], join.blocks, shape[join.dim] // join.blocks, *shape[dim:]]
+                joined = self.values.like(whole, tuple(blocked))
+                beside = self._boundary("aten.cat.default", args, f"{name}_blocks", joined, node, mark)
+                self.env[node] = self._boundary("aten.reshape.default", (beside, shape), name, val, node, mark)
+                return
             self.env[node] = self._boundary("aten.cat.default", args, name, val, node, mark)
         else:
             proof = "backward_partial_sum" if region.backward else "partial_sum"
@@ -169,3 +203,24 @@ class _Chunker:
                 own = name if chunk == len(parts) - 1 else f"{node.name}_chunk_sum{chunk}"
                 total = self._boundary("aten.add.Tensor", (total, part), own, node.meta["val"], node, mark)
             self.env[node] = total
+
+    def _seen(self, part: fx.Node, region: ChunkedRegion, join: Join, node: fx.Node, chunk: int) -> fx.Node:
+        """A chunk of rows in blocks with a dimension for the blocks."""
+        assert join.dim is not None
+        shape = list(part.meta["val"].shape)
+        shape[join.dim : join.dim + 1] = [join.blocks, shape[join.dim] // join.blocks]
+        val = self.values.like(part.meta["val"], tuple(shape))
+        mark = Mark(region.root, "materialization", region.backward, chunk)
+        return self._boundary("aten.reshape.default", (part, shape), f"{part.name}_blocks", val, node, mark)
+
+
+def turns_of(index: GraphIndex, region: ChunkedRegion) -> dict[int, list[int]]:
+    """Where the nodes of a region stand whose chunks run in turn: behind which node, those up to its last launch, and
+    the others, which wait for it and need what stands outside.
+    """
+    launch = max(node for node in region.body if node in index.launches)
+    inside = set(region.body)
+    late = [node for node in region.body if node > launch]
+    needed = [pred for node in late for pred in index.data_preds[node] if pred not in inside]
+    groups = {launch: [node for node in region.body if node <= launch]}
+    return {**groups, max((*late[:1], *needed)): late} if late else groups

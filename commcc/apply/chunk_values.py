@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from commcc.base.terms import Json
     from commcc.ep.chunk.resize import Resized
     from commcc.graph.program import Program
-    from commcc.plan import ChunkedRegion
+    from commcc.plan import ChunkedRegion, Cut
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -47,12 +47,12 @@ class ChunkValues:
         self.replaced: set[str] = set()
         self._next = 1 + max((int(name[1:]) for name in self.ranges if name[1:].isdecimal()), default=-1)
 
-    def give(self, region: ChunkedRegion, source: fx.Node, dim: int, starts: Sequence[int]) -> None:
+    def give(self, region: ChunkedRegion, source: fx.Node, cut: Cut, starts: Sequence[int]) -> None:
         """Let a split activation be an operand in all chunks of a module. starts: of its pieces, in their storage."""
         for chunk, start in enumerate(starts):
             self.starts.setdefault((region.root, chunk), {})[source] = start
         for part in dict.fromkeys(region.sizes):
-            self._lab(region, part).give(source, dim)
+            self._lab(region, part).give(source, cut.dim, dense=cut.dense)
 
     def of(self, region: ChunkedRegion, chunk: int, node: fx.Node, resized: Iterable[Resized]) -> Any:
         """The value of a clone."""

@@ -89,6 +89,15 @@ WORDS = {
     "host_waits": "the host waits at the last copy of its group",
     "last_copy": "the last copy of its group",
     "fixed": "{source}; {values} values depend on these",
+    # split
+    "in_chunk": "belongs to a chunk already",
+    "split_small": "is as small as {bytes}",
+    "split_sizes": "its sizes are not known",
+    "split_form": "is no launch with one operand and a wait",
+    "split_no_rows": "nothing in front of it or behind it works slice by slice",
+    "split_pays_not": "its parts would take as long as it does",
+    "split_longer": "split, it would make the step no shorter",
+    "split_memory": "split, memory would pass the budget",
     # async-tp
     "tp_unknown_form": "what surrounds it is no form that PyTorch's pass knows",
     "tp_left": "PyTorch's pass left it",

@@ -21,6 +21,7 @@ _PASSES = {
     "ep-concretize": "commcc.passes.ep_concretize:EpConcretize",
     "ep-dense": "commcc.passes.ep_dense:EpDense",
     "async-tp": "commcc.passes.async_tp:AsyncTp",
+    "split": "commcc.passes.split:Split",
     "cleanup": "commcc.passes.cleanup:Cleanup",
 }
 

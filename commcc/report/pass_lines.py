@@ -298,6 +298,22 @@ def _groups(report: Document) -> Said:
     yield from _reasons("left out", report["left_out"])
 
 
+def _split(report: Document) -> Said:
+    """Lines about the report of the split pass; collectives that are alike share one."""
+    yield "exposed", plural(report["exposed"], "collective")
+    label = f"split {report['split']:,}"
+    groups: dict[tuple[Any, ...], list[Document]] = {}
+    for each in report["collectives"]:
+        groups.setdefault((each["kind"], each["parts"], each["body"], each["gain_ms"]), []).append(each)
+    for (kind, parts, body, gain), alike in sorted(groups.items(), key=lambda group: -group[0][3] * len(group[1])):
+        nodes = plural(body, "node")
+        yield label, f"{len(alike):,} x {kind} in {parts} parts with {nodes}, each {milliseconds(gain)} less by itself"
+        label = ""
+    before, after = report["step_ms"]
+    yield "step", f"{milliseconds(before)} to {milliseconds(after)}"
+    yield from _reasons("left whole", report["left_out"])
+
+
 def _by_key(report: Document) -> Said:
     """Lines about a report of unknown keys."""
     for key, value in report.items():
@@ -325,4 +341,5 @@ _LINES: Mapping[str, Callable[[Document], Said]] = {
     "ep-schedule": _ep_schedule,
     "ep-concretize": _ep_concretize,
     "async-tp": _async_tp,
+    "split": _split,
 }

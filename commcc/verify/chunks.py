@@ -31,10 +31,12 @@ from commcc.graph import ops
 from commcc.graph.annotations import CHUNK, ORIGINAL, REGION, ROLE
 from commcc.graph.ops.collective_table import EXCHANGE
 from commcc.graph.ops.decomposed import SIZES
+from commcc.graph.ops.views import RESHAPES
 from commcc.graph.program import copy_node
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.propagate import context_of, quiet
 from commcc.verify.clones import SLICED, Mixed, Module, Operands, Part, Rows, Total, Unfaithful, shapes, size, written
+from commcc.verify.clones import folded as folded_rows
 from commcc.verify.tokens import kinds_of
 
 if TYPE_CHECKING:
@@ -128,6 +130,9 @@ class _Fold:
         self.meant: dict[str, fx.Node] = {}
         self.outside: set[str] = set()
         self.copied: dict[fx.Node, str] = {}
+        #: Chunks seen in another shape, with that shape; what joins them, with the node of BEFORE that they are of.
+        self.seen: dict[fx.Node, tuple[Part, list[int]]] = {}
+        self.blocks: dict[fx.Node, str] = {}
         self.env: dict[fx.Node, fx.Node] = {}
 
     def run(self, after: fx.Graph) -> fx.Graph:
@@ -179,8 +184,20 @@ class _Fold:
         for name, dim in module.joined.items():
             if name not in rows or rows[name].dim != dim:
                 return f"at '{name}': its chunks are joined, and are not rows in the order of the tokens"
+        apart = next((name for name in module.blocked if not self._in_blocks(module, name, cut_rows)), None)
+        if apart is not None:
+            return f"at '{apart}': its chunks are joined block by block, and do not lie so"
         sums = (name for name in module.added if not isinstance(kinds.get(name), Total))
         return next((f"at '{name}': its chunks are added up, and are no sums over tokens" for name in sums), "")
+
+    def _in_blocks(self, module: Module, name: str, rows: Mapping[str, Rows]) -> bool:
+        """Whether the chunks of a value lie side by side in the shape in which they were joined."""
+        (dim, sizes), shape = module.blocked[name], list(self.before[name].meta["val"].shape)
+        try:
+            side = folded_rows(rows[name], shape, sizes)
+        except (KeyError, Mixed):
+            return False
+        return (side.order[0], side.dim) == ("tokens", dim) and prod(shape) == prod(sizes)
 
     def _moved(self, module: Module, written: Mapping[str, Collection[str]]) -> str:
         """A read that has changed places with a write in place in some chunk, which the folded graph would not show."""
@@ -308,9 +325,14 @@ class _Fold:
             self.parts[node] = Part(self.env[split].name, int(str(node.args[1])), split=first)
         elif op == "aten.clone" and isinstance(first, fx.Node) and first in self.parts:
             self.parts[node] = self.parts[first]
+        elif op in RESHAPES and isinstance(first, fx.Node):
+            self._reshaped(node, first)
         elif op == "aten.cat":
             joined = first if isinstance(first, (list, tuple)) else ()
-            self._joined(node, module, [self.parts.get(part) for part in joined])
+            if joined and joined[0] in self.seen:
+                self._joined_blocks(node, module, list(joined))
+            else:
+                self._joined(node, module, [self.parts.get(part) for part in joined])
         elif op == "aten.add" and len(node.args) == 2 and not node.kwargs:
             self._added(node, module)
         else:
@@ -335,6 +357,35 @@ class _Fold:
         if module.joined.setdefault(first.of, dim) != dim:
             raise Unfaithful(node, "joins along another dimension than before")
         self.env[node] = self.whole[first.of]
+
+    def _reshaped(self, node: fx.Node, source: fx.Node) -> None:
+        """Rows in blocks are joined with a dimension for the blocks, which goes again afterwards."""
+        part, of = self.parts.get(source), self.blocks.get(source)
+        sizes = ops.argument(node, "size", ops.argument(node, "shape"))
+        known = isinstance(sizes, (list, tuple)) and all(type(each) is int and each > 0 for each in sizes)
+        if known and part is not None and part.last is None and part.split is None:
+            self.seen[node] = (part, list(sizes))
+        elif known and of is not None and list(sizes) == list(self.before[of].meta["val"].shape):
+            self.env[node] = self.whole[of]
+        else:
+            raise Unfaithful(node, f"sees {source.name!r:.60} as {sizes!s:.60}, where it has no business")
+
+    def _joined_blocks(self, node: fx.Node, module: Module, joined: list[Any]) -> None:
+        seen = [self.seen.get(each) for each in joined]
+        (first, sizes), dim = self.seen[joined[0]], ops.argument(node, "dim", 0)
+        wanted = [Part(first.of, chunk) for chunk in range(module.chunks)]
+        whole = [each[1][dim] if each and type(dim) is int and 0 <= dim < len(each[1]) else 0 for each in seen]
+        total = [sum(whole) if at == dim else size for at, size in enumerate(sizes)]
+        shares = [
+            each is not None and each[1] == [*total[:dim], size, *total[dim + 1 :]] and size * of == sum(whole) * share
+            for each, size, (share, of) in zip(seen, whole, module.shares, strict=False)
+        ]
+        complete = [each and each[0] for each in seen] == wanted and len(module.shares) == module.chunks
+        if not complete or first.of not in self.whole or not all(shares):
+            raise Unfaithful(node, "does not join all chunks of one value in order, block by block")
+        if module.blocked.setdefault(first.of, (dim, total)) != (dim, total):
+            raise Unfaithful(node, "joins along another dimension than before")
+        self.blocks[node] = first.of
 
     def _check_shape(self, node: fx.Node, made: Any, part: Part | None) -> None:
         """What is whole, or a part of a sum, has the shape that BEFORE has."""

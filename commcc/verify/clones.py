@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, Union
 import torch
 from torch import fx
 
+from commcc.base import terms
 from commcc.graph import ops
 from commcc.graph.ops.constants import STRIDED
 from commcc.graph.ops.sizes import DIMENSIONS, PARTS
@@ -32,7 +33,7 @@ from commcc.verify.reshaping import to_host
 from commcc.verify.terms import bind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 #: How rows follow one another: ("tokens", number of rows), ("apart", blocks, number of rows in each), of each of which
@@ -158,8 +159,7 @@ def folded(rows: Rows, old: list[Any], new: list[Any]) -> Rows:
             blocks, rest = divmod(outside, before)
             if rest or size % blocks:
                 break
-            order = ("tokens", size) if blocks == 1 else ("apart", blocks, size // blocks)
-            return Rows(order, dim, rows.uniform)
+            return Rows(blocked(blocks, size // blocks), dim, rows.uniform)
         before *= size
     raise Mixed("a reshape of what lies before the rows")
 
@@ -169,6 +169,51 @@ def length(order: Order) -> Order:
     if order[0] == "apart":
         return ("tokens", order[1] * order[2])
     return length(order[1]) if order[0] == "sorted" else order
+
+
+def communicated(node: fx.Node, rows: Rows) -> Rows:
+    """What a collective gives of rows that it is sent: every rank does to each element what it does to it in the whole.
+
+    Ranks lie along the first dimension of what is gathered and of what is scattered; rows along another one stay where
+    they are. Rows along the first follow those of other ranks: of each rank's block a chunk has its slice.
+    """
+    fact = ops.collective_of(node.target)
+    if fact is None or fact.coalesced or fact.out is not None:
+        raise Mixed("it communicates in a way that is not known")
+    blocks, each = blocks_of(rows.order)  # chunks of other rows need not be as long on all ranks
+    if fact.kind is terms.Kind.ALL_REDUCE or (
+        rows.dim and fact.kind in (terms.Kind.ALL_GATHER, terms.Kind.REDUCE_SCATTER)
+    ):
+        return Rows(rows.order, rows.dim)
+    ranks = ops.argument(node, "group_size")
+    if fact.kind is terms.Kind.ALL_GATHER and type(ranks) is int and ranks > 0:
+        return Rows(blocked(blocks * ranks, each), 0)
+    if fact.kind is terms.Kind.REDUCE_SCATTER and type(ranks) is int and ranks > 0 and blocks % ranks == 0:
+        return Rows(blocked(blocks // ranks, each), 0)
+    raise Mixed("ranks get other rows of a chunk than of the whole")
+
+
+def put_beside(a: Mapping[str, Any], kind_of: Callable[[Any], Kind | None]) -> Rows | None:
+    """Rows along a dimension that no index is of, added up where an index says: each without the others; None for what
+    is put in another way, and may have a rule of its own.
+    """
+    target, values, indices, mask = kind_of(a["self"]), kind_of(a["values"]), a["indices"], a.get("mask")
+    if isinstance(target, Rows) and isinstance(values, Rows) and a.get("accumulate", True) is True:
+        from_right = len(shape_of(a["self"])) - target.dim
+        alike = (values.order, len(shape_of(a["values"])) - values.dim) == (target.order, from_right)
+        masked = [] if mask is None else shape_of(mask)
+        fits = alike and (len(masked) < from_right or masked[-from_right] == 1) and target.tag != "empty"
+        leading = len(indices) <= target.dim and None not in indices
+        if fits and leading and all(kind_of(each) is None for each in (*indices, mask)):
+            return Rows(target.order, target.dim)
+    if mask is not None:
+        raise Mixed("rows are put where a mask says")
+    return None
+
+
+def blocked(blocks: int, each: int) -> Order:
+    """The order of blocks of so many rows, of each of which a chunk has its slice."""
+    return ("tokens", each) if blocks == 1 else ("apart", blocks, each)
 
 
 def shape_of(node: fx.Node) -> list[Any]:
@@ -183,6 +228,12 @@ def static(size: object) -> int:
 
 def same_size(one: Any, other: Any) -> bool:
     return bool(type(one) is type(other) and str(one) == str(other))
+
+
+def as_wide(node: fx.Node, other: fx.Node) -> bool:
+    """Whether two tables have rows of the same length."""
+    both = shape_of(node), shape_of(other)
+    return all(len(shape) == 2 for shape in both) and same_size(both[0][1], both[1][1])
 
 
 def dtype_of(node: fx.Node) -> Any:
@@ -220,8 +271,9 @@ class Module:
 
     scaled: which sizes are scaled as the tokens are, by node and argument. split: what was split, by the name of the
     split, with the dimension. entering: that dimension by names in BEFORE. joined, added: what was put together again,
-    likewise, and what was added up. operands: of each node of BEFORE, what stands for them in the folded graph: a node,
-    or the name of a whole. reads: names in BEFORE of what a clone reads of its own chunk.
+    likewise, and what was added up. blocked: what was joined block by block, with the dimension and the shape it had.
+    operands: of each node of BEFORE, what stands for them in the folded graph: a node, or the name of a whole. reads:
+    names in BEFORE of what a clone reads of its own chunk.
     """
 
     chunks: int
@@ -231,6 +283,7 @@ class Module:
     split: dict[str, int] = field(default_factory=dict)
     entering: dict[str, int] = field(default_factory=dict)
     joined: dict[str, int] = field(default_factory=dict)
+    blocked: dict[str, tuple[int, list[int]]] = field(default_factory=dict)
     added: set[str] = field(default_factory=set)
     operands: dict[str, dict[fx.Node, fx.Node | str]] = field(default_factory=dict)
     reads: dict[fx.Node, set[str]] = field(default_factory=dict)

@@ -270,7 +270,7 @@ class RowRules:
         rows = self.rows_in(source)
         if rows.dim and old[: rows.dim + 1] == new[: rows.dim + 1] and all(type(n) is int for n in old[: rows.dim + 1]):
             return _plain(rows, rows.dim)  # the dimensions up to the rows stay as they are
-        if rows.order[0] in SLICED and (rows.dim or rows.order[0] == "apart") and all(type(n) is int for n in new):
+        if rows.order[0] in SLICED and all(type(n) is int for n in new):
             return folded(rows, old, new)
         if rows.dim or not new:
             raise Mixed("a reshape of what lies before the rows")

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from commcc.graph.ops import Aliasing, aliasing, op_name
+from commcc.graph.ops import Aliasing, aliasing, collective_of, op_name
 from commcc.graph.ops.constants import ZEROS
 from commcc.graph.ops.row_wise import COUNTED, REPEATED, ROW_RULES, RowRule
 from commcc.verify.clones import (
@@ -42,10 +42,12 @@ from commcc.verify.clones import (
     Places,
     Rows,
     Total,
+    as_wide,
     blocks_of,
+    communicated,
     dtype_of,
     length,
-    same_size,
+    put_beside,
     shape_of,
     static,
     sum_of,
@@ -87,6 +89,11 @@ def kinds_of(
 
 class Dispatch(RowRules):
     """Rules for products, rows by index, and numbers of rows."""
+
+    def _composed(self, node: fx.Node) -> Kind:
+        """A collective, or an op of which PyTorch says what it is made of."""
+        known = collective_of(node.target) is not None
+        return communicated(node, self.rows_in(node.args[0])) if known else super()._composed(node)
 
     # Products
 
@@ -180,7 +187,7 @@ class Dispatch(RowRules):
         where, table = self.of(a["index"]), self.of(a["self"])
         if not isinstance(where, Column):
             return self._along(node, {name: value for name, value in a.items() if name != "sparse_grad"})
-        if a["dim"] != 0 or not _as_wide(a["self"], a["index"]):
+        if a["dim"] != 0 or not as_wide(a["self"], a["index"]):
             raise Mixed("some elements of rows are taken from where others are")
         return self._picked(table, where.indices)
 
@@ -215,8 +222,8 @@ class Dispatch(RowRules):
         """Elements of each row; ones among zeros say which were chosen."""
         where, src = self.of(a["index"]), a.get("src")
         if isinstance(where, Column):
-            whole = a["dim"] == 0 and "reduce" not in a and isinstance(src, fx.Node) and _as_wide(src, a["index"])
-            if not whole or not _as_wide(a["self"], a["index"]):
+            whole = a["dim"] == 0 and "reduce" not in a and isinstance(src, fx.Node) and as_wide(src, a["index"])
+            if not whole or not as_wide(a["self"], a["index"]):
                 raise Mixed("some elements of rows are put where others were")
             return self._put(a["self"], where.indices, src, added=False)
         kind = self._along(node, a)
@@ -234,7 +241,7 @@ class Dispatch(RowRules):
             return self._collected(a["self"], a["index"], a["src"])
         if not isinstance(where, Column):
             return self._along(node, a)
-        if a["dim"] != 0 or not (_as_wide(a["self"], a["index"]) and _as_wide(a["src"], a["index"])):
+        if a["dim"] != 0 or not (as_wide(a["self"], a["index"]) and as_wide(a["src"], a["index"])):
             raise Mixed("some elements of rows are put where others were")
         return self._put(a["self"], where.indices, a["src"], added=True)
 
@@ -257,6 +264,9 @@ class Dispatch(RowRules):
         return Total(("counts", self.origin(index), shape_of(target)[0], numbers.order))
 
     def _put_rows(self, node: fx.Node, a: dict[str, Any]) -> Kind:
+        beside = put_beside(a, self.of)
+        if beside is not None:
+            return beside
         index = a["indices"][0] if len(a["indices"]) == 1 else None
         if (isinstance(self.of(a["self"]), Total) or self._nothing(a["self"])) and a.get("accumulate"):
             return self._collected(a["self"], index, a["values"])
@@ -484,9 +494,3 @@ def _filled_rows(node: fx.Node, rows: Rows) -> Rows:
     name = op_name(node.target)
     tag = "empty" if "empty" in name else "zeros" if name in ZEROS else "ones" if "ones" in name else ""
     return replace(rows, uniform=tag != "empty", tag=tag)
-
-
-def _as_wide(node: fx.Node, other: fx.Node) -> bool:
-    """Whether two tables have rows of the same length."""
-    shapes = shape_of(node), shape_of(other)
-    return all(len(shape) == 2 for shape in shapes) and same_size(shapes[0][1], shapes[1][1])

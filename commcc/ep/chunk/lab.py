@@ -56,14 +56,14 @@ class Lab:
         self._outside: dict[fx.Node, Any] = {}
         self._next = 1 + max((int(name[1:]) for name in self.ranges if name[1:].isdecimal()), default=-1)
 
-    def give(self, node: fx.Node, dim: int) -> None:
-        """Let ``node``, cut along ``dim``, be an operand."""
+    def give(self, node: fx.Node, dim: int, *, dense: bool = True) -> None:
+        """Let ``node``, cut along ``dim``, be an operand; dense: copied where its slices have gaps."""
         val = node.meta["val"]
         shape = list(val.shape)
         shape[dim] = self.grid.scaled(shape[dim], self.part)
         whole = self.ctx.tensor(self._numbers(val.shape), self._numbers(val.stride()), val.dtype, val.device)
         piece = self.evaluator.call(torch.ops.aten.slice.Tensor, (whole, dim, 0, shape[dim]), {})
-        if whole.is_contiguous() and not piece.is_contiguous():
+        if dense and whole.is_contiguous() and not piece.is_contiguous():
             piece = self.ctx.tensor(shape, contiguous_stride(shape), val.dtype, val.device)
         self.values[node] = piece
 

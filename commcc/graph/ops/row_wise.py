@@ -98,7 +98,7 @@ ROW_RULES: dict[str, RowRule] = {
     **_aten(RowRule.SCATTER, "scatter"),
     **_aten(RowRule.SCATTER_ADD, "scatter_add"),
     **_aten(RowRule.PICK_ROWS, "index", "index_select"),
-    **_aten(RowRule.PUT_ROWS, "index_put"),
+    **_aten(RowRule.PUT_ROWS, "index_put", "_unsafe_masked_index_put_accumulate"),
     **_aten(RowRule.COPY_ROWS, "index_copy"),
     **_aten(RowRule.ADD_ROWS, "index_add"),
     **_aten(RowRule.COUNT, "histc"),

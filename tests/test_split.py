@@ -1,0 +1,153 @@
+"""Pass split: what is cut, that it is proved and gives the same numbers, and what stays whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from commcc.base.errors import InputError, OptionError
+from commcc.passes.split import Split
+from commcc.run.pipeline import run
+from commcc.run.planfile import plan_text, read_plans
+from tests import split_graphs
+from tests.chunk_graphs import error
+from tests.split_graphs import MODEL, split
+
+FAMILIES = {
+    "columns": split_graphs.columns,
+    "all_reduce": lambda: split_graphs.columns("all_reduce"),
+    "gathered": split_graphs.gathered,
+    "embedding": split_graphs.embedding,
+    "logits": split_graphs.logits,
+}
+
+
+def names(program):
+    return [node.name for node in program.graph.nodes]
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parts_are_proved_and_give_the_same(family, parts):
+    program = FAMILIES[family]()
+    result = split(program, parts=parts)
+    (step,) = result.steps
+    assert step.plan.report.split == 1
+    assert result.verified == "proved"
+    launches = [result.last.index.launches[n] for n in sorted(result.last.index.launches)]
+    assert len(launches) == parts
+    assert error(program, result.program) < 1e-6  # the reduction is in float32
+    before, after = step.plan.report.step_ms
+    assert after < before == pytest.approx(result.predictions[0].timeline.step_ns / 1e6)
+
+
+def test_a_part_is_launched_before_the_next_is_computed():
+    after = names(split(split_graphs.columns(), parts=2).program)
+    order = ["mm_default_chunk0", "reduce_scatter_tensor_default_chunk0", "mm_default_chunk1"]
+    assert [name for name in after if name in order] == order
+
+
+def test_what_is_used_elsewhere_stays_whole():
+    result = split(split_graphs.shared(), parts=4)
+    after = names(result.program)
+    assert "mm_default" in after
+    assert "relu_default_chunk0" in after
+    assert "mm_default_chunk0" not in after
+    assert result.verified == "proved"
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (split_graphs.alone(), "nothing in front of it or behind it works slice by slice"),
+        (split_graphs.flat(), "nothing in front of it or behind it works slice by slice"),
+        (split_graphs.written(), "nothing in front of it or behind it works slice by slice"),
+        (split_graphs.summed(), "its parts would take as long as it does"),
+    ],
+    ids=["alone", "flat", "written", "summed"],
+)
+def test_what_gains_nothing_stays_whole_and_says_why(program, said):
+    (step,) = split(program).steps
+    assert not step.changed
+    (left,) = step.plan.left_out
+    assert str(left.reason) == said
+
+
+def test_small_hidden_and_cut_ones_stay_whole():
+    program = split_graphs.columns()
+    (step,) = split(program, min_mb=1).steps
+    assert [each.reason.code for each in step.plan.left_out] == ["split_small"]
+    assert split(program, min_exposed_us=1000).steps[0].plan.report.exposed == 0
+    again = split(split(program, parts=2).program)
+    assert {each.reason.code for each in again.steps[0].plan.left_out} == {"in_chunk"}
+    assert not again.changed
+
+
+def test_it_takes_a_cost_model():
+    with pytest.raises(OptionError, match="split needs a cost model"):
+        run(split_graphs.columns(), [Split()])
+
+
+def test_a_budget_that_parts_would_pass_leaves_the_graph_as_it_is():
+    """What is copied to put a result together again is more than the graph had."""
+    program = split_graphs.returned()
+    (free,) = split(program).steps
+    assert free.plan.report.peak_bytes[1] > free.plan.report.peak_bytes[0]
+    (step,) = split(program, memory_budget="own").steps
+    assert not step.changed
+    assert {each.reason.code for each in step.plan.left_out} == {"split_memory"}
+
+
+def test_a_plan_is_stored_and_applied_again(tmp_path):
+    program = split_graphs.gathered()
+    result = split(program, parts=2)
+    path = tmp_path / "plan.yaml"
+    path.write_text(plan_text(result))
+    again = run(program, read_plans(path), model=MODEL)
+    assert again.last.index.fingerprint == result.last.index.fingerprint
+    assert plan_text(again) == path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("blocks: 2", "blocks: 3"),
+        ("sizes: [2, 2]", "sizes: [1, 2]"),
+        ("extent: 4", "extent: 2"),
+        ("- {node: x, dim: 0}", "- {node: x, dim: 1}"),
+        ("- {node: x, dim: 0}", "- {node: w, dim: 0}"),
+        ("in_turn: true", "in_turn: 7"),
+        ("how: rows", "how: sum"),
+        ("dim: 0, proof", "dim: 1, proof"),
+        ("wait_tensor_default, mm_default", "mm_default"),
+    ],
+)
+def test_changed_plans_are_refused(old, new, tmp_path):
+    program = split_graphs.gathered()
+    text = plan_text(split(program, parts=2))
+    path = tmp_path / "plan.yaml"
+    assert old in text, text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(InputError, match=r"plan\.yaml"):
+        run(program, read_plans(path), model=MODEL)
+
+
+def test_blocks_of_another_size_are_not_proved(tmp_path):
+    program = split_graphs.gathered()
+    path = tmp_path / "plan.yaml"
+    path.write_text(plan_text(split(program, parts=2)).replace("blocks: 2", "blocks: 4"))
+    result = run(program, read_plans(path), model=MODEL)
+    assert result.verified == "unproved"
+    assert error(program, result.program) > 0.1
+
+
+def test_clones_of_a_node_together_are_the_same_program_too(tmp_path):
+    """Without turns: each part waits for all products."""
+    program = split_graphs.columns()
+    text = plan_text(split(program, parts=2))
+    path = tmp_path / "plan.yaml"
+    path.write_text(text.replace(", in_turn: true", "").replace("\n    in_turn: true", ""))
+    result = run(program, read_plans(path), model=MODEL)
+    assert result.verified == "proved"
+    assert error(program, result.program) < 1e-6
+    first = names(result.program)
+    assert first.index("mm_default_chunk1") < first.index("reduce_scatter_tensor_default_chunk0")
