@@ -70,6 +70,7 @@ GROUPS = {
         "bucket": "commcc.cli.rewriting:pass_command",
         "reorder": "commcc.cli.rewriting:pass_command",
         "async-tp": "commcc.cli.rewriting:pass_command",
+        "split": "commcc.cli.rewriting:pass_command",
         "tag": "commcc.cli.rewriting:pass_command",
         "groups": "commcc.cli.rewriting:pass_command",
         "dedup": "commcc.cli.rewriting:pass_command",
