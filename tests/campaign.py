@@ -121,8 +121,12 @@ class Campaign:
         name = self.chance.choice(sorted(self.commands))
         arguments = [name, *self._arguments(name, work)]
         before = {path: path.read_bytes() for path in work.rglob("*") if path.is_file()}
-        with contextlib.chdir(work):
+        here = Path.cwd()
+        os.chdir(work)  # contextlib.chdir is not in Python 3.10
+        try:
             problem = self._run(name, arguments)
+        finally:
+            os.chdir(here)
         # A baseline is the one file that may be both read and written, when that is asked for.
         kept = {p: c for p, c in before.items() if "--update-baseline" not in arguments or "baseline" not in p.name}
         problem = problem or _left(work, kept)

@@ -12,7 +12,6 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-import tomllib
 import torch
 import torch.distributed as dist
 
@@ -34,6 +33,7 @@ from commcc.run.planfile import plan_text
 from commcc.serialization import load
 from commcc.timing.cost import load_model
 from commcc.verify import verify
+from tests.test_release import PROJECT
 from tests.torch_passes import groups_of
 from tests.verify_graphs import Graph, aten, c10d
 
@@ -321,8 +321,7 @@ def test_names():
     assert commcc.graph_pass is graph_pass
     with pytest.raises(AttributeError):
         commcc.nothing  # noqa: B018
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    module, _, name = project["entry-points"]["torch_dynamo_backends"]["commcc"].partition(":")
+    module, _, name = PROJECT["entry-points"]["torch_dynamo_backends"]["commcc"].partition(":")
     assert getattr(import_module(module), name) is by_name
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pathlib
 import resource
 import signal
 import stat
@@ -59,6 +60,14 @@ def kind(request, monkeypatch):
     return request.param
 
 
+def in_place_of(monkeypatch, name: str, call) -> None:
+    """Have ``os`` and pathlib call it; Python 3.10's pathlib has references of its own."""
+    accessor = getattr(pathlib, "_NormalAccessor", None)
+    if getattr(accessor, name, None) is getattr(os, name):
+        monkeypatch.setattr(accessor, name, staticmethod(call))
+    monkeypatch.setattr(os, name, call)
+
+
 def deadly(monkeypatch, number: int) -> None:
     """Make the system call of that number, of those that writing makes, the last one."""
     calls = iter(range(10_000))
@@ -69,7 +78,7 @@ def deadly(monkeypatch, number: int) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             return inner(*arguments, **keywords)
 
-        monkeypatch.setattr(os, name, call)
+        in_place_of(monkeypatch, name, call)
 
     for name in ("open", "fdopen", "fchmod", "fsync", "link", "close", "replace", "unlink"):
         dying(name, getattr(os, name))
@@ -151,7 +160,7 @@ def test_what_the_system_refuses_last(tmp_path, monkeypatch, call):
     def refused(*_arguments, **_keywords):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, call, refused)
+    in_place_of(monkeypatch, call, refused)
     if call == "link":  # then the content is copied to a file with a name
         replace_file(target, write_in_pieces)
         assert target.read_bytes() == NEW
