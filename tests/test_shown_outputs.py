@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import re
 import runpy
+import shlex
 from pathlib import Path
+
+import pytest
+
+from commcc.cli.main import run as cli
 
 ROOT = Path(__file__).parents[1]
 TOOL = str(ROOT / "tools" / "shown_outputs.py")
@@ -58,3 +66,60 @@ def test_lines_that_are_left_out_stay_out(tmp_path, monkeypatch):
     assert renewed(shown, tmp_path) == shown.replace("row 1", "row 2")
     whole = "```\n$ commcc bucket g\nhead\ntable\nrow 2\nmore\nlast\nend\n```\n"
     assert renewed(shown.replace("table", "a heading that is gone"), tmp_path) == whole
+
+
+#: Times of this machine, which are not those of the one that the document was written on.
+MEASURED = ("commcc bench", "commcc profile")
+_NUMBER = re.compile(r"[+-]?\d[\d,]*(?:\.\d+)?")
+
+
+def shown_blocks() -> list[tuple[str, str, str]]:
+    """Every command with an output below it on sample graphs: document, command, what is shown."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    found = []
+    for page in pages:
+        for _, command, shown in runpy.run_path(TOOL)["_BLOCK"].findall(page.read_text(encoding="utf-8")):
+            if shown.strip() and "sample_graphs/" in command and not command.startswith(MEASURED):
+                found.append((page.relative_to(ROOT).as_posix(), command, shown))
+    return found
+
+
+def words(line: str) -> str:
+    """A line without its numbers and the widths of its columns."""
+    return " ".join(_NUMBER.sub("#", re.sub("─+", "─", line)).split())
+
+
+def fits(shown: str, now: str) -> bool:
+    """Equal words, and figures within 5 % or 1; seconds and whole numbers, as of tries, are free."""
+    if words(shown) != words(now):
+        return False
+    pairs = zip(*(_NUMBER.findall(re.sub(r"\d+\.\d\d s\b", "", line)) for line in (shown, now)), strict=True)
+    figures = [[float(number.replace(",", "")) for number in pair] for pair in pairs if "." in pair[0] + pair[1]]
+    return all(abs(a - b) <= max(1.0, 0.05 * abs(a)) for a, b in figures)
+
+
+def test_figures_may_move_a_little():
+    assert fits("step  796.017 ms  -37.4 %  0.89 s", "step   790.1 ms   -37.2 %  7.03 s")
+    assert fits("search  5 schedules", "search  11 schedules")
+    assert not fits("step  796.017 ms", "step  498.172 ms")
+    assert not fits("layers.0 (32, each)", "layers.0 (32, alike)")
+
+
+@pytest.mark.parametrize(
+    ("document", "command", "shown"), shown_blocks(), ids=[each[1][:60] for each in shown_blocks()]
+)
+@pytest.mark.sampled(1)
+def test_documents_show_what_is_printed(document, command, shown, tmp_path, monkeypatch):
+    (tmp_path / "sample_graphs").symlink_to(ROOT / "sample_graphs")
+    (tmp_path / "out").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "110")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        assert cli(shlex.split(command)[1:]) in (0, 1)
+    lines, at = printed.getvalue().splitlines(), 0
+    for part in re.split(r"^\.\.\.\n", shown, flags=re.MULTILINE):
+        wanted = part.splitlines()
+        starts = range(at, len(lines) - len(wanted) + 1)
+        at = next((i for i in starts if all(map(fits, wanted, lines[i:]))), -1) + len(wanted)
+        assert at >= len(wanted), f"{document}: not printed any more:\n{part}\nbut:\n{printed.getvalue()}"

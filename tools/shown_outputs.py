@@ -4,7 +4,7 @@
     python tools/shown_outputs.py --check README.md
 
 A block that is fenced with three backticks and begins with ``$ commcc`` is a command and what it prints,
-on both streams. It is run in the folder of the document, by the ``commcc`` beside this Python; the files
+on both streams. It is run in the folder that the tool is run in, by the ``commcc`` beside this Python; the files
 it writes stay there. What took a time, as in ``0.89 s``, is left as it was. Where a line ``...`` stands for
 lines that are left out, each part that is shown is found by its first line and stays as long as it is.
 
@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> int:
     for name in (argument for argument in arguments if not argument.startswith("-")):
         path = Path(name)
         old = path.read_text(encoding="utf-8")
-        new = renewed(old, path.resolve().parent)
+        new = renewed(old, Path.cwd())
         stale |= old != new
         if check:
             sys.stdout.writelines(unified_diff(old.splitlines(True), new.splitlines(True), name, "printed now"))
