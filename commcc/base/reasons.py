@@ -93,6 +93,7 @@ WORDS = {
     "in_chunk": "belongs to a chunk already",
     "split_small": "is as small as {bytes}",
     "split_sizes": "its sizes are not known",
+    "split_kind": "no part of an {kind} is known to be apart from others",
     "split_form": "is no launch with one operand and a wait",
     "split_no_rows": "nothing in front of it or behind it works slice by slice",
     "split_pays_not": "its parts would take as long as it does",

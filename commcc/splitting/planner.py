@@ -15,6 +15,7 @@ from torch import fx
 from commcc.apply.chunk import chunked, turns_of
 from commcc.base.errors import CommccError
 from commcc.base.reasons import Reason
+from commcc.base.terms import Kind
 from commcc.graph.index import build_index
 from commcc.graph.program import copy_node
 from commcc.plan import ChunkedRegion, LeftOut
@@ -86,6 +87,8 @@ class Splitter:
     def _obstacle(self, launch: int, smallest: float) -> Reason | None:
         """Why a collective cannot be split whatever is around it."""
         index, facts = self.index, self.index.launches[launch]
+        if facts.kind not in (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE):
+            return Reason.of("split_kind", kind=str(facts.kind))
         if facts.coalesced or facts.writes_to or not facts.asynchronous or len(facts.inputs) != 1:
             return Reason.of("coalesced" if facts.coalesced else "writes_buffer" if facts.writes_to else "split_form")
         held = index.held.intersection((launch, *facts.inputs, *facts.waits))
@@ -167,7 +170,7 @@ class Splitter:
             joins=moved(region.joins),
             resized=moved(region.resized),
         )
-        key = (own, *(_text(node, at) for node in (*outside, *body)))
+        key = (own, *(_meta_text(node) for node in outside), *(_text(node, at) for node in body))
         if key not in self.tried:
             self.tried[key] = self._simulated(_piece(outside, body, own), own)
         return self.tried[key]
@@ -209,12 +212,14 @@ def _is_dense(index: GraphIndex, node: int) -> bool:
     return tensor is not None and tensor.contiguous
 
 
-def _text(node: fx.Node, at: Mapping[fx.Node, int]) -> str:
-    """A node of a piece without names: pieces of equal texts take equal times. at: places in the piece."""
+def _meta_text(node: fx.Node) -> str:
+    """The shapes of what a node gives."""
     val = node.meta.get("val")
     parts: list[Any] = list(val) if isinstance(val, (list, tuple)) else [val]
-    metas = [(str(p.dtype), tuple(p.shape), p.stride(), str(p.device)) for p in parts if hasattr(p, "shape")]
-    if all(used not in at for used in node.all_input_nodes):
-        return str(metas)
+    return str([(str(p.dtype), tuple(p.shape), p.stride(), str(p.device)) for p in parts if hasattr(p, "shape")])
+
+
+def _text(node: fx.Node, at: Mapping[fx.Node, int]) -> str:
+    """A node of a piece without names: pieces of equal texts take equal times. at: places in the piece."""
     arguments = fx.node.map_arg((node.args, dict(node.kwargs)), lambda used: f"%{at[used]}")
-    return f"{node.target} {arguments} {metas}"
+    return f"{node.target} {arguments} {_meta_text(node)}"

@@ -101,6 +101,9 @@ def _compare(before: Program, after: Program, report: Report) -> None:
     if whole is not after:  # what is illegal in AFTER as it stands, whose clones are not looked at below
         table = Terms.of(before, after)
         old, new = trace_program(table, before, first=True), trace_program(table, after, first=False)
+        # What BEFORE says too is compared below, with what it is about.
+        known = {(event.rule, event.node, event.text) for event in old.events}
+        new.events[:] = [event for event in new.events if (event.rule, event.node, event.text) not in known]
         _compare_events(Pair(table, old, new, report, {}, {}, {}))
     after = whole
     before, after = unfolded(before), unfolded(after)
