@@ -22,6 +22,7 @@ from tests.chunk_graphs import error
 from tests.random_graphs import GraphBuilder
 from tests.split_graphs import MODEL, aten, split
 
+MASKS = {"numbers": (4,), "narrow": (4, 1), "wide": (4, 8)}
 SAMPLES = Path(__file__).parents[1] / "sample_graphs"
 
 FAMILIES = {
@@ -218,24 +219,20 @@ def test_what_is_wrong_is_not_proved(family, change):
     assert verify(program, replace(after, graph=graph)).status != "proved"
 
 
-def scattered(b, x):
-    return b.scatter(x, 2, "0")
-
-
-def put(b, x):
-    numbers, mask = b.placeholder("numbers", (4,), torch.int64), b.placeholder("mask", (4, 8), torch.bool)
-    zeros = b.call(aten.zeros.default, [6, 8], dtype=torch.float64)
-    return b.call(aten._unsafe_masked_index_put_accumulate.default, zeros, mask, [numbers], x)
-
-
-@pytest.mark.parametrize(("make", "dim"), [(scattered, 0), (put, 1)], ids=["scattered rows", "masked columns"])
-def test_what_mixes_slices_is_not_cut(make, dim):
-    """Rows that ranks divide among them, and columns that a mask tells apart which is read whole."""
+def test_what_mixes_slices_is_not_cut():
+    """Rows that ranks divide among them, and columns of a table to which a mask that is read whole lets some."""
     b = GraphBuilder()
-    x = b.placeholder("x", (4, 8))
-    node = make(b, x)
-    node = node.args[0] if make is scattered else node
-    assert Slices().kind(node, {x: Rows(("tokens", (4, 8)[dim]), dim)}) is None
+    x, table = b.placeholder("x", (4, 8)), b.placeholder("table", (6, 8))
+    numbers, narrow, wide = (b.placeholder(name, shape, torch.bool) for name, shape in MASKS.items())
+    numbers.meta["val"] = numbers.meta["val"].long()
+    launch = b.scatter(x, 2, "0").args[0]
+    puts = [
+        b.call(aten._unsafe_masked_index_put_accumulate.default, table, mask, [numbers], x) for mask in (narrow, wide)
+    ]
+    columns = {x: Rows(("tokens", 8), 1), table: Rows(("tokens", 8), 1)}
+    assert Slices().kind(launch, {x: Rows(("tokens", 8), 1)}) == Rows(("tokens", 8), 1)
+    assert Slices().kind(launch, {x: Rows(("tokens", 4), 0)}) is None
+    assert [Slices().kind(put, columns) for put in puts] == [Rows(("tokens", 8), 1), None]
 
 
 @pytest.mark.parametrize("parts", [2, 4])
