@@ -127,3 +127,9 @@ def test_graphs_for_different_worlds():
 def test_a_graph_without_collectives_is_for_one_rank():
     g = Graph()
     assert layout(g.program(g(torch.ops.aten.neg.default, g.input("x", 2)))).world == 1
+
+
+def test_a_group_of_unknown_size_has_ranks_that_can_differ():
+    """On one rank an all-reduce is a copy, and a graph without it would pass for the same."""
+    program = launching(g3=group("3", None, None))
+    assert layout(program).world == 2 and make_layout([(program, build_index(program))], 1).world == 1

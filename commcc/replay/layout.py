@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from commcc.base.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from commcc.graph.index import GraphIndex
     from commcc.graph.index.graph import GroupEntry
@@ -152,7 +152,7 @@ def _along(shape: list[int], dims: list[Any], members: Any) -> Parts:
     return tuple(map(tuple, parts.values()))
 
 
-def _world(entries: Iterable[GroupEntry], meshes: list[_Mesh], told: Mapping[str, Parts], asked: int | None) -> int:
+def _world(entries: Collection[GroupEntry], meshes: list[_Mesh], told: Mapping[str, Parts], asked: int | None) -> int:
     needed = max(
         [1, *(entry.size or 1 for entry in entries), *(max(entry.ranks) + 1 for entry in entries if entry.ranks)]
         + [max(itertools.chain(*parts)) + 1 for parts in told.values()]
@@ -160,7 +160,9 @@ def _world(entries: Iterable[GroupEntry], meshes: list[_Mesh], told: Mapping[str
     exact = meshes[0].world if meshes else None
     if any(mesh.world != exact for mesh in meshes):
         raise OptionError(f"the graphs are for different numbers of ranks: {exact} and {meshes[-1].world}")
-    world = asked or exact or needed
+    # On one rank every collective is a copy, so nothing would be learned of a group whose size nobody tells.
+    fewest = 2 if any(entry.size is None for entry in entries) else 1
+    world = asked or exact or max(needed, fewest)
     if exact not in (None, world):
         raise OptionError(
             f"the graph is for {exact} ranks, not {world}: its shapes and groups have that number in them",
