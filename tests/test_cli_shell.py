@@ -209,7 +209,7 @@ def test_completion_in_bash(tmp_path):
         "commcc run x --passes 'tag,bucket{strategy=gr": ["tag,bucket{strategy=greedy"],
         "commcc run x --passes bucket{strategy=gr": ["greedy"],
         "commcc run x --passes bucket{str": ["bucket{strategy=", "bucket{strict="],
-        "commcc passes a": ["async-tp", "autoparallel", "auto"],
+        "commcc passes a": ["async-tp", "autoparallel", "auto", "auto-split"],
         "commcc inspect two.log::one": ["one"],
     }
     ask = 'COMP_LINE="%s"; COMP_POINT=${#COMP_LINE}; _commcc_completion commcc 2> /dev/null; echo "${COMPREPLY[*]}"\n'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,11 +10,16 @@ import pytest
 import torch
 
 from commcc.base.errors import InputError, OptionError
+from commcc.capture import from_graph_module
+from commcc.cli.main import run as command
+from commcc.graph.structure import structure_of
+from commcc.live import graph_pass
+from commcc.passes.options import parse_pipeline
 from commcc.passes.split import Split
 from commcc.replay.numeric import Settings, verify_numeric
 from commcc.run.pipeline import run
 from commcc.run.planfile import plan_text, read_plans
-from commcc.serialization import load
+from commcc.serialization import load, save
 from commcc.splitting.slices import Slices
 from commcc.verify import verify
 from commcc.verify.clones import Rows
@@ -21,6 +27,7 @@ from tests import split_graphs
 from tests.chunk_graphs import error
 from tests.random_graphs import GraphBuilder
 from tests.split_graphs import MODEL, aten, split
+from tests.test_live import elsewhere
 
 MASKS = {"numbers": (4,), "narrow": (4, 1), "wide": (4, 8)}
 SAMPLES = Path(__file__).parents[1] / "sample_graphs"
@@ -93,6 +100,25 @@ def test_small_hidden_and_cut_ones_stay_whole():
     again = split(split(program, parts=2).program)
     assert {each.reason.code for each in again.steps[0].plan.left_out} == {"in_chunk"}
     assert not again.changed
+
+
+def test_it_is_taken_ahead_of_an_order_only_where_that_becomes_shorter():
+    """Judged by the order that follows, and not by that of the graph."""
+    program = load(str(SAMPLES / "tiny_llama_fsdp2_tp2_fw.fx.txt.gz"))
+    steps = {}
+    for text in ("reorder", "split{order=reorder,min_mb=0,min_exposed_us=0},reorder"):
+        result = run(program, parse_pipeline(text), model=MODEL)
+        assert result.verified == "proved"
+        steps[text] = result.predictions[1].timeline.step_ns
+    plain, parts = steps.values()
+    assert parts < plain
+    assert result.steps[0].plan.report.step_ms == (plain / 1e6, parts / 1e6)
+
+
+def test_gains_of_less_than_a_thousandth_are_none(monkeypatch):
+    monkeypatch.setattr("commcc.passes.split.LEAST", 1)
+    (step,) = split(split_graphs.columns()).steps
+    assert [each.reason.code for each in step.plan.left_out] == ["split_longer"]
 
 
 def test_it_takes_a_cost_model():
@@ -255,3 +281,33 @@ def test_samples_are_proved_and_give_the_same_numbers(sample, parts):
     assert result.steps[0].plan.report.split > 1
     assert result.verified == "proved"
     assert verify_numeric(program, result.program, Settings()).status == "equal"
+
+
+def test_a_stored_plan_is_applied_in_a_job(tmp_path):
+    """Where nodes and groups have other names."""
+    program = load(str(SAMPLES / "tiny_llama_fsdp2_tp2_fw.fx.txt.gz"))
+    stored = split(program, parts=2)
+    (tmp_path / "plan.yaml").write_text(plan_text(stored))
+    here = elsewhere(program)
+    gm = here.graph_module()
+    result = graph_pass(plan=tmp_path, on_refusal="raise").rewrite(gm).result
+    assert result.verified == "proved"
+    assert structure_of(from_graph_module(gm)).fingerprint == structure_of(stored.program).fingerprint
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", ["columns", "gathered", "logits"])
+def test_parts_give_the_same_on_two_processes(family):
+    program = FAMILIES[family]()
+    after = split(program, parts=2).program
+    assert verify_numeric(program, after, Settings(ranks=2, real=True)).status == "equal"
+
+
+@pytest.mark.full
+def test_parts_are_timed_on_two_processes(tmp_path, capsys):
+    """The graph of a step under FSDP, whole and in parts."""
+    before, after = SAMPLES / "tiny_llama_fsdp2_bw.fx.txt.gz", tmp_path / "parts.fx.txt"
+    save(split(load(str(before)), parts=2).program, after)
+    arguments = ["--nproc", "2", "--device", "cpu", "--repeat", "2", "--warmup", "1", "--json"]
+    assert command(["bench", str(before), str(after), *arguments]) == 0
+    assert len(json.loads(capsys.readouterr().out)["graphs"]) == 2

@@ -47,8 +47,10 @@ if TYPE_CHECKING:
 
 #: Numbers of parts that ``auto`` compares.
 CANDIDATES = (2, 4)
+#: A gain of less than one part in so many of the step is none.
+LEAST = 1000
 #: How often half of the splits are given up where all together do not pay.
-ROUNDS = 4
+ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -101,14 +103,14 @@ class Split(Pass):
         from commcc.splitting.planner import Splitter
         from commcc.timing.predict import milliseconds
 
-        index = context.index
-        if context.model is None or context.costs is None:
+        index, costs = context.index, context.costs
+        if context.model is None or costs is None:
             raise OptionError("split needs a cost model", where="pass 'split'", hint="as in --cost h100")
         seen, peak = self._judged(context)
         least = self.min_exposed_us * 1000
         exposed = {n: ns for n, ns in seen.exposed.items() if n in index.launches and ns >= least}
         counts = (self.parts,) if isinstance(self.parts, int) else CANDIDATES
-        splitter = Splitter(context.program, index, context.model, counts, context.costs)
+        splitter = Splitter(context.program, index, context.model, counts, costs)
         found = splitter.splits(exposed, self.min_mb * MIB)
         kept, after, live, why = self._kept(context, splitter, found, seen.step_ns, peak)
         dropped = [LeftOut(each.launch, why) for each in found if each not in kept]
@@ -145,12 +147,12 @@ class Split(Pass):
         from commcc.passes.reorder import Reorder
         from commcc.timing.simulate import Simulator
 
-        assert context.costs is not None
-        order = None
+        costs, order = context.costs, None
+        assert costs is not None
         if self.order == "reorder":
             rewrite = Reorder(memory_budget=self.memory_budget).plan(context).rewrite
             order = rewrite.order if isinstance(rewrite, Reordering) else None
-        return Simulator(context.index, context.costs).run(order), live_bytes(context.index, order).peak_bytes
+        return Simulator(context.index, costs).run(order), live_bytes(context.index, order).peak_bytes
 
     def _kept(
         self, context: PlanContext, splitter: Splitter, found: Sequence[Found], step: int, peak: int
@@ -158,12 +160,16 @@ class Split(Pass):
         """The splits with which the step is shorter inside the budget, that step, its peak, and why others go."""
         from commcc.graph.collectives import identify
         from commcc.graph.index import build_index
+        from commcc.timing.predict import predict
 
+        assert context.model is not None
         budget = context.budget(self.memory_budget)
         allowed = None if budget is None else max(budget, peak)  # a graph that passes it may stay as it is
         hints = {hint.symbol: hint.value for hint in context.index.estimates.hints if hint.source == "given"}
         why = Reason.of("split_longer")
         chosen = sorted(found, key=lambda each: (-each.gain_ns, each.launch))
+        if sum(min(each.gain_ns, each.exposed_ns) for each in found) * LEAST < step:
+            chosen = []  # steps so near to each other count as equal
         for _ in range(ROUNDS):
             if not chosen:
                 break
@@ -171,7 +177,8 @@ class Split(Pass):
             program = splitter.cut(kept)
             index = build_index(program, hints)
             first = context.first or context.index
-            after, live = self._judged(PlanContext(program, index, identify(index), context.model, first))
+            priced = predict(index, context.model)
+            after, live = self._judged(PlanContext(program, index, identify(index), context.model, first, priced))
             if after.step_ns < step and (allowed is None or live <= allowed):
                 return kept, after.step_ns, live, why
             why = Reason.of("split_longer" if after.step_ns >= step else "split_memory")

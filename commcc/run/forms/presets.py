@@ -51,6 +51,11 @@ PRESETS = (
         "cleanup{metadata=keep},bucket{strategy=auto},reorder",
         "drop what nothing needs, merge what pays under the cost model, then schedule for overlap",
     ),
+    Preset(
+        "auto-split",
+        "cleanup{metadata=keep},bucket{strategy=auto},split{order=reorder},reorder",
+        "as auto, with large exposed collectives in parts where that pays; the last bits may differ",
+    ),
 )
 
 
