@@ -148,8 +148,9 @@ def test_what_changes_results_changes_the_id():
         inductor_pass(pipeline="bucket,reorder"),
         inductor_pass(pipeline="reorder"),
         inductor_pass(pipeline="reorder", cost="a100"),
+        inductor_pass(pipeline="reorder", cost="a100", on_refusal="raise"),
     ]
-    assert len({each.uuid() for each in made}) == 3
+    assert len({each.uuid() for each in made}) == 4
     assert made[0].uuid() == inductor_pass(pipeline="bucket,reorder").uuid()
 
 
@@ -179,7 +180,7 @@ def plans(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", [NAME, "tiny_llama_fsdp2_fw"])
-def test_plans_made_elsewhere_are_applied(name, plans):
+def test_plans_made_elsewhere_are_applied(name, plans, tmp_path):
     folder, made = plans
     here = elsewhere(sample(name))
     gm = here.graph_module()
@@ -192,6 +193,8 @@ def test_plans_made_elsewhere_are_applied(name, plans):
     assert len(set(names)) == len(names) and names[0] == "other0"
     assert {name for name in result.program.groups if name in here.groups} == set(here.groups)
     assert "plans " in the_pass.settings and graph_pass(plan=folder).uuid() != graph_pass().uuid()
+    (tmp_path / "changed.yaml").write_text((folder / f"{NAME}.yaml").read_text().replace("\n", "\n# again\n", 1))
+    assert graph_pass(plan=tmp_path).uuid() != graph_pass(plan=folder / f"{NAME}.yaml").uuid()
 
 
 def test_a_graph_without_a_plan(plans, caplog):

@@ -119,7 +119,7 @@ class GraphPass:
 
     def uuid(self) -> bytes:
         """Changes with whatever changes results; for caches of compiled code."""
-        return hashlib.sha256(self.settings.encode()).digest()
+        return hashlib.sha256(f"{self.settings}, {self.on_refusal}".encode()).digest()
 
     def __call__(self, gm: fx.GraphModule, example_inputs: object = None) -> fx.GraphModule:
         """Rewrite the graph of ``gm`` in place, and return ``gm``."""
