@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from commcc.capture.importing import from_graph_module
 from commcc.capture.world import Layout, fake_world
-from commcc.live import agreement, graph_pass
+from commcc.live import GraphPass, agreement, graph_pass
 from commcc.live.agreement import AgreementError, compare_all, digest_of
 from commcc.live.backends import _over_inductor, inductor_pass
 from commcc.live.watching import Clock, watched
@@ -126,6 +126,29 @@ def test_what_only_some_ranks_have_made_is_not_compared(store):
         compare_all("s", [], 5.0)
     with pytest.raises(AgreementError, match=r"rank 0 has not come to compare in 0\.05 s"):
         compare_all("s", [], 0.05)
+
+
+def fused(group, x, y):
+    """The first line and the last make one kernel, which needs the wait."""
+    launched = C10D.all_reduce(y, "sum", group)
+    early = x.sin()
+    return early, y @ y, x.cos() + C10D.wait_tensor(launched)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kept", [True, False])
+def test_fusions_move_no_wait(kept, monkeypatch):
+    orders = []
+    monkeypatch.setattr(GraphPass, "ordered", lambda _pass, _made, order: orders.append(order))
+    if not kept:
+        monkeypatch.setattr("commcc.live.backends.landmark_options", dict)
+    torch._dynamo.reset()
+    with fake_world(Layout((("dp", 2),))) as world, inductor_config.patch(fx_graph_cache=False):
+        group = world.meshes[""].get_group().group_name
+        code = torch.compile(lambda x, y: fused(group, x, y), backend=_over_inductor(graph_pass(pipeline="tag"), None))
+        code(torch.ones(4, 4), torch.ones(4, 4))
+    assert [order.compared for order in orders] == [2]
+    assert bool(orders[0].moved) is not kept
 
 
 def gathers(group, x, y):

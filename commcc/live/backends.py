@@ -21,6 +21,7 @@ from commcc.live.agreement import launches_of
 from commcc.live.rewriting import GraphPass, checked, graph_pass, log
 from commcc.live.watching import watched
 from commcc.replay.compiled.inductor import order_options
+from commcc.replay.compiled.landmarks import landmark_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,7 +78,7 @@ def _over_inductor(the_pass: GraphPass, timeout_s: float | None) -> Callable[...
         from torch._inductor.compile_fx import compile_fx_inner
 
         # A backward is compiled when it first runs, and nothing of what is set below is set by then.
-        with the_pass.clock.compiling(), inductor_config.patch(order_options()):
+        with the_pass.clock.compiling(), inductor_config.patch({**order_options(), **landmark_options()}):
             made = the_pass.rewrite(gm)
             program = None if made.result is None else from_graph_module(gm)
             compiled: Any = compile_fx_inner(gm, example_inputs, **options)

@@ -1,0 +1,56 @@
+"""Launches, waits and large ops stay where the graph has them, whatever Inductor fuses around them.
+
+    with torch._inductor.config.patch({**order_options(), **landmark_options()}): ...
+
+A fused kernel stands where the first of its ops stood, and takes what the others wait for along. So each landmark is
+made to depend on the one before it: a fusion that would move one is a cycle then, which Inductor refuses. Limits: it
+is a private hook of Inductor, taken only where the job does not use it; kernels of Inductor's own may still move.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import commcc
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_HOOK = "_pre_fusion_custom_pass"
+
+
+def landmark_options() -> Mapping[str, Any]:
+    """Settings that keep landmarks in order; none where the job uses the hook, or this PyTorch has none."""
+    import torch._inductor.config as inductor_config
+    from torch._inductor import custom_graph_pass
+
+    if getattr(inductor_config, _HOOK, custom_graph_pass) is not None:
+        return {}
+    kind: Any = getattr(custom_graph_pass, "CustomSchedulerPass", custom_graph_pass.CustomGraphPass)
+
+    class Landmarks(kind):  # type: ignore[misc]
+        def __call__(self, nodes: list[Any]) -> list[Any]:
+            return in_a_chain(nodes)
+
+        def uuid(self) -> str:  # part of the key of compiled code
+            return f"landmarks, commcc {commcc.__version__}"
+
+    return {_HOOK: Landmarks()}
+
+
+def in_a_chain(nodes: list[Any]) -> list[Any]:
+    """The nodes of a scheduler in their order, each landmark dependent on the last one; none if none communicates."""
+    from torch._inductor.dependencies import StarDep
+    from torch._inductor.scheduler import ExternKernelSchedulerNode
+    from torch._inductor.utils import is_collective, is_wait
+
+    landmarks = [node for node in nodes if isinstance(node, ExternKernelSchedulerNode) or node.is_template()]
+    if not any(is_collective(node.node) or is_wait(node.node) for node in landmarks):
+        return nodes
+    named = [(node, min(node.get_buffer_names())) for node in landmarks if node.get_buffer_names()]
+    for (_, before), (node, _) in pairwise(named):
+        # Not among what is read: nothing is kept in memory for it.
+        node.unmet_dependencies.add(StarDep(before))
+    landmarks[0].scheduler.compute_ancestors()
+    return nodes
