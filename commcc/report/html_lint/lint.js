@@ -31,6 +31,8 @@ function whatOf(finding) {
 class Findings {
   constructor(data) {
     this.rows = findingsOf(data);
+    const outcomes = [...data.graphs.flatMap((graph) => graph.rules), ...data.across];
+    this.unlisted = outcomes.reduce((sum, outcome) => sum + outcome.more, 0);
     this.words = [];
     this.hidden = new Set();
     this.several = data.graphs.length > 1 || data.across.length > 0;
@@ -69,7 +71,8 @@ class Findings {
   show() {
     const textOf = (row) => [row.severity, row.rule, row.graph, row.text, row.remedy ?? "", ...row.nodes.map(place)].join(" ");
     const rows = this.rows.filter((row) => !this.hidden.has(row.severity) && hasWords(textOf(row), this.words));
-    this.count.textContent = `${grouped(rows.length)} of ${plural(this.rows.length, "finding")}`;
+    const unlisted = this.unlisted ? `, ${grouped(this.unlisted)} more not listed` : "";
+    this.count.textContent = `${grouped(rows.length)} of ${plural(this.rows.length, "finding")}${unlisted}`;
     this.table.show(rows);
     document.documentElement.dataset.shown = rows.length;
   }

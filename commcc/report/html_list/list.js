@@ -31,10 +31,11 @@ function showCards(rows) {
   const exposed = most("exposed_ms");
   const peak = most("peak_bytes");
   const shortest = Math.min(...rows.map((row) => row.metrics.step_ms));
+  const spread = { value: shortest ? longest.metrics.step_ms / shortest : 1, text: (value) => (shortest ? grouped(value, 2) : MISSING) };
   byId("cards").append(
     figureCard({ key: "graphs", label: "graphs", value: rows.length }),
     figureCard({ key: "step", label: "longest step", value: longest.metrics.step_ms, text: time, note: longest.name }),
-    figureCard({ key: "spread", label: "longest over shortest", value: shortest ? longest.metrics.step_ms / shortest : 1, text: (value) => grouped(value, 2) }),
+    figureCard({ key: "spread", label: "longest over shortest", ...spread }),
     figureCard({ key: "exposed", label: "most exposed", value: exposed.metrics.exposed_ms, text: time, note: exposed.name }),
     figureCard({ key: "peak", label: "highest peak memory", value: peak.metrics.peak_bytes, text: bytes, note: peak.name }),
   );
