@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from commcc.base.errors import InputError
+from commcc.ep.chunk.rules import state_of
+from commcc.ep.chunk.state import SUM
 from commcc.ep.regions import regions_of
 from commcc.graph.annotations import annotations_of
 from commcc.graph.index import build_index
@@ -82,7 +84,7 @@ def unsorted(b, back, order, token):
     return b.call(aten.sum.dim_IntList, b.call(aten.reshape.default, rows, [TOKENS, 2, WIDTH]), [1])
 
 
-def routed(count, join, *, mixed=None, into=None):
+def routed(count, join, *, mixed=None, into=None, samples=0):
     """Every token goes to two of two ranks' experts, by the sign of its first two numbers."""
     b, x = into or (Layers(), None)
     if x is None:
@@ -99,7 +101,7 @@ def routed(count, join, *, mixed=None, into=None):
         rows = b.call(aten.silu.default, b.exchange(picked, received, sent))
         back = b.exchange(rows, sent, received)
         y = join(b, back, mixed(b, order) if mixed else order, token)
-        y = y if into is None else b.call(aten.reshape.default, y, [2, TOKENS // 2, WIDTH])
+        y = b.call(aten.reshape.default, y, [samples, TOKENS // samples, WIDTH]) if samples else y
     return b.done([y])
 
 
@@ -213,17 +215,24 @@ def test_routes_of_rows_folded_with_their_samples(count):
     x = b.tokens("x", 2, TOKENS // 2, WIDTH)
     with b.module(MOE):
         folded = b.call(aten.reshape.default, x, [TOKENS, WIDTH])
-    before = routed(count, unsorted, into=(b, folded))
+    before = routed(count, unsorted, into=(b, folded), samples=2)
     after = chunked(before, chunks=2, dim="seq")
     assert verify(before, after).status == "proved"
     assert error(before, after) < 1e-12
 
 
-@pytest.mark.parametrize("route", [by_sample, to_every_rank])
-def test_equal_parts_that_are_not_of_tokens(route):
-    """Places that samples share, and rows of one rank's tokens that are taken for others, are refused."""
-    with pytest.raises(InputError, match=r"cumsum over the tokens|dimension 0 are in none of their own"):
-        chunked(route(Layers(), True), chunks=2)
+def test_equal_parts_that_are_not_of_tokens():
+    """Rows of one rank's tokens that are taken for others are refused."""
+    with pytest.raises(InputError, match=r"dimension 0 are in none of their own"):
+        chunked(to_every_rank(Layers(), True), chunks=2)
+
+
+def test_places_that_samples_share():
+    """They are given to all samples at once, and each chunk goes on with those of its own."""
+    before = by_sample(Layers(), True)
+    after = chunked(before, chunks=2)
+    assert verify(before, after).status == "proved"
+    assert error(before, after) < 1e-12
 
 
 def test_what_holds_of_all_rows_is_only_asserted():
@@ -250,3 +259,85 @@ def test_exchanges_without_annotations_are_counted_with_their_bytes(route):
     assert (found["token_exchanges"], found["others"]) == ([2, 4], [0, 0])
     assert found["sent_bytes"][0] == found["sent_bytes"][1] > 0
     assert sum(row["after"] for row in found["histogram"]) == 4
+
+
+def of_all_tokens(b, x, y, kind):
+    """What is computed of all tokens, and what becomes of ``y`` by it."""
+    if kind == "a loss":
+        mean = b.call(aten.mean.dim, x, [0])
+        return b.call(aten.add.Tensor, y, b.call(aten.sum.default, b.call(aten.mul.Tensor, mean, mean)))
+    if kind == "a capacity":
+        place = b.call(aten.cumsum.default, b.call(aten.gt.Scalar, x, 0), 0)
+        return b.call(aten.mul.Tensor, y, b.call(aten.le.Scalar, place, 3))
+    if kind == "a norm":
+        away = b.call(aten.sub.Tensor, x, b.call(aten.mean.dim, x, [0], True))
+        return b.call(aten.mul.Tensor, y, b.call(aten.div.Tensor, away, b.call(aten.var.correction, x, [0])))
+    total = b.call(aten.sum.dim_IntList, y, [0])
+    if kind == "a share":
+        return b.call(aten.add.Tensor, y, b.call(aten.sum.default, b.call(aten.div.Tensor, total, TOKENS)))
+    rounded = aten.cumsum.default if kind == "rounded, one by one" else aten.sum.dim_IntList
+    return b.call(aten.add.Tensor, y, b.call(rounded, total, 0 if rounded is aten.cumsum.default else [0], dtype=INT))
+
+
+INT = torch.int64
+ROUNDED = ("rounded, one by one", "rounded")
+
+
+def with_all_tokens(kind):
+    b = Layers()
+    x = b.tokens("x", TOKENS, WIDTH)
+
+    def join(b, back, order, token):
+        return of_all_tokens(b, x, added(b, back, order, token), kind)
+
+    return routed(by_histogram, join, into=(b, x))
+
+
+@pytest.mark.parametrize("kind", ["a loss", "a capacity", "a norm", "a share", *ROUNDED])
+@pytest.mark.sampled(3)
+def test_what_needs_all_tokens_is_computed_once(kind):
+    """From what all chunks make; they go on with their slice of it. Both exchanges are cut as ever."""
+    before = with_all_tokens(kind)
+    after = chunked(before, chunks=2)
+    assert verify(before, after).status == "proved"
+    assert error(before, after) < 1e-12
+    assert sum("all_to_all" in str(node.target) for node in after.graph.nodes) == 6
+
+
+@pytest.mark.parametrize("kind", ROUNDED)
+def test_parts_of_a_sum_that_are_rounded_each(kind, monkeypatch):
+    """To whole numbers, by the dtype of a sum: what a planner that overlooks it makes is another program."""
+    monkeypatch.setattr("commcc.ep.chunk.region.state_of", believing)
+    b = Layers()
+    x = b.tokens("x", TOKENS, WIDTH)
+
+    def join(b, back, order, token):
+        y = added(b, back, order, token)
+        b.leaves = of_all_tokens(b, x, y, kind).all_input_nodes[1]
+        return y
+
+    done = b.done
+    b.done = lambda results: done([*results, b.leaves])
+    before = routed(by_histogram, join, into=(b, x))
+    after = chunked(before, chunks=2)
+    assert verify(before, after).status == "unproved"
+    assert error(before, after) > 1e-3
+
+
+def believing(call):
+    return SUM if call.kinds == {"sum"} else state_of(call)
+
+
+def test_experts_that_choose_their_tokens():
+    """Which tokens an expert takes depends on all of them, and so does what is exchanged."""
+    b = Layers()
+    x = b.tokens("x", TOKENS, WIDTH)
+    with b.module(MOE):
+        taken = b.call(operator.getitem, b.call(aten.topk.default, b.call(aten.slice.Tensor, x, 1, 0, 2), 4, 0), 1)
+        rows = b.call(aten.index.Tensor, x, [b.call(aten.reshape.default, taken, [-1])])
+        got = b.exchange(rows, [4, 4], [4, 4])
+        back = b.exchange(b.call(aten.silu.default, got), [4, 4], [4, 4])
+        zeros = b.call(aten.new_zeros.default, x, [TOKENS, WIDTH])
+        y = b.call(aten.index_add.default, zeros, 0, b.call(aten.reshape.default, taken, [-1]), back)
+    with pytest.raises(InputError, match=r"'topk.*' .*needs all tokens.*each token chooses"):
+        chunked(b.done([y]), chunks=2)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from commcc.base.errors import InputError
+from commcc.verify import verify
 from tests.chunk_graphs import MOE, Layers, aten, chunked, error, plan_of
 from tests.test_ep_chunk import moved
 
@@ -101,14 +102,12 @@ def of_sum(op, *more, **named):
     return make
 
 
-UNKNOWN = {
+WHOLE = {
     "bins of the data": lambda b, x, w: b.call(aten.histc.default, x, 4, 0, 0),
     "the first rows": lambda b, x, w: b.call(aten.slice.Tensor, x, 0, 0, 4),
     "one row": lambda b, x, w: b.call(aten.select.int, x, 0, 3),
-    "all but the first": lambda b, x, w: b.call(aten.slice.Tensor, x, 0, 1, 8),
     "rows put one behind another": lambda b, x, w: b.call(aten.cat.default, [x, x], 0),
     "tiled": lambda b, x, w: b.call(aten.repeat.default, x, [2, 1]),
-    "turned around": lambda b, x, w: b.call(aten.flip.default, x, [0]),
     "the largest of all": lambda b, x, w: b.call(aten.amax.default, x),
     "a root of a sum": of_sum(aten.sqrt.default),
     "more than a sum": of_sum(aten.add.Tensor, 1.0),
@@ -117,10 +116,26 @@ UNKNOWN = {
 }
 
 
+UNKNOWN = {
+    "all but the first": lambda b, x, w: b.call(aten.slice.Tensor, x, 0, 1, 8),
+    "turned around": lambda b, x, w: b.call(aten.flip.default, x, [0]),
+}
+
+
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_nothing_is_known(name):
     with pytest.raises(InputError, match=r"region 'layers\.0\.moe': '\w+' .*; ."):
         plan_of(program(UNKNOWN[name]), chunks=2)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.sampled(4)
+def test_what_is_known_of_no_chunk_is_computed_once(name):
+    """Of the whole, from what the chunks make; nothing but memory that is written in place stands against it."""
+    before = program(WHOLE[name])
+    after = chunked(before, chunks=2)
+    assert verify(before, after).status == "proved"
+    assert error(before, after) < EXACT
 
 
 def test_rows_that_a_mask_lets_through():

@@ -17,7 +17,7 @@ with BEFORE as a whole.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, Union
 
@@ -29,6 +29,7 @@ from commcc.graph import ops
 from commcc.graph.ops.constants import STRIDED
 from commcc.graph.ops.sizes import DIMENSIONS, PARTS
 from commcc.graph.ops.views import EXPAND, RESHAPES
+from commcc.verify.contents import widens
 from commcc.verify.reshaping import to_host
 from commcc.verify.terms import bind
 
@@ -240,8 +241,27 @@ def dtype_of(node: fx.Node) -> Any:
     return getattr(node.meta.get("val"), "dtype", None)
 
 
+#: Begins the tag of rows that say which numbers were chosen.
+CHOSEN = "chosen "
 #: Dtypes that hold the number of any expert, and of its rows.
 EXACT = frozenset({torch.int32, torch.int64, torch.float32, torch.float64})
+
+
+def check_exact(source: fx.Node, made: fx.Node) -> None:
+    """Parts of a sum that are rounded, to whole numbers for one, are no parts of the sum that is rounded."""
+    whole = not any(dtype is None or dtype.is_floating_point for dtype in (dtype_of(source), dtype_of(made)))
+    if not whole and not widens(dtype_of(source), dtype_of(made)):
+        raise Mixed("a sum over tokens is rounded")
+
+
+def head_of(kind: Total) -> str:
+    """What a sum is of."""
+    return str(kind.what[0]) if kind.what else ""
+
+
+def plain(rows: Rows, dim: int) -> Rows:
+    """The same rows seen in another shape: what their elements say of each other is no longer known."""
+    return replace(rows, dim=dim, tag="" if rows.tag.startswith(CHOSEN) else rows.tag)
 
 
 @dataclass(frozen=True)

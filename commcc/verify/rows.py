@@ -27,6 +27,7 @@ from commcc.graph.ops.sizes import GRADIENTS
 from commcc.graph.ops.twins import functional
 from commcc.serialization.propagate import quiet
 from commcc.verify.clones import (
+    CHOSEN,
     EXACT,
     SLICED,
     Column,
@@ -38,9 +39,12 @@ from commcc.verify.clones import (
     Places,
     Rows,
     Total,
+    check_exact,
     dtype_of,
     folded,
+    head_of,
     length,
+    plain,
     same_size,
     shape_of,
 )
@@ -61,21 +65,10 @@ _UNTIL = {"by expert": "ends", "received": "received ends", "segments": "segment
 _BEFORE = {("received ends", "received"): "starts", ("segment ends", "segments"): "own starts"}
 #: The key of rows that are in the order of experts, and of ranks for each of them.
 SEGMENTS = "#segments"
-#: Begins the tag of rows that say which numbers were chosen.
-CHOSEN = "chosen "
-
-
-def _plain(rows: Rows, dim: int) -> Rows:
-    """The same rows seen in another shape: what their elements say of each other is no longer known."""
-    return replace(rows, dim=dim, tag="" if rows.tag.startswith(CHOSEN) else rows.tag)
 
 
 def _op(node: fx.Node) -> str:
     return str(getattr(node.target, "qualified_name", node.target))
-
-
-def _first(kind: Total) -> str:
-    return str(kind.what[0]) if kind.what else ""
 
 
 #: Rules that keep all elements, one after another.
@@ -269,7 +262,7 @@ class RowRules:
             return Column(kind)
         rows = self.rows_in(source)
         if rows.dim and old[: rows.dim + 1] == new[: rows.dim + 1] and all(type(n) is int for n in old[: rows.dim + 1]):
-            return _plain(rows, rows.dim)  # the dimensions up to the rows stay as they are
+            return plain(rows, rows.dim)  # the dimensions up to the rows stay as they are
         if rows.order[0] in SLICED and all(type(n) is int for n in new):
             return folded(rows, old, new)
         if rows.dim or not new:
@@ -278,11 +271,11 @@ class RowRules:
             return Rows(("tokens", new[0]), 0, rows.uniform)  # any cut in front is a cut of the elements
         if not same_size(old[0], new[0]):
             raise Mixed("a reshape of rows in an order of their own")
-        return _plain(rows, 0)
+        return plain(rows, 0)
 
     def _table(self, kind: Total, old: list[Any], new: list[Any]) -> Total:
         """Counts as a table of ranks and experts, and as a list."""
-        head = _first(kind)
+        head = head_of(kind)
         if old == new:
             return kind
         if len(new) == 2 and head in _OF_RANKS:
@@ -307,10 +300,10 @@ class RowRules:
     def _moved(self, source: fx.Node, dims: list[int]) -> Kind:
         kind = self.of(source)
         if isinstance(kind, Total):
-            turned = _OF_EXPERTS.get(_first(kind)) if dims == [1, 0] else None
+            turned = _OF_EXPERTS.get(head_of(kind)) if dims == [1, 0] else None
             return Total((turned, *kind.what[1:]) if turned else ())
         rows = self.rows_in(source)
-        return _plain(rows, dims.index(rows.dim))
+        return plain(rows, dims.index(rows.dim))
 
     def _unsqueeze(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         kind = self.of(a["self"])
@@ -319,7 +312,7 @@ class RowRules:
         if isinstance(kind, Total):
             return Total()
         rows, at = self.rows_in(a["self"]), a["dim"] % (len(shape_of(a["self"])) + 1)
-        return _plain(rows, rows.dim + (at <= rows.dim))
+        return plain(rows, rows.dim + (at <= rows.dim))
 
     def _squeeze(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         if isinstance(self.of(a["self"]), Total):
@@ -331,7 +324,7 @@ class RowRules:
         gone = {dim % len(old) for dim in dims}
         if rows.dim in gone or any(type(old[dim]) is not int for dim in gone):
             raise Mixed("a chunk of one row would lose the dimension")
-        return _plain(rows, rows.dim - sum(dim < rows.dim and old[dim] == 1 for dim in gone))
+        return plain(rows, rows.dim - sum(dim < rows.dim and old[dim] == 1 for dim in gone))
 
     def _expand(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         old, kind = shape_of(a["self"]), self.of(a["self"])
@@ -341,6 +334,8 @@ class RowRules:
             if len(a["size"]) != 2 or not same:
                 raise Mixed("an expansion to other numbers of rows")
             return kind
+        if isinstance(kind, Total) and not self.cut.get(node.name) and all(type(size) is int for size in a["size"]):
+            return Total()  # to the same size in every chunk: of each part, what it is of their sum
         rows = self.rows_in(a["self"])
         at = rows.dim + len(a["size"]) - len(old)
         wanted = a["size"][at]
@@ -350,7 +345,7 @@ class RowRules:
             fits = wanted == -1 or (type(wanted) is int and wanted == old[rows.dim] and wanted > 1)
         if not fits or any(self.of(size) is not None for i, size in enumerate(a["size"]) if i != at):
             raise Mixed("an expansion to other numbers of rows")
-        return _plain(rows, at)
+        return plain(rows, at)
 
     def _slice(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         whole = (a.get("start") or 0, a.get("end"), a.get("step", 1)) == (0, _END, 1)
@@ -433,18 +428,22 @@ class RowRules:
         whole = len(given) == len(node.args) and all(isinstance(kind, Total) for kind in given)
         if name in LINEAR_IN_ALL and whole:
             pair = name == "aten.sub" and len(given) == 2 and not node.kwargs and given[0].what[1:] == given[1].what[1:]
-            before = _BEFORE.get((_first(given[0]), _first(given[1]))) if pair else None
+            before = _BEFORE.get((head_of(given[0]), head_of(given[1]))) if pair else None
             return Total((before, *given[0].what[1:]) if before else ())
         # The square of a sum is no sum of squares: the sum may be one of the operands only, and once.
         sums = [value for value in (*node.args, *node.kwargs.values()) if self.of(value) is not None]
         if name in LINEAR_IN_ONE and len(given) == len(sums) == 1:
             return Total()
+        exactly = name == "aten.div" and bind(node).get("rounding_mode") is None
+        if exactly and len(given) == 1 and sums == [node.args[0]] and dtype_of(node) in EXACT:
+            return Total()  # a share of it, not rounded to whole numbers
         raise Mixed("a sum over tokens goes through what is not linear")
 
     def _along(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         """Ops along another dimension than that of the rows."""
         tensors = [value for value in a.values() if isinstance(value, fx.Node)]
         if all(isinstance(self.of(value), Total) for value in tensors) and op_name(node.target).endswith("cumsum"):
+            check_exact(tensors[0], node)
             what = self.of(tensors[0]).what  # type: ignore[union-attr]
             until = _UNTIL.get(what[0]) if what and len(shape_of(tensors[0])) == 1 else None
             return Total((until, *what[1:]) if until else ())
@@ -477,8 +476,9 @@ class RowRules:
         listed = dims if isinstance(dims, (list, tuple)) else [] if dims is None else [dims]
         chosen = {d % len(shape) for d in listed} or None
         summed = op_name(node.target) == "aten.sum"
-        if isinstance(kind, Total) and summed and chosen is not None:
-            what = _SUMMED.get((_first(kind), *chosen)) if len(chosen) == 1 else None
+        if isinstance(kind, Total) and summed:
+            check_exact(a["self"], node)
+            what = _SUMMED.get((head_of(kind), *chosen)) if chosen is not None and len(chosen) == 1 else None
             return Total((what, *kind.what[1:]) if what else ())
         rows = self.rows_in(a["self"])
         if chosen is None or rows.dim in chosen:

@@ -29,6 +29,7 @@ from commcc.graph.ops import Aliasing, aliasing, collective_of, op_name
 from commcc.graph.ops.constants import ZEROS
 from commcc.graph.ops.row_wise import COUNTED, REPEATED, ROW_RULES, RowRule
 from commcc.verify.clones import (
+    CHOSEN,
     EXACT,
     SLICED,
     Claim,
@@ -52,7 +53,7 @@ from commcc.verify.clones import (
     static,
     sum_of,
 )
-from commcc.verify.rows import CHOSEN, SEGMENTS, RowRules
+from commcc.verify.rows import SEGMENTS, RowRules
 from commcc.verify.terms import bind
 
 if TYPE_CHECKING:

@@ -19,6 +19,8 @@ from commcc.graph import ops
 from commcc.graph.ops.row_wise import ROW_RULES, RowRule
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from commcc.ep.chunk.grid import Grid
     from commcc.ep.chunk.view import View
 
@@ -34,15 +36,19 @@ class Draft:
     enters: dict[int, int | None] = field(default_factory=dict)
 
 
-def draft_of(view: View, root: str, forward: Draft | None, grid: Grid | None = None) -> Draft:
+def draft_of(
+    view: View, root: str, forward: Draft | None, grid: Grid | None = None, whole: Collection[int] = ()
+) -> Draft:
     """Of the backward pass where a draft of the forward pass is given. Without a grid all token data counts, with one
-    only tensors that hold tokens of that grid.
+    only tensors that hold tokens of that grid. whole: nodes that need all tokens and are not cut, wherever they are.
     """
     backward, known = forward is not None, frozenset(forward.body if forward is not None else ())
     body: set[int] = set()
     enters: dict[int, int | None] = {}
     bare = _Bare(view, forward) if forward is not None and view.bare else None
     for node in view.near(root):
+        if node in whole:
+            continue
         if not (node in bare.body if bare else _candidate(view, node, root, backward, body, known)):
             continue
         preds = view.index.data_preds[node]

@@ -46,11 +46,15 @@ class Call:
         return {state.kind for state in self.states.values()}
 
     def unknown(self) -> State:
-        """Nothing known, and which op it is from; rows that came in stay rows in an order of their own."""
-        if self.counted and self.dim is not None:
+        """Nothing known, and which op it is from; rows that came in stay rows in an order of their own, unless they
+        meet what depends on all tokens.
+        """
+        known = sorted((state for state in self.states.values() if state.why), key=lambda state: not state.spoilt)
+        if self.counted and self.dim is not None and not (known and known[0].spoilt):
             return State("routed", self.dim)
-        why = next((s.why for s in self.states.values() if s.why), "") or f"'{self.node.name}' ({self.op})"
-        return State("own", None, why)
+        if known:
+            return State("own", None, known[0].why, mixer=known[0].mixer, spoilt=known[0].spoilt)
+        return State("own", None, f"'{self.node.name}' ({self.op})", mixer=self.node)
 
     def tokens(self) -> State:
         """Rows, or folded, when all operands are, else routed; nothing known where rows meet rows in another order."""
@@ -73,7 +77,9 @@ def in_other_orders(states: Iterable[State]) -> bool:
 
 def mixed(call: Call) -> State:
     """Nothing known, because the op works across tokens."""
-    return State("own", None, f"'{call.node.name}' ({call.op} over the tokens)")
+    spoilt = call.kinds <= {"rows", "folded"}  # tokens in an order of the chunk's own are not those of other chunks
+    why = f"'{call.node.name}' ({call.op} over the tokens)"
+    return State("own", None, why, mixer=call.node, spoilt=spoilt)
 
 
 def dims(call: Call, default: int | None) -> set[int | None]:

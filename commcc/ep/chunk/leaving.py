@@ -98,15 +98,10 @@ def _refuse(view: View, draft: Draft, node: fx.Node, users: list[int], state: ob
         why = state.why if isinstance(state, State) and state.why else "an op that is not known"
         what = f"cannot be made whole from chunks: it depends on {why}, which mixes tokens"
         hint = "keep what uses it inside the module, or choose a smaller module"
-        if "cumsum over the tokens" in why:  # places in the buffers of experts
-            hint = (
-                "where it gives tokens their places under a fixed capacity, chunks would drop other tokens: leave the "
-                "module whole, or route without a capacity (each rank sends as many rows as there are)"
-            )
     folded = isinstance(state, State) and state.kind == "folded"
     whole_step = any(view.exchanges(launch) and view.notes[launch].backward for launch in view.index.launches)
-    placed = "cumsum over the tokens" in what
-    if not (folded or whole_step or placed) and any(view.index.ops[user] == "output" for user in users):
+    if not (folded or whole_step) and any(view.index.ops[user] == "output" for user in users):
         hint = f"what is saved for a backward graph has to be whole: {JOINT}"
     users_text = named(view.nodes[user] for user in users)
-    refuse(draft.root, node, f"is used outside the region by {users_text}, but {what}", hint)
+    mixer = state.mixer if isinstance(state, State) else None
+    refuse(draft.root, node, f"is used outside the region by {users_text}, but {what}", hint, mixer)

@@ -14,7 +14,7 @@ from commcc.base.text import plural
 from commcc.ep.chunk.body import draft_of
 from commcc.ep.chunk.grid import infer, parts
 from commcc.ep.chunk.leaving import JOINT, kept_whole, leaving
-from commcc.ep.chunk.refuse import described, named, refuse, shape_text
+from commcc.ep.chunk.refuse import Refused, described, named, refuse, shape_text
 from commcc.ep.chunk.region import Trial
 from commcc.ep.chunk.roots import roots_of
 from commcc.ep.chunk.view import view_of
@@ -23,13 +23,21 @@ from commcc.graph.annotations import is_tangent
 from commcc.plan import ChunkedRegion, Cut, Resize
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from commcc.ep.chunk.body import Draft
     from commcc.ep.chunk.grid import Grid
     from commcc.ep.chunk.view import View
     from commcc.graph.index import GraphIndex
     from commcc.graph.program import Program
+
+
+#: Nodes of a module that are left whole, at most.
+_MOST_WHOLE = 24
+_NOT_AHEAD = (
+    "leave this module whole; what can be cut are routers in which each token chooses, without a capacity that all "
+    "tokens share or with one for each sample"
+)
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,29 @@ def _check_whole(view: View) -> None:
         raise InputError(what, where="ep-chunk", hint=JOINT)
 
 
-def _regions(view: View, root: str, chunks: int, policy: str) -> list[ChunkedRegion]:
+def _regions(
+    view: View, root: str, chunks: int, policy: str, whole: Mapping[int, fx.Node] | None = None
+) -> list[ChunkedRegion]:
+    """The regions of a module. What needs all tokens, a loss that balances the load for one, is left whole: computed
+    once, from what the chunks make, and cut where they go on with it.
+    """
+    whole = whole or {}
+    try:
+        return _cut(view, root, chunks, policy, whole)
+    except Refused as refusal:
+        mixer, reason = refusal.mixer, refusal.what
+        # What writes in place would write to a copy of what the chunks have.
+        more = mixer is not None and view.number[mixer] not in {*whole, *view.index.writes}
+        more = more and len(whole) < _MOST_WHOLE
+        if not more and not whole:
+            raise
+    if mixer is not None and more:
+        return _regions(view, root, chunks, policy, {**whole, view.number[mixer]: mixer})
+    what = f"needs all tokens; computed once for all of them, it leaves what cannot be cut: {reason}"
+    return refuse(root, next(iter(whole.values())), what, _NOT_AHEAD)
+
+
+def _cut(view: View, root: str, chunks: int, policy: str, whole: Mapping[int, fx.Node]) -> list[ChunkedRegion]:
     drafts = _drafts(view, root, None)
     if not any(view.exchanges(node) for draft in drafts for node in draft.body) and not drafts:
         return []
@@ -87,7 +117,12 @@ def _regions(view: View, root: str, chunks: int, policy: str) -> list[ChunkedReg
         instead = f", or cut their sequence of {grid.inner} with dim=seq" if not grid.axis and grid.inner > 1 else ""
         what = f"{unit} cannot be cut in {chunks} chunks"
         raise InputError(what, where=f"region '{root}'", hint=fewer + instead)
-    drafts = _drafts(view, root, grid)
+    drafts = _drafts(view, root, grid, whole)
+    sent = {node for draft in _drafts(view, root, grid) for node in draft.body if view.exchanges(node)} if whole else ()
+    lost = next((node for node in sorted(sent) if not any(node in draft.body for draft in drafts)), None)
+    if lost is not None:
+        what = "exchanges what is computed for all tokens at once, so that no chunk could go ahead"
+        refuse(root, view.nodes[lost], what, _NOT_AHEAD)
     sizes = parts(grid.extent, chunks)
     # One chunk changes nothing; whether it could be cut shows at another size.
     tried = dict.fromkeys(sizes) if chunks > 1 else (max(1, grid.extent // 2),)
@@ -104,9 +139,9 @@ def _regions(view: View, root: str, chunks: int, policy: str) -> list[ChunkedReg
     return _settled(view, first, drafts, sizes)
 
 
-def _drafts(view: View, root: str, grid: Grid | None) -> list[Draft]:
-    forward = draft_of(view, root, None, grid)
-    backward = draft_of(view, root, forward, grid)
+def _drafts(view: View, root: str, grid: Grid | None, whole: Collection[int] = ()) -> list[Draft]:
+    forward = draft_of(view, root, None, grid, whole)
+    backward = draft_of(view, root, forward, grid, whole)
     return [draft for draft in (forward, backward) if draft.body]
 
 

@@ -15,9 +15,17 @@ if TYPE_CHECKING:
 _MOST_NAMED = 3
 
 
-def refuse(root: str, node: fx.Node, what: str, hint: str) -> NoReturn:
+class Refused(InputError):
+    """A module that cannot be cut. mixer: the node that needs all tokens, where one is the reason."""
+
+    mixer: fx.Node | None = None
+
+
+def refuse(root: str, node: fx.Node, what: str, hint: str, mixer: fx.Node | None = None) -> NoReturn:
     """Raise the error for ``node``; ``what`` goes on after its name."""
-    raise InputError(f"{described(node)} {what}", where=f"region '{root}'", hint=hint)
+    error = Refused(f"{described(node)} {what}", where=f"region '{root}'", hint=hint)
+    error.mixer = mixer
+    raise error
 
 
 def described(node: fx.Node) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import fx
@@ -20,10 +20,10 @@ from torch import fx
 from commcc.base.terms import Kind
 from commcc.ep.chunk.call import Call
 from commcc.ep.chunk.lab import CannotRun, Lab
-from commcc.ep.chunk.refuse import described, named, refuse, shape_text
+from commcc.ep.chunk.refuse import Refused, described, named, refuse, shape_text
 from commcc.ep.chunk.resize import Sizes, resizes
 from commcc.ep.chunk.rules import state_of
-from commcc.ep.chunk.state import State
+from commcc.ep.chunk.state import SUM, State
 from commcc.graph import ops
 from commcc.graph.ops.arithmetic import ADDITIVE
 from commcc.graph.ops.indexing import ADDING, PUTTING
@@ -127,7 +127,8 @@ class Trial:
         why = next((state.why for state in states if isinstance(state, State) and state.why), "")
         if why:  # what came before is the reason
             what = f"reduces what depends on {why} in group '{launch.group}'; used by {users}"
-            refuse(self.root, view.nodes[node], what, "a module that mixes its tokens cannot be cut")
+            mixer = next(state.mixer for state in states if isinstance(state, State) and state.why)
+            refuse(self.root, view.nodes[node], what, "a module that mixes its tokens cannot be cut", mixer)
         about = " and ".join(dict.fromkeys(words.get(kind, "values of a chunk") for kind in kinds)) or "shared values"
         hint = "tensor parallelism cannot be chunked: choose modules without it (only all-to-alls may be inside)"
         if launch.kind is Kind.ALL_GATHER:
@@ -160,23 +161,41 @@ class Trial:
         if state is not None and first is not None and state.dim is None:  # what it is made of is not known, only where
             dim, apart = self.places.get(first, (None, 1))
             state = State(state.kind, dim, state.why, apart)
-        edits = resizes(Sizes(self.root, node, self.grid, state, shape))
+        try:
+            edits = resizes(Sizes(self.root, node, self.grid, state, shape))
+        except Refused as refusal:
+            refusal.mixer = next((state.mixer for state in operands.values() if state.mixer), None)
+            raise
         if edits:
             self.resized[number] = edits
         try:
             value = self.lab.run(node, edits)
         except CannotRun as reason:
-            refuse(
-                self.root,
-                node,
-                f"cannot run on a chunk ({reason}); operands: {', '.join(map(self._both, node._input_nodes))}",
-                "a size written into the graph may be of tokens: write it with x.shape or -1 in the model",
-            )
+            self._cannot_run(node, operands, str(reason))
         if shared:
             self.chained[number] = writes[0]
         self.states[node] = State("last") if shared else self._state(node, operands, value)
         for target in () if shared else writes:
             self._written(number, target)
+
+    def _cannot_run(self, node: fx.Node, operands: dict[fx.Node, State], reason: str) -> NoReturn:
+        """A sum over all tokens may have been given to each of them again; else a size may be in the way."""
+        mixer = next((state.mixer for state in operands.values() if state.mixer), None)
+        spread = next((s for s, state in operands.items() if state.kind == "sum" and self._spread(s)), None)
+        while spread is not None and mixer is not spread:
+            mixer = spread
+            spread = next((s for s in mixer._input_nodes if self.states.get(s) == SUM and self._spread(s)), mixer)
+        both = f"operands: {', '.join(map(self._both, node._input_nodes))}"
+        if mixer is not None:
+            what = f"reads what depends on {described(mixer)}, for which all tokens are needed; {both}"
+            refuse(self.root, node, what, "leave this module whole", mixer)
+        hint = "a size written into the graph may be of tokens: write it with x.shape or -1 in the model"
+        refuse(self.root, node, f"cannot run on a chunk ({reason}); {both}", hint)
+
+    def _spread(self, node: fx.Node) -> bool:
+        """Whether a value is as long as there are tokens."""
+        val = node.meta.get("val")
+        return isinstance(val, torch.Tensor) and self.grid.dim_of(val.shape) is not None
 
     def _check_entered(self, number: int, targets: Sequence[int]) -> None:
         """A write to an activation from outside is one to the chunk's own slice of it, unless the slice is a copy."""
@@ -311,6 +330,7 @@ class Trial:
                 node,
                 f"writes to {named(shared)}, which all chunks share, something else than a sum over tokens",
                 "only buffers that sums over tokens are added to can be chunked",
+                next((each.mixer for each in operands.values() if each.mixer), None),
             )
 
 

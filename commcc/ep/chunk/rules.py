@@ -37,8 +37,12 @@ if TYPE_CHECKING:
 
 def state_of(call: Call) -> State:
     """The state of the (single-tensor) result of ``call``."""
-    rule = _rule(call)
-    return rule(call)
+    state, made = _rule(call)(call), call.node.meta.get("val")
+    if state.kind == "sum" and isinstance(made, torch.Tensor) and not made.dtype.is_floating_point:
+        sums = [source.meta["val"] for source, given in call.states.items() if given.kind == "sum"]
+        if any(value.dtype.is_floating_point for value in sums):  # each part would be rounded to whole numbers
+            return call.unknown()
+    return state
 
 
 def _rule(call: Call) -> Callable[[Call], State]:

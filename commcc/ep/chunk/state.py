@@ -16,21 +16,26 @@ A value that is the same in every chunk (a weight) has no state.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from torch import fx
 
 Kind = Literal["rows", "folded", "routed", "sum", "last", "own"]
 
 
 @dataclass(frozen=True)
 class State:
-    """See the module docstring. why: the op that left nothing known, for messages. apart: blocks of tokens along
-    ``dim``, of each of which a chunk has its slice.
+    """See the module docstring. why: the op that left nothing known, for messages; mixer: its node; spoilt: it works
+    across the tokens of all chunks. apart: blocks of tokens along ``dim``, of each of which a chunk has its slice.
     """
 
     kind: Kind
     dim: int | None = None
     why: str = ""
     apart: int = 1
+    mixer: fx.Node | None = None
+    spoilt: bool = False
 
 
 #: Of a node with several results, one for each; None for a result that is the same in every chunk.
