@@ -148,7 +148,12 @@ class Bucket(Pass):
     )
     exposed_first: bool = option(True, "form buckets of exposed collectives first, not last", strategies=("overlap",))
     memory_budget: str | float | None = budget_option("peak memory", strategies=("overlap", "auto", "module"))
-    effort: int = option(16, "bucketings to try; with form=auto as many again", minimum=1, strategies=("auto",))
+    effort: int = option(
+        16,
+        "bucketings to try; with form=auto as many again, of unequal sizes up to three times as many",
+        minimum=1,
+        strategies=("auto",),
+    )
 
     def problems(self) -> Iterator[str]:
         """Options that the chosen strategy does not have, and texts that no graph could give a meaning."""

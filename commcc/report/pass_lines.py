@@ -123,7 +123,11 @@ def _tried(report: Document) -> Said:
     """What strategy auto chose from."""
     step = report["scheduled_step_ms"]
     yield "scheduled", f"{milliseconds(step['unmerged'])} unmerged, {milliseconds(step['merged'])} merged"
-    yield "tried", plural(report["bucketings_tried"], "bucketing")
+    unequal = report["unequal_tried"]
+    yield (
+        "tried",
+        plural(report["bucketings_tried"], "bucketing") + (f", {unequal} of unequal sizes" if unequal else ""),
+    )
     yield from _caps(report["caps_mb"])
 
 

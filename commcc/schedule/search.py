@@ -164,14 +164,24 @@ def _grid(problem: Schedulable) -> tuple[Setting, ...]:
 
 
 def glance(
-    problem: Schedulable, limits: Limits, schedules: int, *, first: int = 0, hopeless: int | None = None
+    problem: Schedulable,
+    limits: Limits,
+    schedules: int,
+    *,
+    first: int = 0,
+    hopeless: int | None = None,
+    before: Setting = (),
 ) -> SearchResult:
     """The best of so many schedules from the graph's own order, for planners who compare many graphs.
 
     first: so many of them were made before, and are left out. hopeless: no more are made once one is longer than this.
+    before: a setting to begin with.
     """
     start = best = _judge(problem, np.arange(len(problem.graph.nodes)), 0, ())
-    for tried, setting in enumerate(_grid(problem)[first:schedules], 1):
+    grid = _grid(problem)[first:schedules]
+    if before:
+        grid = before, *(setting for setting in grid if setting != before)
+    for tried, setting in enumerate(grid, 1):
         if best.close(problem, limits) or (tried > 1 and hopeless is not None and best.step_ns > hopeless):
             break
         target, *rest = setting

@@ -17,6 +17,9 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
    effort: in each bucket what takes less, no copies where nothing was merged, no copies at all, either form for
    each key.
 
+6. where one stream of collectives is busy for most of the best step, its buckets with other, unequal sizes along the
+   step (:mod:`commcc.passes.strategies.uneven`), up to three times ``effort`` of them.
+
 Peak memory within the budget comes first, then the step; a bucketing has to be 0.1 % shorter than one
 with fewer merges. What ranks them is their first schedules; the few that are near the best one get some more. The best
 of these, merged in numbers and priced anew
@@ -42,6 +45,7 @@ from commcc.base.terms import MIB
 from commcc.passes.reorder import Reorder
 from commcc.passes.strategies.entries import BLOCKS
 from commcc.passes.strategies.results import BucketResult, bucket_of
+from commcc.passes.strategies.uneven import UNEVEN, improved
 from commcc.plan import Bucket as PlannedBucket
 from commcc.plan import LeftOut, Merging
 from commcc.planning.bucket_model import AUTO, COALESCED, COPY, key_of, size_of
@@ -65,6 +69,7 @@ if TYPE_CHECKING:
 CAPS = (2, 8, 32, 128, 512)
 #: Stands for a cap: the buckets of strategy ``module``.
 BY_BLOCK = -1
+_IN_WORDS = {BY_BLOCK: "by block", UNEVEN: "unequal"}
 #: Schedules for each bucketing; what ranks bucketings is seen in the first ones.
 _SCHEDULES = 3
 #: A bucketing whose first schedule is so much longer than the best one, in permille, gets no other.
@@ -74,6 +79,9 @@ _FINALISTS, _FINAL, _MORE_SCHEDULES = 4, 5, 8
 #: A bucketing whose first schedules are so much shorter than what no merging can reach, in permille, has won; on graphs
 #: of so many nodes: on small ones prices of chains, which a sketch does not know, weigh more, and a search is cheap.
 _CERTAIN, _LARGE = 50, 3000
+#: Unequal sizes are tried where a stream is busy for so much of the step, in permille; so many times ``effort`` of
+#: them. Where they make the step shorter by no more than so much, in permille, both get the full effort.
+_BUSY, _SHAPES, _SURE = 850, 3, 20
 #: A step has to be this much shorter to justify more merges, in permille.
 _GAIN = 1
 #: The step of what cannot run.
@@ -85,13 +93,15 @@ _NEAR = 5
 
 @dataclass(frozen=True)
 class AutoReport(Record):
-    """caps_mb: of the chosen bucketing, by key; 0 for no merging. scheduled_step_ms: ``unmerged``, ``merged``, of the
-    first schedules where no bucketing came near, or one was better beyond doubt.
+    """caps_mb: of the chosen bucketing, by key; 0 for no merging, in words for others than caps. bucketings_tried: of
+    caps; unequal_tried: of unequal sizes. scheduled_step_ms:
+    ``unmerged``, ``merged``, of the first schedules where no bucketing came near, or one was better beyond doubt.
     """
 
     cost_model: Mapping[str, str]
     caps_mb: Mapping[str, int | str]
     bucketings_tried: int
+    unequal_tried: int
     scheduled_step_ms: Mapping[str, float]
 
 
@@ -126,7 +136,7 @@ def form(options: Bucket, context: PlanContext) -> BucketResult:
     if context.model is None:
         raise OptionError("strategy auto needs a cost model", where="pass 'bucket'", hint="name one: --cost h100")
     taken, left = eligible(context.index, context.ident, select_groups(context.ident, options.groups_given))
-    search = _Search(options, context, context.model, taken)
+    search = Search(options, context, context.model, taken)
     with no_collection():
         none, best = search.run()
     merged = {m for bucket in best.buckets for m in bucket.members}
@@ -135,7 +145,9 @@ def form(options: Bucket, context: PlanContext) -> BucketResult:
     return BucketResult(best.buckets, tuple(left), search.report(none, best), remarks)
 
 
-class _Search:
+class Search:
+    """All that was tried. judged: bucketings of caps, of at most ``effort``; unequal: those of unequal sizes."""
+
     def __init__(self, options: Bucket, context: PlanContext, model: CostModel, taken: list[Collective]) -> None:
         index = context.index
         self.options, self.index, self.ident, self.model = options, index, context.ident, model
@@ -165,7 +177,7 @@ class _Search:
         self.by_block = {form: _by_block(replace(options, form=form), context, self.keys) for form in known}
         self.coalesced = {form: MergeCost(index, model, self.costs, form).coalesced for form in known}
         self.best_ns: int | None = None
-        self.judged, self.effort = 0, 0
+        self.judged, self.unequal, self.effort = 0, 0, 0
 
     def run(self) -> tuple[Tried, Tried]:
         """No merging, and the best bucketing, which may be the same."""
@@ -180,7 +192,30 @@ class _Search:
         if len(self.forms) > 1:  # what two schedules say of copies and calls is not the last word
             calls = [t for t in self._near(best, _NEAR) if any(bucket.coalesced for bucket in t.buckets)]
             found += sorted(calls, key=lambda t: (t.over, t.step_ns, t.members))[:1]
-        return self._settled(none, found)
+        found.sort(key=lambda t: (t.over, t.step_ns, t.members))
+        uneven = self._uneven(found[0])
+        # What a few schedules gain, more of them may give the other.
+        sure = uneven.over < found[0].over or uneven.step_ns * 1000 < found[0].step_ns * (1000 - _SURE)
+        return self._settled(none, list(dict.fromkeys([uneven, *found[sure:]])))
+
+    def _uneven(self, best: Tried) -> Tried:
+        """The best of bucketings like this one with other sizes on its busiest stream, if that is most of the step."""
+        stream, busy = self._busiest(best)
+        if busy * 1000 < best.step_ns * _BUSY:
+            return best
+        return improved(self, best, stream, _SHAPES * self.options.effort)
+
+    def _busiest(self, best: Tried) -> tuple[str, int]:
+        """The stream that is busy for longest with what may be merged, and for how many ns."""
+        single = {each.launch for each in self.taken}.difference(*(bucket.members for bucket in best.buckets))
+        busy: dict[str, int] = {}
+        for node, ns in (
+            *((bucket.members[0], self.sketches.piece(bucket).transfer) for bucket in best.buckets),
+            *((launch, self.costs.ns[launch]) for launch in sorted(single)),
+        ):
+            stream = self.unmerged.stream[node]
+            busy[stream] = busy.get(stream, 0) + ns
+        return max(busy.items(), key=lambda each: each[1], default=("", 0))
 
     def _starts(self, best: _Choice, form: str) -> list[_Choice]:
         """What to try first in this form: all keys; before that, keys that are not merged so far, the others as they
@@ -215,7 +250,7 @@ class _Search:
         again = list(others)
         for t in sorted(others, key=lambda t: (t.over, t.step_ns, t.members))[: _FINALISTS + 1]:
             sketch = self.sketches.merged(t.buckets)
-            again.append(self._result(t, glance(sketch, self.limits, _MORE_SCHEDULES, first=_SCHEDULES)))
+            again.append(self.result(t, glance(sketch, self.limits, _MORE_SCHEDULES, first=_SCHEDULES)))
         return min(again, key=lambda t: (t.over, t.step_ns, t.members))
 
     def _settled(self, none: Tried, found: list[Tried]) -> tuple[Tried, Tried]:
@@ -227,8 +262,9 @@ class _Search:
                 return none, none
             found = [min(near, key=lambda t: (t.over, t.step_ns, t.members))]
         certain = found[0].step_ns * 1000 <= self.unmerged.bound * (1000 - _CERTAIN)
-        if certain and len(found) == 1 and not found[0].over and len(self.index) >= _LARGE:
-            return none, found[0]
+        if certain and not found[0].over and len(self.index) >= _LARGE:
+            one = len(found) == 1
+            return none, found[0] if one else min(map(self._with_effort, found), key=lambda t: (t.over, t.step_ns))
         # No merging comes last: where it wins, that search is what ``reorder`` asks for next.
         *found, none = map(self._with_effort, (*dict.fromkeys(found), none))
         best = min(found, key=lambda t: (t.over, t.step_ns, t.members))
@@ -248,7 +284,7 @@ class _Search:
         problem = self.unmerged
         if tried.buckets:
             problem = Problem(*merge(self.index, self.model, Merging(tried.buckets)))
-        return self._result(tried, search_once(problem, self.limits, Reorder().effort))
+        return self.result(tried, search_once(problem, self.limits, Reorder().effort))
 
     def _climb(self, best: Tried, place: int, forms: Sequence[str]) -> Tried:
         """Other caps for one key: none, then up and down from the present one for as long as that helps; and its other
@@ -320,7 +356,7 @@ class _Search:
             return Tried(choice, buckets, members, problem.bound, 0, 0)
         judged = Tried(choice, buckets, members, _NEVER, 0, 0)
         hopeless = None if self.best_ns is None else self.best_ns * (1000 + _HOPELESS) // 1000
-        judged = self._result(judged, glance(problem, self.limits, _SCHEDULES, hopeless=hopeless))
+        judged = self.result(judged, glance(problem, self.limits, _SCHEDULES, hopeless=hopeless))
         if not judged.over:
             self.best_ns = min(judged.step_ns, self.best_ns or judged.step_ns)
         return judged
@@ -339,7 +375,7 @@ class _Search:
 
         return Sketches(self.unmerged, self.model)
 
-    def _result(self, tried: Tried, found: SearchResult) -> Tried:
+    def result(self, tried: Tried, found: SearchResult) -> Tried:
         over = 0 if self.limits.budget is None else max(0, found.peak_bytes - self.limits.budget)
         return replace(tried, step_ns=found.step_ns, peak_bytes=found.peak_bytes, over=over)
 
@@ -362,24 +398,27 @@ class _Search:
         taken = [c for c in self.taken if key_of(c, self.options.multi_dtype) not in blocks]
         for each in walk(self.index, self.ident, taken, limits, self.options.multi_dtype).buckets:
             if len(each.members) > 1:
-                reason = Reason.of("shorter_step", members=len(each.members), bytes=each.bytes)
-                coalesced = self.coalesced[choice[key_of(each.members[0], self.options.multi_dtype)].form]
-                yield bucket_of(
-                    self.index,
-                    each.members,
-                    reason,
-                    param_order=self.options.param_order,
-                    coalesced=coalesced(each.members),
-                )
+                yield self.bucket(each.members, choice[each.key].form)
+
+    def bucket(self, members: Sequence[Collective], form: str) -> PlannedBucket:
+        """A bucket of these members, which are given in graph order."""
+        return bucket_of(
+            self.index,
+            members,
+            Reason.of("shorter_step", members=len(members), bytes=sum(self.size[each.launch] for each in members)),
+            param_order=self.options.param_order,
+            coalesced=self.coalesced[form](members),
+        )
 
     def report(self, none: Tried, best: Tried) -> AutoReport:
         return AutoReport(
             cost_model={"name": self.costs.model, "hash": self.costs.hash},
             caps_mb={
-                " ".join(filter(None, key)): "by block" if rung.cap == BY_BLOCK else rung.cap
+                " ".join(filter(None, key)): _IN_WORDS.get(rung.cap, rung.cap)
                 for key, rung in zip(self.keys, best.choice, strict=True)
             },
             bucketings_tried=self.judged,
+            unequal_tried=self.unequal,
             scheduled_step_ms={"unmerged": none.step_ns / 1e6, "merged": best.step_ns / 1e6},
         )
 

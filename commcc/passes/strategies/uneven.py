@@ -1,0 +1,219 @@
+"""Buckets of unequal sizes, where a stream of collectives is busy for most of the step.
+
+    best = improved(search, best, stream="1", effort=48)      # search: of strategy ``auto``
+
+A stream that is never idle ends sooner the larger its collectives are, but the first one holds up what waits for it,
+the last one begins when its last member is ready, and between them memory limits what is held. So the sizes that
+suit best differ along the step. They are found from the buckets of one cap, coarse moves before fine ones. A row holds
+the buckets of one key; of the whole row, then of each of its halves, quarters and so on, in turn
+
+* pairs of neighbours are merged;
+* buckets are split at half of their bytes;
+* all borders are moved by half a bucket;
+
+and what makes the step shorter is kept, or what leaves it as it is and keeps the stream busy for less. A level is gone
+through again until it brings nothing. Deterministic; effort is counted in bucketings judged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from commcc.base.progress import detail
+from commcc.planning.bucket_model import key_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from commcc.passes.strategies.auto import Search, Tried
+    from commcc.plan import Bucket
+    from commcc.planning.bucket_model import Key
+    from commcc.schedule.search import SearchResult, Setting
+
+#: Launches that share a bucket, in graph order; one alone is no bucket.
+Members = tuple[int, ...]
+Row = tuple[Members, ...]
+Rows = dict["Key", Row]
+
+#: Stands for the cap of a key whose buckets have unequal sizes.
+UNEVEN = -2
+#: A step is shorter where it is by one of so many parts, and much the same where it is no longer by as much.
+_SAME, _LEVEL = 5000, 5000
+#: Schedules of a bucketing; one that is longer than the best by so much after the first, in permille, gets no other.
+_SCHEDULES, _LONGER = 3, 5
+#: So many times the limit on what a bucket spans, which keeps equal ones from taking memory: here memory is judged.
+_SPAN = 4
+#: Schedules of what is begun from: the setting that does best for it is the first for all others.
+_FIRST = 8
+
+
+class Judged(NamedTuple):
+    """A bucketing, how its best schedule was made, and for how many ns the stream is busy."""
+
+    tried: Tried
+    setting: Setting
+    busy_ns: int
+
+    def better(self, than: Judged, least: Judged) -> bool:
+        """Whether the step is shorter, or much the same as the least one with a stream that is busy for less."""
+        mine, other = self.tried, than.tried
+        if mine.over != other.over:
+            return mine.over < other.over
+        if (other.step_ns - mine.step_ns) * _SAME > other.step_ns:
+            return True
+        return (mine.step_ns - least.tried.step_ns) * _LEVEL <= mine.step_ns and self.busy_ns < than.busy_ns
+
+
+def improved(search: Search, best: Tried, stream: str, effort: int) -> Tried:
+    """The best of so many bucketings that differ from this one in the sizes of buckets on one stream."""
+    bucketings = _Bucketings(search, best, stream)
+    shapes = Shapes(bucketings.rows, search.size, bucketings.judged, bucketings.first)
+    shapes.improve(effort)
+    return best if shapes.best is bucketings.first else shapes.best.tried
+
+
+class Shapes:
+    """Rows of buckets, which are changed for as long as that helps. judge: of rows and the best so far; None where
+    it says no.
+    """
+
+    def __init__(
+        self, rows: Rows, size: Mapping[int, int], judge: Callable[[Rows, Judged], Judged | None], best: Judged
+    ) -> None:
+        self.rows, self.size, self.judge = rows, size, judge
+        self.now = self.best = best
+        self.seen = {tuple(rows.values())}
+        self.left = 0
+
+    def improve(self, effort: int) -> None:
+        """Change the rows; so many are judged at most."""
+        self.left, parts = effort, 1
+        while self.left > 0 and parts <= max(map(len, self.rows.values())):
+            if not self._gone_through(parts):
+                parts *= 2
+
+    def _gone_through(self, parts: int) -> bool:
+        """Change each of so many parts of each row for as long as that helps; whether it did."""
+        gained = False
+        for key in self.rows:
+            for part in range(parts):
+                while self._changed(key, part, parts):
+                    gained = True
+        return gained
+
+    def _changed(self, key: Key, part: int, parts: int) -> bool:
+        """Take the first change of a part of a row that helps; whether there is one."""
+        row = self.rows[key]
+        begin, end = (len(row) * each // parts for each in (part, part + 1))
+        for change in self._changes(row[begin:end]):
+            rows = {**self.rows, key: row[:begin] + change + row[end:]}
+            if self.left <= 0 or tuple(rows.values()) in self.seen:
+                continue
+            self.seen.add(tuple(rows.values()))
+            self.left -= 1
+            judged = self.judge(rows, self.now)
+            if judged is not None and judged.better(self.now, self.best):
+                self.rows, self.now = rows, judged
+                self.best = min(self.best, judged, key=lambda each: (each.tried.over, each.tried.step_ns))
+                return True
+        return False
+
+    def _changes(self, row: Row) -> Iterator[Row]:
+        halves = tuple(half for members in row for half in self._halves(members))
+        if len(row) > 1:
+            yield tuple(_joined(row[at : at + 2]) for at in range(0, len(row), 2))
+        yield halves
+        if len(row) > 1 and len(halves) == 2 * len(row):
+            between = (_joined(halves[at : at + 2]) for at in range(1, len(halves) - 1, 2))
+            yield (halves[0], *between, halves[-1])
+
+    def _halves(self, members: Members) -> Row:
+        """A bucket cut where half of its bytes are before; as it is where it has one member."""
+        if len(members) < 2:
+            return (members,)
+        whole, before = sum(self.size[each] for each in members), 0
+        at = 0
+        while at < len(members) - 1 and 2 * before < whole:
+            before += self.size[members[at]]
+            at += 1
+        return members[:at], members[at:]
+
+
+def _joined(row: Row) -> Members:
+    return tuple(sorted(each for members in row for each in members))
+
+
+class _Bucketings:
+    """Bucketings like the best one of a search, but for the rows of the keys on one stream.
+
+    first: the best one.
+    """
+
+    def __init__(self, search: Search, best: Tried, stream: str) -> None:
+        self.search = search
+        self.key = {each.launch: key_of(each, search.options.multi_dtype) for each in search.taken}
+        self.collective = {each.launch: each for each in search.taken}
+        self.made = {tuple(sorted(bucket.members)): bucket for bucket in best.buckets}
+        own = {launch: members for members in self.made for launch in members}
+        row: dict[Key, list[Members]] = {key: [] for key in search.keys}
+        for launch in sorted(self.key):
+            members = own.get(launch, (launch,))
+            if search.unmerged.stream[launch] == stream and members[0] == launch:
+                row[self.key[launch]].append(members)
+        self.rows = {key: tuple(buckets) for key, buckets in row.items() if buckets}
+        self.others = tuple(bucket for bucket in best.buckets if self.key[bucket.members[0]] not in self.rows)
+        self.forms = {key: rung.form for key, rung in zip(search.keys, best.choice, strict=True)}
+        self.choice = tuple(
+            rung._replace(cap=UNEVEN) if key in self.rows else rung
+            for key, rung in zip(search.keys, best.choice, strict=True)
+        )
+        found = self._scheduled(best.buckets, _FIRST)
+        self.first = Judged(best, found.settings[0] if found and found.settings else (), self._busy(self.rows))
+
+    def judged(self, rows: Rows, best: Judged) -> Judged | None:
+        """These rows; None where a bucket would be too long, the graph cyclic, or the bound says that it is worse."""
+        merged = [members for row in rows.values() for members in row if len(members) > 1]
+        span = self.search.options.max_topo_span
+        if span is not None and any(m[-1] - m[0] > span * _SPAN and m not in self.made for m in merged):
+            return None
+        buckets = (*self.others, *map(self._bucket, merged))
+        found = self._scheduled(buckets, _SCHEDULES, best)
+        if found is None:
+            return None
+        members = sum(len(bucket.members) for bucket in buckets)
+        tried = replace(best.tried, choice=self.choice, buckets=buckets, members=members)
+        return Judged(self.search.result(tried, found), found.settings[0] if found.settings else (), self._busy(rows))
+
+    def _scheduled(self, buckets: Sequence[Bucket], schedules: int, best: Judged | None = None) -> SearchResult | None:
+        from commcc.apply.order import WaitsForItself
+        from commcc.schedule.search import glance
+
+        search = self.search
+        try:
+            problem = search.sketches.merged(buckets) if buckets else search.unmerged
+        except WaitsForItself:
+            return None
+        if best is None:
+            return glance(problem, search.limits, schedules)
+        search.unequal += 1
+        detail(f"bucketing of unequal sizes {search.unequal}")
+        if problem.bound * _LEVEL > best.tried.step_ns * (_LEVEL + 1):
+            return None
+        hopeless = best.tried.step_ns * (1000 + _LONGER) // 1000
+        return glance(problem, search.limits, schedules, hopeless=hopeless, before=best.setting)
+
+    def _bucket(self, members: Members) -> Bucket:
+        if members not in self.made:
+            row = [self.collective[launch] for launch in members]
+            self.made[members] = self.search.bucket(row, self.forms[self.key[members[0]]])
+        return self.made[members]
+
+    def _busy(self, rows: Rows) -> int:
+        """For how many ns the stream is busy."""
+        search = self.search
+        return sum(
+            search.sketches.piece(self._bucket(members)).transfer if len(members) > 1 else search.costs.ns[members[0]]
+            for row in rows.values()
+            for members in row
+        )

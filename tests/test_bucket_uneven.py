@@ -1,0 +1,74 @@
+"""Buckets of unequal sizes along the step."""
+
+from __future__ import annotations
+
+import importlib
+
+from commcc.passes.options import parse_pipeline
+from commcc.passes.strategies.auto import Tried
+from commcc.passes.strategies.uneven import Judged, Shapes
+from commcc.run.pipeline import run
+from commcc.timing.cost import load_model
+from tests.families import backward
+
+auto = importlib.import_module("commcc.passes.strategies.auto")
+KEY = ("all_gather", "1", "", "bfloat16")
+
+
+def latency_of_gathers(rows):
+    """Gathers before layers that compute for 10 each: 24 for each launch and 7 for each member."""
+    free = now = 0
+    for members in rows[KEY]:
+        free += 24 + 7 * len(members)
+        now = max(now, free) + 10 * len(members)
+    return Judged(Tried((), (), 0, now * 1000, 0, 0), (), free)
+
+
+def improved(rows, judge, effort):
+    asked = []
+
+    def asks(rows, _best):
+        asked.append(rows)
+        return judge(rows)
+
+    shapes = Shapes(rows, dict.fromkeys(range(16), 1), asks, judge(rows))
+    shapes.improve(effort)
+    assert sorted(m for members in shapes.rows[KEY] for m in members) == list(range(16))
+    assert len(asked) <= effort
+    assert len({tuple(rows.values()) for rows in asked}) == len(asked)
+    return shapes
+
+
+def equal(size):
+    return {KEY: tuple(tuple(range(at, at + size)) for at in range(0, 16, size))}
+
+
+def test_no_size_to_begin_with_ends_worse_than_the_best_equal_one():
+    sizes = (1, 2, 4, 8, 16)
+    best_equal = min(latency_of_gathers(equal(size)).tried.step_ns for size in sizes)
+    found = [improved(equal(size), latency_of_gathers, 40) for size in sizes]
+    assert [shapes.best.tried.step_ns for shapes in found] == [best_equal] * len(sizes)
+    assert [improved(equal(size), latency_of_gathers, 40).rows for size in sizes] == [each.rows for each in found]
+
+
+def test_what_cannot_be_is_left():
+    rows = equal(4)
+    first = latency_of_gathers(rows)
+    shapes = improved(rows, lambda asked: first if asked is rows else None, 40)
+    assert shapes.rows == rows and shapes.best is first
+
+
+def test_unequal_sizes_make_the_step_of_layers_shorter(monkeypatch):
+    """Against the same without them; proved, and said in the report."""
+    model = load_model("h100")
+    passes = parse_pipeline("bucket{strategy=auto},reorder")
+    steps = {}
+    for shapes in (0, auto._SHAPES):
+        monkeypatch.setattr(auto, "_SHAPES", shapes)
+        result = run(backward(layers=4), passes, model=model)
+        steps[shapes] = result.last.prediction.timeline.step_ns
+        report = result.steps[0].report
+        assert ("unequal" in report["caps_mb"].values()) == bool(shapes)
+        assert (report["unequal_tried"] > 0) == bool(shapes)
+        assert result.verified == "proved"
+    assert steps[auto._SHAPES] < 0.99 * steps[0]
