@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
+from rich.console import Console
 
 from commcc.base.text import escaped
 from commcc.report import converting, differing, inspecting, passes, rewriting, verifying
@@ -282,3 +283,11 @@ def test_names_in_a_file_cannot_drive_the_terminal():
     }
     text = drawn(*inspecting.view_listing(escaped(listed)))
     assert all(line.isprintable() for line in text.splitlines())
+
+
+def test_a_long_name_leaves_room_for_numbers():
+    table = make_table("", "name", "group", "time", numbers=("time",), whole=("name", "group"))
+    table.add_text("a_name_" * 20, "0", "0.007 ms")
+    printed = io.StringIO()
+    Console(width=60, file=printed).print(table)
+    assert "0.007 ms" in printed.getvalue()

@@ -42,13 +42,20 @@ def drawn(console: Console, shown: Iterable[RenderableType]) -> str:
     return text if console.is_terminal else "".join(line.rstrip() + "\n" for line in text.splitlines())
 
 
+#: What a name may take of a terminal of 80 columns, next to four columns of numbers.
+LONG_NAME = 36
+
+
 class Section(Table):
     """A table under a heading, which may be wider than the table."""
 
     heading: str = ""
 
     def add_text(self, *cells: str | Text) -> None:
-        """Add a row."""
+        """Add a row. A column with a longer name than others have is folded, or its numbers would have no room."""
+        for column, cell in zip(self.columns, cells, strict=False):  # a row may be short
+            if column.justify != "right" and len(cell) > LONG_NAME and column.overflow == "fold":
+                column.no_wrap = False
         self.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
