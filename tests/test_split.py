@@ -210,6 +210,13 @@ def exchanged(graph):
     node.args = (node.args[0][::-1], *node.args[1:])
 
 
+def other_op(name, target):
+    def change(graph):
+        node_of(graph, name).target = target
+
+    return change
+
+
 LAUNCH = "reduce_scatter_tensor_default"
 
 
@@ -234,6 +241,9 @@ LAUNCH = "reduce_scatter_tensor_default"
         ("gathered", other_argument("mul_tensor_chunk0", 0, lambda g: node_of(g, "silu_default_chunk1"))),
         ("embedding", other_argument("embedding_dense_backward_default_chunk1", 2, 24)),
         ("embedding", other_argument("mul_tensor_chunk1", 1, 0.25)),
+        ("gathered", other_op("silu_default_chunk0", aten.sigmoid.default)),
+        ("gathered", other_op("silu_default_chunk1", aten.sigmoid.default)),
+        ("gathered", other_op("mul_tensor_chunk1", aten.div.Tensor)),
     ],
 )
 def test_what_is_wrong_is_not_proved(family, change):

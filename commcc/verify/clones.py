@@ -329,6 +329,8 @@ class Operands:
 
     def compare(self) -> None:
         """Raises :class:`Unfaithful` at the first difference; changes nothing of the module."""
+        if self.node.target != self.original.target:
+            self._refuse(ops.op_name(self.node.target), ops.op_name(self.original.target))
         own, old = bound(self.node), bound(self.original)
         if list(own) != list(old):
             self._refuse(list(own), list(old))
