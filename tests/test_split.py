@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,9 +26,12 @@ from commcc.verify import verify
 from commcc.verify.clones import Rows
 from tests import split_graphs
 from tests.chunk_graphs import error
+from tests.corruptions import copied
+from tests.effort import examples
 from tests.random_graphs import GraphBuilder
 from tests.split_graphs import MODEL, aten, split
 from tests.test_live import elsewhere
+from tests.verify_mutants import KINDS
 
 MASKS = {"numbers": (4,), "narrow": (4, 1), "wide": (4, 8)}
 SAMPLES = Path(__file__).parents[1] / "sample_graphs"
@@ -253,6 +257,22 @@ def test_what_is_wrong_is_not_proved(family, change):
     graph = after.graph_module().graph
     change(graph)
     assert verify(program, replace(after, graph=graph)).status != "proved"
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "shared", "returned"])
+@pytest.mark.sampled(2)
+def test_damage_of_any_kind_is_not_proved_unless_it_changes_nothing(family):
+    program = FAMILIES.get(family, getattr(split_graphs, family, None))()
+    after = split(program, parts=2).program
+    tried = 0
+    for kind, damage in KINDS.items():
+        for seed in range(examples(3)):
+            graph = copied(after.graph)
+            if damage(graph, random.Random(seed)):
+                tried += 1
+                broken = replace(after, graph=graph)
+                assert verify(program, broken).status != "proved" or error(program, broken) == 0, (kind, seed)
+    assert tried > 20
 
 
 def test_what_mixes_slices_is_not_cut():
