@@ -30,6 +30,7 @@ PIPELINES = (
     "bucket{strategy=auto,effort=4}",
     "bucket{strategy=auto,effort=4},reorder",
     "bucket{strategy=module},reorder",
+    "split",
 )
 #: Pipelines that need a graph of their own kind.
 ON_SAMPLES = (
