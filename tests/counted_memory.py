@@ -24,9 +24,25 @@ def reach(value, numbers):
     return (1 + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))) * value.element_size()
 
 
-def home_of(node, home):
+def copies(node, numbers):
+    """Whether a reshape cannot be a view of what it reshapes, as PyTorch itself says."""
+    if "reshape" not in str(node.target):
+        return False
+    sizes, strides = ([number(n, numbers) for n in each] for each in _layout(node.all_input_nodes[0]))
+    try:
+        torch.empty_strided(sizes, strides, device="meta").view([number(n, numbers) for n in _layout(node)[0]])
+    except RuntimeError:
+        return True
+    return False
+
+
+def _layout(node):
+    return node.meta["val"].shape, node.meta["val"].stride()
+
+
+def home_of(node, home, numbers):
     """The node that made the storage of a result: an operand's for views, the node's own otherwise."""
-    if node.op != "call_function":
+    if node.op != "call_function" or copies(node, numbers):
         return node
     schema = getattr(node.target, "_schema", None)
     returns = schema.returns if schema is not None else ()
@@ -53,7 +69,7 @@ def counted_peak(program, numbers=None):
     place = {node: i for i, node in enumerate(nodes)}
     home, size, last = {}, {}, {}
     for node in nodes:
-        home[node] = home_of(node, home)
+        home[node] = home_of(node, home, numbers)
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor):
             size[home[node]] = max(size.get(home[node], 0), reach(value, numbers))

@@ -84,7 +84,7 @@ def test_zsh(place, tmp_path):
 def test_fish(place, tmp_path):
     offered = {
         "commcc buck": ["bucket\tMerge collectives of one kind, group, reduction and dtype"],
-        "commcc run g --preset a": ["auto", "autoparallel"],
+        "commcc run g --preset a": ["auto", "autoparallel", "auto-split"],
         "commcc run g --passes tag,bu": ["tag,bucket"],
         "commcc run g --passes 'tag,bucket{str": ["tag,bucket{strategy=", "tag,bucket{strict="],
         "commcc inspect --cost=h10": ["--cost=h100-sxm"],

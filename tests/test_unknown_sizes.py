@@ -88,7 +88,9 @@ LOG = Path(__file__).parent / "data" / "symbols" / "moe_dynamic.log.gz"
     ],
     ids=["moe", "log", "post-grad", "chunked"],
 )
-@pytest.mark.parametrize("passes", ["bucket{strategy=auto,memory_budget=own}", "reorder{memory_budget=own}"])
+@pytest.mark.parametrize(
+    "passes", ["bucket{strategy=auto,memory_budget=own},reorder{memory_budget=own}", "reorder{memory_budget=own}"]
+)
 @pytest.mark.sampled(3)
 def test_budgets_hold_by_an_independent_count(graph, passes):
     """Sizes that only hints give are in the budget: bytes are counted on the graphs before and after, by schemas."""

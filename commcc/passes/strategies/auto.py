@@ -201,7 +201,8 @@ class Search:
     def _uneven(self, best: Tried) -> Tried:
         """The best of bucketings like this one with other sizes on its busiest stream, if that is most of the step."""
         stream, busy = self._busiest(best)
-        if busy * 1000 < best.step_ns * _BUSY:
+        # An effort of one is no merging, and nothing else.
+        if self.options.effort == 1 or busy * 1000 < best.step_ns * _BUSY:
             return best
         return improved(self, best, stream, _SHAPES * self.options.effort)
 
