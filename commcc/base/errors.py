@@ -86,7 +86,12 @@ def located(where: str) -> Iterator[None]:
         raise InputError(error.what, where=where, hint=error.hint) from None
 
 
+#: Characters of a word for which a near one is looked for.
+_LONGEST_WORD = 64
+
+
 def closest(word: str, known: Sequence[str]) -> str:
     """`` (did you mean 'x'?)``, or nothing when no known word is near."""
-    near = difflib.get_close_matches(word, known, n=1)
+    # What is longer is no slip of the finger, and comparing takes the product of both lengths.
+    near = difflib.get_close_matches(word, known, n=1) if len(word) <= _LONGEST_WORD else ()
     return f" (did you mean '{near[0]}'?)" if near else ""
