@@ -8,8 +8,8 @@ COPY . .
 # --build-arg PIP_EXTRA_INDEX_URL=... chooses an index with builds of PyTorch for the CPU: commcc needs no GPU.
 ARG PIP_EXTRA_INDEX_URL
 RUN pip install --no-cache-dir -c constraints.txt . \
-    && useradd --create-home user
-USER user
+    && useradd --create-home --uid 1000 user
+USER 1000
 WORKDIR /home/user
 ENV OMP_NUM_THREADS=1
 CMD ["commcc", "run", "/src/sample_graphs/llama3_8b_fsdp64_bw.fx.txt.gz", "--preset", "auto", "-o", "bw.fx.txt.gz"]

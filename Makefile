@@ -68,7 +68,7 @@ $(VENV)/.docs: $(READY)
 
 # What builds it is installed once; building needs no network, and neither does reading.
 docs-site: $(VENV)/.docs docs ## build the documentation as a site in out/site
-	$(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 samples: $(READY) ## make the sample graphs kept here; ARGS=--all makes every one
 	$(BIN)/python -m commcc.capture.samples $(ARGS)

@@ -84,16 +84,16 @@ def commcc_side(program: Any, model: Any, text: str, *, check: bool) -> Side:
     from commcc.verify import verify
 
     gc.collect()
-    first, seconds = program, 0.0
+    first, of_first, seconds = program, None, 0.0
     try:
         for made in parse_pipeline(text):
             start = time.process_time()
             index = build_index(program)
             with no_collection():  # as the pipeline does
-                plan = made.plan(PlanContext(program, index, identify(index), model))
+                plan = made.plan(PlanContext(program, index, identify(index), model, of_first))
             after = apply_plan(program, index, plan) if plan.changes else program
             seconds += time.process_time() - start
-            program = after
+            program, of_first = after, of_first or index
         status = verify(first, program).status if check else "proved"
     except CommccError as error:
         return Side(text, None, seconds, f"{type(error).__name__}: {error}"[:200])

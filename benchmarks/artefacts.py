@@ -26,7 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-SECONDS = 120
+SECONDS = 300
 #: What is no graph of ATen ops, by the end of its path, and must be refused.
 REFUSED = (
     *("refused/any_module.py", "refused/training.log"),
@@ -174,25 +174,30 @@ def right(artefact: Artefact, column: str, code: int) -> bool:
     return code == 0 or needs or (column == "lint" and code == 1)
 
 
+def _stop(*_: Any) -> None:
+    raise TimeoutError
+
+
+def run_here(artefact: Artefact, out: Path, *, bench: bool) -> dict[str, tuple[int, str]]:
+    """Every command on an artefact, in this process."""
+    out.mkdir(parents=True, exist_ok=True)
+    cells = {}
+    for column, arguments in commands(artefact, out, bench=bench).items():
+        # A result that was not written has said why in its own column.
+        files = [word for word in arguments[1:] if word.startswith(f"{out}{os.sep}") and column not in WRITERS]
+        if all(Path(file).exists() for file in files) or artefact.refused:
+            cells[column] = call(arguments)
+    return cells
+
+
 def run_all(artefact: Artefact, out: Path, *, bench: bool) -> dict[str, tuple[int, str]]:
     """Every command on an artefact, in a child process."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
         os.close(reading)
-
-        def stop(*_: Any) -> None:
-            raise TimeoutError
-
-        signal.signal(signal.SIGALRM, stop)
-        out.mkdir(parents=True, exist_ok=True)
-        cells = {}
-        for column, arguments in commands(artefact, out, bench=bench).items():
-            # A result that was not written has said why in its own column.
-            files = [word for word in arguments[1:] if word.startswith(f"{out}{os.sep}") and column not in WRITERS]
-            if not all(Path(file).exists() for file in files) and not artefact.refused:
-                continue
-            cells[column] = call(arguments)
+        signal.signal(signal.SIGALRM, _stop)
+        cells = run_here(artefact, out, bench=bench)
         with os.fdopen(writing, "w") as stream:
             json.dump(cells, stream)
         os._exit(0)
@@ -252,11 +257,14 @@ def main() -> None:
     options.folder = options.folder.resolve()
     options.folder.mkdir(parents=True, exist_ok=True)
     make(options.folder, None)
-    import commcc.verify  # noqa: F401 imported once, before the processes part
-
     artefacts = [each for each in find(options.folder) if not options.only or options.only in each.name]
     outputs = options.folder.with_name(options.folder.name + "-out")
     shutil.rmtree(outputs, ignore_errors=True)
+    # Modules are imported and kernels compiled here, once, before the processes part.
+    first = next((each for each in artefacts if not (each.whole or each.refused)), None)
+    if first is not None:
+        signal.signal(signal.SIGALRM, _stop)
+        run_here(first, outputs / "first", bench=False)
     for number, artefact in enumerate(artefacts):
         print(f"{number + 1}/{len(artefacts)} {artefact.name}", file=sys.stderr)
         bench = bool(options.bench) and number % options.bench == 0

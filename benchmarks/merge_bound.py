@@ -41,7 +41,8 @@ collectives of one kind and group on their stream:
    max(E + xc, head) + p(rest) + (1-x)c >= max(E + c, head) + p(rest): so the whole piece counts with c, before the
    later one. Prices are those of the next smaller size of a grid; no collective takes less than one of a byte.
 9. The last end and the least tail of any member make a bound; and so it is seen from the end of the step, with tails
-   for heads.
+   for heads. With what else keeps the stream busy the last end may be that of another collective, so the least tail is
+   that of any on the stream; without it, E(0) = 0 and it is that of any member.
 
 10. With a budget of live bytes, graph inputs are live all the time. While a merged collective runs, so is its result,
    and what it sends, which is its members' inputs or a copy of them; where these are graph inputs they count once. So
@@ -139,8 +140,10 @@ def late_bound(
     before, after = heads(events), heads(events.mirrored())
     alike: dict[tuple[str, Kind, str], list[int]] = defaultdict(list)
     busy: dict[str, int] = defaultdict(int)
+    on: dict[str, list[int]] = defaultdict(list)
     for node, facts in index.launches.items():
         stream = costs.streams.get(facts.group, facts.group)
+        on[stream].append(events.transfers[node])
         busy[stream] += events.load[events.transfers[node]]
         if node in load:
             alike[stream, facts.kind, facts.group].append(node)
@@ -155,8 +158,10 @@ def late_bound(
         own = [events.transfers[node] for node in nodes]
         others = busy[stream] - sum(events.load[each] for each in own)
         first, then = ([side[each] for each in own] for side in (before, after))
-        for head, tail in ((first, then), (then, first)):
-            worst = max(worst, earliest_end(head, sizes, prices, others, most) + min(tail))
+        for head, tail, tails in ((first, then, after), (then, first, before)):
+            alone = earliest_end(head, sizes, prices, 0, most) + min(tail)
+            together = earliest_end(head, sizes, prices, others, most) + min(tails[each] for each in on[stream])
+            worst = max(worst, alone, together)
     return worst
 
 

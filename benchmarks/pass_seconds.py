@@ -16,6 +16,7 @@ import gc
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -56,7 +57,7 @@ class Ours:
         )
         for number, each in enumerate(parse_pipeline(text)):
             if number and program is not context.program:
-                context = PlanContext.of(program, self.model)
+                context = replace(PlanContext.of(program, self.model), first=self.first)
             with no_collection():  # as the pipeline does
                 plan = each.plan(context)
             if plan.changes:

@@ -105,6 +105,11 @@ def does_not_divide(mesh):
     return model, (inputs[0].view(mesh.size(), -1), inputs[1])
 
 
+def cut_unevenly(mesh):
+    model = nn.Sequential(nn.Linear(4, 7), nn.ReLU(), nn.Linear(7, 4))
+    return parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()}), (torch.zeros(2, 4),)
+
+
 def step(mesh):
     model, *inputs = shard(mesh)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -358,10 +358,16 @@ def outcome(job: dict[str, Any], mesh: Any, out: Path) -> dict[str, Any]:
     same = len(plain) == len(mine) and all(torch.equal(a, b) for a, b in zip(plain, mine, strict=True))
     launches = [[sum(end.collectives.values()) for end in (r.before, r.after)] for r in the_pass.results]
     groups = sorted({group.name for made in the_pass.made for group in made.groups})
+    foreseen = any(made.rounding is not None and made.rounding.results for made in the_pass.made)
     return {
-        "equal": same, "graphs": len(the_pass.made), "launches": launches, "compared": len(plain), "groups": groups,
+        "equal": same,
+        "foreseen": foreseen,
+        "graphs": len(the_pass.made),
+        "launches": launches,
+        "compared": len(plain),
+        "groups": groups,
         "apart": apart,
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

@@ -249,6 +249,27 @@ def test_the_same_numbers_and_calls_by_node(cache, silent):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("kept", [True, False])
+def test_fusions_move_no_wait(kept, cache, silent, monkeypatch):
+    """The sine and the cosine of one input would make one kernel, which needs the wait."""
+    if not kept:
+        monkeypatch.setattr(inductor, "landmark_options", dict)
+    g = Graph()
+    x, y = g.input("x", 4, 4), g.input("y", 4, 4)
+    launch = g(c10d.all_reduce.default, y, "sum", "0")
+    sine, product = g(aten.sin.default, x), g(aten.mm.default, y, y)
+    last = g(aten.add.Tensor, g(aten.cos.default, x), g.wait(launch))
+    graphs = make_set([g.program(sine, product, last, groups=TWO)], BenchSettings(ranks=2, emulated=True))
+    silent(graphs.layout)
+    transport = Transport(graphs.prepared[0], graphs.layout, load_model("laptop-cpu"), Recorded())
+    context = bench_worker.RankContext(0, CpuPlace(), Alone(), Noted(), 0)
+    bench = bench_worker.make_bench(Variant(0, compiled=True), transport.prepared, context, transport)
+    bench.run(bench.ready(own_inputs(bench.prepared, graphs.maker.of_rank(0))))
+    order = bench.to_json()["order"]
+    assert order["compared"] == 2 and bool(order["moved"]) is not kept
+
+
+@pytest.mark.full
 def test_inputs_that_are_written_or_no_tensors_constants_and_random_numbers(cache):
     g = Graph()
     x, scale, nothing = g.input("x", 8), g.value("scale", 0.5), g.value("nothing", None)

@@ -16,7 +16,7 @@ from commcc.graph.index import build_index
 from commcc.passes.base import PlanContext
 from commcc.passes.bucket import Bucket
 from commcc.timing.cost import load_model
-from commcc.timing.simulate import Simulator, lower_bound
+from commcc.timing.simulate import Simulator, heads_kernels, lower_bound
 from commcc.timing.simulate import heads as heads_module
 from commcc.timing.simulate.bound import Jobs, jackson, longest_paths
 from commcc.timing.simulate.events import Events
@@ -348,6 +348,18 @@ def test_forgetting_ancestors_keeps_it_valid(window, monkeypatch):
         assert short <= full <= optimum(index, costs)
         weaker += short < full
     assert weaker or window > 1, "the window was never felt"
+
+
+@pytest.mark.parametrize("windows", [(64, 32), (4096, 1024)])
+def test_kernels_give_the_same_heads(windows, monkeypatch):
+    """With windows that are large enough, and with some that forget."""
+    monkeypatch.setattr(heads_module, "STREAM_WINDOW", windows[0])
+    monkeypatch.setattr(heads_module, "COLLECTIVE_WINDOW", windows[1])
+    for seed in range(6):
+        make = random_maker(seed, Shape(nodes=300, groups=("a", "b"), depth=12, synchronous=0.1))
+        events = Events.of(make.index(), random_costs(seed, make))
+        for each in (events, events.mirrored()):
+            assert heads_kernels.heads(each, windows) == heads(each)
 
 
 def test_ancestors_are_let_go_when_nobody_asks_for_them():

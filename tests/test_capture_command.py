@@ -212,6 +212,10 @@ def test_doctor(capsys, monkeypatch):
         ("fails", r"captured_models.py:\d+: calling .*KeyError"),
         ("decides", r"captured_models.py:\d+: tracing .*; it decides by a value that only a run has"),
         ("does_not_divide", r"tracing .*RuntimeError: a and b must have same reduction dim, but got [^\\]*$"),
+        (
+            "cut_unevenly",
+            r"must have same reduction dim.*; size 7 of parameter '0\.weight' does not divide by the 2 ranks of 'dp'$",
+        ),
         ("two", "it is called with the mesh alone"),
         (
             "sparse",
@@ -226,6 +230,18 @@ def test_what_cannot_be_captured(name, words, tmp_path):
         worker.capture(request(name, "dp=2", tmp_path))
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_refused_leaves_no_folder(tmp_path, monkeypatch):
+    def refused(_request):
+        raise InputError("a reason")
+
+    monkeypatch.setattr("commcc.capture.request._captured", refused)
+    (tmp_path / "there").mkdir()
+    for name in ("new", "there"):
+        with pytest.raises(InputError, match="a reason"):
+            capture_in_a_process(Request("module:build", (("dp", 2),), str(tmp_path / name)))
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
 
 @pytest.mark.parametrize(("name", "states"), [("checkpointed", 0), ("checkpointed_with_dropout", 2)])

@@ -282,6 +282,13 @@ def test_several_graphs_are_listed_and_chosen(graph, capsys):
     assert Path(output(capsys).strip()).exists()
 
 
+def test_listed_steps_of_unknown_sizes(graph, capsys):
+    log = graph.with_name("run.log")
+    log.write_text(LOG + LOG.replace("f32[8, 8]", "f32[u0, 8]"))
+    ok("inspect", log, "--json")
+    assert ["unknown_sizes" in each for each in document(capsys)["graphs"]] == [False, False, True, True]
+
+
 def test_a_folder_of_graphs_is_listed(graph, tmp_path, capsys):
     """As lint reads it; a file that cannot be read is named, and the others are shown."""
     inner = tmp_path / "dumps" / "rank0"

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from commcc.base.text import escaped
 from commcc.report import converting, differing, inspecting, passes, rewriting, verifying
-from commcc.report.console import make_console, make_table
+from commcc.report.console import Settings, make_console, make_table
 from commcc.report.metrics import compare, costed_by, figures, rows, single
 
 
@@ -213,6 +213,15 @@ def test_listing():
     assert "run.log holds 2 graphs" in text and "1,200" in text and "commcc inspect run.log::a/fw" in text
 
 
+def test_a_listed_step_that_lacks_sizes_says_so():
+    timed = {"name": "a/fw", "graph": "g", "kind": "forward", "nodes": 2, "loadable": True, "step_ms": 1.5}
+    graphs = [timed, {**timed, "name": "b/fw", "unknown_sizes": {"values": 3}}]
+    text = drawn(*inspecting.view_listing({"input": "run.log", "graphs": graphs}))
+    one, other = (line for line in text.splitlines() if "/fw " in line)
+    assert ">=" not in one and ">= 1.500 ms" in other
+    assert "lack sizes" in text and "--hint" in text
+
+
 def test_conversion():
     notes = [{"text": "dropped", "node": f"n{i}"} for i in range(3)]
     document = {"output": "o.pt2", "nodes": 12, "lost": notes, "notes": []}
@@ -291,3 +300,33 @@ def test_a_long_name_leaves_room_for_numbers():
     printed = io.StringIO()
     Console(width=60, file=printed).print(table)
     assert "0.007 ms" in printed.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 78])
+def test_options_of_a_pass_are_folded_behind_an_option(width):
+    table = make_table("", "after each pass", "step time", "exposed", numbers=("step time", "exposed"))
+    table.add_text(
+        Settings("bucket{strategy=auto,bucket_cap_mb=25,groups=all}  (no change)"), "796.017 ms", "305.016 ms"
+    )
+    printed = io.StringIO()
+    Console(width=width, file=printed).print(table)
+    lines = printed.getvalue().splitlines()[2:]
+    assert "796.017 ms  305.016 ms" in lines[0]
+    names = [line[: lines[0].index("796")].strip() for line in lines]
+    assert "".join(names).replace(" ", "") == "bucket{strategy=auto,bucket_cap_mb=25,groups=all}(nochange)"
+    assert len(names) > 1 and all(name.endswith(("{", ",", "}", ")")) for name in names)
+    assert any(name.endswith("(no change)") for name in names)
+
+
+def test_numbers_without_room_are_left_out_whole():
+    names = ("step time", "exposed", "peak memory", "max consecutive")
+    table = make_table("", "after each pass", *names, numbers=names)
+    table.add_text(Settings("cleanup{metadata=keep}"), "796.017 ms", "305.016 ms", "53.3 GiB", "3")
+    for width, left_out in ((90, None), (60, "max consecutive"), (50, "peak memory, max consecutive")):
+        printed = io.StringIO()
+        Console(width=width, file=printed).print(table)
+        assert "metadata=keep}" in printed.getvalue() and "\u2026" not in printed.getvalue()
+        said = f"too narrow for {left_out}\n" if left_out else "\n"
+        assert printed.getvalue().endswith(said)
+        assert ("53.3 GiB" in printed.getvalue()) == (width > 50)
+        assert all(len(line) <= width for line in printed.getvalue().splitlines())

@@ -140,6 +140,33 @@ def test_prefixes_of_launchers(tmp_path, outer):
     assert listed(file) == [(f"rank3/{FORWARD}", "forward", 3), (f"rank1/{FORWARD}", "forward", 3)]
 
 
+TIMES = (
+    "2026-11-23T08:11:{:02d}.123456Z ",
+    "2026-11-23 08:11:{:02d},123 INFO stderr: ",
+    "[2026/11/23 08:11:{:02d}+01:00] ",
+    "17639{:05d}.123 ",
+    "Epoch 1:  {:2d}%|██▌       | {}/99 [00:01<00:10,  1.0it/s]",
+    "step\rEpoch 1: {:3d}%|██▌       | {}/99\r",
+)
+
+
+@pytest.mark.parametrize("outer", TIMES)
+@pytest.mark.parametrize("prefix", [PREFIX, f"[rank1]:{PREFIX}", f"[default1]:{PREFIX}"])
+def test_times_and_progress_bars_before_the_lines(tmp_path, outer, prefix):
+    lines = logged(TINY, prefix).splitlines(keepends=True)
+    file = tmp_path / "run.log"
+    file.write_text("".join(outer.format(number, number) + line for number, line in enumerate(lines)), newline="")
+    assert [(name.removeprefix("rank1/"), nodes) for name, _, nodes in listed(file)] == [(FORWARD, 3)]
+    graph = next(each for each in logs.find_graphs(read_text(file), "x"))
+    assert dense(graph.source()) == dense(TINY)
+
+
+def test_logs_of_powershell(tmp_path):
+    file = tmp_path / "run.log"
+    file.write_bytes(logged(TINY).replace("\n", "\r\n").encode("utf-16"))
+    assert listed(file) == [(FORWARD, "forward", 3)]
+
+
 def test_processes_without_a_rank_are_kept_apart(tmp_path):
     a, b = logged(TINY), logged(TINY, PREFIX.replace("4743", "4744"))
     file = tmp_path / "run.log"
@@ -212,6 +239,18 @@ def test_loadable():
 def test_a_folder_of_other_things(tmp_path):
     (tmp_path / "x.txt").write_text(TINY)
     with pytest.raises(InputError, match="holds no graphs"):
+        list_graphs(tmp_path)
+
+
+def test_a_folder_of_graph_files_is_no_graph(tmp_path):
+    (tmp_path / "bw.fx.txt").write_text(TINY)
+    with pytest.raises(InputError, match=r"is a folder of 1 graph file; name one, as in .*bw\.fx\.txt; commcc inspect"):
+        list_graphs(tmp_path)
+
+
+def test_graphs_in_folders_below_are_looked_for_elsewhere(tmp_path):
+    (tmp_path / "below").mkdir()
+    with pytest.raises(InputError, match=r"the folder itself holds no graphs; commcc inspect looks for them .* below"):
         list_graphs(tmp_path)
 
 

@@ -158,6 +158,17 @@ def test_what_other_chunks_see_is_not_overwritten():
     refused(step(buffered), r"'copy_' .* writes to 'kept', which all chunks share, something else than a sum")
 
 
+def test_an_op_without_a_rule_is_not_said_to_mix_tokens():
+    refused(
+        step(lambda b, x, y: b.call(aten._add_relu_.Tensor, b.call(aten.clone.default, y), x)),
+        r"it depends on '_add_relu_' \(aten\._add_relu\), of which no rule says that it keeps tokens apart",
+    )
+    refused(
+        step(lambda b, x, y: b.call(aten.cumprod_.default, b.call(aten.clone.default, y), 0)),
+        r"it depends on 'cumprod_' \(aten\.cumprod over the tokens\), which mixes tokens",
+    )
+
+
 def test_a_slice_that_is_a_copy_is_not_written_back():
     """Cut along the sequence, the slice of a chunk is made dense: what is written there stays there."""
     b = Layers()

@@ -7,7 +7,7 @@ import operator
 import pytest
 import torch
 
-from commcc.base.errors import InputError
+from commcc.base.errors import InputError, OptionError
 from commcc.ep.chunk.rules import state_of
 from commcc.ep.chunk.state import SUM
 from commcc.ep.regions import regions_of
@@ -20,6 +20,7 @@ from commcc.verify import verify
 from tests.chunk_graphs import MOE, Layers, aten, chunked, error, plan_of
 
 TOKENS, WIDTH, SLOTS = 8, 4, 16
+MAX = torch.ops._c10d_functional.all_reduce.default
 
 
 def by_histogram(b, flat):
@@ -304,6 +305,22 @@ def test_what_needs_all_tokens_is_computed_once(kind):
     assert sum("all_to_all" in str(node.target) for node in after.graph.nodes) == 6
 
 
+def test_a_share_of_a_sum_in_half_precision():
+    """As a layer of bfloat16 takes the gradient of its mean: rounded as every number there, not to whole ones."""
+    b = Layers()
+    x = b.tokens("x", TOKENS, WIDTH)
+
+    def join(b, back, order, token):
+        y = added(b, back, order, token)
+        total = b.call(aten.sum.dim_IntList, b.call(aten._to_copy.default, y, dtype=torch.bfloat16), [0])
+        return b.call(aten.add.Tensor, y, b.call(aten.div.Tensor, total, TOKENS))
+
+    before = routed(by_histogram, join, into=(b, x))
+    after = chunked(before, chunks=2)
+    assert verify(before, after).status == "proved"
+    assert error(before, after) < 0.05
+
+
 @pytest.mark.parametrize("kind", ROUNDED)
 def test_parts_of_a_sum_that_are_rounded_each(kind, monkeypatch):
     """To whole numbers, by the dtype of a sum: what a planner that overlooks it makes is another program."""
@@ -341,3 +358,48 @@ def test_experts_that_choose_their_tokens():
         y = b.call(aten.index_add.default, zeros, 0, b.call(aten.reshape.default, taken, [-1]), back)
     with pytest.raises(InputError, match=r"'topk.*' .*needs all tokens.*each token chooses"):
         chunked(b.done([y]), chunks=2)
+
+
+def counted_by_the_router(count, change=None):
+    """A module of experts alone: which tokens they get, and how many, comes in from the router."""
+    b = Layers()
+    x = b.tokens("x", TOKENS, WIDTH)
+    with b.module(MOE):
+        signs = b.call(aten.gt.Scalar, b.call(aten.slice.Tensor, x, 1, 0, 2), 0)
+        chosen = b.call(aten._to_copy.default, signs, dtype=torch.int64)
+        flat = b.call(aten._to_copy.default, b.call(aten.reshape.default, chosen, [-1]), dtype=torch.float64)
+        counts = count(b, flat)
+        counts = change(b, counts) if change else counts
+    with b.module(f"{MOE}.experts"):
+        slots = b.call(aten.reshape.default, chosen, [-1])
+        order = b.call(operator.getitem, b.call(aten.sort.stable, slots, stable=True), 1)
+        token = b.call(aten.div.Tensor_mode, order, 2, rounding_mode="floor")
+        sent, received = b.numbers(counts), b.numbers(b.exchange(counts, [1, 1], [1, 1]))
+        picked = b.call(aten.gather.default, x, 0, wide(b, token, x))
+        back = b.exchange(b.call(aten.silu.default, b.exchange(picked, received, sent)), sent, received)
+        y = added(b, back, order, token)
+    return b.done([y, counts] if count is by_marks else [y])
+
+
+@pytest.mark.parametrize("count", [by_histogram, by_marks])
+def test_tokens_counted_outside_of_the_module_are_counted_for_each_chunk(count):
+    before = counted_by_the_router(count)
+    after = chunked(before, f"{MOE}.experts", chunks=2)
+    assert verify(before, after).status == "proved"
+    assert error(before, after) < 1e-12
+
+
+def test_what_else_is_done_to_counts_is_told():
+    def of_all_ranks(b, counts):
+        return b.call(torch.ops._c10d_functional.wait_tensor.default, b.call(MAX, counts, "max", "0"))
+
+    before = counted_by_the_router(by_histogram, of_all_ranks)
+    with pytest.raises(InputError, match=r"'wait_tensor.*comes in computed of all tokens") as refused:
+        plan_of(before, f"{MOE}.experts", chunks=2)
+    assert refused.value.hint == f"name the module that makes it too: modules={MOE}"
+
+
+def test_patterns_that_name_nothing_are_told_where_tokens_are_exchanged():
+    with pytest.raises(OptionError, match="no module 'model") as refused:
+        plan_of(counted_by_the_router(by_marks), "model.layers.*.block_sparse_moe", chunks=2)
+    assert refused.value.hint == f"tokens are exchanged in '{MOE}.experts': name these, or modules around them"

@@ -207,6 +207,15 @@ def test_a_wait_without_a_launch_is_an_error():
         build_index(b.program([wait], {}))
 
 
+def test_a_wait_for_the_buffer_of_a_launch_says_what_to_wait_for():
+    b = GraphBuilder()
+    x, buffer = b.placeholder("x", (4,)), b.call(aten.empty.memory_format, [8])
+    into = b.call(c10d.all_gather_into_tensor_out.default, x, 2, "0", out=buffer)
+    wait = b.call(c10d.wait_tensor.default, buffer)
+    with pytest.raises(GraphError, match=f"'{into.name}' writes to it: wait for the result of that"):
+        build_index(b.program([wait], {"0": 2}))
+
+
 def test_a_second_wait_is_harmless():
     b = GraphBuilder()
     x = b.placeholder("x", (4,))

@@ -58,7 +58,7 @@ def note(of, at, value):
 @kernel
 def numbers(a, b, c):
     quotient, rest = halves(a, b)
-    shifted = (a << 3) >> 1
+    shifted = ((a << 3) >> 1) + (a & 12) - (b | 5)
     odd = (a > b and not c) or bool(c and rest)
     chosen = -quotient if odd else max(a, b, c)
     return shifted + quotient * 7 - rest, min(chosen, FEW), odd

@@ -10,18 +10,21 @@ import torch
 import torch._functorch.config as functorch_config
 import torch._inductor.config as inductor_config
 import torch.distributed as dist
+from torch._dynamo.exc import BackendCompilerFailed
 from torch._dynamo.utils import counters
+from torch._inductor.utils import run_and_get_code
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from commcc.capture.importing import from_graph_module
 from commcc.capture.world import Layout, fake_world
 from commcc.live import GraphPass, agreement, graph_pass
 from commcc.live.agreement import AgreementError, compare_all, digest_of
-from commcc.live.backends import _over_inductor, inductor_pass
+from commcc.live.backends import _over_eager, _over_inductor, inductor_pass
 from commcc.live.watching import Clock, watched
 from commcc.passes.options import parse_pipeline
 from commcc.replay.compiled.inductor import order_options
 from commcc.run.pipeline import run
+from commcc.run.planfile import plan_text
 from commcc.timing.cost import load_model
 from tests.test_live import PIPELINE, SPLIT, sample, train
 
@@ -87,11 +90,30 @@ def test_the_share_is_told_and_kept(tmp_path, caplog):
 
 def test_settings_that_keep_the_order_are_named(caplog):
     inductor_pass(pipeline=PIPELINE)(sample().graph_module().graph)
-    assert "keeps the order by " in caplog.text and "reorder_for_locality=False" in caplog.text
-    caplog.clear()
-    with torch._inductor.config.patch(order_options()):
-        inductor_pass(pipeline=PIPELINE)(sample().graph_module().graph)
-    assert not caplog.text
+    assert "compile with options=the_pass.settings, which set " in caplog.text
+    assert "reorder_for_locality=False" in caplog.text
+    for settings, told in ((order_options(), True), (inductor_pass(pipeline=PIPELINE).settings, False)):
+        caplog.clear()
+        with torch._inductor.config.patch(settings):
+            inductor_pass(pipeline=PIPELINE)(sample().graph_module().graph)
+        assert ("which keep fusions from moving launches" in caplog.text) is told
+
+
+def test_what_only_evaluates_needs_no_plan(tmp_path, caplog):
+    """What trains and has none is still an error."""
+    (tmp_path / "plan.yaml").write_text(plan_text(run(sample(), parse_pipeline("bucket{groups=all}"))))
+    torch._dynamo.reset()
+    with fake_world(Layout((("dp", 2),))) as world, caplog.at_level(logging.INFO, logger="commcc.live"):
+        group = world.meshes[""].get_group().group_name
+        backend = _over_eager(graph_pass(plan=tmp_path), None)
+        code = torch.compile(
+            lambda w, x: x @ C10D.wait_tensor(C10D.all_gather_into_tensor(w, 2, group)), backend=backend
+        )
+        with torch.no_grad():
+            code(torch.ones(2, 4), torch.ones(4, 4))
+        assert "graph 1: left as it is: it runs without gradients, and no plan was made for it; on_mis" in caplog.text
+        with pytest.raises(BackendCompilerFailed, match="no plan was made for this graph"):
+            code(torch.ones(2, 4), torch.ones(4, 4, requires_grad=True))
 
 
 def test_with_new_groups_nothing_is_cached():
@@ -151,6 +173,20 @@ def test_fusions_move_no_wait(kept, monkeypatch):
     assert bool(orders[0].moved) is not kept
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("kept", [True, False])
+def test_nor_those_of_a_hook_with_its_settings(kept):
+    hook = inductor_pass(pipeline="tag")
+    settings = hook.settings if kept else {**order_options(), "post_grad_custom_post_pass": hook}
+    torch._dynamo.reset()
+    with fake_world(Layout((("dp", 2),))) as world, inductor_config.patch(fx_graph_cache=False):
+        group = world.meshes[""].get_group().group_name
+        code = torch.compile(lambda x, y: fused(group, x, y), options=settings)
+        _, (text,) = run_and_get_code(code, torch.ones(4, 4), torch.ones(4, 4))
+    assert hook.graph_pass.graphs == 1
+    assert (text.index("extern_kernels.mm(") < text.index("wait_tensor.default(")) is kept
+
+
 def gathers(group, x, y):
     p, q = (C10D.wait_tensor(C10D.all_gather_into_tensor(each, 2, group)) for each in (x, y))
     return p @ q
@@ -199,7 +235,6 @@ def test_caches_that_are_warm_on_one_rank_only(tmp_path):
     assert all(found["hits"] == [0, 0] for found in cold), cold
 
 
-#: With "apart" fusions round otherwise, since what is gathered again stands elsewhere.
 TRAININGS = (
     *(("fsdp", PIPELINE), ("tp", "auto"), ("fsdp_tp", "auto"), ("hsdp", PIPELINE), ("moe", f"tag,{PIPELINE}")),
     *(("broken", PIPELINE), ("checkpointed", PIPELINE)),
@@ -224,5 +259,5 @@ def test_twenty_steps_through_inductor(tmp_path):
         assert rank == found[0]
         for job, each in zip(jobs, rank, strict=True):
             assert each["compared"] > 1000
-            # What is computed again is fused with other ops there, which round otherwise.
-            assert each["equal"] or (job["model"] == "checkpointed" and each["apart"] < 1e-5), job
+            # What is computed again is fused with other ops there, which round otherwise, as the log has said.
+            assert each["equal"] or (job["model"] == "checkpointed" and each["foreseen"] and each["apart"] < 1e-5), job

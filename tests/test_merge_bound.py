@@ -9,14 +9,18 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
+from commcc.passes.options import parse_pipeline
+from commcc.run.pipeline import run
 from commcc.serialization import load
 from commcc.timing.cost import load_model
 from tests.effort import examples
+from tests.random_graphs import GraphBuilder, aten
 
 ROOT = Path(__file__).parents[1]
 
@@ -92,3 +96,17 @@ def test_a_budget_of_memory_makes_the_bound_higher(merge_bound):
         for budget in (None, 1 << 50, own.input_bytes + 1)
     )
     assert free == loose < tight
+
+
+def test_what_else_is_on_the_stream_may_run_while_members_are_not_ready(merge_bound):
+    """A gather moves while a product is computed, and a reduce-scatter of the product follows both."""
+    b = GraphBuilder()
+    rows = b.placeholder("rows", (4096, 4096), dtype=torch.bfloat16)
+    weight = b.placeholder("weight", (1024, 8192), dtype=torch.bfloat16)
+    product = b.scatter(b.call(aten.mm.default, rows, rows), 8, "fsdp", "avg")
+    program = b.program([b.gather(weight, 8, "fsdp"), product], {"fsdp": 8})
+    model = load_model()
+    result = run(program, parse_pipeline("reorder"), model=model)
+    index, costs = result.first.index, result.first.prediction.costs
+    step = result.last.prediction.timeline.step_ns
+    assert 0.9 * step < merge_bound.merge_bound(index, costs, model).ns <= step

@@ -55,7 +55,7 @@ MISTAKES = {
     "bucket g.fx.txt -o none/o.fx.txt": "folder 'none' does not exist; make it first",
     "bucket g.fx.txt -o locked/o.fx.txt": "folder 'locked' cannot be written; choose another with -o",
     "bucket g.fx.txt -o o.xyz": "unknown extension; use .fx.txt",
-    "bucket g.fx.txt --bucket-cap-mb 25MB": "bucket_cap_mb: expected a number without a unit, got '25MB'",
+    "bucket g.fx.txt --bucket-cap-mb 25MB": "bucket_cap_mb: expected auto or a number without a unit, got '25MB'",
     "bucket g.fx.txt --bucket-cap-mb nan": "expected a finite number",
     "bucket g.fx.txt --max-topo-span 1e30": "must be at most 1,000,000,000,000,000",
     "bucket g.fx.txt --strategy best": "expected one of greedy, overlap",
@@ -66,6 +66,7 @@ MISTAKES = {
     "run g.fx.txt --preset auto --passes tag": "both say what to run",
     "run g.fx.txt --pipeline bad.yaml": "bad.yaml:2: not YAML",
     "run folder --preset auto -o out": "folder: the folder is empty",
+    "run logs --preset auto -o out": "logs: holds no graph files; graphs in logs are rewritten one by one; choose one",
     "simulate g.fx.txt --html page.txt": "unknown extension; use .html",
     "explain g.fx.txt nobody": "no node 'nobody' in the graph",
     "diff g.fx.txt": "Missing argument 'AFTER'",
@@ -92,8 +93,9 @@ def place(tmp_path_factory) -> Path:
     (folder / "printed.txt").write_text(str(fx.symbolic_trace(lambda x: x + 1).graph))
     (folder / "bad.yaml").write_text("a: [1\n")
     (folder / "link.fx.txt").symlink_to("gone.fx.txt")
-    for name in ("folder", "locked"):
+    for name in ("folder", "locked", "logs"):
         (folder / name).mkdir()
+    (folder / "logs" / "run.log").touch()
     return folder
 
 

@@ -129,6 +129,14 @@ def test_what_has_neither_kernel_nor_stand_in_is_refused():
         prepare(g.program(product))
 
 
+def test_sparse_tensors_are_not_blamed_on_the_kernel():
+    g = Graph()
+    made = aten._sparse_coo_tensor_with_dims_and_tensors.default
+    sparse = g(made, 1, 1, [4, 3], g.input("i", 1, 2), g.input("v", 2, 3), dtype=torch.float32, val=torch.empty(4, 3))
+    with pytest.raises(InputError, match=r"works on sparse tensors, for which no values are made$"):
+        prepare(g.program(sparse))
+
+
 def test_bytes_are_others_in_float64():
     g = Graph()
     x = g.input("x", 4, dtype=torch.bfloat16)

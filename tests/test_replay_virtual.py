@@ -197,6 +197,17 @@ def test_a_wait_for_a_view_is_a_wait_and_a_second_one_does_nothing():
     assert run.unwaited == []
 
 
+def test_who_asks_for_a_size_reads_nothing():
+    def build(g, x):
+        launch = g(c10d.all_gather_into_tensor.default, x, 4, "0")
+        rows = g(aten.sym_size.int, launch, 0, val=16)
+        return g(aten.view.default, g.wait(launch), [rows, 2])
+
+    found, run = one(build)
+    equal(found, [torch.cat(X).view(16, 2)] * 4)
+    assert run.early == []
+
+
 def test_a_reshape_that_copies_reads():
     def build(g, x):
         launch = g(c10d.all_gather_into_tensor.default, x, 4, "0")

@@ -142,6 +142,17 @@ def test_a_gradient_is_copied_over_what_was_there(overwritten, role):
     assert told(b.program([None, copied], {"replicas": 2}))[0][1] == role
 
 
+@pytest.mark.parametrize(("kept", "role"), [(True, "ddp"), (False, "tp")])
+def test_a_gradient_is_written_over_one_that_came_in(kept, role):
+    """As compiled autograd accumulates them: nothing returns the sum. Memory of the graph's own is no gradient's."""
+    b = GraphBuilder()
+    x, before = b.placeholder("x", (4, 4)), b.placeholder("before", (4, 4))
+    total = b.call(aten.add.Tensor, before, b.call(aten.mm.default, x, x))
+    place = before if kept else b.call(aten.relu.default, x)
+    b.call(aten.copy_.default, place, b.call(aten.copy.default, total, b.reduce(total, "replicas")))
+    assert told(b.program([None], {"replicas": 2}))[0][1] == role
+
+
 def test_a_part_that_compute_uses_says_nothing_about_the_other():
     kinds = told(joined(used=True))
     assert kinds[0] == ("reduce_scatter", "fsdp", "reduces output 1 ahead of another reduction")

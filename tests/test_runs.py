@@ -99,3 +99,29 @@ def test_a_network_that_is_busy_for_longer_than_compute_leaves_no_long_runs(monk
     assert cut.longest_run <= 6 < uncut.longest_run
     assert cut.step_ns == uncut.step_ns
     check_order(problem.index, cut.order)
+
+
+def test_long_runs_are_tried_again_with_launches_closer_to_their_waits(monkeypatch):
+    """Not for a graph without reduce-scatters, where runs are short, or beyond the effort."""
+    module = sys.modules["commcc.schedule.search"]
+    problem = Problem(*scheduled_graph(3))
+    for feeding, run, effort, expected in (
+        ({0: ()}, 9, 40, [10, 10]),
+        ({0: ()}, 9, 6, [10]),
+        ({}, 9, 40, []),
+        ({0: ()}, 4, 40, []),
+    ):
+        asked = []
+        looking = module._Search(problem, Limits(prefetch=40), effort)
+        monkeypatch.setitem(problem.__dict__, "feeding", feeding)
+        looking.best = replace(looking.start, longest_run=run, settings=((1,), (2,)))
+        looking.tried = 5
+
+        def schedule(base, setting, limits, looking=looking, asked=asked):
+            asked.append(limits.prefetch)
+            looking.tried += 1
+            return base
+
+        looking._schedule = schedule
+        looking.narrow()
+        assert asked == expected

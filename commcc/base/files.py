@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: How names of files end that hold one graph, as commcc writes them.
+GRAPH_FILES = (".fx.txt.gz", ".fx.txt", ".pt2")
+
 
 def replace_file(target: Path, write: Callable[[BinaryIO], T]) -> T:
     """What ``write`` returns once it has written all of ``target`` (or of the file that it links to).

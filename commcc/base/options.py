@@ -131,7 +131,9 @@ class Option:
             number = float(value) if not isinstance(value, bool) else math.nan
         except (TypeError, ValueError):
             unit = isinstance(value, str) and re.fullmatch(r"\s*[\d.]+\s*[A-Za-z]+\s*", value)
-            raise ValueError(f"expected a number{' without a unit' if unit else ''}, got {value!r}") from None
+            words = [*self.choices, f"a number{' without a unit' if unit else ''}"]
+            expected = " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+            raise ValueError(f"expected {expected}, got {value!r}") from None
         if not math.isfinite(number):
             raise ValueError(f"expected a finite number, got {value!r}")
         if self.minimum is not None and number < self.minimum:

@@ -16,13 +16,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from commcc.base.errors import InputError, InternalError, OptionError, OutputError
+from commcc.base.errors import CommccError, InputError, InternalError, OptionError, OutputError
 
 LEVELS = ("aot", "aot-inductor", "post-grad")
 GRAPHS = ("joint", "forward", "backward", "step")
 #: What attention of PyTorch's own becomes on a GPU.
 KERNELS = ("flash", "efficient", "cudnn", "cpu")
-EXTENSIONS = (".fx.txt.gz", ".fx.txt", ".pt2")
 #: What FSDP2, tensor and expert parallelism make of meshes has been tried up to here; a fake world has no other limit.
 MAX_RANKS = 1 << 20
 
@@ -70,10 +69,20 @@ def capture(request: Request) -> dict[str, Any]:
     """Run the capture, and return what it wrote. Raises :class:`CommccError`."""
     _check(request)
     folder = Path(request.output)
+    new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"the folder cannot be made: {error.strerror}", where=str(folder)) from None
+    try:
+        return _captured(request)
+    except CommccError:
+        if new and not any(folder.iterdir()):
+            folder.rmdir()
+        raise
+
+
+def _captured(request: Request) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="commcc-capture-") as work:
         ask, answer = Path(work, "request.json"), Path(work, "answer.json")
         ask.write_text(json.dumps(asdict(request)))

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
+from torch.distributed.tensor import DTensor, Shard
 
 from commcc.base.errors import CommccError, InputError, closest
 
@@ -118,10 +119,10 @@ def _subject(value: Any, target: str, inputs: tuple[Any, ...]) -> Subject:
 
 
 @contextmanager
-def explained(doing: str, own: list[str]) -> Iterator[None]:
+def explained(doing: str, own: list[str], model: Any = None) -> Iterator[None]:
     """Errors inside are :class:`InputError` of one line: what, where in the user's code, and a hint.
 
-    doing: in words. own: targets or files that are the user's.
+    doing: in words. own: targets or files that are the user's. model: whose parameters may be why.
     """
     try:
         yield
@@ -135,8 +136,23 @@ def explained(doing: str, own: list[str]) -> Iterator[None]:
             hint = _DATA_HINT
         elif _CUDA.search(text):
             hint = _CUDA_HINT
+        elif isinstance(model, nn.Module):
+            hint = _uneven(model)
         what = f"{type(error).__name__}: {text}" if text else type(error).__name__
         raise InputError(f"{doing}: {what}", where=where, hint=hint) from error
+
+
+def _uneven(model: nn.Module) -> str | None:
+    """The first parameter that a mesh does not divide: local sizes are then others than the model takes for granted."""
+    for name, parameter in model.named_parameters():
+        if not isinstance(parameter, DTensor) or "parametrizations." in name:  # those of commcc.shard are filled up
+            continue
+        mesh = parameter.device_mesh
+        for axis, placement in enumerate(parameter.placements):
+            if isinstance(placement, Shard) and parameter.shape[placement.dim] % mesh.size(axis):
+                size, over = parameter.shape[placement.dim], (mesh.mesh_dim_names or {axis: axis})[axis]
+                return f"size {size} of parameter '{name}' does not divide by the {mesh.size(axis)} ranks of '{over}'"
+    return None
 
 
 def _first_line(error: BaseException) -> str:

@@ -93,7 +93,7 @@ def capture(request: dict[str, Any]) -> dict[str, Json]:
                 subject = call_it(function, world.meshes[""], target, _inputs(request["inputs"]))
                 subject, notes = _ready(subject, mode, target)
         built = time.perf_counter()
-        with explained(f"tracing what {target} returned", [target]):
+        with explained(f"tracing what {target} returned", [target], subject.call):
             graphs, pieces = _graphs(subject, mode, request)
         kept = _finished(graphs, world, request["device"])
     traced = time.perf_counter()

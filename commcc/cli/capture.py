@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commcc.base.errors import EXIT_OK, OptionError
-from commcc.capture.request import EXTENSIONS, GRAPHS, KERNELS, LEVELS, Request, capture, read_mesh
+from commcc.base.files import GRAPH_FILES
+from commcc.capture.request import GRAPHS, KERNELS, LEVELS, Request, capture, read_mesh
 from commcc.cli.parameters import FILE, common_options
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def _graphs(text: str) -> tuple[str, ...]:
 
 def capture_options() -> list[click.Parameter]:
     """What says which model is captured, and how."""
-    formats = [each.removeprefix(".") for each in EXTENSIONS]
+    formats = [each.removeprefix(".") for each in GRAPH_FILES]
     return [
         click.Argument(["target"], metavar="TARGET"),
         click.Option(

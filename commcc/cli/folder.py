@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import EXIT_OK, InputError, OptionError, OutputError
-from commcc.base.files import replace_text
-from commcc.capture.request import EXTENSIONS
+from commcc.base.files import GRAPH_FILES, replace_text
 from commcc.cli.stepping import Work
 
 if TYPE_CHECKING:
@@ -21,14 +20,21 @@ if TYPE_CHECKING:
     from commcc.run.pipeline import RunResult
 
 
-def graphs_in(path: str) -> list[Path]:
-    """Graph files of a folder as ``commcc capture`` writes them, by name; none for a file, or a folder of logs."""
+def graphs_in(path: str, output: str | None) -> list[Path]:
+    """Graph files of a folder as ``commcc capture`` writes them, by name; none for a file, or a folder of logs.
+
+    Raises for an empty folder, and for one of logs of which all graphs are to be written to a folder.
+    """
     folder = Path(path)
     if not folder.is_dir():
         return []
     if not any(folder.iterdir()):
         raise InputError("the folder is empty", where=path, hint="commcc capture writes folders of graphs")
-    return sorted(file for file in folder.iterdir() if file.name.lower().endswith(EXTENSIONS) and file.is_file())
+    files = sorted(file for file in folder.iterdir() if file.name.lower().endswith(GRAPH_FILES) and file.is_file())
+    if not files and output is not None and not Path(output).suffix:
+        hint = "choose one as FOLDER::NAME, and a file with -o; commcc inspect lists them"
+        raise InputError("holds no graph files; graphs in logs are rewritten one by one", where=path, hint=hint)
+    return files
 
 
 def rewrite_folder(session: Session, request: Request, files: list[Path]) -> int:
@@ -98,7 +104,7 @@ class _Places:
         outputs = {file.name: folder / file.name for file in files}
         for file in files:
             if outputs[file.name].exists():
-                session.output(str(outputs[file.name]), EXTENSIONS)
+                session.output(str(outputs[file.name]), GRAPH_FILES)
         told = {} if plans is None else {name: plans / f"{stem}.yaml" for name, stem in stems.items()}
         return _Places(folder, plans, outputs, told)
 
@@ -114,4 +120,4 @@ class _Places:
 
 
 def _extension(name: str) -> str:
-    return max((each for each in EXTENSIONS if name.lower().endswith(each)), key=len)
+    return max((each for each in GRAPH_FILES if name.lower().endswith(each)), key=len)

@@ -76,11 +76,12 @@ def _several(graph: str) -> list[Listed]:
 
 def _graph_files(folder: Path) -> list[Listed]:
     """Graph files anywhere below a folder: where there are some, lint too looks at nothing else."""
-    from commcc.lint.expand import EXTENSIONS, files_below
+    from commcc.base.files import GRAPH_FILES
+    from commcc.lint.expand import files_below
     from commcc.report.inspecting import Listed
     from commcc.serialization.logs.graph_text import GraphEntry
 
-    paths = files_below(folder, EXTENSIONS)
+    paths = files_below(folder, GRAPH_FILES)
     return [Listed(GraphEntry(str(Path(path).relative_to(folder)), "file", None), path) for path in paths]
 
 

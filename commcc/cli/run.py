@@ -58,7 +58,7 @@ def run_passes(session: Session, /, **given: Any) -> int:
     if extras.keep_if_better and shared["cost"] is None:
         raise OptionError("--keep-if-better compares simulated steps, and needs costs", hint="leave out --cost none")
     request = Request("run", passes, **shared, extras=extras)
-    graphs = graphs_in(request.graph)
+    graphs = graphs_in(request.graph, request.output)
     if graphs and given["backward"] is not None:
         raise OptionError("a folder of graphs has its backwards in it", hint="leave out BACKWARD")
     if graphs:

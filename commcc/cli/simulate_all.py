@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 def graphs_of(graph: str) -> list[Item]:
     """The graphs where ``graph`` stands for several; none where it is one, or nothing that can be listed."""
-    from commcc.lint.expand import EXTENSIONS, expand
+    from commcc.base.files import GRAPH_FILES
+    from commcc.lint.expand import expand
 
     folder = Path(graph).is_dir()
-    if not folder and (graph.endswith(EXTENSIONS) or "::" in graph) and Path(graph.partition("::")[0]).exists():
+    if not folder and (graph.endswith(GRAPH_FILES) or "::" in graph) and Path(graph.partition("::")[0]).exists():
         return []
     items = expand([graph])
     usable = any(item.error is None for item in items)

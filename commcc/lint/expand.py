@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import CommccError, InputError, closest
+from commcc.base.files import GRAPH_FILES
 from commcc.base.text import natural_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-#: What a folder is searched for, and what it is searched for if that gives nothing.
-EXTENSIONS = (".fx.txt", ".fx.txt.gz", ".pt2")
+#: What a folder is searched for if it holds no graph files.
 TEXTS = (".txt", ".txt.gz", ".log", ".log.gz", ".py", ".py.gz")
 _MOST = 10_000
 _WILD = re.compile(r"[*?\[]")
@@ -80,7 +80,7 @@ def _one(argument: str) -> Iterator[Item]:
 
 def _folder(folder: Path) -> Iterator[Item]:
     """Graph files below a folder; without any, what PyTorch's own tools left there, else texts that hold graphs."""
-    files = files_below(folder, EXTENSIONS)
+    files = files_below(folder, GRAPH_FILES)
     yield from map(Item, files)
     if files:
         return
@@ -104,7 +104,7 @@ def _graphs(path: str) -> Iterator[Item]:
     """The graph in a file, or each one that can be loaded where there are several; an item with the error if none."""
     from commcc.serialization import list_graphs
 
-    if path.endswith(EXTENSIONS):  # these hold one, and finding that out takes time
+    if path.endswith(GRAPH_FILES):  # these hold one, and finding that out takes time
         yield Item(path)
         return
     try:

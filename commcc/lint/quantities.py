@@ -34,7 +34,7 @@ _TIMES = {"ns": 1, "us": 1_000, "\u00b5s": 1_000, "ms": 1_000_000, "s": 1_000_00
 
 @dataclass(frozen=True)
 class Quantity:
-    """A sort of figure. unit: its name in findings. meaning: what may be written, for messages and manuals."""
+    """A kind of figure. unit: its name in findings. meaning: what may be written, for messages and manuals."""
 
     unit: str
     meaning: str

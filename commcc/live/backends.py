@@ -42,19 +42,25 @@ def backend(
     """
     if inner not in INNER:
         raise OptionError(f"no inner backend '{inner}'", hint=f"there are {' and '.join(INNER)}")
+    if not isinstance(agree, bool):
+        raise OptionError(f"agree is True or False, not {agree!r}")
+    if isinstance(agree_timeout_s, bool) or not isinstance(agree_timeout_s, (int, float)) or not agree_timeout_s > 0:
+        raise OptionError(f"agree_timeout_s is a number of seconds above 0, not {agree_timeout_s!r}")
     the_pass = graph_pass(**options)
     timeout_s = agree_timeout_s if agree else None
-    return _over_inductor(the_pass, timeout_s) if inner == "inductor" else _over_eager(the_pass, timeout_s)
+    made = _over_inductor(the_pass, timeout_s) if inner == "inductor" else _over_eager(the_pass, timeout_s)
+    made.__name__ = "commcc"  # as Dynamo calls it where it fails
+    return made
 
 
 def _over_eager(the_pass: GraphPass, timeout_s: float | None) -> Callable[..., Any]:
     from functorch.compile import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd
 
-    def compiler(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+    def compiler(gm: fx.GraphModule, example_inputs: Sequence[Any], *, trains: bool = True) -> Any:
         del example_inputs
         with the_pass.clock.compiling():
-            made = the_pass.rewrite(gm)
+            made = the_pass.rewrite(gm, trains=trains)
             the_pass.tell(made)
         return make_boxed_func(checked(made, timeout_s, gm.forward))
 
@@ -63,6 +69,7 @@ def _over_eager(the_pass: GraphPass, timeout_s: float | None) -> Callable[..., A
         made = compile_it(
             fw_compiler=compiler,
             bw_compiler=compiler,
+            inference_compiler=partial(compiler, trains=_trains_anyway()),
             partition_fn=partition,
             keep_inference_input_mutations=True,
         )
@@ -73,13 +80,16 @@ def _over_eager(the_pass: GraphPass, timeout_s: float | None) -> Callable[..., A
 
 
 def _over_inductor(the_pass: GraphPass, timeout_s: float | None) -> Callable[..., Any]:
+    the_pass.fused = True
+
     def compile_inner(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Any:
         import torch._inductor.config as inductor_config
         from torch._inductor.compile_fx import compile_fx_inner
 
         # A backward is compiled when it first runs, and nothing of what is set below is set by then.
         with the_pass.clock.compiling(), inductor_config.patch({**order_options(), **landmark_options()}):
-            made = the_pass.rewrite(gm)
+            trains = not options.get("is_inference", False) or _trains_anyway()
+            made = the_pass.rewrite(gm, trains=trains)
             program = None if made.result is None else from_graph_module(gm)
             compiled: Any = compile_fx_inner(gm, example_inputs, **options)
             the_pass.tell(made)
@@ -106,29 +116,44 @@ def _over_inductor(the_pass: GraphPass, timeout_s: float | None) -> Callable[...
     return compile_graph
 
 
+def _trains_anyway() -> bool:
+    """Whether a graph without gradients is a backward, as compiled autograd makes one."""
+    from torch._dynamo import compiled_autograd
+
+    return bool(getattr(compiled_autograd, "in_compiled_autograd_region", False))
+
+
 def inductor_pass(**options: Any) -> Any:
     """A pass for Inductor's hooks, as ``torch._inductor.config.post_grad_custom_post_pass``.
 
-    options: as of :func:`graph_pass`. Its id, under which Inductor caches what it compiles, changes with version,
-    pipeline and cost model; with new groups nothing is cached. Ranks are not compared by themselves, since nothing is
-    called where a rank finds the compiled graph in its cache: call ``.graph_pass.agree()`` after the first step.
+    ``torch.compile(model, options=inductor_pass(...).settings)`` sets the hook and all that keeps the order of the
+    graph. options: as of :func:`graph_pass`. Its id, under which Inductor caches what it compiles, changes with
+    version, pipeline and cost model; with new groups nothing is cached. Ranks are not compared by themselves, since
+    nothing is called where a rank finds the compiled graph in its cache: call ``.graph_pass.agree()`` after the first
+    step.
     """
     import torch._inductor.config as inductor_config
     from torch._inductor.custom_graph_pass import CustomGraphPass
 
     the_pass = graph_pass(**options)
+    the_pass.fused = True
 
     class InductorPass(CustomGraphPass):
         graph_pass = the_pass
+
+        @property
+        def settings(self) -> dict[str, Any]:
+            return {**order_options(), **landmark_options(), "post_grad_custom_post_pass": self}
 
         def __call__(self, graph: fx.Graph) -> None:
             owner: Any = graph.owning_module
             the_pass(owner)
             known: Any = inductor_config.get_config_copy()
             moving = [f"{name}={value!r}" for name, value in order_options().items() if known[name] != value]
-            if moving and the_pass.graphs == 1:
-                said = "Inductor may move what was planned; its config keeps the order by %s"
-                log.warning(said, listed(moving, None))
+            if (moving or landmark_options()) and the_pass.graphs == 1:
+                said = "Inductor may move what was planned; compile with options=the_pass.settings, which %s"
+                sets = f"set {listed(moving, None)}, and " if moving else ""
+                log.warning(said, f"{sets}keep fusions from moving launches")
 
         def uuid(self) -> bytes | None:
             # A rank that finds compiled code in its cache does not learn which groups are to be made.

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.errors import OptionError, closest
-from commcc.timing.cost import DEFAULT_MODEL
+from commcc.timing.cost import DEFAULT_MODEL, CostModel
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from commcc.timing.cost import CostModel
-
 KEEP, RAISE = "keep", "raise"
 #: What is done with a graph that no plan was made for.
 ERROR, REPLAN, SKIP = "error", "replan", "skip"
+#: What is read as text or as a path; the other options are compared with what they may be.
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    **dict.fromkeys(("pipeline", "preset"), ((str,), "text")),
+    **dict.fromkeys(("plan", "report_dir"), ((str, os.PathLike), "a path")),
+    "cost": ((str, CostModel), "text, or a cost model"),
+}
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class Options:
     ``replan`` by pipeline or preset, or ``skip``.
     on_refusal: ``keep`` leaves a graph that cannot be rewritten, or whose result is not proved, as it is and says so
     in the log; ``raise`` raises.
-    report_dir: where each graph is kept as it came, and as it was rewritten, for every command that reads graphs.
+    report_dir: where each graph is kept before and after it is rewritten, for every command that reads graphs.
     """
 
     pipeline: str | None = None
@@ -48,6 +53,10 @@ class Options:
         if unknown:
             hint = f"there are {', '.join(known)}"
             raise OptionError(f"no option '{unknown[0]}'{closest(unknown[0], known)}", hint=hint)
+        for name, value in given.items():
+            kinds, words = _KINDS.get(name, ((object,), ""))
+            if value is not None and not isinstance(value, kinds):
+                raise OptionError(f"{name} is {words}, not {value!r}")
         options = Options(**given)
         planned = options.pipeline is not None or options.preset is not None
         if options.pipeline is not None and options.preset is not None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import commcc
 from commcc.base.errors import CommccError, InputError
 from commcc.base.text import plural
 from commcc.graph.structure import renamed, structure_of
@@ -82,6 +83,8 @@ class Plans:
         if sizes and then_sizes and then_sizes != sizes:
             counts = (" and ".join(map(str, sorted(each))) for each in (then_sizes, sizes))
             what += "; its groups have {} ranks, those of the job {}".format(*counts)
+        if nearest.writer not in ("", commcc.__version__):
+            what += f"; commcc {nearest.writer} wrote it, this is {commcc.__version__}"
         known = plural(len(self.by_structure), "plan")
         return f"no plan was made for this graph ({known}); that of {nearest.path.name} {what}"
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
+from commcc.base.errors import OutputError
 from commcc.base.files import replace_text
 from commcc.base.text import json_text
 from commcc.serialization import save
@@ -30,10 +31,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class Reports:
-    """Of one rank. graphs: what the summary says of each, by number."""
+    """Of one rank. graphs: what the summary says of each, by number. Raises :class:`OutputError` without a folder."""
 
     folder: Path
     graphs: dict[int, dict[str, Json]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"the folder cannot be made: {error.strerror}", where=str(self.folder)) from None
 
     @property
     def _stem(self) -> str:
@@ -41,7 +48,6 @@ class Reports:
 
     def graph(self, number: int, before: Program, result: RunResult | None, model: CostModel) -> None:
         """Keep the graphs, and a page of both."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         stem = f"{self._stem}.graph{number}"
         save(before, self.folder / f"{stem}.before.fx.txt")
         if result is None:
@@ -53,7 +59,6 @@ class Reports:
     def summary(self, number: int, about: dict[str, Json], job: dict[str, Json]) -> None:
         """Write what is known by now. about: of this graph. job: of all."""
         self.graphs[number] = {**self.graphs.get(number, {}), **about}
-        self.folder.mkdir(parents=True, exist_ok=True)
         document: dict[str, Json] = {"schema": 1, **job, "graphs": [self.graphs[key] for key in sorted(self.graphs)]}
         replace_text(self.folder / f"{self._stem}.json", json_text(document))
 

@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 import commcc
 from commcc.base.errors import CommccError
+from commcc.base.gc_pause import no_collection
 from commcc.base.text import share as shown_share
 from commcc.capture.importing import from_graph_module
 from commcc.live.agreement import Digest, compare, compare_all, digest_of, launches_of
@@ -29,6 +30,7 @@ from commcc.live.groups import make, new_groups, stand_in
 from commcc.live.options import ERROR, KEEP, RAISE, REPLAN, Options
 from commcc.live.plans import MismatchError, Plans, apply, read_folder
 from commcc.live.reports import Reports
+from commcc.live.rounding import Rounding, rounding_of
 from commcc.live.watching import Clock
 from commcc.live.write_back import write_back
 from commcc.passes.options import parse_pipeline, to_text
@@ -48,12 +50,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("commcc.live")
 
+_EVALUATES = "it runs without gradients, and no plan was made for it; on_mismatch='replan' plans it in the job"
+
 
 @dataclass
 class Made:
     """What has been made of one graph. result: None where it stayed as it was, and why then. ranks: of its groups.
 
     groups: those that it names and the job does not have yet. number: among the graphs of the process, from 1.
+    rounding: which of its results may round otherwise; None where it stayed as it was.
     """
 
     result: RunResult | None
@@ -63,6 +68,7 @@ class Made:
     groups: tuple[ProcessGroup, ...] = ()
     number: int = 1
     why: str = ""
+    rounding: Rounding | None = None
 
     def begin(self, timeout_s: float | None) -> None:
         """What ranks do before the graph first runs: compare, unless ``timeout_s`` is None, and make its groups."""
@@ -77,7 +83,8 @@ class Made:
             return f"left as it is: {self.why}"
         if not self.result.changed:
             return "nothing to gain"
-        return f"proved; {_launches(self.result.before)} launches became {_launches(self.result.after)}"
+        launches = f"{_launches(self.result.before)} launches became {_launches(self.result.after)}"
+        return f"proved; {launches}" + (f"; {self.rounding.text}" if self.rounding is not None else "")
 
     def to_json(self) -> dict[str, Json]:
         """For the summary of a job."""
@@ -88,6 +95,7 @@ class Made:
             "text": self.text,
             "rewritten": rewritten,
             "launches": launches if launches is None else [*launches],
+            "rounding": None if self.rounding is None else self.rounding.to_json(),
             "fingerprint": self.digest.before,
             "seconds": round(self.seconds, 3),
         }
@@ -95,7 +103,9 @@ class Made:
 
 @dataclass
 class GraphPass:
-    """Made by :func:`graph_pass`. results: of every graph so far that was rewritten. clock: of a backend's work."""
+    """Made by :func:`graph_pass`. results: of every graph so far that was rewritten. clock: of a backend's work.
+    fused: whether Inductor compiles what it makes.
+    """
 
     passes: Sequence[Pass]
     model: CostModel
@@ -107,6 +117,7 @@ class GraphPass:
     made: list[Made] = field(default_factory=list)
     clock: Clock = field(default_factory=Clock)
     graphs: int = 0
+    fused: bool = False
 
     @property
     def settings(self) -> str:
@@ -127,21 +138,22 @@ class GraphPass:
         self.tell(self.rewrite(gm))
         return gm
 
-    def rewrite(self, gm: fx.GraphModule) -> Made:
-        """As a call, but the log does not say it; returns what was made.
+    def rewrite(self, gm: fx.GraphModule, *, trains: bool = True) -> Made:
+        """As a call, but the log does not say it; returns what was made. trains: whether a backward comes with it.
 
         Raises :class:`CommccError` under ``on_refusal="raise"``, and :class:`MismatchError` for a graph that no plan
-        was made for under ``on_mismatch="error"``.
+        was made for under ``on_mismatch="error"``, if it trains: what only evaluates is left as it is.
         """
-        with self.clock.ours():
-            return self._rewritten(gm)
+        with self.clock.ours(), no_collection():  # a job has millions of objects, and what is made here stays
+            return self._rewritten(gm, trains)
 
-    def _rewritten(self, gm: fx.GraphModule) -> Made:
+    def _rewritten(self, gm: fx.GraphModule, trains: bool) -> Made:
         began = time.perf_counter()
         self.graphs += 1
         before = _with_ranks(from_graph_module(gm))
         ranks = tuple(sorted({rank for group in before.groups.values() for rank in group.ranks or ()}))
-        result, why = self._run(before)
+        result, why = self._run(before, trains)
+        rounding = None if result is None else rounding_of(result, fused=self.fused)
         groups: tuple[ProcessGroup, ...] = ()
         if result is not None and result.changed:
             program, groups = new_groups(before, result.program)
@@ -151,7 +163,7 @@ class GraphPass:
         if self.reports is not None:
             self.reports.graph(self.graphs, before, result, self.model)
         digest = digest_of(before, before if result is None else result.program, self.settings)
-        made = Made(result, digest, ranks, time.perf_counter() - began, groups, self.graphs, why)
+        made = Made(result, digest, ranks, time.perf_counter() - began, groups, self.graphs, why, rounding)
         self.made.append(made)
         return made
 
@@ -197,14 +209,14 @@ class GraphPass:
         stored = () if self.plans is None else [job for plan in self.plans.by_structure.values() for job in plan.jobs]
         return "groups" in {each.name for each in (*self.passes, *stored)}
 
-    def _run(self, before: Program) -> tuple[RunResult | None, str]:
+    def _run(self, before: Program, trains: bool) -> tuple[RunResult | None, str]:
         """The proved result, or why there is none."""
         try:
             result = self._made_of(before)
         except MismatchError as error:
-            if self.on_mismatch == ERROR:
+            if self.on_mismatch == ERROR and trains:
                 raise
-            return None, str(error)
+            return None, str(error) if trains else _EVALUATES
         except CommccError as error:
             if self.on_refusal == RAISE:
                 raise

@@ -67,7 +67,7 @@ class Reorder(Pass):
     summary: ClassVar[str] = "schedule for overlap within a memory budget"
 
     max_compute_prefetch: int | None = option(
-        50,
+        200,
         "compute nodes between a launch and its first wait, or what the graph has already if that is more",
         minimum=0,
         none="no limit",

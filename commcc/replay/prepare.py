@@ -7,7 +7,7 @@ Ops held by ``control_deps`` and fused ops of tensor parallelism stand for the p
 become the CPU, memory is not pinned, and ops that have no CPU kernel get a stand-in (:mod:`commcc.replay.kernels`).
 On a CUDA device accelerators become that one, and what the graph has on the CPU stays there, unless it has
 everything there. In wide mode everything in floating point is float64, so that what is left of a difference is not
-rounding.
+rounding. A constant whose value is not in the file is an input, of the name of its node, and equal on all ranks.
 
 Limits: an op that cannot run here is an :class:`InputError` that names all such ops of the graph.
 """
@@ -15,11 +15,12 @@ Limits: an op that cannot run here is an :class:`InputError` that names all such
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
@@ -40,7 +41,8 @@ from commcc.graph.ops import (
     op_name,
 )
 from commcc.graph.ops.allowed import refusal
-from commcc.graph.program import attribute
+from commcc.graph.ops.sizes import ASKING
+from commcc.graph.program import attribute, copy_node
 from commcc.replay.calls import Body, CallSettings, Homes, communicates_inside, draws_random, inner_graphs
 from commcc.replay.kernels import stand_in
 from commcc.replay.values import tensors_in
@@ -49,7 +51,7 @@ from commcc.verify.normalise import unfolded
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from torch import fx, nn
+    from torch import nn
 
     from commcc.graph.index import GraphIndex
     from commcc.graph.ops.collective_table import CollectiveOp
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
 #: Ops that read the bytes of a number, which are others in another precision.
 _BYTES = frozenset({"view.dtype"})
 _SHOWN = {"cpu": "the CPU", "cuda": "a CUDA device"}
+_SPARSE = "works on sparse tensors, for which no values are made"
 _HINTS = {
     "cpu": "a graph captured on the CPU, or with its own ops imported (--import MODULE), can",
     "cuda": "a graph captured for CUDA, or with its own ops imported (--import MODULE), can",
@@ -70,7 +73,8 @@ class Step:
     """One node to run. fact: of a launch. host_copy: None, or whether the host does not wait for the copy.
 
     frees: nodes whose values nobody needs after this one. looks: it only looks at its operands in another way.
-    host_wait: the host waits for the device there. meets: its sub-graphs launch collectives or wait for some.
+    asks: for nothing but their sizes. host_wait: the host waits for the device there. meets: its sub-graphs launch
+    collectives or wait for some.
     """
 
     node: fx.Node
@@ -82,6 +86,7 @@ class Step:
     waits: bool = False
     random: bool = False
     looks: bool = False
+    asks: bool = False
     host_copy: bool | None = None
     host_wait: bool = False
     meets: bool = False
@@ -96,7 +101,7 @@ class Prepared:
     """A program's steps. output: what it returns. written: names of the inputs that it writes.
 
     unfolded: whether fused ops were replaced by what they stand for. settings: how its nodes are called. network: of
-    what its sub-graphs launch, None for process groups.
+    what its sub-graphs launch, None for process groups. given: inputs that are constants of the program.
     """
 
     program: Program
@@ -108,6 +113,7 @@ class Prepared:
     unfolded: bool = False
     settings: CallSettings = field(default_factory=lambda: CallSettings(Homes("cpu", accelerated=True)))
     network: Network | None = None
+    given: tuple[str, ...] = ()
 
     @property
     def wide(self) -> bool:
@@ -157,7 +163,8 @@ def prepare(
     Raises :class:`InputError` for what cannot run there, or must not (:mod:`commcc.graph.ops.allowed`).
     """
     _refuse_unsafe(program, imported)
-    plain = unfolded(program)
+    whole = unfolded(program)
+    plain, given = _given_constants(whole)
     index = build_index(plain, hints=hints)
     nodes = tuple(unwrapped(plain).nodes)
     vals = (leaf for node in nodes for leaf in tensors_in(node.meta.get("val")))
@@ -172,7 +179,34 @@ def prepare(
     output = next(node for node in nodes if node.op == "output").args[0]
     storages = {storage for written in index.writes.values() for storage in written}
     written = frozenset(index.names[i] for i in index.placeholders if storages & set(index.storages[i]))
-    return Prepared(plain, index, nodes, steps, output, written, plain is not program, settings)
+    return Prepared(plain, index, nodes, steps, output, written, whole is not program, settings, given=given)
+
+
+def _given_constants(program: Program) -> tuple[Program, tuple[str, ...]]:
+    """The program with an input for each constant that only has a shape, and what these are called."""
+    lacking = [
+        node
+        for node in program.graph.nodes
+        if node.op == "get_attr" and isinstance(attribute(program.root, node), FakeTensor)
+    ]
+    if not lacking:
+        return program, ()
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    given: dict[Any, fx.Node] = {}
+    inputs = [node for node in program.graph.nodes if node.op == "placeholder"]
+    for node in inputs:
+        env[node] = copy_node(graph, node, env)
+    for node in lacking:
+        if node.target not in given:
+            given[node.target] = graph.create_node("placeholder", node.name, name=node.name)
+            # Ranks have the same constants, as they have the same buffers.
+            given[node.target].meta = {**node.meta, "desc": f"BufferAOTInput(target={str(node.target)!r})"}
+        env[node] = given[node.target]
+    for node in program.graph.nodes:
+        if node not in env:
+            env[node] = copy_node(graph, node, env)
+    return replace(program, graph=graph), tuple(node.name for node in given.values())
 
 
 def _step(
@@ -194,6 +228,7 @@ def _step(
         waits=is_wait(target),
         random=draws_random(root, node),
         looks=facts(target).looks,
+        asks=op_name(target) in ASKING,
         host_copy=copy if seen.pure else None,
         host_wait=number in index.host_syncs and not copy and waits(index, number),
         meets=communicates_inside(root, node),
@@ -228,7 +263,7 @@ def _refuse(program: Program, nodes: Sequence[fx.Node], *, wide: bool, device: s
     raise InputError(
         f"node '{name}' cannot be run on {_SHOWN[device]}: {first}{more}",
         where=str(program.source) if program.source else None,
-        hint=_HINTS[device],
+        hint=None if first.endswith(_SPARSE) else _HINTS[device],
     )
 
 
@@ -239,7 +274,7 @@ def _reason(module: nn.Module, node: fx.Node, device: str, *, wide: bool) -> str
     if node.op == "get_attr":
         constant = attribute(module, node)
         if isinstance(constant, FakeTensor):
-            return "a constant whose value is not in the file"
+            return "a constant of a sub-graph whose value is not in the file"
         is_known = isinstance(constant, torch.Tensor) or hasattr(constant, "graph")
         return None if is_known else "a constant that is no tensor"
     return None if node.op in ("placeholder", "output") else f"a {node.op} node"
@@ -299,4 +334,7 @@ def _problem(node: fx.Node, device: str, *, wide: bool) -> str | None:
     schema_name = target._schema.name + (f".{target._overloadname}" if target._overloadname != "default" else "")
     # mypy: the dispatcher's functions have no annotations in every version.
     runs: Any = torch._C._dispatch_has_computed_kernel_for_dispatch_key
-    return None if runs(schema_name, device.upper()) else f"{name} has no {device.upper()} kernel"
+    if runs(schema_name, device.upper()):
+        return None
+    sparse = runs(schema_name, f"Sparse{device.upper()}")
+    return f"{name} {_SPARSE}" if sparse else f"{name} has no {device.upper()} kernel"

@@ -203,7 +203,7 @@ class VirtualRun:
         calls = [self._resolve((step.args, step.kwargs), rank) for rank in self._ranks]
         if step.waits:
             return self._wait(step, [(*args, *kwargs.values())[0] for args, kwargs in calls])
-        if not step.looks:
+        if not (step.looks or step.asks):
             self._note_early(step, calls[0])
         if step.fact is not None:
             return self._launch(step, calls)

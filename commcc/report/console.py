@@ -8,10 +8,15 @@ on one line and hold no control characters is seen to before a document is drawn
 from __future__ import annotations
 
 import os
+import re
+from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Any, TextIO
 
     from rich.console import ConsoleOptions, RenderableType, RenderResult
+    from rich.table import Column
 
 UNBOUNDED = 10_000
 #: Width of prose where there is no terminal to say one.
@@ -44,6 +50,8 @@ def drawn(console: Console, shown: Iterable[RenderableType]) -> str:
 
 #: What a name may take of a terminal of 80 columns, next to four columns of numbers.
 LONG_NAME = 36
+#: Names that are folded to less than this cannot be read.
+SHORT_NAME = 16
 
 
 class Section(Table):
@@ -51,17 +59,70 @@ class Section(Table):
 
     heading: str = ""
 
-    def add_text(self, *cells: str | Text) -> None:
+    def add_text(self, *cells: str | Text | Settings) -> None:
         """Add a row. A column with a longer name than others have is folded, or its numbers would have no room."""
         for column, cell in zip(self.columns, cells, strict=False):  # a row may be short
-            if column.justify != "right" and len(cell) > LONG_NAME and column.overflow == "fold":
+            long = isinstance(cell, Settings) or len(cell) > LONG_NAME
+            if column.justify != "right" and long and column.overflow == "fold":
                 column.no_wrap = False
-        self.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
+        self.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.heading:
             yield Text(self.heading, style="bold")
-        yield from super().__rich_console__(console, options)
+        shown, left_out = self._fitting(options.max_width)
+        yield from super(Section, shown).__rich_console__(console, options)
+        if left_out:
+            yield Text(f"too narrow for {', '.join(left_out)}", style="dim")
+
+    def _fitting(self, width: int) -> tuple[Section, list[str]]:
+        """The table with the columns that have room, and the names of the others: numbers that are cut say nothing."""
+        least = [_least_width(column) + 2 for column in self.columns]
+        kept = list(range(len(self.columns)))
+        for number in reversed(range(1, len(self.columns))):
+            if sum(least[each] for each in kept) - 2 > width and self.columns[number].justify == "right":
+                kept.remove(number)
+        if len(kept) == len(self.columns):
+            return self, []
+        shown = copy(self)
+        shown.columns = [replace(self.columns[each], _index=place) for place, each in enumerate(kept)]
+        return shown, [str(column.header) for number, column in enumerate(self.columns) if number not in kept]
+
+
+def _least_width(column: Column) -> int:
+    """What a column needs for its numbers, or to be read at all."""
+    cells = [each.longest if isinstance(each, Settings) else str(each) for each in column._cells]
+    widest = max(map(cell_len, [str(column.header), *cells]))
+    return widest if column.justify == "right" else min(widest, SHORT_NAME)
+
+
+class Settings:
+    """A pass with its options in a cell: where it does not fit, a line ends behind an option and not within one."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(cell_len(self.longest), cell_len(self.text))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        line = ""
+        for piece in self._pieces:
+            if line and cell_len((line + piece).rstrip()) > options.max_width:
+                yield Text(line.rstrip(), overflow="fold")
+                line = ""
+            line += piece
+        yield Text(line.rstrip(), overflow="fold")
+
+    @property
+    def longest(self) -> str:
+        """What takes most room of what stays on one line."""
+        return max((piece.rstrip() for piece in self._pieces), key=cell_len)
+
+    @property
+    def _pieces(self) -> list[str]:
+        """What stays on one line."""
+        return re.findall(r"\([^)]*\)\s*|[^{,\s]+[{,]?\s*|\s+|[{,]", self.text) or [self.text]
 
 
 class Prose:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     Document = Mapping[str, Any]
 
 
+#: What a graph says of itself whose step takes at least the time that is shown.
+_LACKING = ("unknown_sizes", "loops_counted_once")
 #: Why a graph of a distributed job may have none.
 NO_COLLECTIVES = (
     "no collectives: FSDP2's fully_shard gathers in hooks, outside of compiled graphs, and DDP reduces there. Graphs "
@@ -128,7 +130,7 @@ class Listed:
         }
         if seen is not None:
             metrics = seen.to_json()
-            keys = ("collectives", "in_sub_graphs", "step_ms", "exposed_ms")
+            keys = ("collectives", "in_sub_graphs", "step_ms", "exposed_ms", *_LACKING)
             shown |= {key: metrics[key] for key in keys if key in metrics}
         return {**shown, "error": self.error} if self.error else shown
 
@@ -149,9 +151,13 @@ def view_listing(document: Document) -> list[RenderableType]:
         inside = sum(graph.get("in_sub_graphs", {}).values())
         launches = count(sum(graph["collectives"].values()) + inside) if "collectives" in graph else ""
         times = [milliseconds(graph[key]) if key in graph else "" for key in ("step_ms", "exposed_ms")]
+        if times[0] and not graph.keys().isdisjoint(_LACKING):
+            times[0] = f">= {times[0]}"
         table.add_text(graph["name"], kind, count(graph["nodes"]), launches, *times)
     shown: list[RenderableType] = [table, ""]
     shown += [Text(f"{graph['name']}: {graph['error']}") for graph in graphs if "error" in graph]
+    if any("unknown_sizes" in graph for graph in graphs):
+        shown.append(Text("times with >= lack sizes that are known only at run time: --hint gives them", style="dim"))
     unread = sum(graph["loadable"] and graph.keys().isdisjoint({"collectives", "error"}) for graph in graphs)
     if unread:
         shown.append(Text(f"{plural(unread, 'graph')} not read: name one to see more of it", style="dim"))

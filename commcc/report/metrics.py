@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from commcc.base.text import change, count, least_size, milliseconds, plural, share
-from commcc.report.console import make_table
+from commcc.report.console import Settings, make_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -247,5 +247,5 @@ def after_each_pass(document: Mapping[str, Any]) -> Section:
     table = make_table("", "after each pass", *headings, numbers=headings)
     for label, metrics in rows:
         values = ((column, column.value(metrics)) for column in columns)
-        table.add_text(label, *("-" if value is None else column.show(value) for column, value in values))
+        table.add_text(Settings(label), *("-" if value is None else column.show(value) for column, value in values))
     return table

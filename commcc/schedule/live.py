@@ -116,16 +116,20 @@ def hoist(graph: Graph, walk: Walk, count: int) -> bool:
         return False
     _together(walk, count, 1)
     grows = _change(graph, walk, count, 1)
-    allowed = True
-    if budget >= 0:
-        for place in range(front, grows):
-            if walk.live[place] > budget:
-                allowed = False
-                break
+    allowed = bool(budget < 0 or _most(walk.live, front, grows) <= budget)
     if not allowed:
         _change(graph, walk, count, -1)
     _together(walk, count, 0)
     return allowed
+
+
+@compiled
+def _most(live: Ints, begin: int, end: int) -> int:
+    """The largest number of a stretch, 0 of an empty one; without a way out, since that is done for several at once."""
+    most = 0
+    for at in range(begin, end):
+        most = max(most, live[at])
+    return int(most)
 
 
 @compiled

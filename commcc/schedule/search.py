@@ -22,8 +22,9 @@ to 0.1 % of the lower bound; among equal ones the shorter longest run of compute
 reduce-scatters wins, then what is left of the step, then the lower peak, then the one that came first. No
 step longer than the graph's own is taken unless it saves memory above the budget. The search ends before its
 effort is used up where an order within the budget is at most 0.1 % above the lower bound and has no
-long run; a round ends where four schedules in a row made it no better. Runs of compute that are left in the best order
-are cut where that does not make the step longer (:mod:`commcc.schedule.runs`).
+long run; a round ends where four schedules in a row made it no better. Where the best order has a long run, it is made
+once more with launches closer to their waits: gathers that go far ahead take the turn of reduce-scatters. Runs of
+compute that are left then are cut where that does not make the step longer (:mod:`commcc.schedule.runs`).
 """
 
 from __future__ import annotations
@@ -89,6 +90,8 @@ _PATIENCE = 4
 _PATIENT_NODES = 3000
 #: Runs of compute that nobody needs to shorten.
 _SHORT = 4
+#: So many times fewer compute nodes may stand between a launch and its wait where runs of compute are long.
+_NARROWER = 4
 #: Runs of compute that the best order is cut to, the first of these that costs nothing.
 _CUTS = (4, 6, 8, 12, 16, 24, 32)
 #: Steps are the same where one is at most so small a part longer: a wait that moves takes a few ns.
@@ -137,6 +140,7 @@ def search(problem: Problem, limits: Limits, effort: int) -> SearchResult:
             break
         if looking.far(_FARTHER):
             looking.round(explored, replace(limits, budget=limits.budget * permille // 1000))
+    looking.narrow()
     looking.cut()
     return replace(looking.best, tried=looking.tried)
 
@@ -226,6 +230,15 @@ class _Search:
                 unused = sorted(results, key=results.__getitem__)
             elif explore and best is not start and setting not in unused:
                 unused.append(setting)
+
+    def narrow(self) -> None:
+        """Where runs of compute are long, what led to the best order once more, with launches closer to their waits."""
+        window, base = self.limits.prefetch, self.start
+        if window is None or not self.problem.feeding or self.best.longest_run <= _SHORT:
+            return
+        for setting in self.best.settings:
+            if self.tried < self.effort:
+                base = self._schedule(base, setting, replace(self.limits, prefetch=window // _NARROWER))
 
     def cut(self) -> None:
         """Cut long runs of compute, as short as the step and the limits bear.

@@ -41,6 +41,7 @@ from commcc.graph.ops.effects import UNSHAPED
 from commcc.graph.ops.functions import bounded, plain_name, transform_name
 from commcc.graph.ops.libraries import SHAPED
 from commcc.graph.ops.sizes import MOST_RESULTS
+from commcc.serialization.fake_memo import History
 from commcc.serialization.shapes import contiguous_stride
 
 if TYPE_CHECKING:
@@ -62,10 +63,11 @@ class UnknownValue(Exception):
 
 
 class Evaluator:
-    """Calls ops on fake values of one :class:`ShapeContext`."""
+    """Calls ops on fake values of one :class:`ShapeContext`, and once only on operands that look alike."""
 
-    def __init__(self, ctx: ShapeContext) -> None:
+    def __init__(self, ctx: ShapeContext, history: History | None = None) -> None:
         self.ctx = ctx
+        self.history = History(ctx) if history is None else history
         # Shape functions narrow the ranges of symbols, and look up who set the bounds or made the symbol.
         unknown = SLoc("", None)
         stacks = getattr(ctx.shape_env, "var_to_stack", {})
@@ -86,7 +88,7 @@ class Evaluator:
             return None
         check_callable(target)
         _check_outputs(target, args)
-        return self.call(target, *self._spared(target, args, kwargs))
+        return self.history.once(target, args, kwargs, lambda: self.call(target, *self._spared(target, args, kwargs)))
 
     def _described(self, described: Description, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if described.like is not None:

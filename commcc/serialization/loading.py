@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import InputError
+from commcc.base.files import GRAPH_FILES
+from commcc.base.text import plural
 from commcc.serialization.logs import torch_logs, traces
 from commcc.serialization.logs.graph_text import GraphEntry, GraphText, Kind, with_names
 from commcc.serialization.propagate import propagate
@@ -164,24 +166,35 @@ def _find(file: Path, name: str | None) -> tuple[GraphText, ...]:
         # Reading one rank only can save most of the work.
         rank = re.match(r"rank(\d{1,7})/", name or "")
         graphs = traces.find_in_folder(file, only_rank=int(rank.group(1)) if rank else None)
+        if not graphs:
+            raise _no_graphs_in(file)
         # The names that were listed have the rank, so these must too.
-        several_ranks = True if rank else None
-        kind = "the folder holds no graphs"
-    else:
-        several_ranks = None
-        content = read_content(file)
-        # A .pt2 must be seekable.
-        if is_zip(content):
-            raise InputError("is a gzip-compressed archive", where=str(file), hint="decompress it with gunzip first")
-        text = decode(content, str(file))
-        find_graphs = traces.find_in_log if traces.is_trace_log(text) else torch_logs.find_graphs
-        graphs = find_graphs(text, str(file))
-        kind = "no graph found in this text"
-        if not graphs and _PRINTED.search(text):
-            kind = "holds a graph as print(graph) or print_tabular() shows it, which has neither shapes nor quotes"
+        return with_names(graphs, several_ranks=True if rank else None)
+    content = read_content(file)
+    # A .pt2 must be seekable.
+    if is_zip(content):
+        raise InputError("is a gzip-compressed archive", where=str(file), hint="decompress it with gunzip first")
+    text = decode(content, str(file))
+    find_graphs = traces.find_in_log if traces.is_trace_log(text) else torch_logs.find_graphs
+    graphs = find_graphs(text, str(file))
     if not graphs:
+        printed = "holds a graph as print(graph) or print_tabular() shows it, which has neither shapes nor quotes"
+        kind = printed if _PRINTED.search(text) else "no graph found in this text"
         raise InputError(kind, where=str(file), hint=_CAPTURE_HINT)
-    return with_names(graphs, several_ranks=several_ranks)
+    return with_names(graphs, several_ranks=None)
+
+
+def _no_graphs_in(folder: Path) -> InputError:
+    """For a folder that no tool of PyTorch's laid out; it may hold graph files or other folders of graphs."""
+    inside = sorted(folder.iterdir())
+    files = [each.name for each in inside if each.name.lower().endswith(GRAPH_FILES)]
+    if files:
+        hint = f"name one, as in {folder / files[0]}; commcc inspect, lint, run and simulate --html take all"
+        return InputError(f"is a folder of {plural(len(files), 'graph file')}", where=str(folder), hint=hint)
+    if any(each.is_dir() for each in inside):
+        hint = "commcc inspect looks for them in folders below it too; choose one as FILE::NAME"
+        return InputError("the folder itself holds no graphs", where=str(folder), hint=hint)
+    return InputError("the folder holds no graphs", where=str(folder), hint=_CAPTURE_HINT)
 
 
 def _choose(graphs: Sequence[GraphText], name: str | None, file: str) -> GraphText:

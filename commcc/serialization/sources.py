@@ -37,9 +37,10 @@ _KNOWN_BINARIES = (
     (b"\xfd7zXZ", "xz-compressed"),
     (b"\x28\xb5\x2f\xfd", "zstd-compressed"),
     (b"BZh", "bzip2-compressed"),
-    (b"\xff\xfe", "UTF-16 text"),
-    (b"\xfe\xff", "UTF-16 text"),
 )
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+#: Progress bars go back to the start of their line, where the next line of a log may follow.
+_RETURN = re.compile(r"\r+\n?")
 _READABLE = "commcc reads FX text (.fx.txt, .txt, .py, .log, .gz of each), tlparse folders and .pt2"
 
 
@@ -78,10 +79,13 @@ def read_content(path: Path) -> bytes:
 
 
 def decode(data: bytes, where: str) -> str:
-    """UTF-8 text without byte-order mark, terminal colours and carriage returns."""
+    """Text of UTF-8, or of UTF-16 with its mark, without that mark and terminal colours; lines end in a newline."""
+    if data.startswith(_UTF16):
+        # What PowerShell writes when output is redirected.
+        data = data.decode("utf-16", errors="replace").encode()
     if not data.strip():
         raise InputError("the file is empty", where=where)
-    if data.count(b"\n") > MAX_LINES:
+    if data.count(b"\n") + data.count(b"\r") > MAX_LINES:
         raise InputError(f"has more than {MAX_LINES} lines", where=where, hint="split it, or run tlparse on it first")
     for magic, what in _KNOWN_BINARIES:
         if data.startswith(magic):
@@ -101,7 +105,7 @@ def decode(data: bytes, where: str) -> str:
             f"byte 0x{data[error.start]:02x} is not UTF-8", where=f"{where}:{line}", hint="convert the file to UTF-8"
         ) from None
     text = without_colors(text)
-    return text.replace("\r\n", "\n").replace("\r", "") if "\r" in text else text
+    return _RETURN.sub("\n", text) if "\r" in text else text
 
 
 def without_colors(text: str) -> str:

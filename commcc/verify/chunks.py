@@ -21,6 +21,7 @@ Limits: of ops on sizes that are known only at run time, what a clone gives is n
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -278,10 +279,15 @@ class _Fold:
         parts = [self.parts[used] for used in node.all_input_nodes if used in self.parts]
         own = next((part.of for part in parts if part.split is None), None)
         near = self.before.values() if own is None else self.before[own].users
-        taken = {name for module in self.modules.values() for name in module.clones}
-        others = [other for other in near if other is not named and other.name not in taken]
-        calls = [each for each in (named, *others) if each is not None and each.op == "call_function"]
-        return [each for each in calls if each.target == node.target][:_MOST_TRIED]
+        # Looked at only as far as they are tried: AFTER may be traced anew, and then many nodes fit.
+        modules = self.modules.values()
+        others = (
+            other
+            for other in near
+            if other is not named and other.target == node.target and not any(other.name in m.clones for m in modules)
+        )
+        calls = (each for each in (named, *others) if each is not None and each.op == "call_function")
+        return [*islice((each for each in calls if each.target == node.target), _MOST_TRIED)]
 
     def _check_value(self, node: fx.Node, original: fx.Node) -> None:
         """A clone gives a tensor of the shape and dtype that its ``val`` says, from those of its operands."""

@@ -434,9 +434,9 @@ class RowRules:
         sums = [value for value in (*node.args, *node.kwargs.values()) if self.of(value) is not None]
         if name in LINEAR_IN_ONE and len(given) == len(sums) == 1:
             return Total()
-        exactly = name == "aten.div" and bind(node).get("rounding_mode") is None
-        if exactly and len(given) == 1 and sums == [node.args[0]] and dtype_of(node) in EXACT:
-            return Total()  # a share of it, not rounded to whole numbers
+        share = name == "aten.div" and bind(node).get("rounding_mode") is None
+        if share and len(given) == 1 and sums == [node.args[0]] and getattr(dtype_of(node), "is_floating_point", False):
+            return Total()  # not rounded to whole numbers
         raise Mixed("a sum over tokens goes through what is not linear")
 
     def _along(self, node: fx.Node, a: dict[str, Any]) -> Kind:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from commcc.ep.chunk.state import State
+from commcc.ep.chunk.state import OVER_TOKENS, State
 from commcc.graph import ops
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def in_other_orders(states: Iterable[State]) -> bool:
 def mixed(call: Call) -> State:
     """Nothing known, because the op works across tokens."""
     spoilt = call.kinds <= {"rows", "folded"}  # tokens in an order of the chunk's own are not those of other chunks
-    why = f"'{call.node.name}' ({call.op} over the tokens)"
+    why = f"'{call.node.name}' ({call.op}{OVER_TOKENS}"
     return State("own", None, why, mixer=call.node, spoilt=spoilt)
 
 

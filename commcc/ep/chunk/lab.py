@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from commcc.graph import ops
 from commcc.graph.ops.twins import has_twin
+from commcc.serialization.fake_memo import History
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
 from commcc.serialization.propagate import quiet
 from commcc.serialization.shapes import ShapeContext, contiguous_stride, symbols_in
@@ -50,7 +51,8 @@ class Lab:
     def __init__(self, ranges: Ranges, grid: Grid, part: int) -> None:
         self.grid, self.part, self.ranges = grid, part, ranges
         self.ctx = ShapeContext()
-        self.evaluator = Evaluator(self.ctx)
+        self.history = History(self.ctx, whole=True)
+        self.evaluator = Evaluator(self.ctx, self.history)
         self.values: dict[fx.Node, Any] = {}
         self.fresh: dict[str, str] = {}
         self._outside: dict[fx.Node, Any] = {}
@@ -146,7 +148,10 @@ class Lab:
     def _declare(self, name: str, lower: int | None, upper: int | None) -> None:
         if name not in self.ctx.symbols:
             self.ctx.declare(name, lower=lower, upper=upper)
-            self.evaluator = Evaluator(self.ctx)  # a symbol needs an origin for shape functions to look up
+            self.history.add((name, lower, upper))
+            self.evaluator = Evaluator(
+                self.ctx, self.history
+            )  # a symbol needs an origin for shape functions to look up
 
 
 def scaled_up(bound: int | None, grid: Grid, part: int) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from commcc.ep.chunk.refuse import named, refuse
-from commcc.ep.chunk.state import State
+from commcc.ep.chunk.state import OVER_TOKENS, State
 from commcc.plan import Join
 
 if TYPE_CHECKING:
@@ -96,7 +96,10 @@ def _refuse(view: View, draft: Draft, node: fx.Node, users: list[int], state: ob
         hint = "take them apart inside the module , or use dim=batch"
     else:
         why = state.why if isinstance(state, State) and state.why else "an op that is not known"
-        what = f"cannot be made whole from chunks: it depends on {why}, which mixes tokens"
+        mixes = (
+            "which mixes tokens" if why.endswith(OVER_TOKENS) else "of which no rule says that it keeps tokens apart"
+        )
+        what = f"cannot be made whole from chunks: it depends on {why}, {mixes}"
         hint = "keep what uses it inside the module, or choose a smaller module"
     folded = isinstance(state, State) and state.kind == "folded"
     whole_step = any(view.exchanges(launch) and view.notes[launch].backward for launch in view.index.launches)

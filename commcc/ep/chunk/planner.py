@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections import Counter
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from commcc.base.text import plural
 from commcc.ep.chunk.body import draft_of
 from commcc.ep.chunk.grid import infer, parts
 from commcc.ep.chunk.leaving import JOINT, kept_whole, leaving
+from commcc.ep.chunk.outside import counted_outside
 from commcc.ep.chunk.refuse import Refused, described, named, refuse, shape_text
 from commcc.ep.chunk.region import Trial
 from commcc.ep.chunk.roots import roots_of
@@ -64,7 +66,7 @@ def plan_chunks(program: Program, index: GraphIndex, patterns: Sequence[str], ch
         )
     roots = roots_of(view, patterns)
     _check_whole(view)
-    regions = [region for root in roots.found for region in _regions(view, root, chunks, policy)]
+    regions = [region for root in roots.found for region in _with_counts(view, root, chunks, policy)]
     # A forward pass dispatches once, and combines once; the backward pass does so again, the other way round.
     told = any(note.backward for note in view.notes)
     labels = [[view.notes[n].exchange for n in region.body if view.exchanges(n)] for region in regions]
@@ -80,6 +82,25 @@ def _check_whole(view: View) -> None:
     if tangents and all(view.notes[node].backward for node in index.launches if view.exchanges(node)):
         what = "it is the backward half of a step: what the forward saved for it is whole, in the order of the experts"
         raise InputError(what, where="ep-chunk", hint=JOINT)
+
+
+def _with_counts(view: View, root: str, chunks: int, policy: str) -> list[ChunkedRegion]:
+    """The regions of a module. Where its tokens are counted outside, for one by a router that is no part of it, they
+    are counted for each chunk, as if the module did so itself.
+    """
+    try:
+        return _regions(view, root, chunks, policy)
+    except Refused:
+        counted = counted_outside(view, root, _drafts(view, root, None), policy)
+        if counted is None:
+            raise
+    if counted.nodes:
+        with contextlib.suppress(Refused):
+            return _regions(view.with_inside(counted.nodes, root), root, chunks, policy)
+    what = "comes in computed of all tokens, and how many are exchanged depends on it"
+    return refuse(
+        root, view.nodes[counted.entering], what, f"name the module that makes it too: modules={counted.around}"
+    )
 
 
 def _regions(

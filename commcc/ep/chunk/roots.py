@@ -41,7 +41,7 @@ def roots_of(view: View, patterns: Sequence[str]) -> Roots:
         )
     selection = entries_of((f"{NAME}.*",) if nameless else tuple(patterns), modules)
     if selection.problems:
-        raise OptionError("; ".join(selection.problems), where="ep-chunk", hint="'commcc inspect' lists the modules")
+        raise OptionError("; ".join(selection.problems), where="ep-chunk", hint=_exchanging(view))
     named = [root for entry in selection.entries for root in entry.roots]
     exchanging = _with(view, named, view.exchanges)
     annotated = not exchanging and not any(map(view.exchanges, range(len(view.index))))
@@ -58,6 +58,16 @@ def roots_of(view: View, patterns: Sequence[str]) -> Roots:
             hint = "only exchanges are cut in chunks; 'commcc reorder' overlaps gathers and reductions with other work"
         raise OptionError(what, where="ep-chunk", hint=hint)
     return Roots(tuple(exchanging), tuple(root for root in named if root not in exchanging), annotated)
+
+
+def _exchanging(view: View) -> str:
+    """Where tokens are exchanged, for whoever has named what is not there."""
+    places = dict.fromkeys(view.notes[node].module for node in range(len(view.index)) if view.exchanges(node))
+    names = [f"'{name}'" for name in places if name]
+    if not names:
+        return "'commcc inspect' lists the modules"
+    more = f" and {len(names) - 3} others" if len(names) > 3 else ""
+    return f"tokens are exchanged in {', '.join(names[:3])}{more}: name these, or modules around them"
 
 
 def _gathers_tokens(view: View, node: int) -> bool:

@@ -41,3 +41,5 @@ class State:
 #: Of a node with several results, one for each; None for a result that is the same in every chunk.
 States = State | None | tuple[State | None, ...]
 SUM = State("sum")
+#: How ``why`` ends where an op works across tokens; elsewhere no rule says what it does.
+OVER_TOKENS = " over the tokens)"

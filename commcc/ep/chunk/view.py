@@ -59,6 +59,14 @@ class View:
     def within(self, node: int, root: str) -> bool:
         return _is_in(self.notes[node].module, root)
 
+    def with_inside(self, nodes: Collection[int], root: str) -> View:
+        """The same with these nodes in module ``root``, whatever module they are of."""
+        notes = [replace(note, module=root) if node in nodes else note for node, note in enumerate(self.notes)]
+        by_module: dict[str, list[int]] = {}
+        for node, note in enumerate(notes):
+            by_module.setdefault(note.module, []).append(node)
+        return replace(self, notes=tuple(notes), by_module=by_module)
+
     def near(self, root: str) -> list[int]:
         """Nodes that can be in a region of ``root``: those inside, and loose ones; in order."""
         inside = [node for module, own in self.by_module.items() if _is_in(module, root) for node in own]

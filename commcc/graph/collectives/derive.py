@@ -4,8 +4,8 @@ param-derived
     Every path backwards from the input reaches graph inputs through ops that need only that one
     input (casts, views, padding with constants), and there is exactly one such input.
 terminal-derived
-    Every path forwards from the wait reaches graph outputs through one-input ops. A second
-    reduction on the way (HSDP: replicate and shard group, in either order), also one of a bucket
+    Every path forwards from the wait reaches graph outputs, or is written over graph inputs, through one-input
+    ops. A second reduction on the way (HSDP: replicate and shard group, in either order), also one of a bucket
     (:mod:`commcc.graph.collectives.pieces`), and the addition of an earlier gradient are followed.
 """
 
@@ -70,7 +70,8 @@ def _passes_through(index: GraphIndex, node: int, joining: bool) -> bool:
 class Sink:
     """Result of walking forward from a reduction: output slots, and what lies in between.
 
-    mixed: other values reach some of the slots too, since a bucket's parts could not be told apart.
+    accumulates: it is added to an earlier gradient, or written over one that came in. mixed: other values reach some
+    of the slots too, since a bucket's parts could not be told apart.
     """
 
     slots: tuple[int, ...]
@@ -102,10 +103,14 @@ def walk_forward(pieces: Pieces, starts: tuple[int, ...]) -> Sink | None:
         seen.update(fresh)
         stack.extend(fresh)
     between = sorted({node for node, _ in seen} - set(starts))
-    accumulates = any(index.ops[n] in ADDITIONS for n in between)
+    accumulates = any(index.ops[n] in ADDITIONS or _writes_input(index, n) for n in between)
     if not slots and not accumulates:
         return None
     return Sink(tuple(sorted(slots)), tuple(n for n in between if n in index.launches), accumulates, mixed)
+
+
+def _writes_input(index: GraphIndex, node: int) -> bool:
+    return any(index.ops[at] == "placeholder" for target in index.writes.get(node, ()) for at in index.storages[target])
 
 
 def _leads_on(pieces: Pieces, user: int, value: int) -> bool:

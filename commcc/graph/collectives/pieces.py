@@ -118,6 +118,6 @@ class Pieces:
 def operands(index: GraphIndex, node: int) -> tuple[int, ...]:
     """What ``node`` is made of, constants left out, and what it writes over."""
     read = index.data_preds[node]
-    if index.ops[node] in REPLACING and len(read) > 1:
+    if len(read) > 1 and (index.ops[node] in REPLACING or index.ops[node] == "aten.copy_"):
         read = read[1:]
     return tuple(p for p in read if index.ops[p] not in SOURCELESS)

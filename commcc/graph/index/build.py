@@ -197,7 +197,9 @@ def _check_waits(nodes: list[fx.Node], known: set[int]) -> None:
         while isinstance(source, fx.Node) and ops.facts(source.target).aliases and source._input_nodes:
             source = next(iter(source._input_nodes))
         if isinstance(source, fx.Node) and (source.op == "placeholder" or ops.is_local(source.target)):
-            raise GraphError(f"'{node.name}' waits for '{source.name}', which launches no collective")
+            into = next((user for user in source.users if (fact := ops.collective_of(user.target)) and fact.out), None)
+            hint = f"'{into.name}' writes to it: wait for the result of that" if into is not None else None
+            raise GraphError(f"'{node.name}' waits for '{source.name}', which launches no collective", hint=hint)
 
 
 def _outputs(nodes: list[fx.Node], number: dict[fx.Node, int]) -> tuple[tuple[int | None, ...], tuple[str | None, ...]]:

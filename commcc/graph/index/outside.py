@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from commcc.graph.index.graph import Estimates
 
 _NS_PER_US = 1000
-#: The part of a pattern ahead of the first wildcard; shorter ones (``u*``) are for symbols.
-_HEAD = re.compile(r"[^*?\[]{3,}")
+#: A name, or the part of a pattern ahead of the first wildcard; patterns with a shorter one (``u*``) are for symbols.
+_HEAD = re.compile(r"[^*?\[]{3,}|[^*?\[]+\Z")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ class TensorTable:
 
     def __init__(self, hints: SizeHints) -> None:
         self._seen: dict[Tensor, Tensor] = {}
+        self._alike: dict[Any, Tensor] = {}
         self._texts: dict[Any, str] = {}
         self._hints = hints
 
@@ -25,6 +26,16 @@ class TensorTable:
         """Facts of a tensor value, None for anything else."""
         if not isinstance(val, torch.Tensor):
             return None
+        alike = (val.shape, val.stride(), val.dtype, val.device)
+        try:
+            known = self._alike.get(alike)
+        except TypeError:  # symbols have no hash
+            return self._made(val)
+        if known is None:
+            known = self._alike[alike] = self._made(val)
+        return known
+
+    def _made(self, val: torch.Tensor) -> Tensor:
         shape = tuple(size if isinstance(size, int) else self._text(size) for size in val.shape)
         tensor = Tensor(
             dtype=str(val.dtype).removeprefix("torch."),

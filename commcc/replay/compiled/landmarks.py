@@ -9,6 +9,7 @@ is a private hook of Inductor, taken only where the job does not use it; kernels
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,14 @@ def landmark_options() -> Mapping[str, Any]:
     import torch._inductor.config as inductor_config
     from torch._inductor import custom_graph_pass
 
-    if getattr(inductor_config, _HOOK, custom_graph_pass) is not None:
-        return {}
+    there = getattr(inductor_config, _HOOK, custom_graph_pass)
+    return {} if there is not None else {_HOOK: _hook()}
+
+
+@cache
+def _hook() -> Any:
+    from torch._inductor import custom_graph_pass
+
     kind: Any = getattr(custom_graph_pass, "CustomSchedulerPass", custom_graph_pass.CustomGraphPass)
 
     class Landmarks(kind):  # type: ignore[misc]
@@ -36,7 +43,7 @@ def landmark_options() -> Mapping[str, Any]:
         def uuid(self) -> str:  # part of the key of compiled code
             return f"landmarks, commcc {commcc.__version__}"
 
-    return {_HOOK: Landmarks()}
+    return Landmarks()
 
 
 def in_a_chain(nodes: list[Any]) -> list[Any]:

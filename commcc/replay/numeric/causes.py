@@ -93,7 +93,10 @@ class Explainer:
 
 
 class Reasons:
-    """Finds changed sums; answers for one value after the other. reductions: whether those of collectives count."""
+    """Finds changed sums; answers for one value after the other. reductions: whether those of collectives count.
+
+    changed: the nodes of AFTER that are reasons, in graph order.
+    """
 
     def __init__(self, before: GraphIndex, after: GraphIndex, *, reductions: bool) -> None:
         self._after = after
@@ -101,23 +104,26 @@ class Reasons:
         new = list(_sums(after))
         more = Counter(key for _, key in new) - Counter(key for _, key in old)
         known = frozenset(old)
-        self._changed = {
+        self.changed = tuple(
             node
             for node, key in new
             if more[key] and (after.names[node], key) not in known and (reductions or node not in after.launches)
-        }
+        )
+        self._changed = frozenset(self.changed)
 
     def of(self, places: tuple[int, ...]) -> tuple[str, ...]:
         """Reasons for a value that AFTER makes at these nodes."""
+        changed = [node for node in upstream(self._after, places) if node in self._changed]
+        more = [f"and {len(changed) - _KEPT} more"] if len(changed) > _KEPT else []
+        return (*map(self.said, changed[:_KEPT]), *more)
+
+    def said(self, node: int) -> str:
+        """A sum in words."""
         index = self._after
-        changed = [node for node in upstream(index, places) if node in self._changed]
-        reasons = []
-        for node in changed[:_KEPT]:
-            merged = index.merged_from.get(node, ())
-            origin = f", merged from {', '.join(merged[:3])}{', ...' if len(merged) > 3 else ''}" if merged else ""
-            op, shapes = index.ops[node].partition(".")[2], " and ".join(_shapes(index, node))
-            reasons.append(f"{index.names[node]} ({op} of {shapes}{origin})")
-        return (*reasons, *([f"and {len(changed) - _KEPT} more"] if len(changed) > _KEPT else []))
+        merged = index.merged_from.get(node, ())
+        origin = f", merged from {', '.join(merged[:3])}{', ...' if len(merged) > 3 else ''}" if merged else ""
+        op, shapes = index.ops[node].partition(".")[2], " and ".join(_shapes(index, node))
+        return f"{index.names[node]} ({op} of {shapes}{origin})"
 
     def tolerance(self, places: tuple[int, ...]) -> float | None:
         """What changed sums explain in a value: that of the coarsest dtype from the sums to the value; None without."""

@@ -47,7 +47,7 @@ def verify_numeric(before: Program, after: Program, settings: Settings) -> Numer
     roots of its moments.
     """
     first = _verify_once(before, after, settings)
-    if first.status != INCONCLUSIVE or settings.positive:
+    if settings.positive or all(value.status != INCONCLUSIVE for value in first.values):
         return first
     again = _verify_once(before, after, replace(settings, positive=True))
     if again.status == INCONCLUSIVE:
@@ -82,7 +82,18 @@ def _verify_once(before: Program, after: Program, settings: Settings) -> Numeric
             "capture a smaller model, with fewer ranks or shorter inputs; its graph has the same structure",
         )
         ran = _on_virtual_ranks(pair, settings)
-    return _numeric(pair, settings, ran, time.perf_counter() - started)
+    return _of_given_constants(pair, _numeric(pair, settings, ran, time.perf_counter() - started))
+
+
+def _of_given_constants(pair: Pair, found: Numeric) -> Numeric:
+    """The verdict where both programs ran on constants that they may not have: nobody knows whether these are alike."""
+    given = sorted({*pair.old.given, *pair.new.given})
+    if not given:
+        return found
+    few = f"{plural(len(given), 'constant')} of which no file has the values ({', '.join(given[:3])})"
+    said = f"{few}: both graphs ran on the same synthetic ones, and nobody knows whether they have the same"
+    status = found.status if found.status == DIFFERENT else INCONCLUSIVE
+    return replace(found, status=status, notes=(*found.notes, said))
 
 
 def judge_real(pair: Pair, settings: Settings, gaps: list[RankGaps]) -> Numeric:
@@ -117,7 +128,7 @@ def _numeric(pair: Pair, settings: Settings, ran: _Ran, seconds: float) -> Numer
         values=values,
         failure=ran.failure,
         first=part,
-        notes=(*_assumed(pair), *raised_remarks(raised), *ran.notes, *_remarks(ranks, status)),
+        notes=(*_assumed(pair), *raised_remarks(raised), *ran.notes, *_remarks(ranks)),
         seconds=seconds,
     )
 
@@ -205,7 +216,7 @@ def _assumed(pair: Pair) -> tuple[str, ...]:
     return (*pair.layout.assumed, *groups, *pair.maker.assumed, *racing[:1], *unfolded)
 
 
-def _remarks(ranks: Sequence[RankGaps], status: str) -> tuple[str, ...]:
+def _remarks(ranks: Sequence[RankGaps]) -> tuple[str, ...]:
     """What weakens the comparison."""
     nan = list(dict.fromkeys(name for rank in ranks for name in rank.nan))
     infinite = list(dict.fromkeys(name for rank in ranks for name in rank.infinite))
@@ -213,13 +224,11 @@ def _remarks(ranks: Sequence[RankGaps], status: str) -> tuple[str, ...]:
     remarks = []
     if nan:
         few = f"{plural(len(nan), 'value')} of BEFORE with what is no number ({', '.join(nan[:3])})"
-        remarks.append(f"{few}: equality there proves nothing")
+        remarks.append(f"{few}: equality there proves nothing; another --seed may give numbers everywhere")
     if infinite:
         few = f"{plural(len(infinite), 'value')} with infinities"
         remarks.append(f"{few}, as masks of attention have: {', '.join(infinite[:3])}")
     if zero:
         few = f"{plural(len(zero), 'value')} of nothing but zeros on all ranks"
         remarks.append(f"{few}, which proves little: {', '.join(zero[:3])}")
-    if status == INCONCLUSIVE:
-        remarks.append("another --seed may give numbers everywhere")
     return tuple(remarks)

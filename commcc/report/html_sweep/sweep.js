@@ -127,7 +127,7 @@ class SweepPage {
   }
 
   show() {
-    byId("title").textContent = this.data.input;
+    byId("title").append(make("span", { title: this.data.input }, this.data.input.split("/").at(-1)));
     const results = this.results.length < this.settings.length ? `, ${plural(this.results.length, "different result")}` : "";
     byId("subtitle").textContent = `${this.data.pipeline}, ${plural(this.data.settings.length, "setting")}${results}`;
     byId("model").textContent = `Times are simulated with ${this.data.cost_model.name}, hash ${this.data.cost_model.hash}.`;

@@ -101,7 +101,7 @@ class Source:
 @dataclass(frozen=True)
 class StoredPlan:
     """A plan file. elsewhere: its jobs, for a graph of the structure of ``source``, which is None in a file that does
-    not say it. hash: of the text.
+    not say it. hash: of the text. writer: the version of commcc that wrote it; empty where the file does not say it.
     """
 
     path: Path
@@ -109,6 +109,7 @@ class StoredPlan:
     elsewhere: tuple[Job, ...]
     source: Source | None
     hash: str
+    writer: str = ""
 
 
 def read_plans(path: str | Path) -> list[Job]:
@@ -131,12 +132,12 @@ def read_plan_file(path: str | Path) -> StoredPlan:
     if not read:
         root["passes"].fail("no pass")
     source = _read_source(root["source"]) if "source" in root else None
+    writer = root["commcc"].text() if "commcc" in root else ""
     file.check()
     jobs = [each for each in read if each is not None]
     elsewhere = tuple(replace(job, plan=step.plan_elsewhere) for job, step in jobs)
-    return StoredPlan(
-        Path(path), tuple(job for job, _ in jobs), elsewhere, source, hashlib.sha256(text.encode()).hexdigest()
-    )
+    found = hashlib.sha256(text.encode()).hexdigest()
+    return StoredPlan(Path(path), tuple(job for job, _ in jobs), elsewhere, source, found, writer)
 
 
 def difference(graph: StoredGraph, index: GraphIndex) -> str:

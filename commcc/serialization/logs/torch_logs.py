@@ -5,7 +5,8 @@
     [rank0]:I1121 06:44:03.583000 4743 torch/x.py:1833] [0/0] [__aot_graphs]     def forward(self, ...
 
 becomes the graph ``0_0/aot_forward_graph`` of rank 0. Lines of several ranks and processes may be mixed;
-whatever a launcher puts before a line (``[default3]:``, ``3: ``) keeps them apart too.
+whatever a launcher puts before a line (``[default3]:``, ``3: ``) keeps them apart too, but for the time and for the
+progress bar of a line that had not ended.
 
 Limits: a line that another process breaks in the middle breaks the graph, and the parser says where.
 """
@@ -32,6 +33,11 @@ _INSIDE = ("  ", "# commcc: meta ", "# commcc: constant ")
 _LONGEST_OUTER_PREFIX = 200
 _TITLE = re.compile(r" ?===== (.{1,200}?)(?: (\d+))? =====")
 _OUTER_RANK = re.compile(r"(?:^|\D)(\d{1,6})\]?: ?$")
+#: What stands before a line and is another thing before the next line of the same process: a time, a progress bar.
+_CHANGING = re.compile(
+    r"(?:\d{4}[-/]\d\d[-/]\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
+    r"|\d{4}[-/]\d\d[-/]\d\d|\d{10,19}(?:\.\d{1,9})?|[^\[\]]{0,80}\d{1,3}%\|.*\|[^|\]]*\]?"
+)
 _TITLES = {
     "joint graph": "aot_joint_graph",
     "forward graph": "aot_forward_graph",
@@ -122,7 +128,7 @@ class _Splitter:
             if match is None or match.start() > _LONGEST_OUTER_PREFIX:
                 self._line(plain, (None, None), number, line)
             else:
-                outer, rank = line[: match.start()], match["rank"]
+                outer, rank = _CHANGING.sub("", line[: match.start()]), match["rank"]
                 key = (outer, rank, match["process"])
                 if key not in self.streams:
                     # Launchers write the rank before the line, PyTorch only when it knows it.

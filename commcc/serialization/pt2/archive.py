@@ -127,7 +127,7 @@ class Pt2Carrier:
         kinds = sorted({kind for key in ("input_specs", "output_specs") for spec in signature[key] for kind in spec})
         special = [kind.replace("_", " ") for kind in kinds if kind not in _PLAIN_SPECS]
         if special:
-            what = f"{', '.join(special)} become plain inputs and outputs"
+            what = f"what is a {' or a '.join(special)} there becomes a plain input or output"
             notes.append(Note(f"a text holds no signature or calling convention: {what}"))
         calls = (entry["signature"] for entry in self.document["graph_module"]["module_call_graph"] if not entry["fqn"])
         call = next(calls, None)

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from commcc.base.gc_pause import no_collection
+from commcc.timing.simulate import heads_kernels
 from commcc.timing.simulate.events import STREAM
 
 if TYPE_CHECKING:
@@ -35,11 +36,15 @@ if TYPE_CHECKING:
 STREAM_WINDOW = 4096
 #: The same for a stream of collectives.
 COLLECTIVE_WINDOW = 1024
+#: From so many events on compiling a kernel pays.
+_MANY = 5000
 
 
 @no_collection()
 def heads(events: Events) -> list[int]:
     """For each event a time before which it cannot begin, whatever the order."""
+    if len(events.ns) >= _MANY:
+        return heads_kernels.heads(events, (STREAM_WINDOW, COLLECTIVE_WINDOW))
     walk = _Walk(events)
     for event in events.order:
         walk.visit(event)

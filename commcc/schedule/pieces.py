@@ -1,0 +1,250 @@
+"""What one merged bucket consists of, in arrays that do not depend on what stands around it.
+
+    piece = Pieces(problem, model).of(bucket)
+
+A piece has *units*, which keep together when the graph is put in order: its launch with what makes the launch's input,
+its wait, and a result for each member; a coalesced one has a launch and waits. Its nodes are counted from 0, in
+whatever order; those of the graph before keep their numbers. :mod:`commcc.schedule.drawing` puts pieces in their place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from commcc.planning.bucket_model import BucketModel, Kernel, Member, flat, strided
+from commcc.timing.cost.types import Operation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from commcc.plan import Bucket
+    from commcc.schedule.arrays import Ints
+    from commcc.schedule.problem import Problem
+    from commcc.timing.cost import CostModel
+
+#: What comes first among units that want the same position, as in :mod:`commcc.apply.order`.
+LAUNCHES, WAITS, RESULTS, STAYS = range(4)
+#: Kinds of a node that is needed: of the piece, of the graph before.
+INNER, OUTER = range(2)
+#: Kinds of buffers: of the graph before, by number; new, by place in ``sizes``; the one that the launch writes.
+OLD, NEW, RECEIVED = range(3)
+_LAUNCH, _WAIT, _FIRST_RESULT = range(3)
+
+
+class Piece(NamedTuple):
+    """Rows of numbers; units are counted from 0.
+
+    units: nodes in it; where it wants to stand, first by position and then by a second number, to which the third times
+    the number of the bucket is added. members: a node of the graph before, the unit that stands for it for what needs
+    it, the unit that needs what it needs, and which of the former's nodes stands for it. hoist: nodes that move with
+    the launch. nodes: unit, place in it, ns. edges: node, kind and number of what it needs. buffers: node, whether it
+    makes it, kind and number of what it touches. views: buffers that come to be the one that the launch writes. sizes:
+    of new buffers. launch, waits: by node. transfer, flight: ns and bytes of the launch. copied: whether what puts it
+    together takes kernels. received: bytes that the launch writes.
+    """
+
+    units: Ints
+    members: Ints
+    hoist: Ints
+    nodes: Ints
+    edges: Ints
+    buffers: Ints
+    views: Ints
+    sizes: Ints
+    launch: int
+    waits: Ints
+    transfer: int
+    flight: int
+    copied: bool
+    received: int
+
+
+class Pieces:
+    """Pieces of buckets of one graph, each made once, and their prices."""
+
+    def __init__(self, problem: Problem, model: CostModel) -> None:
+        self.problem, self.model = problem, model
+        self.free_ns = round(1000 * model.settings.free_us)
+        self._members: dict[int, Member] = {}
+        self._pieces: dict[tuple[tuple[int, ...], int, int, bool], Piece] = {}
+        self._prices: dict[Operation, int] = {}
+
+    def of(self, bucket: Bucket) -> Piece:
+        """What a bucket consists of. All else that a bucket says follows from its members and its place."""
+        key = bucket.members, bucket.launch_at, bucket.wait_at, bucket.coalesced
+        if key not in self._pieces:
+            self._pieces[key] = self._piece(bucket)
+        return self._pieces[key]
+
+    def _piece(self, bucket: Bucket) -> Piece:
+        index = self.problem.index
+        for launch in bucket.members:
+            if launch not in self._members:
+                self._members[launch] = Member.of(index, launch)
+        members = tuple(self._members[launch] for launch in bucket.members)
+        model = BucketModel(members, bucket.shared_cast, bucket.as_bytes, bucket.copies, bucket.coalesced)
+        sent, got = sum(m.sends.bytes for m in members), sum(m.result.bytes for m in members)
+        first = self.model.transfer_of(index, bucket.members[0])[0]
+        if bucket.coalesced:
+            price = self.model.group_call([self.model.transfer_of(index, n)[0] for n in bucket.members])
+        else:
+            price = self.model.transfer(replace(first, input_bytes=sent, output_bytes=got))
+        return _Making(self, bucket, model).piece(price.ns, max(sent, got), got)
+
+    def price(self, kernel: Kernel) -> int:
+        """What a kernel takes that copies all of a bucket or one member, in ns."""
+        op, to, read = kernel
+        asked = Operation(op, (to,), (to,), read_bytes=read, written_bytes=to.bytes)
+        if asked not in self._prices:
+            self._prices[asked] = self.model.operation(asked).ns
+        return self._prices[asked]
+
+
+class _Making:
+    """One piece while it is made. launch, waits: the numbers of these nodes."""
+
+    def __init__(self, pieces: Pieces, bucket: Bucket, model: BucketModel) -> None:
+        self.pieces, self.index, self.bucket, self.model = pieces, pieces.problem.index, bucket, model
+        self.nodes: list[tuple[int, int, int]] = []
+        self.edges: list[tuple[int, int, int]] = []
+        self.buffers: list[tuple[int, int, int, int]] = []
+        self.sizes: list[int] = []
+        self.launch = 0
+        self.waits: list[int] = []
+        self.own = {*bucket.members, *(m.wait for m in model.members)}
+        if bucket.shared_cast:
+            self.own.update(m.input for m in model.members)
+
+    def piece(self, transfer: int, flight: int, received: int) -> Piece:
+        """The piece; received: bytes that the launch writes."""
+        (self._call if self.bucket.coalesced else self._copied)()
+        sizes = [0] * (2 if self.bucket.coalesced else 2 + len(self.model.members))
+        for unit, _, _ in self.nodes:
+            sizes[unit] += 1
+        copied = not self.bucket.coalesced
+        views = [
+            buffer
+            for place, member in enumerate(self.model.members)
+            if copied and not self.model.result_copies(place)
+            for buffer in self.index.estimates.buffers[member.wait]
+        ]
+        return Piece(
+            units=_rows(self._units(sizes), 4),
+            members=_rows(self._merged(sizes), 4),
+            hoist=np.array(self.bucket.hoist, np.int64),
+            nodes=_rows(self.nodes, 3),
+            edges=_rows(self.edges, 3),
+            buffers=_rows(self.buffers, 4),
+            views=np.array(views, np.int64),
+            sizes=np.array(self.sizes, np.int64),
+            launch=self.launch,
+            waits=np.array(self.waits, np.int64),
+            transfer=transfer,
+            flight=flight,
+            copied=copied,
+            received=received,
+        )
+
+    def _units(self, sizes: Sequence[int]) -> Iterable[tuple[int, int, int, int]]:
+        bucket = self.bucket
+        yield sizes[_LAUNCH], (bucket.launch_at + 1) * 4 + LAUNCHES, 1, 2
+        yield sizes[_WAIT], (bucket.wait_at + 1) * 4 + WAITS, 0, 1
+        for place, size in enumerate(sizes[_FIRST_RESULT:]):
+            yield size, (self.model.members[place].wait + 1) * 4 + RESULTS, place, 0
+
+    def _merged(self, sizes: Sequence[int]) -> Iterable[tuple[int, int, int, int]]:
+        for place, member in enumerate(self.model.members):
+            for node in (member.launch, *([member.input] if self.bucket.shared_cast else [])):
+                yield node, _LAUNCH, _LAUNCH, sizes[_LAUNCH] - 1
+            unit, within = _WAIT, 2 * place + 1
+            if not self.bucket.coalesced:
+                unit = _FIRST_RESULT + place
+                within = sizes[unit] - 1
+            yield member.wait, unit, _WAIT, within
+
+    def _node(
+        self,
+        place: tuple[int, int],
+        needs: Iterable[tuple[int, int]],
+        made: Sequence[tuple[int, int]],
+        reads: Iterable[tuple[int, int]] = (),
+        ns: int = 0,
+    ) -> int:
+        """A new node: its unit and place in it, what it needs, the buffers of its result, and of what it reads."""
+        node = len(self.nodes)
+        self.nodes.append((*place, ns))
+        self.edges += [(node, *need) for need in needs]
+        self.buffers += [(node, 1, *buffer) for buffer in made]
+        self.buffers += [(node, 0, *buffer) for buffer in reads]
+        return node
+
+    def _buffer(self, size: int) -> tuple[int, int]:
+        self.sizes.append(size)
+        return NEW, len(self.sizes) - 1
+
+    def _old(self, node: int) -> list[tuple[int, int]]:
+        return [(OLD, buffer) for buffer in self.index.estimates.buffers[node]]
+
+    def _after(self, nodes: Iterable[int]) -> list[tuple[int, int]]:
+        """What order edges of merged nodes lead to, outside the bucket."""
+        preds = {p for node in nodes for p in self.index.order_preds[node]}
+        return [(OUTER, p) for p in preds.difference(self.own)]
+
+    def _copied(self) -> None:
+        """Members side by side: what is put together, one launch, one wait, and each member's slice."""
+        model, price, free_ns = self.model, self.pieces.price, self.pieces.free_ns
+        parts: list[tuple[int, int]] = []
+        read: list[tuple[int, int]] = []
+        seen: set[int] = set()
+        for source, part in zip(model.nodes, model.parts, strict=True):
+            needed, buffers = (OUTER, source), self._old(source)
+            if strided(part):
+                row = self._buffer(part.bytes)
+                ns = price(("aten.reshape", flat([part]), part.bytes))
+                needed = INNER, self._node((_LAUNCH, len(self.nodes)), [needed], [row], buffers, ns)
+                buffers = [row]
+            elif source in seen and len(part.shape) > 1:  # read once more, through a view of its own
+                needed = INNER, self._node((_LAUNCH, len(self.nodes)), [needed], buffers, (), free_ns)
+            parts.append(needed)
+            read += buffers
+            seen.add(source)
+        parts += self._after(self.bucket.members)
+        for op, to, size in model.kernels():
+            sent = self._buffer(to.bytes)
+            made = self._node((_LAUNCH, len(self.nodes)), parts, [sent], read, price((op, to, size)))
+            parts, read = [(INNER, made)], [sent]
+        received = RECEIVED, 0
+        self.launch = self._node((_LAUNCH, len(self.nodes)), parts, [received], read)
+        after = self._after(member.wait for member in model.members)
+        wait = self._node((_WAIT, 0), [(INNER, self.launch), *after], [received], read)
+        self.waits = [wait]
+        for place, member in enumerate(model.members):
+            unit, copies = _FIRST_RESULT + place, model.result_copies(place)
+            last, before = self._node((unit, 0), [(INNER, wait)], [received], (), free_ns), [received]
+            for step, op in enumerate(copies, 1):
+                ns = price((op, member.result, member.result.bytes))
+                own = self._old(member.wait) if step == len(copies) else [self._buffer(member.result.bytes)]
+                last = self._node((unit, step), [(INNER, last)], own, before, ns)
+                before = own
+            if not copies:
+                self._node((unit, 1), [(INNER, last)], [received], (), free_ns)
+
+    def _call(self) -> None:
+        """One call on all members as they are, and a wait for each."""
+        members, free_ns = self.model.members, self.pieces.free_ns
+        made = [buffer for member in members for buffer in self._old(member.launch)]
+        read = [buffer for member in members for buffer in self._old(member.input)]
+        sent = [(OUTER, member.input) for member in members]
+        self.launch = self._node((_LAUNCH, 0), [*sent, *self._after(self.bucket.members)], made, read)
+        for place, member in enumerate(members):
+            own = self._old(member.launch)
+            part = self._node((_WAIT, 2 * place), [(INNER, self.launch)], own, made, free_ns)
+            needs = [(INNER, part), (INNER, self.launch), *self._after([member.wait])]
+            self.waits.append(self._node((_WAIT, 2 * place + 1), needs, own, [*made, *read]))
+
+
+def _rows(rows: Iterable[tuple[int, ...]], width: int) -> Ints:
+    return np.array(list(rows), np.int64).reshape(-1, width)
