@@ -70,6 +70,16 @@ def test_hints_make_them_known(capsys):
     assert "unknown" not in capsys.readouterr().out
 
 
+def test_what_a_budget_leaves_uncounted_is_said(tmp_path, capsys):
+    """With ``auto``, the budget is that of the sizes that are known."""
+    path, out = tmp_path / "g.fx.txt", tmp_path / "o.fx.txt"
+    path.write_text(TEXT)
+    assert command(["reorder", str(path), "-o", str(out)]) == 0
+    assert "to spare, 3 unknown sizes not counted" in capsys.readouterr().out
+    assert command(["reorder", str(path), "-o", str(out), "--hint", "u0=64"]) == 0
+    assert "to spare\n" in capsys.readouterr().out
+
+
 def numbers_of(index):
     return {hint.symbol: hint.value for hint in index.estimates.hints}
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 class ReorderReport(PassReport):
     """Pairs are before and after. moved_nodes: those that did not keep their order among the others. settings: of
     each round of the search (:class:`commcc.schedule.SearchResult`); none where the graph's own order is best.
+    unknown_sizes: values of unknown size, which no peak counts; None where all are known.
     """
 
     cost_model: Mapping[str, str]
@@ -57,6 +58,7 @@ class ReorderReport(PassReport):
     settings: tuple[tuple[int, ...], ...]
     remarks: tuple[str, ...]
     control_edges: int | None = left_out()
+    unknown_sizes: int | None = left_out()
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,7 @@ def _report(problem: Problem, limits: Limits, best: SearchResult, peak: int) -> 
         schedules_tried=best.tried,
         settings=best.settings,
         remarks=tuple(remarks),
+        unknown_sizes=len(problem.index.estimates.unknown) or None,
     )
 
 

@@ -197,7 +197,9 @@ def _reorder(report: Document) -> Said:
     budget, peak = report["memory_budget_bytes"], report["peak_bytes"][1]
     if budget is not None:
         spare = f"{size(budget - peak)} to spare" if peak <= budget else f"{size(peak - budget)} too much"
-        yield "budget", f"{size(budget)}: {spare}"
+        unknown = report.get("unknown_sizes", 0)
+        known = f", {plural(unknown, 'unknown size')} not counted" if unknown else ""
+        yield "budget", f"{size(budget)}: {spare}{known}"
     if report.get("control_edges"):
         yield "control edges", count(report["control_edges"])
     rounds = report["settings"]
