@@ -298,7 +298,7 @@ def train(name: str, mesh: Any, backend: Any, steps: int = STEPS) -> list[torch.
             with compiled_autograd._enable(torch.compile(backend=backend)) if name == "ddp" else nullcontext():
                 loss = loss_of(name, compiled, rows, generator)
                 loss.backward()
-        kept += [loss.detach().clone(), *(whole(p.grad) for p in model.parameters())]
+        kept += [loss.detach().clone(), *(whole(p.grad) for p in model.parameters() if p.requires_grad)]
         optimizer.step()
         optimizer.zero_grad()
         kept += [whole(p) for p in model.parameters()]

@@ -5,8 +5,9 @@
 
 It is PyTorch's partitioner, with what its releases up to 2.14 do wrong with checkpointed layers mended: attention
 without dropout drew a random state for its second run, by which graphs of a CPU and of a GPU differ; and behind such
-states the meshes of DTensor parameters were taken for tensors, which fails in the first step. Limits: uses private
-PyTorch APIs.
+states the meshes of DTensor parameters were taken for tensors, which fails in the first step. Of equal meshes one is
+saved for the backward: how often PyTorch saves it depends on what the process did before. Limits: uses private PyTorch
+APIs.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from unittest.mock import patch
 
 import torch
 
+from commcc.capture.importing import equal_meshes
 from commcc.graph.ops import argument_names
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ def partition(joint: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> t
     """Forward and backward. options: as AOTAutograd and Inductor give them."""
     from torch._functorch import partitioners
 
+    for node, same in list(equal_meshes(joint.graph)):
+        node.replace_all_uses_with(same)
     cut: Any = partitioners
     usual = cut.has_recomputable_rng_ops
     with patch.object(partitioners, "has_recomputable_rng_ops", lambda graph: usual(graph) and _draws(graph)):
