@@ -222,6 +222,12 @@ def test_a_graph_without_a_plan(plans, caplog):
     other = sample("tiny_llama_ddp_bw")
     with pytest.raises(MismatchError, match=r"no plan was made for this graph \(2 plans\); that of .* first in node"):
         graph_pass(plan=plans[0]).rewrite(other.graph_module())
+    near = sample()
+    node = next(node for node in near.graph.nodes if "wait_tensor" in str(node.target))
+    node.args = (next(iter(near.graph.nodes)),)
+    said = rf"first in node \d+, here '{node.name}' \(_c10d_functional\.wait_tensor \w+\[.*\]\), there '{node.name}'"
+    with pytest.raises(MismatchError, match=said):
+        read_folder(plans[0]).of(near)
     assert graph_pass(plan=plans[0], on_mismatch="skip").rewrite(other.graph_module()).result is None
     replanned = graph_pass(plan=plans[0], on_mismatch="replan", pipeline="bucket{groups=all}")
     assert replanned.rewrite(other.graph_module()).result.changed
@@ -239,6 +245,21 @@ def test_a_plan_for_another_mesh(plans):
     with pytest.raises(MismatchError, match="groups of other sizes; its groups have 2 ranks, those of the job 4"):
         wide = {"0": replace(group, ranks=None, size=4)}
         read_folder(plans[0]).of(replace(program, groups=wide))
+
+
+def test_of_two_plans_for_a_graph_the_last_counts(plans, tmp_path, caplog):
+    """What is cut off somewhere is no plan at all."""
+    text = (plans[0] / f"{NAME}.yaml").read_text()
+    (tmp_path / "a.yaml").write_text(text)
+    (tmp_path / "b.yaml").write_text(plan_text(run(sample(), parse_pipeline("cleanup"))))
+    with caplog.at_level(logging.INFO, logger="commcc.live"):
+        plan = read_folder(tmp_path).of(sample())
+    assert plan.path.name == "b.yaml" and "a.yaml and b.yaml are for the same graph" in caplog.text
+    rows = text.splitlines(keepends=True)
+    for rest in (0, 5, 8, 12, len(rows) // 2, len(rows) - 1):
+        (tmp_path / "b.yaml").write_text("".join(rows[:rest]))
+        with pytest.raises(InputError, match=r"b\.yaml"):
+            read_folder(tmp_path)
 
 
 def test_plans_that_cannot_be_applied(plans, tmp_path):

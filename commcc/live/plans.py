@@ -12,22 +12,31 @@ every machine. The program takes the names of the plan's graph, its passes are a
 from __future__ import annotations
 
 import hashlib
+import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 import commcc
 from commcc.base.errors import CommccError, InputError
 from commcc.base.text import plural
+from commcc.graph.ops import op_name
 from commcc.graph.structure import renamed, structure_of
 from commcc.run.pipeline import RunResult, run
 from commcc.run.planfile import StoredPlan, read_plan_file
+from commcc.serialization.shapes import format_val
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from torch import fx
+
     from commcc.graph.program import Program
     from commcc.graph.structure import Structure
+
+log = logging.getLogger("commcc.live")
 
 _PATTERNS = ("*.yaml", "*.yml")
 
@@ -58,11 +67,13 @@ class Plans:
         if plan is None:
             known = (program.groups[name].size for name in here.groups if name in program.groups)
             sizes = {size for size in known if size is not None}
-            raise MismatchError(self._difference(here, sizes), where=self.where, hint=_HINT)
+            raise MismatchError(self._difference(program, here, sizes), where=self.where, hint=_HINT)
         return plan
 
-    def _difference(self, here: Structure, sizes: set[int]) -> str:
-        """In which node the graph differs first from the plan's that it is most like. sizes: of its groups."""
+    def _difference(self, program: Program, here: Structure, sizes: set[int]) -> str:
+        """In which node the graph differs first from the plan's that it is most like. here: of the program.
+        sizes: of its groups.
+        """
 
         def alike(plan: StoredPlan) -> tuple[int, int]:
             digests = b"" if plan.source is None else plan.source.digests
@@ -74,7 +85,8 @@ class Plans:
         same, counted = alike(nearest)[0], len(here.names)
         then = 0 if nearest.source is None else len(nearest.source.names)
         if same < min(counted, then):
-            what = f"differs first in node {same:,}, here '{here.names[same]}'"
+            node, other = list(program.graph.nodes)[same], nearest.source.names[same] if nearest.source else ""
+            what = f"differs first in node {same:,}, here '{here.names[same]}' ({_node_said(node)}), there '{other}'"
         elif counted == then:
             what = "has groups of other sizes"
         else:
@@ -103,7 +115,12 @@ def read_folder(path: str | Path) -> Plans:
         raise InputError(what, where=str(path), hint="write it again with commcc run --plan-out")
     if not plans:
         raise InputError("no plan is there", where=str(path), hint="commcc run GRAPH --plan-out FILE writes one")
-    return Plans(str(path), {plan.source.structure: plan for plan in plans if plan.source is not None})
+    chosen = {plan.source.structure: plan for plan in plans if plan.source is not None}
+    for plan in plans:
+        other = chosen[plan.source.structure] if plan.source is not None else plan
+        if other.hash != plan.hash:
+            log.info("%s and %s are for the same graph; the last one counts", plan.path, other.path.name)
+    return Plans(str(path), chosen)
 
 
 def apply(plan: StoredPlan, program: Program) -> RunResult:
@@ -142,6 +159,13 @@ def _back(program: Program, nodes: Mapping[str, str], groups: Mapping[str, str])
             names[node.name] = free
             taken.add(free)
     return renamed(program, names, {theirs: name for name, theirs in groups.items()})
+
+
+def _node_said(node: fx.Node) -> str:
+    """Its op, and the type and shape of its result."""
+    value = node.meta.get("val")
+    shape = format_val(value).partition("][")[0] + "]" if isinstance(value, torch.Tensor) else ""
+    return f"{op_name(node.target) if node.op == 'call_function' else node.op} {shape}".strip()
 
 
 def _offsets(ranks: Sequence[int]) -> list[int]:
