@@ -209,7 +209,7 @@ def test_doctor(capsys, monkeypatch):
     ("name", "words"),
     [
         ("plain", "the graph has no collectives; shard it in the function"),
-        ("no_model", "returned a dict where a model should be; return the model"),
+        ("no_model", "returned 'dict' where a model should be; return the model"),
         ("without_inputs", "missing a required argument: 'x'; return \\(model, inputs\\), or give --input"),
         ("needs_a_gpu", r"captured_models.py:\d+: .*; there is no GPU here"),
         ("fails", r"captured_models.py:\d+: calling .*KeyError"),

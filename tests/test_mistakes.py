@@ -7,6 +7,7 @@ import os
 import pickle
 import shlex
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,9 @@ MISTAKES = {
     "inspect data.pkl": "is a Python pickle, which runs code",
     "inspect script.py": "no graph found in this text; dump it with",
     "inspect printed.txt": "holds a graph as print(graph) or print_tabular() shows it",
+    "inspect named.fx.txt": "named.fx.txt: the folder holds no graphs; dump it with",
+    "inspect unread": "unread: none of the graphs could be read; x.fx.txt: the file is empty",
+    "inspect rootless.pt2": "an entry of the archive lies in no folder; is this a .pt2 file?",
     "inspect folder": "the folder holds no graphs; dump it with",
     "inspect g.fx.txt::nobody": "no graph 'nobody'; there are: GraphModule",
     "inspect g.fx.txt --cots none": "No such option '--cots'",
@@ -62,6 +66,8 @@ MISTAKES = {
     "reorder g.fx.txt --memory-budget 1e300": "memory_budget: must be at most",
     "run g.fx.txt": "nothing says what to run; give --passes",
     "run g.fx.txt --passes bukcet": "no pass 'bukcet' (did you mean 'bucket'?)",
+    "run g.fx.txt --passes bucket{bucket_cap_mb=[1,2]}": "an option takes one value, no '[...]'; commcc sweep tries",
+    "run g.fx.txt --passes bucket{x},tag{y}": "error: pipeline: option 'x' has no value (write name=value); option 'y'",
     "run g.fx.txt --passes bucket{": "cannot read 'bucket{'",
     "run g.fx.txt --preset auto --passes tag": "both say what to run",
     "run g.fx.txt --pipeline bad.yaml": "bad.yaml:2: not YAML",
@@ -93,9 +99,12 @@ def place(tmp_path_factory) -> Path:
     (folder / "printed.txt").write_text(str(fx.symbolic_trace(lambda x: x + 1).graph))
     (folder / "bad.yaml").write_text("a: [1\n")
     (folder / "link.fx.txt").symlink_to("gone.fx.txt")
-    for name in ("folder", "locked", "logs"):
+    with zipfile.ZipFile(folder / "rootless.pt2", "w") as archive:
+        archive.writestr("version", "3")
+    for name in ("folder", "locked", "logs", "named.fx.txt", "unread"):
         (folder / name).mkdir()
     (folder / "logs" / "run.log").touch()
+    (folder / "unread" / "x.fx.txt").touch()
     return folder
 
 
@@ -113,3 +122,8 @@ def test_mistake(typed, place, monkeypatch, capsys):
         if more:
             assert json.loads(said.out)["error"]["what"] in line
     assert sorted(place.iterdir()) == files
+
+
+def test_an_option_without_its_value_names_the_help_of_its_command(capsys):
+    assert run(["simulate", "g.fx.txt", "--html"]) == 2
+    assert capsys.readouterr().err == "commcc: error: Option '--html' requires an argument; see 'commcc simulate -h'\n"

@@ -163,6 +163,28 @@ def test_list_of_several(folder, capsys, browser):
     assert one.data("errors") is None and "rank0.fx.txt" in text_of(one, "h1")
 
 
+@needs_browser
+def test_names_of_files_break_at_their_parts(folder, browser):
+    name = "a_backward_graph_of_many_parts_under_fsdp64_and_tp8.fx.txt"
+    (folder / "rank0.fx.txt").rename(folder / name)
+    ok("simulate", "dumps", "--html", "list.html", "-q")
+    shown = browser.open(Path("list.html"), size=(700, 900))
+    assert shown.evaluate("[...document.querySelectorAll('.scroll')].every((b) => b.scrollWidth <= b.clientWidth)")
+    lines = """(() => {
+        const cell = document.querySelector('#graphs-table a'), tops = new Map(), range = document.createRange();
+        for (const part of [...cell.childNodes].filter((node) => node.data))
+            for (let k = 0; k < part.length; k++) {
+                range.setStart(part, k); range.setEnd(part, k + 1);
+                const { top } = range.getBoundingClientRect();
+                tops.set(top, (tops.get(top) ?? "") + part.data[k]);
+            }
+        return [...tops.values()];
+    })()"""
+    parts = shown.evaluate(lines)
+    assert "".join(parts) == name and len(parts) > 1
+    assert all(part[-1] in "_." for part in parts[:-1])
+
+
 def test_list_is_for_several(folder, capsys):
     ok("simulate", "g.fx.txt", "--html", "one.html", "-q")
     assert "step" in output(capsys) and not Path("one").exists()

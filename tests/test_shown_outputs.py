@@ -59,6 +59,13 @@ def test_seconds_stay(tmp_path, monkeypatch):
     assert renewed(shown, tmp_path) == "```\n$ commcc bucket g\n1,000 nodes in 0.31 s\n```\n"
 
 
+def test_parts_are_found_whatever_they_took(tmp_path, monkeypatch):
+    renewed = runpy.run_path(TOOL)["renewed"]
+    monkeypatch.setitem(renewed.__globals__, "printed", lambda *_: "head\nbucket  0.52 s\n  2 buckets\nend\n")
+    shown = "```\n$ commcc bucket g\n...\nbucket  0.31 s\n  1 buckets\n...\n```\n"
+    assert renewed(shown, tmp_path) == shown.replace("1 buckets", "2 buckets")
+
+
 def test_lines_that_are_left_out_stay_out(tmp_path, monkeypatch):
     renewed = runpy.run_path(TOOL)["renewed"]
     monkeypatch.setitem(renewed.__globals__, "printed", lambda *_: "head\ntable\nrow 2\nmore\nlast\nend\n")

@@ -41,11 +41,12 @@ def shortened(now: str, shown: str) -> str:
     if "...\n" not in shown.splitlines(True):
         return now
     lines, made, start = now.splitlines(True), [], 0
+    timeless = [_SECONDS.sub("", line) for line in lines]
     for part in re.split(r"^\.\.\.\n", shown, flags=re.MULTILINE):
-        wanted = part.splitlines(True)
-        if wanted and wanted[0] not in lines[start:]:
+        wanted = [_SECONDS.sub("", line) for line in part.splitlines(True)]
+        if wanted and wanted[0] not in timeless[start:]:
             return now
-        start = lines.index(wanted[0], start) if wanted else start
+        start = timeless.index(wanted[0], start) if wanted else start
         made.append("".join(lines[start : start + len(wanted)]))
         start += len(wanted)
     return "...\n".join(made)

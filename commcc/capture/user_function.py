@@ -99,7 +99,7 @@ def _subject(value: Any, target: str, inputs: tuple[Any, ...]) -> Subject:
     parts = value if isinstance(value, (tuple, list)) else (value,)
     if not parts or not callable(parts[0]):
         kind = type(parts[0] if parts else value).__name__
-        raise InputError(f"returned a {kind} where a model should be", where=target, hint=_RETURNS)
+        raise InputError(f"returned '{kind}' where a model should be", where=target, hint=_RETURNS)
     call, *rest = parts
     if len(rest) == 2 and isinstance(rest[0], (tuple, list)) and isinstance(rest[1], dict):
         return Subject(call, tuple(rest[0]), rest[1])

@@ -33,7 +33,11 @@ def inspect(session: Session, /, graph: str, cost: CostModel | None, hints: dict
         say(f"reading {graph}")
         several = _several(graph)
         if several:
-            document = inspecting.listing(graph, _read(session, several, cost, hints, say))
+            read = _read(session, several, cost, hints, say)
+            if all(entry.error is not None for entry in read):
+                first = f"{read[0].entry.name}: {read[0].error}"
+                raise InputError("none of the graphs could be read", where=graph, hint=first)
+            document = inspecting.listing(graph, read)
             session.emit(document, brief=[entry.graph for entry in several], view=inspecting.view_listing)
             return EXIT_OK
         program = session.load(graph)

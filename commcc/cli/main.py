@@ -199,7 +199,7 @@ def _explain(session: Session, error: Exception, command: str) -> int:
     if session.debug:
         trace = Lines("".join(traceback.format_exception(type(error), error, error.__traceback__)))
         print(without_commands(escaped(trace)), file=sys.stderr, end="")
-    told = _as_told(error)
+    told = _as_told(error, command)
     session.error(told.render())
     if isinstance(error, OSError) and error.filename is None and error.errno in _REFUSED:
         abandon_stdout()
@@ -209,13 +209,13 @@ def _explain(session: Session, error: Exception, command: str) -> int:
     return told.exit_code
 
 
-def _as_told(error: Exception) -> CommccError:
-    """Any exception as an error that says what, where and what to do."""
+def _as_told(error: Exception, command: str) -> CommccError:
+    """Any exception as an error that says what, where and what to do; command: what was typed, or ``commcc``."""
     if isinstance(error, CommccError):
         return error
     if isinstance(error, click.ClickException):
         context = error.ctx if isinstance(error, click.UsageError) else None
-        path = context.command_path if context is not None else "commcc"
+        path = context.command_path if context is not None else " ".join(dict.fromkeys(["commcc", command]))
         return OptionError(error.format_message().rstrip("."), hint=f"see '{path} -h'")
     if isinstance(error, OSError) and error.filename is not None:
         return InputError(error.strerror or str(error), where=str(error.filename))

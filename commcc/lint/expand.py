@@ -104,7 +104,7 @@ def _graphs(path: str) -> Iterator[Item]:
     """The graph in a file, or each one that can be loaded where there are several; an item with the error if none."""
     from commcc.serialization import list_graphs
 
-    if path.endswith(GRAPH_FILES):  # these hold one, and finding that out takes time
+    if path.endswith(GRAPH_FILES) and not Path(path).is_dir():  # these hold one, and finding that out takes time
         yield Item(path)
         return
     try:

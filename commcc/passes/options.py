@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 
 _PASS_TEXT = re.compile(r"\s*([A-Za-z_][\w-]*)\s*(?:\{([^{}]*)\})?\s*(,|$)")
 
+#: A list of values as other tools write it.
+_SEVERAL = re.compile(r"=\s*\[")
+
 _PIPELINE_HINT = "write name{option=value},name"
+_SWEEP_HINT = "commcc sweep tries several, as in --param bucket.bucket_cap_mb=25,100"
 
 
 def build(cls: type[Pass], values: Mapping[str, Any]) -> Pass:
@@ -88,7 +92,7 @@ def parse_pipeline(text: str, defaults: Mapping[str, Mapping[str, Any]] | None =
     if len(wrong) == 1:
         raise wrong[0]
     if wrong:
-        said = "; ".join(error.what if error.where is None else f"{error.where}: {error.what}" for error in wrong)
+        said = "; ".join(error.what if error.where in (None, "pipeline") else f"{error.where}: {error.what}" for error in wrong)
         raise OptionError(said, where="pipeline", hint="see 'commcc passes'")
     return passes
 
@@ -106,6 +110,8 @@ def _pairs(text: str) -> dict[str, str]:
             wrong.append(f"option '{raw.strip()}' is given twice")
         else:
             pairs[name] = value.strip()
+    if wrong and _SEVERAL.search(text):
+        raise OptionError("an option takes one value, no '[...]'", where="pipeline", hint=_SWEEP_HINT)
     if wrong:
         raise OptionError("; ".join(wrong), where="pipeline")
     return pairs

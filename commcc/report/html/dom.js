@@ -12,6 +12,11 @@ function make(tag, attributes = {}, ...children) {
   return element;
 }
 
+/** The parts of a file's name, which lines may break behind "/", "_" and "." rather than anywhere. */
+function breakable(name) {
+  return name.split(/(?<=[/_.])/).flatMap((part) => [part, make("wbr")]);
+}
+
 function byId(id) {
   return document.getElementById(id);
 }

@@ -7,7 +7,7 @@ function figureCard({ key, label, value, before = null, text = grouped, better =
     const way = Math.sign(value - before) * better;
     const style = way > 0 ? "badge good" : way < 0 ? "badge bad" : "badge";
     const delta = change(before, value, false);
-    parts.push(make("div", { class: "card-change" }, make("span", { class: style }, delta === "=" ? "unchanged" : delta), ` from ${text(before)}`));
+    parts.push(make("div", { class: "card-change" }, make("span", { class: style }, delta === "=" ? "unchanged" : delta), " ", make("span", {}, `from ${text(before)}`)));
   }
   if (note !== null) parts.push(make("div", { class: "card-change" }, note));
   return make("article", { class: "card", "data-key": key }, ...parts);

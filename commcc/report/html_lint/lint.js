@@ -39,7 +39,7 @@ class Findings {
     const columns = [
       { label: "severity", value: (row) => SEVERITIES.indexOf(row.severity), cell: (row) => make("span", { class: `chip ${row.severity}` }, row.severity) },
       { label: "rule", value: (row) => row.rule, class: "mono" },
-      ...(this.several ? [{ label: "graph", value: (row) => row.graph, cell: (row) => make("span", { title: row.graph }, baseName(row.graph)), class: "mono" }] : []),
+      ...(this.several ? [{ label: "graph", value: (row) => row.graph, cell: (row) => make("span", { title: row.graph }, ...breakable(baseName(row.graph))), class: "mono" }] : []),
       { label: "what", value: (row) => row.text, cell: whatOf, class: "prose" },
     ];
     this.table = new SortableTable(byId("findings-table"), columns, MOST_FINDINGS);

@@ -26,6 +26,7 @@ function barOf(metrics, longest) {
 
 function showCards(rows) {
   const time = (value) => duration(value * 1e6);
+  const named = (row) => make("div", {}, ...breakable(row.name));
   const most = (key) => rows.reduce((a, b) => (b.metrics[key] > a.metrics[key] ? b : a));
   const longest = most("step_ms");
   const exposed = most("exposed_ms");
@@ -34,10 +35,10 @@ function showCards(rows) {
   const spread = { value: shortest ? longest.metrics.step_ms / shortest : 1, text: (value) => (shortest ? grouped(value, 2) : MISSING) };
   byId("cards").append(
     figureCard({ key: "graphs", label: "graphs", value: rows.length }),
-    figureCard({ key: "step", label: "longest step", value: longest.metrics.step_ms, text: time, note: longest.name }),
+    figureCard({ key: "step", label: "longest step", value: longest.metrics.step_ms, text: time, note: named(longest) }),
     figureCard({ key: "spread", label: "longest over shortest", ...spread }),
-    figureCard({ key: "exposed", label: "most exposed", value: exposed.metrics.exposed_ms, text: time, note: exposed.name }),
-    figureCard({ key: "peak", label: "highest peak memory", value: peak.metrics.peak_bytes, text: bytes, note: peak.name }),
+    figureCard({ key: "exposed", label: "most exposed", value: exposed.metrics.exposed_ms, text: time, note: named(exposed) }),
+    figureCard({ key: "peak", label: "highest peak memory", value: peak.metrics.peak_bytes, text: bytes, note: named(peak) }),
   );
 }
 
@@ -49,7 +50,7 @@ function columnsOf(rows) {
     label: "step before", number: true, value: (row) => row.before?.step_ms ?? -1, text: (row) => (row.before ? time(row.before.step_ms) : ""),
   }] : [];
   return [
-    { label: "graph", value: (row) => row.name, cell: (row) => make("a", { href: row.page }, row.name), class: "mono" },
+    { label: "graph", value: (row) => row.name, cell: (row) => make("a", { href: row.page }, ...breakable(row.name)), class: "mono" },
     { label: "collectives", number: true, value: (row) => launches(row.metrics), cell: (row) => make("span", { title: kinds(row.metrics) }, grouped(launches(row.metrics))) },
     { label: "", value: (row) => row.metrics.step_ms, cell: (row) => barOf(row.metrics, longest) },
     ...before,

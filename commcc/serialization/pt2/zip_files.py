@@ -111,7 +111,9 @@ class ZipSource:
     def _root(self, infos: list[zipfile.ZipInfo]) -> str:
         # PyTorch takes the root folder from the first entry.
         roots = list(dict.fromkeys(info.filename.split("/", 1)[0] for info in infos))
-        if len(roots) != 1 or any("/" not in info.filename for info in infos):
+        if any("/" not in info.filename for info in infos):
+            raise self.error("an entry of the archive lies in no folder; is this a .pt2 file?")
+        if len(roots) != 1:
             raise self.error(f"{len(roots)} root folders in the archive, expected one; is this a .pt2 file?")
         return roots[0]
 
