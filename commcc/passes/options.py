@@ -92,7 +92,8 @@ def parse_pipeline(text: str, defaults: Mapping[str, Mapping[str, Any]] | None =
     if len(wrong) == 1:
         raise wrong[0]
     if wrong:
-        said = "; ".join(error.what if error.where in (None, "pipeline") else f"{error.where}: {error.what}" for error in wrong)
+        places = ["" if error.where in (None, "pipeline") else f"{error.where}: " for error in wrong]
+        said = "; ".join(place + error.what for place, error in zip(places, wrong, strict=True))
         raise OptionError(said, where="pipeline", hint="see 'commcc passes'")
     return passes
 
