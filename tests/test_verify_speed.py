@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import operator
+import random
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +13,16 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from commcc import verify as verifier
 from commcc.graph.program import Program
+from commcc.passes.options import parse_pipeline
+from commcc.run.pipeline import run
 from commcc.verify import verify
+from commcc.verify.normalise import identical
+from tests.corruptions import copied
+from tests.step_graphs import sample
 from tests.verify_graphs import Graph, aten, c10d
+from tests.verify_mutants import KINDS
 
 RANKS, ROWS, SIDE = 8, 64, 512
 WEIGHTS = 7
@@ -130,3 +139,45 @@ def test_the_number_of_ranks_does_not_matter():
         assert verdict.status == "proved"
         made[ranks] = verdict.checked["terms"]
     assert len(set(made.values())) == 1
+
+
+@pytest.mark.parametrize(("passes", "number"), [("tag", 1), ("dedup{memory_budget=none}", 2), ("ep-chunk", 2)])
+def test_no_graph_is_walked_twice(monkeypatch, passes, number):
+    """BEFORE once, also where AFTER is looked at as it stands; AFTER not where it is BEFORE, or folds to it."""
+    before = sample("tiny_deepseek_fsdp4_ep2")
+    after = run(before, parse_pipeline(passes)).program
+    traced, trace = [], verifier.trace_program
+    monkeypatch.setattr(verifier, "trace_program", lambda *a, **k: traced.append(a[1]) or trace(*a, **k))
+    assert verify(before, after).status == "proved"
+    assert len(traced) == number
+    assert sum(each.graph is before.graph for each in traced) == 1
+
+
+def test_a_copy_is_identical_and_what_was_damaged_is_not():
+    before = sample("tiny_moe_fsdp4_ep2_bw")
+    again = replace(before, graph=copied(before.graph))
+    assert identical(before, again)
+    tried = set()
+    for kind, damage in KINDS.items():
+        for seed in (1, 2, 3):
+            graph = copied(before.graph)
+            if damage(graph, random.Random(f"{kind} {seed}")):
+                tried.add(kind)
+                assert not identical(before, replace(before, graph=graph)), kind
+    assert len(tried) >= 15
+    last = next(node for node in reversed(again.graph.nodes) if "val" in node.meta)
+    last.meta = {**last.meta, "val": last.meta["val"].clone()}
+    assert not identical(before, again)  # what is said of its result is looked at anew
+
+
+def test_numbers_that_are_equal_and_not_the_same_are_told_apart():
+    """-0.0 is equal to 0.0, and True to 1."""
+    for old, new in ((0.0, -0.0), (1, True), (1, 1.0)):
+        graphs = []
+        for number in (old, new):
+            graph = fx.Graph()
+            x = graph.placeholder("x")
+            graph.output((graph.call_function(aten.mul.Tensor, (x, number)),))
+            graphs.append(Program(graph, torch.nn.Module()))
+        assert not identical(*(replace(each, root=graphs[0].root) for each in graphs))
+        assert identical(graphs[0], replace(graphs[0], graph=copied(graphs[0].graph)))

@@ -239,6 +239,6 @@ def entry() -> None:
         if isinstance(stream, io.TextIOWrapper):  # file names may hold what the encoding cannot
             stream.reconfigure(errors="backslashreplace")
     # A graph is millions of objects that stay; looking through them every 700 new ones takes a tenth of a command, and
-    # every 100,000 still a thirtieth.
-    gc.set_threshold(1_000_000, 50, 50)
+    # every million still a twentieth.
+    gc.set_threshold(3_000_000, 50, 50)
     sys.exit(run(sys.argv[1:]))

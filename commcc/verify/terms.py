@@ -158,6 +158,17 @@ class Terms:
         table.group_sizes = {name: group.size for each in (after, before) for name, group in each.groups.items()}
         return table
 
+    def as_declared(self, other: Terms) -> bool:
+        """Whether both begin with the same declarations."""
+        return all(getattr(self, name) == getattr(other, name) for name in ("one_root", "in_flight", "group_sizes"))
+
+    def copy(self) -> Terms:
+        """The same terms under the same numbers; what is added to one is not in the other."""
+        made = Terms()
+        for name, held in vars(self).items():
+            setattr(made, name, _apart(held))
+        return made
+
     def intern(self, key: tuple[Any, ...]) -> int:
         """The number of a term; equal keys give equal numbers. Constants in keys carry their type."""
         found = self._ids.get(key)
@@ -240,6 +251,13 @@ class Terms:
                 found = tuple(dict.fromkeys(leaf.source for leaf in leaves(items)))
             self._sources[content] = found
         return found
+
+
+def _apart(held: Any) -> Any:
+    """A copy of what a table holds: single values, or lists and sets, by name."""
+    if isinstance(held, dict):
+        return {key: type(value)(value) if isinstance(value, (list, set)) else value for key, value in held.items()}
+    return type(held)(held) if isinstance(held, (list, set)) else held
 
 
 #: Where terms stand in the keys of terms, by kind.

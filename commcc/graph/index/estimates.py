@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
-from torch.utils._pytree import tree_map
 
 from commcc.graph import ops
 from commcc.graph.index.graph import Estimates
@@ -235,13 +234,8 @@ class _NoNumberError(ValueError):
 
 def _shapes(value: Any, hints: SizeHints) -> Any:
     """Tensors and nodes replaced by plain shapes."""
-
-    def shape(leaf: Any) -> Any:
-        held = leaf.meta.get("val") if isinstance(leaf, fx.Node) else leaf
-        if isinstance(held, (tuple, list)):
-            return tree_map(shape, held)
-        if not isinstance(held, torch.Tensor):
-            return held
+    held = value.meta.get("val") if isinstance(value, fx.Node) else value
+    if isinstance(held, torch.Tensor):
         sizes: list[int] = []
         for size in held.shape:
             number = hints.value(size)
@@ -249,5 +243,9 @@ def _shapes(value: Any, hints: SizeHints) -> Any:
                 raise _NoNumberError
             sizes.append(number)
         return torch.Size(sizes)
-
-    return tree_map(shape, value)
+    if isinstance(held, (tuple, list)):
+        parts = [_shapes(part, hints) for part in held]
+        return parts if isinstance(held, list) else tuple(parts)
+    if isinstance(held, dict):
+        return {name: _shapes(part, hints) for name, part in held.items()}
+    return held

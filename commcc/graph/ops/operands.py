@@ -39,6 +39,8 @@ def _named(node: fx.Node, names: Iterable[str]) -> tuple[fx.Node, ...]:
 
 def nodes_in(value: Any) -> list[fx.Node]:
     """All nodes inside one (nested) argument, in order."""
+    if isinstance(value, fx.Node):
+        return [value]
     found: list[fx.Node] = []
     fx.node.map_arg(value, found.append)
     return found
