@@ -21,6 +21,7 @@ from torch import fx
 
 from commcc.graph.ops import aliasing, described_as, is_getitem, op_name
 from commcc.graph.ops.constants import REPLACING
+from commcc.graph.ops.counting import marks
 from commcc.graph.ops.decomposed import parts_of
 from commcc.graph.ops.row_wise import LINEAR_IN_ALL, LINEAR_IN_ONE, ROW_RULES, RowRule, is_elementwise, is_reduction
 from commcc.graph.ops.sizes import GRADIENTS
@@ -73,8 +74,7 @@ def _op(node: fx.Node) -> str:
 
 #: Rules that keep all elements, one after another.
 _SAME_ELEMENTS = frozenset({RowRule.KEEP, RowRule.RESHAPE, RowRule.UNSQUEEZE, RowRule.SQUEEZE})
-#: The end of a slice that has none.
-_END = 2**63 - 1
+_END = 2**63 - 1  # of a slice that has none
 
 
 class RowRules:
@@ -482,8 +482,8 @@ class RowRules:
             return Total((what, *kind.what[1:]) if what else ())
         rows = self.rows_in(a["self"])
         if chosen is None or rows.dim in chosen:
-            if summed and rows.tag.startswith(CHOSEN) and (chosen, rows.dim, len(shape)) == ({0}, 0, 2):
-                return self._chosen(node, rows, shape)
+            if summed and rows.tag.startswith(CHOSEN) and not rows.dim and (each := marks(shape, chosen)) is not None:
+                return self._chosen(node, rows, shape, each)
             if summed:
                 return Total()
             raise Mixed("it works along the rows")
@@ -492,9 +492,9 @@ class RowRules:
         several = node.meta.get("val")
         return (made,) * len(several) if isinstance(several, (list, tuple)) else made
 
-    def _chosen(self, node: fx.Node, rows: Rows, shape: list[Any]) -> Kind:
+    def _chosen(self, node: fx.Node, rows: Rows, shape: list[Any], each: int) -> Kind:
         """How often each number was chosen; no row chooses one twice, or exchanges by these counts would not fit."""
         key, _, several = rows.tag.removeprefix(CHOSEN).rpartition(" of ")
         if dtype_of(node) not in EXACT or rows.order[0] not in SLICED:
             return Total()
-        return Total(("counts", key, shape[1], (*rows.order[:-1], rows.order[-1] * int(several))))
+        return Total(("counts", key, shape[-1], (*rows.order[:-1], rows.order[-1] * each * int(several))))

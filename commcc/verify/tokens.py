@@ -14,7 +14,7 @@ Row by row computed, brought back into the order of the tokens, and added up whe
 give what the whole gives. What leaves the module must be rows in the order of the tokens, or a sum.
 
 Limits: sums are associated otherwise, as in merged reductions. Dispatch is understood where rows are sorted by expert,
-counted by ``histc`` and exchanged by these counts, on equal numbers of experts for each rank; what else mixes rows is
+counted by ``histc`` or ``bincount`` and exchanged by these counts, on equal numbers of experts for each rank; what else mixes rows is
 not decided, and is named. The counts of a rank are taken to fit its rows: otherwise the exchange fails.
 """
 
@@ -27,6 +27,7 @@ from torch import fx
 
 from commcc.graph.ops import Aliasing, aliasing, collective_of, op_name
 from commcc.graph.ops.constants import ZEROS
+from commcc.graph.ops.counting import BY_LENGTH, bins_of, is_as_long
 from commcc.graph.ops.row_wise import COUNTED, REPEATED, ROW_RULES, RowRule
 from commcc.verify.clones import (
     CHOSEN,
@@ -160,7 +161,7 @@ class Dispatch(RowRules):
         kind = super().elementwise(node, name)
         if name == "aten.eq" and isinstance(kind, Rows) and len(node.all_input_nodes) == 2:
             own, table = node.all_input_nodes
-            each = len(shape_of(own)) == 2 and shape_of(own)[1] == 1 and len(shape_of(table)) == 1
+            each = len(shape_of(own)) >= 2 and shape_of(own)[-1] == 1 and len(shape_of(table)) == 1
             if each and self.of(table) is None and _counts_up(table):
                 return replace(kind, tag=f"{CHOSEN}{self.origin(own)} of 1")
         return kind
@@ -312,11 +313,12 @@ class Dispatch(RowRules):
 
     def _count(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         """How many rows go to each expert: one bin for each number."""
-        rows, bins = self.rows_in(a["self"]), a["bins"]
+        rows, bins = self.rows_in(a["self"]), bins_of(a)
         if len(shape_of(a["self"])) != 1 or rows.order[0] not in SLICED:
             raise Mixed("it counts something else than rows by expert")
-        plain = type(bins) is int and a["min"] == 0 and a["max"] == bins
-        return Total(("counts", self.origin(a["self"]), bins, rows.order) if plain else ())
+        if op_name(node.target) == BY_LENGTH and not is_as_long(node, bins):
+            raise Mixed("which numbers there are says how long it is")
+        return Total(("counts", self.origin(a["self"]), bins, rows.order) if bins is not None else ())
 
     def _repeat(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         """The number of each (rank, expert), once for every row that came from there."""

@@ -305,6 +305,10 @@ class Trial:
             refuse(self.root, node, what, "cut in fewer chunks, so that none is of one token")
         cut, counted = [], False
         for place, (before, after) in enumerate(zip(whole, part, strict=True)):
+            if type(before) is int and type(after) is not int:  # what it was in the whole says nothing of a chunk
+                what = f"is {before} long in dimension {place}, and in a chunk as long as only a run can tell"
+                hint = "give it its size in the model (torch._check, or another op), or leave this module whole"
+                refuse(self.root, node, what, hint)
             if type(before) is int and before != after:
                 cut.append(place)
                 if not self.grid.multiple(before) or after != self.grid.scaled(before, self.lab.part):

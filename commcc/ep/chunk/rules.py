@@ -77,6 +77,8 @@ def _described(call: Call) -> State:
 
 
 def _layout(call: Call) -> State:
+    if not call.states:  # what all chunks share, and as long in each as only a run can tell
+        return call.unknown()
     if call.kinds == {"sum"}:
         return SUM
     cut = {state.dim for state in call.states.values()}

@@ -101,7 +101,7 @@ ROW_RULES: dict[str, RowRule] = {
     **_aten(RowRule.PUT_ROWS, "index_put", "_unsafe_masked_index_put_accumulate"),
     **_aten(RowRule.COPY_ROWS, "index_copy"),
     **_aten(RowRule.ADD_ROWS, "index_add"),
-    **_aten(RowRule.COUNT, "histc"),
+    **_aten(RowRule.COUNT, "histc", "bincount"),
     **_aten(RowRule.REPEAT, "repeat_interleave"),
     **_aten(RowRule.LIKE, "zeros_like", "ones_like", "full_like", "empty_like"),
     **_aten(RowRule.FILLED, "new_zeros", "new_ones", "new_full", "zeros", "ones", "full"),
