@@ -14,8 +14,8 @@ Row by row computed, brought back into the order of the tokens, and added up whe
 give what the whole gives. What leaves the module must be rows in the order of the tokens, or a sum.
 
 Limits: sums are associated otherwise, as in merged reductions. Dispatch is understood where rows are sorted by expert,
-counted by ``histc`` or ``bincount`` and exchanged by these counts, on equal numbers of experts for each rank; what else mixes rows is
-not decided, and is named. The counts of a rank are taken to fit its rows: otherwise the exchange fails.
+counted by ``histc`` or ``bincount`` and exchanged by these counts, on equal numbers of experts for each rank; what
+else mixes rows is not decided, and is named. The counts of a rank are taken to fit its rows: else the exchange fails.
 """
 
 from __future__ import annotations
