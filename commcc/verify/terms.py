@@ -166,7 +166,10 @@ class Terms:
         """The same terms under the same numbers; what is added to one is not in the other."""
         made = Terms()
         for name, held in vars(self).items():
-            setattr(made, name, _apart(held))
+            kept: Any = type(held)(held) if isinstance(held, (dict, list, set)) else held
+            if isinstance(held, dict):  # of single values, or of lists and sets of them
+                kept = {key: type(each)(each) if isinstance(each, (list, set)) else each for key, each in held.items()}
+            setattr(made, name, kept)
         return made
 
     def intern(self, key: tuple[Any, ...]) -> int:
@@ -251,13 +254,6 @@ class Terms:
                 found = tuple(dict.fromkeys(leaf.source for leaf in leaves(items)))
             self._sources[content] = found
         return found
-
-
-def _apart(held: Any) -> Any:
-    """A copy of what a table holds: single values, or lists and sets, by name."""
-    if isinstance(held, dict):
-        return {key: type(value)(value) if isinstance(value, (list, set)) else value for key, value in held.items()}
-    return type(held)(held) if isinstance(held, (list, set)) else held
 
 
 #: Where terms stand in the keys of terms, by kind.
