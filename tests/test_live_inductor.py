@@ -99,6 +99,28 @@ def test_settings_that_keep_the_order_are_named(caplog):
         assert ("which keep fusions from moving launches" in caplog.text) is told
 
 
+def test_a_graph_that_inductor_has_not_sorted():
+    """As behind its fusion of DDP's reductions, unless that is off."""
+    hook = inductor_pass(pipeline="bucket{groups=all}")
+    gm = sample().graph_module()
+    wait = next(node for node in gm.graph.nodes if "wait_tensor" in str(node.target) and node.users)
+    next(iter(wait.users)).append(wait)
+    hook(gm.graph)
+    gm.graph.lint()
+    (result,) = hook.graph_pass.results
+    assert result.changed and result.verified == "proved"
+
+
+def test_landmarks_are_in_settings_that_are_made_among_them():
+    """Not where the job uses the hook."""
+    hook = inductor_pass(pipeline=PIPELINE)
+    assert "_pre_fusion_custom_pass" in hook.settings
+    with inductor_config.patch(hook.settings):
+        assert "_pre_fusion_custom_pass" in hook.settings
+    with inductor_config.patch(_pre_fusion_custom_pass=lambda nodes: nodes):
+        assert "_pre_fusion_custom_pass" not in hook.settings
+
+
 def test_what_only_evaluates_needs_no_plan(tmp_path, caplog):
     """What trains and has none is still an error."""
     (tmp_path / "plan.yaml").write_text(plan_text(run(sample(), parse_pipeline("bucket{groups=all}"))))

@@ -146,11 +146,16 @@ def inductor_pass(**options: Any) -> Any:
             return {**order_options(), **landmark_options(), "post_grad_custom_post_pass": self}
 
         def __call__(self, graph: fx.Graph) -> None:
+            from torch._inductor.pattern_matcher import stable_topological_sort
+
             owner: Any = graph.owning_module
+            # Inductor's fusion of DDP's reductions leaves nodes in any order, and sorts only behind this hook.
+            stable_topological_sort(graph)
             the_pass(owner)
             known: Any = inductor_config.get_config_copy()
             moving = [f"{name}={value!r}" for name, value in order_options().items() if known[name] != value]
-            if (moving or landmark_options()) and the_pass.graphs == 1:
+            loose = any(getattr(inductor_config, name) is not value for name, value in landmark_options().items())
+            if (moving or loose) and the_pass.graphs == 1:
                 said = "Inductor may move what was planned; compile with options=the_pass.settings, which %s"
                 sets = f"set {listed(moving, None)}, and " if moving else ""
                 log.warning(said, f"{sets}keep fusions from moving launches")

@@ -27,7 +27,8 @@ def landmark_options() -> Mapping[str, Any]:
     from torch._inductor import custom_graph_pass
 
     there = getattr(inductor_config, _HOOK, custom_graph_pass)
-    return {} if there is not None else {_HOOK: _hook()}
+    # Those of commcc may be there for a moment only: a backward is compiled when it first runs.
+    return {_HOOK: _hook()} if there in (None, _hook()) else {}
 
 
 @cache
