@@ -197,7 +197,7 @@ def test_options_of_other_strategies():
 
 def test_buckets_by_block_come_first(monkeypatch):
     """With effort for one bucketing beside none at all, those of strategy module are what is tried."""
-    monkeypatch.setattr(sys.modules["commcc.passes.strategies.auto"], "_SHAPES", 0)
+    monkeypatch.setattr(sys.modules["commcc.passes.strategies.auto"], "_BUSY", 1 << 30)
     program = sample("tiny_moe_fsdp4_ep2_bw")
     auto = run(program, [Bucket(strategy="auto", effort=2)], model=LATENCY)
     report = auto.steps[0].report

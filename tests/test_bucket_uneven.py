@@ -63,12 +63,32 @@ def test_unequal_sizes_make_the_step_of_layers_shorter(monkeypatch):
     model = load_model("h100")
     passes = parse_pipeline("bucket{strategy=auto},reorder")
     steps = {}
-    for shapes in (0, auto._SHAPES):
-        monkeypatch.setattr(auto, "_SHAPES", shapes)
-        result = run(backward(layers=4), passes, model=model)
+    for shapes in (0, 1):
+        with monkeypatch.context() as patched:
+            if not shapes:
+                patched.setattr(auto, "_BUSY", 1 << 30)
+            result = run(backward(layers=4), passes, model=model)
         steps[shapes] = result.last.prediction.timeline.step_ns
         report = result.steps[0].report
         assert ("unequal" in report["caps_mb"].values()) == bool(shapes)
         assert (report["unequal_tried"] > 0) == bool(shapes)
         assert result.verified == "proved"
-    assert steps[auto._SHAPES] < 0.99 * steps[0]
+    assert steps[1] < 0.99 * steps[0]
+
+
+def test_from_several_bucketings_no_step_is_longer_and_one_is_shorter(monkeypatch):
+    """Against the best bucketing as the only one to begin from."""
+    model = load_model("h100")
+    passes = parse_pipeline("bucket{strategy=auto},reorder")
+    gains = []
+    for layers in (2, 3, 4):
+        steps = []
+        for starts in (1, auto._STARTS):
+            with monkeypatch.context() as patched:
+                patched.setattr(auto, "_STARTS", starts)
+                result = run(backward(layers=layers), passes, model=model)
+            steps.append(result.last.prediction.timeline.step_ns)
+            assert result.verified == "proved"
+        gains.append(1 - steps[1] / steps[0])
+    assert min(gains) >= 0
+    assert max(gains) > 0.015

@@ -18,7 +18,8 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
    each key.
 
 6. where one stream of collectives is busy for most of the best step, its buckets with other, unequal sizes along the
-   step (:mod:`commcc.passes.strategies.uneven`), up to three times ``effort`` of them;
+   step (:mod:`commcc.passes.strategies.uneven`), up to three times ``effort`` of them, and ten times, from six
+   bucketings, where compute takes less than 97 % of the step;
 7. a quarter of ``effort`` with smaller buckets of other reduce-scatters, where merging made the longest run of compute
    between two of them longer: what shortens it at no more than 0.1 % of the step is taken.
 
@@ -47,7 +48,7 @@ from commcc.base.terms import MIB, Kind
 from commcc.passes.reorder import Reorder
 from commcc.passes.strategies.entries import BLOCKS
 from commcc.passes.strategies.results import BucketResult, bucket_of
-from commcc.passes.strategies.uneven import UNEVEN, improved
+from commcc.passes.strategies.uneven import NEVER, UNEVEN, improved
 from commcc.plan import Bucket as PlannedBucket
 from commcc.plan import LeftOut, Merging
 from commcc.planning.bucket_model import AUTO, COALESCED, COPY, key_of, size_of
@@ -84,12 +85,13 @@ _CERTAIN, _LARGE = 50, 3000
 #: Unequal sizes are tried where a stream is busy for so much of the step, in permille; so many times ``effort`` of
 #: them. Where they make the step shorter by no more than so much, in permille, both get the full effort.
 _BUSY, _SHAPES, _SURE = 850, 3, 20
+#: Where compute takes less than all but so much of the step, in permille, sizes are changed from several bucketings on,
+#: so many at most, that are longer than the best by no more than so much, in permille; ``effort`` times so many in all.
+_IDLE, _STARTS, _STARTS_NEAR, _FROM_STARTS = 30, 6, 100, 10
 #: One of so many parts of ``effort`` goes to buckets that make runs of compute shorter.
 _FEWER = 4
 #: A step has to be this much shorter to justify more merges, in permille.
 _GAIN = 1
-#: The step of what cannot run.
-_NEVER = 1 << 62
 #: A bucketing whose first schedules are this much longer than those of no merging may still be the better one, in
 #: permille.
 _NEAR = 5
@@ -239,7 +241,24 @@ class Search:
         # An effort of one is no merging, and nothing else.
         if self.options.effort == 1 or busy * 1000 < best.step_ns * _BUSY:
             return best
-        return improved(self, best, stream, _SHAPES * self.options.effort)
+        compute = sum(self.unmerged.stream_ns)
+        if best.step_ns * (1000 - _IDLE) < compute * 1000:  # whatever the sizes, compute takes as long
+            return improved(self, [best], stream, _SHAPES * self.options.effort)
+        return improved(self, self._begun_from(best), stream, _FROM_STARTS * self.options.effort)
+
+    def _begun_from(self, best: Tried) -> list[Tried]:
+        """The best bucketings, that one first, without those that are as fast as another one with the same caps on the
+        longest key.
+        """
+        starts = [best]
+        for tried in sorted(self._near(best, _STARTS_NEAR), key=lambda t: (t.over, t.step_ns, t.members)):
+            alike = (
+                t.choice[0] == tried.choice[0] and (tried.step_ns - t.step_ns) * 1000 <= t.step_ns * _GAIN
+                for t in starts
+            )
+            if len(starts) < _STARTS and not any(alike):
+                starts.append(tried)
+        return starts
 
     def _busiest(self, best: Tried) -> tuple[str, int]:
         """The stream that is busy for longest with what may be merged, and for how many ns."""
@@ -387,11 +406,11 @@ class Search:
         try:
             problem = self.sketches.merged(buckets) if buckets else self.unmerged
         except WaitsForItself:  # buckets by block and by cap that are both legal can be a cycle together
-            return Tried(choice, buckets, members, _NEVER, 0, 0)
+            return Tried(choice, buckets, members, NEVER, 0, 0)
         # Where a stream is never idle, many bucketings have the best step for their bound, and far longer steps.
         if self.best_ns is not None and problem.bound > self.best_ns:
             return Tried(choice, buckets, members, problem.bound, 0, 0)
-        judged = Tried(choice, buckets, members, _NEVER, 0, 0)
+        judged = Tried(choice, buckets, members, NEVER, 0, 0)
         hopeless = None if self.best_ns is None else self.best_ns * (1000 + _HOPELESS) // 1000
         judged = self.result(judged, glance(problem, self.limits, _SCHEDULES, hopeless=hopeless))
         if not judged.over:

@@ -1,6 +1,6 @@
 """Buckets of unequal sizes, where a stream of collectives is busy for most of the step.
 
-    best = improved(search, best, stream="1", effort=48)      # search: of strategy ``auto``
+    best = improved(search, [best, second], stream="1", effort=48)      # search: of strategy ``auto``
 
 A stream that is never idle ends sooner the larger its collectives are, but the first one holds up what waits for it,
 the last one begins when its last member is ready, and between them memory limits what is held. So the sizes that
@@ -11,8 +11,10 @@ the buckets of one key; of the whole row, then of each of its halves, quarters a
 * buckets are split at half of their bytes;
 * all borders are moved by half a bucket;
 
-and what makes the step shorter is kept, or what leaves it as it is and keeps the stream busy for less. A level is gone
-through again until it brings nothing. Deterministic; effort is counted in bucketings judged.
+then the same where half of a part and half of the next are. What makes the step shorter is kept, or what leaves it as
+it is and keeps the stream busy for less. A level is gone through again until it brings nothing. Where compute leaves
+room for it, several bucketings are begun from: small buckets end elsewhere than large ones do. What keeps the stream
+busy for longer than the best step is not looked at. Deterministic; effort is counted in bucketings judged.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
     from commcc.passes.strategies.auto import Search, Tried
     from commcc.plan import Bucket
     from commcc.planning.bucket_model import Key
-    from commcc.schedule.search import SearchResult, Setting
+    from commcc.schedule.problem import Schedulable
+    from commcc.schedule.search import Setting
 
 #: Launches that share a bucket, in graph order; one alone is no bucket.
 Members = tuple[int, ...]
@@ -41,19 +44,30 @@ UNEVEN = -2
 #: A step is shorter where it is by one of so many parts, and much the same where it is no longer by as much.
 _SAME, _LEVEL = 5000, 5000
 #: Schedules of a bucketing; one that is longer than the best by so much after the first, in permille, gets no other.
-_SCHEDULES, _LONGER = 3, 5
+_SCHEDULES, _LONGER = 3, 1
 #: So many times the limit on what a bucket spans, which keeps equal ones from taking memory: here memory is judged.
 _SPAN = 4
 #: Schedules of what is begun from: the setting that does best for it is the first for all others.
 _FIRST = 8
+#: The step of what cannot run.
+NEVER = 1 << 62
+#: Bucketings judged from each start in a round, while there are several.
+_ROUND = 12
 
 
 class Judged(NamedTuple):
-    """A bucketing, how its best schedule was made, and for how many ns the stream is busy."""
+    """A bucketing, how its best schedule was made, and for how many ns the stream is busy. The step of one that is not
+    scheduled is its lower bound.
+    """
 
     tried: Tried
     setting: Setting
     busy_ns: int
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Smaller is better."""
+        return self.tried.over, self.tried.step_ns
 
     def better(self, than: Judged, least: Judged) -> bool:
         """Whether the step is shorter, or much the same as the least one with a stream that is busy for less."""
@@ -65,12 +79,20 @@ class Judged(NamedTuple):
         return (mine.step_ns - least.tried.step_ns) * _LEVEL <= mine.step_ns and self.busy_ns < than.busy_ns
 
 
-def improved(search: Search, best: Tried, stream: str, effort: int) -> Tried:
-    """The best of so many bucketings that differ from this one in the sizes of buckets on one stream."""
-    bucketings = _Bucketings(search, best, stream)
-    shapes = Shapes(bucketings.rows, search.size, bucketings.judged, bucketings.first)
-    shapes.improve(effort)
-    return best if shapes.best is bucketings.first else shapes.best.tried
+def improved(search: Search, starts: Sequence[Tried], stream: str, effort: int) -> Tried:
+    """The best of so many bucketings that differ from one of these in the sizes of buckets on one stream.
+
+    starts: the best first. All are changed in turn, and after each round the worse half is left where it is.
+    """
+    descents = [_Bucketings(search, start, stream).shapes() for start in starts]
+    first, running = starts[0], list(descents)
+    while running and effort > 0:
+        before = effort
+        for shapes in running:
+            effort -= shapes.improve(min(effort, _ROUND if len(running) > 1 else effort))
+        running = sorted(running, key=lambda each: each.best.rank)[: len(running) // 2] if before > effort else []
+    best = min(descents, key=lambda each: each.best.rank).best
+    return best.tried if best.rank < (first.over, first.step_ns) else first
 
 
 class Shapes:
@@ -86,36 +108,42 @@ class Shapes:
         self.seen = {tuple(rows.values())}
         self.left = 0
 
-    def improve(self, effort: int) -> None:
-        """Change the rows; so many are judged at most."""
+    def improve(self, effort: int) -> int:
+        """Change the rows; so many are judged at most. Returns how many were; what was judged before is not again."""
         self.left, parts = effort, 1
         while self.left > 0 and parts <= max(map(len, self.rows.values())):
             if not self._gone_through(parts):
                 parts *= 2
+        return effort - self.left
 
     def _gone_through(self, parts: int) -> bool:
-        """Change each of so many parts of each row for as long as that helps; whether it did."""
+        """Change each of so many parts of each row, and what lies across their borders, for as long as that helps;
+        whether it did.
+        """
         gained = False
         for key in self.rows:
-            for part in range(parts):
-                while self._changed(key, part, parts):
+            for place in range(2 * parts - 1):
+                while self._changed(key, place, parts):
                     gained = True
         return gained
 
-    def _changed(self, key: Key, part: int, parts: int) -> bool:
-        """Take the first change of a part of a row that helps; whether there is one."""
+    def _changed(self, key: Key, place: int, parts: int) -> bool:
+        """Take the first change of a part of a row that helps; whether there is one. place: in halves of a part."""
         row = self.rows[key]
-        begin, end = (len(row) * each // parts for each in (part, part + 1))
+        if place < parts:
+            begin, end = (len(row) * each // parts for each in (place, place + 1))
+        else:  # behind all parts, what is half of one and half of the next
+            begin, end = (len(row) * (2 * (place - parts) + each) // (2 * parts) for each in (1, 3))
         for change in self._changes(row[begin:end]):
             rows = {**self.rows, key: row[:begin] + change + row[end:]}
             if self.left <= 0 or tuple(rows.values()) in self.seen:
                 continue
             self.seen.add(tuple(rows.values()))
-            self.left -= 1
             judged = self.judge(rows, self.now)
+            self.left -= judged is not None
             if judged is not None and judged.better(self.now, self.best):
                 self.rows, self.now = rows, judged
-                self.best = min(self.best, judged, key=lambda each: (each.tried.over, each.tried.step_ns))
+                self.best = min(self.best, judged, key=lambda each: each.rank)
                 return True
         return False
 
@@ -144,6 +172,11 @@ def _joined(row: Row) -> Members:
     return tuple(sorted(each for members in row for each in members))
 
 
+def _longer(bound: int, best: Judged) -> bool:
+    """Whether a step of at least so many ns is longer than the best one, not much the same."""
+    return bound * _LEVEL > best.tried.step_ns * (_LEVEL + 1)
+
+
 class _Bucketings:
     """Bucketings like the best one of a search, but for the rows of the keys on one stream.
 
@@ -168,40 +201,50 @@ class _Bucketings:
             rung._replace(cap=UNEVEN) if key in self.rows else rung
             for key, rung in zip(search.keys, best.choice, strict=True)
         )
-        found = self._scheduled(best.buckets, _FIRST)
+        from commcc.schedule.search import glance
+
+        problem = self._sketch(best.buckets)
+        found = glance(problem, search.limits, _FIRST) if problem is not None else None
         self.first = Judged(best, found.settings[0] if found and found.settings else (), self._busy(self.rows))
 
+    def shapes(self) -> Shapes:
+        """The rows, to be changed."""
+        return Shapes(self.rows, self.search.size, self.judged, self.first)
+
     def judged(self, rows: Rows, best: Judged) -> Judged | None:
-        """These rows; None where a bucket would be too long, the graph cyclic, or the bound says that it is worse."""
+        """These rows; None, without any work, where a bucket would be too long or the stream be busy for longer than
+        the best step.
+        """
         merged = [members for row in rows.values() for members in row if len(members) > 1]
         span = self.search.options.max_topo_span
         if span is not None and any(m[-1] - m[0] > span * _SPAN and m not in self.made for m in merged):
             return None
-        buckets = (*self.others, *map(self._bucket, merged))
-        found = self._scheduled(buckets, _SCHEDULES, best)
-        if found is None:
+        busy = self._busy(rows)
+        if _longer(busy, best):
             return None
-        members = sum(len(bucket.members) for bucket in buckets)
-        tried = replace(best.tried, choice=self.choice, buckets=buckets, members=members)
-        return Judged(self.search.result(tried, found), found.settings[0] if found.settings else (), self._busy(rows))
-
-    def _scheduled(self, buckets: Sequence[Bucket], schedules: int, best: Judged | None = None) -> SearchResult | None:
-        from commcc.apply.order import WaitsForItself
         from commcc.schedule.search import glance
 
+        buckets = (*self.others, *map(self._bucket, merged))
+        members = sum(len(bucket.members) for bucket in buckets)
+        tried = replace(best.tried, choice=self.choice, buckets=buckets, members=members)
         search = self.search
-        try:
-            problem = search.sketches.merged(buckets) if buckets else search.unmerged
-        except WaitsForItself:
-            return None
-        if best is None:
-            return glance(problem, search.limits, schedules)
         search.unequal += 1
         detail(f"bucketing of unequal sizes {search.unequal}")
-        if problem.bound * _LEVEL > best.tried.step_ns * (_LEVEL + 1):
-            return None
+        problem = self._sketch(buckets)
+        if problem is None or _longer(problem.bound, best):
+            return Judged(replace(tried, step_ns=NEVER if problem is None else problem.bound), (), busy)
         hopeless = best.tried.step_ns * (1000 + _LONGER) // 1000
-        return glance(problem, search.limits, schedules, hopeless=hopeless, before=best.setting)
+        found = glance(problem, search.limits, _SCHEDULES, hopeless=hopeless, before=best.setting)
+        return Judged(search.result(tried, found), found.settings[0] if found.settings else (), busy)
+
+    def _sketch(self, buckets: Sequence[Bucket]) -> Schedulable | None:
+        """The graph with these buckets; None where it is cyclic."""
+        from commcc.apply.order import WaitsForItself
+
+        try:
+            return self.search.sketches.merged(buckets) if buckets else self.search.unmerged
+        except WaitsForItself:
+            return None
 
     def _bucket(self, members: Members) -> Bucket:
         if members not in self.made:
