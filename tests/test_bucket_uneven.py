@@ -12,6 +12,7 @@ from commcc.timing.cost import load_model
 from tests.families import backward
 
 auto = importlib.import_module("commcc.passes.strategies.auto")
+uneven = importlib.import_module("commcc.passes.strategies.uneven")
 KEY = ("all_gather", "1", "", "bfloat16")
 
 
@@ -83,9 +84,9 @@ def test_from_several_bucketings_no_step_is_longer_and_one_is_shorter(monkeypatc
     gains = []
     for layers in (2, 3, 4):
         steps = []
-        for starts in (1, auto._STARTS):
+        for starts in (1, uneven._STARTS):
             with monkeypatch.context() as patched:
-                patched.setattr(auto, "_STARTS", starts)
+                patched.setattr(uneven, "_STARTS", starts)
                 result = run(backward(layers=layers), passes, model=model)
             steps.append(result.last.prediction.timeline.step_ns)
             assert result.verified == "proved"

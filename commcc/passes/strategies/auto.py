@@ -48,7 +48,7 @@ from commcc.base.terms import MIB, Kind
 from commcc.passes.reorder import Reorder
 from commcc.passes.strategies.entries import BLOCKS
 from commcc.passes.strategies.results import BucketResult, bucket_of
-from commcc.passes.strategies.uneven import NEVER, UNEVEN, improved
+from commcc.passes.strategies.uneven import NEAR, NEVER, UNEVEN, begun_from, improved
 from commcc.plan import Bucket as PlannedBucket
 from commcc.plan import LeftOut, Merging
 from commcc.planning.bucket_model import AUTO, COALESCED, COPY, key_of, size_of
@@ -85,9 +85,9 @@ _CERTAIN, _LARGE = 50, 3000
 #: Unequal sizes are tried where a stream is busy for so much of the step, in permille; so many times ``effort`` of
 #: them. Where they make the step shorter by no more than so much, in permille, both get the full effort.
 _BUSY, _SHAPES, _SURE = 850, 3, 20
-#: Where compute takes less than all but so much of the step, in permille, sizes are changed from several bucketings on,
-#: so many at most, that are longer than the best by no more than so much, in permille; ``effort`` times so many in all.
-_IDLE, _STARTS, _STARTS_NEAR, _FROM_STARTS = 30, 6, 100, 10
+#: Where compute takes less than all but so much of the step, in permille, sizes are changed from several bucketings on;
+#: so many times ``effort`` in all.
+_IDLE, _FROM_STARTS = 30, 10
 #: One of so many parts of ``effort`` goes to buckets that make runs of compute shorter.
 _FEWER = 4
 #: A step has to be this much shorter to justify more merges, in permille.
@@ -244,21 +244,7 @@ class Search:
         compute = sum(self.unmerged.stream_ns)
         if best.step_ns * (1000 - _IDLE) < compute * 1000:  # whatever the sizes, compute takes as long
             return improved(self, [best], stream, _SHAPES * self.options.effort)
-        return improved(self, self._begun_from(best), stream, _FROM_STARTS * self.options.effort)
-
-    def _begun_from(self, best: Tried) -> list[Tried]:
-        """The best bucketings, that one first, without those that are as fast as another one with the same caps on the
-        longest key.
-        """
-        starts = [best]
-        for tried in sorted(self._near(best, _STARTS_NEAR), key=lambda t: (t.over, t.step_ns, t.members)):
-            alike = (
-                t.choice[0] == tried.choice[0] and (tried.step_ns - t.step_ns) * 1000 <= t.step_ns * _GAIN
-                for t in starts
-            )
-            if len(starts) < _STARTS and not any(alike):
-                starts.append(tried)
-        return starts
+        return improved(self, begun_from(best, self._near(best, NEAR)), stream, _FROM_STARTS * self.options.effort)
 
     def _busiest(self, best: Tried) -> tuple[str, int]:
         """The stream that is busy for longest with what may be merged, and for how many ns."""

@@ -49,6 +49,9 @@ _SCHEDULES, _LONGER = 3, 1
 _SPAN = 4
 #: Schedules of what is begun from: the setting that does best for it is the first for all others.
 _FIRST = 8
+#: Bucketings to begin from: so many at most, longer than the best by no more than so much, in permille; alike are those
+#: whose steps differ by one of so many parts.
+_STARTS, NEAR, _ALIKE = 6, 100, 1000
 #: The step of what cannot run.
 NEVER = 1 << 62
 #: Bucketings judged from each start in a round, while there are several.
@@ -93,6 +96,18 @@ def improved(search: Search, starts: Sequence[Tried], stream: str, effort: int) 
         running = sorted(running, key=lambda each: each.best.rank)[: len(running) // 2] if before > effort else []
     best = min(descents, key=lambda each: each.best.rank).best
     return best.tried if best.rank < (first.over, first.step_ns) else first
+
+
+def begun_from(best: Tried, others: Sequence[Tried]) -> list[Tried]:
+    """The best bucketings, that one first; of those with the same caps on the longest key none that is as fast as
+    another one.
+    """
+    starts = [best]
+    for tried in sorted(others, key=lambda t: (t.over, t.step_ns, t.members)):
+        alike = (t.choice[0] == tried.choice[0] and (tried.step_ns - t.step_ns) * _ALIKE <= t.step_ns for t in starts)
+        if len(starts) < _STARTS and not any(alike):
+            starts.append(tried)
+    return starts
 
 
 class Shapes:
