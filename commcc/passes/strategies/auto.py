@@ -18,8 +18,7 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
    each key.
 
 6. where one stream of collectives is busy for most of the best step, its buckets with other, unequal sizes along the
-   step (:mod:`commcc.passes.strategies.uneven`), up to three times ``effort`` of them, and ten times, from six
-   bucketings, where compute takes less than 97 % of the step;
+   step (:mod:`commcc.passes.strategies.uneven`), up to three or, where compute leaves room, ten times ``effort``;
 7. a quarter of ``effort`` with smaller buckets of other reduce-scatters, where merging made the longest run of compute
    between two of them longer: what shortens it at no more than 0.1 % of the step is taken.
 
@@ -85,15 +84,13 @@ _CERTAIN, _LARGE = 50, 3000
 #: Unequal sizes are tried where a stream is busy for so much of the step, in permille; so many times ``effort`` of
 #: them. Where they make the step shorter by no more than so much, in permille, both get the full effort.
 _BUSY, _SHAPES, _SURE = 850, 3, 20
-#: Where compute takes less than all but so much of the step, in permille, sizes are changed from several bucketings on;
-#: so many times ``effort`` in all.
+#: Where compute leaves so much of the step, in permille, sizes are changed from several bucketings on, so many times.
 _IDLE, _FROM_STARTS = 30, 10
 #: One of so many parts of ``effort`` goes to buckets that make runs of compute shorter.
 _FEWER = 4
 #: A step has to be this much shorter to justify more merges, in permille.
 _GAIN = 1
-#: A bucketing whose first schedules are this much longer than those of no merging may still be the better one, in
-#: permille.
+#: A bucketing whose first schedules are so much longer, in permille, than no merging's may still be the better one.
 _NEAR = 5
 
 
@@ -238,11 +235,9 @@ class Search:
     def _uneven(self, best: Tried) -> Tried:
         """The best of bucketings like this one with other sizes on its busiest stream, if that is most of the step."""
         stream, busy = self._busiest(best)
-        # An effort of one is no merging, and nothing else.
-        if self.options.effort == 1 or busy * 1000 < best.step_ns * _BUSY:
+        if self.options.effort == 1 or busy * 1000 < best.step_ns * _BUSY:  # an effort of one is no merging
             return best
-        compute = sum(self.unmerged.stream_ns)
-        if best.step_ns * (1000 - _IDLE) < compute * 1000:  # whatever the sizes, compute takes as long
+        if best.step_ns * (1000 - _IDLE) < sum(self.unmerged.stream_ns) * 1000:
             return improved(self, [best], stream, _SHAPES * self.options.effort)
         return improved(self, begun_from(best, self._near(best, NEAR)), stream, _FROM_STARTS * self.options.effort)
 
