@@ -210,6 +210,45 @@ class Broken(nn.Module):
         return x
 
 
+class Adapted(nn.Module):
+    """A frozen layer with a trained one of low rank beside it."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.base = linear.requires_grad_(False)
+        self.down = nn.Linear(linear.in_features, 4, bias=False)
+        self.up = nn.Linear(4, linear.out_features, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) + self.up(self.down(x))
+
+
+def lora(mesh: Any) -> nn.Module:
+    model = nn.Sequential(*(Block() for _ in range(3))).requires_grad_(False)
+    for block in model:
+        block.up, block.down = Adapted(block.up), Adapted(block.down)
+        shard(block, mesh)
+    return model
+
+
+class Convolutions(nn.Module):
+    """Of rows as images of 4 x 4."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.batch, self.norm, self.out = nn.BatchNorm2d(8), nn.GroupNorm(2, 8), nn.Linear(8, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.batch(self.first(x.view(-1, 1, 4, 4))))
+        x = x + torch.relu(self.norm(self.second(x)))
+        return self.out(nn.functional.max_pool2d(x, 2).mean((2, 3)))
+
+
+def conv(mesh: Any) -> nn.Module:
+    return shard(Convolutions(), mesh)
+
+
 def checkpointed(mesh: Any) -> nn.Module:
     return nn.Sequential(*(Recomputed(block) for block in fsdp(mesh)))
 
@@ -255,6 +294,8 @@ MODELS = {
     "fsdp_tp": fsdp_tp,
     "ddp": ddp,
     "moe": moe,
+    "lora": lora,
+    "conv": conv,
     "llama": llama,
     "llama_hsdp": llama_hsdp,
     "llama_tp": llama_tp,

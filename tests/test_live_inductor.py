@@ -283,3 +283,19 @@ def test_twenty_steps_through_inductor(tmp_path):
             assert each["compared"] > 1000
             # What is computed again is fused with other ops there, which round otherwise, as the log has said.
             assert each["equal"] or (job["model"] == "checkpointed" and each["foreseen"] and each["apart"] < 1e-5), job
+
+
+@pytest.mark.full
+@pytest.mark.ranks
+@ranks
+def test_adapters_and_convolutions_through_inductor(tmp_path):
+    """Most parameters of the one are frozen; the other has statistics of batches in buffers."""
+    jobs = [
+        {"model": model, "inner": "inductor", "steps": 10, "options": {"pipeline": PIPELINE, "on_refusal": "raise"}}
+        for model in ("lora", "conv")
+    ]
+    for rank in (found := train(jobs, tmp_path)):
+        assert [each["launches"] for each in rank] == [each["launches"] for each in found[0]]
+        for job, each in zip(jobs, rank, strict=True):
+            assert each["compared"] > 500 and each["graphs"] == 5, (job, each)
+            assert each["equal"] or (each["foreseen"] and each["apart"] < 1e-5), (job, each)
