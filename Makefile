@@ -1,6 +1,8 @@
-# `make help` lists the targets. PYTHON=python3.12 make demo chooses the interpreter (3.10 to 3.13).
+# `make help` lists the targets. PYTHON=python3.12 make demo chooses the interpreter (3.10 to 3.13), and
+# TORCH=2.15.0 make test another PyTorch than that of constraints.txt, in an environment of its own.
 PYTHON ?= python3
-VENV   ?= .venv
+TORCH  ?=
+VENV   ?= .venv$(TORCH:%=-%)
 WORKERS ?= auto
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
@@ -20,7 +22,8 @@ $(READY): pyproject.toml constraints.txt
 	@touch .writable 2>/dev/null && rm .writable || { echo "commcc is built in this folder, which cannot be written:" \
 	  "copy it, or install a wheel (make dist) with pip" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@sed '$(if $(TORCH),s/^torch==.*/torch==$(TORCH)/)' constraints.txt >$(VENV)/constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt -e '.[dev]'
 	@touch $@
 
 venv: $(READY) ## make .venv with the package and its tools in it
@@ -63,7 +66,7 @@ docs: $(READY) ## write docs/cli.md, docs/api.md and the rules in docs/lint.md a
 	$(BIN)/python tools/lint_docs.py docs/lint.md
 
 $(VENV)/.docs: $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt -e '.[docs]'
 	@touch $@
 
 # What builds it is installed once; building needs no network, and neither does reading.
@@ -84,7 +87,7 @@ artefacts: $(READY) ## put what PyTorch's own tools write through every command
 	$(BIN)/python benchmarks/artefacts.py --folder out/artefacts $(ARGS)
 
 fuzz: $(READY) ## fuzz the readers for two minutes each, guided by coverage
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[fuzz]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt -e '.[fuzz]'
 	$(BIN)/python tools/fuzz_readers.py --format text $(ARGS)
 	$(BIN)/python tools/fuzz_readers.py --format pt2 $(ARGS)
 
