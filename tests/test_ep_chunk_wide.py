@@ -11,6 +11,7 @@ from commcc.base.errors import InputError
 from commcc.passes.options import parse_pipeline
 from commcc.run.pipeline import run
 from commcc.serialization.fx import parse_text
+from commcc.verify import verify
 from tests.chunk_graphs import MOE, Layers, aten, chunked, error, named, ops_of, plan_of
 from tests.test_ep_chunk import EXACT, moved
 from tests.virtual_ranks import VirtualRanks
@@ -115,6 +116,73 @@ def test_folded_tokens_that_cannot_be(make, message):
     """They leave folded, come in folded, or meet tokens in another order: sample by sample, and token by token."""
     with pytest.raises(InputError, match=message):
         folded(make)
+
+
+def norm_gradient(rounding):
+    """A layer whose backward pass sums over tokens, and rounds what it has."""
+    b = Layers()
+    x = b.tokens("x", 8, 4)
+    with b.module(MOE):
+        y = moved(b, x)
+    with b.module("layers.0.norm"):
+        total = b.call(aten.sum.dim_IntList, b.call(aten.mul.Tensor, y, x), [0])
+        found = rounding(b, total)
+    before = b.done([y, *(found if isinstance(found, tuple) else (found,))])
+    return before, chunked(before, "layers.*", chunks=4)
+
+
+def dtypes(node):
+    return node.meta["val"].dtype, node.args[0].meta["val"].dtype
+
+
+def half(b, value):
+    return b.call(aten._to_copy.default, value, dtype=torch.bfloat16)
+
+
+def two_rounded(b, total):
+    """Gradients of a weight that is used twice; one of them is in half precision as it is made."""
+    square = b.call(aten.mul.Tensor, half(b, total), 2)
+    return b.call(aten.add.Tensor, square, half(b, b.call(aten.view.default, total, [4])))
+
+
+ROUNDINGS = {
+    "once": (half, 1),
+    "once, and seen otherwise": (lambda b, total: b.call(aten.view.default, half(b, total), [2, 2]), 1),
+    "seen otherwise before": (lambda b, total: half(b, b.call(aten.view.default, total, [2, 2])), 1),
+    "once, then scaled": (lambda b, total: b.call(aten.div.Tensor, half(b, total), 8), 1),
+    "and widened again": (lambda b, total: b.call(aten._to_copy.default, half(b, total), dtype=torch.float64), 2),
+    "two of a kind": (two_rounded, 2),
+    "one that leaves, one rounded": (lambda b, total: (total, half(b, total)), 1),
+}
+
+
+@pytest.mark.parametrize("kind", ROUNDINGS)
+def test_a_sum_over_tokens_is_rounded_once(kind, monkeypatch):
+    """Behind the sum of the chunks, as it is in the whole; what rounds every chunk's part is not proved."""
+    rounding, casts = ROUNDINGS[kind]
+    before, after = norm_gradient(rounding)
+    # What tokens are sent by is cast too, in each chunk.
+    rounded = [node for node in ops_of(after, "aten._to_copy") if torch.bfloat16 in dtypes(node)]
+    assert len(rounded) == casts and verify(before, after).status == "proved"
+    assert error(before, after) < EXACT
+    monkeypatch.setattr("commcc.ep.chunk.leaving._rounded", lambda view, trial, members: set())
+    _, each = norm_gradient(rounding)
+    assert verify(before, each).status == "unproved"
+
+
+def test_a_part_of_a_sum_is_widened_before_it_is_added_up():
+    """Nothing is lost by that: what is added up is as wide as what leaves."""
+    b = Layers()
+    x = b.tokens("x", 8, 4)
+    with b.module(MOE):
+        y = moved(b, x)
+    with b.module("layers.0.norm"):
+        total = b.call(aten.sum.dim_IntList, half(b, y), [0])
+        wide = b.call(aten._to_copy.default, total, dtype=torch.float64)
+    before = b.done([y, wide])
+    after = chunked(before, "layers.*")
+    assert [dtypes(node) for node in ops_of(after, "aten._to_copy")].count((torch.float64, torch.bfloat16)) == 2
+    assert verify(before, after).status == "proved"
 
 
 SYMBOLIC = """\

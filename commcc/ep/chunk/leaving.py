@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
+import torch
+
 from commcc.ep.chunk.refuse import named, refuse
 from commcc.ep.chunk.state import OVER_TOKENS, State
 from commcc.plan import Join
@@ -25,19 +27,63 @@ PROOFS = {
 
 
 def kept_whole(view: View, trial: Trial, members: set[int]) -> set[int]:
-    """Nodes at the end of a body that run once on the whole: behind a reduction, and views in front of one.
+    """Nodes at the end of a body that run once on the whole: behind a reduction, rounding of a sum, and views in front.
 
-    Up from every graph output and reduction: nodes of one operand that is a part of a sum of the same dtype.
+    Parts of a sum are added up before they are rounded, as the whole does it. Then up from every graph output and from
+    what runs once: nodes of one operand that is a part of a sum of the same dtype.
     """
-    whole = set(trial.after)
+    whole = set(trial.after) | _rounded(view, trial, members)
     ends = [node for node in members if any(view.index.ops[user] == "output" for user in view.index.users[node])]
-    ends += [pred for node in trial.after for pred in view.index.data_preds[node]]
+    ends += [pred for node in whole for pred in view.index.data_preds[node]]
     for end in sorted(set(ends), reverse=True):
         node = end
         while node in members and _follows(view, trial, members | whole, node, whole):
             whole.add(node)
             node = view.index.data_preds[node][0]
     return whole & members
+
+
+def _rounded(view: View, trial: Trial, members: set[int]) -> set[int]:
+    """Nodes that give parts of a sum another dtype in which they are rounded, and what is made of these.
+
+    None that something else of a chunk reads: only where all that comes behind is a sum can it run once.
+    """
+    index, late = view.index, set[int]()
+    for node in sorted(members, reverse=True):
+        inside = any(user in members and user not in late for user in index.users[node] if view.alive[user])
+        if not inside and _adds(view, trial, members, node):
+            late.add(node)
+    rounded: set[int] = set()
+    for node in sorted(late):
+        preds = index.data_preds[node]
+        if rounded.intersection(preds) or any(_rounds(view, trial, pred, node) for pred in preds):
+            rounded.add(node)
+    return rounded
+
+
+def _adds(view: View, trial: Trial, members: set[int], node: int) -> bool:
+    """Whether a node makes a sum of sums, and of what all chunks share."""
+    index, states = view.index, trial.states
+    acts = node in index.stays or node in index.launches or node in index.wait_of
+    if acts or not _is_sum(states.get(view.nodes[node])):
+        return False
+    own = [pred for pred in index.data_preds[node] if pred in members or states.get(view.nodes[pred]) is not None]
+    return bool(own) and all(_is_sum(states.get(view.nodes[pred])) for pred in own)
+
+
+def _is_sum(state: object) -> bool:
+    return isinstance(state, State) and state.kind == "sum"
+
+
+def _rounds(view: View, trial: Trial, source: int, node: int) -> bool:
+    """Whether a sum is in another dtype behind a node, that does not hold all that it was before."""
+    before, after = (view.nodes[each].meta.get("val") for each in (source, node))
+    if not (isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor)):
+        return False
+    if before.device != after.device or not _is_sum(trial.states.get(view.nodes[source])):
+        return False
+    same_kind = before.dtype.is_floating_point == after.dtype.is_floating_point
+    return not same_kind or torch.promote_types(before.dtype, after.dtype) != after.dtype
 
 
 def _follows(view: View, trial: Trial, members: set[int], node: int, whole: set[int]) -> bool:

@@ -5,7 +5,8 @@ every value; :mod:`commcc.ep.chunk.rules` says what that makes of it. Then, of w
 
 1. slices are concatenated, parts of a sum added up; anything else is refused;
 2. a part of a sum that goes into a reduction over ranks is added up before it, in that reduction's dtype, so that
-   there is one reduction as before; views and reductions behind it stay whole.
+   there is one reduction as before, and one that is rounded to another dtype is added up before that; views and
+   reductions behind it stay whole.
 """
 
 from __future__ import annotations
