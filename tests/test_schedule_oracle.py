@@ -6,7 +6,7 @@ pytest -s tests/test_schedule_oracle.py prints the gaps.
 from __future__ import annotations
 
 from functools import lru_cache
-from statistics import mean
+from statistics import mean, median
 
 import pytest
 
@@ -22,7 +22,7 @@ from tests.oracle_graphs import training_graph
 #: Ten graphs of each form; every optimum is proved within the solver's effort. None are left out.
 SEEDS = range(40)
 #: Memory over the graph's own peak, in per cent, and the mean gap allowed there; None for no budget.
-GAPS = {None: 0.02, 0: 0.04, 10: 0.035}
+GAPS = {None: 0.002, 0: 0.012, 10: 0.012}
 
 
 def test_the_optimum_is_that_of_brute_force():
@@ -107,12 +107,13 @@ def test_the_mean_gap_to_the_optimum(more, record_property):
     gaps = _gaps(more)
     worst = max(gaps, key=lambda seed: gaps[seed])
     budget = "no memory budget" if more is None else f"own peak + {more} %"
-    text = f"mean gap {mean(gaps.values()):.2%}, worst {gaps[worst]:.1%} (seed {worst}), {len(gaps)} graphs"
+    middle = f"mean gap {mean(gaps.values()):.2%}, median {median(gaps.values()):.2%}"
+    text = f"{middle}, worst {gaps[worst]:.1%} (seed {worst}), {len(gaps)} graphs"
     print(f"\n{budget}: {text}, optimal on {sum(gap == 0 for gap in gaps.values())}")
     record_property("mean_gap", round(mean(gaps.values()), 6))
     record_property("worst_gap", round(gaps[worst], 6))
     assert mean(gaps.values()) <= GAPS[more], text
-    assert gaps[worst] <= 0.25, text
+    assert gaps[worst] <= 0.12, text
 
 
 @pytest.mark.full

@@ -27,7 +27,7 @@ class Judged(NamedTuple):
     longest_run: int
 
 
-class _Scratch(NamedTuple):
+class Scratch(NamedTuple):
     """Arrays to write to. live: by position. end: of a launch, by node. stream_free: by stream. buffers: by buffer."""
 
     live: Ints
@@ -36,7 +36,7 @@ class _Scratch(NamedTuple):
     buffers: Records
 
     @classmethod
-    def of(cls, graph: Graph) -> _Scratch:
+    def of(cls, graph: Graph) -> Scratch:
         count = len(graph.nodes)
         return cls(
             np.empty(count, np.int64),
@@ -48,11 +48,17 @@ class _Scratch(NamedTuple):
 
 def judge(graph: Graph, order: Ints) -> Judged:
     """What the simulator, the memory model and the metric say of an order."""
-    return _judge(graph, order, _Scratch.of(graph))
+    return _judge(graph, order, Scratch.of(graph))
 
 
 @kernel
-def _judge(graph: Graph, order: Ints, scratch: _Scratch) -> Judged:
+def _judge(graph: Graph, order: Ints, scratch: Scratch) -> Judged:
+    return judged(graph, order, scratch)
+
+
+@compiled
+def judged(graph: Graph, order: Ints, scratch: Scratch) -> Judged:
+    """The same, for kernels."""
     peak = live_bytes(graph, order, scratch.live, scratch.buffers)
     longest = run = 0
     for node in order:
@@ -65,9 +71,11 @@ def _judge(graph: Graph, order: Ints, scratch: _Scratch) -> Judged:
 
 
 @compiled
-def _step(graph: Graph, order: Ints, scratch: _Scratch) -> int:
+def _step(graph: Graph, order: Ints, scratch: Scratch) -> int:
     now = busy_until = last = 0
     stream_free, end = scratch.stream_free, scratch.end
+    for stream in range(graph.streams):
+        stream_free[stream] = 0
     for node in order:
         facts = graph.nodes[node]
         if facts.stream >= 0:

@@ -1,0 +1,289 @@
+"""Improves a legal order by moving nodes together with what they need, or with what needs them; kernels.
+
+    better = improved(problem, limits, order, trials=2000)
+
+The list scheduler runs what fits first, and never takes that back. Under a tight budget a better order often is several
+moves away, each of which alone is no gain: a gradient, its reduction and the wait come sooner together, and what
+stands at the front waits. A trial is one to three such moves in a row:
+
+* a node is moved ahead, with all of what it needs that stands between;
+* a node is put off, with all of what needs it that stands between.
+
+Half of the first moves are made where the compute stream stalls, the rest anywhere; how far is drawn from all powers of
+two. What makes the order better, or leaves it as good, is kept. Legal orders stay legal. The numbers drawn are the same
+on every machine.
+
+Limits: a trial costs a simulation of all nodes, so on large graphs few can be made.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from commcc.base.jit import compiled, kernel
+from commcc.schedule.arrays import records
+from commcc.schedule.judge import Scratch, judged
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from commcc.schedule.arrays import Graph, Ints, Records
+    from commcc.schedule.problem import Limits, Problem
+
+#: Runs of compute between reduce-scatters do not become longer than this, or than they were.
+_SHORT = 4
+#: By place: the node; that of the order so far; of that one, for how long compute stalls there; a list for moves.
+PLACE = ("node", "kept", "stall", "other")
+#: By node: its place; the compute nodes before its launch; when its transfer ends; waits still to come; a mark.
+NODE = ("place", "computed", "end", "unwaited", "mark")
+#: random: the last number drawn. over, step, run, peak: of the order so far; the next four of the one that is tried.
+#: first: the place behind graph inputs. Then limits, -1 for none, and the sum of stalls.
+STATE = (
+    *("random", "over", "step", "run", "peak", "new_over", "new_step", "new_run", "new_peak"),
+    *("first", "budget", "in_flight", "prefetch", "stalls", "most_run"),
+)
+
+
+class Moves(NamedTuple):
+    """See :data:`PLACE`, :data:`NODE`, :data:`STATE`; state is a single record."""
+
+    places: Records
+    nodes: Records
+    state: Records
+    order: Ints
+    scratch: Scratch
+
+
+def improved(problem: Problem, limits: Limits, order: Iterable[int], trials: int) -> Ints:
+    """The best order that so many trials lead to: within the limits if this one is."""
+    graph, order = problem.graph, np.fromiter(order, np.int64)
+    count = len(order)
+    moves = Moves(records(count, PLACE), records(count, NODE), records(1, STATE), order, Scratch.of(graph))
+    moves.places.node[:] = moves.places.kept[:] = order
+    state = moves.state[0]
+    state.random, (state.budget, state.in_flight, state.prefetch) = 1, problem.bounds(limits)
+    inputs = np.flatnonzero(graph.nodes.placeholder[order])
+    state.first = int(inputs[-1]) + 1 if len(inputs) else 0
+    if count - state.first > 2:
+        _improve(graph, moves, trials)
+    best: Ints = moves.places.kept.copy()
+    return best
+
+
+@kernel
+def _improve(graph: Graph, moves: Moves, trials: int) -> None:
+    state, places, count = moves.state[0], moves.places, len(moves.places)
+    _measure(graph, moves)
+    _keep(graph, moves)
+    state.most_run = max(state.run, _SHORT)
+    for _trial in range(trials):
+        _first_move(graph, moves)
+        for _more in range(_drawn(moves, 4) - 1):
+            if not _drawn(moves, 2):
+                _move(graph, moves, state.first + _drawn(moves, count - 1 - state.first), _drawn(moves, 2))
+        if _allowed(graph, moves):
+            _measure(graph, moves)
+            if _no_worse(state):
+                _keep(graph, moves)
+                continue
+        for place in range(count):
+            places[place].node = places[place].kept
+
+
+@compiled
+def _drawn(moves: Moves, below: int) -> int:
+    """A number from 0 on."""
+    state = moves.state[0]
+    state.random = (state.random * 1103515245 + 12345) & 0x7FFFFFFF
+    return int((state.random >> 8) * below >> 23)
+
+
+@compiled
+def _no_worse(state: Records) -> bool:
+    if state.new_run > state.most_run:
+        return False
+    if state.new_over != state.over:
+        return bool(state.new_over < state.over)
+    if state.new_step != state.step:
+        return bool(state.new_step < state.step)
+    return bool(state.new_run <= state.run)
+
+
+@compiled
+def _first_move(graph: Graph, moves: Moves) -> None:
+    """Where compute stalls: the launch sooner, the wait later, or what comes behind it sooner; else anything."""
+    state, places, count = moves.state[0], moves.places, len(moves.places)
+    place = state.first + _drawn(moves, count - 1 - state.first)
+    if not state.stalls or _drawn(moves, 2):
+        _move(graph, moves, place, _drawn(moves, 2))
+        return
+    left = _drawn(moves, 1 << 20) * state.stalls >> 20
+    place = state.first
+    while place < count - 2 and left >= places[place].stall:
+        left -= places[place].stall
+        place += 1
+    which = _drawn(moves, 4)
+    launch = graph.nodes[places[place].node].waited
+    if which == 0 and launch >= 0 and not graph.nodes[launch].placeholder:
+        _place_all(moves)
+        _move(graph, moves, moves.nodes[launch].place, 0)
+    elif which == 1:
+        _move(graph, moves, place, 1)
+    else:  # what stands behind the stall, to the stall or ahead of it
+        _sooner(graph, moves, min(count - 2, place + 1 + _far(moves, count)), place - (which - 2) * _far(moves, count))
+
+
+@compiled
+def _place_all(moves: Moves) -> None:
+    for place in range(len(moves.places)):
+        moves.nodes[moves.places[place].node].place = place
+
+
+@compiled
+def _far(moves: Moves, count: int) -> int:
+    """A distance up to ``count``, short ones as often as long ones."""
+    bits = 0
+    while count >> bits:
+        bits += 1
+    return _drawn(moves, 1 << _drawn(moves, bits))
+
+
+@compiled
+def _move(graph: Graph, moves: Moves, place: int, later: int) -> None:
+    distance = 1 + _far(moves, len(moves.places))
+    if later:
+        _later(graph, moves, place, place + distance)
+    else:
+        _sooner(graph, moves, place, place - distance)
+
+
+@compiled
+def _sooner(graph: Graph, moves: Moves, place: int, to: int) -> None:
+    """Move what stands at a place ahead, with what it needs."""
+    places, nodes, rows = moves.places, moves.nodes, graph.rows
+    to = max(to, moves.state[0].first)
+    if to >= place or place >= len(places) - 1:
+        return
+    nodes[places[place].node].mark = 1
+    for back in range(place - to + 1):
+        node = places[place - back].node
+        if nodes[node].mark:
+            for k in range(rows[node].preds, rows[node + 1].preds):
+                nodes[graph.items[k]].mark = 1
+    _parted(moves, to, place + 1, 1)
+    _unmarked(graph, moves, to, place + 1, 0)
+
+
+@compiled
+def _later(graph: Graph, moves: Moves, place: int, to: int) -> None:
+    """Put off what stands at a place, with what needs it."""
+    places, nodes, rows = moves.places, moves.nodes, graph.rows
+    to = min(to, len(places) - 2)
+    if to <= place:
+        return
+    nodes[places[place].node].mark = 1
+    for at in range(place, to + 1):
+        node = places[at].node
+        if nodes[node].mark:
+            for k in range(rows[node].users, rows[node + 1].users):
+                nodes[graph.items[k]].mark = 1
+    _parted(moves, place, to + 1, 0)
+    _unmarked(graph, moves, place, to + 1, 1)
+
+
+@compiled
+def _parted(moves: Moves, begin: int, end: int, mark: int) -> None:
+    """First those with this mark, then the others, each in their order."""
+    places, nodes, at = moves.places, moves.nodes, begin
+    for place in range(begin, end):
+        node = places[place].node
+        if nodes[node].mark == mark:
+            places[at].other = node
+            at += 1
+    for place in range(begin, end):
+        node = places[place].node
+        if nodes[node].mark != mark:
+            places[at].other = node
+            at += 1
+    for place in range(begin, end):
+        places[place].node = places[place].other
+
+
+@compiled
+def _unmarked(graph: Graph, moves: Moves, begin: int, end: int, forward: int) -> None:
+    """Take marks away, those of neighbours outside of the stretch too."""
+    places, nodes, rows = moves.places, moves.nodes, graph.rows
+    for place in range(begin, end):
+        node = places[place].node
+        if not nodes[node].mark:
+            continue
+        nodes[node].mark = 0
+        if forward:
+            for k in range(rows[node].users, rows[node + 1].users):
+                nodes[graph.items[k]].mark = 0
+        else:
+            for k in range(rows[node].preds, rows[node + 1].preds):
+                nodes[graph.items[k]].mark = 0
+
+
+@compiled
+def _allowed(graph: Graph, moves: Moves) -> bool:
+    """Whether the order keeps the limits on collectives in flight."""
+    state, nodes = moves.state[0], moves.nodes
+    if state.in_flight < 0 and state.prefetch < 0:
+        return True
+    computed = flying = 0
+    for node in range(len(nodes)):
+        nodes[node].unwaited = graph.rows[node + 1].waits - graph.rows[node].waits
+        if graph.nodes[node].placeholder and nodes[node].unwaited:
+            flying += graph.nodes[node].bytes
+    for place in range(len(nodes)):
+        node = moves.places[place].node
+        facts = graph.nodes[node]
+        computed += facts.compute
+        if facts.stream >= 0 and nodes[node].unwaited:
+            flying += facts.bytes
+            nodes[node].computed = computed
+            if state.in_flight >= 0 and flying > state.in_flight:
+                return False
+        elif facts.waited >= 0:
+            launch, source = nodes[facts.waited], graph.nodes[facts.waited]
+            first = launch.unwaited == graph.rows[facts.waited + 1].waits - graph.rows[facts.waited].waits
+            launch.unwaited -= 1
+            if not launch.unwaited:
+                flying -= source.bytes
+            far = computed - launch.computed > max(state.prefetch, source.between)
+            if first and far and source.asynchronous and state.prefetch >= 0:
+                return False
+    return True
+
+
+@compiled
+def _measure(graph: Graph, moves: Moves) -> None:
+    state = moves.state[0]
+    for place in range(len(moves.places)):
+        moves.order[place] = moves.places[place].node
+    step, peak, run = judged(graph, moves.order, moves.scratch)
+    state.new_step, state.new_peak, state.new_run = step, peak, run
+    state.new_over = max(0, peak - state.budget) if state.budget >= 0 else 0
+
+
+@compiled
+def _keep(graph: Graph, moves: Moves) -> None:
+    """The order that was tried is the one so far; where it stalls."""
+    state, places = moves.state[0], moves.places
+    state.over, state.step, state.run, state.peak = state.new_over, state.new_step, state.new_run, state.new_peak
+    now = state.stalls = 0
+    end = moves.scratch.end
+    for place in range(len(places)):
+        node = places[place].node
+        facts = graph.nodes[node]
+        places[place].kept, places[place].stall = node, 0
+        if facts.waited >= 0 and facts.stream < 0:
+            places[place].stall = max(0, end[facts.waited] - now)
+            now = max(now, end[facts.waited])
+        else:
+            now += facts.compute_ns
+        state.stalls += places[place].stall

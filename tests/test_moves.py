@@ -1,0 +1,97 @@
+"""Orders improved by moves: legal, within the limits, never worse; shorter where one move alone is no gain."""
+
+from __future__ import annotations
+
+import importlib
+from statistics import mean
+
+import numpy as np
+import pytest
+
+from commcc.graph.memory import live_bytes
+from commcc.schedule import Limits, Problem, search
+from commcc.schedule.judge import judge
+from commcc.schedule.moves import improved
+from commcc.timing.simulate import Simulator
+from tests.oracle_graphs import training_graph
+from tests.schedule_graphs import check_order, scheduled_graph
+from tests.test_schedule import flown, limits_of, shuffled
+
+moves = importlib.import_module("commcc.schedule.moves")
+searching = importlib.import_module("commcc.schedule.search")
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_any_legal_order_stays_legal_and_gets_no_worse(seed):
+    problem = Problem(*scheduled_graph(seed))
+    index = problem.index
+    for more, flights, prefetch in ((0, None, None), (30, 2, 3), (None, 1, None), (None, None, 1)):
+        limits = limits_of(problem, more, flights, prefetch)
+        base = list(range(len(index))) if seed % 2 else shuffled(problem, seed)
+        found = improved(problem, limits, base, 300).tolist()
+        check_order(index, found)
+        before, after = (judge(problem.graph, np.array(order)) for order in (base, found))
+        assert after.step_ns == Simulator(index, problem.costs).run(found).step_ns
+        over = [
+            max(0, live_bytes(index, order).peak_bytes - limits.budget) if more is not None else 0
+            for order in (base, found)
+        ]
+        assert (over[1], after.step_ns) <= (over[0], before.step_ns)
+        assert after.longest_run <= max(4, before.longest_run)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_what_keeps_limits_in_flight_still_does(seed):
+    """The graph's own order is allowed, whatever the limits say."""
+    problem = Problem(*scheduled_graph(seed))
+    index, own = problem.index, range(len(problem.index))
+    for flights, prefetch in ((0, None), (1, 2), (None, 0)):
+        limits = limits_of(problem, None, flights, prefetch)
+        found = improved(problem, limits, own, 400).tolist()
+        if flights is not None:
+            most = max(limits.in_flight, problem.own_in_flight)
+            assert flown(index, found, problem.bytes) <= most
+        if prefetch is not None:
+            check_prefetch(problem, found, prefetch)
+
+
+def check_prefetch(problem, order, most):
+    """No more compute between a launch and its first wait, but for what the graph had there."""
+    index, place = problem.index, {node: at for at, node in enumerate(order)}
+    for launch, facts in index.launches.items():
+        if facts.asynchronous and facts.waits:
+            between = order[place[launch] : min(place[wait] for wait in facts.waits)]
+            assert sum(index.compute[node] for node in between) <= max(most, problem.own_prefetch[launch])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_kernels_and_plain_python_make_the_same(seed, monkeypatch):
+    problem = Problem(*scheduled_graph(seed))
+    limits = limits_of(problem, 10, 2, 4)
+    own = range(len(problem.index))
+    compiled = improved(problem, limits, own, 120).tolist()
+    monkeypatch.setattr(moves, "_improve", moves._improve.python)
+    assert improved(problem, limits, own, 120).tolist() == compiled
+
+
+def test_moves_pay_under_a_tight_budget(monkeypatch):
+    """Training steps of 15 to 40 nodes that may take no more memory than they do: mean step against no moves."""
+    steps = {}
+    for trials in (0, searching._TRIALS):
+        monkeypatch.setattr(searching, "_TRIALS", trials)
+        steps[trials] = []
+        for seed in range(40):
+            index, costs = training_graph(seed)
+            problem = Problem(index, costs)
+            found = search(problem, Limits(budget=live_bytes(index).peak_bytes), 40)
+            assert found.peak_bytes <= live_bytes(index).peak_bytes
+            steps[trials].append(found.step_ns)
+    shorter = [after / before for before, after in zip(*steps.values(), strict=True)]
+    assert max(shorter) <= 1
+    assert mean(shorter) < 0.985
+
+
+def test_nothing_to_move():
+    index, costs = training_graph(3)
+    problem = Problem(index, costs)
+    assert improved(problem, Limits(), range(len(index)), 0).tolist() == list(range(len(index)))
