@@ -133,6 +133,21 @@ def test_an_input_enters_once():
     assert g.costs(third) == {"neg": (T, 0, 1), "mul": (0, 0, 0), "add": (0, T, 0)}
 
 
+def test_who_pays_is_told():
+    """The first of a chain for its kernel, the first reader of a tensor for its bytes."""
+    g = Graph()
+    x, y = g.input(), g.input()
+    a = g.call(aten.neg.default, x)
+    b = g.call(aten.mul.Tensor, y, y)
+    c = g.call(aten.add.Tensor, x, y)
+    index = g.index(g.call(aten.add.Tensor, g.call(aten.add.Tensor, a, b), c))
+    names = index.names
+    chains = Chains(index, Traffic(index))
+    chains.traffic()
+    after = {names[i]: [names[p] for p in payers] for i, payers in chains.after.items()}
+    assert after == {"mul": ["neg"], "add": ["neg", "mul"], "add_1": ["neg"], "add_2": ["neg"]}
+
+
 def test_slices_of_one_input_add_up_to_it_at_most():
     g = Graph()
     x = g.input()

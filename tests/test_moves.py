@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import importlib
+from functools import cache
+from pathlib import Path
 from statistics import mean
 
 import numpy as np
 import pytest
 
+from commcc.apply import apply_plan
+from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
+from commcc.plan import Plan, Reordering
 from commcc.schedule import Limits, Problem, search
 from commcc.schedule.judge import judge
-from commcc.schedule.moves import improved
+from commcc.schedule.moves import improved, priced_order
+from commcc.serialization import load
+from commcc.timing.cost import load_model
 from commcc.timing.simulate import Simulator
 from tests.oracle_graphs import training_graph
 from tests.schedule_graphs import check_order, scheduled_graph
 from tests.test_schedule import flown, limits_of, shuffled
 
+SAMPLES = Path(__file__).parents[1] / "sample_graphs"
+NAMES = ("tiny_llama_fsdp4_bw", "tiny_moe_fsdp4_ep2_fw", "tiny_moe_ep2_bw", "tiny_llama_joint")
 moves = importlib.import_module("commcc.schedule.moves")
 searching = importlib.import_module("commcc.schedule.search")
 
@@ -72,6 +81,49 @@ def test_kernels_and_plain_python_make_the_same(seed, monkeypatch):
     compiled = improved(problem, limits, own, 120).tolist()
     monkeypatch.setattr(moves, "_improve", moves._improve.python)
     assert improved(problem, limits, own, 120).tolist() == compiled
+
+
+@cache
+def sample(name):
+    """Program, model and problem under the costs of an H100."""
+    program, model = load(SAMPLES / f"{name}.fx.txt.gz"), load_model("h100")
+    index = build_index(program)
+    return program, model, Problem(index, model.price(index))
+
+
+def priced_anew(name, order):
+    """Price by name, and the step, of the graph in another order, as a pass that comes next sees them."""
+    program, model, problem = sample(name)
+    index = build_index(apply_plan(program, problem.index, Plan("t", problem.index.fingerprint, Reordering(order))))
+    costs = model.price(index)
+    return dict(zip(index.names, costs.ns, strict=True)), Simulator(index, costs).run().step_ns
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_prices_hold_where_payers_stay_ahead(name):
+    """In any order; without that they would not."""
+    problem = sample(name)[-1]
+    prices = dict(zip(problem.index.names, problem.costs.ns, strict=True))
+    changed = 0
+    for seed in range(4):
+        order = shuffled(problem, seed)
+        changed += priced_anew(name, tuple(order))[0] != prices
+        kept = priced_order(problem, np.array(order)).tolist()
+        check_order(problem.index, kept)
+        assert priced_anew(name, tuple(kept))[0] == prices
+    assert changed == 4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_step_is_that_of_the_graph_that_comes_out(name):
+    """To the ns, though a fused chain is paid for by whoever comes first."""
+    problem = sample(name)[-1]
+    own = tuple(range(len(problem.index)))
+    budget = live_bytes(problem.index).peak_bytes
+    for base in (own, search(problem, Limits(budget=budget), 2).order):
+        found = improved(problem, Limits(budget=budget), base, 4000)
+        assert found.tolist() != list(base)
+        assert judge(problem.graph, found).step_ns == priced_anew(name, tuple(found.tolist()))[1]
 
 
 def test_moves_pay_under_a_tight_budget(monkeypatch):

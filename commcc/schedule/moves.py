@@ -10,8 +10,8 @@ stands at the front waits. A trial is one to three such moves in a row:
 * a node is put off, with all of what needs it that stands between.
 
 Half of the first moves are made where the compute stream stalls, the rest anywhere; how far is drawn from all powers of
-two. What makes the order better, or leaves it as good, is kept. Legal orders stay legal. The numbers drawn are the same
-on every machine.
+two. What makes the order better, or leaves it as good, is kept. Legal orders stay legal, and nodes that pay for a fused
+chain stay ahead of the rest of it, so that prices hold. The numbers drawn are the same on every machine.
 
 Limits: a trial costs a simulation of all nodes, so on large graphs few can be made.
 """
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from commcc.base.jit import compiled, kernel
-from commcc.schedule.arrays import records
+from commcc.schedule.arrays import TABLES, records, rows_of
 from commcc.schedule.judge import Scratch, judged
 
 if TYPE_CHECKING:
@@ -57,26 +57,69 @@ class Moves(NamedTuple):
 
 
 def improved(problem: Problem, limits: Limits, order: Iterable[int], trials: int) -> Ints:
-    """The best order that so many trials lead to: within the limits if this one is."""
-    graph, order = problem.graph, np.fromiter(order, np.int64)
+    """The best order that so many trials lead to: within the limits if this one is, and with the prices it has.
+
+    The same order where its prices are not those of the graph, and an order that has them is beyond the limits.
+    """
+    given = np.fromiter(order, np.int64)
+    order = priced_order(problem, given)
+    graph = _with_payers(problem)
     count = len(order)
-    moves = Moves(records(count, PLACE), records(count, NODE), records(1, STATE), order, Scratch.of(graph))
+    moves = Moves(records(count, PLACE), records(count, NODE), records(1, STATE), order.copy(), Scratch.of(graph))
     moves.places.node[:] = moves.places.kept[:] = order
     state = moves.state[0]
     state.random, (state.budget, state.in_flight, state.prefetch) = 1, problem.bounds(limits)
     inputs = np.flatnonzero(graph.nodes.placeholder[order])
     state.first = int(inputs[-1]) + 1 if len(inputs) else 0
-    if count - state.first > 2:
-        _improve(graph, moves, trials)
+    if count - state.first > 2 and not _improve(graph, moves, trials):
+        return given
     best: Ints = moves.places.kept.copy()
     return best
 
 
+def priced_order(problem: Problem, order: Ints) -> Ints:
+    """The order with nodes that pay for fused chains ahead of the rest of these, as prices have it."""
+    after = problem.costs.after
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    if all(place[pred] < place[node] for node, preds in after.items() for pred in preds):
+        return order
+    done, result = [False] * len(order), list[int]()
+    stack = order.tolist()[::-1]
+    while stack:
+        node = stack[-1]
+        missing = [p for p in (*problem.preds[node], *after.get(node, ())) if not done[p]]
+        # Those that come first in the order so far are taken first.
+        stack += sorted(missing, key=lambda p: -place[p])
+        if not missing and not done[stack.pop()]:
+            done[node] = True
+            result.append(node)
+    return np.array(result)
+
+
+def _with_payers(problem: Problem) -> Graph:
+    """The graph with edges from nodes that pay for fused chains to others of these."""
+    graph, after = problem.graph, problem.costs.after
+    if not after:
+        return graph
+    preds, users = list(problem.preds), list(problem.users)
+    for node, payers in after.items():
+        preds[node] = (*preds[node], *payers)
+        for payer in payers:
+            users[payer] = [*users[payer], node]
+    rows, items = rows_of(preds, users, *({} for _ in TABLES[2:]))
+    both = graph.rows.copy()
+    both.preds, both.users = rows.preds + len(graph.items), rows.users + len(graph.items)
+    return graph._replace(rows=both, items=np.concatenate([graph.items, items]))
+
+
 @kernel
-def _improve(graph: Graph, moves: Moves, trials: int) -> None:
+def _improve(graph: Graph, moves: Moves, trials: int) -> bool:
+    """Whether the order to begin with, or one that was kept, is within the limits on collectives in flight."""
     state, places, count = moves.state[0], moves.places, len(moves.places)
     _measure(graph, moves)
     _keep(graph, moves)
+    allowed = _allowed(graph, moves)
     state.most_run = max(state.run, _SHORT)
     for _trial in range(trials):
         _first_move(graph, moves)
@@ -87,9 +130,11 @@ def _improve(graph: Graph, moves: Moves, trials: int) -> None:
             _measure(graph, moves)
             if _no_worse(state):
                 _keep(graph, moves)
+                allowed = True
                 continue
         for place in range(count):
             places[place].node = places[place].kept
+    return allowed
 
 
 @compiled

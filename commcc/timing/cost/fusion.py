@@ -29,6 +29,8 @@ comes before are left out: those cannot be on a cycle.)
 Control edges (:mod:`commcc.graph.index.control`) are no order edges for rule 1 as long as the chains then wait for
 nothing that waits for them, which is checked; else they count, and split chains that could not be one kernel.
 
+So prices hold in every order that leaves those who pay ahead of the rest of their chain (:attr:`Chains.after`).
+
 Limits: real compilers also split chains that get too big, fuse reductions only where their shapes
 fit, fuse chains that merely read the same tensor, and recompute cheap values instead of keeping them.
 """
@@ -36,7 +38,7 @@ fit, fuse chains that merely read the same tensor, and recompute cheap values in
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from commcc.graph.ops.kernels import Work
 
@@ -50,8 +52,23 @@ if TYPE_CHECKING:
 _NOBODY, _OUTSIDE = -1, -2
 
 
+class _Paying(NamedTuple):
+    """Who has paid so far. first: member of each chain. entered: views that a chain has read. Of a chain and a tensor
+    that it reads, left: bytes not read yet, so that different slices add up to no more than the tensor; last: who paid
+    for some of it last.
+    """
+
+    first: dict[int, int]
+    left: dict[tuple[int, int], int]
+    entered: set[tuple[int, int]]
+    last: dict[tuple[int, int], int]
+
+
 class Chains:
-    """The chains of one graph. ``of``: chain of every member, view and constant in one, by its first node."""
+    """The chains of one graph. ``of``: chain of every member, view and constant in one, by its first node.
+
+    after: by member, those that paid for the chain or for what it reads before; known after :meth:`traffic`.
+    """
 
     def __init__(self, index: GraphIndex, traffic: Traffic) -> None:
         self._index, self._traffic = index, traffic
@@ -62,6 +79,7 @@ class Chains:
             i in self.constants or (w is Work.FREE and index.ops[i] != "output")
             for i, w in enumerate(index.estimates.work)
         )
+        self.after: dict[int, tuple[int, ...]] = {}
         self.levels, self.of = self._formed(_uncontrolled(index))
         # Control edges count only where chains that are formed without them would wait for themselves.
         if index.control and _has_cycle(index, self.of):
@@ -117,40 +135,39 @@ class Chains:
     def traffic(self) -> dict[int, tuple[int, int, int]]:
         """Bytes read, bytes written and kernels of every member and constant."""
         result: dict[int, tuple[int, int, int]] = {}
-        started: set[int] = set()
-        left: dict[tuple[int, int], int] = {}
-        entered: set[tuple[int, int]] = set()
+        paying = _Paying({}, {}, set(), {})
         for i, member in enumerate(self.member):
             if i in self.constants:
                 in_memory = self.made_in_memory(i)
                 result[i] = (0, self._traffic.bytes[i] if in_memory else 0, int(in_memory))
             elif member:
-                chain = self.of[i]
-                read = self._entering(i, left, entered)
-                result[i] = (read, self.leaving(i), int(chain not in started))
-                started.add(chain)
+                first = paying.first.setdefault(self.of[i], i)
+                read, readers = self._entering(i, paying)
+                result[i] = (read, self.leaving(i), int(first == i))
+                if earlier := readers | ({first} - {i}):
+                    self.after[i] = tuple(sorted(earlier))
         return result
 
-    def _entering(self, node: int, left: dict[tuple[int, int], int], entered: set[tuple[int, int]]) -> int:
-        """Bytes that a member reads and no earlier member of its chain has read.
-
-        left: bytes of each tensor that a chain has not read yet, so that different slices of it add up
-        to no more than the tensor. entered: views that a chain has read.
-        """
-        chain, total = self.of[node], 0
+    def _entering(self, node: int, paying: _Paying) -> tuple[int, set[int]]:
+        """Bytes that a member reads and no earlier member of its chain has read; who paid last for the same tensors."""
+        chain, total, readers = self.of[node], 0, set[int]()
         for source, size in self._traffic.reads(node):
             producer = self._traffic.producer[source]
             if producer in self.constants or (self.member[producer] and self.of[producer] == chain):
                 continue
-            if (chain, source) in entered:
-                continue
-            entered.add((chain, source))
             origin = self._traffic.origin[source]
-            rest = left.setdefault((chain, origin), self._traffic.bytes[origin])
-            taken = min(size, rest)
-            left[(chain, origin)] = rest - taken
-            total += taken
-        return total
+            read = chain, origin
+            if (payer := paying.last.get(read, node)) != node:
+                readers.add(payer)
+            if (chain, source) in paying.entered:
+                continue
+            paying.entered.add((chain, source))
+            rest = paying.left.setdefault(read, self._traffic.bytes[origin])
+            if taken := min(size, rest):
+                paying.left[read] = rest - taken
+                paying.last[read] = node
+                total += taken
+        return total, readers
 
 
 def _uncontrolled(index: GraphIndex) -> GraphIndex:

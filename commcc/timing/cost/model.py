@@ -158,7 +158,7 @@ class CostModel:
 
     def price(self, index: GraphIndex) -> Costs:
         """Prices of every node of a graph."""
-        from commcc.timing.cost.operations import free_calls, operations
+        from commcc.timing.cost.operations import free_calls, ordered_operations
         from commcc.timing.cost.topology import streams
 
         count = len(index)
@@ -170,7 +170,8 @@ class CostModel:
             priced_by[node], ns[node] = len(self.sources) - 1, free_ns
         how: dict[int, str] = {}
         latency: dict[int, int] = {}
-        for node, operation in operations(index, fused=self.settings.fused).items():
+        found, after = ordered_operations(index, fused=self.settings.fused)
+        for node, operation in found.items():
             # Layers repeat, so few operations are asked about: most are equal to an earlier one.
             answer = seen.get(operation) or seen.setdefault(operation, self._ask_operation(operation))
             priced_by[node], ns[node] = answer[0], answer[1].ns
@@ -202,6 +203,7 @@ class CostModel:
             streams=streams(index.groups, self.ranks_per_node, self.settings.share_link),
             warnings=tuple(text for source in self.sources for text in source.warnings) + said,
             within=within,
+            after=after,
         )
 
     def _require_range(self, index: GraphIndex, ns: Sequence[int]) -> None:

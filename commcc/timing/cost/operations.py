@@ -19,18 +19,27 @@ from commcc.timing.cost.traffic import Traffic, on_host
 from commcc.timing.cost.types import Operation
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from commcc.graph.index import GraphIndex
 
 
 def operations(index: GraphIndex, *, fused: bool) -> dict[int, Operation]:
     """Operation of every node that runs something on the compute stream, by node number."""
+    return ordered_operations(index, fused=fused)[0]
+
+
+def ordered_operations(index: GraphIndex, *, fused: bool) -> tuple[dict[int, Operation], Mapping[int, tuple[int, ...]]]:
+    """The same, and by node those it must not come before, as then another node of its chain would pay."""
     traffic = Traffic(index)
-    in_chains = Chains(index, traffic).traffic() if fused else {}
-    return {
+    chains = Chains(index, traffic) if fused else None
+    in_chains = chains.traffic() if chains else {}
+    found = {
         i: _operation(index, traffic, i, in_chains.get(i))
         for i, work in enumerate(index.estimates.work)
         if work is not Work.FREE and i not in index.launches
     }
+    return found, chains.after if chains else {}
 
 
 _NO_CALLS = ("placeholder", "get_attr", "output")

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 from commcc.base.options import option
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from commcc.base.terms import Json, Kind
     from commcc.graph.index import Tensor
 
@@ -167,7 +169,8 @@ class Costs:
     how: what decided the price of each launch. latency_ns: of each launch.
     launch_ns: what each launch takes of the compute stream. slowdown_permille: 1000 for none.
     streams: for every group the queue that its collectives wait in; groups in one queue share a link. within: of
-    nodes whose sub-graphs communicate.
+    nodes whose sub-graphs communicate. after: by node of a fused chain, those of it that have to stay ahead: in other
+    orders another node pays, and prices differ.
     """
 
     model: str
@@ -182,3 +185,4 @@ class Costs:
     streams: dict[str, str]
     warnings: tuple[str, ...] = ()
     within: dict[int, Within] = field(default_factory=dict)
+    after: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
