@@ -172,18 +172,13 @@ def _first_move(graph: Graph, moves: Moves) -> None:
     which = _drawn(moves, 4)
     launch = graph.nodes[places[place].node].waited
     if which == 0 and launch >= 0 and not graph.nodes[launch].placeholder:
-        _place_all(moves)
+        for each in range(count):
+            moves.nodes[places[each].node].place = each
         _move(graph, moves, moves.nodes[launch].place, 0)
     elif which == 1:
         _move(graph, moves, place, 1)
     else:  # what stands behind the stall, to the stall or ahead of it
         _sooner(graph, moves, min(count - 2, place + 1 + _far(moves, count)), place - (which - 2) * _far(moves, count))
-
-
-@compiled
-def _place_all(moves: Moves) -> None:
-    for place in range(len(moves.places)):
-        moves.nodes[moves.places[place].node].place = place
 
 
 @compiled
