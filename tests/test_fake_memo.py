@@ -146,3 +146,10 @@ def test_what_makes_a_symbol_runs_in_every_context(whole):
         value = evaluator.run(aten.index.Tensor, (evaluator.tensor(9, 7), [evaluator.tensor(9, dtype=torch.bool)]), {})
         assert evaluator.ran == 1
         assert value.shape[0].node.expr in evaluator.ctx.shape_env.var_to_range
+
+
+def test_a_view_of_memory_whose_size_is_not_known_is_worked_out():
+    evaluator = Counting(("u0", 8, 47))
+    whole = evaluator.run(aten.relu.default, [evaluator.tensor("u0", 3)], {})
+    part = evaluator.run(aten.slice.Tensor, [whole, 0, 0, 8], {})
+    assert tuple(part.shape) == (8, 3)

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from commcc.graph.ops import aliasing
 from commcc.graph.ops.row_wise import ROW_RULES, is_elementwise
@@ -442,3 +444,16 @@ def test_the_square_of_a_sum_is_no_sum():
     assert kinds(total, twice)[twice.name] == Total()
     with pytest.raises(Mixed, match="not linear"):
         kinds(total, square)
+
+
+def test_rows_beside_what_is_as_long_as_a_run_says():
+    """Whether that is one element, which is the same in every chunk, is not asked before it runs."""
+    graph, symbols = fx.Graph(), ShapeEnv()
+    x, other = graph.placeholder("x"), graph.placeholder("other")
+    both = graph.call_function(aten.add.Tensor, (x, other))
+    with FakeTensorMode(shape_env=symbols):
+        for node in (x, other, both):
+            node.meta["val"] = torch.zeros(TOKENS, 4)
+        other.meta["val"] = torch.zeros(symbols.create_unbacked_symint(), 4)
+    with pytest.raises(Mixed, match="every chunk reads all of 'other'"):
+        kinds_of({"add": both}, {"x": 0}, lambda name: {"x"}, {})

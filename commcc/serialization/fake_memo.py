@@ -147,7 +147,8 @@ def _lies(value: Any, *, symbols: bool) -> tuple[Any, ...] | None:
     shape, stride = value.shape, value.stride()
     if all(type(number) is int for number in (*shape, *stride)):
         # A view of a part of its memory would be as large as that part.
-        if 0 in shape or span(shape, stride) * value.element_size() != value.untyped_storage().nbytes():
+        held = value.untyped_storage().nbytes()
+        if type(held) is not int or 0 in shape or span(shape, stride) * value.element_size() != held:
             return None
         return (tuple(shape), stride, value.dtype, value.device)
     if not symbols:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from commcc.graph import ops
 from commcc.graph.annotations import CHUNK, ORIGINAL, REGION, ROLE
@@ -165,6 +166,8 @@ class _Fold:
             kinds, written = kinds_of(body, module.entering, lambda name: self._own_operands(module, name), cut)
         except Mixed as reason:
             return str(reason)
+        except GuardOnDataDependentSymNode as asked:
+            return f"it depends on a size that is known at run time only: {asked.cond}"
         moved = self._moved(module, written)
         if moved:
             return moved

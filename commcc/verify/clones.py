@@ -11,8 +11,7 @@ A node of AFTER is compared with the node of BEFORE of which it claims to be a c
     y_chunk0 = mm(x_chunk0, w)      is of    y = mm(x, w)      : x_chunk0 is chunk 0 of x, w is any node outside
     z_chunk0 = view(y_chunk0, [30, 4])       z = view(y, [60, 4])    : 30 is to 60 as the chunk is to the whole
 
-What a clone reads from outside of the module is taken over as it is: the folded graph reads it too, and is compared
-with BEFORE as a whole.
+What a clone reads from outside of the module is taken over as it is, and compared with BEFORE as a whole.
 """
 
 from __future__ import annotations
@@ -218,7 +217,8 @@ def blocked(blocks: int, each: int) -> Order:
 
 
 def shape_of(node: fx.Node) -> list[Any]:
-    return list(getattr(node.meta.get("val"), "shape", ()))
+    """Sizes: numbers, or expressions, which can be compared without asking for what only a run knows."""
+    return [getattr(getattr(size, "node", size), "expr", size) for size in getattr(node.meta.get("val"), "shape", ())]
 
 
 def static(size: object) -> int:
