@@ -25,8 +25,8 @@ effort is used up where an order within the budget is at most 0.1 % above the lo
 long run; a round ends where four schedules in a row made it no better. Where the best order has a long run, it is made
 once more with launches closer to their waits: gathers that go far ahead take the turn of reduce-scatters. Runs of
 compute that are left then are cut where that does not make the step longer (:mod:`commcc.schedule.runs`).
-Last, on small graphs, and where the step is more than 2 % above the lower bound, nodes are moved together with what
-they need or what needs them, at random, as far as that helps (:mod:`commcc.schedule.moves`).
+Last, on graphs of fewer than 3000 nodes, nodes are moved together with what they need or what needs them, at random, as
+far as that helps (:mod:`commcc.schedule.moves`): in all orders that were best, so that more effort stays no worse.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ _SHORT = 4
 _NARROWER = 4
 #: Runs of compute that the best order is cut to, the first of these that costs nothing.
 _CUTS = (4, 6, 8, 12, 16, 24, 32)
-#: Trials of moves: at most so many, and so many nodes in all; up to how many nodes all best orders are tried.
-_TRIALS, _TRIED_NODES, _FEW_NODES = 8000, 4_000_000, 200
+#: Trials of moves from one order: at most so many, and so many nodes in all; on graphs of fewer nodes than that.
+_TRIALS, _TRIED_NODES, _MOVED_NODES = 8000, 1_500_000, 3000
 #: Steps are the same where one is at most so small a part longer: a wait that moves takes a few ns.
 _SAME = 100_000
 #: No search for what is at most this much above the lower bound, in permille.
@@ -266,16 +266,12 @@ class _Search:
                     break
 
     def move(self, orders: Sequence[SearchResult]) -> None:
-        """Improve orders by moves; on large graphs the last one only, where it is far above the lower bound.
-
-        On small ones that is done for all that were best, since with more effort the last of them would be another one.
-        """
+        """Improve orders by moves: all that were best, since with more effort the last of them would be another one."""
         count = len(self.start.order)
-        small = count <= _FEW_NODES
-        if self.best.step_ns <= self.problem.bound or not (count < _PATIENT_NODES or self.far(_FARTHER)):
+        if self.best.step_ns <= self.problem.bound or count >= _MOVED_NODES:
             return
         trials = min(_TRIALS, _TRIED_NODES // max(1, count))
-        for each in dict.fromkeys(orders if small else orders[-1:]):
+        for each in dict.fromkeys(orders):
             order = improved(self.problem, self.limits, each.order, trials)
             self.best = min(self.best, _judge(self.problem, order, each.tried, each.settings), key=self._rank)
 
