@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import re
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -30,13 +33,16 @@ def document(tmp_path_factory):
     return json.loads(out)
 
 
-def _output(arguments: list[str], code: int) -> str:
-    import contextlib
-
+def _run(arguments: list[str]) -> tuple[int, str, str]:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        assert run(arguments) == code, err.getvalue()
-    return out.getvalue() if code == 0 else err.getvalue()
+        return run(arguments), out.getvalue(), err.getvalue()
+
+
+def _output(arguments: list[str], code: int) -> str:
+    found, out, err = _run(arguments)
+    assert found == code, err
+    return out if code == 0 else err
 
 
 @pytest.mark.full
@@ -141,8 +147,6 @@ def test_lanes_are_broken_in_blocks():
 )
 @pytest.mark.sampled(2)
 def test_what_is_refused(options, message, tmp_path):
-    import re
-
     said = _output(["ep-overlap", GRAPH, "-o", str(tmp_path / "o.fx.txt"), *options], 2)
     assert re.search(message, said), said
     assert not (tmp_path / "o.fx.txt").exists()
@@ -177,3 +181,37 @@ def test_sizes_that_are_fixed_are_told(document):
     console = Console(file=io.StringIO(), width=120)
     console.print(*overlapping.view({**document["overlap"], "fixed": {"s21": 2}}), sep="\n")
     assert "for inputs with s21 = 2 only" in console.file.getvalue()
+
+
+def _taking(step: int, compute: int, exposed: int) -> SimpleNamespace:
+    timeline = SimpleNamespace(step_ns=step, compute_ns=compute, exposed_ns=exposed)
+    return SimpleNamespace(prediction=SimpleNamespace(timeline=timeline))
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        ((10_000_000, 9_000_000, 0), ""),
+        ((10_009_000, 9_000_000, 0), ""),
+        ((12_000_000, 9_000_000, 1_000_000), "10.0 ms -> 12.0 ms: kernels .* 4.0 ms more in all, and 2.0 ms less of"),
+        ((12_000_000, 5_000_000, 5_000_000), "10.0 ms -> 12.0 ms: 2.0 ms more of communication is exposed"),
+    ],
+)
+def test_a_longer_step_is_told_with_what_it_pays(after, said):
+    result = SimpleNamespace(first=_taking(10_000_000, 5_000_000, 3_000_000), last=_taking(*after))
+    found = overlapping.longer(result)
+    assert re.search(said.replace(".0 ms", r"\.?0* ms"), found) if said else found == ""
+    assert overlapping.longer(SimpleNamespace(first=SimpleNamespace(prediction=None), last=result.last)) == ""
+
+
+@pytest.mark.parametrize("options", [["--chunks", "8"], ["--chunks", "8", "--reorder"], ["--chunks", "auto"]])
+@pytest.mark.sampled(1)
+def test_a_warning_where_chunks_do_not_pay(options, tmp_path):
+    """It names what has not been asked for yet."""
+    code, _, said = _run(["ep-overlap", GRAPH, *options, "-o", str(tmp_path / "o.fx.txt.gz")])
+    assert code == 0
+    longer = next((line for line in said.splitlines() if "the predicted step gets longer" in line), "")
+    assert bool(longer) == ("auto" not in options)
+    assert ("--chunks auto" in longer) == bool(longer) and ("--reorder" in longer) == (
+        bool(longer) and len(options) == 2
+    )

@@ -67,10 +67,22 @@ def overlap_exchanges(session: Session, /, **given: Any) -> int:
         if page is not None:
             sources: dict[str, Json] = {"input": given["graph"], "after": None, "passes": PRESET}
             write_page(page, tracks, sources, given["cost"], given["hints"])
+        _warn_if_longer(session, given, result)
         return {"trace": text_of(trace), "html": text_of(page), "overlap": overlap(result)}
 
     extras = Extras(said=said(Named("preset", PRESET), passes), report=report)
     return rewrite(session, Request(PRESET, passes, **shared, extras=extras))
+
+
+def _warn_if_longer(session: Session, given: Mapping[str, Any], result: RunResult) -> None:
+    """Chunks cost kernels of their own: where these are small, more than what they hide."""
+    from commcc.report.overlapping import longer
+
+    text = longer(result)
+    ways = [] if given["keep_chunks"] or given["chunks"] == "auto" else ["--chunks auto cuts only where that pays"]
+    ways += [] if given["reorder"] else ["--reorder also hides what is no exchange of tokens"]
+    if text:
+        session.warn("; ".join([text, *ways]))
 
 
 def _passes(session: Session, given: Mapping[str, Any]) -> Sequence[Pass]:

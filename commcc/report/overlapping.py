@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     Document = Mapping[str, Any]
 
 NOTHING = "."
+#: A step that is longer by less than this is not called so.
+_LONGER = 1.001
 _LEGEND = (
     "D C: dispatch, combine launched; d c: waited for; 6: so many matmuls; n: token counts exchanged; "
     "h: copied to the host; H: the host waits"
@@ -75,6 +77,23 @@ def overlap(result: RunResult) -> dict[str, Json]:
     header = result.program.header.get("fixed")
     fixed: dict[str, Json] = dict(header) if isinstance(header, dict) else {}
     return {"fixed": fixed, "regions": regions, "exchanges": exchanges, "hidden": hidden}
+
+
+def longer(result: RunResult) -> str:
+    """What a step that is predicted to be longer than that of the input graph pays, and for what; else empty."""
+    before, after = result.first.prediction, result.last.prediction
+    if before is None or after is None or after.timeline.step_ns <= before.timeline.step_ns * _LONGER:
+        return ""
+    old, new = before.timeline, after.timeline
+    steps = f"{milliseconds(_ms(old.step_ns))} -> {milliseconds(_ms(new.step_ns))}"
+    computed, exposed = new.compute_ns - old.compute_ns, old.exposed_ns - new.exposed_ns
+    pays = f"kernels of chunks compute for {milliseconds(_ms(computed))} more in all" if computed > 0 else ""
+    hides = f"{milliseconds(_ms(abs(exposed)))} {'less' if exposed >= 0 else 'more'} of communication is exposed"
+    return f"the predicted step gets longer, {steps}: {', and '.join(each for each in (pays, hides) if each)}"
+
+
+def _ms(ns: int) -> float:
+    return round(ns / 1e6, 6)
 
 
 def chunk_cells(index: GraphIndex, region: Region, counting: set[int]) -> list[list[str]]:
