@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.checkpoint import checkpoint
 
@@ -98,6 +99,32 @@ def replicated(mesh):
     from torch.distributed._composable.replicate import replicate
 
     return replicate(Model(), device_mesh=mesh["dp"]), batch()
+
+
+def over_one(mesh):
+    return over([mesh] * 3)
+
+
+def over_meshes(mesh):
+    """Equal ones, each with groups of its own, built while the model is."""
+    return over([mesh, *(init_device_mesh("cpu", mesh.shape, mesh_dim_names=mesh.mesh_dim_names) for _ in range(2))])
+
+
+def over(meshes):
+    model, inputs = tp(meshes[0])
+    for module, mesh in zip((*model.layers, model), meshes, strict=True):
+        commcc.shard(module, mesh["dp"])
+    return model, inputs
+
+
+def mesh_of_its_own(mesh):
+    """For the GPUs of the job, of the ranks that the given one has."""
+    whole = init_device_mesh("cuda", (mesh.size(),), mesh_dim_names=("ranks",))
+    return commcc.shard(Model(), DeviceMesh("cuda", [*range(whole.size())])), batch()
+
+
+def mesh_of_a_tensor(mesh):
+    return commcc.shard(Model(), DeviceMesh("cuda", torch.arange(mesh.size()))), batch()
 
 
 def does_not_divide(mesh):

@@ -285,6 +285,69 @@ def llama_ddp(mesh: Any) -> nn.Module:
     return shard(Llama(TINY_LLAMA), mesh, replicate=True)
 
 
+class Again(nn.Module):
+    """A block of the Llama whose activations are computed again, what tensor parallelism sends among them."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.block, x, table, use_reentrant=False)
+
+
+def llama_checkpointed_fsdp_tp(mesh: Any) -> nn.Module:
+    both = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "tp"))
+    model = llama_tp(mesh)
+    for name, block in list(model.layers.items()):
+        model.layers[name] = Again(shard(block, both["dp"]))
+    return shard(model, both["dp"])
+
+
+def checkpointed_fsdp_tp(mesh: Any) -> nn.Module:
+    """Blocks of DTensors over two ranks, in shards over the others."""
+    both = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "tp"))
+    return nn.Sequential(*(Recomputed(shard(block, both["dp"])) for block in tp(both["tp"])))
+
+
+class Gpt(nn.Module):
+    """Its head is its embedding; attention is PyTorch's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        words, places = TINY_LLAMA.vocabulary, TINY_LLAMA.sequence
+        self.words, self.places = nn.Embedding(words, WIDTH), nn.Embedding(places, WIDTH)
+        self.layers = nn.ModuleList(GptBlock() for _ in range(2))
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, words, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        x = self.words(tokens) + self.places(torch.arange(tokens.shape[1]))
+        for layer in self.layers:
+            x = layer(x)
+        return nn.functional.cross_entropy(self.head(self.norm(x)).flatten(0, 1), labels.flatten())
+
+
+class GptBlock(nn.Module):
+    """A bias of keys would have a gradient of zero, whose roundings alone Adam divides by their own size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.attend, self.then = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH, bias=False), Block()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.attend(self.norm(x)).unflatten(-1, (3, 4, -1)).permute(2, 0, 3, 1, 4)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.then(x + mixed.transpose(1, 2).flatten(2))
+
+
+def gpt(mesh: Any) -> nn.Module:
+    model = Gpt()
+    for layer in model.layers:
+        shard(layer, mesh)
+    return shard(model, mesh)
+
+
 MODELS = {
     "fsdp": fsdp,
     "tp": tp,
@@ -301,6 +364,9 @@ MODELS = {
     "llama_tp": llama_tp,
     "llama_fsdp_tp": llama_fsdp_tp,
     "llama_ddp": llama_ddp,
+    "llama_checkpointed_fsdp_tp": llama_checkpointed_fsdp_tp,
+    "checkpointed_fsdp_tp": checkpointed_fsdp_tp,
+    "gpt": gpt,
 }
 #: How many ranks in a row have the same rows of a batch, where it is not one.
 ALIKE = {"tp": 1 << 30, "fsdp_tp": 2}
@@ -312,7 +378,7 @@ def whole(value: torch.Tensor) -> torch.Tensor:
 
 def loss_of(name: str, model: Any, rows: int, generator: torch.Generator) -> Any:
     """The loss of a batch that is drawn."""
-    if not name.startswith("llama"):
+    if not name.startswith(("llama", "gpt")):
         return model(torch.randn(rows, WIDTH, generator=generator)).pow(2).mean()
     shape = (rows // 4, TINY_LLAMA.sequence)
     tokens, labels = (torch.randint(TINY_LLAMA.vocabulary, shape, generator=generator) for _ in range(2))

@@ -80,6 +80,12 @@ def test_fsdp2_with_tensor_parallelism(tmp_path, capsys):
     assert {node.meta["val"].dtype for node in scatters} == {torch.float32}
 
 
+def test_meshes_that_the_function_builds(tmp_path):
+    programs = captured("mesh_of_its_own", "dp=2,tp=2", tmp_path, graphs=("forward",))
+    assert launches(programs["forward"]) == {"all_gather": 10}
+    assert [group.ranks for group in programs["forward"].groups.values()] == [(0, 1, 2, 3)]
+
+
 def test_shards(tmp_path):
     programs = captured("shard", "dp=4", tmp_path, graphs=("forward", "backward"))
     assert launches(programs["forward"]) == {"all_gather": 10}
@@ -224,6 +230,7 @@ def test_doctor(capsys, monkeypatch):
             "sparse",
             r"Embedding\(sparse=True\): sparse gradients cannot be reduced in a graph; make it with sparse=False",
         ),
+        ("mesh_of_a_tensor", r"captured_models.py:\d+: DeviceMesh of a tensor, .*; give it the ranks as lists"),
         ("shards", r"has no function 'shards' \(did you mean 'shard'\?\)"),
     ],
 )

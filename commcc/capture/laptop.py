@@ -16,17 +16,19 @@ from unittest.mock import patch
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
+
+from commcc.base.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _ELSEWHERE = re.compile(r"(cuda|xpu|hpu|npu)(:\d+)?")
 #: Of a mesh, what computes with the numbers of ranks.
-_MESH_METHODS = ("__init__", "_concatenate", "_flatten", "_unflatten", "from_group", "_get_all_submeshes")
+_MESH_METHODS = ("_concatenate", "_flatten", "_unflatten", "from_group", "_get_all_submeshes")
 
 
 class RecordedDDP(nn.Module):
@@ -59,6 +61,7 @@ def on_this_machine() -> Iterator[None]:
     with ExitStack() as stack:
         for place in (torch.nn.parallel, torch.nn.parallel.distributed):
             stack.enter_context(patch.object(place, "DistributedDataParallel", RecordedDDP))
+        stack.enter_context(patch.object(DeviceMesh, "__init__", _mesh_maker(DeviceMesh.__init__)))
         for name in _MESH_METHODS:
             if name in vars(DeviceMesh):
                 stack.enter_context(patch.object(DeviceMesh, name, _with_values(vars(DeviceMesh)[name])))
@@ -79,6 +82,23 @@ def _with_values(method: Any) -> Any:
             return inner(*args, **kwargs)
 
     return type(method)(called) if isinstance(method, (staticmethod, classmethod)) else called
+
+
+def _mesh_maker(method: Callable[..., None]) -> Callable[..., None]:
+    """As ``DeviceMesh.__init__``, for meshes that the function makes besides the one that it is given."""
+    inner = _with_values(method)
+
+    @wraps(method)
+    def made(mesh: DeviceMesh, device_type: str, ranks: Any = None, **options: Any) -> None:
+        if isinstance(ranks, FakeTensor):
+            what = "DeviceMesh of a tensor, which has no values here"
+            raise InputError(what, hint="give it the ranks as lists, or use init_device_mesh")
+        if isinstance(options.get("_rank_map"), FakeTensor):  # init_device_mesh counts ranks
+            with unset_fake_temporarily():
+                options["_rank_map"] = torch.arange(options["_rank_map"].numel(), dtype=torch.int)
+        inner(mesh, _here(device_type), ranks, **options)
+
+    return made
 
 
 def _to(method: Callable[..., nn.Module]) -> Callable[..., nn.Module]:

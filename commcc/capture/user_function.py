@@ -126,8 +126,11 @@ def explained(doing: str, own: list[str], model: Any = None) -> Iterator[None]:
     """
     try:
         yield
-    except CommccError:
-        raise
+    except CommccError as error:
+        where = _line_of(error, own) if error.where is None else None
+        if where is None:
+            raise
+        raise type(error)(error.what, where=where, hint=error.hint) from error
     except (Exception, SystemExit) as error:
         where = _line_of(error, own)
         text = _first_line(error)

@@ -14,13 +14,11 @@ import resource
 import sys
 import time
 import traceback
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -38,8 +36,9 @@ from commcc.capture.recompute import materialise, tag_gathers
 from commcc.capture.shards import Gathered
 from commcc.capture.training_step import trace_step
 from commcc.capture.user_function import Subject, call_it, explained, find_function
-from commcc.capture.world import Layout, World, fake_world
+from commcc.capture.world import Layout, World, fake_world, known_group
 from commcc.graph.ops import collective_of
+from commcc.graph.structure import with_equal_groups_joined
 from commcc.serialization import save
 from commcc.serialization.shapes import ShapeContext, parse_val
 
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from commcc.base.terms import Json
-    from commcc.graph.program import ProcessGroup, Program
+    from commcc.graph.program import Program
 
 STEP = "step"
 _ORIGINAL = re.compile(r"parametrizations\.([^.]+)\.original\d*")
@@ -181,28 +180,19 @@ def _finished(graphs: list[Graph], world: World, device: str) -> list[Graph]:
         program = graph.program
         if not any(collective_of(node.target) for node in program.graph.nodes if node.op == "call_function"):
             continue
-        groups = {name: _group(name, group) for name, group in program.groups.items()}
+        groups = {name: known_group(group) for name, group in program.groups.items()}
         relabel(program.graph, torch.device(device))
         forget_process(program.graph, first)
         symbols: dict[str, Json] = {name: shares[name] for name in shares if name in _symbols(program)}
         more: dict[str, Json] = {"symbols": symbols} if symbols else {}
-        kept.append(replace(graph, program=replace(program, groups=groups, header={**header, **more})))
+        program = with_equal_groups_joined(replace(program, groups=groups, header={**header, **more}))
+        kept.append(replace(graph, program=program))
     return kept
 
 
 def _symbols(program: Program) -> set[str]:
     values = (node.meta.get("val") for node in program.graph.nodes)
     return {str(value.node.expr) for value in values if isinstance(value, torch.SymInt)}
-
-
-def _group(name: str, known: ProcessGroup) -> ProcessGroup:
-    resolve: Any = dist.distributed_c10d
-    with suppress(RuntimeError, ValueError, KeyError):
-        group = resolve._resolve_process_group(name)
-        ranks = tuple(dist.get_process_group_ranks(group))
-        about = str(group.group_desc).removeprefix("mesh_")
-        return replace(known, ranks=ranks, size=len(ranks), description="" if about == "undefined" else about)
-    return known
 
 
 def _mesh_header(world: World) -> dict[str, Json]:

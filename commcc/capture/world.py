@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -107,6 +107,17 @@ class World:
             "joined": {name: list(members) for name, members in self.layout.joined},
             "group_names": {axis: self.group_name(axis) for axis in axes},
         }
+
+
+def known_group(group: ProcessGroup) -> ProcessGroup:
+    """With its ranks, and the axis of the mesh that it was made for, as far as this process knows them."""
+    resolve: Any = dist.distributed_c10d
+    try:
+        made = resolve._resolve_process_group(group.name)
+    except (RuntimeError, ValueError, KeyError):
+        return group
+    ranks, about = tuple(dist.get_process_group_ranks(made)), str(made.group_desc).removeprefix("mesh_")
+    return replace(group, ranks=ranks, size=len(ranks), description="" if about == "undefined" else about)
 
 
 @contextmanager

@@ -4,6 +4,7 @@
     here.fingerprint                  # the same on a laptop and on every rank of the job that runs the program
     here.groups                       # names of its groups, in the order in which nodes name them
     renamed(program, {"mm_3": "mm"}, {"7": "dp"})
+    with_equal_groups_joined(program) # axes of equal meshes, each with a group of its own, have one
 
 Names of nodes, names and members of groups, and devices differ from process to process and are not in it; which
 launches share a group is. Nor are values of constants and metadata, nor what symbolic sizes are called: they are
@@ -23,6 +24,7 @@ import sympy
 import torch
 from torch import fx
 
+from commcc.base.text import natural_key
 from commcc.graph.ops import argument, argument_names, collective_of, op_name, set_argument
 from commcc.graph.program import META_KEY, NodeRecord, attribute
 
@@ -162,6 +164,27 @@ def renamed(program: Program, nodes: Mapping[str, str], groups: Mapping[str, str
         if name in groups or name not in taken
     }
     return replace(program, graph=graph, groups=table)
+
+
+def with_equal_groups_joined(program: Program) -> Program:
+    """The program with one group for all that have the same ranks and the same description; itself without such.
+
+    Every mesh has process groups of its own. DTensors take equal meshes for the same one, so that it depends on what
+    the process did before which of their groups a launch names. The one that was made first stands for all, the same
+    on all of its ranks.
+    """
+    alike: dict[tuple[tuple[int, ...], str], list[str]] = {}
+    for name, group in program.groups.items():
+        if group.ranks is not None and group.description and group.origin is None:
+            alike.setdefault((group.ranks, group.description), []).append(name)
+    joined = {
+        name: first
+        for first, *others in (sorted(names, key=natural_key) for names in alike.values())
+        for name in others
+    }
+    if not joined or any(_launches(each.graph) for each in program.root.modules() if isinstance(each, fx.GraphModule)):
+        return program
+    return renamed(program, {}, joined)
 
 
 def _launches(graph: fx.Graph) -> list[fx.Node]:

@@ -21,9 +21,9 @@ import torch
 
 import commcc
 from commcc.base.errors import CommccError, InputError
-from commcc.base.text import plural
+from commcc.base.text import listed, plural
 from commcc.graph.ops import op_name
-from commcc.graph.structure import renamed, structure_of
+from commcc.graph.structure import renamed, structure_of, with_equal_groups_joined
 from commcc.run.pipeline import RunResult, run
 from commcc.run.planfile import StoredPlan, read_plan_file
 from commcc.serialization.shapes import format_val
@@ -59,6 +59,17 @@ class Plans:
         """Of all files, in an order that does not depend on what they are called."""
         hashes = sorted(plan.hash for plan in self.by_structure.values())
         return hashlib.sha256("".join(hashes).encode()).hexdigest()
+
+    def fitted(self, program: Program) -> Program:
+        """The program, with groups of equal meshes joined if a plan was made for that, and none for it as it is."""
+        joined = with_equal_groups_joined(program)
+        if joined is program or structure_of(program).fingerprint in self.by_structure:
+            return program
+        if structure_of(joined).fingerprint not in self.by_structure:
+            return program
+        others = [name for name in program.groups if name not in joined.groups]
+        log.info("groups of equal meshes are one in the plan: %s of the job are not used", listed(others, 8))
+        return joined
 
     def of(self, program: Program) -> StoredPlan:
         """The plan for this graph, or :class:`MismatchError`."""

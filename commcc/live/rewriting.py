@@ -25,6 +25,7 @@ from commcc.base.errors import CommccError
 from commcc.base.gc_pause import no_collection
 from commcc.base.text import share as shown_share
 from commcc.capture.importing import from_graph_module
+from commcc.capture.world import known_group
 from commcc.live.agreement import Digest, compare, compare_all, digest_of, launches_of
 from commcc.live.groups import make, new_groups, stand_in
 from commcc.live.options import ERROR, KEEP, RAISE, REPLAN, Options
@@ -151,6 +152,8 @@ class GraphPass:
         began = time.perf_counter()
         self.graphs += 1
         before = _with_ranks(from_graph_module(gm))
+        if self.plans is not None:
+            before = self.plans.fitted(before)
         ranks = tuple(sorted({rank for group in before.groups.values() for rank in group.ranks or ()}))
         result, why = self._run(before, trains)
         rounding = None if result is None else rounding_of(result, fused=self.fused)
@@ -271,19 +274,10 @@ def checked(made: Made, timeout_s: float | None, call: Callable[..., Any]) -> Ca
 
 
 def _with_ranks(program: Program) -> Program:
-    """Groups with their ranks, as far as this process knows them."""
+    """Groups with what this process knows of them."""
     if not dist.is_initialized():
         return program
-
-    def ranks(group: ProcessGroup) -> ProcessGroup:
-        try:
-            resolve: Any = dist.distributed_c10d
-            made = resolve._resolve_process_group(group.name)
-        except (RuntimeError, ValueError, KeyError):
-            return group
-        return replace(group, ranks=tuple(dist.get_process_group_ranks(made)), size=made.size())
-
-    return replace(program, groups={name: ranks(group) for name, group in program.groups.items()})
+    return replace(program, groups={name: known_group(group) for name, group in program.groups.items()})
 
 
 def _texts(verdict: Any) -> list[str]:
