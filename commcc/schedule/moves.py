@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from commcc.schedule.arrays import Graph, Ints, Records
     from commcc.schedule.problem import Limits, Problem
 
-#: Runs of compute between reduce-scatters do not become longer than this, or than they were.
-_SHORT = 4
+#: Runs of compute between reduce-scatters that nobody needs to shorten. Moves make none longer than this or than it was.
+SHORT = 4
 #: By place: the node; that of the order so far; of that one, for how long compute stalls there; a list for moves.
 PLACE = ("node", "kept", "stall", "other")
 #: By node: its place; the compute nodes before its launch; when its transfer ends; waits still to come; a mark.
@@ -55,6 +55,18 @@ class Moves(NamedTuple):
     order: Ints
     scratch: Scratch
 
+    @classmethod
+    def of(cls, problem: Problem, limits: Limits, order: Ints) -> Moves:
+        """Those of an order; nothing is measured yet."""
+        graph, count = problem.graph, len(order)
+        moves = cls(records(count, PLACE), records(count, NODE), records(1, STATE), order.copy(), Scratch.of(graph))
+        moves.places.node[:] = moves.places.kept[:] = order
+        state = moves.state[0]
+        state.random, (state.budget, state.in_flight, state.prefetch) = 1, problem.bounds(limits)
+        inputs = np.flatnonzero(graph.nodes.placeholder[order])
+        state.first = int(inputs[-1]) + 1 if len(inputs) else 0
+        return moves
+
 
 def improved(problem: Problem, limits: Limits, order: Iterable[int], trials: int) -> Ints:
     """The best order that so many trials lead to: within the limits if this one is, and with the prices it has.
@@ -62,16 +74,9 @@ def improved(problem: Problem, limits: Limits, order: Iterable[int], trials: int
     The same order where its prices are not those of the graph, and an order that has them is beyond the limits.
     """
     given = np.fromiter(order, np.int64)
-    order = priced_order(problem, given)
-    graph = _with_payers(problem)
-    count = len(order)
-    moves = Moves(records(count, PLACE), records(count, NODE), records(1, STATE), order.copy(), Scratch.of(graph))
-    moves.places.node[:] = moves.places.kept[:] = order
-    state = moves.state[0]
-    state.random, (state.budget, state.in_flight, state.prefetch) = 1, problem.bounds(limits)
-    inputs = np.flatnonzero(graph.nodes.placeholder[order])
-    state.first = int(inputs[-1]) + 1 if len(inputs) else 0
-    if count - state.first > 2 and not _improve(graph, moves, trials):
+    moves = Moves.of(problem, limits, priced_order(problem, given))
+    enough = len(given) - moves.state[0].first > 2
+    if enough and not _improve(with_payers(problem), moves, trials):
         return given
     best: Ints = moves.places.kept.copy()
     return best
@@ -97,8 +102,8 @@ def priced_order(problem: Problem, order: Ints) -> Ints:
     return np.array(result)
 
 
-def _with_payers(problem: Problem) -> Graph:
-    """The graph with edges from nodes that pay for fused chains to others of these."""
+def with_payers(problem: Problem) -> Graph:
+    """The graph with edges from nodes that pay for fused chains to others of these, so that prices stay."""
     graph, after = problem.graph, problem.costs.after
     if not after:
         return graph
@@ -117,24 +122,24 @@ def _with_payers(problem: Problem) -> Graph:
 def _improve(graph: Graph, moves: Moves, trials: int) -> bool:
     """Whether the order to begin with, or one that was kept, is within the limits on collectives in flight."""
     state, places, count = moves.state[0], moves.places, len(moves.places)
-    _measure(graph, moves)
-    _keep(graph, moves)
-    allowed = _allowed(graph, moves)
-    state.most_run = max(state.run, _SHORT)
+    measure(graph, moves)
+    keep(graph, moves)
+    within = allowed(graph, moves)
+    state.most_run = max(state.run, SHORT)
     for _trial in range(trials):
         _first_move(graph, moves)
         for _more in range(_drawn(moves, 4) - 1):
             if not _drawn(moves, 2):
                 _move(graph, moves, state.first + _drawn(moves, count - 1 - state.first), _drawn(moves, 2))
-        if _allowed(graph, moves):
-            _measure(graph, moves)
+        if allowed(graph, moves):
+            measure(graph, moves)
             if _no_worse(state):
-                _keep(graph, moves)
-                allowed = True
+                keep(graph, moves)
+                within = True
                 continue
         for place in range(count):
             places[place].node = places[place].kept
-    return allowed
+    return within
 
 
 @compiled
@@ -178,7 +183,7 @@ def _first_move(graph: Graph, moves: Moves) -> None:
     elif which == 1:
         _move(graph, moves, place, 1)
     else:  # what stands behind the stall, to the stall or ahead of it
-        _sooner(graph, moves, min(count - 2, place + 1 + _far(moves, count)), place - (which - 2) * _far(moves, count))
+        sooner(graph, moves, min(count - 2, place + 1 + _far(moves, count)), place - (which - 2) * _far(moves, count))
 
 
 @compiled
@@ -191,16 +196,16 @@ def _far(moves: Moves, count: int) -> int:
 
 
 @compiled
-def _move(graph: Graph, moves: Moves, place: int, later: int) -> None:
+def _move(graph: Graph, moves: Moves, place: int, put_off: int) -> None:
     distance = 1 + _far(moves, len(moves.places))
-    if later:
-        _later(graph, moves, place, place + distance)
+    if put_off:
+        later(graph, moves, place, place + distance)
     else:
-        _sooner(graph, moves, place, place - distance)
+        sooner(graph, moves, place, place - distance)
 
 
 @compiled
-def _sooner(graph: Graph, moves: Moves, place: int, to: int) -> None:
+def sooner(graph: Graph, moves: Moves, place: int, to: int) -> None:
     """Move what stands at a place ahead, with what it needs."""
     places, nodes, rows = moves.places, moves.nodes, graph.rows
     to = max(to, moves.state[0].first)
@@ -217,7 +222,7 @@ def _sooner(graph: Graph, moves: Moves, place: int, to: int) -> None:
 
 
 @compiled
-def _later(graph: Graph, moves: Moves, place: int, to: int) -> None:
+def later(graph: Graph, moves: Moves, place: int, to: int) -> None:
     """Put off what stands at a place, with what needs it."""
     places, nodes, rows = moves.places, moves.nodes, graph.rows
     to = min(to, len(places) - 2)
@@ -269,7 +274,7 @@ def _unmarked(graph: Graph, moves: Moves, begin: int, end: int, forward: int) ->
 
 
 @compiled
-def _allowed(graph: Graph, moves: Moves) -> bool:
+def allowed(graph: Graph, moves: Moves) -> bool:
     """Whether the order keeps the limits on collectives in flight."""
     state, nodes = moves.state[0], moves.nodes
     if state.in_flight < 0 and state.prefetch < 0:
@@ -301,7 +306,8 @@ def _allowed(graph: Graph, moves: Moves) -> bool:
 
 
 @compiled
-def _measure(graph: Graph, moves: Moves) -> None:
+def measure(graph: Graph, moves: Moves) -> None:
+    """What the order that is tried comes to."""
     state = moves.state[0]
     for place in range(len(moves.places)):
         moves.order[place] = moves.places[place].node
@@ -311,7 +317,7 @@ def _measure(graph: Graph, moves: Moves) -> None:
 
 
 @compiled
-def _keep(graph: Graph, moves: Moves) -> None:
+def keep(graph: Graph, moves: Moves) -> None:
     """The order that was tried is the one so far; where it stalls."""
     state, places = moves.state[0], moves.places
     state.over, state.step, state.run, state.peak = state.new_over, state.new_step, state.new_run, state.new_peak

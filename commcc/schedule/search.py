@@ -24,7 +24,8 @@ step longer than the graph's own is taken unless it saves memory above the budge
 effort is used up where an order within the budget is at most 0.1 % above the lower bound and has no
 long run; a round ends where four schedules in a row made it no better. Where the best order has a long run, it is made
 once more with launches closer to their waits: gathers that go far ahead take the turn of reduce-scatters. Runs of
-compute that are left then are cut where that does not make the step longer (:mod:`commcc.schedule.runs`).
+compute that are left then are cut where that does not make the step longer (:mod:`commcc.schedule.runs`), and compute
+moves from the longest runs to others (:mod:`commcc.schedule.evened`).
 Last, on graphs of fewer than 3000 nodes, nodes are moved together with what they need or what needs them, at random, as
 far as that helps (:mod:`commcc.schedule.moves`): in all orders that were best, so that more effort stays no worse.
 """
@@ -38,10 +39,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commcc.base.progress import detail
+from commcc.schedule.evened import evened
 from commcc.schedule.in_order import in_order
 from commcc.schedule.judge import judge
 from commcc.schedule.judge import late as late_order
-from commcc.schedule.moves import improved
+from commcc.schedule.moves import SHORT, improved
 from commcc.schedule.runs import cut_runs
 from commcc.schedule.scheduler import Policy, schedule
 
@@ -91,8 +93,6 @@ _FIRST = 2
 _PATIENCE = 4
 #: On graphs smaller than this the same number of nodes is looked at, not of schedules.
 _PATIENT_NODES = 3000
-#: Runs of compute that nobody needs to shorten.
-_SHORT = 4
 #: So many times fewer compute nodes may stand between a launch and its wait where runs of compute are long.
 _NARROWER = 4
 #: Runs of compute that the best order is cut to, the first of these that costs nothing.
@@ -122,7 +122,7 @@ class SearchResult:
     def close(self, problem: Schedulable, limits: Limits) -> bool:
         """Whether there is next to nothing left to gain."""
         near = self.step_ns * 1000 <= problem.bound * (1000 + _CLOSE)
-        short = self.longest_run <= _SHORT or not problem.feeding
+        short = self.longest_run <= SHORT or not problem.feeding
         return near and short and (limits.budget is None or self.peak_bytes <= limits.budget)
 
     def rank(self, problem: Schedulable, own: SearchResult, limits: Limits) -> Rank:
@@ -148,6 +148,7 @@ def search(problem: Problem, limits: Limits, effort: int) -> SearchResult:
     bests = list(looking.bests)
     looking.narrow()
     looking.cut()
+    looking.even()
     looking.move([looking.start, *bests, looking.best])
     return replace(looking.best, tried=looking.tried)
 
@@ -241,7 +242,7 @@ class _Search:
     def narrow(self) -> None:
         """Where runs of compute are long, what led to the best order once more, with launches closer to their waits."""
         window, base = self.limits.prefetch, self.start
-        if window is None or not self.problem.feeding or self.best.longest_run <= _SHORT:
+        if window is None or not self.problem.feeding or self.best.longest_run <= SHORT:
             return
         for setting in self.best.settings:
             if self.tried < self.effort:
@@ -264,6 +265,13 @@ class _Search:
                 if same and self._rank(result) < self._rank(best) and self._in_flight(order):
                     self.best = min(self.best, result, key=self._rank)
                     break
+
+    def even(self) -> None:
+        """Make the longest runs of compute shorter where other runs have room."""
+        if self.best.longest_run <= SHORT or not self.problem.feeding:
+            return
+        order = evened(self.problem, self.limits, self.best.order)
+        self.best = min(self.best, _judge(self.problem, order, self.best.tried, self.best.settings), key=self._rank)
 
     def move(self, orders: Sequence[SearchResult]) -> None:
         """Improve orders by moves: all that were best, since with more effort the last of them would be another one."""

@@ -1,0 +1,112 @@
+"""Makes the longest runs of compute between reduce-scatters shorter where the step does not become longer.
+
+    order = evened(problem, limits, order)
+
+:mod:`commcc.schedule.runs` launches reduce-scatters sooner. Where each of them needs compute of its own, as under
+tensor parallelism, a long run is one that holds more compute than others which nothing nearby needs: gradients of
+weights. So of one of the longest runs, in turn
+
+1. a compute node goes behind one of the next reduce-scatters, with what needs it;
+2. a compute node goes ahead of one of the last reduce-scatters, with what it needs;
+3. one of the next reduce-scatters goes to a place within the run, with what it needs.
+
+Taken is the first move by which the longest runs become fewer or shorter, as the sum of fourth powers says, within the
+limits and with the same step. It ends where one of the longest runs stays, or when so many nodes were looked at.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from commcc.base.jit import compiled, kernel
+from commcc.schedule.moves import SHORT, Moves, allowed, keep, later, measure, sooner, with_payers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from commcc.schedule.arrays import Graph, Ints
+    from commcc.schedule.problem import Limits, Problem
+
+#: A step is the same where it is longer by no more than one of so many parts.
+_SAME = 100_000
+#: So many reduce-scatters ahead and behind are looked at.
+_NEAR = 8
+#: Nodes looked at in all: so many for each try.
+_NODES = 8_000_000
+
+
+def evened(problem: Problem, limits: Limits, order: Iterable[int]) -> Ints:
+    """The order with shorter runs, as far as they are found; the same step, and no more memory beyond the budget."""
+    moves = Moves.of(problem, limits, np.fromiter(order, np.int64))
+    graph, places, state = with_payers(problem), moves.places, moves.state[0]
+    _begin(graph, moves)
+    most, tries, found = int(state.step) + int(state.step) // _SAME, _NODES // len(places), True
+    while found and state.run > SHORT:
+        found = False
+        for place, to in _candidates(graph, places.kept, int(state.run)):
+            tries -= 1
+            if tries <= 0:
+                break
+            if _taken(graph, moves, place, to, most):
+                found = True
+                break
+    best: Ints = places.kept.copy()
+    return best
+
+
+def _candidates(graph: Graph, order: Ints, longest: int) -> Iterator[tuple[int, int]]:
+    """What to move of one of the longest runs, and where to, by places."""
+    ends = np.flatnonzero(graph.nodes.ends[order])
+    computed = np.flatnonzero(graph.nodes.compute[order])
+    before = np.searchsorted(computed, [*ends, len(order)])
+    runs = np.diff(before, prepend=0)
+    number = int(np.argmax(runs == longest))
+    own = computed[before[number] - longest : before[number]].tolist()
+    ahead, behind = ends[number : number + _NEAR].tolist(), ends[max(0, number - _NEAR) : number].tolist()[::-1]
+    for to in ahead:
+        yield from ((place, to) for place in reversed(own))
+    for to in behind:
+        yield from ((place, to) for place in own)
+    for launch in ahead:
+        yield from ((launch, place) for place in own[1:])
+
+
+@kernel
+def _begin(graph: Graph, moves: Moves) -> None:
+    measure(graph, moves)
+    keep(graph, moves)
+
+
+@kernel
+def _taken(graph: Graph, moves: Moves, place: int, to: int, most: int) -> bool:
+    """Whether a move makes long runs fewer within the limits; if not, it is taken back."""
+    state, places = moves.state[0], moves.places
+    before = _weight(graph, moves)
+    if to > place:
+        later(graph, moves, place, to)
+    else:
+        sooner(graph, moves, place, to)
+    if _weight(graph, moves) < before and allowed(graph, moves):
+        measure(graph, moves)
+        if state.new_step <= most and state.new_over <= state.over and state.new_run <= state.run:
+            keep(graph, moves)
+            return True
+    for each in range(len(places)):
+        places[each].node = places[each].kept
+    return False
+
+
+@compiled
+def _weight(graph: Graph, moves: Moves) -> int:
+    """The sum of the fourth powers of all runs of compute."""
+    whole = run = 0
+    for place in range(len(moves.places)):
+        facts = graph.nodes[moves.places[place].node]
+        if facts.ends:
+            whole += run * run * run * run
+            run = 0
+        elif facts.compute:
+            run += 1
+    return whole + run * run * run * run
