@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from commcc.schedule.arrays import Graph, Ints, Records
     from commcc.schedule.problem import Limits, Problem
 
-#: Runs of compute between reduce-scatters that nobody needs to shorten. Moves make none longer than this or than it was.
+#: No move makes a run of compute between reduce-scatters longer than this, or than the longest there was.
 SHORT = 4
 #: By place: the node; that of the order so far; of that one, for how long compute stalls there; a list for moves.
 PLACE = ("node", "kept", "stall", "other")
