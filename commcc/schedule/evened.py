@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commcc.base.jit import compiled, kernel
-from commcc.schedule.moves import SHORT, Moves, allowed, keep, later, measure, sooner, with_payers
+from commcc.schedule.moves import SHORT, Moves, allowed, begin, keep, later, measure, sooner, with_payers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -41,7 +41,7 @@ def evened(problem: Problem, limits: Limits, order: Iterable[int]) -> Ints:
     """The order with shorter runs, as far as they are found; the same step, and no more memory beyond the budget."""
     moves = Moves.of(problem, limits, np.fromiter(order, np.int64))
     graph, places, state = with_payers(problem), moves.places, moves.state[0]
-    _begin(graph, moves)
+    begin(graph, moves)
     most, tries, found = int(state.step) + int(state.step) // _SAME, _NODES // len(places), True
     while found and state.run > SHORT:
         found = False
@@ -71,12 +71,6 @@ def _candidates(graph: Graph, order: Ints, longest: int) -> Iterator[tuple[int, 
         yield from ((place, to) for place in own)
     for launch in ahead:
         yield from ((launch, place) for place in own[1:])
-
-
-@kernel
-def _begin(graph: Graph, moves: Moves) -> None:
-    measure(graph, moves)
-    keep(graph, moves)
 
 
 @kernel

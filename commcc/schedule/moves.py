@@ -119,6 +119,13 @@ def with_payers(problem: Problem) -> Graph:
 
 
 @kernel
+def begin(graph: Graph, moves: Moves) -> None:
+    """Measure the order to begin with."""
+    measure(graph, moves)
+    keep(graph, moves)
+
+
+@kernel
 def _improve(graph: Graph, moves: Moves, trials: int) -> bool:
     """Whether the order to begin with, or one that was kept, is within the limits on collectives in flight."""
     state, places, count = moves.state[0], moves.places, len(moves.places)
