@@ -25,7 +25,7 @@ import torch
 from torch import fx
 
 from commcc.apply.chunk_values import ChunkValues
-from commcc.apply.fakes import contiguous_strides
+from commcc.apply.fakes import is_contiguous
 from commcc.base.errors import InternalError
 from commcc.ep.chunk.lab import resized_arguments
 from commcc.ep.chunk.resize import Resized
@@ -182,8 +182,7 @@ class _Chunker:
             whole, dim = node.meta["val"], join.dim
             if join.blocks > 1:
                 parts, dim = [self._seen(part, region, join, node, chunk) for chunk, part in enumerate(parts)], dim + 1
-            dense = tuple(whole.stride()) == contiguous_strides(tuple(whole.shape))
-            val = whole if dense else self.values.like(whole, tuple(whole.shape))
+            val = whole if is_contiguous(whole) else self.values.like(whole, tuple(whole.shape))
             args = (parts,) if dim == 0 else (parts, dim)
             if join.blocks > 1:
                 shape = [*whole.shape]

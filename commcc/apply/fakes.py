@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from commcc.base.errors import GraphError
 
@@ -40,7 +41,7 @@ def fake_like(
 
 def reshaped(val: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """The value of ``aten.reshape``: a view where strides allow one, else a contiguous copy."""
-    if tuple(val.stride()) == contiguous_strides(tuple(val.shape)):
+    if is_contiguous(val):
         return fake_like(val, shape)
     with torch._C._DisableTorchDispatch():
         meta = torch.empty_strided(tuple(val.shape), tuple(val.stride()), dtype=val.dtype, device="meta")
@@ -53,9 +54,16 @@ def reshaped(val: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """In elements; of sizes that are known at run time only nothing is asked."""
     strides: list[int] = []
     step = 1
     for size in reversed(shape):
         strides.append(step)
-        step *= max(1, size)
+        step *= max(1, size) if type(size) is int else torch.sym_max(1, size)  # type: ignore[no-untyped-call]
     return tuple(reversed(strides))
+
+
+def is_contiguous(val: torch.Tensor) -> bool:
+    """Whether its strides are surely those of a fresh tensor, whatever sizes turn out to be."""
+    pairs = zip(val.stride(), contiguous_strides(val.shape), strict=True)
+    return all(statically_known_true(one == other) for one, other in pairs)

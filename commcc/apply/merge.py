@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from commcc.apply.fakes import contiguous_strides, fake_like, reshaped
+from commcc.apply.fakes import fake_like, is_contiguous, reshaped
 from commcc.apply.order import LAUNCH, NODE, WAIT, Unit
 from commcc.base.errors import GraphError
 from commcc.base.terms import Kind
@@ -126,7 +126,7 @@ class Merger:
             piece = self._call("aten.view.dtype", (owned, val.dtype), f"_typed{place}", typed, wait)
         shaped = reshaped(piece.meta["val"], tuple(val.shape))
         result = self._call("aten.reshape.default", (piece, list(val.shape)), f"_out{place}", shaped, wait)
-        if self.bucket.copies[place] or shaped.stride() != contiguous_strides(shaped.shape):
+        if self.bucket.copies[place] or not is_contiguous(shaped):
             # Either an output would come to share the bucket's storage, or users would see its strides.
             result = self._copy(result, f"_out{place}_copy", wait)
         return result
