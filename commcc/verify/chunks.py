@@ -33,6 +33,7 @@ from commcc.graph import ops
 from commcc.graph.annotations import CHUNK, ORIGINAL, REGION, ROLE
 from commcc.graph.ops.collective_table import EXCHANGE
 from commcc.graph.ops.decomposed import SIZES
+from commcc.graph.ops.sizes import NUMBERED
 from commcc.graph.ops.views import RESHAPES
 from commcc.graph.program import copy_node
 from commcc.serialization.fake_ops import Evaluator, UnknownValue
@@ -162,6 +163,9 @@ class _Fold:
         """Where the tokens of a module may depend on each other; empty when they do not."""
         body = {name: self.before[name] for name in self.before if name in module.clones}
         cut = {name: dims for (name, what), dims in module.scaled.items() if what in SIZES}
+        cut |= {
+            name: [0] for (name, what) in module.scaled if NUMBERED.get(ops.op_name(self.before[name].target)) == what
+        }
         try:
             kinds, written = kinds_of(body, module.entering, lambda name: self._own_operands(module, name), cut)
         except Mixed as reason:
@@ -400,7 +404,11 @@ class _Fold:
         """What is whole, or a part of a sum, has the shape that BEFORE has."""
         old = None if part is None or part.split is not None else self.before[part.of].meta.get("val")
         own = made.meta.get("val")
-        if isinstance(old, torch.Tensor) and isinstance(own, torch.Tensor) and tuple(own.shape) != tuple(old.shape):
+        if not isinstance(old, torch.Tensor) or not isinstance(own, torch.Tensor):
+            return
+        # How long it is that only a run can tell, the kind of the value says.
+        pairs = [(a, b) for a, b in zip(own.shape, old.shape, strict=False) if type(a) is type(b) is int]
+        if len(own.shape) != len(old.shape) or any(a != b for a, b in pairs):
             raise Unfaithful(node, f"makes {list(own.shape)} where BEFORE has {list(old.shape)}")
 
     def _added(self, node: fx.Node, module: Module) -> None:

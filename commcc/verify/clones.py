@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 #: How rows follow one another: ("tokens", number of rows), ("apart", blocks, number of rows in each), of each of which
-#: a chunk has its slice, ("sorted", order, key), ("received", ...).
+#: a chunk has its slice, ("sorted", order, key), ("received", ...), ("units", order, numbers of pieces of that order).
 Order: TypeAlias = "tuple[Any, ...]"
 
 
@@ -124,16 +124,6 @@ class Claim:
 Kind: TypeAlias = Union[Rows, Total, Indices, Column, Inverse, Places, Number, Claim, "tuple[Any, ...]"]
 
 
-def sum_of(numbers: list[tuple[Any, ...]]) -> Number:
-    """Of what all ranks get, or of what is sent to them all, it is as many rows as there are."""
-    parts = [part for what in numbers for part in (what[1:] if what[0] == "sum" else (what,))]
-    head, *rest = parts[0]
-    ranks = rest[3] if head in ("got", "sent") else 0
-    if len(parts) == ranks and sorted(parts, key=str) == sorted(((*parts[0][:-1], i) for i in range(ranks)), key=str):
-        return Number(("rows", ("received", *rest[:5]) if head == "got" else rest[2]))
-    return Number(("sum", *parts))
-
-
 class Mixed(Exception):
     """Rows that may depend on each other, or an op without a rule; the text says where."""
 
@@ -180,7 +170,10 @@ def communicated(node: fx.Node, rows: Rows) -> Rows:
     fact = ops.collective_of(node.target)
     if fact is None or fact.coalesced or fact.out is not None:
         raise Mixed("it communicates in a way that is not known")
-    blocks, each = blocks_of(rows.order)  # chunks of other rows need not be as long on all ranks
+    if rows.order[0] not in SLICED:  # chunks of other rows need not be as long on all ranks, nor hold the same ones
+        group = ops.argument(node, "group_name")
+        raise Mixed(f"rows in an order of their own: that it is the same on all ranks of group '{group}' is open")
+    blocks, each = blocks_of(rows.order)
     if fact.kind is terms.Kind.ALL_REDUCE or (
         rows.dim and fact.kind in (terms.Kind.ALL_GATHER, terms.Kind.REDUCE_SCATTER)
     ):

@@ -37,6 +37,7 @@ from commcc.verify.clones import (
     Kind,
     Mixed,
     Number,
+    Order,
     Places,
     Rows,
     Total,
@@ -238,6 +239,10 @@ class RowRules:
             raise Mixed(f"{what} that is no rows")
         return kind
 
+    def number_of_rows(self, order: Order) -> Number:
+        """How many rows an order has, as the host knows them."""
+        return Number(("rows", length(order)))
+
     # Rows that stay where they are
 
     def _keep(self, node: fx.Node, a: dict[str, Any]) -> Kind:
@@ -340,7 +345,7 @@ class RowRules:
         at = rows.dim + len(a["size"]) - len(old)
         wanted = a["size"][at]
         if isinstance(wanted, fx.Node):
-            fits = self.of(wanted) == Number(("rows", length(rows.order)))
+            fits = self.of(wanted) == self.number_of_rows(rows.order)
         else:
             fits = wanted == -1 or (type(wanted) is int and wanted == old[rows.dim] and wanted > 1)
         if not fits or any(self.of(size) is not None for i, size in enumerate(a["size"]) if i != at):
@@ -362,34 +367,16 @@ class RowRules:
         assert isinstance(rows, Rows)
         return replace(rows, dim=rows.dim - (dim < rows.dim))
 
-    def _parts(self, node: fx.Node, a: dict[str, Any]) -> Kind:
-        return (self._slice(node, a),) * len(node.meta["val"])
-
     def _unbind(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         kind, count = self.of(a["self"]), len(node.meta["val"])
+        if isinstance(kind, Total) and head_of(kind) == "stack" and a.get("dim", 0) == 0:
+            return tuple(Total(what) for what in kind.what[1:])
         if isinstance(kind, Total):
             return tuple(Total((*kind.what, i) if kind.what else ()) for i in range(count))
         return (self._select(node, a),) * count
 
     def _all_sums(self, values: Sequence[Any]) -> bool:
         return bool(values) and all(isinstance(self.of(each), Total) for each in values)
-
-    def _join(self, node: fx.Node, a: dict[str, Any]) -> Kind:
-        if self._all_sums(a["tensors"]):
-            return Total()
-        parts = [self.rows_in(each) for each in a["tensors"]]
-        dim = a["dim"] % len(shape_of(node))
-        if dim == parts[0].dim or any((p.order, p.dim) != (parts[0].order, parts[0].dim) for p in parts):
-            raise Mixed("rows behind rows")
-        return Rows(parts[0].order, parts[0].dim)
-
-    def _stack(self, node: fx.Node, a: dict[str, Any]) -> Kind:
-        if self._all_sums(a["tensors"]):
-            return Total()
-        parts = [self.rows_in(each) for each in a["tensors"]]
-        if any((p.order, p.dim) != (parts[0].order, parts[0].dim) for p in parts):
-            raise Mixed("rows meet rows in another order")
-        return Rows(parts[0].order, parts[0].dim + (a["dim"] % len(shape_of(node)) <= parts[0].dim))
 
     def _part(self, node: fx.Node) -> Kind:
         kind, at = self.of(node.args[0]), node.args[1]
@@ -483,7 +470,9 @@ class RowRules:
         rows = self.rows_in(a["self"])
         if chosen is None or rows.dim in chosen:
             if summed and rows.tag.startswith(CHOSEN) and not rows.dim and (each := marks(shape, chosen)) is not None:
-                return self._chosen(node, rows, shape, each)
+                return self._chosen(node, rows, shape[-1], each)
+            if summed and rows.tag.startswith(CHOSEN) and (rows.dim, chosen, len(shape)) == (1, {1}, 2):
+                return self._chosen(node, rows, shape[0], 1)
             if summed:
                 return Total()
             raise Mixed("it works along the rows")
@@ -492,9 +481,9 @@ class RowRules:
         several = node.meta.get("val")
         return (made,) * len(several) if isinstance(several, (list, tuple)) else made
 
-    def _chosen(self, node: fx.Node, rows: Rows, shape: list[Any], each: int) -> Kind:
+    def _chosen(self, node: fx.Node, rows: Rows, numbers: Any, each: int) -> Kind:
         """How often each number was chosen; no row chooses one twice, or exchanges by these counts would not fit."""
         key, _, several = rows.tag.removeprefix(CHOSEN).rpartition(" of ")
         if dtype_of(node) not in EXACT or rows.order[0] not in SLICED:
             return Total()
-        return Total(("counts", key, shape[-1], (*rows.order[:-1], rows.order[-1] * each * int(several))))
+        return Total(("counts", key, numbers, (*rows.order[:-1], rows.order[-1] * each * int(several))))

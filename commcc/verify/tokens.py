@@ -23,12 +23,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import fx
 
 from commcc.graph.ops import Aliasing, aliasing, collective_of, op_name
 from commcc.graph.ops.constants import ZEROS
 from commcc.graph.ops.counting import BY_LENGTH, bins_of, is_as_long
-from commcc.graph.ops.row_wise import COUNTED, REPEATED, ROW_RULES, RowRule
+from commcc.graph.ops.row_wise import ROW_RULES, RowRule
 from commcc.verify.clones import (
     CHOSEN,
     EXACT,
@@ -52,9 +53,9 @@ from commcc.verify.clones import (
     put_beside,
     shape_of,
     static,
-    sum_of,
 )
-from commcc.verify.rows import SEGMENTS, RowRules
+from commcc.verify.pieces import Pieces, counts_experts, counts_up, listed
+from commcc.verify.rows import SEGMENTS
 from commcc.verify.terms import bind
 
 if TYPE_CHECKING:
@@ -75,8 +76,12 @@ def kinds_of(
     factories that are cut, by name.
     """
     rules = Dispatch(cut)
+    same: set[str] = set()
     for name, node in body.items():
-        rules.own = reads(name)
+        rules.own = set(reads(name)) - same
+        if not rules.own and name not in cut and _is_same(node):
+            same.add(name)
+            continue
         for used in (u for u in node.all_input_nodes if u.name in entering and u.name in rules.own):
             if used.name in body:
                 continue
@@ -89,7 +94,7 @@ def kinds_of(
     return rules.kinds, rules.written
 
 
-class Dispatch(RowRules):
+class Dispatch(Pieces):
     """Rules for products, rows by index, and numbers of rows."""
 
     def _composed(self, node: fx.Node) -> Kind:
@@ -162,7 +167,10 @@ class Dispatch(RowRules):
         if name == "aten.eq" and isinstance(kind, Rows) and len(node.all_input_nodes) == 2:
             own, table = node.all_input_nodes
             each = len(shape_of(own)) >= 2 and shape_of(own)[-1] == 1 and len(shape_of(table)) == 1
-            if each and self.of(table) is None and _counts_up(table):
+            if each and self.of(table) is None and counts_up(table):
+                return replace(kind, tag=f"{CHOSEN}{self.origin(own)} of 1")
+            across = len(shape_of(own)) == len(shape_of(table)) == 2 and shape_of(own)[0] == shape_of(table)[1] == 1
+            if across and kind.dim == 1 and self.of(table) is None and counts_up(listed(table)):
                 return replace(kind, tag=f"{CHOSEN}{self.origin(own)} of 1")
         return kind
 
@@ -210,8 +218,8 @@ class Dispatch(RowRules):
         if a.get("dim", 0) % max(len(shape_of(a["self"])), 1):
             raise Mixed("an index of another dimension than that of the rows")
         if table is None and isinstance(where, Rows) and len(shape_of(index)) == 1:
-            local = where.tag == "ids" and _counts_experts(a["self"], where.order)
-            same = where.tag == SEGMENTS and _counts_up(a["self"])
+            local = where.tag == "ids" and counts_experts(a["self"], where.order)
+            same = where.tag == SEGMENTS and counts_up(a["self"])
             return Rows(where.order, 0, tag="local" if local else SEGMENTS if same else "")
         starts = _STARTS.get(table.what[0]) if isinstance(table, Total) and table.what else None
         if starts and isinstance(where, Rows) and (where.tag, len(shape_of(index))) == (SEGMENTS, 1):
@@ -270,9 +278,23 @@ class Dispatch(RowRules):
         if beside is not None:
             return beside
         index = a["indices"][0] if len(a["indices"]) == 1 else None
+        if isinstance(self.of(a["values"]), Places):
+            return self._inverse(a, index)
         if (isinstance(self.of(a["self"]), Total) or self._nothing(a["self"])) and a.get("accumulate"):
             return self._collected(a["self"], index, a["values"])
         return self._put(a["self"], self.of(index), a["values"], added=bool(a.get("accumulate")))
+
+    def _inverse(self, a: dict[str, Any], index: Any) -> Inverse:
+        """The number of each row put where the row comes from: where each row went."""
+        where, numbers, target = self.of(index), self.of(a["values"]), self.of(a["self"])
+        assert isinstance(numbers, Places)
+        fits = isinstance(where, Indices) and where.share == 1 and isinstance(target, Rows) and target.dim == 0
+        fits = fits and all(len(shape_of(each)) == 1 for each in (index, a["self"], a["values"]))
+        if not fits or a.get("accumulate") or numbers.parts != {"row"}:
+            raise Mixed("numbers of rows are put where others were")
+        if not length(where.order) == length(numbers.order) == length(target.order):  # type: ignore[union-attr]
+            raise Mixed("numbers of rows are put where others were")
+        return Inverse(where)  # type: ignore[arg-type]
 
     def _copy_rows(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         if a["dim"] != 0:
@@ -332,6 +354,9 @@ class Dispatch(RowRules):
     def _like(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         if self.of(a.get("fill_value")) is not None:
             raise Mixed("every chunk is filled with another number")
+        kind = self.of(a["self"])
+        if isinstance(kind, Indices) and len(shape_of(a["self"])) == 1:
+            return _filled_rows(node, Rows(kind.order, 0))
         return _filled_rows(node, self.rows_in(a["self"]))
 
     def _filled(self, node: fx.Node, a: dict[str, Any]) -> Kind:
@@ -349,30 +374,14 @@ class Dispatch(RowRules):
         return _filled_rows(node, Rows(("tokens", static(a["size"][cut[0]])), cut[0]))
 
     def _range(self, node: fx.Node, a: dict[str, Any]) -> Kind:
-        """The number of each row that was received."""
+        """The number of each row: of those that were received, or of a chunk's own."""
         rows = self.of(a.get("end"))
         plain = (a.get("start", 0), a.get("step", 1)) == (0, 1)
+        if plain and node.name in self.cut and type(a.get("end")) is int:
+            return Places(("tokens", a["end"]), frozenset({"row"}))
         if not isinstance(rows, Number) or rows.what[0] != "rows" or not plain:
             raise Mixed("rows are numbered from somewhere else")
         return Places(rows.what[1], frozenset({"row"}))
-
-    def _size(self, node: fx.Node, a: dict[str, Any]) -> Kind:
-        rows = self.rows_in(a["self"])
-        if a.get("dim", 0) % len(shape_of(a["self"])) != rows.dim or ("dim" not in a and len(shape_of(a["self"])) > 1):
-            raise Mixed("a size that is the same in every chunk")
-        return Number(("rows", length(rows.order)))
-
-    def _item(self, node: fx.Node, a: dict[str, Any]) -> Kind:
-        kind = self.of(a["self"])
-        head, *rest = kind.what if isinstance(kind, Total) and kind.what else ("",)
-        if head in ("sent", "got"):
-            return Number((head, *rest))
-        # Where every rank has one expert, rows by expert are rows by rank.
-        if head == "counts" and len(rest) == 4:
-            return Number(("sent", *rest[:3], rest[1], rest[3]))
-        if head == "received" and len(rest) == 6 and rest[1] == rest[3]:
-            return Number(("got", *rest[:5], rest[3], rest[5]))
-        raise Mixed("the host reads what differs from chunk to chunk")
 
     def _exchange(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         """Counts in equal parts, or rows by what was counted."""
@@ -435,22 +444,6 @@ class Dispatch(RowRules):
             raise Mixed("it works along the rows")
         return Claim()
 
-    def _add_sizes(self, node: fx.Node, a: dict[str, Any]) -> Kind:
-        """Numbers of rows, and the 0 that a sum may begin with."""
-        given = list(node.args[0]) if isinstance(node.args[0], (list, tuple)) else list(node.args)
-        kinds = [self.of(each) for each in given]
-        numbers = [kind.what for kind in kinds if isinstance(kind, Number)]
-        if not numbers or len(numbers) + sum(type(each) is int and each == 0 for each in given) != len(given):
-            raise Mixed("a number of rows is looked at")
-        return sum_of(numbers)
-
-    def _at_least(self, node: fx.Node, a: dict[str, Any]) -> Kind:
-        """No number of rows is negative, of the whole or of a chunk; nothing else is known of both."""
-        number, least = node.args
-        if not isinstance(self.of(number), Number) or type(least) is not int or least > 0:
-            raise Mixed("a number of rows is looked at")
-        return Claim()
-
     def _claim(self, node: fx.Node, a: dict[str, Any]) -> Kind:
         if not isinstance(self.of(a["self"]), Claim):
             raise Mixed("an assertion about something else than all rows")
@@ -463,16 +456,15 @@ class Dispatch(RowRules):
         return ()
 
 
-def _counts_experts(node: fx.Node, order: Order) -> bool:
-    """Whether a table says, for each (rank, expert), which expert of its rank that is: 0, 1, ... again and again."""
-    _, _, bins, _, ranks, _ = order
-    if op_name(node.target) != REPEATED or node.args[1:] not in (([ranks],), ((ranks,),)):
+def _is_same(node: fx.Node) -> bool:
+    """Whether a node that reads nothing of its own chunk is the same in all of them: it works something out, no more.
+
+    Zeros are left to the rule of theirs: each chunk adds up in its own.
+    """
+    name, tags = op_name(node.target), getattr(node.target, "tags", ())
+    if name in ZEROS or "empty" in name or node.op != "call_function" or torch.Tag.nondeterministic_seeded in tags:
         return False
-    source = node.all_input_nodes[0]
-    if op_name(source.target) != COUNTED:
-        return False
-    numbers = bind(source)
-    return (numbers.get("start", 0), numbers.get("end"), numbers.get("step", 1)) == (0, bins // ranks, 1)
+    return hasattr(node.target, "_schema") and not aliasing(node.target).writes and collective_of(node.target) is None
 
 
 #: What the sums of counts before each are to the rows of a segment.
@@ -484,12 +476,6 @@ def _in_segments(what: tuple[Any, ...]) -> Order:
     if what[-1] != what[4]:
         raise Mixed("a table of counts that has other lines than ranks")
     return ("sorted", ("received", *what[1:-1]), SEGMENTS)
-
-
-def _counts_up(node: fx.Node) -> bool:
-    """Whether a table is 0, 1, 2, ..."""
-    a = bind(node) if op_name(node.target) == COUNTED else {}
-    return bool(a) and (a.get("start", 0), a.get("step", 1)) == (0, 1)
 
 
 def _filled_rows(node: fx.Node, rows: Rows) -> Rows:

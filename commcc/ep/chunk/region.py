@@ -27,6 +27,8 @@ from commcc.ep.chunk.rules import state_of
 from commcc.ep.chunk.state import SUM, State
 from commcc.graph import ops
 from commcc.graph.ops.arithmetic import ADDITIVE
+from commcc.graph.ops.collective_table import ALL_REDUCE
+from commcc.graph.ops.counting import BY_LENGTH
 from commcc.graph.ops.indexing import ADDING, PUTTING
 from commcc.graph.ops.libraries import OWN
 from commcc.graph.ops.products import SCORES
@@ -122,6 +124,12 @@ class Trial:
         states = [self.states.get(view.nodes[pred]) for pred in launch.inputs]
         if launch.reduction in _LINEAR and all(isinstance(s, State) and s.kind == "sum" for s in states):
             return True
+        tokens = {"rows", "folded", "routed"}
+        alike = all(isinstance(state, State) and state.kind in tokens for state in states)
+        if (
+            alike and states and ops.op_name(view.nodes[node].target) == ALL_REDUCE
+        ):  # element by element: chunk by chunk
+            return False
         users = named(view.nodes[user] for user in view.index.users[node])
         kinds = sorted({state.kind for state in states if isinstance(state, State)})
         words = {**dict.fromkeys(("rows", "folded", "routed"), "tokens of a chunk"), "sum": "a part of a sum"}
@@ -131,7 +139,7 @@ class Trial:
             mixer = next(state.mixer for state in states if isinstance(state, State) and state.why)
             refuse(self.root, view.nodes[node], what, "a module that mixes its tokens cannot be cut", mixer)
         about = " and ".join(dict.fromkeys(words.get(kind, "values of a chunk") for kind in kinds)) or "shared values"
-        hint = "tensor parallelism cannot be chunked: choose modules without it (only all-to-alls may be inside)"
+        hint = "choose modules without it: of collectives, all-to-alls and all-reduces of tokens may be inside"
         if launch.kind is Kind.ALL_GATHER:
             hint = (
                 "tokens that every rank gathers (experts without exchanges, sequence parallelism) cannot be chunked: "
@@ -170,7 +178,7 @@ class Trial:
         if edits:
             self.resized[number] = edits
         try:
-            value = self.lab.run(node, edits)
+            value = self._as_long(node, self.lab.run(node, edits))
         except CannotRun as reason:
             self._cannot_run(node, operands, str(reason))
         if shared:
@@ -178,6 +186,14 @@ class Trial:
         self.states[node] = State("last") if shared else self._state(node, operands, value)
         for target in () if shared else writes:
             self._written(number, target)
+
+    def _as_long(self, node: fx.Node, value: Any) -> Any:
+        """Counts are as long in a chunk as in the whole, where that is as short as they may be: no number is larger."""
+        val = node.meta.get("val")
+        least = ops.argument(node, "minlength", 0) if ops.op_name(node.target) == BY_LENGTH else None
+        if least and isinstance(val, torch.Tensor) and type(val.shape[0]) is int and val.shape[0] == least:
+            value = self.lab.values[node] = self.lab.ctx.tensor([least], [1], val.dtype, val.device)
+        return value
 
     def _cannot_run(self, node: fx.Node, operands: dict[fx.Node, State], reason: str) -> NoReturn:
         """A sum over all tokens may have been given to each of them again; else a size may be in the way."""

@@ -70,6 +70,9 @@ def _view(sizes: Sizes) -> tuple[Resized, ...]:
         return ()
     result = tuple(sizes.node.meta["val"].shape)
     place = view_dim(shape, state.dim, result, sizes.grid, state.apart)
+    if place is None and any(type(size) is not int for size in result):
+        what = f"makes {list(result)} of {list(shape)}: how many rows that is in a chunk only a run can tell"
+        refuse(sizes.root, sizes.node, what, "write the number of tokens there with x.shape of what comes in")
     if place is None:
         refuse(
             sizes.root,

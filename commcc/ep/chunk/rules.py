@@ -21,7 +21,7 @@ from commcc.ep.chunk.call import Call, dims, in_other_orders, indexed, mixed, pr
 from commcc.ep.chunk.state import SUM, State
 from commcc.graph import ops
 from commcc.graph.ops.arithmetic import ADDITIVE, ELEMENTWISE, SCALING
-from commcc.graph.ops.collective_table import EXCHANGE
+from commcc.graph.ops.collective_table import ALL_REDUCE, EXCHANGE
 from commcc.graph.ops.constants import FILLED, REPLACING, ZEROS
 from commcc.graph.ops.described import RESULT
 from commcc.graph.ops.indexing import ADDING, BY_ELEMENT, COUNTING, PICKING, PUTTING
@@ -85,8 +85,19 @@ def _layout(call: Call) -> State:
     if call.op == "aten.cat" and "routed" not in call.kinds and dims(call, 0) & cut:
         return call.unknown()
     if call.op in TAKING and dims(call, 0) & cut and not _whole(call):
+        if call.kinds == {"routed"} and call.dim is not None and _by_counts(call):
+            return call.tokens()
         return mixed(call)  # the first rows of a chunk are not those of the whole
     return call.tokens()
+
+
+def _by_counts(call: Call) -> bool:
+    """Whether what is taken is as long as the chunk's own counts say: tokens of one expert, or from one rank."""
+    named = {"aten.split_with_sizes": ("split_sizes",), "aten.slice": ("start", "end")}.get(call.op, ())
+    given = [ops.argument(call.node, name, 0) for name in named]
+    sizes = [each for size in given for each in (size if isinstance(size, (list, tuple)) else (size,))]
+    # A slice may begin at the first row; all other numbers are read from what the chunk has counted.
+    return any(size in call.known for size in sizes) and all(size == 0 or size in call.known for size in sizes)
 
 
 def _whole(call: Call) -> bool:
@@ -214,7 +225,13 @@ def _picked(call: Call) -> State:
 
 def _inverted(index: Any) -> Any:
     """What was sorted, if an index is the order of the order of it: that puts sorted rows back; None otherwise."""
-    first = _sorted_by(index[0] if isinstance(index, (list, tuple)) and len(index) == 1 else index)
+    index = index[0] if isinstance(index, (list, tuple)) and len(index) == 1 else index
+    # numbers[order] = 0, 1, 2, ... is the order of the order too.
+    if ops.op_name(functional(getattr(index, "target", None))) == "aten.index_put":
+        values, order = ops.argument(index, "values"), ops.argument(index, "indices")
+        numbered = ops.op_name(getattr(values, "target", "")) == RANGE and not ops.argument(index, "accumulate")
+        return _sorted_by(order[0]) if numbered and isinstance(order, (list, tuple)) and len(order) == 1 else None
+    first = _sorted_by(index)
     return None if first is None else _sorted_by(first)
 
 
@@ -272,6 +289,11 @@ def _exchanged(call: Call) -> State:
     return State("routed", call.dim)
 
 
+def _reduced(call: Call) -> State:
+    """Every rank does to each element of a chunk what it does to it in the whole."""
+    return call.tokens()
+
+
 def _repeated(call: Call) -> State:
     if call.dim is None:
         return call.unknown()
@@ -310,5 +332,6 @@ _FAMILIES: tuple[tuple[frozenset[str], Callable[[Call], State]], ...] = (
     (COUNTING, _counted),
     (FILLED, _constant),
     (frozenset({EXCHANGE}), _exchanged),
+    (frozenset({ALL_REDUCE}), _reduced),
     (frozenset({REPEAT, RANGE}), _repeated),
 )

@@ -13,6 +13,7 @@ from commcc.base.terms import Kind
 
 WAIT = "_c10d_functional.wait_tensor"
 EXCHANGE = "_c10d_functional.all_to_all_single"
+ALL_REDUCE = "_c10d_functional.all_reduce"
 #: What the name of an op ends with that launches several tensors in one call.
 COALESCED = "_coalesced"
 

@@ -58,11 +58,13 @@ class RowRule(Enum):
     CLAIM = auto()
     AT_LEAST = auto()
     ADD_SIZES = auto()
+    TAKE_SIZES = auto()
 
     @property
     def takes_sizes(self) -> bool:
         """Whether the rule sees to sizes that differ from chunk to chunk."""
-        return self.name in ["RESHAPE", "EXPAND", "FILLED", "EXCHANGE", "REPEAT", "RANGE", "AT_LEAST", "ADD_SIZES"]
+        own = ["AT_LEAST", "ADD_SIZES", "TAKE_SIZES", "PARTS", "SLICE"]
+        return self.name in ["RESHAPE", "EXPAND", "FILLED", "EXCHANGE", "REPEAT", "RANGE", *own]
 
 
 def _aten(rule: RowRule, *names: str) -> dict[str, RowRule]:
@@ -111,6 +113,7 @@ ROW_RULES: dict[str, RowRule] = {
     **_aten(RowRule.CLAIM, "_assert_async", "_assert_scalar"),
     "operator.ge": RowRule.AT_LEAST,
     **dict.fromkeys(("operator.add", "torch.sym_sum"), RowRule.ADD_SIZES),
+    "operator.sub": RowRule.TAKE_SIZES,
     **_aten(RowRule.SIZE, "sym_size", "sym_numel"),
     **_aten(RowRule.ITEM, "_local_scalar_dense"),
     "_c10d_functional.all_to_all_single": RowRule.EXCHANGE,
