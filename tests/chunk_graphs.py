@@ -87,7 +87,7 @@ class Layers(GraphBuilder):
         self.fqn, self.backward, self.custom = before
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-        name = "getitem" if target is operator.getitem else str(target).split(".")[-2]
+        name = target.__name__ if type(target) is type(operator.add) else str(target).split(".")[-2]
         node = self.graph.create_node("call_function", target, args, kwargs, name)
         values = fx.node.map_arg((args, kwargs), lambda n: n.meta["val"])
         with self.mode, torch.no_grad():

@@ -101,17 +101,6 @@ def test_a_separate_forward_graph_is_refused():
     refused(sample("tiny_moe_ep2_fw"), "dump forward and backward as one graph", modules="layers.1.moe")
 
 
-def test_tensor_parallelism_inside():
-    def reduce(b, x, y):
-        return b.reduce(x, "0")
-
-    refused(
-        one_op(reduce),
-        r"region 'layers.0.moe': 'all_reduce' .* communicates on group '0' about tokens of a chunk inside the region; "
-        r"used by 'wait_tensor_\d+'; tensor parallelism cannot be chunked",
-    )
-
-
 def test_tokens_that_every_rank_gathers():
     def gather(b, x, y):
         return b.call(aten.slice.Tensor, b.gather(x, 2, "0"), 0, 0, 8)

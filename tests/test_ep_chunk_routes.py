@@ -48,6 +48,13 @@ def by_checked_one_hot(b, flat):
     return by_one_hot(b, flat)
 
 
+def by_comparison(b, flat):
+    """(flat[None] == arange(2)[:, None]).sum(1)"""
+    numbers = b.call(aten.unsqueeze.default, b.call(aten.arange.default, 2, dtype=torch.float64), 1)
+    hot = b.call(aten.eq.Tensor, b.call(aten.unsqueeze.default, flat, 0), numbers)
+    return b.call(aten.sum.dim_IntList, hot, [1])
+
+
 def by_marks(b, flat):
     """zeros.scatter_(1, flat, 1).sum(0)"""
     number = b.call(aten._to_copy.default, b.call(aten.unsqueeze.default, flat, 1), dtype=torch.int64)
@@ -85,6 +92,14 @@ def unsorted(b, back, order, token):
     return b.call(aten.sum.dim_IntList, b.call(aten.reshape.default, rows, [TOKENS, 2, WIDTH]), [1])
 
 
+def numbered(b, back, order, token):
+    """numbers[order] = 0, 1, 2, ...; back[numbers]"""
+    numbers = b.call(aten.arange.default, SLOTS)
+    inverse = b.call(aten.index_put_.default, b.call(aten.empty_like.default, order), [order], numbers)
+    rows = b.call(aten.index.Tensor, back, [inverse])
+    return b.call(aten.sum.dim_IntList, b.call(aten.reshape.default, rows, [TOKENS, 2, WIDTH]), [1])
+
+
 def routed(count, join, *, mixed=None, into=None, samples=0):
     """Every token goes to two of two ranks' experts, by the sign of its first two numbers."""
     b, x = into or (Layers(), None)
@@ -106,7 +121,8 @@ def routed(count, join, *, mixed=None, into=None, samples=0):
     return b.done([y])
 
 
-COUNTS, JOINS = (by_histogram, by_ones, by_one_hot, by_checked_one_hot, by_marks), (added, scattered, put, unsorted)
+COUNTS = (by_histogram, by_ones, by_one_hot, by_checked_one_hot, by_marks, by_comparison)
+JOINS = (added, scattered, put, unsorted, numbered)
 
 
 @pytest.mark.parametrize(("count", "join"), [(c, j) for c in COUNTS for j in JOINS])
@@ -126,7 +142,7 @@ def test_exchanges_without_annotations():
     assert region.labels == ("dispatch", "combine")
 
 
-@pytest.mark.parametrize("join", [put, unsorted])
+@pytest.mark.parametrize("join", [put, unsorted, numbered])
 def test_rows_that_are_put_back_by_another_order(join):
     """By the order in which they were sorted again by their first number: chunks would be put elsewhere."""
 

@@ -19,7 +19,7 @@ as they are dumped: sizes may be plain numbers.
 4. Sums added up chunk by chunk are rounded in another order than in one piece.
 
 Limits: the modules must treat tokens one by one, up to sums over them: attention over a dimension that is cut, random
-numbers and collectives other than all-to-alls inside a module are refused.
+numbers and collectives inside a module other than all-to-alls, and all-reduces of tokens, are refused.
 """
 
 from __future__ import annotations

@@ -190,8 +190,8 @@ class Trial:
     def _as_long(self, node: fx.Node, value: Any) -> Any:
         """Counts are as long in a chunk as in the whole, where that is as short as they may be: no number is larger."""
         val = node.meta.get("val")
-        least = ops.argument(node, "minlength", 0) if ops.op_name(node.target) == BY_LENGTH else None
-        if least and isinstance(val, torch.Tensor) and type(val.shape[0]) is int and val.shape[0] == least:
+        least = ops.argument(node, "minlength", 0) if ops.op_name(node.target) == BY_LENGTH else 0
+        if least > 1 and isinstance(val, torch.Tensor) and type(val.shape[0]) is int and val.shape[0] == least:
             value = self.lab.values[node] = self.lab.ctx.tensor([least], [1], val.dtype, val.device)
         return value
 
