@@ -166,6 +166,30 @@ def test_counts_of_something_else_are_not_proved():
     assert verify(before, chunked(before, chunks=2)).status == "unproved"
 
 
+def compared_with_others(b, flat):
+    numbers = b.call(aten.arange.start_step, 0, 4, 2, dtype=torch.float64)
+    hot = b.call(aten.eq.Tensor, b.call(aten.unsqueeze.default, flat, 0), b.call(aten.unsqueeze.default, numbers, 1))
+    return b.call(aten.sum.dim_IntList, hot, [1])
+
+
+def put_on_others(b, back, order, token):
+    """ones.index_put(order, numbers, accumulate=True): one more than where each row went."""
+    ones = b.call(aten.ones_like.default, order)
+    places = b.call(aten.index_put.default, ones, [order], b.call(aten.arange.default, SLOTS), True)
+    rows = b.call(aten.index.Tensor, back, [places])
+    return b.call(aten.sum.dim_IntList, b.call(aten.reshape.default, rows, [TOKENS, 2, WIDTH]), [1])
+
+
+@pytest.mark.parametrize(("count", "join"), [(compared_with_others, added), (by_histogram, put_on_others)])
+def test_what_looks_like_counts_or_an_order_is_not_proved(count, join):
+    before = routed(count, join)
+    try:
+        after = chunked(before, chunks=2)
+    except InputError:
+        return
+    assert verify(before, after).status == "unproved"
+
+
 def by_sample(b, mixed=False):
     """Places in the buffers of experts are given sample by sample, and every rank gets the buffers of its experts."""
     x, expert = b.tokens("x", 4, 6, WIDTH), b.weight("expert", 2, WIDTH, WIDTH)

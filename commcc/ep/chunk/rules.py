@@ -27,7 +27,7 @@ from commcc.graph.ops.described import RESULT
 from commcc.graph.ops.indexing import ADDING, BY_ELEMENT, COUNTING, PICKING, PUTTING
 from commcc.graph.ops.products import BIASED
 from commcc.graph.ops.reductions import ALONG, NORMS, REDUCING, SORTING
-from commcc.graph.ops.sizes import RANGE, REPEAT
+from commcc.graph.ops.sizes import RANGE, REPEAT, TAKEN
 from commcc.graph.ops.twins import functional
 from commcc.graph.ops.views import LAYOUT, RESHAPES, TAKING
 
@@ -93,8 +93,7 @@ def _layout(call: Call) -> State:
 
 def _by_counts(call: Call) -> bool:
     """Whether what is taken is as long as the chunk's own counts say: tokens of one expert, or from one rank."""
-    named = {"aten.split_with_sizes": ("split_sizes",), "aten.slice": ("start", "end")}.get(call.op, ())
-    given = [ops.argument(call.node, name, 0) for name in named]
+    given = [ops.argument(call.node, name, 0) for name in TAKEN.get(call.op, ())]
     sizes = [each for size in given for each in (size if isinstance(size, (list, tuple)) else (size,))]
     # A slice may begin at the first row; all other numbers are read from what the chunk has counted.
     return any(size in call.known for size in sizes) and all(size == 0 or size in call.known for size in sizes)

@@ -25,6 +25,8 @@ DIMENSIONS = {
     "aten.slice": "end",
 }
 PARTS = {**dict.fromkeys(SPLITS, ("split_sizes",)), EXCHANGE: ("output_split_sizes", "input_split_sizes")}
+#: Arguments that say which rows of a tensor are taken.
+TAKEN = {"aten.split_with_sizes": ("split_sizes",), "aten.slice": ("start", "end")}
 #: Gradients of slices: as large as what the slice was taken from.
 GRADIENTS = frozenset({"aten.slice_backward", "aten.select_backward"})
 #: Tensors that one op may give, as an upper bound for files: ``split`` of a large tensor could ask for any number.
