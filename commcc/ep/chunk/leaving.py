@@ -48,10 +48,13 @@ def _rounded(view: View, trial: Trial, members: set[int]) -> set[int]:
 
     None that something else of a chunk reads: only where all that comes behind is a sum can it run once.
     """
-    index, late = view.index, set[int]()
+    index, states, late = view.index, trial.states, set[int]()
     for node in sorted(members, reverse=True):
         inside = any(user in members and user not in late for user in index.users[node] if view.alive[user])
-        if not inside and _adds(view, trial, members, node):
+        acts = node in index.stays or node in index.launches or node in index.wait_of
+        # A sum of sums, and of what all chunks share.
+        own = [pred for pred in index.data_preds[node] if pred in members or states.get(view.nodes[pred]) is not None]
+        if own and not inside and not acts and all(_is_sum(states.get(view.nodes[n])) for n in (node, *own)):
             late.add(node)
     rounded: set[int] = set()
     for node in sorted(late):
@@ -59,16 +62,6 @@ def _rounded(view: View, trial: Trial, members: set[int]) -> set[int]:
         if rounded.intersection(preds) or any(_rounds(view, trial, pred, node) for pred in preds):
             rounded.add(node)
     return rounded
-
-
-def _adds(view: View, trial: Trial, members: set[int], node: int) -> bool:
-    """Whether a node makes a sum of sums, and of what all chunks share."""
-    index, states = view.index, trial.states
-    acts = node in index.stays or node in index.launches or node in index.wait_of
-    if acts or not _is_sum(states.get(view.nodes[node])):
-        return False
-    own = [pred for pred in index.data_preds[node] if pred in members or states.get(view.nodes[pred]) is not None]
-    return bool(own) and all(_is_sum(states.get(view.nodes[pred])) for pred in own)
 
 
 def _is_sum(state: object) -> bool:

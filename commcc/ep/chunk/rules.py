@@ -288,11 +288,6 @@ def _exchanged(call: Call) -> State:
     return State("routed", call.dim)
 
 
-def _reduced(call: Call) -> State:
-    """Every rank does to each element of a chunk what it does to it in the whole."""
-    return call.tokens()
-
-
 def _repeated(call: Call) -> State:
     if call.dim is None:
         return call.unknown()
@@ -331,6 +326,6 @@ _FAMILIES: tuple[tuple[frozenset[str], Callable[[Call], State]], ...] = (
     (COUNTING, _counted),
     (FILLED, _constant),
     (frozenset({EXCHANGE}), _exchanged),
-    (frozenset({ALL_REDUCE}), _reduced),
+    (frozenset({ALL_REDUCE}), Call.tokens),  # to each element of a chunk every rank does what it does in the whole
     (frozenset({REPEAT, RANGE}), _repeated),
 )
