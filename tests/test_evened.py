@@ -13,9 +13,9 @@ from commcc.schedule.evened import evened
 from commcc.schedule.judge import judge
 from tests.index_maker import IndexMaker
 from tests.schedule_graphs import check_order, scheduled_graph
-from tests.test_moves import check_prefetch
+from tests.test_moves import NAMES, check_prefetch, sample
 from tests.test_runs import problem_of
-from tests.test_schedule import flown, limits_of
+from tests.test_schedule import flown, limits_of, shuffled
 
 module = importlib.import_module("commcc.schedule.evened")
 
@@ -37,6 +37,24 @@ def test_as_fast_within_the_limits_and_no_longer(seed, monkeypatch):
             assert flown(problem.index, found.tolist(), problem.bytes) <= max(limits.in_flight, problem.own_in_flight)
         if prefetch is not None:
             check_prefetch(problem, found.tolist(), prefetch)
+
+
+@pytest.mark.parametrize("name", NAMES[::3])
+def test_orders_in_which_others_pay_for_a_chain(name, monkeypatch):
+    """They stay as they are, or those who pay come ahead of the rest: no move is legal without that."""
+    problem = sample(name)[-1]
+    monkeypatch.setattr(module, "SHORT", 0)
+    monkeypatch.setattr(module, "_NODES", 1_000_000)
+    changed = 0
+    for seed in range(8):
+        base = shuffled(problem, seed)
+        found = evened(problem, Limits(), base).tolist()
+        check_order(problem.index, found)
+        place = {node: at for at, node in enumerate(found)}
+        paid = all(place[p] < place[node] for node, payers in problem.costs.after.items() for p in payers)
+        assert paid or found == base
+        changed += found != base
+    assert changed
 
 
 def lumped(own, free):
