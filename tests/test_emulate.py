@@ -556,6 +556,7 @@ def test_what_sub_graphs_launch_goes_on_streams(at_home, tmp_path, capsys):
     arguments = ["--nproc", "2", "--repeat", "2", "--warmup", "1", "--json"]
     assert run(["bench", str(tmp_path / "scan.fx.txt"), "--device", "emulated-cpu", *arguments]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["graphs"][0]["emulated"]["launches"] == 3
+    ahead = torch.__version__ < "2.12"  # runs the loop's graph once more, to know what it gives
+    assert found["graphs"][0]["emulated"]["launches"] == 3 + ahead
     assert found["graphs"][0]["emulated"]["modelled_ms"] > 0
     assert "waits in sub-graphs are part of the step, not of the exposed time" in found["notes"]

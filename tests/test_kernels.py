@@ -179,5 +179,5 @@ def test_a_schedule_is_that_of_python(name):
     assert order.tolist() == walk.places.order[: len(base)].tolist() != base.tolist()
     compiled_late = judge.late(problem.graph)
     for each in (base, order, compiled_late):
-        scratch = judge._Scratch.of(problem.graph)
+        scratch = judge.Scratch.of(problem.graph)
         assert judge.judge(problem.graph, each) == judge._judge.python(problem.graph, each, scratch)

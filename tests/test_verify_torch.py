@@ -172,8 +172,12 @@ def laid_out(how, dtypes=(torch.bfloat16, torch.bfloat16), rank=1, groups=None):
         return g.program(*[g(aten.mul.Tensor, g.gather(x, "0", 2), 2) for x in cast])
     numbers = [bucketing._ALL_DTYPES.index(dtype) for dtype in dtypes]
     op = torch.ops.bucketing._pre_bucket_all_gather.default
-    extra = [] if groups is None else [groups]
-    buffer = g(op, xs if how == "merged" else xs[::-1], 2, torch.bfloat16, numbers, rank, *extra)
+    given = {"ag_ins": xs if how == "merged" else xs[::-1], "group_size": 2, "group_name": "0"}
+    given |= {"dtype": torch.bfloat16, "out_dtype_ints": numbers, "rank": rank, "foreach_group_indices": groups}
+    if groups is None:
+        del given["foreach_group_indices"]
+    # The group's name is an argument in PyTorch 2.11 only.
+    buffer = g(op, *[given[each.name] for each in op._schema.arguments if each.name in given])
     row = g(aten.slice.Tensor, buffer, 0, 14 * rank, 14 * rank + 14)
     waited = g.wait(g(c10d.all_gather_into_tensor_out.default, row, 2, "0", out=buffer))
     parts = g.parts(g(aten.view.default, waited, [2, 14]), [8, 6], 1)
@@ -189,7 +193,8 @@ def test_the_op_that_lays_out_a_gather():
 
 
 def test_inputs_that_the_op_leaves_out():
-    if len(torch.ops.bucketing._pre_bucket_all_gather.default._schema.arguments) < 6:
+    arguments = torch.ops.bucketing._pre_bucket_all_gather.default._schema.arguments
+    if arguments[-1].name != "foreach_group_indices":
         pytest.skip("this PyTorch copies all inputs at once")
     proved(laid_out("single"), laid_out("merged", groups=[0, -1, 1]))
     assert verify(laid_out("single"), laid_out("merged", groups=[0, -1])).status != "proved"
