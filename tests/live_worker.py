@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -460,7 +461,9 @@ def outcome(job: dict[str, Any], mesh: Any, out: Path) -> dict[str, Any]:
     try:
         mine = train(job["model"], mesh, ours, steps)
     except Exception as error:  # what a rank says is compared by the test
-        return {"error": str(error).strip().split("\n")[0]}
+        traceback.print_exc()
+        lines = [line for line in str(error).strip().split("\n") if not line.endswith(" raised:")]
+        return {"error": lines[0]}
     apart = max((float((a - b).abs().max()) for a, b in zip(plain, mine, strict=True)), default=0.0)
     same = len(plain) == len(mine) and all(torch.equal(a, b) for a, b in zip(plain, mine, strict=True))
     launches = [[sum(end.collectives.values()) for end in (r.before, r.after)] for r in the_pass.results]

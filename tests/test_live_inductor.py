@@ -299,3 +299,38 @@ def test_adapters_and_convolutions_through_inductor(tmp_path):
         for job, each in zip(jobs, rank, strict=True):
             assert each["compared"] > 500 and each["graphs"] == 5, (job, each)
             assert each["equal"] or (each["foreseen"] and each["apart"] < 1e-5), (job, each)
+
+
+@pytest.mark.full
+@pytest.mark.ranks
+@ranks
+def test_a_head_that_is_the_embedding(tmp_path):
+    """Both gather the one parameter, whose two gradients are reduced and added up."""
+    options = {"pipeline": PIPELINE, "on_refusal": "raise"}
+    jobs = [{"model": "gpt", "inner": inner, "steps": 20, "options": options} for inner in ("aot_eager", "inductor")]
+    for rank in (found := train(jobs, tmp_path)):
+        eager, fused = rank
+        assert [each["launches"] for each in rank] == [each["launches"] for each in found[0]]
+        assert eager["equal"] and not eager["foreseen"] and [42, 2] in eager["launches"]
+        assert fused["equal"] or (fused["foreseen"] and fused["apart"] < 1e-5), fused
+        assert all(each["compared"] > 2000 for each in rank)
+
+
+@pytest.mark.full
+@pytest.mark.ranks
+@ranks
+def test_checkpointed_layers_under_two_kinds_of_parallelism(tmp_path):
+    """Shards over two ranks of what tensor parallelism divides, by DTensors and by collectives in the model."""
+    jobs = [
+        {"model": model, "inner": inner, "steps": 20, "options": {"pipeline": PIPELINE, "on_refusal": "raise"}}
+        for model, inner in (
+            *(("checkpointed_fsdp_tp", "aot_eager"), ("llama_checkpointed_fsdp_tp", "aot_eager")),
+            ("checkpointed_fsdp_tp", "inductor"),
+        )
+    ]
+    for rank in (found := train(jobs, tmp_path, 4)):
+        assert [each["launches"] for each in rank] == [each["launches"] for each in found[0]]
+        for job, each in zip(jobs, rank, strict=True):
+            assert each["compared"] > 1500 and any(after < before for before, after in each["launches"]), (job, each)
+            rounded = job["inner"] == "inductor" and each["foreseen"] and each["apart"] < 1e-5
+            assert each["equal"] or rounded, (job, each)

@@ -119,11 +119,14 @@ def compile_and_run(
     call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], way: Way, sink: Sink
 ) -> Any:
     """What ``call`` returns, a module or a function; its graphs, forward and backward, go into ``sink``."""
+    import torch._dynamo.config as dynamo_config
     import torch._functorch.config as functorch_config
     from torch._dynamo.external_utils import wrap_inline
 
     backend = _aot(way, sink) if way.level == AOT else _inductor(way, sink)
     with ExitStack() as stack:
+        if hasattr(dynamo_config, "run_gc_after_compile"):  # the process ends soon, and all that it has is in use
+            stack.enter_context(dynamo_config.patch(run_gc_after_compile=False))
         # A backward that is compiled with its forward need not be run.
         stack.enter_context(functorch_config.patch(force_non_lazy_backward_lowering=True, enable_autograd_cache=False))
         stack.enter_context(way.mode)

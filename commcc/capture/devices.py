@@ -46,9 +46,11 @@ def relabel(graph: fx.Graph, device: torch.device) -> None:
             continue
         node.args = map_aggregate(node.args, moved)
         node.kwargs = map_aggregate(node.kwargs, moved)
+    move = _mover(device)
     for node in graph.nodes:
         if node not in host and "val" in node.meta:
-            node.meta["val"] = tree_map(_mover(device), node.meta["val"])
+            value = node.meta["val"]
+            node.meta["val"] = move(value) if isinstance(value, torch.Tensor) else tree_map(move, value)
 
 
 def _copies_to_host(node: fx.Node) -> bool:
@@ -62,16 +64,25 @@ def _has_tensor(node: fx.Node) -> bool:
 
 
 def _mover(device: torch.device) -> Callable[[Any], Any]:
+    alike: dict[Any, torch.Tensor] = {}
+
     def moved(leaf: Any) -> Any:
         # Numbers and symbols are on no device.
         if not isinstance(leaf, FakeTensor) or leaf.device.type != "cpu":
             return leaf
+        sizes, offset = (*leaf.size(), *leaf.stride()), leaf.storage_offset()
+        whole = isinstance(offset, int) and offset == 0
+        # A graph has few kinds of tensors: one stands for all that are alike.
+        key = (sizes, leaf.dtype, id(leaf.fake_mode)) if whole and all(type(n) is int for n in sizes) else None
+        if key in alike:
+            return alike[key]
         with leaf.fake_mode, torch.no_grad():
+            if whole:
+                made = torch.empty_strided(leaf.size(), leaf.stride(), dtype=leaf.dtype, device=device)
+                if key is not None:
+                    alike[key] = made
+                return made
             # The storage must reach as far as the view did.
-            whole = torch.empty_strided(leaf.size(), leaf.stride(), dtype=leaf.dtype, device=device)
-            offset = leaf.storage_offset()
-            if isinstance(offset, int) and offset == 0:
-                return whole
             base = torch.empty(leaf.untyped_storage().nbytes() // leaf.element_size(), dtype=leaf.dtype, device=device)
             return base.as_strided(leaf.size(), leaf.stride(), offset)
 

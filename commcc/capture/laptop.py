@@ -19,7 +19,6 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map
 
 from commcc.base.errors import InputError
 
@@ -46,13 +45,21 @@ class _OnCpu(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.cuda:
             return args[0]
-        return func(*tree_map(_here, tuple(args)), **tree_map(_here, dict(kwargs or {})))
+        return func(*map(_all_here, args), **_all_here(dict(kwargs or {})))
 
 
 def _here(value: Any) -> Any:
     if isinstance(value, torch.device) and value.type not in ("cpu", "meta"):
         return torch.device("cpu")
     return "cpu" if isinstance(value, str) and _ELSEWHERE.fullmatch(value) else value
+
+
+def _all_here(value: Any) -> Any:
+    """Of what ops are given; every op of the model passes here, so that it is no ``tree_map``."""
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return kind(map(_all_here, value))
+    return {key: _all_here(each) for key, each in value.items()} if kind is dict else _here(value)
 
 
 @contextmanager

@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     """Answer a request; what is wrong with it is in the answer too."""
     request_file, answer_file = map(Path, arguments)
     request = json.loads(request_file.read_text())
-    gc.set_threshold(100_000, 50, 50)  # graphs are many objects that stay
+    gc.set_threshold(1_000_000, 50, 50)  # graphs are many objects that stay
     # What PyTorch has to say about compiling is about no run of the user's.
     torch._logging.set_logs(all=logging.CRITICAL)  # type: ignore[attr-defined]
     try:
