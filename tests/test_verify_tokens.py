@@ -457,3 +457,38 @@ def test_rows_beside_what_is_as_long_as_a_run_says():
         other.meta["val"] = torch.zeros(symbols.create_unbacked_symint(), 4)
     with pytest.raises(Mixed, match="every chunk reads all of 'other'"):
         kinds_of({"add": both}, {"x": 0}, lambda name: {"x"}, {})
+
+
+@pytest.mark.parametrize(
+    "kind", ["plain", "added", "from one", "by twos", "rounded", "other values", "another number of rows"]
+)
+def test_numbers_put_where_rows_come_from(kind):
+    """Only the number of each row itself, once, says where each row went."""
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = torch.tensor([3.0, 1, 2, 0, 5, 4])
+
+    def call(target, *args):
+        node = graph.call_function(target, args)
+        node.meta["val"] = target(*fx.node.map_arg(args, lambda used: used.meta["val"]))
+        return node
+
+    order = call(operator.getitem, call(aten.sort.default, x), 1)
+    start, end, step = {"from one": (1, 7, 1), "by twos": (0, 12, 2)}.get(kind, (0, TOKENS, 1))
+    numbers = call(aten.arange.start_step, start, end, step)
+    empty = call(aten.empty_like.default, order)
+    where = call(aten.floor_divide.default, order, 2) if kind == "rounded" else order
+    table = call(aten.new_empty.default, order, [2 * TOKENS]) if kind == "another number of rows" else empty
+    values = order if kind == "other values" else numbers
+    put = call(aten.index_put.default, table, [where], values, kind == "added")
+    body = {node.name: node for node in graph.nodes if node.op != "placeholder"}
+    cut = {numbers.name: (0,), table.name: (0,)} if table is not empty else {numbers.name: (0,)}
+
+    def made():
+        return kinds_of(body, {"x": 0}, lambda name: {used.name for used in body[name].all_input_nodes}, cut)[0]
+
+    if kind == "plain":
+        assert made()[put.name] == Inverse(Indices(("tokens", TOKENS), "x"))
+        return
+    with pytest.raises(Mixed, match=r"at '(index_put|arange)"):
+        made()
