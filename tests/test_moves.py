@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import random
 from functools import cache
 from pathlib import Path
 from statistics import mean
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from commcc.apply import apply_plan
+from commcc.base.jit import kernel
 from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
 from commcc.plan import Plan, Reordering
@@ -112,6 +114,32 @@ def test_prices_hold_where_payers_stay_ahead(name):
         check_order(problem.index, kept)
         assert priced_anew(name, tuple(kept))[0] == prices
     assert changed == 4
+
+
+@kernel
+def moved(graph, made, place, to):
+    if to > place:
+        moves.later(graph, made, place, to)
+    else:
+        moves.sooner(graph, made, place, to)
+    return 0
+
+
+@pytest.mark.parametrize("name", NAMES[:2])
+def test_every_move_is_legal(name):
+    """Also of orders in which other nodes pay for chains than prices say."""
+    problem = sample(name)[-1]
+    rng, unpaid = random.Random(1), 0
+    for seed in range(3):
+        base = np.array(shuffled(problem, seed))
+        place = {int(node): at for at, node in enumerate(base)}
+        unpaid += any(place[p] > place[node] for node, payers in problem.costs.after.items() for p in payers)
+        for _trial in range(60):
+            made = moves.Moves.of(problem, Limits(), base)
+            ends = int(made.state[0].first), len(base) - 1
+            moved(moves.with_payers(problem, base), made, rng.randrange(*ends), rng.randrange(*ends))
+            check_order(problem.index, made.places.node.tolist())
+    assert unpaid
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from commcc.base.jit import compiled, kernel
-from commcc.schedule.moves import SHORT, Moves, allowed, begin, keep, later, measure, priced_order, sooner, with_payers
+from commcc.schedule.moves import SHORT, Moves, allowed, begin, keep, later, measure, sooner, with_payers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,12 +39,11 @@ _NODES = 8_000_000
 
 def evened(problem: Problem, limits: Limits, order: Iterable[int]) -> Ints:
     """The order with shorter runs, as far as they are found; the same step, and no more memory beyond the budget."""
-    given = np.fromiter(order, np.int64)
-    moves = Moves.of(problem, limits, priced_order(problem, given))
-    graph, places, state = with_payers(problem), moves.places, moves.state[0]
+    best = np.fromiter(order, np.int64)
+    moves = Moves.of(problem, limits, best)
+    graph, places, state = with_payers(problem, best), moves.places, moves.state[0]
     begin(graph, moves)
     most, tries, found = int(state.step) + int(state.step) // _SAME, _NODES // len(places), True
-    best = given
     while found and state.run > SHORT:
         found = False
         for place, to in _candidates(graph, places.kept, int(state.run)):

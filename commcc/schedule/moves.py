@@ -74,9 +74,10 @@ def improved(problem: Problem, limits: Limits, order: Iterable[int], trials: int
     The same order where its prices are not those of the graph, and an order that has them is beyond the limits.
     """
     given = np.fromiter(order, np.int64)
-    moves = Moves.of(problem, limits, priced_order(problem, given))
+    begun = priced_order(problem, given)
+    moves = Moves.of(problem, limits, begun)
     enough = len(given) - moves.state[0].first > 2
-    if enough and not _improve(with_payers(problem), moves, trials):
+    if enough and not _improve(with_payers(problem, begun), moves, trials):
         return given
     best: Ints = moves.places.kept.copy()
     return best
@@ -102,11 +103,12 @@ def priced_order(problem: Problem, order: Ints) -> Ints:
     return np.array(result)
 
 
-def with_payers(problem: Problem) -> Graph:
-    """The graph with edges from nodes that pay for fused chains to others of these, so that prices stay."""
-    graph, after = problem.graph, problem.costs.after
-    if not after:
-        return graph
+def with_payers(problem: Problem, order: Ints) -> Graph:
+    """The graph with edges from nodes that pay for fused chains to others of these, where the order has them so."""
+    graph = problem.graph
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    after = {node: [p for p in payers if place[p] < place[node]] for node, payers in problem.costs.after.items()}
     preds, users = list(problem.preds), list(problem.users)
     for node, payers in after.items():
         preds[node] = (*preds[node], *payers)
