@@ -127,6 +127,40 @@ def mesh_of_a_tensor(mesh):
     return commcc.shard(Model(), DeviceMesh("cuda", torch.arange(mesh.size()))), batch()
 
 
+class Autocast(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.then = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        with torch.autocast("cuda", enabled=False):
+            x = self.first(x)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return self.then(x).float().sum()
+
+
+def autocast(mesh):
+    return commcc.shard(Autocast(), mesh["dp"]), batch()[:1]
+
+
+class Shared(nn.Module):
+    """A weight of two layers, one of which stands in two places."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.then = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH, bias=False)
+        self.then.weight, self.again = self.first.weight, self.then
+
+    def forward(self, x):
+        return self.again(self.then(self.first(x)).relu()).sum()
+
+
+def shared(mesh):
+    from torch.distributed.fsdp import fully_shard
+
+    return fully_shard(Shared(), mesh=mesh["dp"]), batch()[:1]
+
+
 def does_not_divide(mesh):
     model, inputs = shard(mesh)[0], batch()
     return model, (inputs[0].view(mesh.size(), -1), inputs[1])

@@ -86,6 +86,19 @@ def test_meshes_that_the_function_builds(tmp_path):
     assert [group.ranks for group in programs["forward"].groups.values()] == [(0, 1, 2, 3)]
 
 
+def test_a_weight_of_several_places(tmp_path):
+    programs = captured("shared", "dp=4", tmp_path, graphs=("forward", "backward"))
+    assert launches(programs["backward"])["reduce_scatter"] >= 2
+    inputs = programs["forward"].graph.find_nodes(op="placeholder")
+    weights = [node for node in inputs if "weight" in str(node.meta.get("desc")) and node.meta["val"] is not None]
+    assert len(weights) == 1
+
+
+def test_an_autocast_that_is_off_in_a_whole_step(tmp_path):
+    with pytest.raises(InputError, match=r"captured_models.py:\d+: .*CUDA is not available.*Disabling"):
+        captured("autocast", "dp=2", tmp_path, graphs=("step",))
+
+
 def test_shards(tmp_path):
     programs = captured("shard", "dp=4", tmp_path, graphs=("forward", "backward"))
     assert launches(programs["forward"]) == {"all_gather": 10}
@@ -229,6 +242,10 @@ def test_doctor(capsys, monkeypatch):
         (
             "sparse",
             r"Embedding\(sparse=True\): sparse gradients cannot be reduced in a graph; make it with sparse=False",
+        ),
+        (
+            "autocast",
+            r"captured_models.py:\d+: torch.autocast\('cuda'\) is off where there is no such device: .*; let p",
         ),
         ("mesh_of_a_tensor", r"captured_models.py:\d+: DeviceMesh of a tensor, .*; give it the ranks as lists"),
         ("shards", r"has no function 'shards' \(did you mean 'shard'\?\)"),

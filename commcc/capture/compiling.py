@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 import torch
+from torch.amp.autocast_mode import _enter_autocast
 from torch.utils._pytree import tree_map
 
 from commcc.capture.importing import from_graph_module
@@ -87,11 +88,12 @@ def _parameters(gm: fx.GraphModule) -> dict[int, str]:
 
 @dataclass
 class Sink:
-    """Where graphs go. kinds: those to be kept."""
+    """Where graphs go. kinds: those to be kept. autocasts: where the model switches autocast on or off."""
 
     kinds: frozenset[str] = frozenset((FORWARD, BACKWARD, INFERENCE, JOINT))
     graphs: list[Graph] = field(default_factory=list)
     pieces: int = 0
+    autocasts: list[fx.Node] = field(default_factory=list)
 
     def keep(self, piece: Piece, kind: str, gm: fx.GraphModule) -> None:
         if kind not in self.kinds:
@@ -104,6 +106,7 @@ class Sink:
 
     def next_piece(self, gm: fx.GraphModule) -> Piece:
         self.pieces += 1
+        self.autocasts += [node for node in gm.graph.find_nodes(op="call_function", target=_enter_autocast)]
         return Piece(self.pieces - 1, _parameters(gm))
 
 

@@ -125,8 +125,9 @@ def _put_parameter(kept: Any, policy: Any, *, reshard: bool) -> list[str]:
         inner = Inner(spec.mesh, spec.placements, spec.shape, spec.stride)
     gathered = Gathered(rule, rows, inner)
     where = kept._module_info
-    put(where.module, where.param_name, parameter, gathered)
-    for owner, name in zip(where.shared_modules, where.shared_param_names, strict=True):
+    # A module that stands in two places is among them twice.
+    owners = zip([where.module, *where.shared_modules], [where.param_name, *where.shared_param_names], strict=True)
+    for owner, name in dict.fromkeys(owners):
         put(owner, name, parameter, gathered)
     if kept.offload_to_cpu:
         return ["CPU offload is left out: its copies are in no graph"]

@@ -14,6 +14,7 @@ import resource
 import sys
 import time
 import traceback
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -140,6 +141,7 @@ def _graphs(subject: Subject, mode: FakeTensorMode, request: dict[str, Any]) -> 
     sink = Sink(wanted | {"inference"} if "forward" in wanted else wanted)
     if wanted - {STEP}:
         compile_and_run(subject.call, subject.args, subject.kwargs, Way(request["level"], mode), sink)
+        _check_autocast(sink)
     if STEP in wanted:
         if not isinstance(subject.call, nn.Module) or subject.kwargs:
             what = "a whole step needs a model whose forward takes its inputs by position, and returns the loss"
@@ -151,6 +153,20 @@ def _graphs(subject: Subject, mode: FakeTensorMode, request: dict[str, Any]) -> 
     return sink.graphs, sink.pieces
 
 
+def _check_autocast(sink: Sink) -> None:
+    """PyTorch switches autocast of a device off that is not here, with no more than a warning."""
+    for node in sink.autocasts:
+        device, enabled = node.args[0], node.args[2]
+        if enabled and device != "cpu":
+            lines = re.findall(r'File "([^"]+)", line (\d+)', str(node.meta.get("stack_trace")))
+            where = ":".join(lines[-1]) if lines else None
+            what = f"torch.autocast('{device}') is off where there is no such device: the graphs would lack its casts"
+            raise InputError(what, where=where, hint=_CASTS)
+
+
+_CASTS = "let param_dtype of commcc.shard or mp_policy of fully_shard cast, or the model itself; or plan in the job"
+
+
 def _step(model: nn.Module, inputs: tuple[Any, ...]) -> fx.GraphModule:
     """Forward, loss and gradients in one graph, in which gathers are done again as the model's parameters say."""
     again: set[str] = set()
@@ -158,7 +174,9 @@ def _step(model: nn.Module, inputs: tuple[Any, ...]) -> fx.GraphModule:
         if isinstance(part, Gathered) and part.rule.reshard:
             again.add(f"{path.rpartition('.')[0]}.original")
             part.rule = replace(part.rule, reshard=False)  # autograd would gather too, but keep the first ones as well
-    traced = trace_step(model, inputs, recompute=False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*is not available.*Disabling")  # autocast
+        traced = trace_step(model, inputs, recompute=False)
     names = [name for name, _ in model.named_parameters()]
     inputs_of = zip(names, traced.graph.find_nodes(op="placeholder"), strict=False)
     tag_gathers(traced.graph, {node for name, node in inputs_of if name in again})
