@@ -106,7 +106,7 @@ class Sink:
 
     def next_piece(self, gm: fx.GraphModule) -> Piece:
         self.pieces += 1
-        self.autocasts += [node for node in gm.graph.find_nodes(op="call_function", target=_enter_autocast)]
+        self.autocasts += list(gm.graph.find_nodes(op="call_function", target=_enter_autocast))
         return Piece(self.pieces - 1, _parameters(gm))
 
 

@@ -141,7 +141,7 @@ def _graphs(subject: Subject, mode: FakeTensorMode, request: dict[str, Any]) -> 
     sink = Sink(wanted | {"inference"} if "forward" in wanted else wanted)
     if wanted - {STEP}:
         compile_and_run(subject.call, subject.args, subject.kwargs, Way(request["level"], mode), sink)
-        _check_autocast(sink)
+        _check_autocast(sink, request["target"])
     if STEP in wanted:
         if not isinstance(subject.call, nn.Module) or subject.kwargs:
             what = "a whole step needs a model whose forward takes its inputs by position, and returns the loss"
@@ -153,15 +153,13 @@ def _graphs(subject: Subject, mode: FakeTensorMode, request: dict[str, Any]) -> 
     return sink.graphs, sink.pieces
 
 
-def _check_autocast(sink: Sink) -> None:
+def _check_autocast(sink: Sink, target: str) -> None:
     """PyTorch switches autocast of a device off that is not here, with no more than a warning."""
     for node in sink.autocasts:
         device, enabled = node.args[0], node.args[2]
         if enabled and device != "cpu":
-            lines = re.findall(r'File "([^"]+)", line (\d+)', str(node.meta.get("stack_trace")))
-            where = ":".join(lines[-1]) if lines else None
             what = f"torch.autocast('{device}') is off where there is no such device: the graphs would lack its casts"
-            raise InputError(what, where=where, hint=_CASTS)
+            raise InputError(what, where=target, hint=_CASTS)
 
 
 _CASTS = "let param_dtype of commcc.shard or mp_policy of fully_shard cast, or the model itself; or plan in the job"
