@@ -18,7 +18,7 @@ from commcc.graph.memory import live_bytes
 from commcc.plan import Plan, Reordering
 from commcc.schedule import Limits, Problem, search
 from commcc.schedule.judge import judge
-from commcc.schedule.moves import improved, priced_order
+from commcc.schedule.moves import improved, later, priced_order, sooner
 from commcc.serialization import load
 from commcc.timing.cost import load_model
 from commcc.timing.simulate import Simulator
@@ -119,9 +119,9 @@ def test_prices_hold_where_payers_stay_ahead(name):
 @kernel
 def moved(graph, made, place, to):
     if to > place:
-        moves.later(graph, made, place, to)
+        later(graph, made, place, to)
     else:
-        moves.sooner(graph, made, place, to)
+        sooner(graph, made, place, to)
     return 0
 
 
