@@ -5,11 +5,15 @@ from __future__ import annotations
 import operator
 import random
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from commcc.base.errors import InputError
+from commcc.base.terms import Kind
+from commcc.graph.modules import Matcher
+from commcc.passes.strategies.entries import _blocks
 from commcc.verify import verify
 from commcc.verify.clones import Number
 from commcc.verify.pieces import counted_in, number_of
@@ -204,3 +208,23 @@ def test_tokens_that_ranks_scatter_are_refused():
         half = b.call(c10d.wait_tensor.default, b.call(c10d.reduce_scatter_tensor.default, y, "sum", 2, "0"))
     with pytest.raises(InputError, match=r"about tokens of a chunk .* of collectives, all-to-alls and all-reduces"):
         plan_of(b.done([half]), chunks=2)
+
+
+def test_collectives_of_what_blocks_lie_in_are_no_entry_beside_them():
+    """Sums of chunks of whole layers belong to the list of layers."""
+
+    def collective(launch, module):
+        facts = {"kind": Kind.ALL_GATHER, "group": "0", "dtype": "float32", "reduction": None}
+        return SimpleNamespace(launch=launch, module=module, stands_for=1, **facts)
+
+    paths = [
+        "model.emb",
+        "model.layers.0.q",
+        "model.layers.0.o",
+        "model.layers.1.q",
+        "model.layers.1.o",
+        "model.layers",
+    ]
+    present = [collective(at, path) for at, path in enumerate(paths)]
+    entries, _ = _blocks(present, Matcher(()), False)
+    assert [entry.roots for entry in entries] == [("model.layers.0",), ("model.layers.1",), ("model.emb",)]

@@ -126,7 +126,10 @@ def _blocks(
         said = "no two modules hold the same collectives" if items else "no collective has a module"
         return (), (f"{BLOCKS} found no repeated blocks: {said}",) if present else ()
     rest = find_rest([item for item in items if written(item.path) is None], blocks.paths)
-    roots = [*((path,) for path in blocks.paths), *rest]
+    # What blocks lie in, as the list of layers to which chunks of whole layers give sums, is no entry beside them.
+    held = {above for path in blocks.paths for above in parents(path)}
+    beside = [kept for paths in rest if (kept := tuple(path for path in paths if path not in held))]
+    roots = [*((path,) for path in blocks.paths), *beside]
     remarks = () if blocks.alike else (f"{BLOCKS}: {_some(blocks.paths)} do not hold the same collectives",)
     return tuple(Entry("+".join(paths), paths, BLOCKS) for paths in roots), remarks
 
