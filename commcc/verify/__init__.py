@@ -151,13 +151,34 @@ def _compare_traces(pair: Pair) -> None:
     _conclude(pair)
 
 
+class _Numbers:
+    """A number for each key. What many keys share, such as the operands of one launch, is hashed once, not for each.
+
+    The keys are kept by who asks.
+    """
+
+    def __init__(self) -> None:
+        self._by_id: dict[tuple[int, int], int] = {}
+        self._by_value: dict[tuple[int, object], int] = {}
+
+    def of(self, part: object, depth: int = 4) -> int:
+        at = id(part), depth
+        known = self._by_id.get(at)
+        if known is None:
+            looks = tuple(self.of(each, depth - 1) for each in part) if depth and isinstance(part, tuple) else part
+            known = self._by_id[at] = self._by_value.setdefault((depth, looks), len(self._by_value))
+        return known
+
+
 def _compare_events(pair: Pair) -> None:
     """What is illegal in AFTER and was not already so in BEFORE; one finding for each launch and mistake."""
-    old = Counter(event.key for event in pair.before.events)
+    number = _Numbers().of
+    old = Counter(number(event.key) for event in pair.before.events)
     new: dict[tuple[object, ...], list[Event]] = {}
     for event in pair.after.events:
-        if old[event.key] > 0:
-            old[event.key] -= 1
+        key = number(event.key)
+        if old[key] > 0:
+            old[key] -= 1
             pair.report.note(event.rule, event.node, f"{event.text}; so it is in BEFORE")
         else:
             new.setdefault((event.rule, *event.key[:2]), []).append(event)

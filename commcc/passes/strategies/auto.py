@@ -23,11 +23,9 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
    between two of them longer: what shortens it at no more than 0.1 % of the step is taken.
 
 Peak memory within the budget comes first, then the step; a bucketing has to be 0.1 % shorter than one
-with fewer merges. What ranks them is their first schedules; the few that are near the best one get some more. The best
-of these, merged in numbers and priced anew
-(:mod:`commcc.schedule.merged`), and no merging are then scheduled with the full effort of ``reorder``; the better of
-these two is the result, so that no graph becomes slower by being bucketed. Where its first schedules are shorter than
-any order without merging can be by far, it has won without that. Deterministic; effort is counted, never timed.
+with fewer merges. What ranks them is their first schedules; the few near the best one get some more. The best of these,
+merged in numbers (:mod:`commcc.schedule.merged`), and no merging then get the full effort of ``reorder``; the better is
+the result, on small graphs after a look at the real one (:mod:`commcc.passes.strategies.written`). Deterministic.
 
 Limits: members of one bucket are neighbours in graph order or of one block; other groupings are not tried.
 """
@@ -48,6 +46,7 @@ from commcc.passes.reorder import Reorder
 from commcc.passes.strategies.entries import BLOCKS
 from commcc.passes.strategies.results import BucketResult, bucket_of
 from commcc.passes.strategies.uneven import NEAR, NEVER, UNEVEN, begun_from, improved
+from commcc.passes.strategies.written import never_worse
 from commcc.plan import Bucket as PlannedBucket
 from commcc.plan import LeftOut, Merging
 from commcc.planning.bucket_model import AUTO, COALESCED, COPY, key_of, size_of
@@ -143,6 +142,7 @@ def form(options: Bucket, context: PlanContext) -> BucketResult:
     search = Search(options, context, context.model, taken)
     with no_collection():
         none, best = search.run()
+        best = never_worse(context, search, none, best)
     merged = {m for bucket in best.buckets for m in bucket.members}
     left += [LeftOut(c.launch, Reason.of("does_not_pay")) for c in taken if c.launch not in merged]
     remarks = () if best.buckets else ("no merge makes the step shorter under this cost model",)
