@@ -214,9 +214,20 @@ def _move(graph: Graph, moves: Moves, place: int, put_off: int) -> None:
 
 
 @compiled
+def _mark_neighbours(graph: Graph, moves: Moves, node: int, forward: int, mark: int) -> None:
+    """Of what needs a node (``forward``), or of what it needs."""
+    rows = graph.rows
+    begin, end = rows[node].preds, rows[node + 1].preds
+    if forward:
+        begin, end = rows[node].users, rows[node + 1].users
+    for k in range(begin, end):
+        moves.nodes[graph.items[k]].mark = mark
+
+
+@compiled
 def sooner(graph: Graph, moves: Moves, place: int, to: int) -> None:
     """Move what stands at a place ahead, with what it needs."""
-    places, nodes, rows = moves.places, moves.nodes, graph.rows
+    places, nodes = moves.places, moves.nodes
     to = max(to, moves.state[0].first)
     if to >= place or place >= len(places) - 1:
         return
@@ -224,8 +235,7 @@ def sooner(graph: Graph, moves: Moves, place: int, to: int) -> None:
     for back in range(place - to + 1):
         node = places[place - back].node
         if nodes[node].mark:
-            for k in range(rows[node].preds, rows[node + 1].preds):
-                nodes[graph.items[k]].mark = 1
+            _mark_neighbours(graph, moves, node, 0, 1)
     _parted(moves, to, place + 1, 1)
     _unmarked(graph, moves, to, place + 1, 0)
 
@@ -233,7 +243,7 @@ def sooner(graph: Graph, moves: Moves, place: int, to: int) -> None:
 @compiled
 def later(graph: Graph, moves: Moves, place: int, to: int) -> None:
     """Put off what stands at a place, with what needs it."""
-    places, nodes, rows = moves.places, moves.nodes, graph.rows
+    places, nodes = moves.places, moves.nodes
     to = min(to, len(places) - 2)
     if to <= place:
         return
@@ -241,8 +251,7 @@ def later(graph: Graph, moves: Moves, place: int, to: int) -> None:
     for at in range(place, to + 1):
         node = places[at].node
         if nodes[node].mark:
-            for k in range(rows[node].users, rows[node + 1].users):
-                nodes[graph.items[k]].mark = 1
+            _mark_neighbours(graph, moves, node, 1, 1)
     _parted(moves, place, to + 1, 0)
     _unmarked(graph, moves, place, to + 1, 1)
 
@@ -268,18 +277,13 @@ def _parted(moves: Moves, begin: int, end: int, mark: int) -> None:
 @compiled
 def _unmarked(graph: Graph, moves: Moves, begin: int, end: int, forward: int) -> None:
     """Take marks away, those of neighbours outside of the stretch too."""
-    places, nodes, rows = moves.places, moves.nodes, graph.rows
+    places, nodes = moves.places, moves.nodes
     for place in range(begin, end):
         node = places[place].node
         if not nodes[node].mark:
             continue
         nodes[node].mark = 0
-        if forward:
-            for k in range(rows[node].users, rows[node + 1].users):
-                nodes[graph.items[k]].mark = 0
-        else:
-            for k in range(rows[node].preds, rows[node + 1].preds):
-                nodes[graph.items[k]].mark = 0
+        _mark_neighbours(graph, moves, node, forward, 0)
 
 
 @compiled

@@ -126,10 +126,8 @@ class Trial:
             return True
         tokens = {"rows", "folded", "routed"}
         alike = all(isinstance(state, State) and state.kind in tokens for state in states)
-        if (
-            alike and states and ops.op_name(view.nodes[node].target) == ALL_REDUCE
-        ):  # element by element: chunk by chunk
-            return False
+        if alike and states and ops.op_name(view.nodes[node].target) == ALL_REDUCE:
+            return False  # what is done to each element alone is done chunk by chunk
         users = named(view.nodes[user] for user in view.index.users[node])
         kinds = sorted({state.kind for state in states if isinstance(state, State)})
         words = {**dict.fromkeys(("rows", "folded", "routed"), "tokens of a chunk"), "sum": "a part of a sum"}

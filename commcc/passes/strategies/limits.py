@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from commcc.base.text import plural, size
-from commcc.graph.index import build_index
 from commcc.graph.memory import MemoryModel
-from commcc.plan import Merging, Plan
+from commcc.passes.strategies.written import written
+from commcc.plan import Merging
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,12 +65,8 @@ def within(budget: int | None, context: PlanContext, form: Callable[[GivenUp], B
 
 def _holding(context: PlanContext, result: BucketResult, limit: int) -> frozenset[int]:
     """Launches, in the graph before, that hold memory where the limit is passed."""
-    from commcc.apply import apply_plan  # not at the top: the package makes torch nodes
-
     index = context.index
-    plan = Plan("", index.fingerprint, Merging(result.buckets, result.moves, result.before))
-    given = {hint.symbol: hint.value for hint in index.estimates.hints if hint.source == "given"}
-    after = build_index(apply_plan(context.program, index, plan), given)
+    after = written(context, Merging(result.buckets, result.moves, result.before))
     memory = MemoryModel(after)
     live = memory.live(range(len(after))).live
     over = [at for at, held in enumerate(live) if held > limit]

@@ -1,5 +1,6 @@
-"""What ``reorder`` makes of the graph that buckets really give.
+"""The graph that buckets really give, and what ``reorder`` makes of it.
 
+    after = written(context, Merging(buckets))              # its index
     best = never_worse(context, search, none, best)         # the bucketing, or no merging
 
 Bucketings are chosen on estimates of the merged graph (:mod:`commcc.schedule.merged`), and schedules of small graphs
@@ -16,6 +17,7 @@ from commcc.passes.reorder import Reorder
 from commcc.plan import Merging, Plan
 
 if TYPE_CHECKING:
+    from commcc.graph.index import GraphIndex
     from commcc.passes.base import PlanContext
     from commcc.passes.strategies.auto import Search, Tried
 
@@ -23,17 +25,23 @@ if TYPE_CHECKING:
 _SMALL = 3000
 
 
-def never_worse(context: PlanContext, search: Search, none: Tried, best: Tried) -> Tried:
-    """The better of the two, both scheduled with the full effort of ``reorder``."""
+def written(context: PlanContext, merging: Merging) -> GraphIndex:
+    """The index of the graph with these buckets."""
     from commcc.apply import apply_plan  # not at the top: the package makes torch nodes
-    from commcc.schedule import Problem, search_once
 
     index = context.index
-    if not best.buckets or len(index) >= _SMALL:
-        return best
     given = {hint.symbol: hint.value for hint in index.estimates.hints if hint.source == "given"}
-    made = apply_plan(context.program, index, Plan("", index.fingerprint, Merging(best.buckets)))
-    after = build_index(made, given)
-    problem = Problem(after, search.model.price(after))
-    real = search.result(best, search_once(problem, search.limits, Reorder().effort))
+    return build_index(apply_plan(context.program, index, Plan("", index.fingerprint, merging)), given)
+
+
+def never_worse(context: PlanContext, search: Search, none: Tried, best: Tried) -> Tried:
+    """The better of the two, both scheduled with the full effort of ``reorder``."""
+    from commcc import schedule
+
+    if not best.buckets or len(context.index) >= _SMALL:
+        return best
+    after = written(context, Merging(best.buckets))
+    problem = schedule.Problem(after, search.model.price(after))
+    # What was searched last stays known: without merging, it is what ``reorder`` asks for next.
+    real = search.result(best, schedule.search(problem, search.limits, Reorder().effort))
     return best if (real.over, real.step_ns) <= (none.over, none.step_ns) else none
