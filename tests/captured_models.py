@@ -143,6 +143,31 @@ def autocast(mesh):
     return commcc.shard(Autocast(), mesh["dp"]), batch()[:1]
 
 
+class AutocastHere(nn.Module):
+    """Of the device on which its input is; computed again in the backward if ``again``."""
+
+    def __init__(self, again):
+        super().__init__()
+        self.first, self.then, self.again = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), again
+
+    def forward(self, x):
+        return (checkpoint(self.cast, x, use_reentrant=False) if self.again else self.cast(x)).float().sum()
+
+    def cast(self, x):
+        with torch.autocast(x.device.type, enabled=False):
+            x = self.first(x)
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+            return self.then(x)
+
+
+def autocast_here(mesh):
+    return commcc.shard(AutocastHere(False), mesh["dp"]), batch()[:1]
+
+
+def autocast_again(mesh):
+    return commcc.shard(AutocastHere(True), mesh["dp"]), batch()[:1]
+
+
 class Shared(nn.Module):
     """A weight of two layers, one of which stands in two places."""
 

@@ -88,3 +88,20 @@ def files(tmp_path_factory):
     from tests.page_driver import make_files
 
     return make_files(tmp_path_factory.mktemp("pages"))
+
+
+@pytest.fixture
+def store(monkeypatch):
+    """This process as rank 1 of two of a training job, whose store the test fills for rank 0."""
+    import torch.distributed as dist
+
+    from commcc.live import agreement
+
+    made = dist.HashStore()
+    facts = {"is_initialized": True, "get_backend": "gloo", "get_rank": 1, "get_world_size": 2}
+    for name, value in facts.items():
+        monkeypatch.setattr(dist, name, lambda value=value: value)
+    monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: made)
+    for counter in ("_NUMBERS", "_CALLS"):
+        monkeypatch.setattr(agreement, counter, iter(range(9)))
+    return made

@@ -99,6 +99,16 @@ def test_an_autocast_that_is_off_in_a_whole_step(tmp_path):
         captured("autocast", "dp=2", tmp_path, graphs=("step",))
 
 
+def test_an_autocast_of_the_device_that_is_here(tmp_path):
+    """In the graph, or for another device refused; also without Dynamo."""
+    programs = captured("autocast_here", "dp=2", tmp_path, graphs=("forward", "step"), device="cpu")
+    for kind in ("forward", "step"):
+        dtypes = [node.meta["val"].dtype for node in programs[kind].graph.nodes if "addmm" in str(node.target)]
+        assert dtypes == [torch.float32, torch.bfloat16], kind
+    with pytest.raises(InputError, match=r"captured_models.py:\d+: torch.autocast\('cpu'\), .* casts other"):
+        captured("autocast_here", "dp=2", tmp_path, graphs=("step",))
+
+
 def test_shards(tmp_path):
     programs = captured("shard", "dp=4", tmp_path, graphs=("forward", "backward"))
     assert launches(programs["forward"]) == {"all_gather": 10}
@@ -246,6 +256,10 @@ def test_doctor(capsys, monkeypatch):
         (
             "autocast",
             r"captured_models.py:autocast: torch.autocast\('cuda'\) is off where there is no such device: .*; let p",
+        ),
+        *(
+            (name, rf"captured_models.py:{name}: torch.autocast\('cpu'\), .* casts other ops than that of 'cuda' does")
+            for name in ("autocast_here", "autocast_again")
         ),
         ("mesh_of_a_tensor", r"captured_models.py:\d+: DeviceMesh of a tensor, .*; give it the ranks as lists"),
         ("shards", r"has no function 'shards' \(did you mean 'shard'\?\)"),

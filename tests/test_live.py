@@ -21,7 +21,7 @@ from commcc.capture.importing import from_graph_module
 from commcc.graph.ops import collective_of
 from commcc.graph.program import ProcessGroup
 from commcc.graph.structure import renamed, structure_of
-from commcc.live import agreement, graph_pass, groups
+from commcc.live import graph_pass, groups
 from commcc.live import rewriting as live
 from commcc.live.agreement import AgreementError, compare, digest_of
 from commcc.live.backends import backend, by_name, inductor_pass
@@ -316,18 +316,6 @@ def test_digests_are_of_what_all_ranks_share():
     assert "another order" in digest.against(digest_of(program, program, "s"))
     assert digest.against(digest_of(after, after, "s")) == "it has another graph"
     assert digest.against(digest) == ""
-
-
-@pytest.fixture
-def store(monkeypatch):
-    """This process as rank 1 of a job, whose store the test fills for others."""
-    made = dist.HashStore()
-    monkeypatch.setattr(agreement.dist, "is_initialized", lambda: True)
-    monkeypatch.setattr(agreement.dist, "get_backend", lambda: "gloo")
-    monkeypatch.setattr(agreement.dist, "get_rank", lambda: 1)
-    monkeypatch.setattr(agreement.dist.distributed_c10d, "_get_default_store", lambda: made)
-    monkeypatch.setattr(agreement, "_NUMBERS", iter(range(9)))
-    return made
 
 
 def test_ranks_compare(store):

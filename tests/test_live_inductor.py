@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from commcc.capture.importing import from_graph_module
 from commcc.capture.world import Layout, fake_world
-from commcc.live import GraphPass, agreement, graph_pass
+from commcc.live import GraphPass, graph_pass
 from commcc.live.agreement import AgreementError, compare_all, digest_of
 from commcc.live.backends import _over_eager, _over_inductor, inductor_pass
 from commcc.live.watching import Clock, watched
@@ -140,19 +140,6 @@ def test_what_only_evaluates_needs_no_plan(tmp_path, caplog):
 
 def test_with_new_groups_nothing_is_cached():
     assert inductor_pass(pipeline=PIPELINE).uuid() and inductor_pass(pipeline=SPLIT).uuid() is None
-
-
-@pytest.fixture
-def store(monkeypatch):
-    """This process as rank 1 of two, whose store the test fills for rank 0."""
-    made = dist.HashStore()
-    monkeypatch.setattr(agreement.dist, "is_initialized", lambda: True)
-    monkeypatch.setattr(agreement.dist, "get_backend", lambda: "gloo")
-    monkeypatch.setattr(agreement.dist, "get_rank", lambda: 1)
-    monkeypatch.setattr(agreement.dist, "get_world_size", lambda: 2)
-    monkeypatch.setattr(agreement.dist.distributed_c10d, "_get_default_store", lambda: made)
-    monkeypatch.setattr(agreement, "_CALLS", iter(range(9)))
-    return made
 
 
 def test_what_only_some_ranks_have_made_is_not_compared(store):

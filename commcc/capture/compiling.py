@@ -106,7 +106,9 @@ class Sink:
 
     def next_piece(self, gm: fx.GraphModule) -> Piece:
         self.pieces += 1
-        self.autocasts += list(gm.graph.find_nodes(op="call_function", target=_enter_autocast))
+        for part in gm.modules():  # what is computed again is a part of its own
+            if isinstance(part, torch.fx.GraphModule):
+                self.autocasts += part.graph.find_nodes(op="call_function", target=_enter_autocast)
         return Piece(self.pieces - 1, _parameters(gm))
 
 

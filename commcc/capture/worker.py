@@ -15,9 +15,12 @@ import sys
 import time
 import traceback
 import warnings
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -44,7 +47,7 @@ from commcc.serialization import save
 from commcc.serialization.shapes import ShapeContext, parse_val
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import fx
 
@@ -141,28 +144,53 @@ def _graphs(subject: Subject, mode: FakeTensorMode, request: dict[str, Any]) -> 
     sink = Sink(wanted | {"inference"} if "forward" in wanted else wanted)
     if wanted - {STEP}:
         compile_and_run(subject.call, subject.args, subject.kwargs, Way(request["level"], mode), sink)
-        _check_autocast(sink, request["target"])
+        _check_autocast(sink, request)
     if STEP in wanted:
         if not isinstance(subject.call, nn.Module) or subject.kwargs:
             what = "a whole step needs a model whose forward takes its inputs by position, and returns the loss"
             raise InputError(what, where=request["target"])
         # Sizes that only a run can tell are symbols in it; Dynamo has its own for the other graphs.
         mode.shape_env, mode.static_shapes = ShapeEnv(), False
-        sink.graphs.append(Graph(0, STEP, from_graph_module(_step(subject.call, subject.args))))
+        with _autocasts(partial(_check_casts, request, None)):
+            sink.graphs.append(Graph(0, STEP, from_graph_module(_step(subject.call, subject.args))))
         sink.pieces = max(sink.pieces, 1)
     return sink.graphs, sink.pieces
 
 
-def _check_autocast(sink: Sink, target: str) -> None:
+def _check_autocast(sink: Sink, request: dict[str, Any]) -> None:
     """PyTorch switches autocast of a device off that is not here, with no more than a warning."""
     for node in sink.autocasts:
-        device, enabled = node.args[0], node.args[2]
+        device, enabled = str(node.args[0]), node.args[2]
         if enabled and device != "cpu":
             what = f"torch.autocast('{device}') is off where there is no such device: the graphs would lack its casts"
-            raise InputError(what, where=target, hint=_CASTS)
+            raise InputError(what, where=request["target"], hint=_CASTS)
+        if enabled:
+            _check_casts(request, request["target"])
+
+
+def _check_casts(request: dict[str, Any], where: str | None) -> None:
+    """Tensors say that they are on the CPU, whose autocast casts other ops than that of an accelerator."""
+    device = torch.device(request["device"]).type
+    if device != "cpu":
+        what = f"torch.autocast('cpu'), as of x.device.type here, casts other ops than that of '{device}' does"
+        raise InputError(what, where=where, hint=f"{_CASTS}; --device cpu is for jobs on CPUs")
 
 
 _CASTS = "let param_dtype of commcc.shard or mp_policy of fully_shard cast, or the model itself; or plan in the job"
+
+
+@contextmanager
+def _autocasts(entered: Callable[[], None]) -> Iterator[None]:
+    """Inside, ``entered`` is called where code that no compiler reads switches autocast of the CPU on."""
+    enter = torch.autocast.__enter__
+
+    def told(region: torch.autocast) -> Any:
+        if region.device == "cpu" and region._enabled:
+            entered()
+        return enter(region)
+
+    with patch.object(torch.autocast, "__enter__", told):
+        yield
 
 
 def _step(model: nn.Module, inputs: tuple[Any, ...]) -> fx.GraphModule:

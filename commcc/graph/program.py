@@ -119,13 +119,17 @@ class Program:
     notes: tuple[Note, ...] = ()
     provenance: tuple[dict[str, Json], ...] = ()
 
-    def graph_module(self) -> fx.GraphModule:
-        """An ``fx.GraphModule`` over a copy of the graph, to be run or handed to a backend."""
+    def copied_graph(self) -> fx.Graph:
+        """A copy of the graph: the same names, targets and metadata."""
         graph = fx.Graph()
         env: dict[fx.Node, fx.Node] = {}
         for node in self.graph.nodes:
             env[node] = copy_node(graph, node, env)
-        return fx.GraphModule(self.root, graph)
+        return graph
+
+    def graph_module(self) -> fx.GraphModule:
+        """An ``fx.GraphModule`` over a copy of the graph, to be run or handed to a backend."""
+        return fx.GraphModule(self.root, self.copied_graph())
 
 
 def copy_node(graph: fx.Graph, node: fx.Node, env: Mapping[fx.Node, fx.Node]) -> fx.Node:

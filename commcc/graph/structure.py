@@ -136,8 +136,7 @@ def renamed(program: Program, nodes: Mapping[str, str], groups: Mapping[str, str
 
     Its graph is a copy. Raises ValueError where two nodes would share a name.
     """
-    module = program.graph_module()
-    graph = module.graph
+    graph = program.copied_graph()
     clashes = [name for name, count in Counter(nodes.get(n.name, n.name) for n in graph.nodes).items() if count > 1]
     if clashes:
         raise ValueError(f"two nodes would be called '{clashes[0]}'")

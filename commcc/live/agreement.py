@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from commcc.graph.program import Program
+    from commcc.graph.structure import Structure
 
 _NUMBERS = itertools.count()
 _CALLS = itertools.count()
@@ -65,9 +67,11 @@ class Digest:
         return ""
 
 
-def digest_of(before: Program, after: Program, settings: str) -> Digest:
-    """settings: version, pipeline and cost model, in words."""
-    return Digest(settings, structure_of(before).fingerprint, structure_of(after).fingerprint, launches_of(after))
+def digest_of(before: Program, after: Program, settings: str, here: Structure | None = None) -> Digest:
+    """settings: version, pipeline and cost model, in words. here: the structure of BEFORE, where it is known."""
+    here = here or structure_of(before)
+    there = here if after is before else structure_of(after)
+    return Digest(settings, here.fingerprint, there.fingerprint, launches_of(after))
 
 
 def launches_of(program: Program) -> int:
@@ -89,7 +93,7 @@ def compare_all(settings: str, digests: Sequence[Digest], timeout_s: float) -> N
     for other in range(dist.get_world_size()):
         if other == rank:
             continue
-        said, texts = json.loads(_wait(store, f"{_PREFIX}/all/{number}/{other}", other, "compare", timeout_s))
+        said, texts = _wait(store, f"{_PREFIX}/all/{number}/{other}", other, "compare", timeout_s)
         theirs = [Digest(*json.loads(text)) for text in texts]
         nothing = Digest(settings, "", "", 0).against(Digest(said, "", "", 0))
         known = (own[each.before].against(each) for each in theirs if each.before in own)
@@ -100,14 +104,34 @@ def compare_all(settings: str, digests: Sequence[Digest], timeout_s: float) -> N
 
 
 def _wait(store: Any, key: str, other: int, what: str, timeout_s: float) -> Any:
-    """What another rank has stored there."""
+    """What another rank has stored there, read from JSON."""
+    began, where = time.monotonic(), f"rank {dist.get_rank()}"
     try:
         store.wait([key], timedelta(seconds=timeout_s))
+        said = json.loads(store.get(key))
     except RuntimeError as error:
+        if time.monotonic() - began < 0.9 * timeout_s:
+            text = f"the store of torch.distributed is gone while rank {other} was waited for"
+            raise AgreementError(text, where=where, hint="the process that holds it has ended: see its log") from error
         hint = "it has failed, or compiles for longer: see its log, or give agree_timeout_s"
         text = f"rank {other} has not come to {what} in {timeout_s:g} s"
-        raise AgreementError(text, where=f"rank {dist.get_rank()}", hint=hint) from error
-    return store.get(key)
+        raise AgreementError(text, where=where, hint=hint) from error
+    if isinstance(said, dict):
+        raise AgreementError(f"rank {other} does not come to {what}: {said['refused']}", where=where)
+    return said
+
+
+def refuse(why: str, ranks: Sequence[int] | None = None) -> None:
+    """Tell the other ranks that this one will not come to the next comparison, so that they need not wait for it.
+
+    It counts as a comparison here, so that ranks that all refuse have counted the same. ranks: of the groups of the
+    graph that it is about; all of the job without.
+    """
+    if not dist.is_initialized() or dist.get_backend() == "fake":
+        return
+    store, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()
+    if set(range(dist.get_world_size()) if ranks is None else ranks) - {rank}:
+        store.set(f"{_PREFIX}/{next(_NUMBERS)}/{rank}", json.dumps({"refused": " ".join(why.split())[:500]}))
 
 
 def compare(digest: Digest, ranks: Sequence[int], timeout_s: float) -> None:
@@ -127,7 +151,7 @@ def compare(digest: Digest, ranks: Sequence[int], timeout_s: float) -> None:
     store.set(f"{_PREFIX}/{number}/{rank}", digest.to_json())
     for other in others:
         said = _wait(store, f"{_PREFIX}/{number}/{other}", other, f"graph {number}", timeout_s)
-        different = digest.against(Digest(*json.loads(said)))
+        different = digest.against(Digest(*said))
         if different:
             what = f"rank {other} has not made the same of graph {number}: {different}"
             raise AgreementError(what, where=f"rank {rank}", hint=_HINT)

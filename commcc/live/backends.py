@@ -13,11 +13,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from commcc.base.errors import OptionError
+from commcc.base.errors import CommccError, OptionError
 from commcc.base.text import listed
 from commcc.capture.importing import from_graph_module
 from commcc.capture.partitioning import in_inductor, partition
-from commcc.live.agreement import launches_of
+from commcc.live.agreement import launches_of, refuse
 from commcc.live.rewriting import GraphPass, checked, graph_pass, log
 from commcc.live.watching import watched
 from commcc.replay.compiled.inductor import order_options
@@ -46,7 +46,12 @@ def backend(
         raise OptionError(f"agree is True or False, not {agree!r}")
     if isinstance(agree_timeout_s, bool) or not isinstance(agree_timeout_s, (int, float)) or not agree_timeout_s > 0:
         raise OptionError(f"agree_timeout_s is a number of seconds above 0, not {agree_timeout_s!r}")
-    the_pass = graph_pass(**options)
+    try:
+        the_pass = graph_pass(**options)
+    except CommccError as error:
+        if agree:
+            refuse(str(error))
+        raise
     timeout_s = agree_timeout_s if agree else None
     made = _over_inductor(the_pass, timeout_s) if inner == "inductor" else _over_eager(the_pass, timeout_s)
     made.__name__ = "commcc"  # as Dynamo calls it where it fails
@@ -54,6 +59,7 @@ def backend(
 
 
 def _over_eager(the_pass: GraphPass, timeout_s: float | None) -> Callable[..., Any]:
+    the_pass.agrees = timeout_s is not None
     from functorch.compile import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd
 
@@ -80,7 +86,7 @@ def _over_eager(the_pass: GraphPass, timeout_s: float | None) -> Callable[..., A
 
 
 def _over_inductor(the_pass: GraphPass, timeout_s: float | None) -> Callable[..., Any]:
-    the_pass.fused = True
+    the_pass.fused, the_pass.agrees = True, timeout_s is not None
 
     def compile_inner(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Any:
         import torch._inductor.config as inductor_config
@@ -91,7 +97,12 @@ def _over_inductor(the_pass: GraphPass, timeout_s: float | None) -> Callable[...
             trains = not options.get("is_inference", False) or _trains_anyway()
             made = the_pass.rewrite(gm, trains=trains)
             program = None if made.result is None else from_graph_module(gm)
-            compiled: Any = compile_fx_inner(gm, example_inputs, **options)
+            try:
+                compiled: Any = compile_fx_inner(gm, example_inputs, **options)
+            except Exception as error:  # PyTorch's, or of its compiler: others must not wait for this rank
+                if the_pass.agrees:
+                    refuse(f"Inductor failed: {type(error).__name__}: {error}", made.ranks)
+                raise
             the_pass.tell(made)
         call = compiled.current_callable
         if program is not None and launches_of(program):

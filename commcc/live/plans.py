@@ -60,20 +60,23 @@ class Plans:
         hashes = sorted(plan.hash for plan in self.by_structure.values())
         return hashlib.sha256("".join(hashes).encode()).hexdigest()
 
-    def fitted(self, program: Program) -> Program:
-        """The program, with groups of equal meshes joined if a plan was made for that, and none for it as it is."""
-        joined = with_equal_groups_joined(program)
-        if joined is program or structure_of(program).fingerprint in self.by_structure:
-            return program
-        if structure_of(joined).fingerprint not in self.by_structure:
-            return program
+    def fitted(self, program: Program) -> tuple[Program, Structure]:
+        """The program and its structure, with groups of equal meshes joined if a plan was made for that, and none for
+        it as it is.
+        """
+        here, joined = structure_of(program), with_equal_groups_joined(program)
+        if joined is program or here.fingerprint in self.by_structure:
+            return program, here
+        there = structure_of(joined)
+        if there.fingerprint not in self.by_structure:
+            return program, here
         others = [name for name in program.groups if name not in joined.groups]
         log.info("groups of equal meshes are one in the plan: %s of the job are not used", listed(others, 8))
-        return joined
+        return joined, there
 
-    def of(self, program: Program) -> StoredPlan:
-        """The plan for this graph, or :class:`MismatchError`."""
-        here = structure_of(program)
+    def of(self, program: Program, here: Structure | None = None) -> StoredPlan:
+        """The plan for this graph, or :class:`MismatchError`. here: its structure, where it is known."""
+        here = here or structure_of(program)
         plan = self.by_structure.get(here.fingerprint)
         if plan is None:
             known = (program.groups[name].size for name in here.groups if name in program.groups)
@@ -134,15 +137,15 @@ def read_folder(path: str | Path) -> Plans:
     return Plans(str(path), chosen)
 
 
-def apply(plan: StoredPlan, program: Program) -> RunResult:
-    """What the plan makes of a program with its structure, under the program's names.
+def apply(plan: StoredPlan, program: Program, here: Structure | None = None) -> RunResult:
+    """What the plan makes of a program with its structure, under the program's names. here: that, where it is known.
 
     Raises :class:`InputError` where ranks of groups lie otherwise, or where the plan does not fit after all.
     """
     source = plan.source
     if source is None:
         raise InputError("does not say what its graph is", where=str(plan.path))
-    here = structure_of(program)
+    here = here or structure_of(program)
     for name, (theirs, ranks) in zip(here.groups, source.groups, strict=True):
         own = program.groups[name].ranks if name in program.groups else None
         if ranks is not None and own is not None and _offsets(ranks) != _offsets(own):

@@ -26,7 +26,8 @@ from commcc.base.gc_pause import no_collection
 from commcc.base.text import share as shown_share
 from commcc.capture.importing import from_graph_module
 from commcc.capture.world import known_group
-from commcc.live.agreement import Digest, compare, compare_all, digest_of, launches_of
+from commcc.graph.structure import structure_of
+from commcc.live.agreement import Digest, compare, compare_all, digest_of, launches_of, refuse
 from commcc.live.groups import make, new_groups, stand_in
 from commcc.live.options import ERROR, KEEP, RAISE, REPLAN, Options
 from commcc.live.plans import MismatchError, Plans, apply, read_folder
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     from commcc.base.terms import Json
     from commcc.graph.program import ProcessGroup, Program
+    from commcc.graph.structure import Structure
     from commcc.passes.base import Pass
     from commcc.replay.compiled.calls import OrderKept
 
@@ -105,7 +107,7 @@ class Made:
 @dataclass
 class GraphPass:
     """Made by :func:`graph_pass`. results: of every graph so far that was rewritten. clock: of a backend's work.
-    fused: whether Inductor compiles what it makes.
+    fused: whether Inductor compiles what it makes. agrees: whether ranks compare by themselves before a graph runs.
     """
 
     passes: Sequence[Pass]
@@ -119,6 +121,7 @@ class GraphPass:
     clock: Clock = field(default_factory=Clock)
     graphs: int = 0
     fused: bool = False
+    agrees: bool = False
 
     @property
     def settings(self) -> str:
@@ -152,10 +155,14 @@ class GraphPass:
         began = time.perf_counter()
         self.graphs += 1
         before = _with_ranks(from_graph_module(gm))
-        if self.plans is not None:
-            before = self.plans.fitted(before)
+        before, here = (before, structure_of(before)) if self.plans is None else self.plans.fitted(before)
         ranks = tuple(sorted({rank for group in before.groups.values() for rank in group.ranks or ()}))
-        result, why = self._run(before, trains)
+        try:
+            result, why = self._run(before, here, trains)
+        except CommccError as error:
+            if self.agrees:
+                refuse(str(error), ranks)
+            raise
         rounding = None if result is None else rounding_of(result, fused=self.fused)
         groups: tuple[ProcessGroup, ...] = ()
         if result is not None and result.changed:
@@ -165,7 +172,7 @@ class GraphPass:
             write_back(gm, program)
         if self.reports is not None:
             self.reports.graph(self.graphs, before, result, self.model)
-        digest = digest_of(before, before if result is None else result.program, self.settings)
+        digest = digest_of(before, before if result is None else result.program, self.settings, here)
         made = Made(result, digest, ranks, time.perf_counter() - began, groups, self.graphs, why, rounding)
         self.made.append(made)
         return made
@@ -212,10 +219,10 @@ class GraphPass:
         stored = () if self.plans is None else [job for plan in self.plans.by_structure.values() for job in plan.jobs]
         return "groups" in {each.name for each in (*self.passes, *stored)}
 
-    def _run(self, before: Program, trains: bool) -> tuple[RunResult | None, str]:
+    def _run(self, before: Program, here: Structure, trains: bool) -> tuple[RunResult | None, str]:
         """The proved result, or why there is none."""
         try:
-            result = self._made_of(before)
+            result = self._made_of(before, here)
         except MismatchError as error:
             if self.on_mismatch == ERROR and trains:
                 raise
@@ -233,12 +240,12 @@ class GraphPass:
         self.results.append(result)
         return result, ""
 
-    def _made_of(self, before: Program) -> RunResult:
+    def _made_of(self, before: Program, here: Structure) -> RunResult:
         if self.plans is None or (self.on_mismatch != REPLAN and not launches_of(before)):
             passes = () if self.plans is not None else self.passes
             return run(before, passes, model=self.model)
         try:
-            return apply(self.plans.of(before), before)
+            return apply(self.plans.of(before, here), before, here)
         except MismatchError as error:
             if self.on_mismatch != REPLAN:
                 raise
