@@ -62,6 +62,7 @@ def test_fsdp2_with_tensor_parallelism(tmp_path, capsys):
     data, tensor = (name for name, _ in sorted(forward.groups.items(), key=lambda item: item[1].description))
     assert [forward.groups[name].ranks for name in (data, tensor)] == [(0, 2, 4, 6), (0, 1)]
     assert forward.header["mesh"]["group_names"] == {"dp": data, "tp": tensor}
+    assert forward.header["level"] == "aot-inductor"
     assert launches(forward, data) == {"all_gather": 10}
     assert launches(forward, tensor) == {"all_reduce": 2}
     # Of the blocks' weights, those that gradients of activations need; the root's parameters are kept.

@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from commcc.cli.main import run
 from commcc.graph.structure import structure_of
 from commcc.live import graph_pass
 from commcc.run.step import pairs
-from commcc.serialization import load
+from commcc.serialization import load, save
 from tests.test_live import ROOT, elsewhere, sample
 from tests.torch_passes import groups_of
 
@@ -63,6 +64,22 @@ def test_the_folders_say_what_trains(graphs, tmp_path, capsys, monkeypatch):
     assert run(["run", "graphs/", "--passes", "bucket", "--plan-out", "plan/"]) == 0
     said = capsys.readouterr().out
     assert "commcc.backend(plan='plan'))" in said and "written to graphs.run" in said and "the step of" in said
+
+
+@pytest.mark.parametrize(
+    ("level", "words"),
+    [
+        ("aot", "torch.compile(model, backend=commcc.backend(plan='plan', inner='aot_eager'))"),
+        ("post-grad", "post_grad_custom_post_pass = commcc.inductor_pass(plan='plan')"),
+    ],
+)
+def test_what_trains_sees_the_graphs_that_were_captured(level, words, graphs, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for file in graphs.iterdir():
+        program = load(file)
+        save(replace(program, header={**program.header, "level": level}, source=None), file)
+    assert run(["run", "graphs/", "--passes", "bucket", "--plan-out", "plan/"]) == 0
+    assert words in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def capture(request: dict[str, Any]) -> dict[str, Json]:
         built = time.perf_counter()
         with explained(f"tracing what {target} returned", [target], subject.call):
             graphs, pieces = _graphs(subject, mode, request)
-        kept = _finished(graphs, world, request["device"])
+        kept = _finished(graphs, world, request["device"], request["level"])
     traced = time.perf_counter()
     if not kept:
         what = f"{'the graph has' if pieces == 1 else f'none of {pieces} graphs has'} no collectives"
@@ -182,7 +182,7 @@ _CASTS = "let param_dtype of commcc.shard or mp_policy of fully_shard cast, or t
 @contextmanager
 def _autocasts(entered: Callable[[], None]) -> Iterator[None]:
     """Inside, ``entered`` is called where code that no compiler reads switches autocast of the CPU on."""
-    enter = torch.autocast.__enter__
+    enter: Any = torch.autocast.__enter__
 
     def told(region: torch.autocast) -> Any:
         if region.device == "cpu" and region._enabled:
@@ -213,9 +213,9 @@ def _step(model: nn.Module, inputs: tuple[Any, ...]) -> fx.GraphModule:
     return traced
 
 
-def _finished(graphs: list[Graph], world: World, device: str) -> list[Graph]:
-    """Those that communicate, with what a file says besides the graph: groups, mesh, devices of training."""
-    header: dict[str, Json] = {"mesh": _mesh_header(world)}
+def _finished(graphs: list[Graph], world: World, device: str, level: str) -> list[Graph]:
+    """Those that communicate, with what a file says besides the graph: groups, mesh, level, devices of training."""
+    header: dict[str, Json] = {"mesh": _mesh_header(world), "level": level}
     sequence = (node.meta.get("seq_nr") for graph in graphs for node in graph.program.graph.nodes)
     first = min((number for number in sequence if isinstance(number, int) and number >= 0), default=0)
     shares = even_shares(graph.program for graph in graphs)

@@ -23,6 +23,7 @@ import torch.distributed as dist
 import commcc
 from commcc.base.errors import CommccError
 from commcc.base.gc_pause import no_collection
+from commcc.base.text import plural
 from commcc.base.text import share as shown_share
 from commcc.capture.importing import from_graph_module
 from commcc.capture.world import known_group
@@ -86,7 +87,7 @@ class Made:
             return f"left as it is: {self.why}"
         if not self.result.changed:
             return "nothing to gain"
-        launches = f"{_launches(self.result.before)} launches became {_launches(self.result.after)}"
+        launches = f"{plural(_launches(self.result.before), 'launch')} became {_launches(self.result.after)}"
         return f"proved; {launches}" + (f"; {self.rounding.text}" if self.rounding is not None else "")
 
     def to_json(self) -> dict[str, Json]:

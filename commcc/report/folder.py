@@ -10,7 +10,7 @@ from rich.text import Text
 from commcc.report.documents import costs, document
 from commcc.report.metrics import compare, costed_by
 from commcc.report.rewriting import rewriting, verdict
-from commcc.report.tuning import graphs_table
+from commcc.report.tuning import graphs_table, line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,11 +36,16 @@ def foldered(
         graphs.append({"graph": name, **rewriting("run", files, result, (), {"plan_out": places[name]["plan"]})})
     proved = all(result.verified == "proved" for result in results.values())
     plans = next((place["plan"] for place in places.values()), None)
+    plan_out = None if plans is None else str(Path(plans).parent)
+    # Of the job's graphs; files that no capture wrote do not say it.
+    levels = {str(result.source.header.get("level", "aot-inductor")) for result in results.values()}
+    level = next(iter(levels)) if len(levels) == 1 else "aot-inductor"
     return document(
         "run",
         input=folder,
         output=str(Path(str(next(iter(places.values()))["output"])).parent),
-        plan_out=None if plans is None else str(Path(plans).parent),
+        plan_out=plan_out,
+        line=None if plan_out is None else line(level, plan_out),
         **said,
         verified="proved" if proved else "unproved",
         **costs(*(result.last for result in results.values())),
@@ -60,7 +65,6 @@ def view(document: Mapping[str, Any]) -> list[RenderableType]:
         shown += ["", compare(step["before"], step["after"], title), *costed_by(document)]
     files = [Text.assemble("written to ", (document["output"], "bold"))]
     if document["plan_out"] is not None:
-        line = f"model = torch.compile(model, backend=commcc.backend(plan={document['plan_out']!r}))"
         files += [Text.assemble("plans in ", (document["plan_out"], "bold"), "; train with"), Text("")]
-        files += [Text(f"    {line}", style="bold")]
+        files += [Text(f"    {document['line']}", style="bold")]
     return [*shown, "", verdict(document["verified"]), *files]
