@@ -34,7 +34,7 @@ from torch.fx.node import map_aggregate, map_arg
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from commcc.base.text import listed
-from commcc.graph.ops import collective_of, is_random, is_wait, op_name
+from commcc.graph.ops import argument, argument_names, collective_of, is_random, is_wait, op_name
 from commcc.graph.ops.guards import guarded
 from commcc.graph.program import attribute
 from commcc.replay.kernels import stand_in
@@ -97,6 +97,10 @@ class CallSettings:
         """Arguments of the call, nodes among them."""
         left_out = "pin_memory" if self.homes.device == "cpu" else None
         kwargs = {key: map_aggregate(value, self._moved) for key, value in node.kwargs.items() if key != left_out}
+        val = node.meta.get("val")
+        unsaid = "dtype" in argument_names(node.target) and argument(node, "dtype") is None
+        if self.wide and unsaid and isinstance(val, torch.Tensor) and not any(map(_is_tensor, node.all_input_nodes)):
+            kwargs["dtype"] = _retyped(val.dtype)  # else what a factory makes is float32
         return tuple(map_aggregate(node.args, self._moved)), kwargs
 
     def constant(self, owner: Any) -> Any:
@@ -175,7 +179,8 @@ class Body:
             elif node.op == "get_attr":
                 values[node] = self._constant(attribute(self.module, node))
             elif node.op == "output":
-                return map_arg(node.args[0], values.__getitem__)
+                results = map_arg(node.args[0], values.__getitem__)
+                return list(results) if isinstance(results, list) else results  # vmap tells lists of fx from others
             else:
                 call, args, kwargs = self._calls[node]
                 values[node] = call(*map_arg(args, values.__getitem__), **map_arg(kwargs, values.__getitem__))
@@ -226,6 +231,10 @@ def _retyped(dtype: torch.dtype) -> torch.dtype:
     if dtype.is_complex:
         return torch.complex128
     return torch.float64 if dtype.is_floating_point else dtype
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
 
 
 def _is_short(dtype: torch.dtype) -> bool:

@@ -29,7 +29,7 @@ import torch
 from torch import fx, nn
 from torch._guards import SLoc
 from torch._library import simple_registry
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import ValueRangesSLoc
 from torch.utils import _pytree as pytree
@@ -46,8 +46,6 @@ from commcc.serialization.shapes import contiguous_stride
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from torch._ops import HigherOrderOperator
 
     from commcc.graph.ops.described import Description
     from commcc.serialization.shapes import ShapeContext
@@ -81,6 +79,8 @@ class Evaluator:
             return self._described(target.described, args, kwargs)
         if isinstance(target, OpaqueOp):
             raise UnknownValue(f"{target.qualified_name} is not registered with this PyTorch")
+        if isinstance(target, HigherOrderOperator) and target._name in _BY_SHAPES:
+            return self.call(target, _without_subgraphs(args), kwargs)
         if not isinstance(target, OpOverload):
             return self._python_function(target, args, kwargs)
         # Called for its effect alone (print, assertions).
@@ -188,9 +188,8 @@ class Evaluator:
                 raise UnknownValue(f"{name} of an op that is not registered with this PyTorch")
             check_callable(args[0])
             return self.call(op, args, kwargs)
-        if name in ("flex_attention", "flex_attention_backward"):
-            # Neither calls its sub-graphs to find out shapes.
-            return self.call(op, _without_subgraphs(args), kwargs)
+        if name in _BY_SHAPES:
+            return self.run(op, args, kwargs)
         raise UnknownValue(f"there is no shape rule for the higher-order op {name}")
 
 
@@ -273,6 +272,10 @@ _BY_OP: dict[str, Callable[[Evaluator, Sequence[Any], Mapping[str, Any]], Any]] 
 }
 #: Position of the sub-graph whose results are the op's, and of its first operand.
 _SUBGRAPH = {"invoke_subgraph": (0, 2), "control_deps": (1, 2), "cond": (1, 3), "while_loop": (1, 2)}
+
+
+#: Higher-order ops that do not call their sub-graphs to find out shapes.
+_BY_SHAPES = frozenset({"flex_attention", "flex_attention_backward"})
 
 
 def _without_subgraphs(args: Any) -> Any:

@@ -65,7 +65,7 @@ def folded(before: Program, after: Program, report: Report, groups: Mapping[str,
     if not clones:
         return after
     try:
-        fold = _Fold(names, claims, clones, groups or {}, Evaluator(context_of(after.graph)))
+        fold = _Fold(before, claims, clones, groups or {}, Evaluator(context_of(after.graph)))
         with quiet():
             graph = fold.run(after.graph)
     except Unfaithful as found:
@@ -110,13 +110,14 @@ class _Fold:
 
     def __init__(
         self,
-        before: dict[str, fx.Node],
+        before: Program,
         claims: dict[fx.Node, None],
         clones: list[fx.Node],
         groups: Mapping[str, str],
         evaluator: Evaluator,
     ) -> None:
-        self.before, self.claims, self.groups, self.evaluator = before, claims, groups, evaluator
+        self.before, self.root = {node.name: node for node in before.graph.nodes}, before.root
+        self.claims, self.groups, self.evaluator = claims, groups, evaluator
         self.modules: dict[str, Module] = {}
         for node in clones:
             module = self.modules.setdefault(str(_key(node, REGION)), Module(0))
@@ -167,7 +168,9 @@ class _Fold:
             name: [0] for (name, what) in module.scaled if NUMBERED.get(ops.op_name(self.before[name].target)) == what
         }
         try:
-            kinds, written = kinds_of(body, module.entering, lambda name: self._own_operands(module, name), cut)
+            kinds, written = kinds_of(
+                body, module.entering, lambda name: self._own_operands(module, name), cut, self.root
+            )
         except Mixed as reason:
             return str(reason)
         except GuardOnDataDependentSymNode as asked:

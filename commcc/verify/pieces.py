@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from commcc.graph.ops import op_name
 from commcc.graph.ops.row_wise import COUNTED, REPEATED, ROW_RULES, RowRule
 from commcc.verify.clones import Claim, Indices, Kind, Mixed, Number, Order, Rows, Total, length, shape_of
-from commcc.verify.rows import SEGMENTS, RowRules
+from commcc.verify.row_views import RowViews
+from commcc.verify.rows import SEGMENTS
 from commcc.verify.terms import bind
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def counts_up(node: fx.Node) -> bool:
     return bool(a) and (a.get("start", 0), a.get("step", 1)) == (0, 1)
 
 
-class Pieces(RowRules):
+class Pieces(RowViews):
     """Rules for numbers of rows, and for rows that are taken apart and put together by them."""
 
     @property

@@ -6,7 +6,8 @@
     sum(x, [0])         Total()
     softmax(x, 0)       Mixed                        looks from one row at another
 
-:mod:`commcc.verify.tokens` adds the rules for rows that are picked, exchanged and put back.
+:mod:`commcc.verify.row_views` adds the rules for other shapes of rows, :mod:`commcc.verify.tokens` those for rows that
+are picked, exchanged and put back.
 
 Limits: an op without a rule mixes rows, and so does a rule whose premises are not seen to hold.
 """
@@ -17,21 +18,21 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from torch import fx
+from torch import fx, nn
 
 from commcc.graph.ops import aliasing, described_as, is_getitem, op_name
 from commcc.graph.ops.constants import REPLACING
 from commcc.graph.ops.counting import marks
 from commcc.graph.ops.decomposed import parts_of
+from commcc.graph.ops.flexible import FLEX
 from commcc.graph.ops.row_wise import LINEAR_IN_ALL, LINEAR_IN_ONE, ROW_RULES, RowRule, is_elementwise, is_reduction
-from commcc.graph.ops.sizes import GRADIENTS
 from commcc.graph.ops.twins import functional
 from commcc.serialization.propagate import quiet
+from commcc.verify.attention import attended, is_attention
 from commcc.verify.clones import (
     CHOSEN,
     EXACT,
     SLICED,
-    Column,
     Indices,
     Inverse,
     Kind,
@@ -43,10 +44,8 @@ from commcc.verify.clones import (
     Total,
     check_exact,
     dtype_of,
-    folded,
     head_of,
     length,
-    plain,
     same_size,
     shape_of,
 )
@@ -56,12 +55,8 @@ from commcc.verify.terms import bind
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-#: What counts become when they are seen as a table of ranks and experts, and when that is summed along a dimension.
-_OF_RANKS = {"counts": "counts of ranks", "received": "received of ranks", "starts": "starts of ranks"}
+#: What a table of ranks and experts becomes when it is summed along a dimension.
 _SUMMED = {("counts of ranks", 1): "sent", ("received of ranks", 1): "got", ("received of ranks", 0): "by expert"}
-#: The table turned round, and that as a list: segments in the order of experts.
-_OF_EXPERTS = {"received of ranks": "received of experts", "starts of ranks": "starts of experts"}
-_SEGMENTS = {"received of experts": "segments", "starts of experts": "segment starts"}
 #: Sums of all counts up to each, and of all before it.
 _UNTIL = {"by expert": "ends", "received": "received ends", "segments": "segment ends"}
 _BEFORE = {("received ends", "received"): "starts", ("segment ends", "segments"): "own starts"}
@@ -75,14 +70,16 @@ def _op(node: fx.Node) -> str:
 
 #: Rules that keep all elements, one after another.
 _SAME_ELEMENTS = frozenset({RowRule.KEEP, RowRule.RESHAPE, RowRule.UNSQUEEZE, RowRule.SQUEEZE})
-_END = 2**63 - 1  # of a slice that has none
 
 
 class RowRules:
-    """kinds: by name of the node. own: names of operands that the node at hand reads of its own chunk."""
+    """kinds: by name of the node. own: names of operands that the node at hand reads of its own chunk. root: holds the
+    graphs that ops are handed.
+    """
 
-    def __init__(self, cut: Mapping[str, Collection[int]]) -> None:
+    def __init__(self, cut: Mapping[str, Collection[int]], root: nn.Module | None = None) -> None:
         self.cut = {name: tuple(dims) for name, dims in cut.items()}
+        self.root = nn.Module() if root is None else root
         self.kinds: dict[str, Kind] = {}
         self.own: Collection[str] = ()
         self.entered: set[str] = set()
@@ -144,13 +141,19 @@ class RowRules:
             return self._replaced(arguments)
         if is_elementwise(target):
             return self.elementwise(node, name)
-        return self._reduce(node, arguments) if is_reduction(target) else self._composed(node)
+        if is_reduction(target):
+            return self._reduce(node, arguments)
+        if is_attention(target) or name in FLEX:
+            return attended(node, self.of, self.root)
+        return self.seen(node) or self._composed(node)
+
+    def seen(self, node: fx.Node) -> Kind | None:
+        """What a view without a rule of its own gives; None where an op is no view."""
+        raise NotImplementedError
 
     def _composed(self, node: fx.Node) -> Kind:
         """What the ops give that PyTorch says an op is made of, if all that it reads of its own chunk is rows."""
         kinds = {used.name: self.of(used) for used in node.all_input_nodes}
-        if op_name(node.target) in GRADIENTS and isinstance(self.of(node.args[0]), Total):
-            return Total()  # among zeros, a sum stays one
         rows = {name: replace(kind, tag="") for name, kind in kinds.items() if isinstance(kind, Rows)}
         # Some ops are said to be made of themselves.
         known = node.target not in self.within and all(kind is None or name in rows for name, kind in kinds.items())
@@ -254,126 +257,6 @@ class RowRules:
         if isinstance(kind, Total) and not exact and not widens(dtype_of(source), dtype_of(node)):
             raise Mixed("a sum over tokens is rounded before the chunks are added up")
         return kind
-
-    def _reshape(self, node: fx.Node, a: dict[str, Any]) -> Kind:
-        source, kind = a["self"], self.of(a["self"])
-        old, new = shape_of(source), shape_of(node)
-        sizes = next(value for name, value in a.items() if name != "self")
-        if any(self.of(size) is not None for size in sizes[1:]):
-            raise Mixed("a number of rows is the size of something else")
-        if isinstance(kind, Total):
-            return self._table(kind, old, new)
-        if isinstance(kind, Indices) and len(old) == 1 and len(new) == 2 and new[1] == 1:
-            return Column(kind)
-        rows = self.rows_in(source)
-        if rows.dim and old[: rows.dim + 1] == new[: rows.dim + 1] and all(type(n) is int for n in old[: rows.dim + 1]):
-            return plain(rows, rows.dim)  # the dimensions up to the rows stay as they are
-        if rows.order[0] in SLICED and all(type(n) is int for n in new):
-            return folded(rows, old, new)
-        if rows.dim or not new:
-            raise Mixed("a reshape of what lies before the rows")
-        if rows.order[0] == "tokens" and type(new[0]) is int:
-            return Rows(("tokens", new[0]), 0, rows.uniform)  # any cut in front is a cut of the elements
-        if not same_size(old[0], new[0]):
-            raise Mixed("a reshape of rows in an order of their own")
-        return plain(rows, 0)
-
-    def _table(self, kind: Total, old: list[Any], new: list[Any]) -> Total:
-        """Counts as a table of ranks and experts, and as a list."""
-        head = head_of(kind)
-        if old == new:
-            return kind
-        if len(new) == 2 and head in _OF_RANKS:
-            return Total((_OF_RANKS[head], *kind.what[1:], new[0]))
-        if len(new) == 1 and head in _SEGMENTS:
-            return Total((_SEGMENTS[head], *kind.what[1:]))
-        lists = {table: counts for counts, table in _OF_RANKS.items()}
-        return Total((lists[head], *kind.what[1:-1]) if len(new) == 1 and head in lists else ())
-
-    def _turn(self, node: fx.Node, a: dict[str, Any]) -> Kind:
-        return self._moved(a["self"], list(reversed(range(len(shape_of(a["self"]))))))
-
-    def _swap(self, node: fx.Node, a: dict[str, Any]) -> Kind:
-        dims = list(range(len(shape_of(a["self"]))))
-        dims[a["dim0"]], dims[a["dim1"]] = dims[a["dim1"]], dims[a["dim0"]]
-        return self._moved(a["self"], dims)
-
-    def _permute(self, node: fx.Node, a: dict[str, Any]) -> Kind:
-        rank = len(shape_of(a["self"]))
-        return self._moved(a["self"], [dim % rank for dim in a["dims"]])
-
-    def _moved(self, source: fx.Node, dims: list[int]) -> Kind:
-        kind = self.of(source)
-        if isinstance(kind, Total):
-            turned = _OF_EXPERTS.get(head_of(kind)) if dims == [1, 0] else None
-            return Total((turned, *kind.what[1:]) if turned else ())
-        rows = self.rows_in(source)
-        return plain(rows, dims.index(rows.dim))
-
-    def _unsqueeze(self, node: fx.Node, a: dict[str, Any]) -> Kind:
-        kind = self.of(a["self"])
-        if isinstance(kind, Indices) and len(shape_of(a["self"])) == 1 and a["dim"] in (1, -1):
-            return Column(kind)
-        if isinstance(kind, Total):
-            return Total()
-        rows, at = self.rows_in(a["self"]), a["dim"] % (len(shape_of(a["self"])) + 1)
-        return plain(rows, rows.dim + (at <= rows.dim))
-
-    def _squeeze(self, node: fx.Node, a: dict[str, Any]) -> Kind:
-        if isinstance(self.of(a["self"]), Total):
-            return Total()
-        rows, old = self.rows_in(a["self"]), shape_of(a["self"])
-        if "dim" not in a:
-            raise Mixed("a chunk of one row would lose the dimension")
-        dims = a["dim"] if isinstance(a["dim"], (list, tuple)) else [a["dim"]]
-        gone = {dim % len(old) for dim in dims}
-        if rows.dim in gone or any(type(old[dim]) is not int for dim in gone):
-            raise Mixed("a chunk of one row would lose the dimension")
-        return plain(rows, rows.dim - sum(dim < rows.dim and old[dim] == 1 for dim in gone))
-
-    def _expand(self, node: fx.Node, a: dict[str, Any]) -> Kind:
-        old, kind = shape_of(a["self"]), self.of(a["self"])
-        if isinstance(kind, Column):
-            size = a["size"][0]
-            same = self.of(size) == Number(("rows", length(kind.indices.order))) or size in (-1, old[0])
-            if len(a["size"]) != 2 or not same:
-                raise Mixed("an expansion to other numbers of rows")
-            return kind
-        if isinstance(kind, Total) and not self.cut.get(node.name) and all(type(size) is int for size in a["size"]):
-            return Total()  # to the same size in every chunk: of each part, what it is of their sum
-        rows = self.rows_in(a["self"])
-        at = rows.dim + len(a["size"]) - len(old)
-        wanted = a["size"][at]
-        if isinstance(wanted, fx.Node):
-            fits = self.of(wanted) == self.number_of_rows(rows.order)
-        else:
-            fits = wanted == -1 or (type(wanted) is int and wanted == old[rows.dim] and wanted > 1)
-        if not fits or any(self.of(size) is not None for i, size in enumerate(a["size"]) if i != at):
-            raise Mixed("an expansion to other numbers of rows")
-        return plain(rows, at)
-
-    def _slice(self, node: fx.Node, a: dict[str, Any]) -> Kind:
-        whole = (a.get("start") or 0, a.get("end"), a.get("step", 1)) == (0, _END, 1)
-        kind = self.of(a["self"])
-        if whole and kind is not None:
-            return kind
-        rows = self.rows_in(a["self"])
-        if a["dim"] % len(shape_of(a["self"])) == rows.dim:
-            raise Mixed("some of the rows are taken")
-        return replace(rows, tag="")
-
-    def _select(self, node: fx.Node, a: dict[str, Any]) -> Kind:
-        rows, dim = self._slice(node, a), a["dim"] % len(shape_of(a["self"]))
-        assert isinstance(rows, Rows)
-        return replace(rows, dim=rows.dim - (dim < rows.dim))
-
-    def _unbind(self, node: fx.Node, a: dict[str, Any]) -> Kind:
-        kind, count = self.of(a["self"]), len(node.meta["val"])
-        if isinstance(kind, Total) and head_of(kind) == "stack" and a.get("dim", 0) == 0:
-            return tuple(Total(what) for what in kind.what[1:])
-        if isinstance(kind, Total):
-            return tuple(Total((*kind.what, i) if kind.what else ()) for i in range(count))
-        return (self._select(node, a),) * count
 
     def _all_sums(self, values: Sequence[Any]) -> bool:
         return bool(values) and all(isinstance(self.of(each), Total) for each in values)

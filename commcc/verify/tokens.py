@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from commcc.graph.ops import Aliasing, aliasing, collective_of, op_name
 from commcc.graph.ops.constants import ZEROS
@@ -67,15 +67,16 @@ def kinds_of(
     entering: Mapping[str, int],
     reads: Callable[[str], Collection[str]],
     cut: Mapping[str, Collection[int]],
+    root: nn.Module | None = None,
 ) -> tuple[dict[str, Kind], dict[str, set[str]]]:
     """The kind of every value of a module, and what shares the storage that is written, by the nodes that write; raises
     :class:`Mixed` at the first value that has no kind.
 
     body: the nodes that were cut, by name, in order. entering: what was split, and along which dimension. reads: the
     names of the operands that a node reads of its own chunk; all others are the same for all chunks. cut: dimensions of
-    factories that are cut, by name.
+    factories that are cut, by name. root: holds the graphs that ops are handed.
     """
-    rules = Dispatch(cut)
+    rules = Dispatch(cut, root)
     same: set[str] = set()
     for name, node in body.items():
         rules.own = set(reads(name)) - same

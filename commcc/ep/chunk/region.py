@@ -261,6 +261,10 @@ class Trial:
             hint = "chunks would draw other numbers than the whole: turn it off or choose modules without it"
             refuse(self.root, node, "draws random numbers", hint)
 
+        if node in self.view.numbering:
+            hint = "dump it with torch.compile, which hands the mask's tables to the op, or choose modules without it"
+            refuse(self.root, node, "has a mask that looks up the number of the sample in a table of its own", hint)
+
     def _state(self, node: fx.Node, operands: dict[fx.Node, State], value: Any) -> States:
         recorded = node.meta.get("val")
         targets = self.view.index.writes.get(self.view.number[node], ())

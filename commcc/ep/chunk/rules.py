@@ -108,6 +108,8 @@ def _view(call: Call) -> State:
     """Slices stay slices; what lies before them in the dimension that they are in now are blocks of tokens."""
     if call.kinds == {"sum"}:
         return SUM
+    if not call.states:  # what all chunks share, in a shape that only a run can tell
+        return call.unknown()
     (source, state), *_ = call.states.items()
     if state.kind not in ("rows", "folded") or state.dim is None or call.dim is None:
         return call.tokens()

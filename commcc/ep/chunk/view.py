@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
@@ -13,6 +13,8 @@ from commcc.ep.chunk.structure import told_by_exchanges
 from commcc.ep.concrete import recorded_sizes
 from commcc.graph import ops
 from commcc.graph.annotations import annotations_of
+from commcc.graph.ops.flexible import FLEX, looks_elsewhere, sample_graphs
+from commcc.serialization.attributes import find
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -37,7 +39,8 @@ class View:
     to no module, or take one of several results. chosen: symbols in the shapes of inputs. recorded: the numbers that
     these had when the graph was made. by_module: nodes by the path of their module. by_storage:
     nodes that live in a storage, the one that made it first. bare: no node of the backward pass has a module path;
-    then twins are the forward nodes that backward nodes compute again.
+    then twins are the forward nodes that backward nodes compute again. numbering: attention that looks at the number of
+    a sample for more than what it is handed of it.
     """
 
     index: GraphIndex
@@ -55,6 +58,7 @@ class View:
     by_storage: dict[int, list[int]]
     bare: bool
     twins: dict[int, int]
+    numbering: frozenset[fx.Node]
 
     def within(self, node: int, root: str) -> bool:
         return _is_in(self.notes[node].module, root)
@@ -184,4 +188,11 @@ def view_of(program: Program, index: GraphIndex) -> View:
         by_storage=by_storage,
         bare=bare,
         twins=_computed_again(nodes, notes) if bare else {},
+        numbering=frozenset(node for node in nodes if _numbers_samples(node, program.root)),
     )
+
+
+def _numbers_samples(node: fx.Node, root: Any) -> bool:
+    """Whether a graph that an op is handed looks at the number of its sample for more than what the op is handed."""
+    graphs = sample_graphs(node, lambda name: find(root, name)) if ops.op_name(node.target) in FLEX else None
+    return graphs is not None and any(looks_elsewhere(given, given.tables) for given in graphs)

@@ -60,6 +60,11 @@ def _attention_backward(args: Any, _out: Any) -> int:
     return int(formulas().sdpa_backward_flop_count(grad, query, keys, values))
 
 
+def _flexible_backward(args: Any, out: Any) -> int:
+    """The gradient comes behind the operands there."""
+    return _attention_backward((args[5], *args[:3]), out)
+
+
 def _of_each_head(shape: Any, query: Any) -> Any:
     """Keys or values that several heads of the query share, once for each: some versions' formulas want that."""
     shared = len(shape) == len(query) == 4 and query[1] % max(1, shape[1]) == 0
@@ -87,6 +92,8 @@ _OWN: dict[str, Callable[[Any, Any], int]] = {
     "aten._grouped_mm": _grouped,
     "aten._scaled_grouped_mm": _grouped,
     "aten.scaled_dot_product_attention": _attention,
+    "higher_order.flex_attention": _attention,
+    "higher_order.flex_attention_backward": _flexible_backward,
     "aten._scaled_dot_product_math_attention": _attention,
     "aten._scaled_dot_product_attention_math": _attention,
     "aten._scaled_dot_product_flash_attention": _attention,

@@ -27,6 +27,7 @@ class RowRule(Enum):
     EXPAND = auto()
     SLICE = auto()
     SELECT = auto()
+    INTO = auto()
     PARTS = auto()
     UNBIND = auto()
     JOIN = auto()
@@ -63,7 +64,7 @@ class RowRule(Enum):
     @property
     def takes_sizes(self) -> bool:
         """Whether the rule sees to sizes that differ from chunk to chunk."""
-        own = ["AT_LEAST", "ADD_SIZES", "TAKE_SIZES", "PARTS", "SLICE"]
+        own = ["AT_LEAST", "ADD_SIZES", "TAKE_SIZES", "PARTS", "SLICE", "INTO"]
         return self.name in ["RESHAPE", "EXPAND", "FILLED", "EXCHANGE", "REPEAT", "RANGE", *own]
 
 
@@ -85,6 +86,7 @@ ROW_RULES: dict[str, RowRule] = {
     **_aten(RowRule.EXPAND, "expand"),
     **_aten(RowRule.SLICE, "slice"),
     **_aten(RowRule.SELECT, "select"),
+    **_aten(RowRule.INTO, "slice_scatter", "select_scatter", "slice_backward", "select_backward"),
     **_aten(RowRule.PARTS, "split", "split_with_sizes", "chunk"),
     **_aten(RowRule.UNBIND, "unbind"),
     **_aten(RowRule.JOIN, "cat"),

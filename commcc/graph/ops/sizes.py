@@ -23,6 +23,7 @@ DIMENSIONS = {
     "aten.reshape": "shape",
     **NUMBERED,
     "aten.slice": "end",
+    **{f"aten.{name}_backward": "input_sizes" for name in ("slice", "select", "unfold", "diagonal")},
 }
 PARTS = {**dict.fromkeys(SPLITS, ("split_sizes",)), EXCHANGE: ("output_split_sizes", "input_split_sizes")}
 #: Arguments that say which rows of a tensor are taken.
