@@ -79,7 +79,7 @@ def attended(node: fx.Node, of: KindOf, root: nn.Module) -> Kind:
 def _samples(a: dict[str, Any], of: KindOf) -> tuple[Rows, int]:
     """The samples of the queries, and how many dimensions these have."""
     kind, rank = of(a["query"]), len(shape_of(a["query"]))
-    if not isinstance(kind, Rows) or kind.dim or rank < 3:
+    if not isinstance(kind, Rows) or rank < 3:
         raise Mixed("attention over the rows")
     return Rows(kind.order, 0), rank
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 #: Rows that the shorter of both views shows where their number is a symbol.
 _ROWS = 34
-#: Arguments that say where elements lie in memory: what is shown depends on that, and not on rows.
-_PLACES = frozenset({"stride", "storage_offset"})
 
 
 class Shown(NamedTuple):
@@ -44,7 +42,7 @@ def shown(node: fx.Node, dim: int) -> Shown | None:
     tensors = [argument for argument in schema.arguments if "Tensor" in str(argument.type)]
     if len(tensors) != 1 or len(operands) != 1 or list(aliases.views) != [tensors[0].name] or not aliases.pure:
         return None
-    if len(schema.returns) != 1 or _PLACES & {argument.name for argument in schema.arguments}:
+    if len(schema.returns) != 1:
         return None
     val = operands[0].meta.get("val")
     if not isinstance(val, torch.Tensor) or not 0 <= dim < val.dim():
