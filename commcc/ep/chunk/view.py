@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import fx
 
@@ -17,13 +18,14 @@ from commcc.graph.ops.flexible import FLEX, looks_elsewhere, sample_graphs
 from commcc.serialization.attributes import find
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from commcc.ep.chunk.lab import Ranges
     from commcc.graph.annotations import Annotation
     from commcc.graph.index import GraphIndex
     from commcc.graph.program import Program
 
+_Key = TypeVar("_Key")
 _FIXED = (
     "ParamAOTInput",
     "BufferAOTInput",
@@ -129,6 +131,13 @@ def _computed_again(nodes: Sequence[fx.Node], notes: Sequence[Annotation]) -> di
     return twins
 
 
+def _grouped(pairs: Iterable[tuple[_Key, int]]) -> dict[_Key, list[int]]:
+    groups: dict[_Key, list[int]] = {}
+    for key, node in pairs:
+        groups.setdefault(key, []).append(node)
+    return groups
+
+
 def view_of(program: Program, index: GraphIndex) -> View:
     """Everything that planning reads of a program."""
     nodes = tuple(program.graph.nodes)
@@ -163,15 +172,8 @@ def view_of(program: Program, index: GraphIndex) -> View:
         notes = tuple(replace(note, module=told.get(node, "")) for node, note in enumerate(notes))
     behind = [note for node, note in enumerate(notes) if note.backward and data[node]]
     bare = bool(behind) and not any(note.module for note in behind)
-    by_storage: dict[int, list[int]] = {}
-    for node in range(len(index)):
-        for storage in index.storages[node]:
-            by_storage.setdefault(storage, []).append(node)
     shapes = [getattr(nodes[i].meta.get("val"), "shape", ()) for i in index.placeholders]
     chosen = {s.name for shape in shapes for n in shape if type(n) is not int for s in n.node.expr.free_symbols}
-    by_module: dict[str, list[int]] = {}
-    for node, note in enumerate(notes):
-        by_module.setdefault(note.module, []).append(node)
     return View(
         index=index,
         nodes=nodes,
@@ -184,15 +186,17 @@ def view_of(program: Program, index: GraphIndex) -> View:
         loose=tuple(i for i, note in enumerate(notes) if not note.module or ops.is_getitem(nodes[i].target)),
         chosen=frozenset(chosen),
         recorded=recorded_sizes(program),
-        by_module=by_module,
-        by_storage=by_storage,
+        by_module=_grouped((note.module, node) for node, note in enumerate(notes)),
+        by_storage=_grouped((storage, node) for node, held in enumerate(index.storages) for storage in held),
         bare=bare,
         twins=_computed_again(nodes, notes) if bare else {},
-        numbering=frozenset(node for node in nodes if _numbers_samples(node, program.root)),
+        numbering=_numbering(nodes, program.root),
     )
 
 
-def _numbers_samples(node: fx.Node, root: Any) -> bool:
-    """Whether a graph that an op is handed looks at the number of its sample for more than what the op is handed."""
-    graphs = sample_graphs(node, lambda name: find(root, name)) if ops.op_name(node.target) in FLEX else None
-    return graphs is not None and any(looks_elsewhere(given, given.tables) for given in graphs)
+def _numbering(nodes: Iterable[fx.Node], root: Any) -> frozenset[fx.Node]:
+    """Ops with a graph that looks at the number of its sample for more than what the op is handed."""
+    found = [(node, sample_graphs(node, partial(find, root))) for node in nodes if ops.op_name(node.target) in FLEX]
+    return frozenset(
+        node for node, graphs in found if graphs and any(looks_elsewhere(given, given.tables) for given in graphs)
+    )
