@@ -99,7 +99,8 @@ class CallSettings:
         kwargs = {key: map_aggregate(value, self._moved) for key, value in node.kwargs.items() if key != left_out}
         val = node.meta.get("val")
         unsaid = "dtype" in argument_names(node.target) and argument(node, "dtype") is None
-        if self.wide and unsaid and isinstance(val, torch.Tensor) and not any(map(_is_tensor, node.all_input_nodes)):
+        made = not any(isinstance(used.meta.get("val"), torch.Tensor) for used in node.all_input_nodes)
+        if self.wide and unsaid and made and isinstance(val, torch.Tensor):
             kwargs["dtype"] = _retyped(val.dtype)  # else what a factory makes is float32
         return tuple(map_aggregate(node.args, self._moved)), kwargs
 
@@ -231,10 +232,6 @@ def _retyped(dtype: torch.dtype) -> torch.dtype:
     if dtype.is_complex:
         return torch.complex128
     return torch.float64 if dtype.is_floating_point else dtype
-
-
-def _is_tensor(node: fx.Node) -> bool:
-    return isinstance(node.meta.get("val"), torch.Tensor)
 
 
 def _is_short(dtype: torch.dtype) -> bool:

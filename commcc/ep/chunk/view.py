@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from torch import fx
 
@@ -14,7 +14,7 @@ from commcc.ep.chunk.structure import told_by_exchanges
 from commcc.ep.concrete import recorded_sizes
 from commcc.graph import ops
 from commcc.graph.annotations import annotations_of
-from commcc.graph.ops.flexible import FLEX, looks_elsewhere, sample_graphs
+from commcc.graph.ops.flexible import numbering
 from commcc.serialization.attributes import find
 
 if TYPE_CHECKING:
@@ -190,13 +190,5 @@ def view_of(program: Program, index: GraphIndex) -> View:
         by_storage=_grouped((storage, node) for node, held in enumerate(index.storages) for storage in held),
         bare=bare,
         twins=_computed_again(nodes, notes) if bare else {},
-        numbering=_numbering(nodes, program.root),
-    )
-
-
-def _numbering(nodes: Iterable[fx.Node], root: Any) -> frozenset[fx.Node]:
-    """Ops with a graph that looks at the number of its sample for more than what the op is handed."""
-    found = [(node, sample_graphs(node, partial(find, root))) for node in nodes if ops.op_name(node.target) in FLEX]
-    return frozenset(
-        node for node, graphs in found if graphs and any(looks_elsewhere(given, given.tables) for given in graphs)
+        numbering=numbering(nodes, partial(find, program.root)),
     )

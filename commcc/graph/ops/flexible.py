@@ -13,7 +13,7 @@ from torch import fx
 from commcc.graph.ops.names import op_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
 
 _OPERANDS = ("query", "key", "value")
 _LAST = ("block_mask", "scale", "kernel_options", "score_others", "mask_others")
@@ -72,3 +72,9 @@ def looks_elsewhere(given: SampleGraph, own: Collection[fx.Node]) -> bool:
         if any(index is given.number or index in own for index in indices[1:]):
             return True
     return False
+
+
+def numbering(nodes: Iterable[fx.Node], module: Callable[[str], Any]) -> frozenset[fx.Node]:
+    """Ops with a graph that looks at the number of its sample for more than what the op is handed."""
+    found = [(node, sample_graphs(node, module)) for node in nodes if op_name(node.target) in FLEX]
+    return frozenset(node for node, graphs in found if graphs and any(looks_elsewhere(g, g.tables) for g in graphs))

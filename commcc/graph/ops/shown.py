@@ -82,9 +82,6 @@ def _placed(node: fx.Node, dtype: torch.dtype, sizes: list[int], dim: int) -> Sh
     ends = (once.storage_offset() + rest + 1) * once.dtype.itemsize
     if once.stride(at) * once.dtype.itemsize != row or ends > row:
         return None
-    return Shown(at, once.dtype == dtype or _is_pair(dtype, once.dtype) or _is_pair(once.dtype, dtype))
-
-
-def _is_pair(whole: torch.dtype, half: torch.dtype) -> bool:
-    """Whether numbers of one dtype are two of the other: real and imaginary part."""
-    return whole.is_complex and half == whole.to_real()
+    # Of a complex number its two parts, or the number of those.
+    parts = [(whole.to_real(), half) for whole, half in ((dtype, once.dtype), (once.dtype, dtype)) if whole.is_complex]
+    return Shown(at, once.dtype == dtype or any(real == half for real, half in parts))
