@@ -5,7 +5,8 @@
 JOBS.json is a list of {"model", "inner", "options"}; each rank writes OUT_DIR/rankN.json with, for each job, whether
 losses, gradients and parameters of all steps are equal, how many graphs were rewritten, and their launches. With
 "planned": PASSES rank 0 keeps its graphs, as they came, in OUT_DIR/MODEL, plans each with ``commcc run``, and all ranks
-train by these plans. With "refused": true it is one step with commcc alone, and what a rank says where it refuses.
+train by these plans. With "varied": false all steps have one shape. With "refused": true it is one step with commcc
+alone, and what a rank says where it refuses.
 """
 
 from __future__ import annotations
@@ -56,8 +57,11 @@ def loss_of(name: str, model: Any, rows: int, generator: torch.Generator) -> Any
     return model(tokens, labels)
 
 
-def train(name: str, mesh: Any, backend: Any, steps: int = STEPS) -> list[torch.Tensor]:
-    """Losses, gradients, parameters and moments of all steps, in order; an evaluation without gradients at the end."""
+def train(name: str, mesh: Any, backend: Any, steps: int = STEPS, varied: bool = True) -> list[torch.Tensor]:
+    """Losses, gradients, parameters and moments of all steps, in order.
+
+    varied: the last step has another shape, and an evaluation without gradients comes behind it.
+    """
     torch._dynamo.reset()
     torch.manual_seed(7)
     model = MODELS[name](mesh)
@@ -71,7 +75,7 @@ def train(name: str, mesh: Any, backend: Any, steps: int = STEPS) -> list[torch.
     )
     kept: list[torch.Tensor] = []
     for step in range(steps):
-        rows = 8 if step < steps - 1 else 12  # another shape: it is compiled again
+        rows = 12 if varied and step == steps - 1 else 8  # another shape: it is compiled again
         for _ in range(2 if step == 1 else 1):  # gradients of two batches are added up
             with compiled_autograd._enable(torch.compile(backend=backend)) if name == "ddp" else nullcontext():
                 loss = loss_of(name, compiled, rows, generator)
@@ -81,8 +85,9 @@ def train(name: str, mesh: Any, backend: Any, steps: int = STEPS) -> list[torch.
         optimizer.zero_grad()
         kept += [whole(p) for p in model.parameters()]
         kept += [whole(v) for state in optimizer.state.values() for v in state.values()]
-    with torch.no_grad():
-        kept.append(loss_of(name, compiled, 8, generator).clone())
+    if varied:
+        with torch.no_grad():
+            kept.append(loss_of(name, compiled, 8, generator).clone())
     return kept
 
 
@@ -138,10 +143,10 @@ def outcome(job: dict[str, Any], mesh: Any, out: Path) -> dict[str, Any]:
         job["options"] = {**job["options"], "plan": str(out / job["model"] / "plans")}
     the_pass = graph_pass(**job["options"])
     ours = (_over_inductor if job["inner"] == "inductor" else _over_eager)(the_pass, 60.0)
-    steps = job.get("steps", STEPS)
-    plain = train(job["model"], mesh, job["inner"], steps)
+    steps = job.get("steps", STEPS), job.get("varied", True)
+    plain = train(job["model"], mesh, job["inner"], *steps)
     try:
-        mine = train(job["model"], mesh, ours, steps)
+        mine = train(job["model"], mesh, ours, *steps)
     except Exception as error:  # what a rank says is compared by the test
         traceback.print_exc()
         lines = [line for line in str(error).strip().split("\n") if not line.endswith(" raised:")]

@@ -244,6 +244,8 @@ def test_caches_that_are_warm_on_one_rank_only(tmp_path):
     assert all(found["hits"] == [0, 0] for found in cold), cold
 
 
+#: Every graph is compiled twice, for seconds each: these also change their shape and evaluate.
+VARIED = ("fsdp", "tp", "checkpointed")
 TRAININGS = (
     *(("fsdp", PIPELINE), ("tp", "auto"), ("fsdp_tp", "auto"), ("hsdp", PIPELINE), ("moe", f"tag,{PIPELINE}")),
     *(("broken", PIPELINE), ("checkpointed", PIPELINE)),
@@ -254,12 +256,13 @@ TRAININGS = (
 @pytest.mark.ranks
 @ranks
 def test_twenty_steps_through_inductor(tmp_path):
-    """Bit for bit, with a recompile, gradients of two batches and an evaluation; six CPU minutes."""
+    """Bit for bit, with gradients of two batches, some with a recompile and an evaluation."""
     jobs = [
         {
             "model": model,
             "inner": "inductor",
             "steps": 20,
+            "varied": model in VARIED,
             "options": {"preset" if passes == "auto" else "pipeline": passes, "on_refusal": "raise"},
         }
         for model, passes in TRAININGS
@@ -294,7 +297,10 @@ def test_adapters_and_convolutions_through_inductor(tmp_path):
 def test_a_head_that_is_the_embedding(tmp_path):
     """Both gather the one parameter, whose two gradients are reduced and added up."""
     options = {"pipeline": PIPELINE, "on_refusal": "raise"}
-    jobs = [{"model": "gpt", "inner": inner, "steps": 20, "options": options} for inner in ("aot_eager", "inductor")]
+    jobs = [
+        {"model": "gpt", "inner": inner, "steps": 20, "varied": inner == "aot_eager", "options": options}
+        for inner in ("aot_eager", "inductor")
+    ]
     for rank in (found := train(jobs, tmp_path)):
         eager, fused = rank
         assert [each["launches"] for each in rank] == [each["launches"] for each in found[0]]
@@ -309,7 +315,13 @@ def test_a_head_that_is_the_embedding(tmp_path):
 def test_checkpointed_layers_under_two_kinds_of_parallelism(tmp_path):
     """Shards over two ranks of what tensor parallelism divides, by DTensors and by collectives in the model."""
     jobs = [
-        {"model": model, "inner": inner, "steps": 20, "options": {"pipeline": PIPELINE, "on_refusal": "raise"}}
+        {
+            "model": model,
+            "inner": inner,
+            "steps": 20,
+            "varied": (model, inner) == ("checkpointed_fsdp_tp", "aot_eager"),
+            "options": {"pipeline": PIPELINE, "on_refusal": "raise"},
+        }
         for model, inner in (
             *(("checkpointed_fsdp_tp", "aot_eager"), ("llama_checkpointed_fsdp_tp", "aot_eager")),
             ("checkpointed_fsdp_tp", "inductor"),
