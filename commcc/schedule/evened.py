@@ -44,15 +44,12 @@ def evened(problem: Problem, limits: Limits, order: Iterable[int]) -> Ints:
     graph, places, state = with_payers(problem, best), moves.places, moves.state[0]
     begin(graph, moves)
     most, tries, found = int(state.step) + int(state.step) // _SAME, _NODES // len(places), True
-    while found and state.run > SHORT:
-        found = False
-        for place, to in _candidates(graph, places.kept, int(state.run)):
-            tries -= 1
-            if tries <= 0:
-                break
-            if _taken(graph, moves, place, to, most):
-                found, best = True, places.kept.copy()
-                break
+    while found and state.run > SHORT and tries > 1:
+        pairs = np.array(list(_candidates(graph, places.kept, int(state.run)))[: tries - 1], np.int64).reshape(-1, 2)
+        tried = _first_taken(graph, moves, pairs, most)
+        found = tried > 0
+        tries -= tried if found else len(pairs)
+        best = places.kept.copy() if found else best
     return best
 
 
@@ -74,10 +71,19 @@ def _candidates(graph: Graph, order: Ints, longest: int) -> Iterator[tuple[int, 
 
 
 @kernel
-def _taken(graph: Graph, moves: Moves, place: int, to: int, most: int) -> bool:
-    """Whether a move makes long runs fewer within the limits; if not, it is taken back."""
-    state, places = moves.state[0], moves.places
+def _first_taken(graph: Graph, moves: Moves, pairs: Ints, most: int) -> int:
+    """Take the first move that helps; how many were looked at then, 0 where none does. pairs: two places each."""
     before = _weight(graph, moves)
+    for each in range(len(pairs)):
+        if _taken(graph, moves, pairs[each, 0], pairs[each, 1], before, most):
+            return each + 1
+    return 0
+
+
+@compiled
+def _taken(graph: Graph, moves: Moves, place: int, to: int, before: int, most: int) -> bool:
+    """Whether a move makes long runs fewer within the limits; if not, it is taken back. before: their weight."""
+    state, places = moves.state[0], moves.places
     if to > place:
         later(graph, moves, place, to)
     else:

@@ -132,8 +132,11 @@ class SearchResult:
         return over, self.step_ns > own.step_ns, step, self.longest_run, self.step_ns, self.peak_bytes
 
 
-def search(problem: Problem, limits: Limits, effort: int) -> SearchResult:
-    """The best order of ``effort`` schedules; never worse than the graph's own."""
+def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None = None) -> SearchResult:
+    """The best order of ``effort`` schedules; never worse than the graph's own.
+
+    hopeless: what is done without changing the step is not done where the step is longer than this.
+    """
     looking = _Search(problem, limits, effort)
     copies = [(_OWN, setting) for setting in _grid(problem) if setting not in _GRID]
     explored = (*_EXPLORED[:_FIRST], *copies, *_EXPLORED[_FIRST:])
@@ -145,6 +148,8 @@ def search(problem: Problem, limits: Limits, effort: int) -> SearchResult:
             break
         if looking.far(_FARTHER):
             looking.round(explored, replace(limits, budget=limits.budget * permille // 1000))
+    if _unfinished(problem, looking.best, hopeless):
+        return replace(looking.best, tried=looking.tried)
     bests = list(looking.bests)
     looking.narrow()
     looking.cut()
@@ -153,20 +158,28 @@ def search(problem: Problem, limits: Limits, effort: int) -> SearchResult:
     return replace(looking.best, tried=looking.tried)
 
 
+def _unfinished(problem: Problem, best: SearchResult, hopeless: int | None) -> bool:
+    """Whether an order is not worth more work; on small graphs moves may still make the step shorter."""
+    return hopeless is not None and best.step_ns > hopeless and len(best.order) >= _MOVED_NODES
+
+
 #: The last search of :func:`search_once`: of which costs, what was asked, and what it found.
 _last: tuple[weakref.ref[Costs], tuple[int, Limits, int], SearchResult] | None = None
 
 
-def search_once(problem: Problem, limits: Limits, effort: int) -> SearchResult:
+def search_once(problem: Problem, limits: Limits, effort: int, hopeless: int | None = None) -> SearchResult:
     """As :func:`search`, but what was asked last is not searched again.
 
     Where no bucket pays, the next pass asks the same of the same graph, under the same prices.
     """
     global _last
     asked = problem.bound, limits, effort
-    if _last is None or _last[0]() is not problem.costs or _last[1] != asked:
-        _last = weakref.ref(problem.costs), asked, search(problem, limits, effort)
-    return _last[2]
+    if _last is not None and _last[0]() is problem.costs and _last[1] == asked:
+        return _last[2]
+    found = search(problem, limits, effort, hopeless)
+    if not _unfinished(problem, found, hopeless):
+        _last = weakref.ref(problem.costs), asked, found
+    return found
 
 
 def _grid(problem: Schedulable) -> tuple[Setting, ...]:

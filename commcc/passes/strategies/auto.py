@@ -299,11 +299,11 @@ class Search:
             found = [min(near, key=lambda t: (t.over, t.step_ns, t.members))]
         large, bound = len(self.index) >= _LARGE, self.unmerged.bound
         if large and not found[0].over and found[0].step_ns * 1000 <= bound * (1000 - _CERTAIN):
-            return none, found[0] if len(found) == 1 else _calmer([*map(self._with_effort, found)])
+            return none, found[0] if len(found) == 1 else self._calmest(found)
         # No merging comes last: where it wins, that search is what ``reorder`` asks for next.
-        best = _calmer([*map(self._with_effort, dict.fromkeys(found))])
+        best = self._calmest(list(dict.fromkeys(found)))
         certain = large and not best.over and best.step_ns * 1000 <= bound * (1000 - _GAIN)
-        none = none if certain else self._with_effort(none)
+        none = none if certain else self._with_effort(none, best)
         better = best.over < none.over or best.step_ns * 1000 <= none.step_ns * (1000 - _GAIN)
         return none, best if better and best.over <= none.over else none
 
@@ -312,15 +312,23 @@ class Search:
         within = [t for t in self.tried.values() if t.buckets and t.over <= best.over]
         return [t for t in within if t.step_ns * 1000 <= best.step_ns * (1000 + permille)]
 
-    def _with_effort(self, tried: Tried) -> Tried:
-        """The same bucketing as ``reorder`` will schedule it."""
+    def _calmest(self, found: Sequence[Tried]) -> Tried:
+        """See :func:`_calmer`, with the full effort of ``reorder``."""
+        settled: list[Tried] = []
+        for tried in found:
+            settled.append(self._with_effort(tried, min(settled, key=lambda t: (t.over, t.step_ns), default=None)))
+        return _calmer(settled)
+
+    def _with_effort(self, tried: Tried, best: Tried | None = None) -> Tried:
+        """The same bucketing as ``reorder`` will schedule it, as far as it may be better than the best one."""
         from commcc.schedule import Problem, search_once
         from commcc.schedule.merged import merge
 
         problem = self.unmerged
         if tried.buckets:
             problem = Problem(*merge(self.index, self.model, Merging(tried.buckets)))
-        return self.result(tried, search_once(problem, self.limits, Reorder().effort))
+        hopeless = None if best is None or best.over else best.step_ns * (1000 + 2 * _GAIN) // 1000
+        return self.result(tried, search_once(problem, self.limits, Reorder().effort, hopeless))
 
     def _climb(self, best: Tried, place: int, forms: Sequence[str]) -> Tried:
         """Other caps for one key: none, then up and down from the present one for as long as that helps; and its other
