@@ -27,7 +27,7 @@ import numpy as np
 
 from commcc.base.jit import compiled, kernel
 from commcc.schedule.heaps import pop, push, put_back, refuse
-from commcc.schedule.steps import begin, crowds, make_way, may, run
+from commcc.schedule.steps import begin, crowds, make_way, may, run, too_late
 from commcc.schedule.walk import AWAITED, CLOSED, DUE, ENDING, EXPIRING, FIRST, LATEST, REFUSED, Walk, walk_along
 
 if TYPE_CHECKING:
@@ -57,12 +57,18 @@ class Policy:
     bring: int = 2
 
 
-def schedule(problem: Schedulable, base: Sequence[int] | Ints, policy: Policy, limits: Limits) -> Ints:
-    """A legal order made by walking along the legal order ``base``."""
+def schedule(
+    problem: Schedulable, base: Sequence[int] | Ints, policy: Policy, limits: Limits, until: int | None = None
+) -> Ints:
+    """A legal order made by walking along the legal order ``base``.
+
+    until: once the step is sure to be longer than so many ns, what is left stays as it is in ``base``.
+    """
     walk = walk_along(problem.graph, np.asarray(base, np.int64), problem.bounds(limits))
     clock = walk.clock[0]
     clock.target, clock.lead_permille, clock.own_permille = policy.target_ns, policy.lead_permille, policy.own_permille
     clock.most_run, clock.bring = policy.most_run, policy.bring
+    clock.until = -1 if until is None else until
     fill(problem.graph, walk)
     order: Ints = walk.places.order[: len(base)].copy()
     return order
@@ -77,6 +83,9 @@ def fill(graph: Graph, walk: Walk) -> None:
     while clock.front < count and graph.nodes[walk.places[clock.front].node].placeholder:
         run(graph, walk, walk.places[clock.front].node)
     while clock.front < count:
+        if clock.until >= 0 and too_late(walk):
+            _leave(graph, walk)
+            return
         _land(walk)
         _end_run(graph, walk)
         _launch_due(graph, walk)
@@ -89,6 +98,15 @@ def fill(graph: Graph, walk: Walk) -> None:
             if graph.nodes[node].waited < 0:
                 make_way(graph, walk, node)
             run(graph, walk, node)
+
+
+@compiled
+def _leave(graph: Graph, walk: Walk) -> None:
+    """What is left, in base order."""
+    for place in range(walk.clock[0].front, len(walk.nodes)):
+        if not walk.places[place].done:
+            walk.places[walk.clock[0].placed].order = walk.places[place].node
+            walk.clock[0].placed += 1
 
 
 @compiled

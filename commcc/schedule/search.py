@@ -195,11 +195,13 @@ def glance(
     *,
     first: int = 0,
     hopeless: int | None = None,
+    until: int | None = None,
     before: Setting = (),
 ) -> SearchResult:
     """The best of so many schedules from the graph's own order, for planners who compare many graphs.
 
-    first: so many of them were made before, and are left out. hopeless: no more are made once one is longer than this.
+    first: so many of them were made before, and are left out. hopeless: no more are made once one is longer than this. until: a
+    schedule is given up where it becomes longer than this.
     before: a setting to begin with.
     """
     start = best = _judge(problem, np.arange(len(problem.graph.nodes)), 0, ())
@@ -210,7 +212,7 @@ def glance(
         if best.close(problem, limits) or (tried > 1 and hopeless is not None and best.step_ns > hopeless):
             break
         target, *rest = setting
-        order = schedule(problem, start.order, Policy(problem.bound * target // 1000, *rest), limits)
+        order = schedule(problem, start.order, Policy(problem.bound * target // 1000, *rest), limits, until)
         result = _judge(problem, order, tried, (setting,))
         best = min(best, result, key=lambda each: each.rank(problem, start, limits))
     return best

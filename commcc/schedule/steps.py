@@ -26,6 +26,9 @@ def begin(graph: Graph, walk: Walk) -> None:
             mine.arrival = facts.transfer
             clock.flying += facts.bytes
         mine.latest = clock.target - facts.tail - facts.compute_ns * clock.own_permille // 1000
+        clock.left += facts.compute_ns
+        if facts.stream >= 0:
+            walk.stream_left[facts.stream] += facts.transfer
         places[place + 1].progress = places[place].progress + facts.compute_ns
         places[place + 1].computed = places[place].computed + facts.compute
     needs(graph, walk)
@@ -79,6 +82,7 @@ def run(graph: Graph, walk: Walk, node: int) -> None:
     clock.computed += facts.compute
     ran(graph, walk, node)
     clock.now += facts.compute_ns
+    clock.left -= facts.compute_ns
     clock.run = 0 if facts.ends else clock.run + facts.compute
     for k in range(graph.rows[node].needed_by, graph.rows[node + 1].needed_by):
         fed = graph.items[k]
@@ -89,6 +93,7 @@ def run(graph: Graph, walk: Walk, node: int) -> None:
         mine = walk.nodes[node]
         mine.arrival = max(clock.now, walk.stream_free[facts.stream]) + facts.transfer
         walk.stream_free[facts.stream] = mine.arrival
+        walk.stream_left[facts.stream] -= facts.transfer
         if mine.unwaited:
             clock.flying += facts.bytes
             mine.air = 1
@@ -103,6 +108,17 @@ def run(graph: Graph, walk: Walk, node: int) -> None:
             _offer(graph, walk, user)
     while clock.front < len(walk.nodes) and walk.places[clock.front].done:
         clock.front += 1
+
+
+@compiled
+def too_late(walk: Walk) -> bool:
+    """Whether a stream has more left to do than the step is to take."""
+    clock = walk.clock[0]
+    late = clock.now + clock.left > clock.until
+    for stream in range(len(walk.stream_left)):
+        free = max(clock.now, walk.stream_free[stream])
+        late = late or (walk.stream_left[stream] > 0 and free + walk.stream_left[stream] > clock.until)
+    return bool(late)
 
 
 @compiled

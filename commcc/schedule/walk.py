@@ -25,10 +25,10 @@ PLACE = ("node", "order", "progress", "computed", "made", "done", "together", "g
 #: first one, -1 for none.
 BUFFER = ("first", "end", "born", *SIZES)
 #: front: position in the base order of its first node that has not run. crowded: length of that list. run: compute
-#: nodes since the last reduce-scatter. Then what the schedule aims at and its limits, -1 for none.
+#: nodes since the last reduce-scatter. left: ns on the compute stream of what has not run. Then what the schedule aims at and its limits, -1 for none.
 CLOCK = (
-    *("front", "now", "flying", "computed", "placed", "crowded", "run"),
-    *("most_run", "target", "lead_permille", "own_permille", "bring", "budget", "in_flight", "prefetch"),
+    *("front", "now", "flying", "computed", "placed", "crowded", "run", "left"),
+    *("most_run", "target", "lead_permille", "own_permille", "bring", "budget", "in_flight", "prefetch", "until"),
 )
 
 #: Heaps: launches by (due, position), all that can run by latest end and by position, waits by arrival,
@@ -40,7 +40,8 @@ DUE, LATEST, FIRST, AWAITED, CLOSED, EXPIRING, ENDING, REFUSED = range(8)
 
 class Walk(NamedTuple):
     """See :data:`NODE`, :data:`PLACE`, :data:`BUFFER`, :data:`CLOCK`; clock is a single record. live: by place, the
-    live bytes of the plan; an array of its own, since long stretches of it change at once.
+    live bytes of the plan; an array of its own, since long stretches of it change at once. stream_left: ns of transfers
+    that have not begun.
     """
 
     base: Ints
@@ -51,6 +52,7 @@ class Walk(NamedTuple):
     live: Ints
     clock: Records
     stream_free: Ints
+    stream_left: Ints
     heaps: Heaps
 
 
@@ -69,5 +71,6 @@ def walk_along(graph: Graph, base: Ints, bounds: Bounds) -> Walk:
         live=np.empty(count, np.int64),
         clock=clock,
         stream_free=np.zeros(graph.streams, np.int64),
+        stream_left=np.zeros(graph.streams, np.int64),
         heaps=heaps(8, count + 64),
     )

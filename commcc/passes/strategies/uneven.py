@@ -43,8 +43,8 @@ Rows = dict["Key", Row]
 UNEVEN = -2
 #: A step is shorter where it is by one of so many parts, and much the same where it is no longer by as much.
 _SAME, _LEVEL = 5000, 5000
-#: Schedules of a bucketing; one that is longer than the best by so much after the first, in permille, gets no other.
-_SCHEDULES, _LONGER = 3, 1
+#: A schedule is given up where its step becomes longer than the best one by so much, in permille.
+_LONGER = 1
 #: So many times the limit on what a bucket spans, which keeps equal ones from taking memory: here memory is judged.
 _SPAN = 4
 #: Schedules of what is begun from: the setting that does best for it is the first for all others.
@@ -248,8 +248,9 @@ class _Bucketings:
         problem = self._sketch(buckets)
         if problem is None or _longer(problem.bound, best):
             return Judged(replace(tried, step_ns=NEVER if problem is None else problem.bound), (), busy)
-        hopeless = best.tried.step_ns * (1000 + _LONGER) // 1000
-        found = glance(problem, search.limits, _SCHEDULES, hopeless=hopeless, before=best.setting)
+        hopeless = None if best.tried.over else best.tried.step_ns * (1000 + _LONGER) // 1000
+        # One schedule: what suits the best bucketing suits its neighbours, and other settings seldom do.
+        found = glance(problem, search.limits, 0 if best.setting else 1, until=hopeless, before=best.setting)
         return Judged(search.result(tried, found), found.settings[0] if found.settings else (), busy)
 
     def _sketch(self, buckets: Sequence[Bucket]) -> Schedulable | None:
