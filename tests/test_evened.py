@@ -101,7 +101,7 @@ def test_no_step_becomes_longer_for_it():
 def test_kernels_and_plain_python_make_the_same(monkeypatch):
     problem = lumped(5, 11)
     compiled = evened(problem, Limits(), range(len(problem.index))).tolist()
-    for name in ("begin", "_taken"):
+    for name in ("begin", "_first_taken"):
         monkeypatch.setattr(module, name, getattr(module, name).python)
     assert evened(problem, Limits(), range(len(problem.index))).tolist() == compiled
 

@@ -88,6 +88,52 @@ def test_what_was_asked_last_is_not_searched_again(monkeypatch):
     assert len(asked) == 3, "other limits; other prices"
 
 
+def test_no_work_goes_into_what_cannot_win(monkeypatch):
+    module, finished = sys.modules["commcc.schedule.search"], []
+    monkeypatch.setattr(module._Search, "even", lambda self: finished.append(self))
+    monkeypatch.setattr(module, "_MOVED_NODES", 0)  # on small graphs moves may still make it win
+    monkeypatch.setattr(module, "_last", None)
+    index, costs = scheduled_graph(1)
+    step = search(Problem(index, costs), Limits(), 4).step_ns
+    assert len(finished) == 1
+    beaten = search_once(Problem(index, costs), Limits(), 4, step - 1)
+    assert beaten.step_ns == step and len(finished) == 1
+    assert search_once(Problem(index, costs), Limits(), 4, step).step_ns == step
+    assert len(finished) == 2, "what was left unfinished is not known"
+    monkeypatch.setattr(module, "_MOVED_NODES", 1 << 40)
+    assert search(Problem(index, costs), Limits(), 4, step - 1) and len(finished) == 3
+
+
+@MANY
+@given(SEEDS, MORE, FLIGHTS, PREFETCH, POLICIES, st.sampled_from((300, 900, 990, 1000, 1001)))
+def test_a_schedule_that_takes_too_long_is_given_up_and_no_other(seed, more, flights, prefetch, policy, permille):
+    problem = problem_of(seed)
+    limits = limits_of(problem, more, flights, prefetch)
+    base = range(len(problem.index))
+    chosen = Policy(problem.bound * policy[0] // 1000, *policy[1:])
+    whole = schedule(problem, base, chosen, limits)
+    step = judge(problem.graph, whole).step_ns
+    until = step * permille // 1000
+    order = schedule(problem, base, chosen, limits, until)
+    check_order(problem.index, order.tolist())
+    assert order.tolist() == whole.tolist() or judge(problem.graph, order).step_ns > until
+    if until >= step:
+        assert order.tolist() == whole.tolist()
+
+
+def test_schedules_that_take_far_too_long_are_given_up_early():
+    """Half of the step is never enough for what keeps a stream busy for more."""
+    given_up = 0
+    for seed in range(40):
+        problem = problem_of(seed)
+        base = range(len(problem.index))
+        chosen = Policy(problem.bound, 1000)
+        whole = schedule(problem, base, chosen, Limits())
+        order = schedule(problem, base, chosen, Limits(), judge(problem.graph, whole).step_ns // 2)
+        given_up += order.tolist() != whole.tolist()
+    assert given_up > 20
+
+
 @RELAXED
 @given(SEEDS, MORE, FLIGHTS, PREFETCH, EFFORT)
 def test_a_schedule_is_legal_and_never_worse(seed, more, flights, prefetch, effort):

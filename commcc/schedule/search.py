@@ -191,28 +191,29 @@ def _grid(problem: Schedulable) -> tuple[Setting, ...]:
 def glance(
     problem: Schedulable,
     limits: Limits,
-    schedules: int,
+    schedules: range,
     *,
-    first: int = 0,
     hopeless: int | None = None,
-    until: int | None = None,
+    give_up: bool = False,
     before: Setting = (),
 ) -> SearchResult:
-    """The best of so many schedules from the graph's own order, for planners who compare many graphs.
+    """The best of these schedules from the graph's own order, for planners who compare many graphs.
 
-    first: so many of them were made before, and are left out. hopeless: no more are made once one is longer than this. until: a
-    schedule is given up where it becomes longer than this.
-    before: a setting to begin with.
+    schedules: which, in the sequence of settings. hopeless: no more are made once the best one is longer than this.
+    give_up: nor is any made to its end that becomes longer, or longer than the best so far. before: a setting to begin
+    with.
     """
     start = best = _judge(problem, np.arange(len(problem.graph.nodes)), 0, ())
-    grid = _grid(problem)[first:schedules]
+    grid = _grid(problem)[schedules.start : schedules.stop]
     if before:
         grid = before, *(setting for setting in grid if setting != before)
     for tried, setting in enumerate(grid, 1):
         if best.close(problem, limits) or (tried > 1 and hopeless is not None and best.step_ns > hopeless):
             break
         target, *rest = setting
-        order = schedule(problem, start.order, Policy(problem.bound * target // 1000, *rest), limits, until)
+        until = min(best.step_ns, hopeless) if give_up and hopeless is not None and tried > 1 else hopeless
+        policy = Policy(problem.bound * target // 1000, *rest)
+        order = schedule(problem, start.order, policy, limits, until if give_up else None)
         result = _judge(problem, order, tried, (setting,))
         best = min(best, result, key=lambda each: each.rank(problem, start, limits))
     return best

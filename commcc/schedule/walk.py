@@ -25,7 +25,8 @@ PLACE = ("node", "order", "progress", "computed", "made", "done", "together", "g
 #: first one, -1 for none.
 BUFFER = ("first", "end", "born", *SIZES)
 #: front: position in the base order of its first node that has not run. crowded: length of that list. run: compute
-#: nodes since the last reduce-scatter. left: ns on the compute stream of what has not run. Then what the schedule aims at and its limits, -1 for none.
+#: nodes since the last reduce-scatter. left: ns on the compute stream of what has not run. Then what the schedule aims
+#: at and its limits, -1 for none.
 CLOCK = (
     *("front", "now", "flying", "computed", "placed", "crowded", "run", "left"),
     *("most_run", "target", "lead_permille", "own_permille", "bring", "budget", "in_flight", "prefetch", "until"),

@@ -43,7 +43,7 @@ from commcc.base.reasons import Reason
 from commcc.base.record import Record
 from commcc.base.terms import MIB, Kind
 from commcc.passes.reorder import Reorder
-from commcc.passes.strategies.entries import BLOCKS
+from commcc.passes.strategies.module import by_block
 from commcc.passes.strategies.results import BucketResult, bucket_of
 from commcc.passes.strategies.uneven import NEAR, NEVER, UNEVEN, begun_from, improved
 from commcc.passes.strategies.written import never_worse
@@ -178,7 +178,7 @@ class Search:
         # With form auto copies come first, as without it, so that what comes after can only be better.
         self.forms = (COPY, COALESCED) if options.form == AUTO else (options.form,)
         known = {*self.forms, options.form}
-        self.by_block = {form: _by_block(replace(options, form=form), context, self.keys) for form in known}
+        self.by_block = {form: by_block(replace(options, form=form), context, self.keys) for form in known}
         self.coalesced = {form: MergeCost(index, model, self.costs, form).coalesced for form in known}
         self.best_ns: int | None = None
         self.judged, self.unequal, self.effort = 0, 0, 0
@@ -230,7 +230,7 @@ class Search:
         except WaitsForItself:
             return best
         tried = replace(best, choice=_with(best, place, cap=cap), buckets=buckets, members=members)
-        return self.result(tried, glance(sketch, self.limits, _SCHEDULES))
+        return self.result(tried, glance(sketch, self.limits, range(_SCHEDULES)))
 
     def _uneven(self, best: Tried) -> Tried:
         """The best of bucketings like this one with other sizes on its busiest stream, if that is most of the step."""
@@ -286,7 +286,7 @@ class Search:
         again = list(others)
         for t in sorted(others, key=lambda t: (t.over, t.step_ns, t.members))[: _FINALISTS + 1]:
             sketch = self.sketches.merged(t.buckets)
-            again.append(self.result(t, glance(sketch, self.limits, _MORE_SCHEDULES, first=_SCHEDULES)))
+            again.append(self.result(t, glance(sketch, self.limits, range(_SCHEDULES, _MORE_SCHEDULES))))
         return min(again, key=lambda t: (t.over, t.step_ns, t.members))
 
     def _settled(self, none: Tried, found: list[Tried]) -> tuple[Tried, Tried]:
@@ -401,7 +401,7 @@ class Search:
             return Tried(choice, buckets, members, problem.bound, 0, 0)
         judged = Tried(choice, buckets, members, NEVER, 0, 0)
         hopeless = None if self.best_ns is None else self.best_ns * (1000 + _HOPELESS) // 1000
-        judged = self.result(judged, glance(problem, self.limits, _SCHEDULES, hopeless=hopeless))
+        judged = self.result(judged, glance(problem, self.limits, range(_SCHEDULES), hopeless=hopeless))
         if not judged.over:
             self.best_ns = min(judged.step_ns, self.best_ns or judged.step_ns)
         return judged
@@ -473,25 +473,6 @@ def _calmer(found: Sequence[Tried]) -> Tried:
     least = min(found, key=lambda t: (t.over, t.step_ns))
     as_fast = [t for t in found if t.over == least.over and t.step_ns * 1000 <= least.step_ns * (1000 + _GAIN)]
     return min(as_fast, key=lambda t: (t.run, t.step_ns, t.members))
-
-
-def _by_block(options: Bucket, context: PlanContext, keys: Sequence[Key]) -> dict[Key, tuple[PlannedBucket, ...]]:
-    """The buckets that strategy ``module`` forms of transformer blocks, by key; none where it finds no blocks."""
-    from commcc.passes.strategies import module
-
-    # Memory is counted when they are scheduled.
-    like = replace(options, strategy="module", modules=BLOCKS, include_all_reduce=True, memory_budget=None)
-    try:
-        buckets = module.form(like, context).buckets
-    except OptionError:
-        return {}
-    collective = {c.launch: c for c in context.ident.collectives}
-    by_key: dict[Key, list[PlannedBucket]] = {}
-    for bucket in buckets:
-        key = key_of(collective[bucket.members[0]], options.multi_dtype)
-        if key in keys:
-            by_key.setdefault(key, []).append(bucket)
-    return {key: tuple(buckets) for key, buckets in by_key.items()}
 
 
 def _doubled(first: int, last: int) -> Iterator[int]:

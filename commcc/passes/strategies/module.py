@@ -17,7 +17,7 @@ where it can be.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ from commcc.base.errors import OptionError
 from commcc.base.reasons import Reason
 from commcc.base.record import Record
 from commcc.base.terms import Kind
-from commcc.passes.strategies.entries import choose, with_modules
+from commcc.passes.strategies.entries import BLOCKS, choose, with_modules
 from commcc.passes.strategies.limits import GivenUp, within
 from commcc.passes.strategies.prefetch import Prefetched, Unit, prefetch
 from commcc.passes.strategies.results import BucketResult, bucket_of, form_of
@@ -35,7 +35,7 @@ from commcc.planning.eligibility import eligible, select_groups
 from commcc.planning.merge_order import MergeOrder, cycles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from commcc.base.terms import Json
     from commcc.graph.collectives import Collective
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from commcc.graph.modules import Entry
     from commcc.passes.base import PlanContext
     from commcc.passes.bucket import Bucket
+    from commcc.plan import Bucket as Planned
+    from commcc.planning.bucket_model import Key
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,22 @@ def form(options: Bucket, context: PlanContext) -> BucketResult:
     """A bucket for each entry, within the memory budget."""
     budget = context.budget(options.memory_budget)
     return within(budget, context, lambda given_up: _formed(options, context, given_up))
+
+
+def by_block(options: Bucket, context: PlanContext, keys: Collection[Key]) -> dict[Key, tuple[Planned, ...]]:
+    """The buckets of transformer blocks, by key; none where there are no blocks. Memory is for the caller to count."""
+    like = replace(options, strategy="module", modules=BLOCKS, include_all_reduce=True, memory_budget=None)
+    try:
+        buckets = form(like, context).buckets
+    except OptionError:
+        return {}
+    collective = {c.launch: c for c in context.ident.collectives}
+    by_key: dict[Key, list[Planned]] = {}
+    for bucket in buckets:
+        key = key_of(collective[bucket.members[0]], options.multi_dtype)
+        if key in keys:
+            by_key.setdefault(key, []).append(bucket)
+    return {key: tuple(buckets) for key, buckets in by_key.items()}
 
 
 def _formed(options: Bucket, context: PlanContext, given_up: GivenUp) -> BucketResult:

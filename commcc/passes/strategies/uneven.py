@@ -43,8 +43,9 @@ Rows = dict["Key", Row]
 UNEVEN = -2
 #: A step is shorter where it is by one of so many parts, and much the same where it is no longer by as much.
 _SAME, _LEVEL = 5000, 5000
-#: A schedule is given up where its step becomes longer than the best one by so much, in permille.
-_LONGER = 1
+#: Schedules of a bucketing. One whose step becomes longer than the best one by so much, in permille, is given up, and
+#: where that is the first there is no other.
+_SCHEDULES, _LONGER = 3, 1
 #: So many times the limit on what a bucket spans, which keeps equal ones from taking memory: here memory is judged.
 _SPAN = 4
 #: Schedules of what is begun from: the setting that does best for it is the first for all others.
@@ -219,7 +220,7 @@ class _Bucketings:
         from commcc.schedule.search import glance
 
         problem = self._sketch(best.buckets)
-        found = glance(problem, search.limits, _FIRST) if problem is not None else None
+        found = glance(problem, search.limits, range(_FIRST)) if problem is not None else None
         self.first = Judged(best, found.settings[0] if found and found.settings else (), self._busy(self.rows))
 
     def shapes(self) -> Shapes:
@@ -249,8 +250,7 @@ class _Bucketings:
         if problem is None or _longer(problem.bound, best):
             return Judged(replace(tried, step_ns=NEVER if problem is None else problem.bound), (), busy)
         hopeless = None if best.tried.over else best.tried.step_ns * (1000 + _LONGER) // 1000
-        # One schedule: what suits the best bucketing suits its neighbours, and other settings seldom do.
-        found = glance(problem, search.limits, 0 if best.setting else 1, until=hopeless, before=best.setting)
+        found = glance(problem, search.limits, range(_SCHEDULES), hopeless=hopeless, give_up=True, before=best.setting)
         return Judged(search.result(tried, found), found.settings[0] if found.settings else (), busy)
 
     def _sketch(self, buckets: Sequence[Bucket]) -> Schedulable | None:
