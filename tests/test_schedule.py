@@ -90,7 +90,11 @@ def test_what_was_asked_last_is_not_searched_again(monkeypatch):
 
 def test_no_work_goes_into_what_cannot_win(monkeypatch):
     module, finished = sys.modules["commcc.schedule.search"], []
-    monkeypatch.setattr(module._Search, "even", lambda self: finished.append(self))
+
+    def even(self):
+        finished.append(self)
+
+    monkeypatch.setattr(module._Search, "even", even)
     monkeypatch.setattr(module, "_MOVED_NODES", 0)  # on small graphs moves may still make it win
     monkeypatch.setattr(module, "_last", None)
     index, costs = scheduled_graph(1)
