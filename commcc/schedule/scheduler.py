@@ -82,10 +82,7 @@ def fill(graph: Graph, walk: Walk) -> None:
     # Graph inputs are there before anything runs, whatever the rules say.
     while clock.front < count and graph.nodes[walk.places[clock.front].node].placeholder:
         run(graph, walk, walk.places[clock.front].node)
-    while clock.front < count:
-        if clock.until >= 0 and too_late(walk):
-            _leave(graph, walk)
-            return
+    while clock.front < count and not (clock.until >= 0 and too_late(walk)):
         _land(walk)
         _end_run(graph, walk)
         _launch_due(graph, walk)
@@ -98,15 +95,10 @@ def fill(graph: Graph, walk: Walk) -> None:
             if graph.nodes[node].waited < 0:
                 make_way(graph, walk, node)
             run(graph, walk, node)
-
-
-@compiled
-def _leave(graph: Graph, walk: Walk) -> None:
-    """What is left, in base order."""
-    for place in range(walk.clock[0].front, len(walk.nodes)):
+    for place in range(clock.front, count):
         if not walk.places[place].done:
-            walk.places[walk.clock[0].placed].order = walk.places[place].node
-            walk.clock[0].placed += 1
+            walk.places[clock.placed].order = walk.places[place].node
+            clock.placed += 1
 
 
 @compiled
