@@ -48,8 +48,11 @@ def within(budget: int | None, context: PlanContext, form: Callable[[GivenUp], B
     buffers = {buffer for node in touched for buffer in index.estimates.buffers[node]}
     if own + 2 * sum(index.estimates.buffer_bytes[buffer] for buffer in buffers) <= limit:
         return result
+    looked_at, guilty = None, frozenset[int]()
     for _ in range(_ROUNDS):
-        guilty = _holding(context, result, limit)
+        merging = Merging(result.buckets, result.moves, result.before)
+        if merging != looked_at:  # what was given up may change nothing
+            looked_at, guilty = merging, _holding(context, merging, limit)
         if not guilty:
             return _told(result, given_up, limit)
         still = given_up.still | guilty
@@ -63,10 +66,10 @@ def within(budget: int | None, context: PlanContext, form: Callable[[GivenUp], B
     return _told(form(given_up), given_up, limit)
 
 
-def _holding(context: PlanContext, result: BucketResult, limit: int) -> frozenset[int]:
+def _holding(context: PlanContext, merging: Merging, limit: int) -> frozenset[int]:
     """Launches, in the graph before, that hold memory where the limit is passed."""
     index = context.index
-    after = written(context, Merging(result.buckets, result.moves, result.before))
+    after = written(context, merging)
     memory = MemoryModel(after)
     live = memory.live(range(len(after))).live
     over = [at for at, held in enumerate(live) if held > limit]
