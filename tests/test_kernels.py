@@ -164,8 +164,16 @@ def test_what_no_kernel_takes_is_refused(argument):
         refused()[0](argument)
 
 
-@pytest.mark.parametrize("name", ["tiny_moe_fsdp4_ep2_bw.fx.txt.gz", "tiny_llama_fsdp2_tp2_fw.fx.txt.gz"])
-def test_a_schedule_is_that_of_python(name):
+@pytest.mark.parametrize(
+    "name, share",
+    [
+        ("tiny_moe_fsdp4_ep2_bw.fx.txt.gz", None),
+        ("tiny_moe_fsdp4_ep2_bw.fx.txt.gz", 980),
+        ("tiny_llama_fsdp2_tp2_fw.fx.txt.gz", None),
+    ],
+    ids=["moe", "moe given up", "llama"],
+)
+def test_a_schedule_is_that_of_python(name, share):
     context = PlanContext.of(load(SAMPLES / name), load_model("h100"))
     problem = Problem(context.index, context.model.price(context.index))
     limits = Limits(context.budget("own"), 1 << 20, 5)
@@ -174,8 +182,12 @@ def test_a_schedule_is_that_of_python(name):
     walk = walk_along(problem.graph, base, problem.bounds(limits))
     clock = walk.clock[0]
     clock.target, clock.lead_permille, clock.own_permille, clock.most_run, clock.bring = vars(policy).values()
+    order = whole = schedule(problem, base, policy, limits)
+    if share:
+        clock.until = until = judge.judge(problem.graph, whole).step_ns * share // 1000
+        order = schedule(problem, base, policy, limits, until)
+        assert order.tolist() != whole.tolist()
     scheduler.fill.python(problem.graph, walk)
-    order = schedule(problem, base, policy, limits)
     assert order.tolist() == walk.places.order[: len(base)].tolist() != base.tolist()
     compiled_late = judge.late(problem.graph)
     for each in (base, order, compiled_late):

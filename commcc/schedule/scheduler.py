@@ -68,7 +68,8 @@ def schedule(
     clock = walk.clock[0]
     clock.target, clock.lead_permille, clock.own_permille = policy.target_ns, policy.lead_permille, policy.own_permille
     clock.most_run, clock.bring = policy.most_run, policy.bring
-    clock.until = -1 if until is None else until
+    if until is not None:
+        clock.until = until
     fill(problem.graph, walk)
     order: Ints = walk.places.order[: len(base)].copy()
     return order

@@ -63,6 +63,7 @@ def walk_along(graph: Graph, base: Ints, bounds: Bounds) -> Walk:
     places, clock = records(count + 1, PLACE), records(1, CLOCK)
     places.node[:count] = base
     clock.budget, clock.in_flight, clock.prefetch = bounds
+    clock.until = -1
     return Walk(
         base=base,
         nodes=records(count, NODE),
