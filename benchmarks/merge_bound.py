@@ -49,9 +49,11 @@ collectives of one kind and group on their stream:
    its bytes are limited, and B(i) in step 2 and the bytes between two cuts in step 7 with it, but not to less than a
    member's own.
 
+11. With a budget, what may run while others are waited for is limited: :mod:`memory_bound`.
+
 Limits: prices that rise with bytes. Valid for the graphs in ``results`` and for those that price compute no lower; not
-for passes that remove collectives (dedup) or change groups. Of memory no more is looked at than step 10,
-for which members send different bytes.
+for passes that remove collectives (dedup) or change groups. Step 10 supposes
+that members send different bytes.
 """
 
 from __future__ import annotations
@@ -63,8 +65,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from memory_bound import MERGEABLE, memory_bound
 
-from commcc.base.terms import Kind
 from commcc.graph.memory import MemoryModel
 from commcc.timing.simulate import lower_bound
 from commcc.timing.simulate.bound import Bound
@@ -76,13 +78,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from commcc.base.terms import Kind
     from commcc.graph.index import GraphIndex
     from commcc.timing.cost import CostModel, Costs
     from commcc.timing.cost.types import Transfer
 
     Floats = NDArray[np.float64]
-
-MERGEABLE = frozenset({Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_REDUCE})
 
 
 def merge_bound(
@@ -96,7 +97,7 @@ def merge_bound(
 
     budget: of live bytes; None for any.
     """
-    ns = list(costs.ns)
+    results, ns = list(results), list(costs.ns)
     memory = MemoryModel(index)
     # Inputs that are resized are not there all the time.
     inputs = 0 if index.estimates.resizes else memory.live(range(len(index))).input_bytes
@@ -117,9 +118,11 @@ def merge_bound(
         least_launch = min(least_launch, costs.launch_ns // (1 + len(sharing)))
     least = replace(costs, ns=tuple(ns), launch_ns=least_launch)
     bound = lower_bound(index, least, load)
-    late = late_bound(index, least, load, model, room)
-    name = "lanes, merged late" if late > bound.ns else bound.name
-    return Bound(max(bound.ns, late), name, {**bound.parts, "lanes, merged late": late})
+    parts = {**bound.parts, "lanes, merged late": late_bound(index, least, load, model, room)}
+    if budget is not None:
+        parts["compute stream in memory"] = memory_bound(index, least, load, budget, [other for other, _ in results])
+    name = max(parts, key=lambda part: parts[part])
+    return Bound(parts[name], name, parts)
 
 
 def _most(index: GraphIndex, memory: MemoryModel, node: int, mine: Transfer, room: int | None) -> int:
