@@ -60,7 +60,8 @@ def test_every_fused_kernel_is_told_by_its_arguments():
     found = [name for name in names if is_attention(getattr(getattr(aten, name), "default", None))]
     assert {"_scaled_dot_product_cudnn_attention", "_scaled_dot_product_efficient_attention_backward"} <= set(found)
     assert {"_flash_attention_forward", "_efficient_attention_forward", "scaled_dot_product_attention"} <= set(found)
-    assert not is_attention(aten._flash_attention_forward_no_dropout_inplace.default)
+    writing = getattr(aten, "_flash_attention_forward_no_dropout_inplace", None)  # not in all versions
+    assert writing is None or not is_attention(writing.default)
     assert not is_attention(aten.mm.default)
 
 
