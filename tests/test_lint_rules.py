@@ -77,6 +77,18 @@ def test_unknown_communication():
     assert nodes(found) == ["b"] and "unknown way" in found.text
 
 
+RECEIVED = 'b: "f32[8, 8][8, 1]cuda:0" = torch.ops._c10d_functional.irecv.default(a, 0, 0, "0")'
+BEGUN = 'b: "f32[8, 8][8, 1]cuda:0" = torch.ops.mine.begin.default(a)'
+
+
+@pytest.mark.parametrize(
+    ("begun", "node", "words"), [(RECEIVED, "b", "unknown way"), (BEGUN, "w", "what is not known")]
+)
+def test_a_wait_for_what_is_unknown_is_named_where_nothing_else_is(begun, node, words):
+    found = only("unknown-communication", graph("a", begun, "w = wait(b)", returns="w"))
+    assert nodes(found) == [node] and words in found.text
+
+
 SYNC = 'n: "Sym(u0)" = torch.ops.aten._local_scalar_dense.default(c)'
 
 

@@ -20,7 +20,7 @@ Limits: ops without a schema (higher-order ops, unknown ops) are bound by positi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
 
@@ -101,11 +101,12 @@ class Op:
 
     __slots__ = ("does", "fact", "path", "signature", "target", "twin")
 
-    def __init__(self, target: Any) -> None:
+    def __init__(self, target: Any, *, fence: bool = False) -> None:
         self.target = target
-        self.fact = fact = facts(target)
+        fact = facts(target)
         self.path = path_of(target)
         self.twin = path_of(functional(target)) if fact.writes else self.path
+        self.fact = fact = replace(fact, wait=False, barrier=True, writes=fact.views) if fence else fact
         self.signature = _signature(target)
         unknown = fact.effect or fact.barrier
         effects = unknown or fact.host_sync or fact.assertion
@@ -149,6 +150,7 @@ class Terms:
         self._sources: dict[int, tuple[int, ...]] = {}
         self._foreign: dict[int, tuple[int, Any]] = {}
         self._ops: dict[int, Op] = {}
+        self._fence: Op | None = None
 
     @classmethod
     def of(cls, before: Program, after: Program) -> Terms:
@@ -186,6 +188,12 @@ class Terms:
         if found is None:
             found = self._ops[id(target)] = Op(target)
         return found
+
+    def fence(self, target: Any) -> Op:
+        """A wait for what an unknown op began: who knows what it makes of its operand."""
+        if self._fence is None:
+            self._fence = Op(target, fence=True)
+        return self._fence
 
     def source(self, key: tuple[Any, ...], numel: Size | None, dtype: torch.dtype | None) -> int:
         """A term that is an array; the first caller's number of elements and dtype stand."""

@@ -26,6 +26,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from commcc.graph.index.waits import waits_for_unknown
 from commcc.graph.ops import ALL, is_getitem
 from commcc.graph.ops.arithmetic import ON_SIZES
 from commcc.graph.ops.constants import COPIES
@@ -140,6 +141,8 @@ class Tracer(Explainer):
             return self._getitem(node)
         op = self.table.op(node.target)
         fact, path, twin = op.fact, op.path, op.twin
+        if fact.wait and waits_for_unknown(node):
+            return self._opaque(node, self.arguments(node), "", self.table.fence(node.target))
         if fact.wait:
             waited = wait(self, node)
             return (
@@ -184,9 +187,9 @@ class Tracer(Explainer):
 
     # Ops that are not
 
-    def _opaque(self, node: fx.Node, arguments: dict[str, Any], why: str) -> Value:
+    def _opaque(self, node: fx.Node, arguments: dict[str, Any], why: str, op: Op | None = None) -> Value:
         """A term made of the op and its operands; writes, random numbers and effects are recorded."""
-        table, trace, op = self.table, self.trace, self.table.op(node.target)
+        table, trace, op = self.table, self.trace, op or self.table.op(node.target)
         fact, path = op.fact, op.path
         keys = tuple([(name, key_of(table, value)) for name, value in arguments.items()])
         tensors = all_tensors(arguments)

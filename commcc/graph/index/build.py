@@ -25,7 +25,7 @@ from commcc.graph.index.repeats import Numbering
 from commcc.graph.index.storage import assign_storages
 from commcc.graph.index.tensors import TensorTable
 from commcc.graph.index.traits import Traits, launches_inside, mixed_nodes, sub_graphs, traits_of
-from commcc.graph.index.waits import begun_elsewhere, waits_on
+from commcc.graph.index.waits import awaited, begun_elsewhere, waits_on
 from commcc.graph.ops.libraries import FENCES
 from commcc.graph.ops.operands import nodes_in
 from commcc.graph.program import ProcessGroup, record_of
@@ -93,6 +93,7 @@ def build(program: Program, given: Mapping[str, int], outside: Outside | None = 
     order_preds, host_order = order_edges(walk.data_preds, walk.storages, traits, launches, writes)
     fingerprint, digests = _fingerprint(nodes, walk.tensors, walk.control)
     fenced = [(i, node) for i, node in enumerate(nodes) if traits[i].barrier]
+    fences = {node for _, node in fenced}
     inside = {i: _inside(node, program, given) for i, node in fenced if launches_inside(node, program.root)}
     return GraphIndex(
         fingerprint=fingerprint,
@@ -126,7 +127,7 @@ def build(program: Program, given: Mapping[str, int], outside: Outside | None = 
             {node.name: i for node, i in number.items() if node.op == "placeholder"},
             *(frozenset(begun.values()), given, outside),
         ),
-        warnings=tuple(_warning(node, inside.get(i)) for i, node in fenced),
+        warnings=tuple(_warning(node, inside.get(i)) for i, node in fenced if awaited(node) not in fences),
         stays=frozenset(walk.subgraphs.values()).union(i for i, t in enumerate(traits) if t.stays),
         control=walk.control,
         repeats=Numbering(nodes, number, walk.storages).repeats(traits, launches, writes),
@@ -193,10 +194,8 @@ def _check_waits(nodes: list[fx.Node], known: set[int]) -> None:
     for i, node in enumerate(nodes):
         if i in known or node.op != "call_function" or not ops.is_wait(node.target):
             continue
-        source = ops.argument(node, "tensor")
-        while isinstance(source, fx.Node) and ops.facts(source.target).aliases and source._input_nodes:
-            source = next(iter(source._input_nodes))
-        if isinstance(source, fx.Node) and (source.op == "placeholder" or ops.is_local(source.target)):
+        source = awaited(node)
+        if source is not None and (source.op == "placeholder" or ops.is_local(source.target)):
             into = next((user for user in source.users if (fact := ops.collective_of(user.target)) and fact.out), None)
             hint = f"'{into.name}' writes to it: wait for the result of that" if into is not None else None
             raise GraphError(f"'{node.name}' waits for '{source.name}', which launches no collective", hint=hint)
@@ -280,6 +279,10 @@ def _warning(node: fx.Node, inside: Inside | None) -> str:
             f"'{node.name}' ({name}) launches {kinds} in a sub-graph: nothing moves across it, and its time is that of "
             f"the node{often}"
         )
+    source = awaited(node)
+    if source is not None:
+        name = f"waits for '{source.name}' ({ops.op_name(source.target)}), of which nothing is known"
+        return f"'{node.name}' {name}: nothing moves across it"
     why = "orders streams" if ops.library_of(node.target) in FENCES else "communicates in an unknown way"
     return f"'{node.name}' ({name}) {why}: nothing moves across it"
 

@@ -10,6 +10,7 @@ from torch import fx
 
 from commcc.graph import ops
 from commcc.graph.index.storage import assign_storages
+from commcc.graph.index.waits import waits_for_unknown
 from commcc.graph.ops.operands import nodes_in, written
 from commcc.graph.ops.views import CASTS
 from commcc.graph.program import attribute
@@ -55,6 +56,8 @@ def traits_of(node: fx.Node, root: torch.nn.Module) -> Traits:
     if node.op != "call_function":
         return _PLAIN
     fact = ops.facts(node.target)
+    if waits_for_unknown(node):
+        return Traits(tuple(node._input_nodes), barrier=True, opaque=True)
     copies = _copies_to_host(node)
     cast = _cast_key(node)
     compute = ops.is_compute(node.target)

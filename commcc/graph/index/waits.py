@@ -2,18 +2,21 @@
 
 A partitioner may cut a step between a launch and its wait: the forward returns what it launched, and the backward
 waits for its input.
+
+Of a wait for what an unknown op began nothing is known, but that all that this op was given, and gave, may be read or
+written until then: a receive writes into its operand, of which its schema says nothing.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torch import fx
+
 from commcc.graph import ops
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from torch import fx
 
 
 def waits_on(node: fx.Node) -> list[fx.Node]:
@@ -27,6 +30,22 @@ def waits_on(node: fx.Node) -> list[fx.Node]:
             elif user.op == "call_function" and (fact := ops.facts(user.target)).aliases and fact.launch is None:
                 stack.append(user)
     return waits
+
+
+def awaited(node: fx.Node) -> fx.Node | None:
+    """What a wait waits for, behind views and other waits: a launch, an input, or whatever else is there."""
+    source = ops.argument(node, "tensor") if node.op == "call_function" and ops.is_wait(node.target) else None
+    while isinstance(source, fx.Node) and ops.facts(source.target).aliases and source._input_nodes:
+        source = next(iter(source._input_nodes))
+    return source if isinstance(source, fx.Node) else None
+
+
+def waits_for_unknown(node: fx.Node) -> bool:
+    """Whether a node waits for what an op began that is no collective of the table: nothing moves across it."""
+    source = awaited(node)
+    if source is None or source.op != "call_function":
+        return False
+    return ops.facts(source.target).launch is None and not ops.is_local(source.target)
 
 
 def begun_elsewhere(nodes: Iterable[fx.Node]) -> dict[fx.Node, fx.Node]:

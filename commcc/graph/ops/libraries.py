@@ -18,6 +18,8 @@ PURE = frozenset({"aten", "prims", "inductor_prims", "rngprims", "quantized_deco
 BELIEVED = RUNNABLE | PURE | {"streams", "device_mesh"}
 #: Libraries of collectives alone.
 COLLECTIVE = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional"})
+#: Libraries of collectives whose schemas do not say what is written to.
+UNTOLD = COLLECTIVE - {"_c10d_functional_autograd"}
 #: Libraries whose ops were run to see what they do (``tests/test_op_facts.py``).
 TESTED = frozenset({"aten", "prims"})
 #: Libraries whose ops communicate, unless something else is known of one.
