@@ -92,9 +92,8 @@ def build(program: Program, given: Mapping[str, int], outside: Outside | None = 
     outputs, output_descriptors = _outputs(nodes, number)
     order_preds, host_order = order_edges(walk.data_preds, walk.storages, traits, launches, writes)
     fingerprint, digests = _fingerprint(nodes, walk.tensors, walk.control)
-    fenced = [(i, node) for i, node in enumerate(nodes) if traits[i].barrier]
-    fences = {node for _, node in fenced}
-    inside = {i: _inside(node, program, given) for i, node in fenced if launches_inside(node, program.root)}
+    fenced = {node: i for i, node in enumerate(nodes) if traits[i].barrier}
+    inside = {i: _inside(node, program, given) for node, i in fenced.items() if launches_inside(node, program.root)}
     return GraphIndex(
         fingerprint=fingerprint,
         names=tuple(node.name for node in nodes),
@@ -117,7 +116,7 @@ def build(program: Program, given: Mapping[str, int], outside: Outside | None = 
         wait_of=wait_of,
         begun_elsewhere=begun,
         writes=writes,
-        barriers=tuple(i for i, _ in fenced),
+        barriers=tuple(fenced.values()),
         host_syncs=frozenset(i for i, t in enumerate(traits) if t.host_sync),
         host_copies={i: t.unblocked for i, t in enumerate(traits) if t.host_copy},
         host_order={i: before for i, before in host_order.items() if before not in walk.control.get(i, ())},
@@ -127,7 +126,7 @@ def build(program: Program, given: Mapping[str, int], outside: Outside | None = 
             {node.name: i for node, i in number.items() if node.op == "placeholder"},
             *(frozenset(begun.values()), given, outside),
         ),
-        warnings=tuple(_warning(node, inside.get(i)) for i, node in fenced if awaited(node) not in fences),
+        warnings=tuple(_warning(node, inside.get(i)) for node, i in fenced.items() if awaited(node) not in fenced),
         stays=frozenset(walk.subgraphs.values()).union(i for i, t in enumerate(traits) if t.stays),
         control=walk.control,
         repeats=Numbering(nodes, number, walk.storages).repeats(traits, launches, writes),

@@ -27,7 +27,7 @@ def waits_on(node: fx.Node) -> list[fx.Node]:
         for user in stack.pop().users:
             if ops.is_wait(user.target):
                 waits.append(user)
-            elif user.op == "call_function" and (fact := ops.facts(user.target)).aliases and fact.launch is None:
+            elif _is_view(user):
                 stack.append(user)
     return waits
 
@@ -35,7 +35,7 @@ def waits_on(node: fx.Node) -> list[fx.Node]:
 def awaited(node: fx.Node) -> fx.Node | None:
     """What a wait waits for, behind views and other waits: a launch, an input, or whatever else is there."""
     source = ops.argument(node, "tensor") if node.op == "call_function" and ops.is_wait(node.target) else None
-    while isinstance(source, fx.Node) and ops.facts(source.target).aliases and source._input_nodes:
+    while isinstance(source, fx.Node) and _is_view(source) and source._input_nodes:
         source = next(iter(source._input_nodes))
     return source if isinstance(source, fx.Node) else None
 
@@ -46,6 +46,10 @@ def waits_for_unknown(node: fx.Node) -> bool:
     if source is None or source.op != "call_function":
         return False
     return ops.facts(source.target).launch is None and not ops.is_local(source.target)
+
+
+def _is_view(node: fx.Node) -> bool:
+    return node.op == "call_function" and (fact := ops.facts(node.target)).aliases and fact.launch is None
 
 
 def begun_elsewhere(nodes: Iterable[fx.Node]) -> dict[fx.Node, fx.Node]:
