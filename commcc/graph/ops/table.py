@@ -171,14 +171,15 @@ def _of_packet(packet: OpOverloadPacket) -> OpFacts:
 def _of_op(op: OpOverload) -> OpFacts:
     name = op_name(op)
     launch = collective_of(op)
-    if launch is None and not _is_believed(op):
+    barrier = is_unknown_communication(op) or library_of(op) in libraries.FENCES
+    believed = library_of(op) in libraries.BELIEVED and not (barrier and library_of(op) in libraries.UNTOLD)
+    if launch is None and not believed and name not in effects.PURE_OPS:
         random = torch.Tag.nondeterministic_seeded in op.tags
         return replace(_of_unknown(op), arguments=argument_names(op), random=random)
     infos = [(a.name, a.alias_info) for a in op._schema.arguments if a.alias_info is not None]
     writes = (*_hidden(undeclared.WRITES, op), *(n for n, info in infos if info.is_write))
     bases = _bases(op)
     assertion = name in effects.ASSERTIONS
-    barrier = is_unknown_communication(op) or library_of(op) in libraries.FENCES
     silent = not op._schema.returns and not writes and not assertion
     return OpFacts(
         name,
@@ -200,14 +201,6 @@ def _of_op(op: OpOverload) -> OpFacts:
         barrier=barrier,
         effect=not barrier and (silent or name in effects.ACTING or not _is_known(op)),
     )
-
-
-def _is_believed(op: OpOverload) -> bool:
-    """Whether the schema says what the op does: not of those that send and receive into what they are given."""
-    name, library = op_name(op), library_of(op)
-    if name in effects.PURE_OPS or is_wait(op):
-        return True
-    return library in libraries.BELIEVED and not (library in libraries.UNTOLD and is_unknown_communication(op))
 
 
 def _fills(overload: str) -> bool:
