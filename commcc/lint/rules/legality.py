@@ -31,25 +31,17 @@ def illegal_graph(subject: Subject, options: NoOptions) -> Iterator[Finding]:
 def unknown_communication(subject: Subject, options: NoOptions) -> Iterator[Finding]:
     """Every node that communicates in a way that commcc does not understand."""
     del options
-    for node in subject.index.barriers:
-        if node in subject.index.inside or _began(subject.index, node) in subject.index.barriers:
+    index = subject.index
+    for node in index.barriers:
+        op, began = index.ops[node], [p for q in index.data_preds[node] for p in (q, *index.data_preds[q])]
+        if node in index.inside or (op == WAIT and not set(began).isdisjoint(index.barriers)):
             continue  # what its sub-graphs launch is known and priced; what a wait waits for has a finding of its own
-        op = subject.index.ops[node]
         does = "waits for what is not known" if op == WAIT else "communicates in an unknown way"
         yield Finding(
-            f"'{subject.index.names[node]}' ({op}) {does}: nothing is moved across it, and its time and bytes are not "
-            "counted",
+            f"'{index.names[node]}' ({op}) {does}: nothing is moved across it, and its time and bytes are not counted",
             subject.spots(node),
             remedy="use the functional collectives of torch.ops._c10d_functional",
         )
-
-
-def _began(index: GraphIndex, wait: int) -> int | None:
-    """What a wait waits for, behind the parts of its result; None for what is no wait."""
-    node = wait if index.ops[wait] == WAIT else None
-    while node is not None and (node == wait or index.ops[node] == "operator.getitem"):
-        node = next(iter(index.data_preds[node]), None)
-    return node
 
 
 def use_before_wait(subject: Subject, options: NoOptions) -> Iterator[Finding]:
