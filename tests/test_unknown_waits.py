@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+import torch
+from torch import fx
 
 from commcc.base.errors import GraphError
 from commcc.graph.index import build_index
@@ -13,25 +15,24 @@ from commcc.graph.ops import OpaqueOp
 from commcc.verify import verify
 from tests.verify_graphs import Graph, aten, c10d, proved, texts
 
-if TYPE_CHECKING:
-    import torch
+WAIT = c10d.wait_tensor.default
 
 
-def receive(g: Graph, at: torch.fx.Node) -> torch.fx.Node:
+def receive(g: Graph, at: fx.Node) -> fx.Node:
     return g(c10d.irecv.default, at, 0, 0, "0")
 
 
-def receive_in_batch(g: Graph, at: torch.fx.Node) -> torch.fx.Node:
+def receive_in_batch(g: Graph, at: fx.Node) -> fx.Node:
     both = g(c10d.batch_p2p_ops.default, ["irecv"], [0], [0], [at], "0")
     return g(operator.getitem, both, 0)
 
 
-def begin(g: Graph, at: torch.fx.Node) -> torch.fx.Node:
+def begin(g: Graph, at: fx.Node) -> fx.Node:
     """An op of a library that is not here."""
     return g(OpaqueOp("mine.begin.default"), at, val=at.meta["val"])
 
 
-def begin_and_view(g: Graph, at: torch.fx.Node) -> torch.fx.Node:
+def begin_and_view(g: Graph, at: fx.Node) -> fx.Node:
     return g(aten.view.default, begin(g, at), [4])
 
 
@@ -46,8 +47,8 @@ def job(order: str, how: Any) -> Any:
     g = Graph()
     x = g.input("x", 4)
     buffers = {name: g(aten.empty.memory_format, [4], name=f"buffer_{name}") for name in "ab"}
-    begun: dict[str, torch.fx.Node] = {}
-    read: dict[str, torch.fx.Node] = {}
+    begun: dict[str, fx.Node] = {}
+    read: dict[str, fx.Node] = {}
     for step in order:
         mine = "ab"[step.isupper()]
         if step in "iI":
@@ -113,6 +114,46 @@ def test_what_it_is_given_may_be_written(how):
     at = {name: i for i, name in enumerate(index.names)}
     assert at["buffer_a"] in index.writes[index.users[at["buffer_a"]][0]]
     assert index.writes[at["wait_tensor_default"]]
+
+
+def regions(order):
+    """``l`` launches a gather of an input, ``h`` waits in a sub-graph, ``r`` reads it, ``m`` writes the input."""
+    g = Graph()
+    x = g.input("x", 4)
+    region = fx.Graph()
+    region.output(
+        (region.call_function(aten.neg.default, (region.call_function(WAIT, (region.placeholder("given"),)),)),)
+    )
+    for node in region.nodes:
+        if node.op != "output":
+            with g.mode:
+                node.meta["val"] = torch.empty(16)
+    g.root.region = fx.GraphModule(torch.nn.Module(), region)
+    body = g.graph.get_attr("region")
+    made: dict[str, fx.Node] = {}
+    for step in order:
+        if step == "l":
+            launch = g(c10d.all_gather_into_tensor.default, x, 4, "0", name="launch")
+        elif step == "h":
+            with g.mode:
+                result = (torch.empty(16),)
+            region_of = g(torch.ops.higher_order.invoke_subgraph, body, "region", launch, val=result, name="region_of")
+            made["h"] = g(operator.getitem, region_of, 0)
+        elif step == "r":
+            made["r"] = g(aten.mul.Tensor, launch, 2, name="read")
+        else:
+            made["m"] = g(aten.add_.Tensor, x, 1, name="written")
+    return g.program(*[made[name] for name in sorted(made)])
+
+
+@pytest.mark.parametrize(("before", "after"), [("lhr", "lrh"), ("lhm", "lmh"), ("lrh", "lhr"), ("lmh", "lhm")])
+def test_a_sub_graph_may_wait_for_what_it_is_given(before, after):
+    proved(regions(before), regions(before))
+    assert verify(regions(before), regions(after)).status != "proved"
+    index = build_index(regions("lhr"))
+    at = {name: i for i, name in enumerate(index.names)}
+    assert at["region_of"] in index.barriers and at["region_of"] in index.preds(at["read"])
+    assert "waits or communicates in a sub-graph" in index.warnings[0]
 
 
 def test_a_wait_for_what_was_computed_is_refused():

@@ -66,6 +66,7 @@ Items: TypeAlias = "tuple[Item, ...]"
 class Summary:
     """What calling a sub-graph does besides computing its outputs. state: it writes to constants of its own.
 
+    fence: it waits for what it is given, or does what is not known: nothing moves across it.
     shares: shapes of what it returns in the storage of what it is given, of something else that it returns, or of its
     constants; None stands for any shape. keeps: constants are among them.
     """
@@ -76,6 +77,7 @@ class Summary:
     state: bool = False
     shares: frozenset[Shape | None] = frozenset()
     keeps: bool = False
+    fence: bool = False
 
     def __or__(self, other: Summary) -> Summary:
         return Summary(
@@ -85,11 +87,12 @@ class Summary:
             self.state or other.state,
             self.shares | other.shares,
             self.keeps or other.keeps,
+            self.fence or other.fence,
         )
 
 
 #: Of a graph that is not known.
-ANYTHING = Summary(random=True, effects=True, writes=True, state=True, shares=frozenset({None}), keeps=True)
+ANYTHING = Summary(random=True, effects=True, writes=True, state=True, shares=frozenset({None}), keeps=True, fence=True)
 
 
 class Op:
@@ -110,7 +113,7 @@ class Op:
         self.signature = _signature(target)
         unknown = fact.effect or fact.barrier
         effects = unknown or fact.host_sync or fact.assertion
-        self.does = Summary(fact.random, effects, state=unknown)
+        self.does = Summary(fact.random, effects, state=unknown, fence=fact.barrier)
 
 
 class Terms:

@@ -212,7 +212,7 @@ class Tracer(Explainer):
             term = table.intern(("call", len(trace.effects), term))
         if does.effects:
             trace.effects.append((plain, node.name))
-        if fact.barrier:
+        if does.fence:
             trace.barriers.append(node.name)
         unknown = next(filter(None, (table.undecided.get(value.term) for value in handed)), "")
         if why or unknown or (around and does.state):
@@ -386,8 +386,10 @@ class Tracer(Explainer):
             table.undecided.setdefault(term, f"in a sub-graph: {doubt}")
         inputs, constants = [value for _, value in found.inputs], list(found.constants.values())
         writes, state = bool(inner._versions(inputs)), bool(inner._versions(constants))
+        shares, keeps = inner._shared(inputs, constants)
         table.summaries[term] = Summary(
-            bool(found.random), bool(found.effects), writes, state, *inner._shared(inputs, constants)
+            *(bool(found.random), bool(found.effects), writes, state, shares, keeps),
+            fence=bool(found.idle or found.barriers),
         )
         table.subgraphs[id(module)] = (term, module)
         return term

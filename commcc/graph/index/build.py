@@ -282,6 +282,8 @@ def _warning(node: fx.Node, inside: Inside | None) -> str:
     if source is not None:
         name = f"waits for '{source.name}' ({ops.op_name(source.target)}), of which nothing is known"
         return f"'{node.name}' {name}: nothing moves across it"
+    if ops.facts(node.target).body:
+        return f"'{node.name}' ({name}) waits or communicates in a sub-graph in an unknown way: nothing moves across it"
     why = "orders streams" if ops.library_of(node.target) in FENCES else "communicates in an unknown way"
     return f"'{node.name}' ({name}) {why}: nothing moves across it"
 

@@ -144,7 +144,7 @@ def launches_inside(node: fx.Node, root: torch.nn.Module) -> bool:
 
 
 def _inner_traits(graph: fx.Graph) -> Traits:
-    """Traits of a whole sub-graph; collectives inside it make it a barrier, writes to its constants an effect.
+    """Traits of a whole sub-graph; collectives and waits inside it make it a barrier, writes to its constants an effect.
 
     writes: inputs that it writes, as its own nodes. shares: a result may be in the storage of an input.
     """
@@ -156,7 +156,8 @@ def _inner_traits(graph: fx.Graph) -> Traits:
     inputs = {s for i, node in enumerate(nodes) if node.op == "placeholder" for s in storages[i]}
     kept = {s for i, node in enumerate(nodes) if node.op == "get_attr" for s in storages[i]}
     changed = {s: node for trait in every for node in trait.writes for s in storages[number[node]]}
-    launches = any(node.op == "call_function" and ops.collective_of(node.target) is not None for node in nodes)
+    called = [node.target for node in nodes if node.op == "call_function"]
+    meets = any(ops.collective_of(target) is not None or ops.is_wait(target) for target in called)
     returned = {
         s for node in nodes if node.op == "output" for leaf in nodes_in(node.args) for s in storages[number[leaf]]
     }
@@ -165,6 +166,6 @@ def _inner_traits(graph: fx.Graph) -> Traits:
         compute=any(trait.compute for trait in every),
         random=any(trait.random for trait in every),
         effect=any(trait.effect for trait in every) or not kept.isdisjoint(changed),
-        barrier=launches or any(trait.barrier for trait in every),
+        barrier=meets or any(trait.barrier for trait in every),
         shares=not returned.isdisjoint(inputs | kept),
     )
