@@ -144,7 +144,7 @@ def launches_inside(node: fx.Node, root: torch.nn.Module) -> bool:
 
 
 def _inner_traits(graph: fx.Graph) -> Traits:
-    """Traits of a whole sub-graph; collectives and waits inside it make it a barrier, writes to its constants an effect.
+    """Traits of a whole sub-graph; collectives and waits inside it are a barrier, writes to its constants an effect.
 
     writes: inputs that it writes, as its own nodes. shares: a result may be in the storage of an input.
     """
