@@ -194,8 +194,9 @@ LEGALITY = (
         unknown_communication,
         NoOptions,
         "ops that communicate in an unknown way",
-        "Collectives outside the functional ones, and custom ops that take a process group. Passes move nothing "
-        "across them and no figure counts them, so whatever else is measured on such a graph is incomplete.",
+        "Collectives outside the functional ones, `isend` and `irecv`, custom ops that take a process group, and waits "
+        "for what any other op began. Passes move nothing across them and no figure counts them, so whatever else is "
+        "measured on such a graph is incomplete.",
     ),
     Rule(
         "use-before-wait",
