@@ -208,6 +208,22 @@ def test_buckets_by_block_come_first(monkeypatch):
     assert auto.verified == "proved"
 
 
+@pytest.mark.parametrize("kept", [Kind.ALL_GATHER, Kind.REDUCE_SCATTER])
+def test_blocks_without_collectives_of_one_key(monkeypatch, kept):
+    """As where only gradients are reduced inside blocks, and parameters are gathered ahead of them."""
+    strategy = importlib.import_module("commcc.passes.strategies.auto")
+    whole = strategy.by_block
+
+    def some(*args):
+        return {key: buckets for key, buckets in whole(*args).items() if key[0] == kept.value}
+
+    monkeypatch.setattr(strategy, "by_block", some)
+    monkeypatch.setattr(strategy.Search, "_starts", lambda search, _best, form: [search._all(strategy.BY_BLOCK, form)])
+    result = run(sample("tiny_llama_fsdp4_bw"), [Bucket(strategy="auto", effort=12)], model=LATENCY)
+    assert result.verified == "proved"
+    assert result.steps[0].report["buckets"] > 0
+
+
 @pytest.mark.parametrize(
     ("tried", "expected"),
     [

@@ -348,11 +348,13 @@ class Search:
         return best
 
     def _mib(self, tried: Tried, place: int) -> float:
-        """The cap of one key, in MiB; of buckets by block their mean size."""
+        """The cap of one key, in MiB; of buckets by block their mean size, 0 where blocks have none of this key."""
         rung = tried.choice[place]
         if rung.cap != BY_BLOCK:
             return rung.cap
-        buckets = self.by_block[rung.form][self.keys[place]]
+        buckets = self.by_block[rung.form].get(self.keys[place])
+        if not buckets:
+            return 0
         return sum(self.size[launch] for bucket in buckets for launch in bucket.members) / MIB / len(buckets)
 
     def _first_other(self, best: Tried, place: int, caps: Sequence[int]) -> Tried:
