@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from commcc.base.sequences import closure
 from commcc.base.terms import Kind
 from commcc.graph.memory import MemoryModel
 from commcc.timing.simulate.events import STREAM, Events
@@ -157,18 +158,7 @@ class _Graph:
 
     def around(self, node: int) -> _Around:
         """What is before this node in any order, what is after it, and what may be either."""
-        return _Around(self, node, _reached([node, *self.first], self.preds), _reached([node], self.users) - {node})
-
-
-def _reached(start: Iterable[int], edges: Sequence[Iterable[int]]) -> set[int]:
-    found = set(start)
-    stack = list(found)
-    while stack:
-        for node in edges[stack.pop()]:
-            if node not in found:
-                found.add(node)
-                stack.append(node)
-    return found
+        return _Around(self, node, closure(self.preds, [node, *self.first]), closure(self.users, [node]) - {node})
 
 
 class _Around:
@@ -177,7 +167,7 @@ class _Around:
     always_live: bytes that are live whatever the set is.
     """
 
-    def __init__(self, graph: _Graph, node: int, before: set[int], after: set[int]) -> None:
+    def __init__(self, graph: _Graph, node: int, before: frozenset[int], after: frozenset[int]) -> None:
         self.load, held = graph.load, graph.held
         self.either = [each for each in range(len(graph.preds)) if each not in before and each not in after]
         number = {each: place for place, each in enumerate(self.either, 2)}  # 0: in the set, 1: not in it

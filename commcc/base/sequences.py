@@ -1,4 +1,4 @@
-"""What a sequence kept in order: its longest increasing subsequence."""
+"""What a sequence kept in order, and what can be reached in sequences of neighbours."""
 
 from __future__ import annotations
 
@@ -6,7 +6,19 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+
+def closure(neighbours: Sequence[Sequence[int]], starts: Iterable[int]) -> frozenset[int]:
+    """Everything that can be reached over lists of neighbours by node, the starts included."""
+    stack = list(starts)
+    seen = set(stack)
+    while stack:
+        for near in neighbours[stack.pop()]:
+            if near not in seen:
+                seen.add(near)
+                stack.append(near)
+    return frozenset(seen)
 
 
 def longest_increasing(values: Sequence[int]) -> list[int]:

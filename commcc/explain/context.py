@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from commcc.base.sequences import closure
 from commcc.explain.types import Side
 from commcc.graph.memory import MemoryModel
 from commcc.timing.simulate import Simulator
@@ -222,18 +223,6 @@ def _side(context: Context, place: tuple[int, int | None], path: tuple[int, ...]
         compute_nodes=sum(index.compute[n] for n in work),
         ns=sum(context.costs.ns[n] for n in work),
     )
-
-
-def closure(neighbours: Sequence[Sequence[int]], starts: Iterable[int]) -> frozenset[int]:
-    """Everything that can be reached over lists of neighbours by node, the starts included."""
-    stack = list(starts)
-    seen = set(stack)
-    while stack:
-        for near in neighbours[stack.pop()]:
-            if near not in seen:
-                seen.add(near)
-                stack.append(near)
-    return frozenset(seen)
 
 
 def shortest_path(neighbours: Sequence[Sequence[int]], starts: Iterable[int], goal: int) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from commcc.base.sequences import closure
 from commcc.base.terms import Kind
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def told_by_exchanges(index: GraphIndex, notes: Sequence[Annotation], data: Sequ
     outputs = {node for node in index.outputs if node is not None}
     above = _dominators(range(size), lambda n: forward[n], before, lambda n: index.ops[n] == "placeholder")
     # What nothing is made of in the forward pass, a counter for one, keeps nothing from being the way out.
-    used = _reached(outputs & {n for n in range(size) if forward[n]}, before)
+    used = closure(before, (n for n in outputs if forward[n]))
     ends = [[u for u in after[n] if u in used] for n in range(size)]
     below = _dominators(range(size - 1, -1, -1), lambda n: n in used, ends, lambda n: n in outputs)
     modules: dict[int, str] = {}
@@ -57,20 +58,20 @@ def told_by_exchanges(index: GraphIndex, notes: Sequence[Annotation], data: Sequ
 
 def _between(
     index: GraphIndex, launch: int, above: dict[int, int], below: dict[int, int], after: list[list[int]]
-) -> set[int]:
+) -> frozenset[int]:
     """What lies between the way in and the way out of an exchange; nothing where there is no such way."""
-    node = launch
+    node, behind = launch, closure(after, [launch])
     while (node := above.get(node, -1)) >= 0:
         tensor = index.tensors[node]
         # Tokens come in as rows of numbers, not as ids.
         if index.ops[node] == "placeholder" or tensor is None or len(tensor.shape) < 2 or "float" not in tensor.dtype:
             continue
         way_out = below.get(node, -1)
-        while way_out >= 0 and not (way_out in _reached({launch}, after) and _is_wide(index, way_out)):
+        while way_out >= 0 and not (way_out in behind and _is_wide(index, way_out)):
             way_out = below.get(way_out, -1)
         if way_out >= 0:
-            return _reached({node}, after) - _reached({way_out}, after) - {node} | {way_out}
-    return set()
+            return closure(after, [node]) - closure(after, [way_out]) - {node} | {way_out}
+    return frozenset()
 
 
 def _is_wide(index: GraphIndex, node: int) -> bool:
@@ -100,14 +101,3 @@ def _meet(one: int, other: int, nearest: dict[int, int], depth: dict[int, int]) 
             one, other = other, one
         one = nearest[one]
     return one
-
-
-def _reached(starts: set[int], after: list[list[int]]) -> set[int]:
-    """``starts`` and all that can be come to from them."""
-    reached, stack = set(), list(starts)
-    while stack:
-        node = stack.pop()
-        if node not in reached:
-            reached.add(node)
-            stack.extend(after[node])
-    return reached
