@@ -211,9 +211,10 @@ def glance(
         if best.close(problem, limits) or (tried > 1 and hopeless is not None and best.step_ns > hopeless):
             break
         target, *rest = setting
-        until = min(best.step_ns, hopeless) if give_up and hopeless is not None and tried > 1 else hopeless
-        policy = Policy(problem.bound * target // 1000, *rest)
-        order = schedule(problem, start.order, policy, limits, until if give_up else None)
+        until = hopeless if give_up else None
+        if until is not None and tried > 1:
+            until = min(best.step_ns, until)
+        order = schedule(problem, start.order, Policy(problem.bound * target // 1000, *rest), limits, until)
         result = _judge(problem, order, tried, (setting,))
         best = min(best, result, key=lambda each: each.rank(problem, start, limits))
     return best

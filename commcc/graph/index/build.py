@@ -191,9 +191,7 @@ def _launches(nodes: list[fx.Node], number: dict[fx.Node, int]) -> tuple[dict[in
 def _check_waits(nodes: list[fx.Node], known: set[int]) -> None:
     """A wait must wait for something that may have launched a collective."""
     for i, node in enumerate(nodes):
-        if i in known or node.op != "call_function" or not ops.is_wait(node.target):
-            continue
-        source = awaited(node)
+        source = None if i in known else awaited(node)
         if source is not None and (source.op == "placeholder" or ops.is_local(source.target)):
             into = next((user for user in source.users if (fact := ops.collective_of(user.target)) and fact.out), None)
             hint = f"'{into.name}' writes to it: wait for the result of that" if into is not None else None
