@@ -28,7 +28,9 @@ def test_details_come_behind_what_the_command_does():
     assert told == [*("reorder: planning" + part for part in parts), "writing", "writing: compiling", "writing"]
 
 
-def test_the_first_call_of_a_kernel_says_that_it_is_compiled():
+def test_the_first_call_of_a_kernel_says_that_it_is_compiled(monkeypatch, tmp_path):
+    monkeypatch.setenv("COMMCC_CACHE_DIR", str(tmp_path))
+
     def _double(number):
         return number + number
 
@@ -38,6 +40,10 @@ def test_the_first_call_of_a_kernel_says_that_it_is_compiled():
         say("planning")
         assert (double(3), double(4)) == (6, 8)
     assert told == ["planning", "planning: compiling kernel 'double'", "planning"]
+    with shown(told.append) as say:
+        say("planning")
+        assert kernel(_double)(3) == 6
+    assert told[3:] == ["planning"]
 
 
 def test_passes_and_schedules_are_counted(monkeypatch, tmp_path):

@@ -8,22 +8,28 @@
 
 Integers only, so a kernel gives the same result on every machine, compiled or not. What kernels may contain says
 :mod:`commcc.base.kernel_code`; arguments are integers, arrays of 64-bit integers or of records of these, and named
-tuples. LLVM compiles the largest kernel in half a second, less than reading it from a cache of numba's would take,
-so nothing is kept on disk.
+tuples. LLVM compiles the largest kernel in a third of a second; :mod:`commcc.base.kernel_cache` keeps what it made.
 """
 
 from __future__ import annotations
 
 import ctypes
 from functools import update_wrapper
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
+from commcc.base.kernel_cache import SUFFIX, KernelCache
 from commcc.base.kernel_code import Module
 from commcc.base.kernel_types import BOOL, INT, WORD, Array, Compiled, Group, Records, Several, Table, Type
 from commcc.base.progress import detailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from llvmlite.binding import ModuleRef, TargetMachine
+
+#: Functions of no more weight than this are inlined where they have several callers.
+_INLINED = 50
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,9 +55,8 @@ class Kernel(Generic[P, R]):
         words: list[int] = []
         types = tuple(_flatten(argument, words) for argument in args)
         if types not in self.codes:
-            with detailed(f"compiling kernel '{self.python.__name__.strip('_')}'"):
-                text, returned = Module().kernel(self.python, types)
-                self.codes[types] = _Code(text), returned
+            text, returned = Module().kernel(self.python, types)
+            self.codes[types] = _Code(text, self.python.__name__.strip("_")), returned
         code, returned = self.codes[types]
         given, result = np.array(words or [0], np.int64), np.zeros(max(1, len(returned.parts)), np.int64)
         code.run(given.ctypes.data, result.ctypes.data)
@@ -93,25 +98,38 @@ def _result(returned: Type, words: list[int]) -> Any:
 class _Code:
     """The machine code of a module's function ``kernel``."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, name: str) -> None:
         import llvmlite.binding as llvm
 
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
-        features = llvm.get_host_cpu_features().flatten()
-        machine = llvm.Target.from_default_triple().create_target_machine(
-            cpu=llvm.get_host_cpu_name(), features=features, opt=2, jit=True
-        )
-        module = llvm.parse_assembly(text)
-        module.triple, module.data_layout = machine.triple, str(machine.target_data)
-        # Little is inlined beyond what has one caller, and no loop is unrolled: compiling would take half as long
-        # again, and running no less. Without vectors, which are quickly made, running would take twice as long.
-        tuning = llvm.create_pipeline_tuning_options(speed_level=1)
-        tuning.inlining_threshold = 50
-        tuning.loop_unrolling = False
-        passes = llvm.create_pass_builder(machine, tuning)
-        passes.getModulePassManager().run(module, passes)
+        cpu, features = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+        machine = llvm.Target.from_default_triple().create_target_machine(cpu=cpu, features=features, opt=2, jit=True)
+        compiler = llvm.llvm_version_info, _INLINED, machine.triple, cpu, features
+        cache, file = KernelCache.usual(), sha256(repr((text, *compiler)).encode()).hexdigest() + SUFFIX
+        code = cache.read(file)
+        if code is None:
+            with detailed(f"compiling kernel '{name}'"):
+                code = machine.emit_object(_optimized(text, machine))
+            cache.write(file, code)
         # The engine owns the code.
-        self.engine = llvm.create_mcjit_compiler(module, machine)
+        self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+        self.engine.add_object_file(llvm.ObjectFileRef.from_data(code))
         self.engine.finalize_object()
         self.run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(self.engine.get_function_address("kernel"))
+
+
+def _optimized(text: str, machine: TargetMachine) -> ModuleRef:
+    """A module as it is made into machine code."""
+    import llvmlite.binding as llvm
+
+    module = llvm.parse_assembly(text)
+    module.triple, module.data_layout = machine.triple, str(machine.target_data)
+    # Little is inlined beyond what has one caller, and no loop is unrolled: compiling would take half as long
+    # again, and running no less. Without vectors, which are quickly made, running would take twice as long.
+    tuning = llvm.create_pipeline_tuning_options(speed_level=1)
+    tuning.inlining_threshold = _INLINED
+    tuning.loop_unrolling = False
+    passes = llvm.create_pass_builder(machine, tuning)
+    passes.getModulePassManager().run(module, passes)
+    return module
