@@ -49,7 +49,7 @@ class _Units:
         self.index, self.buckets = index, merging.buckets
         self.units: list[Unit] = []
         self.keys: list[Key] = []
-        self.stands_for: dict[int, int] = {}
+        self.stands_for = [-1] * len(index)
         merged = {node for bucket in self.buckets for member in bucket.members for node in self._merged(bucket, member)}
         moved = self._moved(merging)
         for node in range(len(index)):
@@ -62,16 +62,21 @@ class _Units:
             self.waits.append(self._add(Unit(WAIT, number), (bucket.wait_at, _WAITS, number)))
             for place, member in enumerate(bucket.members):
                 launch, wait, *cast = self._merged(bucket, member)
-                self.stands_for.update(dict.fromkeys((launch, *cast), self.launches[number]))
+                for node in (launch, *cast):
+                    self.stands_for[node] = self.launches[number]
                 if bucket.coalesced:
                     self.stands_for[wait] = self.waits[number]
                     continue
                 self.stands_for[wait] = self._add(Unit(RESULT, number, place), (wait, _RESULTS, place))
-        self.needs = [self._needed(unit) for unit in self.units]
+        stands = self.stands_for
+        self.needs = [
+            [stands[n] for n in index.preds(unit.number)] if unit.kind == NODE else self._needed(unit)
+            for unit in self.units
+        ]
         # What is to stay in order besides: a member's wait is the merged one there, not its own result.
         waits = {index.launches[m].waits[0]: self.waits[n] for n, b in enumerate(self.buckets) for m in b.members}
         for constraint in merging.before:
-            first, then = (waits.get(node, self.stands_for[node]) for node in (constraint.first, constraint.then))
+            first, then = (waits.get(node, stands[node]) for node in (constraint.first, constraint.then))
             self.needs[then].append(first)
 
     def _merged(self, bucket: Bucket, member: int) -> tuple[int, ...]:
@@ -101,10 +106,8 @@ class _Units:
         return len(self.units) - 1
 
     def _needed(self, unit: Unit) -> list[int]:
-        """The units that a unit has to come after; a merged one after what any of its members needs."""
+        """The units that one of a bucket has to come after: after what any of its members needs."""
         index, number = self.index, unit.number
-        if unit.kind == NODE:
-            return list({self.stands_for[n] for n in index.preds(number)})
         if unit.kind == RESULT:
             return [self.waits[number]]
         members = self.buckets[number].members
@@ -119,28 +122,31 @@ class _Units:
 def arrange(index: GraphIndex, merging: Merging) -> list[Unit]:
     """Units in their new order; :class:`WaitsForItself` when the edits form a cycle."""
     merged = _Units(index, merging)
-    users: list[list[int]] = [[] for _ in merged.units]
-    missing = [len(needs) for needs in merged.needs]
-    for unit, needs in enumerate(merged.needs):
-        for need in needs:
-            users[need].append(unit)
+    units, needs = merged.units, merged.needs
     # By rank among all keys: numbers are compared faster.
-    by_rank = sorted(range(len(merged.units)), key=merged.keys.__getitem__)
-    rank = [0] * len(by_rank)
-    for place, unit in enumerate(by_rank):
-        rank[unit] = place
-    heap = [rank[u] for u, count in enumerate(missing) if not count]
-    heapq.heapify(heap)
+    by_rank = sorted(range(len(units)), key=merged.keys.__getitem__)
+    taken = bytearray(len(units))
+    late: dict[int, list[int]] = {}  # of a unit, the ranks of those whose turn came before it was taken
+    again: list[int] = []
     order: list[Unit] = []
-    while heap:
-        unit = by_rank[heapq.heappop(heap)]
-        order.append(merged.units[unit])
-        for user in users[unit]:
-            missing[user] -= 1
-            if not missing[user]:
-                heapq.heappush(heap, rank[user])
-    if len(order) < len(merged.units):
-        stuck = next(merged.units[u] for u, count in enumerate(missing) if count)
+    rank = 0
+    while again or rank < len(by_rank):
+        if again:
+            now = heapq.heappop(again)
+        else:
+            now, rank = rank, rank + 1
+        unit = by_rank[now]
+        for need in needs[unit]:
+            if not taken[need]:
+                late.setdefault(need, []).append(now)
+                break
+        else:
+            taken[unit] = 1
+            order.append(units[unit])
+            for each in late.pop(unit, ()) if late else ():
+                heapq.heappush(again, each)
+    if len(order) < len(units):
+        stuck = units[taken.index(0)]
         raise WaitsForItself(f"buckets wait for each other (bucket or node {stuck.number})", where="apply")
     return order
 

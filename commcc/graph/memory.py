@@ -90,12 +90,13 @@ class MemoryModel:
         last = self._last_touches(order)
         allocated, freed = [0] * len(order), [0] * len(order)
         known = set(self.inputs)
+        resizes = self.index.estimates.resizes
         for position, node in enumerate(order):
             for buffer in buffers[node]:
                 if buffer not in known:
                     known.add(buffer)
                     allocated[position] += size[buffer]
-            for buffer, new in resized(self.index, node):
+            for buffer, new in resized(self.index, node) if node in resizes else ():
                 grown = new - size[buffer]
                 allocated[position] += max(0, grown)
                 freed[position] += max(0, -grown)
@@ -142,10 +143,13 @@ def _first_sizes(index: GraphIndex, inputs: frozenset[int]) -> list[int]:
 def _touched(index: GraphIndex) -> list[tuple[int, ...]]:
     buffers = index.estimates.buffers
     by_node: list[tuple[int, ...]] = []
-    for node in range(len(index)):
-        touched = [b for near in (node, *index.data_preds[node]) for b in buffers[near]]
-        launch = index.wait_of.get(node)
-        by_node.append(tuple(dict.fromkeys(touched if launch is None else (*touched, *_both(index, launch)))))
+    for own, preds in zip(buffers, index.data_preds, strict=True):
+        touched = dict.fromkeys(own)
+        for pred in preds:
+            touched.update(dict.fromkeys(buffers[pred]))
+        by_node.append(tuple(touched))
+    for wait, launch in index.wait_of.items():
+        by_node[wait] = tuple(dict.fromkeys((*by_node[wait], *_both(index, launch))))
     return by_node
 
 

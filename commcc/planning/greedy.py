@@ -98,7 +98,7 @@ class _Walker:
         self.quotient = Quotient(len(self.numbers))
         self.open: dict[Key, OpenBucket] = {}
         self.result = Walk()
-        self.compute_before = [0, *accumulate(map(int, index.compute))]
+        self.compute_before = [] if limits.max_consecutive is None else [0, *accumulate(map(int, index.compute))]
         self.last_scatter = -1
 
     def run(self) -> Walk:
@@ -181,18 +181,20 @@ class Quotient:
         self._waits_for: list[list[Vector]] = [[self._none] for _ in range(keys)]
 
     def add_up_to(self, index: GraphIndex, node: int) -> Vector:
-        """Append the next nodes in graph order, up to this one; returns the buckets it descends from."""
-        none, labels, data, order = self._none, self._labels, index.data_preds, index.order_preds
-        label = none
+        """Go on in graph order, up to this node; returns the buckets it descends from.
+
+        Nodes that descend from the same launches carry one label: see :attr:`GraphIndex.meetings`.
+        """
+        none, labels, (own, before) = self._none, self._labels, index.meetings
         # Most of the time of a walk is spent here.
-        for at in range(len(labels), node + 1):
+        for at in range(len(labels), own[node] + 1):
             label = none
-            for pred in data[at] + order[at] if order[at] else data[at]:
+            for pred in before[at]:
                 other = labels[pred]
                 if other is not label and other != label:
                     label = other if label is none else tuple(map(max, label, other))
             labels.append(label)
-        return label
+        return labels[own[node]]
 
     def would_wait_for_itself(self, label: Vector, key: int) -> bool:
         """Whether a launch descending from ``label`` depends on the newest bucket of ``key``."""
@@ -208,7 +210,7 @@ class Quotient:
         return len(waits) - 1
 
     def join(self, key: int, label: Vector) -> None:
-        """Make the node added last a member of the newest bucket of ``key``."""
+        """Make the launch added last a member of the newest bucket of ``key``."""
         waits = self._waits_for[key]
         waits[-1] = tuple(map(max, waits[-1], label))
         member = list(self._labels[-1])

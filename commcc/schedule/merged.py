@@ -90,21 +90,23 @@ class _Merge:
         buffers = estimates.buffers[node]
         if not self.same_buffer.keys().isdisjoint(buffers):
             buffers = tuple(dict.fromkeys(self.same_buffer.get(b, b) for b in buffers))
-        self.at[node] = self._add(
-            _Fact(
-                name=index.names[node],
-                op=index.ops[node],
-                preds=self._new(index.data_preds[node]),
-                order_preds=self._new(index.order_preds[node]),
-                tensor=index.tensors[node],
-                buffers=buffers,
-                work=estimates.work[node],
-                compute=index.compute[node],
-            )
+        at, order_preds = self.at, index.order_preds[node]
+        preds = tuple([at[pred] for pred in index.data_preds[node]])
+        fact = _Fact(
+            index.names[node],
+            index.ops[node],
+            tuple(dict.fromkeys(preds)) if len(preds) > 1 else preds,
+            self._new(order_preds) if order_preds else (),
+            index.tensors[node],
+            buffers,
+            estimates.work[node],
+            index.compute[node],
         )
+        at[node] = len(self.facts)
+        self.facts.append(fact)
         launch = index.launches.get(node)
         if launch is not None:
-            self.launches[self.at[node]] = launch
+            self.launches[at[node]] = launch
 
     def _launch(self, number: int, bucket: Bucket) -> None:
         """The merged launch, and what it sends: the members' inputs in one row, cast if they were."""
@@ -259,29 +261,29 @@ class _Merge:
     def _index(self) -> GraphIndex:
         index, facts = self.index, self.facts
         here = self.at
-        data_preds = tuple(fact.preds for fact in facts)
+        names, ops, data_preds, order_preds, tensors, buffers, work, compute = zip(*facts, strict=True)
         launches = self._launches()
         estimates = replace(
             index.estimates,
             parts={here[n]: parts for n, parts in index.estimates.parts.items() if n in here} | self.parts,
-            buffers=tuple(fact.buffers for fact in facts),
+            buffers=buffers,
             buffer_bytes=tuple(self.buffer_bytes),
             resizes={here[n]: size for n, size in index.estimates.resizes.items()},
-            work=tuple(fact.work for fact in facts),
+            work=work,
             flops={here[n]: flops for n, flops in index.estimates.flops.items()},
         )
         return replace(
             index,
             fingerprint="",
-            names=tuple(fact.name for fact in facts),
-            ops=tuple(fact.op for fact in facts),
+            names=names,
+            ops=ops,
             data_preds=data_preds,
-            order_preds=tuple(fact.order_preds for fact in facts),
+            order_preds=order_preds,
             users=users_of(data_preds),
-            storages=tuple(fact.buffers for fact in facts),
-            tensors=tuple(fact.tensor for fact in facts),
+            storages=buffers,
+            tensors=tensors,
             modules=(None,) * len(facts),
-            compute=tuple(fact.compute for fact in facts),
+            compute=compute,
             casts={},
             custom={},
             descriptors={},

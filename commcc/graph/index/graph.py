@@ -215,6 +215,34 @@ class GraphIndex:
         return (self, *(each for graph in inner for each in graph.with_inside()))
 
     @cached_property
+    def meetings(self) -> tuple[list[int], list[tuple[int, ...]]]:
+        """Which launches each node descends from, in short: a number for each node, and before each number others.
+
+        Every launch has a number of its own, the others one for what they descend from, as far as that is told from
+        their predecessors; numbers grow along the graph. 0 is for nodes that descend from no launch.
+        """
+        own: list[int] = []
+        before: list[tuple[int, ...]] = [()]
+        known: dict[tuple[int, ...], int] = {}
+        for node, preds in enumerate(self.data_preds):
+            order = self.order_preds[node]
+            met = {own[pred] for pred in (preds + order if order else preds)}
+            if len(met) > 1:
+                # What another one has before it counts there.
+                met.difference_update(*[before[each] for each in met], (0,))
+            if node in self.launches:
+                own.append(len(before))
+                before.append(tuple(met))
+            elif len(met) < 2:
+                own.append(met.pop() if met else 0)
+            else:
+                key = tuple(sorted(met))
+                own.append(known.setdefault(key, len(before)))
+                if own[-1] == len(before):
+                    before.append(key)
+        return own, before
+
+    @cached_property
     def position(self) -> dict[str, int]:
         return {name: i for i, name in enumerate(self.names)}
 

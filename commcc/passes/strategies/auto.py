@@ -175,6 +175,7 @@ class Search:
         self.limits = Reorder().limits(context.budget(options.memory_budget))
         self.tried: dict[_Choice, Tried] = {}
         self.buckets: dict[_Choice, tuple[PlannedBucket, ...]] = {}
+        self.made: dict[tuple[tuple[int, ...], str], PlannedBucket] = {}
         # With form auto copies come first, as without it, so that what comes after can only be better.
         self.forms = (COPY, COALESCED) if options.form == AUTO else (options.form,)
         known = {*self.forms, options.form}
@@ -449,13 +450,17 @@ class Search:
 
     def bucket(self, members: Sequence[Collective], form: str) -> PlannedBucket:
         """A bucket of these members, which are given in graph order."""
-        return bucket_of(
-            self.index,
-            members,
-            Reason.of("shorter_step", members=len(members), bytes=sum(self.size[each.launch] for each in members)),
-            param_order=self.options.param_order,
-            coalesced=self.coalesced[form](members),
-        )
+        launches = tuple(each.launch for each in members)
+        made = self.made.get((launches, form))
+        if made is None:
+            made = self.made[launches, form] = bucket_of(
+                self.index,
+                members,
+                Reason.of("shorter_step", members=len(members), bytes=sum(self.size[launch] for launch in launches)),
+                param_order=self.options.param_order,
+                coalesced=self.coalesced[form](members),
+            )
+        return made
 
     def report(self, none: Tried, best: Tried) -> AutoReport:
         return AutoReport(

@@ -86,31 +86,32 @@ class Chains:
             self.levels, self.of = self._formed(index)
         self._readers = [_NOBODY] * len(index)
         self._kernel_reads = [False] * len(index)
-        for i in range(len(index) - 1, -1, -1):
-            self._readers[i], self._kernel_reads[i] = self._find_readers(i)
+        self._find_readers()
 
     def _formed(self, index: GraphIndex) -> tuple[list[int], tuple[int, ...]]:
         levels = _levels(index, self.member, self._passive)
         return levels, _chains(index, self.member, self._passive, levels)
 
-    def _find_readers(self, node: int) -> tuple[int, bool]:
-        """Who reads the result, through views, and whether a kernel or the output does; later nodes are known."""
-        if node in self._index.output_slots:
-            return _OUTSIDE, True
-        readers, by_kernel = _NOBODY, False
-        for user in self._index.users[node]:
-            if self.member[user]:
-                who = self.of[user]
-            elif not self._passive[user]:
-                who, by_kernel = _OUTSIDE, True
-            elif user in self.constants or not self._traffic.results[user]:
-                # A shape that is looked at, say: no bytes are read.
-                continue
-            else:
-                who, by_kernel = self._readers[user], by_kernel or self._kernel_reads[user]
-            if who != _NOBODY:
-                readers = who if readers in (_NOBODY, who) else _OUTSIDE
-        return readers, by_kernel
+    def _find_readers(self) -> None:
+        """Who reads each result, through views, and whether a kernel or the output does."""
+        member, passive, of, results = self.member, self._passive, self.of, self._traffic.results
+        all_readers, kernel_reads, returned = self._readers, self._kernel_reads, self._index.output_slots
+        users = self._index.users
+        for node in range(len(users) - 1, -1, -1):
+            readers, by_kernel = (_OUTSIDE, True) if node in returned else (_NOBODY, False)
+            for user in users[node] if readers == _NOBODY else ():
+                if member[user]:
+                    who = of[user]
+                elif not passive[user]:
+                    who, by_kernel = _OUTSIDE, True
+                elif user in self.constants or not results[user]:
+                    # A shape that is looked at, say: no bytes are read.
+                    continue
+                else:
+                    who, by_kernel = all_readers[user], by_kernel or kernel_reads[user]
+                if who not in (_NOBODY, readers):
+                    readers = who if readers == _NOBODY else _OUTSIDE
+            all_readers[node], kernel_reads[node] = readers, by_kernel
 
     def made_in_memory(self, constant: int) -> bool:
         """Whether something reads a constant that a compiler cannot fuse it into."""
@@ -151,11 +152,12 @@ class Chains:
     def _entering(self, node: int, paying: _Paying) -> tuple[int, set[int]]:
         """Bytes that a member reads and no earlier member of its chain has read; who paid last for the same tensors."""
         chain, total, readers = self.of[node], 0, set[int]()
+        producers, origins = self._traffic.producer, self._traffic.origin
         for source, size in self._traffic.reads(node):
-            producer = self._traffic.producer[source]
-            if producer in self.constants or (self.member[producer] and self.of[producer] == chain):
+            producer = producers[source]
+            if (self.of[producer] == chain and self.member[producer]) or producer in self.constants:
                 continue
-            origin = self._traffic.origin[source]
+            origin = origins[source]
             read = chain, origin
             if (payer := paying.last.get(read, node)) != node:
                 readers.add(payer)
@@ -205,14 +207,15 @@ def _levels(index: GraphIndex, member: Sequence[bool], passive: Sequence[bool]) 
     """Level of every node, see the module's first rule."""
     levels = _counts(index, member, passive)
     before: list[int | None] = [None] * len(index)
+    ops, users, data_preds, order_preds = index.ops, index.users, index.data_preds, index.order_preds
     for i in range(len(index) - 1, -1, -1):
         # A kernel has the level of its own path; only what is cheap moves to where it is used.
-        if (member[i] or passive[i]) and index.data_preds[i]:
-            readers = [levels[user] for user in index.users[i] if index.ops[user] != "output"]
+        if (member[i] or passive[i]) and data_preds[i]:
+            readers = [levels[user] for user in users[i] if ops[user] != "output"]
             latest = before[i]
             if readers:
                 levels[i] = min(readers) if latest is None else min(*readers, latest)
-        for p in index.order_preds[i]:
+        for p in order_preds[i]:
             known = before[p]
             before[p] = levels[i] - 1 if known is None else min(known, levels[i] - 1)
     return levels
@@ -222,11 +225,13 @@ def _counts(index: GraphIndex, member: Sequence[bool], passive: Sequence[bool]) 
     """Largest number of kernels, collectives and order edges on a path to every node."""
     levels = [0] * len(index)
     after = [0] * len(index)
+    order_preds = index.order_preds
     for i, preds in enumerate(index.data_preds):
         level = 0
         for p in preds:
-            level = max(level, after[p])
-        for p in index.order_preds[i]:
+            if after[p] > level:
+                level = after[p]
+        for p in order_preds[i]:
             if index.data_preds[p] or index.order_preds[p]:
                 level = max(level, after[p], levels[p] + 1)
         levels[i] = level
@@ -256,4 +261,6 @@ def _chains(
                 a, b = find(p), find(i)
                 # The first node stands for the chain.
                 parent[max(a, b)] = min(a, b)
-    return tuple(find(i) if inside[i] else -1 for i in range(len(index)))
+    for i, earlier in enumerate(parent):  # no later than the node itself
+        parent[i] = parent[earlier]
+    return tuple([first if fits else -1 for first, fits in zip(parent, inside, strict=True)])

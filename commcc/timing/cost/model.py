@@ -15,6 +15,7 @@ import hashlib
 import json
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import GraphError
@@ -80,7 +81,7 @@ class CostModel:
     device: Device
     settings: Settings
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """Twelve hex digits of the SHA-256 of all figures and settings."""
         content = {"sources": [source.facts() for source in self.sources], "settings": self.settings.to_json()}
@@ -164,18 +165,20 @@ class CostModel:
         count = len(index)
         ns, priced_by = [0] * count, [-1] * count
         notes: Counter[str] = Counter()
-        seen: dict[Operation | Transfer | tuple[Transfer, ...], tuple[int, Price]] = {}
+        seen: dict[Transfer | tuple[Transfer, ...], tuple[int, Price]] = {}
         free_ns = round(1000 * self.settings.free_us)
         for node in free_calls(index) if free_ns else ():
             priced_by[node], ns[node] = len(self.sources) - 1, free_ns
         how: dict[int, str] = {}
         latency: dict[int, int] = {}
         found, after = ordered_operations(index, fused=self.settings.fused)
+        # Layers repeat, so few operations are asked about: most are the same as an earlier one.
+        asked = {key: self._ask_operation(each) for key, each in {id(each): each for each in found.values()}.items()}
         for node, operation in found.items():
-            # Layers repeat, so few operations are asked about: most are equal to an earlier one.
-            answer = seen.get(operation) or seen.setdefault(operation, self._ask_operation(operation))
-            priced_by[node], ns[node] = answer[0], answer[1].ns
-            notes.update([answer[1].note] if answer[1].note else [])
+            priced_by[node], price = asked[id(operation)]
+            ns[node] = price.ns
+            if price.note:
+                notes[price.note] += 1
         for node in index.launches:
             transfer, assumed = self.transfer_of(index, node)
             answer = seen.get(transfer) or seen.setdefault(transfer, self._ask_transfer(transfer))

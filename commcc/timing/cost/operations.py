@@ -34,14 +34,17 @@ def ordered_operations(index: GraphIndex, *, fused: bool) -> tuple[dict[int, Ope
     traffic = Traffic(index)
     chains = Chains(index, traffic) if fused else None
     in_chains = chains.traffic() if chains else {}
+    known: _Known = {}
     found = {
-        i: _operation(index, traffic, i, in_chains.get(i))
+        i: _operation(index, traffic, i, in_chains.get(i), known)
         for i, work in enumerate(index.estimates.work)
         if work is not Work.FREE and i not in index.launches
     }
     return found, chains.after if chains else {}
 
 
+#: Operations by all that tells them apart.
+_Known = dict[tuple[object, ...], Operation]
 _NO_CALLS = ("placeholder", "get_attr", "output")
 
 
@@ -54,27 +57,33 @@ def free_calls(index: GraphIndex) -> list[int]:
     ]
 
 
-def _operation(index: GraphIndex, traffic: Traffic, node: int, fused: tuple[int, int, int] | None) -> Operation:
+def _operation(
+    index: GraphIndex, traffic: Traffic, node: int, fused: tuple[int, int, int] | None, known: _Known
+) -> Operation:
+    """The operation of a node. known: those of other nodes, which equal ones share."""
     hosted = traffic.hosted(node)
     read, written, kernels = fused or ((0, 0, 0) if hosted else _alone(index, traffic, node))
-    return Operation(
-        op=index.ops[node],
-        inputs=traffic.inputs(node),
-        outputs=traffic.results[node],
-        flops=index.estimates.flops.get(node),
-        compute=index.compute[node],
-        read_bytes=read,
-        written_bytes=written,
-        kernels=kernels,
-        host_sync=not hosted and node in index.host_syncs and not index.host_copies.get(node, False),
-        host_bytes=0 if hosted or fused else traffic.crossing(node),
+    figures = (
+        index.estimates.flops.get(node),
+        index.compute[node],
+        read,
+        written,
+        kernels,
+        not hosted and node in index.host_syncs and not index.host_copies.get(node, False),
+        0 if hosted or fused else traffic.crossing(node),
     )
+    kinds = traffic.kinds
+    key = index.ops[node], tuple([kinds[p] for p in index.data_preds[node]]), kinds[node], figures
+    operation = known.get(key)
+    if operation is None:
+        operation = known[key] = Operation(index.ops[node], traffic.inputs(node), traffic.results[node], *figures)
+    return operation
 
 
 def _alone(index: GraphIndex, traffic: Traffic, node: int) -> tuple[int, int, int]:
     """Bytes read, bytes written and kernels of a node that is not fused; a copy to or from the host has none."""
-    inputs, outputs = traffic.inputs(node), traffic.results[node]
-    only_copies = all(map(on_host, inputs)) or all(map(on_host, outputs))
-    if traffic.crossing(node) and only_copies:
-        return 0, 0, 0
+    if traffic.crossing(node):
+        inputs, outputs = traffic.inputs(node), traffic.results[node]
+        if all(map(on_host, inputs)) or all(map(on_host, outputs)):
+            return 0, 0, 0
     return sum(size for _, size in traffic.reads(node)), traffic.writes(node), 1

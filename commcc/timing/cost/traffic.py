@@ -34,33 +34,40 @@ class Traffic:
 
     def __init__(self, index: GraphIndex) -> None:
         self._index = index
-        self.results = tuple(_results(index, i) for i in range(len(index)))
+        #: Results of a kind are the same tensors; few differ.
+        self.kinds, self._held = _results(index)
+        self.results = tuple([self._held[kind] for kind in self.kinds])
         self.producer = list(range(len(index)))
         self.origin = list(range(len(index)))
-        self.bytes = [sum(tensor.bytes for tensor in held) for held in self.results]
-        self._inputs: list[tuple[Tensor, ...] | None] = [None] * len(index)
-        self._hosted = frozenset(i for i, held in enumerate(self.results) if any(map(on_host, held)))
+        sizes = [sum(tensor.bytes for tensor in held) for held in self._held]
+        self.bytes = [sizes[kind] for kind in self.kinds]
+        self._inputs: dict[int, tuple[Tensor, ...]] = {}
+        hosted = {kind for kind, held in enumerate(self._held) if any(map(on_host, held))}
+        self._hosted = frozenset(i for i, kind in enumerate(self.kinds) if kind in hosted) if hosted else frozenset()
         self._look_through_views()
 
     @cached_property
     def has_device(self) -> bool:
         """Whether the graph runs on a device, so that the CPU is only its host."""
-        return any(not on_host(tensor) for held in self.results for tensor in held)
+        return any(not on_host(tensor) for held in self._held for tensor in held)
 
     def _look_through_views(self) -> None:
         """producer: the node that made the data of a node. origin: the same, but one element of a tuple
         result stands for itself. bytes: those that are really there.
         """
-        work, buffers = self._index.estimates.work, self._index.estimates.buffers
-        for i, preds in enumerate(self._index.data_preds):
-            if work[i] is not Work.FREE or not self.results[i] or not buffers[i]:
+        buffers, data_preds, results = self._index.estimates.buffers, self._index.data_preds, self.results
+        producer, origin = self.producer, self.origin
+        for i, work in enumerate(self._index.estimates.work):
+            if work is not Work.FREE or not results[i] or not buffers[i]:
                 continue
-            source = next((p for p in preds if self.results[p] and buffers[i][0] in buffers[p]), None)
-            if source is not None:
-                self.producer[i] = self.producer[source]
-                element = len(self.results[source]) > 1 and self.producer[source] == source
-                self.origin[i] = i if element else self.origin[source]
-                self.bytes[i] = min(self.bytes[i], self.bytes[source])
+            first = buffers[i][0]
+            for source in data_preds[i]:
+                if results[source] and first in buffers[source]:
+                    producer[i] = producer[source]
+                    element = len(results[source]) > 1 and producer[source] == source
+                    origin[i] = i if element else origin[source]
+                    self.bytes[i] = min(self.bytes[i], self.bytes[source])
+                    break
 
     def is_constant(self, node: int) -> bool:
         """Whether the node makes values that a compiler would not load from memory."""
@@ -68,7 +75,7 @@ class Traffic:
 
     def inputs(self, node: int) -> tuple[Tensor, ...]:
         """Tensors among the arguments, in their order."""
-        known = self._inputs[node]
+        known = self._inputs.get(node)
         if known is None:
             known = tuple(tensor for p in self._index.data_preds[node] for tensor in self.results[p])
             self._inputs[node] = known
@@ -80,13 +87,15 @@ class Traffic:
 
     def hosted(self, node: int) -> bool:
         """Whether all the tensors of the node are in host memory, of a graph that runs on a device."""
-        if not self.has_device or not self._meets_host(node):
+        if not self._hosted or not self.has_device or not self._meets_host(node):
             return False
         seen = (*self.inputs(node), *self.results[node])
         return bool(seen) and all(map(on_host, seen))
 
     def on_device(self, node: int) -> bool:
         """Whether the node runs on the device and hands nothing to or from the host."""
+        if not self._hosted:
+            return node not in self._index.host_syncs
         return node not in self._index.host_syncs and not self.hosted(node) and not self.crossing(node)
 
     def crossing(self, node: int) -> int:
@@ -144,9 +153,18 @@ def on_host(tensor: Tensor) -> bool:
     return tensor.device.startswith("cpu")
 
 
-def _results(index: GraphIndex, node: int) -> tuple[Tensor, ...]:
-    one = index.tensors[node]
-    if one is not None:
-        return (one,)
-    parts = index.estimates.parts.get(node)
-    return tuple(part for part in parts if part is not None) if parts else ()
+def _results(index: GraphIndex) -> tuple[list[int], list[tuple[Tensor, ...]]]:
+    """For every node a number, and by number the tensors that it gives."""
+    kinds: list[int] = []
+    held: list[tuple[Tensor, ...]] = []
+    known: dict[int | tuple[int, ...], int] = {}
+    parts = index.estimates.parts
+    for node, one in enumerate(index.tensors):
+        # Nodes with equal facts share them, so that they are told apart without a look inside.
+        several = () if one is not None else tuple([part for part in parts.get(node, ()) if part is not None])
+        key = tuple(map(id, several)) if one is None else id(one)
+        kind = known.setdefault(key, len(held))
+        if kind == len(held):
+            held.append(several if one is None else (one,))
+        kinds.append(kind)
+    return kinds, held
