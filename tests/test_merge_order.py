@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from commcc.base.errors import OptionError
+from commcc.base.sequences import closure, topological
 from commcc.graph.index import build_index
 from commcc.planning.greedy import Quotient
 from commcc.planning.merge_order import MergeOrder
@@ -229,6 +230,36 @@ def test_the_quotient_of_the_walk_counts_the_order_of_a_queue_too():
             quotient.open_bucket(keys[node])
             quotient.join(keys[node], label)
     assert quotient.would_wait_for_itself(quotient.add_up_to(index, b2), keys[b2])
+
+
+@RELAXED
+@given(st.integers(0, 10**6))
+def test_numbers_of_meetings_tell_which_launches_a_node_descends_from(seed):
+    index = indexed(seed)
+    own, before = index.meetings
+    launch_of = {own[launch]: launch for launch in index.launches}
+    assert len(launch_of) == len(index.launches)
+    assert 0 not in launch_of
+    assert all(max(earlier, default=-1) < number for number, earlier in enumerate(before))
+    preds = [index.preds(node) for node in range(len(index))]
+    for node in range(len(index)):
+        told = {launch_of[number] for number in closure(before, [own[node]]) if number in launch_of}
+        assert told == {n for n in closure(preds, [node]) if n in index.launches}
+
+
+@RELAXED
+@given(st.integers(1, 20), st.randoms(use_true_random=False), st.sampled_from((0.02, 0.1, 0.3)), st.booleans())
+def test_of_items_that_may_come_next_the_first_by_rank_does(count, rng, share, cyclic):
+    place = rng.sample(range(count), count)
+    needs = [
+        [b for b in range(count) if (cyclic or place[b] < place[a]) and rng.random() < share] for a in range(count)
+    ]
+    by_rank = rng.sample(range(count), count)
+    plain: list[int] = []
+    while free := [a for a in by_rank if a not in plain and all(b in plain for b in needs[a])]:
+        plain.append(free[0])
+    assert topological(by_rank, needs) == plain
+    assert cyclic or len(plain) == count
 
 
 def test_a_node_is_not_merged_with_itself():

@@ -10,10 +10,10 @@ unit holds a wait for each member, which is its result.
 
 from __future__ import annotations
 
-import heapq
 from typing import TYPE_CHECKING, NamedTuple
 
 from commcc.base.errors import InternalError
+from commcc.base.sequences import topological
 from commcc.graph.index.host import early_reads
 from commcc.plan import HostCopy, Reordering
 
@@ -70,7 +70,7 @@ class _Units:
                 self.stands_for[wait] = self._add(Unit(RESULT, number, place), (wait, _RESULTS, place))
         stands = self.stands_for
         self.needs = [
-            [stands[n] for n in index.preds(unit.number)] if unit.kind == NODE else self._needed(unit)
+            [stands[n] for n in index.all_preds[unit.number]] if unit.kind == NODE else self._needed(unit)
             for unit in self.units
         ]
         # What is to stay in order besides: a member's wait is the merged one there, not its own result.
@@ -123,32 +123,11 @@ def arrange(index: GraphIndex, merging: Merging) -> list[Unit]:
     """Units in their new order; :class:`WaitsForItself` when the edits form a cycle."""
     merged = _Units(index, merging)
     units, needs = merged.units, merged.needs
-    # By rank among all keys: numbers are compared faster.
-    by_rank = sorted(range(len(units)), key=merged.keys.__getitem__)
-    taken = bytearray(len(units))
-    late: dict[int, list[int]] = {}  # of a unit, the ranks of those whose turn came before it was taken
-    again: list[int] = []
-    order: list[Unit] = []
-    rank = 0
-    while again or rank < len(by_rank):
-        if again:
-            now = heapq.heappop(again)
-        else:
-            now, rank = rank, rank + 1
-        unit = by_rank[now]
-        for need in needs[unit]:
-            if not taken[need]:
-                late.setdefault(need, []).append(now)
-                break
-        else:
-            taken[unit] = 1
-            order.append(units[unit])
-            for each in late.pop(unit, ()) if late else ():
-                heapq.heappush(again, each)
+    order = topological(sorted(range(len(units)), key=merged.keys.__getitem__), needs)
     if len(order) < len(units):
-        stuck = units[taken.index(0)]
+        stuck = units[min({*range(len(units))}.difference(order))]
         raise WaitsForItself(f"buckets wait for each other (bucket or node {stuck.number})", where="apply")
-    return order
+    return [units[unit] for unit in order]
 
 
 def in_order(index: GraphIndex, order: Sequence[int]) -> list[Unit]:

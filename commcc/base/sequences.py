@@ -1,7 +1,8 @@
-"""What a sequence kept in order, and what can be reached in sequences of neighbours."""
+"""What a sequence kept in order, orders by rank, and what can be reached in sequences of neighbours."""
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,35 @@ def closure(neighbours: Sequence[Sequence[int]], starts: Iterable[int]) -> froze
                 seen.add(near)
                 stack.append(near)
     return frozenset(seen)
+
+
+def topological(by_rank: Sequence[int], needs: Sequence[Sequence[int]]) -> list[int]:
+    """Items from 0 on in order of rank, each as soon as all it needs is there: of those that may come next the first.
+
+    by_rank: all items, the first rank first. What is on a cycle, or behind one, is left out. Linear where ranks hardly
+    contradict what is needed.
+    """
+    taken = bytearray(len(by_rank))
+    late: dict[int, list[int]] = {}  # of an item, the ranks of those whose turn came before it was there
+    again: list[int] = []
+    order: list[int] = []
+    rank = 0
+    while again or rank < len(by_rank):
+        if again:
+            now = heapq.heappop(again)
+        else:
+            now, rank = rank, rank + 1
+        item = by_rank[now]
+        for need in needs[item]:
+            if not taken[need]:
+                late.setdefault(need, []).append(now)
+                break
+        else:
+            taken[item] = 1
+            order.append(item)
+            for each in late.pop(item, ()) if late else ():
+                heapq.heappush(again, each)
+    return order
 
 
 def longest_increasing(values: Sequence[int]) -> list[int]:

@@ -47,8 +47,7 @@ class MemoryModel:
     """What does not depend on the order, for those who try many.
 
     inputs: buffers of graph inputs and constants. kept: buffers that live to the end, as graph outputs do.
-    touched: for each node the buffers that have to be there while it runs: what it makes and reads, and for a
-    wait what its collective reads and writes.
+    touched: see :attr:`commcc.graph.index.GraphIndex.touched`.
     """
 
     def __init__(self, index: GraphIndex) -> None:
@@ -66,7 +65,7 @@ class MemoryModel:
             if launch.asynchronous and not launch.waits:
                 kept.update(_both(index, node))
         self.kept = frozenset(kept)
-        self.touched = _touched(index)
+        self.touched = index.touched
         self.size = _first_sizes(index, self.inputs)
 
     def live(self, order: Sequence[int]) -> Memory:
@@ -138,19 +137,6 @@ def _first_sizes(index: GraphIndex, inputs: frozenset[int]) -> list[int]:
                 size[buffer] = 0
             seen.add(buffer)
     return size
-
-
-def _touched(index: GraphIndex) -> list[tuple[int, ...]]:
-    buffers = index.estimates.buffers
-    by_node: list[tuple[int, ...]] = []
-    for own, preds in zip(buffers, index.data_preds, strict=True):
-        touched = dict.fromkeys(own)
-        for pred in preds:
-            touched.update(dict.fromkeys(buffers[pred]))
-        by_node.append(tuple(touched))
-    for wait, launch in index.wait_of.items():
-        by_node[wait] = tuple(dict.fromkeys((*by_node[wait], *_both(index, launch))))
-    return by_node
 
 
 def _both(index: GraphIndex, launch: int) -> tuple[int, ...]:

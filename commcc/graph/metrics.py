@@ -86,12 +86,6 @@ def measure(index: GraphIndex, ident: Identification) -> GraphMetrics:
 
 def longest_run(index: GraphIndex, kind: Kind) -> int:
     """Most compute nodes in graph order without a launch of ``kind`` between them."""
-    longest = run = 0
-    for node, compute in enumerate(index.compute):
-        launch = index.launches.get(node)
-        if launch is not None and launch.kind is kind:
-            run = 0
-        elif compute:
-            run += 1
-            longest = max(longest, run)
-    return longest
+    ends = sorted(node for node, launch in index.launches.items() if launch.kind is kind)
+    runs = zip([0, *(end + 1 for end in ends)], [*ends, len(index)], strict=True)
+    return max(sum(index.compute[begin:end]) for begin, end in runs)

@@ -22,13 +22,13 @@ whole walk and errs on the safe side: see :class:`commcc.planning.greedy.Quotien
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from commcc.base.errors import OptionError
 from commcc.base.gc_pause import no_collection
+from commcc.base.sequences import topological
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -65,21 +65,23 @@ class MergeOrder:
             for several in ([c.launch for c in members], [c.waits[0] for c in members if c.waits]):
                 for node in several:
                     own[node] = several[-1]
-        missing, wait_of = [0] * count, index.wait_of
-        for node, stands_for in enumerate(own):
-            preds = index.preds(node)
-            if node in wait_of and wait_of[node] not in preds:
+        needs: Edges = [[] for _ in range(count)]
+        all_preds = list(index.all_preds)
+        for wait, launch in index.wait_of.items():
+            if launch not in all_preds[wait]:
                 # The wait for a part of a coalesced result does not name the launch.
-                preds = (*preds, wait_of[node])
-            for pred in set(preds) if len(preds) > 1 else preds:
-                users[own[pred]].append(stands_for)
-                missing[stands_for] += 1
+                all_preds[wait] = (*all_preds[wait], launch)
+        for preds, stands_for in zip(all_preds, own, strict=True):
+            needed = [own[pred] for pred in (set(preds) if len(preds) > 1 else preds)]
+            for each in needed:
+                users[each].append(stands_for)
+            needs[stands_for] += needed
         edges = tuple(edges)
         for first, then in edges:
             users[own[first]].append(own[then])
-            missing[own[then]] += 1
+            needs[own[then]].append(own[first])
         self._users = users
-        order = _topological(users, missing)
+        order = topological(range(count), needs)
         if len(order) < count:
             raise OptionError(_contradiction(index, users, edges), where=where)
         self._node_at = [node for node in order if own[node] == node]
@@ -161,23 +163,6 @@ class MergeOrder:
         return found
 
 
-def _topological(users: Edges, missing: list[int]) -> list[int]:
-    """A topological order that is as near to the graph's own as the edges allow; what is on a cycle is not in it.
-
-    missing: how many edges lead to each node; used up.
-    """
-    free = [node for node, count in enumerate(missing) if not count]
-    order: list[int] = []
-    while free:
-        node = heapq.heappop(free)
-        order.append(node)
-        for user in users[node]:
-            missing[user] -= 1
-            if not missing[user]:
-                heapq.heappush(free, user)
-    return order
-
-
 def _contradiction(index: GraphIndex, users: Edges, edges: Iterable[tuple[int, int]]) -> str:
     """Cycles such that every one of ``edges`` that is on any is on one of these, in words.
 
@@ -245,11 +230,13 @@ def cycles(index: GraphIndex, groups: Sequence[Sequence[int]], before: Sequence[
                 stands_for[node] = several[0]
         merged.append({*group[:1], *waits[:1]})
     needs: Edges = [[] for _ in stands_for]
-    for node, own in enumerate(stands_for):
-        needs[own] += [stands_for[p] for p in index.preds(node)]
+    for own, preds in zip(stands_for, index.all_preds, strict=True):
+        needs[own] += [stands_for[p] for p in preds]
     constraints = [(stands_for[each.first], stands_for[each.then]) for each in before]
     for first, then in constraints:
         needs[then].append(first)
+    if len(topological(range(len(needs)), needs)) == len(needs):
+        return []
     users: Edges = [[] for _ in needs]
     for node, needed in enumerate(needs):
         for need in needed:

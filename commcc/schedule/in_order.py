@@ -18,12 +18,12 @@ scheduler (:mod:`commcc.schedule.scheduler`) does better. It is used on top of t
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from commcc.base.sequences import topological
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,7 +101,7 @@ class _Line:
         count = len(problem.index)
         self.starts = np.concatenate([[0], np.cumsum(np.asarray(problem.stream_ns, np.int64))])
         self.live = np.asarray(problem.memory.live(range(count)).live, np.int64)
-        self.compute = np.array([0, *accumulate(map(int, problem.index.compute))], np.int64)
+        self.compute = np.concatenate([[0], np.cumsum(np.asarray(problem.index.compute, np.int64))])
         self.flying = np.zeros(count, np.int64)
         jobs = _jobs(problem)
         for job in jobs:
@@ -220,19 +220,8 @@ class _Line:
 
     def order(self) -> Ints:
         """All nodes by their keys, as far as dependences allow."""
-        problem = self.problem
-        missing = [len(preds) for preds in problem.preds]
-        free = [(self.keys[node], node) for node, count in enumerate(missing) if not count]
-        heapq.heapify(free)
-        order = []
-        while free:
-            node = heapq.heappop(free)[1]
-            order.append(node)
-            for user in problem.users[node]:
-                missing[user] -= 1
-                if not missing[user]:
-                    heapq.heappush(free, (self.keys[user], user))
-        return np.array(order, np.int64)
+        by_rank = sorted(range(len(self.keys)), key=self.keys.__getitem__)
+        return np.array(topological(by_rank, self.problem.preds), np.int64)
 
 
 def _jobs(problem: Problem) -> list[_Job]:
@@ -245,10 +234,13 @@ def _jobs(problem: Problem) -> list[_Job]:
         for node, ns in enumerate(problem.stream_ns)
     ]
     # What only leads to outputs, and is no compute: it may come later, with all that is behind it.
-    trails = [False] * (count - 1) + [True]
-    for node in range(count - 2, -1, -1):
-        leads = all(trails[user] for user in problem.users[node])
-        trails[node] = leads and not index.compute[node] and index.ops[node] != "placeholder"
+    trails = [True] * count
+    for node in range(count - 1, -1, -1):
+        if node < count - 1 and (index.compute[node] or index.ops[node] == "placeholder"):
+            trails[node] = False
+        if not trails[node]:
+            for pred in problem.preds[node]:
+                trails[pred] = False
     jobs = []
     for launch, facts in index.launches.items():
         if not facts.asynchronous or not facts.waits:

@@ -10,7 +10,7 @@ Whether the step bears the stalls is for the caller to judge.
 
 from __future__ import annotations
 
-from itertools import accumulate, islice
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,58 +27,65 @@ _AHEAD, _WITH = 4, 40
 
 def cut_runs(problem: Problem, limits: Limits, order: Iterable[int], most: int) -> Ints:
     """The order with runs of at most so many compute nodes, as far as that can be; any legal order stays legal."""
-    return np.array(_Cutter(problem, limits, list(order)).cut(most), np.int64)
+    return np.array(_Cutter(problem, limits, np.fromiter(order, np.int64)).cut(most), np.int64)
 
 
 class _Cutter:
-    """computed: compute nodes before each place of the order. later: reduce-scatters in order, those that ran too."""
+    """place: of each node in the order. computed: compute nodes before each place. later: reduce-scatters in order,
+    those that ran too. sooner: what runs ahead of its place, so far.
+    """
 
-    def __init__(self, problem: Problem, limits: Limits, order: list[int]) -> None:
-        self.problem, self.limits, self.order = problem, limits, order
-        self.place = {node: at for at, node in enumerate(order)}
-        self.computed = [0, *accumulate(int(problem.index.compute[node]) for node in order)]
-        self.later = [node for node in order if node in problem.feeding]
-        self.ran = bytearray(len(order))
+    def __init__(self, problem: Problem, limits: Limits, order: Ints) -> None:
+        self.problem, self.limits, self.order = problem, limits, order.tolist()
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        self.place: list[int] = place.tolist()
+        compute = problem.graph.nodes.compute[order]
+        self.computed: list[int] = [0, *np.cumsum(compute).tolist()]
+        self.later = sorted(problem.feeding, key=self.place.__getitem__)
+        self.stops = sorted({*np.flatnonzero(compute).tolist(), *(self.place[node] for node in self.later)})
+        self.sooner: set[int] = set()
         self.first = 0
 
     def cut(self, most: int) -> list[int]:
         """See :func:`cut_runs`."""
-        compute, feeding = self.problem.index.compute, self.problem.feeding
+        order, compute, feeding = self.order, self.problem.index.compute, self.problem.feeding
         made: list[int] = []
-        run = 0
-        for at, node in enumerate(self.order):
-            if self.ran[node]:
+        run = begin = 0
+        for at in self.stops:
+            node = order[at]
+            if node in self.sooner:
                 continue
-            if compute[node] and run >= most:
-                sooner = self._sooner(at)
-                run = 0 if sooner else run
-                for each in sooner:
-                    self.ran[each] = 1
-                made += sooner
+            if compute[node] and run >= most and (sooner := self._sooner(at)):
+                run = 0
+                made += [each for each in order[begin:at] if each not in self.sooner] + sooner
+                self.sooner.update(sooner)
+                begin = at
             if node in feeding:
                 run = 0
             run += compute[node]
-            self.ran[node] = 1
-            made.append(node)
-        return made
+        return made + [each for each in order[begin:] if each not in self.sooner]
 
     def _sooner(self, at: int) -> list[int]:
         """What has to run for one of the next reduce-scatters, itself last; nothing where none can come to ``at``."""
-        while self.first < len(self.later) and self.ran[self.later[self.first]]:
+        while self.first < len(self.later) and self._ran(self.later[self.first], at):
             self.first += 1
-        waiting = (node for node in self.later[self.first :] if not self.ran[node])
+        waiting = (node for node in islice(self.later, self.first, None) if not self._ran(node, at))
         for launch in islice(waiting, _AHEAD):
-            missing = self._missing(launch)
+            missing = self._missing(launch, at)
             if missing and not self._too_far(launch, at):
                 return missing
         return []
 
-    def _missing(self, launch: int) -> list[int]:
+    def _ran(self, node: int, at: int) -> bool:
+        return self.place[node] < at or node in self.sooner
+
+    def _missing(self, launch: int, at: int) -> list[int]:
         """The launch and all it needs that has not run, in order; nothing where that takes compute or a launch."""
         index, found, stack = self.problem.index, {launch}, [launch]
         while stack:
             for node in self.problem.preds[stack.pop()]:
-                if self.ran[node] or node in found:
+                if self._ran(node, at) or node in found:
                     continue
                 if index.compute[node] or node in index.launches or len(found) >= _WITH:
                     return []

@@ -200,6 +200,28 @@ class GraphIndex:
         order = self.order_preds[node]
         return self.data_preds[node] + order if order else self.data_preds[node]
 
+    @cached_property
+    def all_preds(self) -> tuple[tuple[int, ...], ...]:
+        """:meth:`preds` of all nodes."""
+        both = zip(self.data_preds, self.order_preds, strict=True)
+        return tuple([data + order if order else data for data, order in both])
+
+    @cached_property
+    def touched(self) -> tuple[tuple[int, ...], ...]:
+        """For each node the buffers that have to be there while it runs: what it makes and reads, and for a wait what
+        its collective reads and writes.
+        """
+        buffers = self.estimates.buffers
+        by_node: list[tuple[int, ...]] = []
+        for own, preds in zip(buffers, self.data_preds, strict=True):
+            near = dict.fromkeys(own)
+            for pred in preds:
+                near.update(dict.fromkeys(buffers[pred]))
+            by_node.append(tuple(near))
+        for wait, launch in self.wait_of.items():
+            by_node[wait] = tuple(dict.fromkeys((*by_node[wait], *by_node[launch])))
+        return tuple(by_node)
+
     def needs(self, node: int) -> tuple[int, ...]:
         """What must come before ``node`` for values to stay the same: :meth:`preds` without ``host_order``."""
         kept = self.host_order.get(node)
@@ -224,9 +246,8 @@ class GraphIndex:
         own: list[int] = []
         before: list[tuple[int, ...]] = [()]
         known: dict[tuple[int, ...], int] = {}
-        for node, preds in enumerate(self.data_preds):
-            order = self.order_preds[node]
-            met = {own[pred] for pred in (preds + order if order else preds)}
+        for node, preds in enumerate(self.all_preds):
+            met = {own[pred] for pred in preds}
             if len(met) > 1:
                 # What another one has before it counts there.
                 met.difference_update(*[before[each] for each in met], (0,))

@@ -93,6 +93,11 @@ class OrderConstraint:
     then: Unit
 
     @property
+    def nodes(self) -> tuple[int, int]:
+        """The launch and the wait, each by a node that stands for it."""
+        return self.first.launch, self.then.wait
+
+    @property
     def moved(self) -> Unit:
         """The unit that moves for it: a gather's launch, or a reduction's wait."""
         return self.first if self.first.kind is Kind.ALL_GATHER else self.then
@@ -113,19 +118,23 @@ def prefetch(
         return Prefetched(tuple(units))
     place = {unit.launch: unit.launch_at for unit in units}
     place |= {unit.wait: unit.wait_at for unit in units if unit.members[0].waits}
-    applied: list[OrderConstraint] = []
+    applied: dict[tuple[int, int], OrderConstraint] = {}
+    known: set[tuple[int, int]] = set()  # constraints that hold together
     for tries in range(_ATTEMPTS):
         constraints, remarks = _of_gathers(_stops(units, Kind.ALL_GATHER, place), wanted)
         for kind in (Kind.REDUCE_SCATTER, Kind.ALL_REDUCE):
             constraints += _of_reductions(_stops(units, kind, place))
         constraints = [each for each in constraints if not still & {c.launch for c in each.moved.members}]
-        order = MergeOrder(index, (), merged=[unit.members for unit in units])
-        kept, refused = list[OrderConstraint](), list[OrderConstraint]()
-        for each in sorted(constraints, key=lambda c: place[c.first.launch] > place[c.then.wait]):
-            (kept if order.keep(each.first.launch, each.then.wait) else refused).append(each)
-        fresh = [each for each in kept if each not in applied]
-        applied += fresh
-        moved = _moved_for(units, applied, kept)
+        constraints.sort(key=lambda c: place[c.first.launch] > place[c.then.wait])
+        kept, refused = constraints, list[OrderConstraint]()
+        if not known.issuperset(each.nodes for each in constraints):
+            order, kept = MergeOrder(index, (), merged=[unit.members for unit in units]), []
+            for each in constraints:
+                (kept if order.keep(*each.nodes) else refused).append(each)
+        known = {each.nodes for each in kept}
+        fresh = [each for each in kept if each.nodes not in applied]
+        applied.update((each.nodes, each) for each in fresh)
+        moved = _moved_for(units, applied.values(), kept)
         if tries and not fresh:
             break
         place = _places(index, moved)
@@ -182,7 +191,7 @@ def _of_reductions(stops: Sequence[list[Unit]]) -> list[OrderConstraint]:
 
 
 def _moved_for(
-    units: Sequence[Unit], applied: Sequence[OrderConstraint], kept: Sequence[OrderConstraint]
+    units: Sequence[Unit], applied: Iterable[OrderConstraint], kept: Sequence[OrderConstraint]
 ) -> Prefetched:
     """Units where these constraints put them. kept: those that hold for good."""
     ahead: dict[int, Unit] = {}

@@ -152,31 +152,34 @@ def longest_paths(index: GraphIndex, jobs: Jobs) -> Reach:
     (by an order edge) follows the launch alone. A synchronous collective holds everything.
     """
     count = len(index)
-    head, tail, landed = [0] * count, [0] * count, [0] * count
-    transfer = jobs.transfer
-    preds = [index.preds(node) for node in range(count)]
+    head, tail, landed, done = [0] * count, [0] * count, [0] * count, [0] * count
+    transfer, compute = jobs.transfer, jobs.compute
+    preds = list(index.all_preds)
     for wait, launch in index.wait_of.items():
         # The launch may be named only by a view of its result.
         if launch not in preds[wait]:  # a wait for a view of the result
             preds[wait] = (*preds[wait], launch)
-    holds = {i: frozenset(launch.waits) if launch.asynchronous else None for i, launch in index.launches.items()}
+    # Of each launch what follows its transfer: its waits, or all that comes after it.
+    users: dict[int, Sequence[int]] = {i: facts.waits for i, facts in index.launches.items() if facts.asynchronous}
+    held = {(launch, wait) for launch, waits in users.items() for wait in waits}
+    held.update((p, node) for node in range(count) for p in preds[node] if p in index.launches and p not in users)
+    after = {node for _, node in held}
     for node in range(count):
+        begin = 0
         for p in preds[node]:
-            ready = head[p] + jobs.compute[p]
-            if p in holds and _held(holds[p], node):
-                ready += transfer[p]
-            head[node] = max(head[node], ready)
+            if done[p] > begin:
+                begin = done[p]
+        if node in after:
+            begin = max(begin, *(done[p] + transfer[p] for p in preds[node] if (p, node) in held), 0)
+        head[node], done[node] = begin, begin + compute[node]
     for node in range(count - 1, -1, -1):
         tail[node] = max(tail[node], transfer[node] + landed[node])
-        whole = jobs.compute[node] + tail[node]
+        whole = compute[node] + tail[node]
         for p in preds[node]:
-            side = landed if p in holds and _held(holds[p], node) else tail
-            side[p] = max(side[p], whole)
+            side = landed if node in after and (p, node) in held else tail
+            if side[p] < whole:
+                side[p] = whole
     return Reach(head, tail, landed)
-
-
-def _held(waits: frozenset[int] | None, node: int) -> bool:
-    return waits is None or node in waits
 
 
 def jackson(jobs: Sequence[tuple[int, int, int]]) -> int:

@@ -85,12 +85,10 @@ class Events:
 def _before(index: GraphIndex, transfers: dict[int, int], holds: dict[int, int]) -> list[list[int]]:
     """For every node the events that end before it begins, those of waits with their transfer."""
     before: list[list[int]] = []
-    for node in range(len(index)):
-        sources = list(index.preds(node))
+    for preds in index.all_preds:
         # What needs a synchronous launch needs its transfer, and the compute stream after it.
-        if holds:
-            sources += [table[p] for p in index.preds(node) if p in holds for table in (transfers, holds)]
-        if node in index.wait_of:
-            sources.append(transfers[index.wait_of[node]])
-        before.append(sources)
+        held = [table[p] for p in preds if p in holds for table in (transfers, holds)] if holds else []
+        before.append([*preds, *held])
+    for wait, launch in index.wait_of.items():
+        before[wait].append(transfers[launch])
     return before
