@@ -13,7 +13,7 @@ from commcc.base.errors import InputError
 from commcc.serialization import list_graphs
 from commcc.serialization.logs import torch_logs as logs
 from commcc.serialization.logs import traces
-from commcc.serialization.logs.graph_text import GraphEntry, count_nodes, with_names
+from commcc.serialization.logs.graph_text import GraphEntry, GraphText, count_nodes, with_names
 from commcc.serialization.sources import read_text
 
 DATA = Path(__file__).parent / "data" / "containers"
@@ -224,6 +224,16 @@ def test_single_dumps_are_single(path):
     (entry,) = list_graphs(path)
     assert entry.kind == ("repro" if ".repro." in path.name else "graph")
     assert entry.nodes is not None
+
+
+def test_nothing_is_listed_where_too_few_can_be_loaded(monkeypatch):
+    log, dump = DATA / "torch_logs_rank0.txt.gz", next(iter(sorted((DATA / "dumps").glob("*.txt"))))
+    loadable = sum(entry.loadable for entry in list_graphs(log))
+    assert loadable > 1
+    assert list_graphs(log, least=loadable) == list_graphs(log)
+    assert list_graphs(log, least=loadable + 1) == ()
+    monkeypatch.setattr(GraphText, "entry", lambda _: pytest.fail("nodes were counted"))
+    assert list_graphs(dump, least=2) == ()
 
 
 def test_counting_takes_the_outermost_graph_only():

@@ -13,7 +13,7 @@ from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointPolicy
 
-from commcc.base.errors import GraphError, OutputError
+from commcc.base.errors import GraphError, InputError, OutputError
 from commcc.graph.program import NodeRecord, Note, ProcessGroup, Program, record_of
 from commcc.serialization.fx import parse_text, write_text
 from commcc.serialization.shapes import format_val, requires_grad_of
@@ -106,6 +106,56 @@ def test_comments_become_metadata():
     assert "stack_trace" not in nodes["to"]  # "No stacktrace found" ends what held above
     assert nodes["primals_1"]["desc"] == "ParamAOTInput(target='w')"
     assert nodes["output"]["desc"] == ["PlainAOTOutput(idx=0)", "Saved('mm')", "Nothing()", "Saved('x')"]
+
+
+def test_arguments_that_repeat_are_read_once_and_belong_to_each_node():
+    head = 'class GraphModule(torch.nn.Module):\n    def forward(self, x: "f32[4][1]cpu", y: "f32[4][1]cpu"):\n        '
+    lines = [
+        "a = torch.ops.aten.view.default(x, [2, 2])",
+        "b = torch.ops.aten.view.default(y, [2, 2])",
+        "c = torch.ops.aten.add.Tensor(a, b, alpha = 2)",
+        "d = torch.ops.aten.sub.Tensor(b, a, alpha = 2)",
+        "e = torch.ops.aten.mul.Tensor(c, d)",
+        "f = torch.ops.aten.neg.default(e)",
+        "return (f,)",
+    ]
+    nodes = {node.name: node for node in parse_text(head + "\n        ".join(lines), "x").graph.nodes}
+    assert nodes["b"].args == (nodes["y"], [2, 2])
+    assert type(nodes["b"].args[1]) is fx.immutable_collections.immutable_list
+    assert nodes["a"].args[1] is not nodes["b"].args[1]
+    assert (nodes["d"].args, nodes["d"].kwargs) == ((nodes["b"], nodes["a"]), {"alpha": 2})
+    assert (nodes["d"].target, nodes["e"].args) == (torch.ops.aten.sub.Tensor, (nodes["c"], nodes["d"]))
+    assert list(nodes["a"].users) == [nodes["c"], nodes["d"]]
+
+
+@pytest.mark.parametrize("name", ["u0", "slice", "complex"])
+def test_a_name_in_arguments_is_looked_up_each_time(name):
+    """What is no node in one call may be one in the next, under the same text."""
+    head = (
+        'class GraphModule(torch.nn.Module):\n    def forward(self, x: "f32[u0, 4][4, 1]cpu", z: "Sym(u0)"):\n        '
+    )
+    argument = {"u0": "u0", "slice": "slice(0, 4)", "complex": "complex(1, 2)"}[name]
+    lines = [
+        f"a = torch.ops.aten.view.default(x, [{argument}, 4])",
+        f"{name} = torch.ops.aten.sym_size.int(x, 0)",
+        f"c = torch.ops.aten.view.default(x, [{argument}, 4])",
+        f"d = torch.ops.aten.view.default(x, [{name}, 4])",
+        "return (a, c, d)",
+    ]
+    nodes = {node.name: node for node in parse_text(head + "\n        ".join(lines), "x").graph.nodes}
+    assert not isinstance(nodes["a"].args[1][0], fx.Node)
+    assert isinstance(nodes["c"].args[1][0], fx.Node) is (name == "u0")
+    assert nodes["d"].args[1][0] is nodes[name]
+
+
+@pytest.mark.parametrize("end", ["x, alpha = 2, alpha = 2)", "x, alpha = 2))", "x, alpha = 2", "gone, alpha = 2)"])
+def test_calls_that_begin_like_one_that_was_read_are_refused(end):
+    head = 'class GraphModule(torch.nn.Module):\n    def forward(self, x: "f32[4][1]cpu"):\n        '
+    call = "torch.ops.aten.add.Tensor(x, "
+    text = f"{head}a = {call}x, alpha = 2)\n        b = {call}{end}\n        return (b,)"
+    with pytest.raises(InputError) as caught:
+        parse_text(text, "f")
+    assert caught.value.where == "f:4"
 
 
 def test_stack_traces_print_as_they_were_read():

@@ -494,3 +494,11 @@ def test_a_repro_of_dynamo_is_no_aten_graph(tmp_path):
     path = tmp_path / "minifier_launcher.py"
     path.write_text(text)
     assert "holds only Dynamo graphs" in refusal(path)
+
+
+@pytest.mark.parametrize("offset", [*range(0, 249, 31), 248])
+def test_a_thousand_brackets_are_found_wherever_they_begin(offset):
+    """Only some bytes are looked at first."""
+    with pytest.raises(InputError, match="nests brackets"):
+        sources.decode(b"x" * offset + b"([{" * 333 + b"(" + b"x" * 10, "f")
+    assert sources.decode(b"x" * offset + b"([{" * 333 + b"x" * 1000, "f").count("(") == 333

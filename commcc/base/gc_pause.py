@@ -8,7 +8,9 @@ Usage::
     @no_collection()
     def build(program): ...
 
-Limits: cycles that become garbage inside the block stay until after it.
+    context.with_resource(no_collection(stays=True))      # for the rest of a command
+
+Limits: cycles that become garbage inside the block stay until after it, with ``stays`` until a full collection.
 """
 
 from __future__ import annotations
@@ -22,12 +24,18 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def no_collection() -> Iterator[None]:
-    """Switch the collector off in the block, and on again after it if it was on."""
+def no_collection(*, stays: bool = False) -> Iterator[None]:
+    """Switch the collector off in the block, and on again after it if it was on.
+
+    stays: what there is at the end of the block counts as old then, and is not looked through at once.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        if stays and not gc.get_freeze_count():
+            gc.freeze()
+            gc.unfreeze()
         if was_enabled:
             gc.enable()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commcc.base.errors import EXIT_OK, CommccError, InputError
+from commcc.base.gc_pause import no_collection
 from commcc.cli.parameters import GRAPH_HELP, common_options, cost_option, graph_argument, hint_option, reading_options
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def inspect(session: Session, /, graph: str, cost: CostModel | None, hints: dict
             document = inspecting.listing(graph, read)
             session.emit(document, brief=[entry.graph for entry in several], view=inspecting.view_listing)
             return EXIT_OK
+        click.get_current_context().with_resource(no_collection(stays=True))
         program = session.load(graph)
         say("identifying collectives")
         seen = snapshot.take(program, cost, hints)
@@ -67,14 +69,12 @@ def _several(graph: str) -> list[Listed]:
     if found:
         return found
     try:
-        entries = () if serialization.split_spec(graph)[1] else serialization.list_graphs(graph)
+        entries = () if serialization.split_spec(graph)[1] else serialization.list_graphs(graph, least=2)
     except InputError:
         found = _texts(folder) if folder.is_dir() else []
         if not found:
             raise
         return found
-    if sum(entry.loadable for entry in entries) < 2:
-        return []
     return [Listed(entry, f"{graph}::{entry.name}") for entry in entries]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commcc.base.errors import EXIT_FINDINGS, EXIT_OK
+from commcc.base.gc_pause import no_collection
 from commcc.cli import numeric
 from commcc.cli.parameters import common_options, graph_argument, read_budget, reading_options
 
@@ -41,6 +42,8 @@ def verify_pair(session: Session, /, before: str, after: str, memory_budget: str
 
         if request is not None:  # ahead of the graphs, which may hold these ops
             numeric.import_ops(request.imports)
+        else:
+            click.get_current_context().with_resource(no_collection(stays=True))
         say(f"reading {before}")
         old = session.load(before)
         say(f"reading {after}")

@@ -67,23 +67,31 @@ def load(
 
             program = _with_ops(read_pt2(file, trust=trust), descriptions)
             return replace(program, source=file, format="pt2")
-        from commcc.serialization.fx import parse_text
-        from commcc.serialization.logs.runnable import parse_runnable
+        # The first ShapeEnv imports it, and PyTorch holds on to the frames that it is imported from until the next
+        # collection: here these do not have the text.
+        from torch.fx.experimental import validator  # noqa: F401
 
-        graph = _choose(_find(file, name), name, str(file))
-        if graph.kind is Kind.REPRO:
-            program, ctx = parse_runnable(graph.source(), graph.file)
-        else:
-            program, ctx = parse_text(graph.source(), graph.file), None
-        # Shapes behind an op that a user's file describes follow from its description.
-        program = propagate(_with_ops(_with_facts(program, graph), descriptions), ctx)
-        return replace(program, source=file, format="fx_text")
+        return replace(_read_text(file, name, descriptions), source=file, format="fx_text")
     except RecursionError:
         raise InputError("is nested too deeply to be a graph", where=str(file)) from None
     except MemoryError:
         raise InputError("needs more memory than there is", where=str(file)) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", where=str(file)) from None
+
+
+def _read_text(file: Path, name: str | None, descriptions: Mapping[str, Description] | None) -> Program:
+    """The graph called ``name`` in a text or a folder of texts."""
+    from commcc.serialization.fx import parse_text
+    from commcc.serialization.logs.runnable import parse_runnable
+
+    graph = _choose(_find(file, name), name, str(file))
+    if graph.kind is Kind.REPRO:
+        program, ctx = parse_runnable(graph.source(), graph.file)
+    else:
+        program, ctx = parse_text(graph.source(), graph.file), None
+    # Shapes behind an op that a user's file describes follow from its description.
+    return propagate(_with_ops(_with_facts(program, graph), descriptions), ctx)
 
 
 def _with_facts(program: Program, graph: GraphText) -> Program:
@@ -100,12 +108,17 @@ def _with_ops(program: Program, descriptions: Mapping[str, Description] | None) 
     return described(program, descriptions)
 
 
-def list_graphs(path: str | Path) -> tuple[GraphEntry, ...]:
-    """The graphs in a file or folder, in order; node counts are counted on the text and may be None."""
+def list_graphs(path: str | Path, *, least: int = 0) -> tuple[GraphEntry, ...]:
+    """The graphs in a file or folder, in order; node counts are counted on the text and may be None.
+
+    least: none are listed, and no nodes are counted, where fewer than so many can be loaded.
+    """
     file = Path(path)
     if _is_archive(file):
-        return (GraphEntry(ONLY, "exported", None),)
-    return tuple(graph.entry() for graph in _find(file, None))
+        return (GraphEntry(ONLY, "exported", None),) if least <= 1 else ()
+    graphs = _find(file, None)
+    few = sum(graph.kind is not Kind.DYNAMO for graph in graphs) < least
+    return () if few else tuple(graph.entry() for graph in graphs)
 
 
 def node_lines(path: str | Path) -> dict[str, int]:

@@ -53,6 +53,7 @@ _DTYPES = {abbreviation: dtype for dtype, abbreviation in dtype_abbrs.items()}
 _TENSOR = re.compile(r"([a-z]\w*)\[([^][]*)\](?:\[([^][]*)\])?([a-z]\w*(?::\d+)?)?")
 _CONSTANT = re.compile(r"(?:\d{1,19}(?:, \d{1,19})*)?")
 _WRAPPED = re.compile(r"([A-Za-z_]\w*)\((.*)\)", re.DOTALL)
+_NUMBERS = frozenset({int})
 #: Of the bounds of a symbol; longer numbers would make every computation on them slow.
 _MOST_BITS = 70
 
@@ -204,7 +205,7 @@ class ShapeContext:
         if isinstance(storage_offset, int) and storage_offset < 0:
             raise InputError(f"no tensor can have this shape: storage offset {storage_offset}")
         try:
-            if any(type(number) is not int for number in (*shape, *stride, storage_offset)):
+            if not _NUMBERS.issuperset(map(type, (*shape, *stride, storage_offset))):
                 # empty_strided would evaluate guards on every size, 40 times as slow.
                 elem = torch.empty(0, dtype=dtype, device="meta").as_strided(shape, stride, storage_offset)
             elif storage_offset == 0:

@@ -54,20 +54,21 @@ def match_inputs(before: fx.Graph, after: fx.Graph, report: Report) -> dict[str,
     old = [node.name for node in before.nodes if node.op == "placeholder"]
     new = [node.name for node in after.nodes if node.op == "placeholder"]
     report.checked["inputs"] = len(old)
+    olds, news = set(old), set(new)
     if len(old) != len(new):
-        gone = next((f"; without '{name}'" for name in old if name not in new), "")
+        gone = next((f"; without '{name}'" for name in old if name not in news), "")
         report.differs("input", "", f"{len(new)} inputs, BEFORE has {len(old)}{gone}")
     matched: dict[str, str] = {}
     for position, name in enumerate(new):
         there = old[position] if position < len(old) else ""
-        if name in old:
+        if name in olds:
             matched[name] = name
-        elif there and there not in new:
+        elif there and there not in news:
             matched[name] = there
             report.differs("input", name, f"input {position} is called '{there}' in BEFORE")
         else:
             report.differs("input", name, f"input {position} is not in BEFORE")
-    moved = [(p, a, b) for p, (a, b) in enumerate(zip(old, new, strict=False)) if a != b and b in old]
+    moved = [(p, a, b) for p, (a, b) in enumerate(zip(old, new, strict=False)) if a != b and b in olds]
     if moved and len(old) == len(new):
         position, was, now = moved[0]
         report.differs("input", now, f"is input {position}, where BEFORE has '{was}'")

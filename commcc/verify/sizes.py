@@ -321,13 +321,15 @@ class Meta(NamedTuple):
 UNKNOWN = Meta(None, None, None, None)
 
 
+#: Shape, strides, dtype and device of a tensor without symbols.
+PlainMeta: TypeAlias = "tuple[Shape, Shape, torch.dtype, torch.device]"
 _NUMBERS = frozenset({int})
 
 
 class Table(Protocol):
     """What symbols need of :class:`commcc.verify.terms.Terms`."""
 
-    plain_metas: dict[int, tuple[Meta, torch.Tensor]]
+    plain_metas: dict[PlainMeta, Meta]
 
     def intern(self, key: tuple[Any, ...]) -> int: ...
 
@@ -344,24 +346,25 @@ class Symbols:
 
     def meta_of(self, val: torch.Tensor, source: int) -> Meta:
         """Shape, strides, dtype and device of a ``val``; ``source`` defines symbols that are new here."""
-        known = self._table.plain_metas.get(id(val))
-        if known is not None:
-            return known[0]
         shape: Shape = tuple(val.shape)
-        numbers = _NUMBERS.issuperset(map(type, shape))
-        if not numbers:
-            shape = tuple(self._dimension(size, source, at) for at, size in enumerate(val.shape))
         strides: Shape | None = tuple(val.stride()) if val.layout is torch.strided else None
-        if strides is not None and not _NUMBERS.issuperset(map(type, strides)):
-            numbers = False
+        alike = None
+        if strides is not None and _NUMBERS.issuperset(map(type, shape)) and _NUMBERS.issuperset(map(type, strides)):
+            alike = (shape, strides, val.dtype, val.device)
+            known = self._table.plain_metas.get(alike)
+            if known is not None:
+                return known
+        else:
+            shape = tuple(self._dimension(size, source, at) for at, size in enumerate(val.shape))
+        if strides is not None and alike is None:
             try:
                 strides = tuple(self.size(step) for step in val.stride())
             except Undecidable:
                 strides = None
         device = self._devices.get(val.device) or self._devices.setdefault(val.device, str(val.device))
         meta = Meta(shape, strides, val.dtype, device)
-        if numbers:  # without symbols it says the same everywhere, and both graphs may have the same object
-            self._table.plain_metas[id(val)] = (meta, val)
+        if alike is not None:  # without symbols it says the same everywhere
+            self._table.plain_metas[alike] = meta
         return meta
 
     def define(self, val: Any, size: Size) -> None:

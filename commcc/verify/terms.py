@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from commcc.graph.program import Program
+    from commcc.verify.sizes import PlainMeta
 
 LAYOUT = "layout"
 
@@ -119,7 +120,7 @@ class Op:
 class Terms:
     """Hash-consed terms, with the number of elements and the dtype of those that are sources.
 
-    plain_metas: what tensors without symbols say, by identity.
+    plain_metas: what tensors without symbols say.
     undecided: terms made because something could not be decided; a difference that involves one is
     a gap in the proof, not a difference. metas: shapes, strides and dtypes that nodes with this term had.
     strides: how the operands of ops were laid out in the first graph, by the op's term. lying: terms there that say so
@@ -146,7 +147,7 @@ class Terms:
         self.strides: dict[int, set[tuple[Shape | None, ...]]] = {}
         self.lying: set[int] = set()
         self.believed: dict[tuple[Any, ...], list[Shape]] = {}
-        self.plain_metas: dict[int, tuple[Meta, torch.Tensor]] = {}
+        self.plain_metas: dict[PlainMeta, Meta] = {}
         self.summaries: dict[int, Summary] = {}
         self.same: dict[int, int] = {}
         self.subgraphs: dict[int, tuple[int, object]] = {}

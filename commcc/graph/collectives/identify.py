@@ -37,12 +37,18 @@ class _Context:
         self.after_compute = _reaches(index, forward=True)
         self.before_compute = _reaches(index, forward=False)
         self.pieces = Pieces(index)
+        self.has_gradients = any("GradAOTOutput" in d for d in index.output_descriptors if d)
 
     def may_be_parameter(self, placeholder: int) -> bool:
         """With descriptors only parameters and buffers count; a tangent never does."""
         if self.has_parameters:
             return _is_parameter(self.index.descriptors.get(placeholder, ""))
         return not self.index.names[placeholder].startswith("tangents")
+
+    def are_gradients(self, sink: Sink) -> bool:
+        """With output descriptors, every slot reached must be a gradient; without, all slots count."""
+        reached = (self.index.output_descriptors[s] for s in sink.slots)
+        return not self.has_gradients or all("GradAOTOutput" in d for d in reached if d is not None)
 
 
 def _is_parameter(descriptor: str) -> bool:
@@ -127,7 +133,7 @@ def _told_by_ends(context: _Context, number: int, launch: Launch) -> _Verdict | 
         sink = walk_forward(context.pieces, launch.waits) if launch.waits else None
         if sink is None:
             return None
-        if _ends_in_gradients(context.index, sink):
+        if context.are_gradients(sink):
             return _gradient(context.index, number, launch, sink)
     return _activation(context, number, launch)
 
@@ -191,14 +197,6 @@ def _gather(index: GraphIndex, launch: Launch, source: Source) -> _Verdict:
         return _Verdict(Role.FSDP, evidence, "bucket", source.inputs[0], source.chain, len(names))
     steps = f"through {len(source.chain)} op{'s' if len(source.chain) != 1 else ''}" if source.chain else "directly"
     return _Verdict(Role.FSDP, f"gathers {names[0]} {steps}", "param", source.inputs[0], source.chain)
-
-
-def _ends_in_gradients(index: GraphIndex, sink: Sink) -> bool:
-    """With output descriptors, every slot reached must be a gradient; without, all slots count."""
-    known = [d for d in (index.output_descriptors[s] for s in sink.slots) if d is not None]
-    return not any("GradAOTOutput" in d for d in index.output_descriptors if d) or all(
-        "GradAOTOutput" in d for d in known
-    )
 
 
 def _gradient(index: GraphIndex, number: int, launch: Launch, sink: Sink) -> _Verdict:

@@ -287,6 +287,8 @@ def _warning(node: fx.Node, inside: Inside | None) -> str:
 
 
 _DEVICE_NUMBER = re.compile(r"(device\(type='\w+'), index=\d+\)")
+#: Of an op that is handed to another one and has no text of its own; different in every process.
+_ADDRESS = re.compile(r"(<[\w.<> ]{1,200}) at 0x[0-9a-f]+>")
 
 
 def _fingerprint(
@@ -301,6 +303,7 @@ def _fingerprint(
         # Every rank has a device of its own.
         shape = (tensor.dtype, tensor.shape, tensor.device.partition(":")[0]) if tensor is not None else None
         text = f"{node.op} {node.name} {target}.{overload} {node.args} {node.kwargs} {shape}\n"
+        text = _ADDRESS.sub(r"\1>", text) if " at 0x" in text else text
         line = (_DEVICE_NUMBER.sub(r"\1)", text) if "device(" in text else text).encode()
         line += f"after {[nodes[n].name for n in control[i]]}\n".encode() if i in control else b""
         digest.update(line)

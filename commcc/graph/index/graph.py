@@ -28,8 +28,9 @@ class Tensor:
     numel: int | None
     contiguous: bool = True
 
-    @property
+    @cached_property
     def symbolic(self) -> bool:
+        """Whether a size is not a number."""
         return any(isinstance(size, str) for size in self.shape)
 
     @property

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ _PARAMETRIZED = re.compile(r"\.parametrizations\..*$")
 _INDEXED = re.compile(r"\[['\"]?(\w+)['\"]?\]")
 
 
+@lru_cache(maxsize=4096)
 def clean_path(path: str) -> str:
     """``L['model'].layers[0].wq.parametrizations.weight.0`` -> ``layers.0.wq``."""
     path = _PARAMETRIZED.sub("", _ROOT.sub("", path))

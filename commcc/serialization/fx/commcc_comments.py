@@ -236,21 +236,25 @@ class TableReader:
         """Metadata from the JSON above a node; ``val`` is what the annotation said."""
         out: dict[str, Any] = {}
         for key, entry in data.items():
-            if key == AT:
-                out.update(self.value(AT, entry, ctx))
-            elif key in INLINE:
+            if key in INLINE:
                 out[key] = decode_entry(key, entry, ctx, val)
+                continue
+            known = self._values.get((key, entry)) if type(entry) is int else None
+            held = self.value(key, entry, ctx) if known is None else known
+            if key == AT:
+                out.update(held)
             else:
-                out[key] = self.value(key, entry, ctx)
+                out[key] = held
         return out
 
     def value(self, key: str, index: Any, ctx: ShapeContext) -> Any:
         """Entry ``index`` of the table for ``key``, the same object each time."""
-        if type(index) is not int or (key, index) not in self._raw:
+        at = (key, index)
+        if type(index) is not int or at not in self._raw:
             raise InputError(f"the table of {key[:40]!r} has no entry {str(index)[:20]}", hint="the text is cut")
         # Decoded once, so that nodes share the value.
-        if (key, index) not in self._values:
-            number, raw = self._raw[key, index]
+        if at not in self._values:
+            number, raw = self._raw[at]
             with located(f"{self.where}:{number}"):
                 if key != AT:
                     value: Any = decode_entry(key, raw, ctx)
@@ -258,8 +262,8 @@ class TableReader:
                     value = self.meta(raw, ctx)
                 else:
                     raise InputError("broken table entry")
-                self._values[key, index] = value
-        return self._values[key, index]
+                self._values[at] = value
+        return self._values[at]
 
 
 def encode_constant(value: torch.Tensor, size_text: Callable[[object], str]) -> dict[str, Json]:

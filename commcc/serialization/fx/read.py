@@ -28,7 +28,7 @@ from commcc.base.gc_pause import no_collection
 from commcc.graph.program import Note, Program
 from commcc.serialization.attributes import find, put, sub_graph, subclass_note, unknown_note
 from commcc.serialization.fx.commcc_comments import FileHeader, TableReader, decode_constant, load_object, read_header
-from commcc.serialization.fx.source import expression_tree, outline
+from commcc.serialization.fx.source import outline
 from commcc.serialization.fx.statements import Nodes, Parameter, read_result, read_signature
 from commcc.serialization.fx.torch_comments import read_comment
 from commcc.serialization.metadata import NO_VAL, decode_json
@@ -247,7 +247,7 @@ class _Function:
             if expression[0] == "n":
                 self._placeholder(Parameter(name, name, annotation))
             return
-        node = self.nodes.statement(name, expression_tree(expression))
+        node = self.nodes.statement(name, expression)
         # Another name of a node; what the comment says is for the next statement.
         if node is None:
             return

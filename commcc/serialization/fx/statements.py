@@ -47,6 +47,8 @@ _RESERVED = frozenset({*keyword.kwlist, "self", "torch", "inf", "nan", "device"}
 _MODULES = frozenset({"operator", "math"})
 _ATTRIBUTE = re.compile(r"(?!__)\w{1,500}")
 _LONGEST_NAME = 1000
+#: Calls whose constant arguments are kept by their text: how long, and how many of these.
+_LONGEST_KNOWN, _MOST_KNOWN = 1000, 10_000
 _COMMENT = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|#""")
 _HINT = "only AOT, joint and post-grad graphs are read"
 
@@ -82,6 +84,9 @@ class Nodes:
         self.env: dict[str, fx.Node] = {}
         self.names: set[str] = set()
         self.values = Values(self.env, ctx)
+        #: Arguments that are the same whatever the nodes are called, by their text; ops that were called before.
+        self._constants: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {"": ((), {})}
+        self._called: set[str] = set()
 
     def placeholder(self, name: str, target: str, default: tuple[Any, ...] = ()) -> fx.Node:
         return self._create("placeholder", name, target, default, {})
@@ -89,10 +94,17 @@ class Nodes:
     def output(self, name: str, value: Any) -> fx.Node:
         return self._create("output", name, "output", (value,), {})
 
-    def statement(self, name: str, tree: ast.expr) -> fx.Node | None:
-        """The node that ``name = tree`` makes; None for another name of an existing node."""
+    def statement(self, name: str, text: str) -> fx.Node | None:
+        """The node that ``name = text`` makes; None for another name of an existing node."""
+        path, _, inside = text.partition("(")
+        if path in self._called and inside.endswith(")") and len(text) <= _LONGEST_KNOWN:
+            args, rest = self._leading(inside[:-1])
+            known = self._constants.get(rest)
+            if known is not None:
+                return self._create("call_function", name, resolve(path), (*args, *known[0]), known[1])
+        tree = expression_tree(text)
         if isinstance(tree, ast.Call):
-            return self._call(name, tree)
+            return self._call(name, tree, text)
         if isinstance(tree, ast.Subscript):
             return self._operator(name, "getitem", tree.value, tree.slice)
         if isinstance(tree, ast.Attribute):
@@ -110,6 +122,31 @@ class Nodes:
             self._alias(name, tree)
             return None
         raise InputError(f"{name[:60]!r} is assigned a {type(tree).__name__}, which no graph does")
+
+    def _leading(self, text: str) -> tuple[list[fx.Node], str]:
+        """The nodes that arguments begin with, by name, and the text of those that follow."""
+        args: list[fx.Node] = []
+        while (node := self.env.get((parts := text.partition(", "))[0])) is not None:
+            args.append(node)
+            text = parts[2]
+            if not parts[1]:
+                break
+        return args, text
+
+    def _remember(self, text: str, tree: ast.Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Keep the arguments of a call behind its leading nodes, where no name in them can be that of a node.
+
+        Most calls of a graph end in the same few texts, and parsing these takes a quarter of the time of reading it.
+        """
+        path, _, inside = text.partition("(")
+        if not path.startswith("torch.ops.") or len(self._constants) >= _MOST_KNOWN:
+            return
+        self._called.add(path)
+        leading, rest = self._leading(inside[:-1])
+        following = [*tree.args[len(leading) :], *tree.keywords]
+        names = {part.id for each in following for part in ast.walk(each) if isinstance(part, ast.Name)}
+        if names <= _RESERVED:
+            self._constants[rest] = (args[len(leading) :], kwargs)
 
     def delete(self, name: str) -> None:
         """Forget a name, as ``name = None`` after its last use does."""
@@ -134,7 +171,12 @@ class Nodes:
 
     def _create(self, op: str, name: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
         name = self.define(name)
-        node = self.graph.create_node(op, target, args, kwargs, name=name)
+        # Operands are set afterwards: while a node is made, FX looks through them once more, for symbolic sizes.
+        node = self.graph.create_node(op, target, name=name)
+        if args:
+            node.args = args
+        if kwargs:
+            node.kwargs = kwargs
         if node.name != name:
             node.name = name  # FX renames what could clash; the file's names are checked above
         # Nothing may use the result of a graph.
@@ -153,7 +195,7 @@ class Nodes:
             self.names.discard(tree.id)
         self.env[name] = node
 
-    def _call(self, name: str, tree: ast.Call) -> fx.Node:
+    def _call(self, name: str, tree: ast.Call, text: str) -> fx.Node:
         path = dotted(tree.func)
         if path is None:
             raise InputError("only ops can be called", hint=_HINT)
@@ -166,6 +208,8 @@ class Nodes:
         # Arguments are read last, so that an op that is not one is what the message is about.
         target = resolve(path)
         args, kwargs = self.values.call_arguments(tree)
+        if text.startswith(f"{path}(") and text.endswith(")"):
+            self._remember(text, tree, args, kwargs)
         return self._create("call_function", name, target, args, kwargs)
 
     def _unary(self, name: str, tree: ast.UnaryOp) -> fx.Node:
