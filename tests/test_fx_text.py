@@ -148,7 +148,9 @@ def test_a_name_in_arguments_is_looked_up_each_time(name):
     assert nodes["d"].args[1][0] is nodes[name]
 
 
-@pytest.mark.parametrize("end", ["x, alpha = 2, alpha = 2)", "x, alpha = 2))", "x, alpha = 2", "gone, alpha = 2)"])
+@pytest.mark.parametrize(
+    "end", ["x, alpha = 2, alpha = 2)", "x, alpha = 2))", "x, alpha = 2", "x, alpha = 2]", "gone, alpha = 2)"]
+)
 def test_calls_that_begin_like_one_that_was_read_are_refused(end):
     head = 'class GraphModule(torch.nn.Module):\n    def forward(self, x: "f32[4][1]cpu"):\n        '
     call = "torch.ops.aten.add.Tensor(x, "

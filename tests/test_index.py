@@ -10,6 +10,7 @@ import torch
 from torch._ops import HigherOrderOperator
 
 from commcc.base.errors import GraphError
+from commcc.base.terms import Role
 from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
 from commcc.graph.index.modules import clean_path, module_path
@@ -17,6 +18,7 @@ from commcc.graph.metrics import measure
 from commcc.graph.ops import OpaqueOp
 from commcc.graph.program import ProcessGroup
 from commcc.serialization import load
+from commcc.serialization.fx import parse_text
 from commcc.timing.cost import load_model
 from commcc.timing.predict import predict
 from tests.random_graphs import GraphBuilder, aten, c10d, getitem, random_program
@@ -292,3 +294,27 @@ def test_how_often_sub_graphs_run(op, arguments, runs, one, at_least):
         program.graph.call_function(getattr(torch.ops.higher_order, op), arguments(branch, x))
     (inside,) = build_index(program).inside.values()
     assert (inside.runs, inside.one, inside.at_least) == (runs, one, at_least)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "role"),
+    [
+        ("", "", Role.DDP),
+        ("  # PlainAOTOutput(idx=0)", "  # PlainAOTOutput(idx=1)", Role.DDP),
+        ("  # GradAOTOutput(grad_of=w)", "  # PlainAOTOutput(idx=1)", Role.DDP),
+        ("  # PlainAOTOutput(idx=0)", "  # GradAOTOutput(grad_of=w)", Role.TP),
+    ],
+)
+def test_outputs_are_told_apart_where_any_is_described_as_a_gradient(first, second, role):
+    text = f"""class GraphModule(torch.nn.Module):
+    def forward(self, x: "f32[4, 4][4, 1]cpu", w: "f32[4, 4][4, 1]cpu"):
+        mm: "f32[4, 4][4, 1]cpu" = torch.ops.aten.mm.default(x, w)
+        all_reduce: "f32[4, 4][4, 1]cpu" = torch.ops._c10d_functional.all_reduce.default(mm, 'sum', '0')
+        wait: "f32[4, 4][4, 1]cpu" = torch.ops._c10d_functional.wait_tensor.default(all_reduce)
+        return (
+            wait,{first}
+            x,{second}
+        )
+"""
+    (found,) = identify(build_index(parse_text(text, "f"))).collectives
+    assert found.role is role

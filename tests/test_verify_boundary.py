@@ -10,6 +10,7 @@ from torch import fx
 
 from commcc.graph.ops import OpaqueOp
 from commcc.graph.program import ProcessGroup
+from commcc.serialization.fx import parse_text
 from commcc.verify import verify
 from tests.verify_graphs import (
     WORLD,
@@ -316,3 +317,26 @@ def test_a_dimension_of_one_element_has_any_stride():
         return g.program(g(aten.sin.default, g(aten.rand_like.default, change(g, x))))
 
     proved(program(lambda _, x: x), program(relaid))
+
+
+@pytest.mark.parametrize(
+    ("said", "wrong"),
+    [("f32[4, 4][4, 1]cuda:0", "device"), ("f32[4, 4][1, 4]cpu", "strides"), ("f64[4, 4][4, 1]cpu", "float64")],
+)
+def test_what_is_said_of_one_tensor_is_not_taken_for_what_is_said_of_another(said, wrong):
+    text = """class GraphModule(torch.nn.Module):
+    def forward(
+        self,
+        x: "f32[4, 4][4, 1]cuda:0",
+        y: "f32[4, 4][4, 1]cpu",
+        z: "f32[4, 4][1, 4]cpu",
+        u: "f64[4, 4][4, 1]cpu",
+    ):
+        a: "f32[4, 4][4, 1]cpu" = torch.ops.aten.sin.default(y)
+        return (a, x, z, u)
+"""
+    before = parse_text(text, "before")
+    after = parse_text(text.replace('a: "f32[4, 4][4, 1]cpu"', f'a: "{said}"'), "after")
+    verdict = verify(before, after)
+    assert verdict.status == "different"
+    assert wrong in verdict.findings[0].text
