@@ -47,14 +47,14 @@ class _Units:
 
     def __init__(self, index: GraphIndex, merging: Merging) -> None:
         self.index, self.buckets = index, merging.buckets
-        self.units: list[Unit] = []
-        self.keys: list[Key] = []
         self.stands_for = [-1] * len(index)
         merged = {node for bucket in self.buckets for member in bucket.members for node in self._merged(bucket, member)}
         moved = self._moved(merging)
-        for node in range(len(index)):
-            if node not in merged:
-                self.stands_for[node] = self._add(Unit(NODE, node), moved.get(node, (node, _STAYS, node)))
+        nodes = [node for node in range(len(index)) if node not in merged]
+        self.units = [Unit(NODE, node) for node in nodes]
+        self.keys = [moved.get(node, (node, _STAYS, node)) for node in nodes]
+        for number, node in enumerate(nodes):
+            self.stands_for[node] = number
         self.launches: list[int] = []
         self.waits: list[int] = []
         for number, bucket in enumerate(self.buckets):

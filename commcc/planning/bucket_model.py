@@ -50,7 +50,7 @@ def key_of(collective: Collective, multi_dtype: bool) -> Key:
     """What members of one bucket have in common."""
     mixed = multi_dtype and collective.kind is Kind.ALL_GATHER
     dtype = "any" if mixed else collective.dtype
-    return collective.kind.value, collective.group, collective.reduction or "", dtype
+    return collective.kind._value_, collective.group, collective.reduction or "", dtype
 
 
 def size_of(collective: Collective) -> int:

@@ -170,8 +170,9 @@ class _Line:
         if job.early:
             stream.gathers.pop()
             at = self._not_before(job, min(at, launch))
-            self.live[at:launch] += job.takes
-            self.flying[at:launch] += job.bytes
+            if at < launch:
+                self.live[at:launch] += job.takes
+                self.flying[at:launch] += job.bytes
         else:
             stream.others.remove(job)
             at = max(turn.position, self._not_after(job, job.waits[-1], at))
@@ -206,17 +207,21 @@ class _Line:
         if self.prefetch >= 0:
             allowed = self.compute[job.waits[0]] - max(self.prefetch, self.problem.own_prefetch[job.launch])
             at = max(at, min(int(np.searchsorted(self.compute, allowed)), job.launch))
-        where = slice(at, job.launch)
-        over = (self.live[where] + job.takes > self.budget) | (self.flying[where] + job.bytes > self.in_flight)
-        full = np.flatnonzero(over)
-        return at + int(full[-1]) + 1 if len(full) else at
+        full = self._full(at, job.launch, job.takes, job.bytes)
+        return int(full[-1]) + 1 if len(full) else at
 
     def _not_after(self, job: _Job, last: int, at: int) -> int:
         """The last position up to ``at`` until which, from its wait's own place, it fits all limits."""
-        where = slice(last + 1, at)
-        over = (self.live[where] + job.holds > self.budget) | (self.flying[where] + job.bytes > self.in_flight)
-        full = np.flatnonzero(over)
-        return last + 1 + int(full[0]) if len(full) else at
+        full = self._full(last + 1, at, job.holds, job.bytes)
+        return int(full[0]) if len(full) else at
+
+    def _full(self, begin: int, end: int, held: int, flying: int) -> Ints:
+        """Positions from ``begin`` on, before ``end``, at which so many bytes more are too many."""
+        end = max(begin, end)
+        over = self.live[begin:end] > self.budget - held
+        if self.in_flight < _NEVER:
+            over |= self.flying[begin:end] > self.in_flight - flying
+        return begin + np.flatnonzero(over)
 
     def order(self) -> Ints:
         """All nodes by their keys, as far as dependences allow."""

@@ -84,20 +84,19 @@ class Problem:
         self.costs = costs
         self.simulator = Simulator(index, costs)
         count = len(index)
-        self.preds = [
-            tuple(dict.fromkeys(preds)) if len(preds) > 1 else preds for preds in map(index.preds, range(count))
-        ]
+        self.preds = [tuple(dict.fromkeys(preds)) if len(preds) > 1 else preds for preds in index.all_preds]
         for wait, launch in index.wait_of.items():
             if launch not in self.preds[wait]:
                 self.preds[wait] = (*self.preds[wait], launch)
         if count:
             # The output ends the graph, whatever it returns: it also waits for all that nobody else needs.
-            needed = {p for preds in self.preds[:-1] for p in preds}
+            needed = set(chain.from_iterable(self.preds[:-1]))
             self.preds[-1] = tuple(sorted({*self.preds[-1], *(n for n in range(count - 1) if n not in needed)}))
         self.users: list[list[int]] = [[] for _ in range(count)]
+        users = self.users
         for node, preds in enumerate(self.preds):
             for pred in preds:
-                self.users[pred].append(node)
+                users[pred].append(node)
         jobs = Jobs.of(index, costs)
         self.stream_ns = jobs.compute
         reach = longest_paths(index, jobs)

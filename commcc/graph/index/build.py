@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,13 +29,13 @@ from commcc.graph.index.traits import Traits, launches_inside, mixed_nodes, sub_
 from commcc.graph.index.waits import awaited, begun_elsewhere, waits_on
 from commcc.graph.ops.libraries import FENCES
 from commcc.graph.ops.operands import nodes_in
-from commcc.graph.program import ProcessGroup, record_of
+from commcc.graph.program import META_KEY, ProcessGroup, record_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from commcc.graph.index.outside import Outside
-    from commcc.graph.program import Program
+    from commcc.graph.program import NodeRecord, Program
 
 Edges = tuple[tuple[int, ...], ...]
 
@@ -91,13 +92,17 @@ def build(program: Program, given: Mapping[str, int], outside: Outside | None = 
     writes = _writes(traits, number, begun)
     outputs, output_descriptors = _outputs(nodes, number)
     order_preds, host_order = order_edges(walk.data_preds, walk.storages, traits, launches, writes)
-    fingerprint, digests = _fingerprint(nodes, walk.tensors, walk.control)
+    # Found by the object: hashing an op takes longer than all the rest.
+    targets = {id(node.target): node.target for node in nodes if node.op == "call_function"}
+    names = {at: ops.op_name(target) for at, target in targets.items()}
+    fingerprint, digests = _fingerprint(nodes, names, walk.tensors, walk.control)
+    records = {i: record_of(node) for i, node in enumerate(nodes) if META_KEY in node.meta}
     fenced = {node: i for i, node in enumerate(nodes) if traits[i].barrier}
     inside = {i: _inside(node, program, given) for node, i in fenced.items() if launches_inside(node, program.root)}
     return GraphIndex(
         fingerprint=fingerprint,
         names=tuple(node.name for node in nodes),
-        ops=tuple(ops.op_name(node.target) if node.op == "call_function" else node.op for node in nodes),
+        ops=tuple([names[id(node.target)] if node.op == "call_function" else node.op for node in nodes]),
         data_preds=walk.data_preds,
         order_preds=walk.with_control(order_preds),
         users=users_of(walk.data_preds),
@@ -110,8 +115,8 @@ def build(program: Program, given: Mapping[str, int], outside: Outside | None = 
         descriptors={number[n]: str(n.meta["desc"]) for n in nodes if n.op == "placeholder" and n.meta.get("desc")},
         output_descriptors=output_descriptors,
         outputs=outputs,
-        tags=_roles(nodes, merged=False),
-        merged_from={i: record_of(n).merged_from for i, n in enumerate(nodes) if record_of(n).merged_from},
+        tags=_roles(records, merged=False),
+        merged_from={i: record.merged_from for i, record in records.items() if record.merged_from},
         launches=launches,
         wait_of=wait_of,
         begun_elsewhere=begun,
@@ -130,7 +135,7 @@ def build(program: Program, given: Mapping[str, int], outside: Outside | None = 
         stays=frozenset(walk.subgraphs.values()).union(i for i, t in enumerate(traits) if t.stays),
         control=walk.control,
         repeats=Numbering(nodes, number, walk.storages).repeats(traits, launches, writes),
-        metadata=dict(sorted(Counter(str(key) for node in nodes for key in node.meta).items())),
+        metadata=dict(sorted(Counter(map(str, chain.from_iterable(node.meta for node in nodes))).items())),
         group_names=tuple(sorted({*program.groups, *(launch.group for launch in launches.values())})),
         digests=digests,
         elements={
@@ -138,7 +143,7 @@ def build(program: Program, given: Mapping[str, int], outside: Outside | None = 
             for i, node in enumerate(nodes)
             if ops.is_getitem(node.target) and len(node.args) == 2 and isinstance(node.args[1], int)
         },
-        merged_roles={i: role for i, (role, _) in _roles(nodes, merged=True).items()},
+        merged_roles={i: role for i, (role, _) in _roles(records, merged=True).items()},
         inside=inside,
     )
 
@@ -216,12 +221,11 @@ def _outputs(nodes: list[fx.Node], number: dict[fx.Node, int]) -> tuple[tuple[in
     return tuple(number[leaf] if isinstance(leaf, fx.Node) else None for leaf in leaves), tuple(padded)
 
 
-def _roles(nodes: list[fx.Node], *, merged: bool) -> dict[int, tuple[Role, str]]:
+def _roles(records: dict[int, NodeRecord], *, merged: bool) -> dict[int, tuple[Role, str]]:
     """What records say of launches that are merged, or of those that are not."""
     known = {role.value: role for role in Role}
     roles: dict[int, tuple[Role, str]] = {}
-    for i, node in enumerate(nodes):
-        record = record_of(node)
+    for i, record in records.items():
         if record.role in known and bool(record.merged_from) is merged:
             roles[i] = (known[record.role], record.evidence or "tagged")
     return roles
@@ -292,13 +296,13 @@ _ADDRESS = re.compile(r"(<[\w.<> ]{1,200}) at 0x[0-9a-f]+>")
 
 
 def _fingerprint(
-    nodes: list[fx.Node], tensors: tuple[Any, ...], control: dict[int, tuple[int, ...]]
+    nodes: list[fx.Node], names: dict[int, str], tensors: tuple[Any, ...], control: dict[int, tuple[int, ...]]
 ) -> tuple[str, bytes]:
-    """Of the whole graph, and two bytes of each node."""
+    """Of the whole graph, and two bytes of each node. names: of ops, by the identity of targets."""
     digest = hashlib.sha256()
     short = bytearray()
     for i, (node, tensor) in enumerate(zip(nodes, tensors, strict=True)):
-        target = node.target if isinstance(node.target, str) else ops.op_name(node.target)
+        target = node.target if isinstance(node.target, str) else names[id(node.target)]
         overload = getattr(node.target, "_overloadname", "")
         # Every rank has a device of its own.
         shape = (tensor.dtype, tensor.shape, tensor.device.partition(":")[0]) if tensor is not None else None

@@ -21,7 +21,7 @@ from commcc.graph.index.storage import assign_storages
 from commcc.graph.index.tensors import TensorTable
 from commcc.graph.ops.described import evaluated
 from commcc.graph.ops.flops import formulas, own_formula
-from commcc.graph.ops.kernels import FUSING_COPIES, Work, may_copy, resized_to, work_of
+from commcc.graph.ops.kernels import FUSING_COPIES, RESIZE, Work, may_copy, resized_to, work_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,14 +45,17 @@ def estimate(
     memory of their own is assumed for them.
     """
     table = TensorTable(hints)
-    elements = {i: table.parts(node.meta.get("val")) for i, node in enumerate(nodes)}
-    parts = {i: facts for i, facts in elements.items() if facts}
+    parts = {i: facts for i, node in enumerate(nodes) if (facts := table.parts(node.meta.get("val")))}
     kinds = tuple(map(work, nodes))
-    copies = frozenset(i for i, n in enumerate(nodes) if kinds[i] is not Work.FREE and may_copy(n.target))
+    # Found by the object: hashing an op takes longer than all the rest.
+    targets = {id(n.target): n.target for n in nodes if n.op == "call_function"}
+    copying, compute = ({at for at, op in targets.items() if is_so(op)} for is_so in (may_copy, ops.is_compute))
+    copies = frozenset(i for i, n in enumerate(nodes) if kinds[i] is not Work.FREE and id(n.target) in copying)
     copies |= mixed
     buffers = assign_storages(nodes, number, copies=copies) if copies else storages
-    counts = {i: flops(n, hints) for i, n in enumerate(nodes) if n.op == "call_function" and ops.is_compute(n.target)}
-    resizes = {i: resized_to(n) for i, n in enumerate(nodes) if n.op == "call_function"}
+    counts = {i: flops(n, hints) for i, n in enumerate(nodes) if id(n.target) in compute}
+    resizing = {at for at, op in targets.items() if ops.op_name(op) == RESIZE}
+    resizes = {i: resized_to(n) for i, n in enumerate(nodes) if id(n.target) in resizing}
     return Estimates(
         parts=parts,
         buffers=buffers,
@@ -135,9 +138,9 @@ def work(node: fx.Node) -> Work:
         if not (may_copy(node.target) and copies(node)):
             return usual
         return Work.FUSABLE if ops.op_name(node.target) in FUSING_COPIES else Work.KERNEL
-    if ops.is_host_sync(node.target) or ops.collective_of(node.target) is not None:
-        return Work.KERNEL
     fact = ops.facts(node.target)
+    if fact.host_sync or ops.collective_of(node.target) is not None:
+        return Work.KERNEL
     if (not fact.writing or fact.writes == ops.ALL) and not _has_tensor(node.meta.get("val")):
         # Of an op of an unknown library without a result nothing is known, and it may well run a kernel.
         known = node.meta.get("val") is not None or fact.assertion

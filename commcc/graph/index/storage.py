@@ -37,19 +37,24 @@ def assign_storages(
     constants: dict[object, tuple[int, ...]] = {}
     joined: list[tuple[int, ...]] = []
     fresh = 0
+    # Found by the object: hashing an op takes longer than all the rest.
+    targets = {id(node.target): node.target for node in nodes if node.op == "call_function"}
+    facts = {at: ops.facts(target) for at, target in targets.items()}
     for i, node in enumerate(nodes):
         shared = None
-        if node.op == "call_function" and i not in copies:
-            shared = _shared(node, number, storages, mixed)
-        elif node.op == "get_attr":
+        if node.op == "get_attr":
             shared = constants.get(node.target)
+        elif node.op != "call_function" or i in copies:
+            pass  # new
+        elif facts[id(node.target)].views or ops.is_getitem(node.target) or i in mixed:
+            shared = _shared(node, number, storages, mixed)
         if shared is None:
             count = _elements(node.meta.get("val"))
             shared = tuple(range(fresh, fresh + count))
             fresh += count
         if node.op == "get_attr":
             constants[node.target] = shared
-        elif node.op == "call_function" and (names := ops.facts(node.target).joins) is not None:
+        elif node.op == "call_function" and (names := facts[id(node.target)].joins) is not None:
             both = [ops.argument(node, name) for name in names]
             joined.append(tuple(s for held in both if isinstance(held, fx.Node) for s in storages[number[held]]))
         storages.append(shared)

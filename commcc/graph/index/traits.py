@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -55,10 +56,12 @@ def traits_of(node: fx.Node, root: torch.nn.Module) -> Traits:
     """Traits of one node; sub-graphs of higher-order ops count as part of the node, and so do ops handed to them."""
     if node.op != "call_function":
         return _PLAIN
+    copies = _copies_to_host(node)
+    if not copies and only_computes(node.target):
+        return _PLAIN
     fact = ops.facts(node.target)
     if waits_for_unknown(node):
         return Traits(tuple(node._input_nodes), barrier=True, opaque=True)
-    copies = _copies_to_host(node)
     cast = _cast_key(node)
     compute = ops.is_compute(node.target)
     if fact.pure and not (copies or cast or compute):
@@ -85,6 +88,14 @@ def traits_of(node: fx.Node, root: torch.nn.Module) -> Traits:
         unblocked=copies and bool(node.kwargs.get("non_blocking")),
         shares=fact.views == ops.ALL or any(part.shares for part in inner),
     )
+
+
+@lru_cache(maxsize=4096)
+def only_computes(target: Any) -> bool:
+    """Whether every node with this op has no traits, unless it copies to the host."""
+    if ops.is_compute(target) or ops.is_wait(target) or ops.op_name(target) in CASTS:
+        return False
+    return ops.facts(target).pure
 
 
 def mixed_nodes(traits: Sequence[Traits]) -> frozenset[int]:

@@ -59,6 +59,8 @@ _FUSABLE = frozenset(
 
 #: Those whose copies fuse, as ``aten.clone`` and ``aten._to_copy`` do; the others' turn rows into columns.
 FUSING_COPIES = frozenset({"aten.to", "aten.contiguous"})
+#: Gives a storage another size.
+RESIZE = "inductor.resize_storage_bytes_"
 #: How copies of results run: a clone can be fused with what reads it.
 COPIES = {"aten.clone": Work.FUSABLE, "aten.reshape": Work.KERNEL}
 
@@ -80,6 +82,7 @@ def work_of(target: Any) -> Work:
     return Work.KERNEL
 
 
+@lru_cache(maxsize=4096)
 def may_copy(target: Any) -> bool:
     """Whether the op returns a view where it can, and a copy where strides, dtype or device do not allow one."""
     return ops.op_name(target) in MAY_COPY or ops.facts(target).sometimes
@@ -87,6 +90,6 @@ def may_copy(target: Any) -> bool:
 
 def resized_to(node: fx.Node) -> Any:
     """The new size in bytes that a storage gets by this node; None for all other nodes."""
-    if ops.op_name(node.target) != "inductor.resize_storage_bytes_":
+    if ops.op_name(node.target) != RESIZE:
         return None
     return ops.argument(node, "new_size", node.args[1] if len(node.args) > 1 else None)

@@ -100,7 +100,7 @@ class Traffic:
 
     def crossing(self, node: int) -> int:
         """Bytes between host and device; a single number goes along with the launch and counts nothing."""
-        if not self.has_device or not (node in self._index.host_syncs or self._meets_host(node)):
+        if not (node in self._index.host_syncs or (self._hosted and self._meets_host(node))) or not self.has_device:
             return 0
         inputs, outputs = self.inputs(node), self.results[node]
         sent = sum(t.bytes for t in inputs if on_host(t) and t.numel != 1)

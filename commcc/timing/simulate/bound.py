@@ -189,7 +189,14 @@ def jackson(jobs: Sequence[tuple[int, int, int]]) -> int:
     now = worst = position = 0
     while position < len(pending) or waiting:
         if not waiting:
-            now = max(now, pending[position][0])
+            head, duration, tail = pending[position]
+            now = max(now, head)
+            if position + 1 == len(pending) or pending[position + 1][0] >= now + duration:
+                # It is done before the next one is released.
+                now += duration
+                worst = max(worst, now + tail)
+                position += 1
+                continue
         while position < len(pending) and pending[position][0] <= now:
             _, duration, tail = pending[position]
             heapq.heappush(waiting, (-tail, duration))
