@@ -56,17 +56,21 @@ def estimate(
     counts = {i: flops(n, hints) for i, n in enumerate(nodes) if id(n.target) in compute}
     resizing = {at for at, op in targets.items() if ops.op_name(op) == RESIZE}
     resizes = {i: resized_to(n) for i, n in enumerate(nodes) if id(n.target) in resizing}
+    usual = {id(t): [(t.bytes, t.device)] for t in {id(t): t for t in tensors if t is not None}.values() if t.packed}
+    extents = [
+        usual.get(id(tensor)) or _extents(node.meta.get("val"), tensor, parts.get(i, ()), hints)
+        for i, (node, tensor) in enumerate(zip(nodes, tensors, strict=True))
+    ]
+    vague = [i for i, tensor in enumerate(tensors) if tensor is None or tensor.numel is None]
     return Estimates(
         parts=parts,
         buffers=buffers,
-        buffer_bytes=_buffer_bytes(
-            buffers, [_extents(n.meta.get("val"), tensors[i], parts.get(i, ()), hints) for i, n in enumerate(nodes)]
-        ),
+        buffer_bytes=_buffer_bytes(buffers, extents),
         resizes={i: max(0, size) for i, size in resizes.items() if isinstance(size, int)},
         work=kinds,
         flops={i: count for i, count in counts.items() if count is not None},
         hints=tuple(sorted(hints.used.values(), key=lambda hint: (len(hint.symbol), hint.symbol))),
-        unknown=frozenset(i for i, node in enumerate(nodes) if _is_unknown(node, (tensors[i], *parts.get(i, ())))),
+        unknown=frozenset(i for i in vague if _is_unknown(nodes[i], (tensors[i], *parts.get(i, ())))),
     )
 
 
@@ -95,7 +99,7 @@ def _extents(
 
 def _extent(val: Any, tensor: Tensor, hints: SizeHints) -> int:
     """Bytes from the first element to the last: less than all elements where a dimension is expanded."""
-    if tensor.contiguous and not tensor.symbolic:
+    if tensor.packed:
         return tensor.bytes
     sizes, strides = map(hints.value, val.shape), map(hints.value, val.stride())
     last = 0

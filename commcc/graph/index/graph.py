@@ -34,6 +34,11 @@ class Tensor:
         return any(isinstance(size, str) for size in self.shape)
 
     @property
+    def packed(self) -> bool:
+        """Whether its elements are known to lie side by side."""
+        return self.contiguous and not self.symbolic
+
+    @property
     def bytes(self) -> int:
         """Bytes of the elements; 0 when a size has no value and no hint."""
         return (self.numel or 0) * self.itemsize

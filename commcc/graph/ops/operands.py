@@ -8,11 +8,12 @@ Limits: what graphs do that are handed to a higher-order op is not seen here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import fx
 
-from commcc.graph.ops.names import argument
+from commcc.graph.ops.names import argument, argument_names
 from commcc.graph.ops.table import ALL, facts
 
 if TYPE_CHECKING:
@@ -28,7 +29,19 @@ def written(node: fx.Node) -> tuple[fx.Node, ...]:
 
 def sources(node: fx.Node) -> tuple[fx.Node, ...]:
     """Operands in whose storage a result may be, each once."""
+    position, args = only_view(node.target), node.args
+    if position is not None and not node.kwargs and position < len(args) and type(args[position]) is fx.Node:
+        return (cast("fx.Node", args[position]),)
     return _named(node, facts(node.target).views)
+
+
+@lru_cache(maxsize=4096)
+def only_view(target: Any) -> int | None:
+    """The position of the one argument in whose storage results may be; None where there are others, or none."""
+    views, names = facts(target).views, argument_names(target)
+    if views == ALL or len(views) != 1 or views[0] not in names:
+        return None
+    return names.index(views[0])
 
 
 def _named(node: fx.Node, names: Iterable[str]) -> tuple[fx.Node, ...]:

@@ -143,9 +143,11 @@ class Chains:
                 result[i] = (0, self._traffic.bytes[i] if in_memory else 0, int(in_memory))
             elif member:
                 first = paying.first.setdefault(self.of[i], i)
-                read, readers = self._entering(i, paying)
+                read, earlier = self._entering(i, paying)
                 result[i] = (read, self.leaving(i), int(first == i))
-                if earlier := readers | ({first} - {i}):
+                if first != i:
+                    earlier.add(first)
+                if earlier:
                     self.after[i] = tuple(sorted(earlier))
         return result
 
