@@ -42,7 +42,9 @@ Edges = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class _Walk:
-    """What the nodes say one by one. number: of each node; control, subgraphs: as :func:`unwrapped` finds them."""
+    """What the nodes say one by one. number: of each node; control, subgraphs: as :func:`unwrapped` finds them.
+    records: those that commcc wrote. op_names: by the identity of targets, since hashing an op takes long.
+    """
 
     nodes: list[fx.Node]
     number: dict[fx.Node, int]
@@ -53,6 +55,8 @@ class _Walk:
     tensors: tuple[Tensor | None, ...]
     storages: Edges
     data_preds: Edges
+    records: dict[int, NodeRecord]
+    op_names: dict[int, str]
 
     @classmethod
     def over(cls, program: Program, given: Mapping[str, int], step: Mapping[str, int]) -> _Walk:
@@ -70,7 +74,10 @@ class _Walk:
         table = TensorTable(hints)
         tensors = tuple(table.of(node.meta.get("val")) for node in nodes)
         storages = assign_storages(nodes, number, mixed_nodes(traits))
-        return cls(nodes, number, control, subgraphs, hints, traits, tensors, storages, data_preds)
+        records = {i: record_of(node) for i, node in enumerate(nodes) if META_KEY in node.meta}
+        targets = {id(node.target): node.target for node in nodes if node.op == "call_function"}
+        op_names = {at: ops.op_name(target) for at, target in targets.items()}
+        return cls(nodes, number, control, subgraphs, hints, traits, tensors, storages, data_preds, records, op_names)
 
     def with_control(self, order_preds: Edges) -> Edges:
         """Order edges, with those of wrapped nodes: what they are held behind, and where their sub-graph is fetched."""
@@ -92,17 +99,13 @@ def build(program: Program, given: Mapping[str, int], outside: Outside | None = 
     writes = _writes(traits, number, begun)
     outputs, output_descriptors = _outputs(nodes, number)
     order_preds, host_order = order_edges(walk.data_preds, walk.storages, traits, launches, writes)
-    # Found by the object: hashing an op takes longer than all the rest.
-    targets = {id(node.target): node.target for node in nodes if node.op == "call_function"}
-    names = {at: ops.op_name(target) for at, target in targets.items()}
-    fingerprint, digests = _fingerprint(nodes, names, walk.tensors, walk.control)
-    records = {i: record_of(node) for i, node in enumerate(nodes) if META_KEY in node.meta}
+    fingerprint, digests = _fingerprint(nodes, walk.op_names, walk.tensors, walk.control)
     fenced = {node: i for i, node in enumerate(nodes) if traits[i].barrier}
     inside = {i: _inside(node, program, given) for node, i in fenced.items() if launches_inside(node, program.root)}
     return GraphIndex(
         fingerprint=fingerprint,
         names=tuple(node.name for node in nodes),
-        ops=tuple([names[id(node.target)] if node.op == "call_function" else node.op for node in nodes]),
+        ops=tuple([walk.op_names[id(node.target)] if node.op == "call_function" else node.op for node in nodes]),
         data_preds=walk.data_preds,
         order_preds=walk.with_control(order_preds),
         users=users_of(walk.data_preds),
@@ -115,8 +118,8 @@ def build(program: Program, given: Mapping[str, int], outside: Outside | None = 
         descriptors={number[n]: str(n.meta["desc"]) for n in nodes if n.op == "placeholder" and n.meta.get("desc")},
         output_descriptors=output_descriptors,
         outputs=outputs,
-        tags=_roles(records, merged=False),
-        merged_from={i: record.merged_from for i, record in records.items() if record.merged_from},
+        tags=_roles(walk.records, merged=False),
+        merged_from={i: record.merged_from for i, record in walk.records.items() if record.merged_from},
         launches=launches,
         wait_of=wait_of,
         begun_elsewhere=begun,
@@ -143,7 +146,7 @@ def build(program: Program, given: Mapping[str, int], outside: Outside | None = 
             for i, node in enumerate(nodes)
             if ops.is_getitem(node.target) and len(node.args) == 2 and isinstance(node.args[1], int)
         },
-        merged_roles={i: role for i, (role, _) in _roles(records, merged=True).items()},
+        merged_roles={i: role for i, (role, _) in _roles(walk.records, merged=True).items()},
         inside=inside,
     )
 
