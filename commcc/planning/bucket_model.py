@@ -108,6 +108,9 @@ class Member(NamedTuple):
     @classmethod
     def of(cls, index: GraphIndex, launch: int) -> Member:
         """The collective at ``launch``, which has one input, one wait and sizes that are known."""
+        known: dict[int, Member] = index.notes.setdefault(cls, {})
+        if launch in known:
+            return known[launch]
         facts = index.launches[launch]
         node, wait = facts.inputs[0], facts.waits[0]
         # A cast with other users has to be made anyway, before the launch.
@@ -120,7 +123,9 @@ class Member(NamedTuple):
         scattered = facts.kind is Kind.ALL_GATHER and (facts.group_size or 0) > 1
         shown = not index.output_storages.isdisjoint(index.storages[wait])
         returned = shown and not scattered  # what is scattered is copied anyway
-        return cls(launch, node, source_node, wait, facts.kind, source, sends, cast, result, scattered, returned)
+        made = cls(launch, node, source_node, wait, facts.kind, source, sends, cast, result, scattered, returned)
+        known[launch] = made
+        return made
 
 
 @dataclass(frozen=True)

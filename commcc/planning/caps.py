@@ -35,7 +35,8 @@ class ByteCaps:
 
     def of(self, key: Key, number: int) -> float:
         """The cap of the ``number``-th bucket of a key, counted from 0."""
-        return self.by_key.get(key, self.by_number[min(number, len(self.by_number) - 1)])
+        cap = self.by_key.get(key)
+        return self.by_number[min(number, len(self.by_number) - 1)] if cap is None else cap
 
     @property
     def in_words(self) -> dict[str, float] | None:

@@ -128,7 +128,8 @@ class _Walker:
         key = self.keys[candidate.launch]
         number = self.numbers[key]
         bucket = self.open.get(key)
-        reason = None if bucket is None else self._reason_to_close(bucket, candidate, label)
+        size = size_of(candidate)
+        reason = None if bucket is None else self._reason_to_close(bucket, candidate, size, label)
         if bucket is not None and reason is not None:
             bucket.closed_by = reason
             self.result.closed[reason] += 1
@@ -139,11 +140,11 @@ class _Walker:
             self.open[key] = bucket
             self.result.buckets.append(bucket)
         bucket.members.append(candidate)
-        bucket.bytes += size_of(candidate)
+        bucket.bytes += size
         self.quotient.join(number, label)
 
-    def _reason_to_close(self, bucket: OpenBucket, candidate: Collective, label: Vector) -> str | None:
-        if bucket.bytes + size_of(candidate) > self.limits.caps.of(bucket.key, bucket.ordinal):
+    def _reason_to_close(self, bucket: OpenBucket, candidate: Collective, size: int, label: Vector) -> str | None:
+        if bucket.bytes + size > self.limits.caps.of(bucket.key, bucket.ordinal):
             return "bytes"
         if self.limits.span is not None and candidate.launch - bucket.first > self.limits.span:
             return "span"
@@ -201,7 +202,7 @@ class Quotient:
         newest = len(self._waits_for[key]) - 1
         if newest == 0:
             return False
-        return self._closure(label)[key] >= newest
+        return label[key] >= newest or self._closure(label)[key] >= newest
 
     def open_bucket(self, key: int) -> int:
         """Start a bucket of ``key``; returns its number, counted from 1."""
@@ -212,7 +213,8 @@ class Quotient:
     def join(self, key: int, label: Vector) -> None:
         """Make the launch added last a member of the newest bucket of ``key``."""
         waits = self._waits_for[key]
-        waits[-1] = tuple(map(max, waits[-1], label))
+        if label is not self._none:
+            waits[-1] = tuple(map(max, waits[-1], label))
         member = list(self._labels[-1])
         member[key] = len(waits) - 1
         self._labels[-1] = tuple(member)
@@ -222,9 +224,9 @@ class Quotient:
         found = label
         while True:
             grown = found
-            for key, number in enumerate(found):
-                if number:
-                    grown = tuple(map(max, grown, self._waits_for[key][number]))
+            for waits, number in zip(self._waits_for, found, strict=True):
+                if waits[number] is not self._none:
+                    grown = tuple(map(max, grown, waits[number]))
             if grown == found:
                 return found
             found = grown

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from commcc.base.terms import Kind, Role
@@ -205,6 +205,11 @@ class GraphIndex:
         """Everything that must come before ``node``."""
         order = self.order_preds[node]
         return self.data_preds[node] + order if order else self.data_preds[node]
+
+    @cached_property
+    def notes(self) -> dict[object, Any]:
+        """What others have worked out about this graph and ask again, by who did."""
+        return {}
 
     @cached_property
     def all_preds(self) -> tuple[tuple[int, ...], ...]:
