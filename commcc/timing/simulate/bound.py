@@ -47,7 +47,7 @@ import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from commcc.timing.simulate.events import STREAM, Events
+from commcc.timing.simulate.events import STREAM, Events, on_stream
 from commcc.timing.simulate.heads import heads
 
 if TYPE_CHECKING:
@@ -78,10 +78,10 @@ class Jobs:
 
     @staticmethod
     def of(index: GraphIndex, costs: Costs) -> Jobs:
-        launches = index.launches
-        waits = index.wait_of
-        compute = tuple(costs.launch_ns if i in launches else 0 if i in waits else ns for i, ns in enumerate(costs.ns))
-        return Jobs(compute, tuple(ns if i in launches else 0 for i, ns in enumerate(costs.ns)))
+        transfer = [0] * len(index)
+        for launch in index.launches:
+            transfer[launch] = costs.ns[launch]
+        return Jobs(tuple(on_stream(index, costs)), tuple(transfer))
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,7 @@ class Events:
         streams: dict[str, int] = {}
         for facts in launches.values():
             streams.setdefault(costs.streams.get(facts.group, facts.group), len(streams) + 1)
-        waits = index.wait_of
-        ns = [costs.launch_ns if i in launches else 0 if i in waits else n for i, n in enumerate(costs.ns)]
+        ns = on_stream(index, costs)
         ns += [costs.ns[launch] for launch in (*transfers, *holds)]
         loads = list(ns)
         for launch, least in (load or {}).items():
@@ -80,6 +79,16 @@ class Events:
         return Events(
             self.nodes, self.ns, self.load, self.machine, before, self.order[::-1], self.machines, self.transfers
         )
+
+
+def on_stream(index: GraphIndex, costs: Costs) -> list[int]:
+    """What each node takes of the compute stream, in ns: waits nothing, launches what launching takes."""
+    ns = list(costs.ns)
+    for wait in index.wait_of:
+        ns[wait] = 0
+    for launch in index.launches:
+        ns[launch] = costs.launch_ns
+    return ns
 
 
 def _before(index: GraphIndex, transfers: dict[int, int], holds: dict[int, int]) -> list[list[int]]:
