@@ -318,3 +318,27 @@ def test_outputs_are_told_apart_where_any_is_described_as_a_gradient(first, seco
 """
     (found,) = identify(build_index(parse_text(text, "f"))).collectives
     assert found.role is role
+
+
+def test_a_node_before_its_input_is_an_error():
+    b = GraphBuilder()
+    x = b.placeholder("x", (4,))
+    first, second = (b.gather(x, 2, "0") for _ in range(2))
+    program = b.program([first, second], {})
+    next(iter(program.graph.nodes)).prepend(next(node for node in program.graph.nodes if node._input_nodes))
+    with pytest.raises(GraphError, match="used before its input"):
+        build_index(program)
+
+
+def test_flops_are_those_of_each_nodes_own_shapes():
+    text = """class GraphModule(torch.nn.Module):
+    def forward(self, x: "f32[2, 3][3, 1]cpu", y: "f32[3, 5][5, 1]cpu", z: "f32[5, 7][7, 1]cpu"):
+        a: "f32[2, 5][5, 1]cpu" = torch.ops.aten.mm.default(x, y)
+        b: "f32[2, 7][7, 1]cpu" = torch.ops.aten.mm.default(a, z)
+        c: "f32[2, 5][5, 1]cpu" = torch.ops.aten.mm.default(x, y)
+        d: "f32[2, 5][5, 1]cpu" = torch.ops.aten.addmm.default(c, x, y)
+        return (b, d)
+"""
+    index = build_index(parse_text(text, "f"))
+    counts = {index.names[i]: count for i, count in index.estimates.flops.items()}
+    assert counts == {"a": 2 * 2 * 3 * 5, "b": 2 * 2 * 5 * 7, "c": 2 * 2 * 3 * 5, "d": 2 * 2 * 3 * 5}

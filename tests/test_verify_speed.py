@@ -14,11 +14,13 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from commcc import verify as verifier
-from commcc.graph.program import Program
+from commcc.graph.program import ProcessGroup, Program
 from commcc.passes.options import parse_pipeline
 from commcc.run.pipeline import run
+from commcc.serialization.fx import parse_text
+from commcc.serialization.propagate import propagate
 from commcc.verify import verify
-from commcc.verify.normalise import identical
+from commcc.verify.same import identical
 from tests.corruptions import copied
 from tests.step_graphs import sample
 from tests.verify_graphs import Graph, aten, c10d
@@ -165,9 +167,86 @@ def test_a_copy_is_identical_and_what_was_damaged_is_not():
                 tried.add(kind)
                 assert not identical(before, replace(before, graph=graph)), kind
     assert len(tried) >= 15
-    last = next(node for node in reversed(again.graph.nodes) if "val" in node.meta)
-    last.meta = {**last.meta, "val": last.meta["val"].clone()}
-    assert not identical(before, again)  # what is said of its result is looked at anew
+
+
+READ = """class GraphModule(torch.nn.Module):
+    def forward(self, x: "f32[2000, 4][4, 1]cpu", y: "f32[2000, 4][4, 1]cpu"):
+        a: "f32[1000, 8][8, 1]cpu" = torch.ops.aten.view.default(x, [1000, 8])
+        b: "f32[1000, 8][8, 1]cpu" = torch.ops.aten.mul.Tensor(a, 0.5)
+        c = torch.ops.aten.split.Tensor(b, 500)
+        d: "f32[500, 8][8, 1]cpu" = c[0]
+        e: "f32[500, 8][8, 1]cpu" = torch.ops.aten._to_copy.default(d, dtype = torch.float32, device = 'cpu')
+        f: "f32[500, 4][8, 1]cpu" = torch.ops.aten.slice.Tensor(e, 1, 0, 4)
+        g: "f32[500, 4][8, 1]cpu" = torch.ops.aten.sin.default(f)
+        return (g, x, y)
+"""
+
+
+def read(text: str) -> Program:
+    return propagate(parse_text(text, "f"))
+
+
+def test_a_text_that_is_read_twice_is_walked_once(monkeypatch):
+    traced, trace = [], verifier.trace_program
+    monkeypatch.setattr(verifier, "trace_program", lambda *a, **k: traced.append(a[1]) or trace(*a, **k))
+    verdict = verify(read(READ), read(READ))
+    assert (verdict.status, len(traced)) == ("proved", 1)
+    monkeypatch.setattr(verifier, "identical", lambda *_: False)
+    assert verify(read(READ), read(READ)) == verdict
+    assert len(traced) == 3
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("mul.Tensor(a, 0.5)", "mul.Tensor(a, 0.25)"),
+        ("mul.Tensor(a, 0.5)", "mul.Tensor(a, a)"),
+        ("mul.Tensor(a, 0.5)", "div.Tensor(a, 0.5)"),
+        ("view.default(x,", "view.default(y,"),
+        ("(x, [1000, 8])", "(x, [-1, 8])"),
+        ("slice.Tensor(e, 1, 0, 4)", "slice.Tensor(e, 1, 1, 5)"),
+        ("c[0]", "c[1]"),
+        ("dtype = torch.float32", "dtype = torch.float64"),
+        ("device = 'cpu'", "device = 'cpu:0'"),
+        ("device = 'cpu'", "device = device(type='cpu')"),
+        ("dtype = torch.float32, device = 'cpu'", "device = 'cpu', dtype = torch.float32"),
+        ('g: "f32[500, 4][8, 1]cpu"', 'g: "f32[500, 4][4, 1]cpu"'),
+        ('g: "f32[500, 4][8, 1]cpu"', 'g: "f64[500, 4][8, 1]cpu"'),
+        ('g: "f32[500, 4][8, 1]cpu"', 'g: "f32[500, 4][8, 1]cuda:0"'),
+        ('g: "f32[500, 4][8, 1]cpu"', 'g: "f32[4, 500][8, 1]cpu"'),
+        ('d: "f32[500, 8][8, 1]cpu"', 'd: "f32[500, 8][1, 500]cpu"'),
+        ("(g, x, y)", "(g, y, x)"),
+        ("(g, x, y)", "(g, x)"),
+        ("(g, x, y)", "[g, x, y]"),
+    ],
+)
+def test_a_text_that_was_changed_is_not_identical(old, new):
+    assert READ.count(old) == 1
+    assert identical(read(READ), read(READ))
+    assert not identical(read(READ), read(READ.replace(old, new)))
+
+
+def test_only_what_is_known_of_two_programs_is_the_same():
+    first, second = read(READ), read(READ)
+    assert not identical(first, replace(second, groups={"0": ProcessGroup("0", 2)}))
+    for text in (READ.replace("2000", "u0"), READ.replace("aten.sin.default", "unheard.of.default")):
+        assert not identical(read(text), read(text))
+        program = read(text)
+        assert identical(program, replace(program, graph=copied(program.graph)))
+    constant = READ.replace("mul.Tensor(a, 0.5)", "mul.Tensor(a, held)").replace(
+        "        b:", "        held = self.held\n        b:"
+    )
+    assert not identical(read(constant), read(constant))  # who knows what is held
+    last = next(node for node in reversed(second.graph.nodes) if "val" in node.meta)
+    offset = last.meta["val"].as_strided((500, 4), (8, 1), 4)
+    last.meta["val"] = offset
+    assert not identical(first, second)
+    last.meta["val"] = None
+    third = read(READ)
+    del next(node for node in reversed(third.graph.nodes) if "val" in node.meta).meta["val"]
+    assert not identical(first, second)
+    assert not identical(second, third)
+    assert not identical(third, second)
 
 
 def test_numbers_that_are_equal_and_not_the_same_are_told_apart():

@@ -47,8 +47,9 @@ from commcc.graph.ops import facts
 from commcc.graph.program import copy_node
 from commcc.verify import boundary, compare
 from commcc.verify.chunks import folded
-from commcc.verify.normalise import check_order, compare_edges, compare_groups, identical, unfolded, without_edges
+from commcc.verify.normalise import check_order, compare_edges, compare_groups, unfolded, without_edges
 from commcc.verify.pair import Pair
+from commcc.verify.same import identical
 from commcc.verify.terms import Tensor, Terms
 from commcc.verify.tracer import Tracer, trace_program
 from commcc.verify.verdict import Finding, Report, Verdict, Ways

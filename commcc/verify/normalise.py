@@ -82,39 +82,6 @@ def check_order(graph: fx.Graph, report: Report, which: str) -> bool:
     return fine and finished
 
 
-def identical(before: Program, after: Program) -> bool:
-    """Whether two programs are one, node by node: names, targets, arguments and what is said of results.
-
-    Numbers, targets and values of results count as equal only where they are the same object.
-    """
-    old, new = before.graph.nodes, after.graph.nodes
-    if before.root is not after.root or before.groups != after.groups or len(old) != len(new):
-        return False
-    twin: dict[Any, fx.Node] = {}
-    for a, b in zip(old, new, strict=True):
-        target = a.target is b.target or (isinstance(a.target, str) and a.target == b.target)
-        said = ("val" in a.meta) == ("val" in b.meta) and a.meta.get("val") is b.meta.get("val")
-        if (a.op, a.name) != (b.op, b.name) or not (target and said):
-            return False
-        if not (_same_arguments(a.args, b.args, twin) and _same_arguments(a.kwargs, b.kwargs, twin)):
-            return False
-        twin[a] = b
-    return True
-
-
-def _same_arguments(a: Any, b: Any, twin: Mapping[fx.Node, fx.Node]) -> bool:
-    if isinstance(a, fx.Node):
-        return twin.get(a) is b
-    if isinstance(a, (tuple, list)) and type(a) is type(b):
-        return len(a) == len(b) and all(_same_arguments(x, y, twin) for x, y in zip(a, b, strict=True))
-    if isinstance(a, dict) and type(a) is type(b):
-        return list(a) == list(b) and all(_same_arguments(x, b[name], twin) for name, x in a.items())
-    if isinstance(a, slice) and isinstance(b, slice):
-        parts = ((a.start, b.start), (a.stop, b.stop), (a.step, b.step))
-        return all(_same_arguments(x, y, twin) for x, y in parts)
-    return a is b
-
-
 # Control edges
 
 Edges = dict[str, tuple[str, ...]]

@@ -66,7 +66,7 @@ class _Walk:
         hints.assume_balanced(nodes)
         number = {node: i for i, node in enumerate(nodes)}
         data_preds = tuple(_numbers(node._input_nodes, number) for node in nodes)
-        late = next((i for i, preds in enumerate(data_preds) if any(pred >= i for pred in preds)), None)
+        late = next((i for i, preds in enumerate(data_preds) if preds and max(preds) >= i), None)
         if late is not None:
             name = nodes[late].name
             raise GraphError(f"node '{name}' is used before its input", hint="the graph is not in topological order")
@@ -167,7 +167,7 @@ def users_of(preds: Edges) -> Edges:
 
 
 def _numbers(nodes: Iterable[fx.Node], number: dict[fx.Node, int]) -> tuple[int, ...]:
-    return tuple(number[node] for node in nodes)
+    return tuple(map(number.__getitem__, nodes))
 
 
 def _launches(nodes: list[fx.Node], number: dict[fx.Node, int]) -> tuple[dict[int, Launch], dict[int, int]]:

@@ -53,7 +53,8 @@ def estimate(
     copies = frozenset(i for i, n in enumerate(nodes) if kinds[i] is not Work.FREE and id(n.target) in copying)
     copies |= mixed
     buffers = assign_storages(nodes, number, copies=copies) if copies else storages
-    counts = {i: flops(n, hints) for i, n in enumerate(nodes) if id(n.target) in compute}
+    known: dict[tuple[Any, str], int] = {}
+    counts = {i: flops(n, hints, known) for i, n in enumerate(nodes) if id(n.target) in compute}
     resizing = {at for at, op in targets.items() if ops.op_name(op) == RESIZE}
     resizes = {i: resized_to(n) for i, n in enumerate(nodes) if id(n.target) in resizing}
     usual = {id(t): [(t.bytes, t.device)] for t in {id(t): t for t in tensors if t is not None}.values() if t.packed}
@@ -211,8 +212,11 @@ def viewable(shape: Shape, stride: Shape, target: Shape) -> bool:
     return not wanted
 
 
-def flops(node: fx.Node, hints: SizeHints) -> int | None:
-    """FLOPs of a compute node; None where there is no formula or a size has no number."""
+def flops(node: fx.Node, hints: SizeHints, known: dict[tuple[Any, str], int]) -> int | None:
+    """FLOPs of a compute node; None where there is no formula or a size has no number.
+
+    known: what formulas have said of shapes, which repeat from layer to layer.
+    """
     described = ops.described_as(node.target)
     target: Any = described.like if described is not None and described.like is not None else node.target
     own = own_formula(target)
@@ -229,7 +233,10 @@ def flops(node: fx.Node, hints: SizeHints) -> int | None:
             count = int(own(args, out))
         else:
             formula = formulas().flop_registry[getattr(target, "overloadpacket", target)]
-            count = int(formula(*args, **kwargs, out_val=out))
+            asked = (formula, str((args, kwargs, out)))
+            if asked not in known:
+                known[asked] = int(formula(*args, **kwargs, out_val=out))
+            count = known[asked]
     except Exception:
         return None
     return count if count <= _MAX_FLOPS else None

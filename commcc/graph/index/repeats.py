@@ -39,6 +39,7 @@ class Numbering:
         self._storages = storages
         self._writes: defaultdict[int, int] = defaultdict(int)
         self._holds: dict[int, int] = {}
+        self._numbered: set[fx.Node] = set()
         self._first: dict[tuple[Any, ...], int] = {}
 
     def repeats(
@@ -51,6 +52,7 @@ class Numbering:
             if self._is_numbered(node, traits[i], launches.get(i)):
                 first = self._first.setdefault(self._key(node), i)
                 self._holds[i] = first
+                self._numbered.add(node)
                 if first != i:
                     repeated[i] = first
             started = launches[ends[i]].writes_to if i in ends else ()
@@ -62,7 +64,7 @@ class Numbering:
     def _is_numbered(self, node: fx.Node, traits: Traits, launch: Launch | None) -> bool:
         if node.op in ("placeholder", "get_attr"):
             return True
-        if node.op != "call_function" or any(self._number[p] not in self._holds for p in node._input_nodes):
+        if node.op != "call_function" or not self._numbered.issuperset(node._input_nodes):
             return False
         if launch is not None:
             return launch.kind is Kind.ALL_GATHER and launch.asynchronous and not launch.writes_to

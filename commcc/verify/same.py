@@ -1,0 +1,77 @@
+"""Whether two programs are one, node by node, so that what a walk found of one holds for the other.
+
+::
+
+    identical(before, after)          # a file that was read twice, or a copy of a graph
+
+A walk over a graph (:mod:`commcc.verify.tracer`) sees the ops, names, targets and arguments of its nodes, what their
+``val`` say, and what the root holds for ``get_attr``. Where all of these are the same it makes the same terms.
+
+Limits: ops, symbols and all that is neither a number, a text, a device nor a dense tensor of known sizes count as
+equal only where they are the same object; graphs with constants or sub-graphs only where both have the same root.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from commcc.graph.program import Program
+
+_PLAIN = frozenset({int, bool, str, torch.device})
+_NUMBERS = frozenset({int})
+
+
+def identical(before: Program, after: Program) -> bool:
+    """Whether two programs are one: names, targets, arguments and what is said of results; see the module's limits."""
+    old, new = before.graph.nodes, after.graph.nodes
+    if before.groups != after.groups or len(old) != len(new):
+        return False
+    one_root = before.root is after.root
+    twin: dict[Any, fx.Node] = {}
+    for a, b in zip(old, new, strict=True):
+        target = a.target is b.target or (isinstance(a.target, str) and a.target == b.target)
+        if (a.op, a.name) != (b.op, b.name) or not target or not (one_root or a.op != "get_attr"):
+            return False
+        if not (_same(a.args, b.args, twin) and _same(a.kwargs, b.kwargs, twin)):
+            return False
+        if ("val" in a.meta) != ("val" in b.meta) or not _same(a.meta.get("val"), b.meta.get("val"), twin):
+            return False
+        twin[a] = b
+    return True
+
+
+def _same(a: Any, b: Any, twin: Mapping[fx.Node, fx.Node]) -> bool:
+    """Whether two arguments, or two values of nodes, are the same; ``twin``: the nodes of both graphs."""
+    kind = type(a)
+    if isinstance(a, fx.Node):
+        return twin.get(a) is b
+    if a is b or kind is not type(b):
+        return a is b
+    if kind in _PLAIN:
+        return bool(a == b)
+    if kind is float:  # 0.0 and -0.0 are equal
+        return repr(a) == repr(b)
+    if isinstance(a, (tuple, list)):
+        return len(a) == len(b) and all(_same(x, y, twin) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(_same(x, b[name], twin) for name, x in a.items())
+    if kind is slice:
+        return _same((a.start, a.stop, a.step), (b.start, b.stop, b.step), twin)
+    return kind is FakeTensor and _alike(a, b)
+
+
+def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors without values have the same shape, strides, dtype and device, all of them known."""
+    if not (a.layout is b.layout is torch.strided) or a.is_nested or b.is_nested:
+        return False
+    facts = (*a.shape, *a.stride(), a.storage_offset()), (*b.shape, *b.stride(), b.storage_offset())
+    if not all(_NUMBERS.issuperset(map(type, each)) for each in facts):
+        return False
+    return facts[0] == facts[1] and a.dtype is b.dtype and a.device == b.device
