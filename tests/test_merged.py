@@ -27,7 +27,7 @@ from commcc.passes.options import parse_pipeline
 from commcc.plan import Bucket as PlannedBucket
 from commcc.plan import Merging
 from commcc.planning.bucket_model import FORMS
-from commcc.schedule import Limits, Problem, search
+from commcc.schedule import Limits, Problem, drawing, search
 from commcc.schedule.merged import merge
 from commcc.schedule.scheduler import Policy, schedule
 from commcc.schedule.search import glance
@@ -306,3 +306,13 @@ def test_copies_go_along_with_launches(monkeypatch):
         orders.append(schedule(problem, range(len(problem.index)), policy, Limits(prefetch=20)).tolist())
         assert orders[-1] == plain_scheduler.schedule(problem, range(len(problem.index)), policy, Limits(prefetch=20))
     assert orders[0] != orders[1]
+
+
+@pytest.mark.parametrize("text", BUCKETINGS[:3])
+def test_kernels_and_plain_python_draw_the_same(text, monkeypatch):
+    """Plain Python checks the bounds of arrays, which kernels do not."""
+    for name in ("lay_out", "in_order", "fill", "feed"):
+        monkeypatch.setattr(drawing, name, getattr(drawing, name).python)
+    (bucket,) = parse_pipeline(text)
+    for name in ("tiny_llama_fsdp4_bw", "tiny_moe_fsdp4_ep2_fw"):
+        both(sample(name), bucket, model_of(MODELS[1]))

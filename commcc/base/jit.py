@@ -45,7 +45,7 @@ class Kernel(Generic[P, R]):
 
     def __init__(self, function: Callable[P, R]) -> None:
         self.python = function
-        self.codes: dict[tuple[Type, ...], tuple[_Code, Type]] = {}
+        self.codes: dict[tuple[object, ...], tuple[_Code, Type]] = {}
         update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -53,11 +53,14 @@ class Kernel(Generic[P, R]):
         import numpy as np
 
         words: list[int] = []
-        types = tuple(_flatten(argument, words) for argument in args)
-        if types not in self.codes:
-            text, returned = Module().kernel(self.python, types)
-            self.codes[types] = _Code(text, self.python.__name__.strip("_")), returned
-        code, returned = self.codes[types]
+        kinds: list[object] = []
+        for argument in args:
+            _hand_over(argument, words, kinds)
+        asked = tuple(kinds)
+        if asked not in self.codes:
+            text, returned = Module().kernel(self.python, tuple(map(_type_of, args)))
+            self.codes[asked] = _Code(text, self.python.__name__.strip("_")), returned
+        code, returned = self.codes[asked]
         given, result = np.array(words or [0], np.int64), np.zeros(max(1, len(returned.parts)), np.int64)
         code.run(given.ctypes.data, result.ctypes.data)
         return cast("R", _result(returned, result.tolist()))
@@ -68,19 +71,32 @@ def kernel(function: Callable[P, R]) -> Kernel[P, R]:
     return Kernel(function)
 
 
-def _flatten(argument: Any, words: list[int]) -> Type:
-    """The type of an argument, whose parts are appended."""
+def _hand_over(argument: Any, words: list[int], kinds: list[object]) -> None:
+    """Append what a kernel gets of an argument, and what its type follows from; quicker than the type."""
+    if isinstance(argument, tuple):
+        kinds.append(type(argument))
+        for each in argument:
+            _hand_over(each, words, kinds)
+    elif hasattr(argument, "ctypes"):
+        words += argument.ctypes.data, *argument.shape
+        kinds += argument.dtype, argument.ndim, argument.flags.c_contiguous
+    elif hasattr(argument, "__index__"):
+        words.append(int(argument))
+        kinds.append(int)
+    else:
+        raise TypeError(f"no kernel takes {type(argument).__name__}: {argument!r:.60}")
+
+
+def _type_of(argument: Any) -> Type:
     import numpy as np
 
-    if isinstance(argument, (int, np.integer)):
-        words.append(int(argument))
-        return INT
     if isinstance(argument, tuple):
         names = argument._fields  # type: ignore[attr-defined]
-        return Group(tuple((name, _flatten(each, words)) for name, each in zip(names, argument, strict=True)))
-    if not isinstance(argument, np.ndarray) or not argument.flags.c_contiguous:
+        return Group(tuple((name, _type_of(each)) for name, each in zip(names, argument, strict=True)))
+    if not isinstance(argument, np.ndarray):
+        return INT
+    if not argument.flags.c_contiguous:
         raise TypeError(f"no kernel takes {type(argument).__name__}: {argument!r:.60}")
-    words += argument.ctypes.data, *argument.shape
     if argument.dtype.names is not None and argument.itemsize == WORD * len(argument.dtype.names):
         return Records(tuple(argument.dtype.names))
     if argument.dtype != np.int64 or argument.ndim > 2:

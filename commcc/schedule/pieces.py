@@ -10,6 +10,7 @@ whatever order; those of the graph before keep their numbers. :mod:`commcc.sched
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -34,32 +35,26 @@ OLD, NEW, RECEIVED = range(3)
 _LAUNCH, _WAIT, _FIRST_RESULT = range(3)
 
 
+#: Tables of a piece, rows of numbers; units are counted from 0.
+#: units: nodes in it; where it wants to stand, first by position and then by a second number, to which the third times
+#: the number of the bucket is added. members: a node of the graph before, the unit that stands for it for what needs
+#: it, the unit that needs what it needs, and which of the former's nodes stands for it. hoist: nodes that move with
+#: the launch. nodes: unit, place in it, ns. edges: node, kind and number of what it needs. buffers: node, whether it
+#: makes it, kind and number of what it touches. views: buffers that come to be the one that the launch writes. sizes:
+#: of new buffers. waits: by node. Rows of edges and buffers are in order of their nodes.
+TABLES_OF_PIECES = ("units", "members", "hoist", "nodes", "edges", "buffers", "views", "sizes", "waits")
+#: Where each table begins, and where the last one ends. launch: by node. transfer, flight: ns and bytes of the launch.
+#: copied: whether what puts it together takes kernels. received: bytes that the launch writes. first: of the launches
+#: that are merged. count: of nodes.
+HEAD = (*TABLES_OF_PIECES, "end", "launch", "transfer", "flight", "copied", "received", "first", "count")
+
+
 class Piece(NamedTuple):
-    """Rows of numbers; units are counted from 0.
+    """words: all tables, one after another. head: see :data:`HEAD`. transfer: ns of the launch."""
 
-    units: nodes in it; where it wants to stand, first by position and then by a second number, to which the third times
-    the number of the bucket is added. members: a node of the graph before, the unit that stands for it for what needs
-    it, the unit that needs what it needs, and which of the former's nodes stands for it. hoist: nodes that move with
-    the launch. nodes: unit, place in it, ns. edges: node, kind and number of what it needs. buffers: node, whether it
-    makes it, kind and number of what it touches. views: buffers that come to be the one that the launch writes. sizes:
-    of new buffers. launch, waits: by node. transfer, flight: ns and bytes of the launch. copied: whether what puts it
-    together takes kernels. received: bytes that the launch writes.
-    """
-
-    units: Ints
-    members: Ints
-    hoist: Ints
-    nodes: Ints
-    edges: Ints
-    buffers: Ints
-    views: Ints
-    sizes: Ints
-    launch: int
-    waits: Ints
+    words: Ints
+    head: tuple[int, ...]
     transfer: int
-    flight: int
-    copied: bool
-    received: int
 
 
 class Pieces:
@@ -131,22 +126,14 @@ class _Making:
             if copied and not self.model.result_copies(place)
             for buffer in self.index.estimates.buffers[member.wait]
         ]
-        return Piece(
-            units=_rows(self._units(sizes), 4),
-            members=_rows(self._merged(sizes), 4),
-            hoist=np.array(self.bucket.hoist, np.int64),
-            nodes=_rows(self.nodes, 3),
-            edges=_rows(self.edges, 3),
-            buffers=_rows(self.buffers, 4),
-            views=np.array(views, np.int64),
-            sizes=np.array(self.sizes, np.int64),
-            launch=self.launch,
-            waits=np.array(self.waits, np.int64),
-            transfer=transfer,
-            flight=flight,
-            copied=copied,
-            received=received,
+        tables = (
+            *(self._units(sizes), self._merged(sizes), [self.bucket.hoist]),
+            *(self.nodes, self.edges, self.buffers, [views], [self.sizes], [self.waits]),
         )
+        words = [list(chain.from_iterable(table)) for table in tables]
+        begins = accumulate(map(len, words), initial=0)
+        rest = self.launch, transfer, flight, copied, received, self.bucket.members[0], len(self.nodes)
+        return Piece(np.array(list(chain.from_iterable(words)), np.int64), (*begins, *rest), transfer)
 
     def _units(self, sizes: Sequence[int]) -> Iterable[tuple[int, int, int, int]]:
         bucket = self.bucket
@@ -244,7 +231,3 @@ class _Making:
             part = self._node((_WAIT, 2 * place), [(INNER, self.launch)], own, made, free_ns)
             needs = [(INNER, part), (INNER, self.launch), *self._after([member.wait])]
             self.waits.append(self._node((_WAIT, 2 * place + 1), needs, own, [*made, *read]))
-
-
-def _rows(rows: Iterable[tuple[int, ...]], width: int) -> Ints:
-    return np.array(list(rows), np.int64).reshape(-1, width)

@@ -107,17 +107,27 @@ _CLOSE = 1
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The best order, its simulated step, peak memory and longest run of compute nodes between two
-    reduce-scatters. tried: schedules made. settings: what led to it, (target, lead, own time in permille,
+    """The best order (made: its numbers as words), its simulated step, peak memory and longest run of compute nodes
+    between two reduce-scatters. tried: schedules made. settings: what led to it, (target, lead, own time in permille,
     run) for each round; empty when the graph's own order is best.
     """
 
-    order: tuple[int, ...]
+    made: bytes
     step_ns: int
     peak_bytes: int
     longest_run: int
     tried: int
     settings: tuple[Setting, ...]
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The nodes, by number."""
+        return tuple(self.nodes.tolist())
+
+    @property
+    def nodes(self) -> Ints:
+        """The order for kernels."""
+        return np.frombuffer(self.made, np.int64)
 
     def close(self, problem: Schedulable, limits: Limits) -> bool:
         """Whether there is next to nothing left to gain."""
@@ -160,7 +170,7 @@ def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None =
 
 def _unfinished(problem: Problem, best: SearchResult, hopeless: int | None) -> bool:
     """Whether an order is not worth more work; on small graphs moves may still make the step shorter."""
-    return hopeless is not None and best.step_ns > hopeless and len(best.order) >= _MOVED_NODES
+    return hopeless is not None and best.step_ns > hopeless and len(best.nodes) >= _MOVED_NODES
 
 
 #: The last search of :func:`search_once`: of which costs, what was asked, and what it found.
@@ -214,7 +224,7 @@ def glance(
         until = hopeless if give_up else None
         if until is not None and tried > 1:
             until = min(best.step_ns, until)
-        order = schedule(problem, start.order, Policy(problem.bound * target // 1000, *rest), limits, until)
+        order = schedule(problem, start.nodes, Policy(problem.bound * target // 1000, *rest), limits, until)
         result = _judge(problem, order, tried, (setting,))
         best = min(best, result, key=lambda each: each.rank(problem, start, limits))
     return best
@@ -234,7 +244,7 @@ class _Search:
     def round(self, grid: Sequence[tuple[int, Setting]], limits: Limits) -> None:
         """One round under these limits; the best order is kept under those of the search."""
         problem, start = self.problem, self.start
-        patience = max(_PATIENCE, _PATIENT_NODES // max(1, len(start.order)))
+        patience = max(_PATIENCE, _PATIENT_NODES // max(1, len(start.nodes)))
         fresh, first, idle = list(grid), self.tried, 0
         results: dict[Setting, Rank] = {}
         unused: list[Setting] = []
@@ -287,17 +297,17 @@ class _Search:
         """Make the longest runs of compute shorter where other runs have room."""
         if self.best.longest_run <= SHORT or not self.problem.feeding:
             return
-        order = evened(self.problem, self.limits, self.best.order)
+        order = evened(self.problem, self.limits, self.best.nodes)
         self.best = min(self.best, _judge(self.problem, order, self.best.tried, self.best.settings), key=self._rank)
 
     def move(self, orders: Sequence[SearchResult]) -> None:
         """Improve orders by moves: all that were best, since with more effort the last of them would be another one."""
-        count = len(self.start.order)
+        count = len(self.start.nodes)
         if self.best.step_ns <= self.problem.bound or count >= _MOVED_NODES:
             return
         trials = min(_TRIALS, _TRIED_NODES // max(1, count))
         for each in dict.fromkeys(orders):
-            order = improved(self.problem, self.limits, each.order, trials)
+            order = improved(self.problem, self.limits, each.nodes, trials)
             self.best = min(self.best, _judge(self.problem, order, each.tried, each.settings), key=self._rank)
 
     def _rank(self, result: SearchResult) -> Rank:
@@ -331,7 +341,7 @@ class _Search:
         """Make a schedule and judge it; it becomes the best where it is."""
         problem, (target, *rest) = self.problem, setting
         aim = problem.bound * target // 1000 if target else self.best.step_ns
-        order = schedule(problem, base.order, Policy(aim, *rest), limits)
+        order = schedule(problem, base.nodes, Policy(aim, *rest), limits)
         self.tried += 1
         detail(f"schedule {self.tried} of at most {self.effort}")
         result = _judge(problem, order, self.tried, (*base.settings, setting))
@@ -343,4 +353,4 @@ class _Search:
 
 def _judge(problem: Schedulable, order: Ints, tried: int, settings: tuple[Setting, ...]) -> SearchResult:
     step, peak, run = judge(problem.graph, order)
-    return SearchResult(tuple(order.tolist()), step, peak, run, tried, settings)
+    return SearchResult(order.tobytes(), step, peak, run, tried, settings)

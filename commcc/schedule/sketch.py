@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commcc.graph.memory import resized
 from commcc.graph.ops.kernels import Work
-from commcc.schedule.arrays import TABLES, Graph, Ints
+from commcc.schedule.arrays import Graph, records
 from commcc.schedule.drawing import Drawing
+from commcc.schedule.drawing_units import Rows
 from commcc.schedule.paths import path_bound
 from commcc.schedule.pieces import Piece, Pieces
 from commcc.schedule.problem import Bounds, Limits, kernel_bounds
@@ -29,7 +29,6 @@ from commcc.schedule.problem import Bounds, Limits, kernel_bounds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from commcc.graph.index import GraphIndex
     from commcc.plan import Bucket
     from commcc.schedule.problem import Problem
     from commcc.timing.cost import CostModel
@@ -54,36 +53,20 @@ class Sketch:
 
 
 class Sketches:
-    """Arrays of one graph, from which merged ones are made.
-
-    own: :data:`TABLES` as pairs. resized: nodes, buffers and new sizes. kernels: whether a node runs one of its own.
-    """
+    """Arrays of one graph, from which merged ones are made; see :class:`commcc.schedule.drawing_units.Draft`."""
 
     def __init__(self, problem: Problem, model: CostModel) -> None:
         index, graph = problem.index, problem.graph
         self.problem, self.model = problem, model
-        count = len(index)
-        self.own = {name: self._table(graph, name) for name in TABLES}
-        owners, items = self.own["preds"]
-        last = np.array(index.preds(count - 1), np.int64)  # the others are there only since nobody needs them
-        kept = owners < count - 1
-        self.own["preds"] = np.append(owners[kept], np.full(len(last), count - 1)), np.append(items[kept], last)
-        self.resized = self._resizes(index)
-        self.kernels = np.array([work is Work.KERNEL for work in index.estimates.work], bool)
+        begins = graph.rows.preds - graph.rows.preds[0]
+        # What the last node needs besides is there only since nobody else needs it.
+        last = np.array(index.preds(len(index) - 1), np.int64)
+        items = np.append(graph.items[graph.rows.preds[0] :][: begins[-2]], last)
+        self.preds = Rows(np.append(begins[:-1], len(items)), items)
+        self.facts = records(len(index), ("kernel", "writes"))
+        self.facts.kernel = [work is Work.KERNEL for work in index.estimates.work]
+        self.facts.writes[list(index.writes)] = 1
         self.pieces = Pieces(problem, model)
-
-    @staticmethod
-    def _resizes(index: GraphIndex) -> tuple[Ints, Ints, Ints]:
-        """Nodes that resize, each with a buffer and its new size."""
-        known = [(node, *pair) for node in index.estimates.resizes for pair in resized(index, node)]
-        nodes, buffers, sizes = np.array(known, np.int64).reshape(-1, 3).T
-        return nodes, buffers, sizes
-
-    @staticmethod
-    def _table(graph: Graph, name: str) -> tuple[Ints, Ints]:
-        """One of :data:`TABLES` as pairs of a node and what stands in its row."""
-        begins = graph.rows[name]
-        return np.repeat(np.arange(len(begins) - 1), np.diff(begins)), graph.items[begins[0] : begins[-1]]
 
     def merged(self, buckets: Sequence[Bucket]) -> Sketch:
         """The graph with these buckets merged; :class:`commcc.apply.order.WaitsForItself` where that has a cycle."""

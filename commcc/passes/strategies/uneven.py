@@ -204,6 +204,7 @@ class _Bucketings:
         self.key = {each.launch: key_of(each, search.options.multi_dtype) for each in search.taken}
         self.collective = {each.launch: each for each in search.taken}
         self.made = {tuple(sorted(bucket.members)): bucket for bucket in best.buckets}
+        self.transfer: dict[Members, int] = {}
         own = {launch: members for members in self.made for launch in members}
         row: dict[Key, list[Members]] = {key: [] for key in search.keys}
         for launch in sorted(self.key):
@@ -270,9 +271,11 @@ class _Bucketings:
 
     def _busy(self, rows: Rows) -> int:
         """For how many ns the stream is busy."""
-        search = self.search
-        return sum(
-            search.sketches.piece(self._bucket(members)).transfer if len(members) > 1 else search.costs.ns[members[0]]
-            for row in rows.values()
-            for members in row
-        )
+        return sum(self._transfer(members) for row in rows.values() for members in row)
+
+    def _transfer(self, members: Members) -> int:
+        if members not in self.transfer:
+            search = self.search
+            piece = search.sketches.piece(self._bucket(members)) if len(members) > 1 else None
+            self.transfer[members] = search.costs.ns[members[0]] if piece is None else piece.transfer
+        return self.transfer[members]
