@@ -58,6 +58,16 @@ def test_what_was_compiled_is_read(folder, compiled):
     assert only(folder).read_bytes() == written
 
 
+def test_a_mask_that_leaves_writing_to_a_group(folder, compiled):
+    before = os.umask(0o002)
+    try:
+        run()
+        run()
+    finally:
+        os.umask(before)
+    assert len(compiled) == 1
+
+
 def test_another_kernel_or_compiler_is_another_file(folder, compiled, monkeypatch):
     run()
 

@@ -71,6 +71,7 @@ class KernelCache:
                 for old in files[: max(0, len(files) + 1 - _MOST)]:
                     old.unlink()
                 replace_file(self.folder / name, lambda stream: stream.write(sha256(code).digest() + code))
+                (self.folder / name).chmod(0o600)  # whatever the user's mask leaves to a group
 
 
 def _ours(facts: os.stat_result) -> bool:
