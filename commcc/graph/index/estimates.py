@@ -212,11 +212,12 @@ def viewable(shape: Shape, stride: Shape, target: Shape) -> bool:
     return not wanted
 
 
-def flops(node: fx.Node, hints: SizeHints, known: dict[tuple[Any, str], int]) -> int | None:
+def flops(node: fx.Node, hints: SizeHints, known: dict[tuple[Any, str], int] | None = None) -> int | None:
     """FLOPs of a compute node; None where there is no formula or a size has no number.
 
     known: what formulas have said of shapes, which repeat from layer to layer.
     """
+    known = {} if known is None else known
     described = ops.described_as(node.target)
     target: Any = described.like if described is not None and described.like is not None else node.target
     own = own_formula(target)
