@@ -216,6 +216,7 @@ NOT_OURS = [
     (b"a: 1\nb: \xff\n", ":2: is not UTF-8"),
     (b"a: 1\nb: \x01\n", ":2: not YAML: control characters"),
     (b"[" * 100_000, ":1: nested deeper than 40 levels"),
+    (b"a:\n  " + b"[" * 41 + b"]" * 41, ":2: nested deeper than 40 levels"),
     (b"", ":1: the file must be a mapping (key: value), not empty"),
     (b"- 1\n", ":1: the file must be a mapping (key: value), not a list"),
     (b"<<: {a: 1}\n", ":1: unknown key '<<'"),

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 MAX_BYTES = 64 << 20
 MAX_VALUES = 3_000_000
 MAX_DEPTH = 40
+_TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 #: Mistakes that are spelt out; the others are counted.
 MAX_MISTAKES = 20
 _NUMBER = re.compile(r"[+-]?(\d[\d_]*(\.[\d_]*)?|\.\d[\d_]*)([eE][+-]?\d+)?", re.ASCII)
@@ -55,6 +56,9 @@ def parse_yaml(text: str, path: str) -> YamlFile:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark is not None else ""
+        # libyaml 0.2.6 reads ahead and stops at 1,000 levels, before the events of the first 40 are seen here.
+        if "nesting depth" in str(error.problem):
+            raise InputError(_TOO_DEEP, where=f"{path}{line}") from None
         raise InputError(f"not YAML: {error.problem or error.context}", where=f"{path}{line}") from None
     except (yaml.YAMLError, RecursionError) as error:
         bad = yaml.reader.Reader.NON_PRINTABLE.search(text)
@@ -112,7 +116,7 @@ class _Reader:
             plain = event.style in (None, "") and event.tag is None
             return Node(self._file, line, event.value, plain=plain, name=name)
         if depth > MAX_DEPTH:
-            raise self._refused(event, f"nested deeper than {MAX_DEPTH} levels")
+            raise self._refused(event, _TOO_DEEP)
         if kind == "SequenceStartEvent":
             inside = iter(self._next, None)
             values = [self._value(each, name, each.start_mark.line + 1, depth + 1) for each in inside]
