@@ -12,6 +12,8 @@ from torch import fx
 from commcc.graph import ops
 from commcc.graph.index import build_index
 from commcc.graph.ops import OpaqueOp
+from commcc.serialization import load
+from commcc.serialization.fx import parse_text
 from tests.alias_graphs import own
 from tests.random_graphs import GraphBuilder, aten, c10d, getitem
 from tests.test_index import before
@@ -186,3 +188,52 @@ def test_an_op_without_an_overload_may_be_any_of_them():
     assert (found.views, found.pure) == (("self",), True)
     assert ops.facts(torch.ops.aten.add).writes == ("out",)
     assert ops.facts(torch.ops.aten.save).effect
+
+
+def test_an_op_of_a_library_that_is_not_loaded_and_is_handed_a_process_group_is_a_barrier(tmp_path):
+    """Its name says nothing, and its schema, which would, is not there."""
+    path = tmp_path / "g.fx.txt"
+    for group, fenced in (("'0'", ["s"]), ("'mode'", [])):
+        path.write_text(
+            'def forward(self, a: "f32[8, 64][64, 1]cpu", x: "f32[64, 64][64, 1]cpu"):\n'
+            f'    s: "f32[64, 64][64, 1]cpu" = torch.ops.not_loaded.shuffle_rows.default(x, {group})\n'
+            "    g: \"f32[64, 64][64, 1]cpu\" = torch.ops._c10d_functional.all_gather_into_tensor.default(a, 8, '0')\n"
+            '    w: "f32[64, 64][64, 1]cpu" = torch.ops._c10d_functional.wait_tensor.default(g)\n'
+            "    return (s, w)\n"
+        )
+        index = build_index(load(path))
+        assert [index.names[node] for node in index.barriers] == fenced
+        assert (index.position["s"] in index.preds(index.position["g"])) == bool(fenced)
+        assert bool(index.warnings) == bool(fenced)
+
+
+def test_an_op_in_a_sub_graph_that_is_handed_a_process_group_is_a_barrier():
+    """Of a library that is not loaded; handed anything else, the op that runs the sub-graph only keeps its place."""
+
+    def fenced(argument):
+        return build_index(parse_text(BRANCH_OF_UNKNOWN.format(argument=argument), "made")).barriers
+
+    assert len(fenced("'0'")) == len(fenced("['0', '1']")) == 1
+    assert fenced("'mode'") == ()
+
+
+BRANCH_OF_UNKNOWN = """class GraphModule(torch.nn.Module):
+    def forward(self, p: "b8[]", x: "f32[8]"):
+        g: "f32[64]" = torch.ops._c10d_functional.all_gather_into_tensor.default(x, 8, '0')
+        w: "f32[64]" = torch.ops._c10d_functional.wait_tensor.default(g)
+        true_graph_0 = self.true_graph_0
+        false_graph_0 = self.false_graph_0
+        cond = torch.ops.higher_order.cond(p, true_graph_0, false_graph_0, (x,))
+        getitem: "f32[8]" = cond[0]
+        return (getitem, w)
+
+    class true_graph_0(torch.nn.Module):
+        def forward(self, x: "f32[8]"):
+            y: "f32[8]" = torch.ops.not_loaded.shuffle.default(x, {argument})
+            return (y,)
+
+    class false_graph_0(torch.nn.Module):
+        def forward(self, x: "f32[8]"):
+            z: "f32[8]" = torch.ops.aten.neg.default(x)
+            return (z,)
+"""

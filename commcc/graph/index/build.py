@@ -70,7 +70,7 @@ class _Walk:
         if late is not None:
             name = nodes[late].name
             raise GraphError(f"node '{name}' is used before its input", hint="the graph is not in topological order")
-        traits = [traits_of(node, program.root) for node in nodes]
+        traits = [traits_of(node, program.root, program.groups) for node in nodes]
         table = TensorTable(hints)
         tensors = tuple(table.of(node.meta.get("val")) for node in nodes)
         storages = assign_storages(nodes, number, mixed_nodes(traits))

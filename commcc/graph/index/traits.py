@@ -12,12 +12,12 @@ from torch import fx
 from commcc.graph import ops
 from commcc.graph.index.storage import assign_storages
 from commcc.graph.index.waits import waits_for_unknown
-from commcc.graph.ops.operands import nodes_in, written
+from commcc.graph.ops.operands import handed_group, nodes_in, written
 from commcc.graph.ops.views import CASTS
 from commcc.graph.program import attribute
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
 
 @dataclass(frozen=True)
@@ -52,21 +52,24 @@ class Traits:
 _PLAIN = Traits()
 
 
-def traits_of(node: fx.Node, root: torch.nn.Module) -> Traits:
-    """Traits of one node; sub-graphs of higher-order ops count as part of the node, and so do ops handed to them."""
+def traits_of(node: fx.Node, root: torch.nn.Module, groups: Container[str] = ()) -> Traits:
+    """Traits of one node; sub-graphs of higher-order ops count as part of the node, and so do ops handed to them.
+
+    groups: names of process groups.
+    """
     if node.op != "call_function":
         return _PLAIN
-    copies = _copies_to_host(node)
-    if not copies and only_computes(node.target):
+    copies, fenced = _copies_to_host(node), handed_group(node, groups)
+    if not (copies or fenced) and only_computes(node.target):
         return _PLAIN
     fact = ops.facts(node.target)
     if waits_for_unknown(node):
         return Traits(tuple(node._input_nodes), barrier=True, opaque=True)
     cast = _cast_key(node)
     compute = ops.is_compute(node.target)
-    if fact.pure and not (copies or cast or compute):
+    if fact.pure and not (copies or fenced or cast or compute):
         return _PLAIN
-    inner = [_inner_traits(graph) for graph in sub_graphs(node, root)] if fact.body or fact.effect else []
+    inner = [_inner_traits(graph, groups) for graph in sub_graphs(node, root)] if fact.body or fact.effect else []
     handed = [ops.facts(target) for target in _handed(node)] if inner or fact.body or fact.effect else []
     writes = written(node)
     if any(part.writes for part in inner):
@@ -81,7 +84,7 @@ def traits_of(node: fx.Node, root: torch.nn.Module) -> Traits:
         random=fact.random or effect or any(part.random for part in parts),
         host_sync=sync,
         effect=effect or fact.assertion or sync,
-        barrier=fact.barrier or any(part.barrier for part in parts),
+        barrier=fact.barrier or fenced or any(part.barrier for part in parts),
         cast=cast,
         opaque=fact.acts or fact.body,
         host_copy=copies,
@@ -154,14 +157,14 @@ def launches_inside(node: fx.Node, root: torch.nn.Module) -> bool:
     )
 
 
-def _inner_traits(graph: fx.Graph) -> Traits:
+def _inner_traits(graph: fx.Graph, groups: Container[str]) -> Traits:
     """Traits of a whole sub-graph; collectives and waits inside it are a barrier, writes to its constants an effect.
 
     writes: inputs that it writes, as its own nodes. shares: a result may be in the storage of an input.
     """
     nodes = list(graph.nodes)
     owner = graph.owning_module or torch.nn.Module()
-    every = [traits_of(node, owner) for node in nodes]
+    every = [traits_of(node, owner, groups) for node in nodes]
     number = {node: i for i, node in enumerate(nodes)}
     storages = assign_storages(nodes, number, mixed_nodes(every))
     inputs = {s for i, node in enumerate(nodes) if node.op == "placeholder" for s in storages[i]}

@@ -12,12 +12,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import fx
+from torch.utils import _pytree as pytree
 
-from commcc.graph.ops.names import argument, argument_names
+from commcc.graph.ops.names import OpaqueOp, argument, argument_names, described_as
 from commcc.graph.ops.table import ALL, facts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
 
 def written(node: fx.Node) -> tuple[fx.Node, ...]:
@@ -33,6 +34,14 @@ def sources(node: fx.Node) -> tuple[fx.Node, ...]:
     if position is not None and not node.kwargs and position < len(args) and type(args[position]) is fx.Node:
         return (cast("fx.Node", args[position]),)
     return _named(node, facts(node.target).views)
+
+
+def handed_group(node: fx.Node, groups: Container[str]) -> bool:
+    """Whether an op whose library is not loaded, so that no schema names its arguments, is handed a process group."""
+    if not isinstance(node.target, OpaqueOp) or described_as(node.target) is not None:
+        return False
+    leaves = pytree.tree_leaves((node.args, node.kwargs))
+    return any(isinstance(leaf, str) and leaf in groups for leaf in leaves)
 
 
 @lru_cache(maxsize=4096)
