@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import operator
+import textwrap
 
 import pytest
 import torch
 
+from commcc.serialization.fx import parse_text
 from commcc.verify import verify
-from tests.verify_graphs import WORLD, Graph, aten, c10d, differs, proved, rules, texts
+from tests.verify_graphs import WORLD, Graph, aten, c10d, differs, proved, rules, texts, undecided
 
 
 def buffer(order):
@@ -304,3 +306,80 @@ def test_a_copy_by_default_of_what_is_not_contiguous():
 
     differs(make(False), make(True), "mutation", "input 'x' is left with other contents")
     differs(make(True), make(False), "mutation", "input 'x' is left with other contents")
+
+
+@pytest.mark.parametrize(
+    ("target", "arguments"),
+    [
+        (aten.empty.memory_format, ([15, 3],)),
+        (aten.empty.memory_format, ([16, 4],)),
+        (aten.empty.memory_format, ([16, 3], {"dtype": torch.bfloat16})),
+        (aten.empty_strided.default, ([16, 3], [1, 16])),
+        (aten.new_empty.default, ("x", [12, 3])),
+        (aten.empty_like.default, ("x",)),
+    ],
+)
+def test_memory_that_is_allocated_has_the_size_that_is_asked_for(target, arguments):
+    """All of a buffer is overwritten, so that its operands count nowhere else; its ``val`` may be an old one."""
+
+    def make(target, *args, **kwargs):
+        g = Graph()
+        x = g.input("x", 4, 3)
+        with g.mode:
+            val = torch.empty(16, 3)
+        buffer = g(target, *[x if each == "x" else each for each in args], name="buffer", val=val, **kwargs)
+        return g.program(g.wait(g(c10d.all_gather_into_tensor_out.default, x, WORLD, "0", out=buffer)))
+
+    options = arguments[-1] if isinstance(arguments[-1], dict) else {}
+    positional = [each for each in arguments if each is not options]
+    before = make(aten.empty.memory_format, [16, 3])
+    differs(before, make(target, *positional, **options), "value", "its val says")
+    proved(before, make(aten.empty_strided.default, [16, 3], [3, 1]))
+    proved(before, make(aten.new_empty.default, "x", [16, 3]))
+
+
+@pytest.mark.parametrize("asked", ["8*n", "n"])
+def test_memory_of_a_symbolic_size_has_the_size_that_is_asked_for(asked):
+    """Its operands are compared as they are counted in the graph, without numbers."""
+
+    def make(allocated):
+        alloc = f"{allocated}, device = device(type='cpu'), pin_memory = False)"
+        out = "all_gather_into_tensor_out.default"
+        text = textwrap.dedent(f"""\
+        class GraphModule(torch.nn.Module):
+            def forward(self, n: "Sym(u0)", x: "f32[u0, 3][3, 1]cpu"):
+                mul: "Sym(8*u0)" = n * 8
+                buffer: "f32[8*u0, 3][3, 1]cpu" = torch.ops.aten.{alloc}
+                g: "f32[8*u0, 3][3, 1]cpu" = torch.ops._c10d_functional.{out}(x, 8, '0', out = buffer)
+                w: "f32[8*u0, 3][3, 1]cpu" = torch.ops._c10d_functional.wait_tensor.default(g)
+                return (w,)
+        """)
+        return parse_text(text, "made")
+
+    size = {"8*n": "mul", "n": "n"}[asked]
+    before = make("empty.memory_format([mul, 3], dtype = torch.float32")
+    others = [f"new_empty.default(x, [{size}, 3]", f"empty_strided.default([{size}, 3], [3, 1], dtype = torch.float32"]
+    for other in others:
+        if asked == "8*n":
+            proved(before, make(other))
+        else:
+            assert "allocates memory of an unknown size" in texts(undecided(before, make(other)))
+
+
+@pytest.mark.parametrize(("argument", "fenced"), [("'0'", True), ("['0']", True), ("'mode'", False)])
+def test_nothing_moves_across_an_op_of_a_library_that_is_not_loaded_and_is_handed_a_process_group(argument, fenced):
+    lines = [
+        f'        s: "f32[4, 8]" = torch.ops.not_loaded.shuffle_rows.default(x, {argument})',
+        "        g: \"f32[32, 8]\" = torch.ops._c10d_functional.all_gather_into_tensor.default(a, 8, '0')",
+    ]
+
+    def make(order):
+        head = 'class GraphModule(torch.nn.Module):\n    def forward(self, a: "f32[4, 8]", x: "f32[4, 8]"):\n'
+        tail = '        w: "f32[32, 8]" = torch.ops._c10d_functional.wait_tensor.default(g)\n        return (s, w)\n'
+        return parse_text(head + "".join(lines[at] + "\n" for at in order) + tail, "made")
+
+    proved(make((0, 1)), make((0, 1)))
+    if fenced:
+        assert "stands on the other side of 's'" in texts(undecided(make((0, 1)), make((1, 0))))
+    else:
+        proved(make((0, 1)), make((1, 0)))

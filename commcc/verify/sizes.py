@@ -317,6 +317,12 @@ class Meta(NamedTuple):
     dtype: torch.dtype | None
     device: str | None
 
+    def same(self, said: Meta) -> bool:
+        """Whether two tensors surely have the same shape and their elements at the same places."""
+        if self.shape is None or self.strides is None or said.strides is None:
+            return False
+        return self.shape == said.shape and relevant(self.shape, self.strides) == relevant(self.shape, said.strides)
+
 
 UNKNOWN = Meta(None, None, None, None)
 

@@ -352,6 +352,26 @@ class State:
             said.device if known.device is None else known.device,
         )
 
+    def check_allocation(self, node: fx.Node, val: Any, term: int) -> None:
+        """Memory that only the second graph allocates must be what its ``val`` says.
+
+        Where all of it is overwritten, its operands are compared nowhere else.
+        """
+        source = self.table.intern(("array", term))
+        if not isinstance(val, torch.Tensor) or self.table.metas.get(source):
+            return
+        said = self.symbols.meta_of(val, source)
+        doubt = "how large it is, and how large its val says, are other sums of symbols"
+        try:
+            made = self.symbols.meta_of(self.evaluated(node), source)
+        except (UnknownValue, Undecidable) as reason:
+            made, doubt = Meta(None, None, None, None), str(reason)
+        wrong = mismatch(made, said)
+        if wrong:
+            self.event("value", node, f"its val says {wrong}", ("val", source, wrong))
+        elif not made.same(said):
+            self.event("value", node, "allocates memory of an unknown size", ("allocated", term), doubt)
+
     def _laid_out(self, node: fx.Node, tensor: Tensor, shape: Shape | None, said: Shape) -> Shape:
         """Strides of a result as PyTorch makes them, of operands as they really lie.
 
@@ -362,8 +382,10 @@ class State:
             made = None if launch or node.op != "call_function" else self.evaluated(node)
         except (UnknownValue, Undecidable):
             made = None
-        if isinstance(made, torch.Tensor) and tuple(made.shape) == shape:
-            return tuple(made.stride())
+        if isinstance(made, torch.Tensor):
+            meta = self.symbols.meta_of(made, tensor.content)
+            if meta.shape == shape and meta.strides is not None:
+                return meta.strides
         # What may be a view or a copy is one of sizes that happen to fit, and else a copy.
         if tensor.may_copy and shape is not None and is_contiguous(shape, said):
             return said
@@ -388,9 +410,14 @@ class State:
         return self._evaluator.run(node.target, args, kwargs)
 
     def _stand_in(self, operand: fx.Node) -> Any:
-        value = self.env[operand]
+        value, val = self.env[operand], operand.meta.get("val")
+        if isinstance(val, torch.SymInt) and (isinstance(value, int) or self.symbols.size(val) != value):
+            return number(value)
         if not isinstance(value, Tensor):
-            return operand.meta.get("val")
+            return val
+        # With symbolic sizes, its val is one, where it says the same.
+        if isinstance(val, torch.Tensor) and self.symbols.meta_of(val, value.content) == value.meta:
+            return val
         shape, strides, dtype, device = value.meta
         if shape is None or strides is None or dtype is None or device is None or self._evaluator is None:
             raise Undecidable("a tensor whose shape is not known")

@@ -30,6 +30,7 @@ from commcc.graph.index.waits import waits_for_unknown
 from commcc.graph.ops import ALL, is_getitem
 from commcc.graph.ops.arithmetic import ON_SIZES
 from commcc.graph.ops.constants import COPIES
+from commcc.graph.ops.operands import handed_group
 from commcc.graph.ops.sizes import EXTENTS
 from commcc.serialization.attributes import content_hash, find, is_plain
 from commcc.serialization.fake_ops import UnknownValue
@@ -195,6 +196,8 @@ class Tracer(Explainer):
         tensors = all_tensors(arguments)
         handed = _opaque_in(arguments.values())
         does = self._deeds(op, arguments, handed)
+        if handed_group(node, table.group_sizes):
+            does = replace(does, fence=True)
         around = tuple(self._surroundings(tensor) for tensor in tensors) if fact.storage else ()
         seen = (*around, self._surroundings(self._constants())) if does.keeps else around
         strides = tuple([tensor.meta.strides for tensor in tensors])
@@ -222,6 +225,8 @@ class Tracer(Explainer):
         if fact.joins is not None:
             self.memory.link(tensor.root for name in fact.joins for tensor in all_tensors(arguments.get(name)))
         val = self._restated(node, plain) if self.relaid else node.meta.get("val")
+        if fact.allocates and not self.relaid and not self.first:
+            self.check_allocation(node, val, term)
         value = self._result(node, val, term, fact, arguments)
         self.relaid = False
         if does.shares and does is not op.does:
