@@ -413,3 +413,22 @@ def test_a_long_graph_without_annotations_is_bearable():
     with at_most(2_000_000):
         build.program(node)
     assert shown(node) == "bf16[64, 64][64, 1]cuda:0"
+
+
+def test_items_of_a_list_among_results_are_annotated_one_by_one():
+    """``(Tensor?, Tensor[])`` and the like: a list has no annotation of its own, and results nobody takes count."""
+    build = Builder()
+    a, b = build.input("a", "bf16[8, 4][4, 1]cuda:0"), build.input("b", "bf16[4, 6][6, 1]cuda:0")
+    fused = build.call(torch.ops.symm_mem.fused_all_gather_matmul.default, a, [b], 0, "unknown")
+    gathered, products = build.call(operator.getitem, fused, 0), build.call(operator.getitem, fused, 1)
+    product = build.call(operator.getitem, products, 0)
+    gathered.meta["val"] = parse_val("bf16[16, 4][4, 1]cuda:0", build.ctx)
+    product.meta["val"] = parse_val("bf16[16, 6][6, 1]cuda:0", build.ctx)
+    other = build.call(torch.ops.symm_mem.fused_all_gather_matmul.default, a, [b], 0, "unknown")
+    first = build.call(operator.getitem, other, 0)
+    first.meta["val"] = parse_val("bf16[16, 4][4, 1]cuda:0", build.ctx)
+    program = build.program(product, first)
+    assert fused.meta["val"] == (gathered.meta["val"], [product.meta["val"]])
+    assert shown(products) == ["bf16[16, 6][6, 1]cuda:0"]
+    assert other.meta["val"][1:] == (None,)
+    assert program.notes == ()

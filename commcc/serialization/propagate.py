@@ -164,7 +164,7 @@ class _Walk:
             return
         # The results that are annotated are better than nothing.
         if observed is not None:
-            node.meta["val"] = _as_sequence(node.target, observed, max(observed) + 1)
+            node.meta["val"] = _as_sequence(node.target, observed, max(len(returns), max(observed) + 1))
 
     def _evaluate(self, node: fx.Node) -> Any:
         if node.op != "call_function":
@@ -207,14 +207,24 @@ class _Walk:
 
 
 def _observed_items(node: fx.Node) -> dict[int, Any] | None:
-    """Values of the node's items that the file gives, by index; None when it is not a multi-output node."""
+    """Values of the node's items that the file gives, by index; None when it is not a multi-output node.
+
+    One of several results that is a list has no annotation; its own items have.
+    """
     out: dict[int, Any] = {}
+    returns = node.target._schema.returns if isinstance(node.target, OpOverload) else ()
+    returns = returns if len(returns) > 1 else ()
     for user in node.users:
-        if user.target is operator.getitem and user.args[0] is node and "val" in user.meta:
+        if user.target is operator.getitem and user.args[0] is node:
             index = user.args[1]
             # A hostile index would make a list of any length.
-            if type(index) is int and 0 <= index < _MOST_ITEMS:
+            if type(index) is not int or not 0 <= index < _MOST_ITEMS:
+                continue
+            if "val" in user.meta:
                 out[index] = user.meta["val"]
+            elif index < len(returns) and isinstance(returns[index].type, torch.ListType):
+                inner = _observed_items(user)
+                out.update({} if inner is None else {index: [inner.get(i) for i in range(max(inner) + 1)]})
     return out or None
 
 
