@@ -184,6 +184,48 @@ def test_the_other_operand_depends():
     assert only(b.made(b.call(aten.mm.default, w, w))) == "the other operand of its matmul depends on what it gathers"
 
 
+@pytest.mark.parametrize("through", ["", "view"])
+def test_what_is_written_in_place_behind_the_gather_is_written_ahead_of_the_fused_op(through):
+    """The other operand is a buffer, filled by ops that no data leads on from (PyTorch 2.11 fills buckets so)."""
+    b = Tp()
+    x, w = b.placeholder("x", (4, 8)), b.placeholder("w", (8, 8))
+    whole = b.gather(x, 2, "tp")
+    buffer = b.call(aten.empty.memory_format, [8, 8], dtype=torch.float64, device="cpu")
+    part = b.call(aten.view.default, buffer, [-1]) if through else buffer
+    b.call(aten.copy_.default, part, b.call(aten.view.default, w, [-1]) if through else w)
+    result = fused(b.made(b.call(aten.mm.default, whole, buffer)), "async-tp{groups=tp}")
+    assert result.steps[0].report["matmuls_fused"] == 1
+    names = [op_name(node.target) for node in result.program.graph.nodes if node.op == "call_function"]
+    assert names.index("aten.copy_") < names.index(GATHER)
+
+
+def test_what_is_written_in_place_with_what_is_gathered():
+    b = Tp()
+    x = b.placeholder("x", (4, 8))
+    whole = b.gather(x, 2, "tp")
+    buffer = b.call(aten.empty.memory_format, [8, 8], dtype=torch.float64, device="cpu")
+    b.call(aten.copy_.default, buffer, b.call(aten.relu.default, whole))
+    left = only(b.made(b.call(aten.mm.default, whole, buffer)))
+    assert left == "the other operand of its matmul depends on what it gathers"
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_an_operand_that_is_written_to_before_the_scatter_is_waited_for(early):
+    b = Tp()
+    x, w = b.placeholder("x", (4, 8)), b.placeholder("w", (8, 8))
+    product = b.call(aten.mm.default, x, w)
+    if early:
+        b.call(aten.zero_.default, w)
+    waited = b.scatter(product, 2, "tp")
+    if not early:
+        b.call(aten.zero_.default, w)
+    program = b.made(waited)
+    if early:
+        assert only(program) == "an operand of its matmul is written to before the fused op would read it"
+    else:
+        assert fused(program, "async-tp{groups=tp}").steps[0].report["matmuls_fused"] == 1
+
+
 def test_the_last_dimension():
     for width, users, reason in ((8, 0, "smaller than 1024"), (1024, 1, "not only matmuls use it"), (1024, 0, "")):
         b = Tp()

@@ -29,6 +29,7 @@ from commcc.apply.fakes import contiguous_strides, fake_like
 from commcc.base.errors import InternalError, OptionError
 from commcc.base.reasons import Reason
 from commcc.graph import ops
+from commcc.graph.index import build_index
 from commcc.graph.program import META_KEY, copy_node
 from commcc.serialization.propagate import context_of
 from commcc.serialization.targets import resolve
@@ -119,12 +120,14 @@ class _Work:
         self.values: dict[fx.Node, Any] = {}
         self.place: dict[fx.Node, fx.Node] = {}
         self.copies = 0
+        self.copied: dict[fx.Node, fx.Node] = {}
+        self._held: dict[fx.Node, list[fx.Node]] | None = None
         ctx = context_of(program.graph)
 
         def on_cpu(val: torch.Tensor) -> torch.Tensor:
             return ctx.tensor(val.shape, val.stride(), val.dtype, "cpu")
 
-        env: dict[fx.Node, fx.Node] = {}
+        env = self.copied
         for node in program.graph.nodes:
             copy = env[node] = copy_node(self.graph, node, env)
             self.original[copy] = node
@@ -155,6 +158,8 @@ class _Work:
             return Tried(name, (), reason)
         users = self.pipeline._find_consumer_matmuls(match.res_node)
         matmuls = [matmul for matmul in users if match.res_node not in matmul.arg_ancestor_nodes]
+        if not self._raise_writes(match.ag_node, matmuls):
+            return Tried(name, (), Reason.of("tp_other_operand"))
         results = [self._told(matmul.nodes[-1]) for matmul in matmuls]
         names = tuple(_product(matmul).name for matmul in matmuls)
         gathered = self._told(match.res_node)
@@ -170,7 +175,10 @@ class _Work:
         name, reason = match.reduce_scatter_node.name, _against_scatter(self.pipeline, match)
         if reason is not None:
             return Tried(name, (), reason)
-        product = _product(self.pipeline._find_producer_matmul(match.input_node)).name
+        matmul = self.pipeline._find_producer_matmul(match.input_node)
+        if self._overwritten(matmul, match.wait_tensor_node):
+            return Tried(name, (), Reason.of("tp_overwritten"))
+        product = _product(matmul).name
         result, dim = self._told(match.wait_tensor_node), match.scatter_dim
         self.pipeline.fuse_matmul_reduce_scatter(match)
         if not match.reduce_scatter_node._erased:
@@ -180,6 +188,44 @@ class _Work:
                 self._set(node, _packed(result.meta["val"], 0), result)
                 self._keep_layout(node, result)
         return Tried(name, (product,), Reason.of("tp_scatters", dim=dim))
+
+    def _after(self, node: fx.Node) -> list[fx.Node]:
+        """What must come before a node of the copy for a reason other than data: writes to memory, effects."""
+        if self._held is None:
+            index = build_index(self.program)
+            copies = [self.copied[each] for each in self.program.graph.nodes]
+            self._held = {copies[i]: [copies[p] for p in preds] for i, preds in enumerate(index.order_preds) if preds}
+        return self._held.get(node, [])
+
+    def _raise_writes(self, launch: fx.Node, matmuls: list[Any]) -> bool:
+        """Move what the matmuls need ahead of the gather, with what writes it in place; whether that can be.
+
+        PyTorch's pass raises what leads to their other operands as data does, and leaves writes where they are.
+        """
+        order = {node: number for number, node in enumerate(self.graph.nodes)}
+        leading = {node for matmul in matmuls for node in matmul.arg_ancestor_nodes}
+        waiting = [*leading, *(node for matmul in matmuls for each in matmul.nodes for node in self._after(each))]
+        needed: set[fx.Node] = set()
+        while waiting:
+            node = waiting.pop()
+            if node._erased or node is launch:
+                return False  # part of what was fused before, or the gather itself
+            if order[node] > order[launch] and node not in needed:
+                needed.add(node)
+                waiting += [*node.all_input_nodes, *self._after(node)]
+        if needed > leading & needed:
+            for node in sorted(needed, key=order.__getitem__):
+                launch.prepend(node)
+        return True
+
+    def _overwritten(self, matmul: Any, wait: fx.Node) -> bool:
+        """Whether something writes to operands of a matmul before the wait, where the fused op reads them."""
+        nodes, node = set(matmul.nodes), matmul.nodes[0]
+        while node is not wait:
+            node = node.next
+            if any(each in nodes for each in self._after(node)):
+                return True
+        return False
 
     def _told(self, node: fx.Node) -> fx.Node:
         """The node of the program behind a node of the copy."""

@@ -111,6 +111,7 @@ WORDS = {
     "tp_no_product": "what it reduces is no result of a matmul ({input})",
     "tp_other_users": "the result of its matmul has other users too",
     "tp_operand": "an operand of its matmul depends on what it scatters",
+    "tp_overwritten": "an operand of its matmul is written to before the fused op would read it",
     "tp_gathers": "gathers dimension {dim} for {matmuls}",
     "tp_scatters": "scatters dimension {dim} of a matmul's result",
 }
