@@ -177,6 +177,26 @@ def test_outputs_that_cannot_be_written_are_refused_first(target, words, graph, 
     assert files(graph.parent) == before
 
 
+@pytest.mark.parametrize("others", [True, False])
+def test_inspect_says_what_no_figure_counts(tmp_path, capsys, others):
+    """Point-to-point messages are no collectives, but not nothing either."""
+    path = tmp_path / "pipeline.fx.txt"
+    path.write_text(
+        f"def forward(self, x: {tensor(4)}, primals_1: {tensor(4)}, group):\n"
+        + (gathered("", "primals_1") if others else "")
+        + "        send = torch.ops.c10d.send.default([x], group, 2, 0)\n        return (x,)\n"
+    )
+    ok("inspect", path, "--json")
+    assert document(capsys)["unknown_communication"] == ["send"]
+    ok("inspect", path)
+    text = " ".join(output(capsys).split())
+    assert "1 op communicates in an unknown way (send): no figure counts the time and bytes of that" in text
+    assert "no collectives" not in text
+    path.write_text(FSDP)
+    ok("inspect", path, "--json")
+    assert "unknown_communication" not in document(capsys)
+
+
 @pytest.mark.parametrize("command", ["inspect", "bucket", "tag"])
 def test_missing_input(command, graph, capsys):
     err = refused(capsys, command, graph.with_name("gg.fx.txt"))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from commcc.base.text import count, least_size, milliseconds, plural, share
+from commcc.graph.ops.libraries import FENCES
 from commcc.report.console import cut_short, make_table
 from commcc.report.documents import collective, costs, cut_ends, cut_lines, document, launches_costs, notes_json
 from commcc.report.metrics import costed_by, single
@@ -60,6 +61,7 @@ def inspection(graph: str, program: Program, seen: Snapshot) -> dict[str, Json]:
         collectives=[collective(seen, facts) for facts in seen.ident.collectives],
         **cut_ends(seen),
         **_inside(seen),
+        **_unknown(seen),
         provenance=list(program.provenance),
         warnings=[*seen.ident.warnings, *cost_warnings(seen)],
         notes=notes_json(program.notes),
@@ -81,6 +83,13 @@ def _inside(seen: Snapshot) -> dict[str, Json]:
             }
         found.append(shown)
     return {"in_sub_graphs": found} if found else {}
+
+
+def _unknown(seen: Snapshot) -> dict[str, Json]:
+    """Nodes that communicate in a way that is not understood; no key where there are none."""
+    index = seen.index
+    nodes = [n for n in index.barriers if n not in index.inside and index.ops[n].partition(".")[0] not in FENCES]
+    return {"unknown_communication": [index.names[node] for node in nodes]} if nodes else {}
 
 
 def _group(seen: Snapshot, group: GroupFacts) -> dict[str, Json]:
@@ -174,11 +183,18 @@ def view(document: Document, top: int | None) -> list[RenderableType]:
     shown: list[RenderableType] = [head, "", single(graph), *costed_by(document), ""]
     if "in_sub_graphs" in document:
         shown += [_sub_graphs(document["in_sub_graphs"]), ""]
+    unknown = document.get("unknown_communication", [])
+    if unknown:
+        ops = f"{plural(len(unknown), 'op')} communicate{'s' if len(unknown) == 1 else ''} in an unknown way"
+        names = ", ".join(unknown[:3]) + (", ..." if unknown[3:] else "")
+        shown += [Text(f"{ops} ({names}): no figure counts the time and bytes of that"), ""]
     cut = cut_lines(document)
     shown += [*map(Text, cut), ""] if cut else []
     told = [entry for entry in document.get("provenance", ()) if isinstance(entry.get("pass"), str)]
     if told:
         shown += [_history(told), ""]
+    if not collectives and unknown:
+        return shown[:-1]
     if not collectives:
         hint = IN_SUB_GRAPHS if "in_sub_graphs" in document else NO_COLLECTIVES
         return [*shown, Text(hint, style="dim")]
