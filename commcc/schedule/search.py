@@ -14,15 +14,17 @@ they are: what is launched early takes memory.
 
 The first round aims at the lower bound or below. Where its best step is more than 0.5 % above the bound, the second
 aims at the step that was reached: what need not be early then takes no memory early. Where the best order is at the
-edge of the budget and more than 2 % above the bound, further rounds are made with a little less memory: the scheduler
-hoists what fits first, and what it could not hoist later may have been worth more.
+edge of the budget and more than 2 % above the bound, a round is made with launches closer to their waits, then further
+ones with a little less memory: the scheduler hoists what fits first, and what it could not hoist later may have been
+worth more.
 
 An order that needs less memory above the budget wins, then the shorter simulated step. Steps are compared
 to 0.1 % of the lower bound; among equal ones the shorter longest run of compute between two
 reduce-scatters wins, then what is left of the step, then the lower peak, then the one that came first. No
 step longer than the graph's own is taken unless it saves memory above the budget. The search ends before its
 effort is used up where an order within the budget is at most 0.1 % above the lower bound and has no
-long run; a round ends where four schedules in a row made it no better. Where the best order has a long run, it is made
+long run; a round ends where four schedules in a row made it no better, eight where the best step is more than 2 % above
+the bound. Where the best order has a long run, it is made
 once more with launches closer to their waits: gathers that go far ahead take the turn of reduce-scatters. Runs of
 compute that are left then are cut where that does not make the step longer (:mod:`commcc.schedule.runs`), and compute
 moves from the longest runs to others (:mod:`commcc.schedule.evened`).
@@ -89,7 +91,7 @@ _FAR, _FARTHER = 5, 20
 _TIGHTER, _EDGE = (990, 995, 980), 980
 #: So many schedules begin from the graph's own order before the best one is improved for the first time.
 _FIRST = 2
-#: So many schedules in a row without a gain end a round.
+#: So many schedules in a row without a gain end a round, and twice as many far from the lower bound.
 _PATIENCE = 4
 #: On graphs smaller than this the same number of nodes is looked at, not of schedules.
 _PATIENT_NODES = 3000
@@ -135,11 +137,24 @@ class SearchResult:
         short = self.longest_run <= SHORT or not problem.feeding
         return near and short and (limits.budget is None or self.peak_bytes <= limits.budget)
 
+    def beaten_by(self, problem: Schedulable, limits: Limits) -> int | None:
+        """The longest step with which another order can still rank before this one, in ns; None where any can."""
+        if limits.budget is not None and self.peak_bytes > limits.budget:
+            return None
+        unit = _unit(problem)
+        return (self.step_ns // unit + 1) * unit - 1
+
     def rank(self, problem: Schedulable, own: SearchResult, limits: Limits) -> Rank:
         """Smaller is better; see the module docstring. own: the graph's own order."""
         over = max(0, self.peak_bytes - limits.budget) if limits.budget is not None else 0
-        step = self.step_ns // max(1, problem.bound * _CLOSE // 1000)
-        return over, self.step_ns > own.step_ns, step, self.longest_run, self.step_ns, self.peak_bytes
+        return (
+            over,
+            self.step_ns > own.step_ns,
+            self.step_ns // _unit(problem),
+            self.longest_run,
+            self.step_ns,
+            self.peak_bytes,
+        )
 
 
 def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None = None) -> SearchResult:
@@ -153,15 +168,15 @@ def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None =
     looking.round(explored, limits)
     if looking.far(_FAR):
         looking.round(_RELAXED, limits)
+    if limits.prefetch is not None and looking.at_the_edge() and looking.far(_FARTHER):
+        looking.round(explored, replace(limits, prefetch=limits.prefetch // _NARROWER))
     for permille in _TIGHTER:
-        if limits.budget is None or looking.best.peak_bytes * 1000 <= limits.budget * _EDGE:
-            break
-        if looking.far(_FARTHER):
+        if limits.budget is not None and looking.at_the_edge() and looking.far(_FARTHER):
             looking.round(explored, replace(limits, budget=limits.budget * permille // 1000))
-    if _unfinished(problem, looking.best, hopeless):
-        return replace(looking.best, tried=looking.tried)
     bests = list(looking.bests)
     looking.narrow()
+    if _unfinished(problem, looking.best, hopeless):
+        return replace(looking.best, tried=looking.tried)
     looking.cut()
     looking.even()
     looking.move([looking.start, *bests, looking.best])
@@ -192,6 +207,11 @@ def search_once(problem: Problem, limits: Limits, effort: int, hopeless: int | N
     return found
 
 
+def _unit(problem: Schedulable) -> int:
+    """Steps are compared to so many ns."""
+    return max(1, problem.bound * _CLOSE // 1000)
+
+
 def _grid(problem: Schedulable) -> tuple[Setting, ...]:
     """Settings for a graph; where copies could go along with launches, also one under which they do not."""
     copies = bool((problem.graph.nodes.prepared > 1).any())
@@ -211,7 +231,7 @@ def glance(
 
     schedules: which, in the sequence of settings. hopeless: no more are made once the best one is longer than this.
     give_up: nor is any made to its end that becomes longer, or longer than the best so far. before: a setting to begin
-    with.
+    with. None is made to its end that cannot rank before the best so far.
     """
     start = best = _judge(problem, np.arange(len(problem.graph.nodes)), 0, ())
     grid = _grid(problem)[schedules.start : schedules.stop]
@@ -221,9 +241,9 @@ def glance(
         if best.close(problem, limits) or (tried > 1 and hopeless is not None and best.step_ns > hopeless):
             break
         target, *rest = setting
-        until = hopeless if give_up else None
-        if until is not None and tried > 1:
-            until = min(best.step_ns, until)
+        until = best.beaten_by(problem, limits)
+        if give_up and hopeless is not None:
+            until = hopeless if tried == 1 else min(best.step_ns, hopeless)
         order = schedule(problem, start.nodes, Policy(problem.bound * target // 1000, *rest), limits, until)
         result = _judge(problem, order, tried, (setting,))
         best = min(best, result, key=lambda each: each.rank(problem, start, limits))
@@ -249,7 +269,7 @@ class _Search:
         results: dict[Setting, Rank] = {}
         unused: list[Setting] = []
         best, best_rank = start, start.rank(problem, start, limits)
-        while idle < patience and (fresh or unused) and not self._over():
+        while idle < patience * (2 if self.far(_FARTHER) else 1) and (fresh or unused) and not self._over():
             tried = self.tried - first
             explore = bool(fresh) and (tried < _FIRST or tried % 2 == 0 or not unused)
             base, setting = fresh.pop(0) if explore else (_OWN, unused.pop(0))
@@ -319,6 +339,10 @@ class _Search:
             return True
         most = max(self.limits.in_flight, self.problem.own_in_flight)
         return self.problem.simulator.run(order.tolist()).in_flight_bytes <= most
+
+    def at_the_edge(self) -> bool:
+        """Whether the best order takes nearly all of the budget."""
+        return self.limits.budget is not None and self.best.peak_bytes * 1000 > self.limits.budget * _EDGE
 
     def far(self, permille: int) -> bool:
         """Whether the best step is more than this above the lower bound."""
