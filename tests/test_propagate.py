@@ -417,6 +417,8 @@ def test_a_long_graph_without_annotations_is_bearable():
 
 def test_items_of_a_list_among_results_are_annotated_one_by_one():
     """``(Tensor?, Tensor[])`` and the like: a list has no annotation of its own, and results nobody takes count."""
+    import torch.distributed._symmetric_memory  # it registers the op
+
     build = Builder()
     a, b = build.input("a", "bf16[8, 4][4, 1]cuda:0"), build.input("b", "bf16[4, 6][6, 1]cuda:0")
     fused = build.call(torch.ops.symm_mem.fused_all_gather_matmul.default, a, [b], 0, "unknown")
