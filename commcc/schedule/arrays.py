@@ -35,10 +35,10 @@ TABLES = ("preds", "users", "waits", "prepares", "feeds", "needed_by", "touched"
 #: flight, that a wait is for. bytes: that a launch holds in flight. between: compute nodes between a launch and its
 #: first wait in the graph's own order. missing: how many it needs. prepared: 1 for launches that go
 #: along with what prepares them, 2 where copies do that. The rest is 0 or 1. ends: launches between which compute is
-#: counted. fixed: never moved ahead, as it resizes.
+#: counted. fixed: never moved ahead, as it resizes. writes: in place.
 NODE = (
     *("compute_ns", "transfer", "tail", "stream", "waited", "bytes", "between", "missing"),
-    *("asynchronous", "compute", "placeholder", "prepared", "ends", "fixed"),
+    *("asynchronous", "compute", "placeholder", "prepared", "ends", "fixed", "writes"),
 )
 #: bytes: when it is made. kept: lives to the end. input: a graph input or constant.
 BUFFER = ("bytes", "kept", "input")

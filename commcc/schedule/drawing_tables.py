@@ -70,7 +70,7 @@ def _nodes(draft: Draft, graph: Graph) -> None:
         mine.compute_ns, mine.transfer, mine.bytes = facts.compute_ns, facts.transfer, facts.bytes
         mine.stream, mine.asynchronous, mine.compute = facts.stream, facts.asynchronous, facts.compute
         mine.placeholder, mine.prepared = facts.placeholder, facts.prepared
-        mine.ends, mine.fixed, mine.waited = facts.ends, facts.fixed, -1
+        mine.ends, mine.fixed, mine.writes, mine.waited = facts.ends, facts.fixed, facts.writes, -1
         if facts.waited >= 0:
             mine.waited = units[facts.waited].number
 
@@ -229,7 +229,7 @@ def _prepares(draft: Draft, making: Making, place: int) -> int:
         flags[node] = 0
     for node in range(len(draft.graph.nodes)):
         number = units[node].number
-        flags[number] = flags[number] | 2 * draft.facts[node].writes
+        flags[number] = flags[number] | 2 * draft.graph.nodes[node].writes
         if units[node].takes == node:
             flags[number] = flags[number] | draft.facts[node].kernel
             for k in range(draft.graph.rows[node].prepares, draft.graph.rows[node + 1].prepares):

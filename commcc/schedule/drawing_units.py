@@ -33,7 +33,7 @@ class Draft(NamedTuple):
     """What a merged graph is drawn from, and what is known of it so far.
 
     graph: the graph before. preds: what its nodes need, of the last one only what it returns. facts: of its nodes,
-    whether each runs a kernel of its own, and whether it writes. heads, words: of pieces; see :data:`HEAD`. buffers:
+    whether each runs a kernel of its own. heads, words: of pieces; see :data:`HEAD`. buffers:
     the numbers of its buffers. launch_ns: what a launch takes on the compute stream.
     """
 

@@ -12,299 +12,265 @@ would take without any stall:
 
 Nothing moves to where the memory budget or another limit would be passed; then a collective stalls.
 
+What moves, and from where to where, is found in :mod:`commcc.schedule.line_jobs`.
+
 Limits: stalls do not shift what comes after, so on graphs that wait for communication most of the time the list
 scheduler (:mod:`commcc.schedule.scheduler`) does better. It is used on top of this order.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from commcc.base.sequences import topological
+from commcc.base.jit import compiled, kernel
+from commcc.schedule.arrays import records
+from commcc.schedule.heaps import heaps, pop, push
+from commcc.schedule.line_jobs import (
+    BUFFER,
+    JOB,
+    NEVER,
+    NODE,
+    STATE,
+    STREAM,
+    Line,
+    begin_of,
+    count_items,
+    find_jobs,
+    last_up_to,
+    put_in_line,
+)
+from commcc.schedule.live import live_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from commcc.schedule.arrays import Ints
-    from commcc.schedule.problem import Limits, Problem
+    from commcc.schedule.arrays import Graph, Ints, Records
+    from commcc.schedule.problem import Limits, Schedulable
 
 #: Gathers are launched so many times their own duration before the last moment.
 _MARGIN = 2
-#: Reductions may begin so many times their own duration after they could.
-_DELAY = 4
 #: So many reductions of a stream are looked at for one whose input is there.
 _QUEUE = 24
-_NEVER = 1 << 62
 
 
-@dataclass
-class _Job:
-    """A launch and its waits. Positions are those of the graph's own order.
-
-    release: from here on its input is there, but for what waits ``behind`` bring. deadline: the first node that needs
-    its result. takes: bytes that are live from its launch on. holds: bytes that are live until its wait. early: launch
-    it as late as possible. latest: ns at which it should begin. ready: the position from which on it can be launched;
-    None while something it waits for has no place yet.
-    """
-
-    launch: int
-    waits: tuple[int, ...]
-    stream: str
-    ns: int
-    bytes: int
-    release: int
-    deadline: int
-    preparation: tuple[int, ...]
-    behind: tuple[int, ...]
-    takes: int
-    holds: int
-    early: bool
-    latest: int = 0
-    ready: int | None = None
-
-
-@dataclass
-class _Stream:
-    """Collectives still to be launched on a stream, in turn, and the ns at which it is free."""
-
-    gathers: list[_Job] = field(default_factory=list)
-    others: list[_Job] = field(default_factory=list)
-    free: int = 0
-
-
-class _Turn(NamedTuple):
-    """A collective that could be next on its stream: from which ns and which position on."""
-
-    ns: int
-    job: _Job
-    position: int
-
-
-def in_order(problem: Problem, limits: Limits) -> Ints:
+def in_order(problem: Schedulable, limits: Limits) -> Ints:
     """A legal order of all nodes; deterministic. It may take more memory than estimated here: judge it."""
-    line = _Line(problem, limits)
+    graph = problem.graph
+    launches = np.sort(graph.launches)
+    moving = (graph.nodes.asynchronous[launches] > 0) & (graph.rows.waits[launches + 1] > graph.rows.waits[launches])
+    count, jobs = len(graph.nodes), records(int(moving.sum()), JOB)
+    jobs.launch = launches[moving]
+    state = records(1, STATE)
+    state.budget, state.in_flight, state.prefetch = problem.bounds(limits)
+    # Between two nodes there is room for all launches, in their turn, and behind them for all waits.
+    state.room = 4 * (len(jobs) + 1)
+    line = Line(
+        jobs=jobs,
+        nodes=records(count + 1, NODE),
+        buffers=records(len(graph.buffers), BUFFER),
+        streams=records(graph.streams, STREAM),
+        state=state,
+        live=np.empty(count, np.int64),
+        flying=np.zeros(count, np.int64),
+        items=np.empty(0, np.int64),
+        queues=np.empty((2, len(jobs) + 1), np.int64),
+        stack=np.empty(len(graph.items) + 1, np.int64),
+        order=np.empty(count, np.int64),
+        free=heaps(1, max(count, len(jobs)) + 1),
+    )
+    line = line._replace(items=np.empty(count_items(graph, line), np.int64))
+    _make(graph, line)
+    return line.order
+
+
+@kernel
+def _make(graph: Graph, line: Line) -> None:
+    find_jobs(graph, line)
+    _begin(graph, line)
+    put_in_line(line)
     while True:
-        turns = [(turn, stream) for stream in line.streams if (turn := line.next(stream)) is not None]
-        if not turns:
-            return line.order()
-        line.place(*min(turns, key=lambda pair: (pair[0].ns, pair[0].job.launch)))
+        best_ns, best, best_at = NEVER, -1, 0
+        for stream in range(graph.streams):
+            ns, job, at = _next(line, stream)
+            if job >= 0 and (ns < best_ns or (ns == best_ns and job < best)):
+                best_ns, best, best_at = ns, job, at
+        if best < 0:
+            break
+        _place(graph, line, best_ns, best, best_at)
+    _in_order(graph, line)
 
 
-class _Line:
-    """The graph's own order, with what is live and in flight along it, and where collectives go."""
+@compiled
+def _begin(graph: Graph, line: Line) -> None:
+    """What is live and in flight along the graph's own order; that much is allowed."""
+    state = line.state[0]
+    for node in range(len(graph.nodes)):
+        line.order[node] = node
+        line.nodes[node].key = node * state.room
+    peak = live_bytes(graph, line.order, line.live, line.buffers)
+    state.budget = max(state.budget, peak) if state.budget >= 0 else NEVER
+    most = 0
+    for job in line.jobs:
+        size = graph.nodes[job.launch].bytes
+        for place in range(job.launch, job.first_wait):
+            line.flying[place] += size
+    for place in range(len(line.flying)):
+        most = max(most, line.flying[place])
+    state.in_flight = max(state.in_flight, most) if state.in_flight >= 0 else NEVER
 
-    def __init__(self, problem: Problem, limits: Limits) -> None:
-        self.problem = problem
-        count = len(problem.index)
-        self.starts = np.concatenate([[0], np.cumsum(np.asarray(problem.stream_ns, np.int64))])
-        self.live = np.asarray(problem.memory.live(range(count)).live, np.int64)
-        self.compute = np.concatenate([[0], np.cumsum(np.asarray(problem.index.compute, np.int64))])
-        self.flying = np.zeros(count, np.int64)
-        jobs = _jobs(problem)
-        for job in jobs:
-            self.flying[job.launch : job.waits[0]] += job.bytes
-        budget, in_flight, self.prefetch = problem.bounds(limits)
-        # What the graph's own order has is allowed.
-        self.budget = max(budget, int(self.live.max())) if budget >= 0 else _NEVER
-        self.in_flight = max(in_flight, int(self.flying.max())) if in_flight >= 0 else _NEVER
-        self.streams = self._queues(jobs)
-        self.waiting = {wait for job in jobs for wait in job.waits}
-        self.waited: dict[int, int] = {}
-        #: Between two nodes there is room for all launches, in their turn, and behind them for all waits.
-        self.room = 4 * (len(jobs) + 1)
-        self.keys = [node * self.room for node in range(count)]
-        self.placed = 0
 
-    def _queues(self, jobs: Sequence[_Job]) -> list[_Stream]:
-        streams: dict[str, list[_Job]] = {}
-        for job in jobs:
-            streams.setdefault(job.stream, []).append(job)
-        end = len(self.problem.index) - 1
-        for queue in streams.values():
-            due = {}
-            for job in queue:
-                due[job.launch] = int(self.starts[job.deadline])
-                if not job.early and job.deadline == end:
-                    due[job.launch] = min(due[job.launch], int(self.starts[job.release]) + (1 + _DELAY) * job.ns)
-            begin = _NEVER
-            for job in sorted(queue, key=lambda job: (-due[job.launch], -job.launch)):
-                begin = job.latest = min(due[job.launch], begin) - job.ns
-        return [
-            _Stream(
-                sorted((job for job in queue if job.early), key=lambda job: (job.latest, job.launch), reverse=True),
-                sorted((job for job in queue if not job.early), key=lambda job: (job.release, job.launch)),
-            )
-            for queue in streams.values()
-        ]
+@compiled
+def _ready(line: Line, job: int) -> int:
+    """The position from which on it can be launched, -1 while something it waits for has no place yet; what has a place
+    keeps it, so it is looked for once.
+    """
+    mine = line.jobs[job]
+    if mine.ready < 0:
+        place = mine.release
+        for k in range(mine.behind, mine.prepares):
+            if line.nodes[line.items[k]].waiting:
+                return -1
+            place = max(place, line.nodes[line.items[k]].waited)
+        mine.ready = place
+    return int(mine.ready)
 
-    def _ready(self, job: _Job) -> int | None:
-        """Its position ``ready``; what has a place keeps it, so it is looked for once."""
-        if job.ready is None and not any(wait in self.waiting for wait in job.behind):
-            job.ready = max([job.release, *(self.waited.get(wait, 0) for wait in job.behind)])
-        return job.ready
 
-    def next(self, stream: _Stream) -> _Turn | None:
-        """Which collective of a stream comes next; None where none can."""
-        ready = [(place, job.launch, job) for job in stream.others[:_QUEUE] if (place := self._ready(job)) is not None]
-        other = min(ready, default=None)
-        gather = stream.gathers[-1] if stream.gathers else None
-        place = self._ready(gather) if gather is not None else None
-        turns = []
-        if gather is not None and place is not None:
-            begin = max(gather.latest - _MARGIN * gather.ns, int(self.starts[place]))
-            turns.append(_Turn(max(stream.free, begin), gather, place))
-        if other is not None:
-            turn = _Turn(max(stream.free, int(self.starts[other[0]])), other[2], other[0])
-            fits = gather is None or turn.ns + turn.job.ns <= gather.latest or turn.job.latest <= gather.latest
-            if not turns or turn.ns < turns[0].ns or (turn.ns == turns[0].ns and fits):
-                return turn
-        return turns[0] if turns else None
+@compiled
+def _next(line: Line, stream: int) -> tuple[int, int, int]:
+    """Which collective of a stream comes next, from which ns and position on; job -1 where none can."""
+    mine = line.streams[stream]
+    while mine.other < mine.others and line.jobs[line.queues[1, mine.other]].placed:
+        mine.other += 1
+    other, other_at, looked = -1, 0, 0
+    for k in range(mine.other, mine.others):
+        job = line.queues[1, k]
+        if line.jobs[job].placed:
+            continue
+        if looked == _QUEUE:
+            break
+        looked += 1
+        place = _ready(line, job)
+        if place >= 0 and (other < 0 or place < other_at or (place == other_at and job < other)):
+            other, other_at = job, place
+    gather = line.queues[0, mine.gather] if mine.gather < mine.gathers else -1
+    at = _ready(line, gather) if gather >= 0 else -1
+    ns = 0
+    if at >= 0:
+        begin = line.jobs[gather].latest - _MARGIN * line.jobs[gather].ns
+        ns = max(mine.free, begin, line.nodes[at].start)
+    if other >= 0:
+        other_ns = max(mine.free, line.nodes[other_at].start)
+        fits = gather < 0 or other_ns + line.jobs[other].ns <= line.jobs[gather].latest
+        fits = fits or line.jobs[other].latest <= line.jobs[gather].latest
+        if at < 0 or other_ns < ns or (other_ns == ns and fits):
+            return other_ns, other, other_at
+    if at < 0:
+        gather = -1
+    return ns, gather, at
 
-    def place(self, turn: _Turn, stream: _Stream) -> None:
-        """Give a collective its place: the launch at the last node that begins before its turn, the wait behind it."""
-        job, launch = turn.job, turn.job.launch
-        at = max(min(self._before(turn.ns), job.deadline), turn.position)
-        if job.early:
-            stream.gathers.pop()
-            at = self._not_before(job, min(at, launch))
-            if at < launch:
-                self.live[at:launch] += job.takes
-                self.flying[at:launch] += job.bytes
-        else:
-            stream.others.remove(job)
-            at = max(turn.position, self._not_after(job, job.waits[-1], at))
-        if at != launch:
-            self.placed += 1
-            self.keys[launch] = at * self.room - self.room // 2 + self.placed
-            for node in job.preparation:
-                self.keys[node] = min(self.keys[node], self.keys[launch])
-        done = max(turn.ns, int(self.starts[at])) + job.ns
-        stream.free = done
-        last = job.waits[-1]
-        until = min(int(np.searchsorted(self.starts, done)), job.deadline)
-        if self.prefetch >= 0:
-            allowed = self.compute[at] + max(self.prefetch, self.problem.own_prefetch[launch])
-            until = min(until, max(last, int(np.searchsorted(self.compute, allowed, "right")) - 1))
-        until = self._not_after(job, last, max(until, min(at, job.deadline)))
+
+@compiled
+def _place(graph: Graph, line: Line, ns: int, job: int, position: int) -> None:
+    """Give a collective its place: the launch at the last node that begins before its turn, the wait behind it."""
+    mine, state, nodes = line.jobs[job], line.state[0], line.nodes
+    launch, last, size = mine.launch, mine.last_wait, graph.nodes[mine.launch].bytes
+    count = len(graph.nodes)
+    at = max(min(last_up_to(nodes, count, max(ns, 0)), mine.deadline), position)
+    mine.placed = 1
+    if mine.early:
+        line.streams[mine.stream].gather += 1
+        at = _not_before(graph, line, job, min(at, launch))
+        for place in range(at, launch):
+            line.live[place] += mine.takes
+            line.flying[place] += size
+    else:
+        at = max(position, _not_after(line, job, at))
+    if at != launch:
+        state.placed += 1
+        nodes[launch].key = at * state.room - (state.room >> 1) + state.placed
+        for k in range(mine.prepares, mine.end):
+            nodes[line.items[k]].key = min(nodes[line.items[k]].key, nodes[launch].key)
+    done = max(ns, nodes[at].start) + mine.ns
+    line.streams[mine.stream].free = done
+    until = min(begin_of(nodes, count, done), mine.deadline)
+    if state.prefetch >= 0:
+        allowed = nodes[at].computed + max(state.prefetch, graph.nodes[launch].between)
+        until = min(until, max(last, _computed_up_to(nodes, count, allowed)))
+    until = _not_after(line, job, max(until, min(at, mine.deadline)))
+    for place in range(last + 1, until):
+        line.live[place] += mine.holds
+        line.flying[place] += size
+    for k in range(graph.rows[launch].waits, graph.rows[launch + 1].waits):
+        wait = graph.items[k]
+        nodes[wait].waited, nodes[wait].waiting = max(until, wait), 0
         if until > last:
-            self.live[last + 1 : until] += job.holds
-            self.flying[last + 1 : until] += job.bytes
-        for wait in job.waits:
-            self.waited[wait] = max(until, wait)
-            self.waiting.discard(wait)
-            if until > last:
-                self.keys[wait] = until * self.room - self.room // 4
-
-    def _before(self, ns: int) -> int:
-        """The last position that begins by then."""
-        return int(np.searchsorted(self.starts, max(ns, 0), "right")) - 1
-
-    def _not_before(self, job: _Job, at: int) -> int:
-        """The first position from ``at`` on from which to the launch's own it fits all limits."""
-        if self.prefetch >= 0:
-            allowed = self.compute[job.waits[0]] - max(self.prefetch, self.problem.own_prefetch[job.launch])
-            at = max(at, min(int(np.searchsorted(self.compute, allowed)), job.launch))
-        full = self._full(at, job.launch, job.takes, job.bytes)
-        return int(full[-1]) + 1 if len(full) else at
-
-    def _not_after(self, job: _Job, last: int, at: int) -> int:
-        """The last position up to ``at`` until which, from its wait's own place, it fits all limits."""
-        full = self._full(last + 1, at, job.holds, job.bytes)
-        return int(full[0]) if len(full) else at
-
-    def _full(self, begin: int, end: int, held: int, flying: int) -> Ints:
-        """Positions from ``begin`` on, before ``end``, at which so many bytes more are too many."""
-        end = max(begin, end)
-        over = self.live[begin:end] > self.budget - held
-        if self.in_flight < _NEVER:
-            over |= self.flying[begin:end] > self.in_flight - flying
-        return begin + np.flatnonzero(over)
-
-    def order(self) -> Ints:
-        """All nodes by their keys, as far as dependences allow."""
-        by_rank = sorted(range(len(self.keys)), key=self.keys.__getitem__)
-        return np.array(topological(by_rank, self.problem.preds), np.int64)
+            nodes[wait].key = until * state.room - (state.room >> 2)
 
 
-def _jobs(problem: Problem) -> list[_Job]:
-    """All collectives that something waits for."""
-    index, memory = problem.index, problem.memory
-    count = len(index)
-    last = {buffer: node for node, touched in enumerate(memory.touched) for buffer in touched}
-    works = [
-        bool(ns) or node in index.launches or node in index.wait_of or node in index.writes
-        for node, ns in enumerate(problem.stream_ns)
-    ]
-    # What only leads to outputs, and is no compute: it may come later, with all that is behind it.
-    trails = [True] * count
-    for node in range(count - 1, -1, -1):
-        if node < count - 1 and (index.compute[node] or index.ops[node] == "placeholder"):
-            trails[node] = False
-        if not trails[node]:
-            for pred in problem.preds[node]:
-                trails[pred] = False
-    jobs = []
-    for launch, facts in index.launches.items():
-        if not facts.asynchronous or not facts.waits:
-            continue
-        waits = tuple(sorted(facts.waits))
-        preparation, behind, release = _input(problem, launch, works)
-        made = {buffer for node in (*preparation, launch) for buffer in index.estimates.buffers[node]}
-        held = {b for wait in waits for b in memory.touched[wait] if last[b] <= waits[-1] and b not in memory.kept}
-        takes, holds = (sum(memory.size[buffer] for buffer in buffers) for buffers in (made, held))
-        deadline = max(waits[0], _needed(problem, waits, works, trails))
-        early = release < launch and (takes <= holds or deadline < count - 1)
-        jobs.append(
-            _Job(
-                launch=launch,
-                waits=waits,
-                stream=problem.stream[launch],
-                ns=problem.costs.ns[launch],
-                bytes=problem.bytes[launch],
-                release=release if early else launch,
-                deadline=deadline,
-                preparation=preparation,
-                behind=behind,
-                takes=takes,
-                holds=holds,
-                early=early,
-            )
-        )
-    return jobs
-
-
-def _input(problem: Problem, launch: int, works: Sequence[bool]) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """What moves with a launch, the waits that bring its input, and the position behind all else that it needs."""
-    own = set(problem.preparation.get(launch, ()))
-    preparation, seen, release = [], set[int](), 0
-    stack = list(problem.preds[launch])
-    while stack:
-        node = stack.pop()
-        if node in seen or problem.index.ops[node] == "placeholder":
-            continue
-        seen.add(node)
-        if works[node] and node not in own:
-            release = max(release, node + 1)
+@compiled
+def _computed_up_to(nodes: Records, count: int, most: int) -> int:
+    """The last position with no more than so much compute before it."""
+    low, high = 0, count + 1
+    while low < high:
+        middle = (low + high) >> 1
+        if nodes[middle].computed <= most:
+            low = middle + 1
         else:
-            preparation.append(node)
-            stack.extend(problem.preds[node])
-    behind = tuple(sorted(node for node in seen if node in problem.index.wait_of))
-    return tuple(sorted(preparation)), behind, min(release, launch)
+            high = middle
+    return low - 1
 
 
-def _needed(problem: Problem, waits: Sequence[int], works: Sequence[bool], trails: Sequence[bool]) -> int:
-    """The first node that needs the result of a collective."""
-    first, seen, stack = len(problem.index) - 1, set(waits), list(waits)
-    while stack:
-        for user in problem.users[stack.pop()]:
-            if user in seen or trails[user]:
-                continue
-            seen.add(user)
-            if works[user]:
-                first = min(first, user)
+@compiled
+def _not_before(graph: Graph, line: Line, job: int, at: int) -> int:
+    """The first position from ``at`` on from which to the launch's own it fits all limits."""
+    mine, state, launch = line.jobs[job], line.state[0], line.jobs[job].launch
+    if state.prefetch >= 0:
+        allowed = line.nodes[mine.first_wait].computed - max(state.prefetch, graph.nodes[launch].between)
+        low, high = 0, len(graph.nodes) + 1
+        while low < high:
+            middle = (low + high) >> 1
+            if line.nodes[middle].computed < allowed:
+                low = middle + 1
             else:
-                stack.append(user)
-    return first
+                high = middle
+        at = max(at, min(low, launch))
+    place, size = launch - 1, graph.nodes[launch].bytes
+    while place >= at and not _full(line, place, mine.takes, size):
+        place -= 1
+    return int(max(at, place + 1))
+
+
+@compiled
+def _not_after(line: Line, job: int, at: int) -> int:
+    """The last position up to ``at`` until which, from its wait's own place, it fits all limits."""
+    mine = line.jobs[job]
+    place = mine.last_wait + 1
+    while place < at and not _full(line, place, mine.holds, mine.bytes):
+        place += 1
+    return int(min(place, at))
+
+
+@compiled
+def _full(line: Line, place: int, held: int, flying: int) -> bool:
+    """Whether so many bytes more are too many at a position."""
+    state = line.state[0]
+    return bool(line.live[place] > state.budget - held or line.flying[place] > state.in_flight - flying)
+
+
+@compiled
+def _in_order(graph: Graph, line: Line) -> None:
+    """All nodes by their keys, as far as dependences allow."""
+    rows, count, placed = graph.rows, len(graph.nodes), 0
+    for node in range(count):
+        line.nodes[node].missing = rows[node + 1].preds - rows[node].preds
+        if not line.nodes[node].missing:
+            push(line.free, 0, line.nodes[node].key, node)
+    while line.free.sizes[0]:
+        _key, node = pop(line.free, 0)
+        line.order[placed] = node
+        placed += 1
+        for k in range(rows[node].users, rows[node + 1].users):
+            user = graph.items[k]
+            line.nodes[user].missing -= 1
+            if not line.nodes[user].missing:
+                push(line.free, 0, line.nodes[user].key, user)

@@ -228,4 +228,5 @@ class Problem:
         fill_in(nodes.ends, {i: facts.kind is Kind.REDUCE_SCATTER for i, facts in index.launches.items()})
         fill_in(nodes.prepared, {launch: 1 + self.has_kernel(own) for launch, own in self.preparation.items()})
         fill_in(nodes.fixed, dict.fromkeys(index.estimates.resizes, 1))
+        fill_in(nodes.writes, dict.fromkeys(index.writes, 1))
         return nodes

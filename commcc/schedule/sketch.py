@@ -63,9 +63,8 @@ class Sketches:
         last = np.array(index.preds(len(index) - 1), np.int64)
         items = np.append(graph.items[graph.rows.preds[0] :][: begins[-2]], last)
         self.preds = Rows(np.append(begins[:-1], len(items)), items)
-        self.facts = records(len(index), ("kernel", "writes"))
+        self.facts = records(len(index), ("kernel",))
         self.facts.kernel = [work is Work.KERNEL for work in index.estimates.work]
-        self.facts.writes[list(index.writes)] = 1
         self.pieces = Pieces(problem, model)
 
     def merged(self, buckets: Sequence[Bucket]) -> Sketch:

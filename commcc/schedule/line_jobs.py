@@ -1,0 +1,302 @@
+"""What :mod:`commcc.schedule.in_order` moves: collectives that something waits for, and between which positions.
+
+All positions are those of the graph's own order. What takes no time on the compute stream and is no collective, wait or
+write only leads to what works: it goes along with what needs it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from commcc.base.jit import compiled, kernel
+from commcc.schedule.heaps import pop, push
+from commcc.schedule.live import SIZES
+
+if TYPE_CHECKING:
+    from commcc.schedule.arrays import Graph, Ints, Records
+    from commcc.schedule.heaps import Heaps
+
+#: Later than anything.
+NEVER = 1 << 62
+#: Reductions may begin so many times their own duration after they could.
+_DELAY = 4
+
+#: By collective, in graph order. release: from here on its input is there, but for what ``items[behind:prepares]``, its
+#: waits, bring. deadline: the first node that needs its result. takes: bytes that are live from its launch on. holds:
+#: bytes that are live until its wait. early: launch it as late as possible. latest: ns at which it should begin. ready:
+#: the position from which on it can be launched, -1 while unknown. ``items[prepares:end]`` goes along with it.
+JOB = (
+    *("launch", "first_wait", "last_wait", "stream", "ns", "bytes", "release", "deadline", "takes", "holds", "early"),
+    *("latest", "ready", "placed", "behind", "prepares", "end"),
+)
+#: By node. start: ns before it; computed: compute nodes before it. works: see above. trails: it only leads to outputs,
+#: and is no compute. own, seen: the last collective that was asked of it, counted from 1. waiting: a wait without a
+#: place; waited: its place. key: what nodes are put in order by.
+NODE = ("start", "computed", "works", "trails", "own", "seen", "waiting", "waited", "key", "missing")
+#: last: the last node that touches it; seen: as of nodes.
+BUFFER = (*SIZES, "last", "seen")
+#: gather, gathers: where those to be launched as late as possible begin and end in ``queues[0]``; other, others: the
+#: rest in ``queues[1]``. begin, end: of one of these while they are made. free: from which ns on it is idle.
+STREAM = ("gather", "gathers", "other", "others", "begin", "end", "free")
+#: Limits; room: for keys between two nodes; placed: launches that were moved.
+STATE = ("budget", "in_flight", "prefetch", "room", "placed")
+
+
+class Line(NamedTuple):
+    """The graph's own order, with what is live and in flight along it, and where collectives go.
+
+    nodes: has one record more than there are nodes. order: what comes of it.
+    """
+
+    jobs: Records
+    nodes: Records
+    buffers: Records
+    streams: Records
+    state: Records
+    live: Ints
+    flying: Ints
+    items: Ints
+    queues: Ints
+    stack: Ints
+    order: Ints
+    free: Heaps
+
+
+@kernel
+def count_items(graph: Graph, line: Line) -> int:
+    """How many items jobs have; what nodes are, by the way."""
+    _know_nodes(graph, line)
+    items = 0
+    for job in range(len(line.jobs)):
+        items = _input(graph, line, job, items, 0)
+    for node in range(len(graph.nodes)):
+        line.nodes[node].seen = line.nodes[node].own = 0
+    return items
+
+
+@compiled
+def find_jobs(graph: Graph, line: Line) -> None:
+    """All that is known of a collective before any has a place."""
+    items = 0
+    for job in range(len(line.jobs)):
+        mine = line.jobs[job]
+        rows, launch = graph.rows[mine.launch], mine.launch
+        end = graph.rows[launch + 1].waits
+        mine.first_wait = mine.last_wait = graph.items[rows.waits]
+        for k in range(rows.waits, end):
+            mine.first_wait, mine.last_wait = min(mine.first_wait, graph.items[k]), max(mine.last_wait, graph.items[k])
+            line.nodes[graph.items[k]].waiting = 1
+        facts = graph.nodes[launch]
+        mine.stream, mine.ns, mine.bytes, mine.ready = facts.stream, facts.transfer, facts.bytes, -1
+        items = _input(graph, line, job, items, 1)
+    for job in range(len(line.jobs)):  # marks of nodes are those of inputs until here
+        mine = line.jobs[job]
+        mine.deadline = max(mine.first_wait, _needed(graph, line, job))
+        mine.takes, mine.holds = _takes(graph, line, job), _holds(graph, line, job)
+        if mine.release < mine.launch and (mine.takes <= mine.holds or mine.deadline < len(graph.nodes) - 1):
+            mine.early = 1
+        else:
+            mine.release = mine.launch
+
+
+@compiled
+def _know_nodes(graph: Graph, line: Line) -> None:
+    nodes, count = line.nodes, len(graph.nodes)
+    for node in range(count):
+        mine, facts = nodes[node], graph.nodes[node]
+        nodes[node + 1].start, nodes[node + 1].computed = mine.start + facts.compute_ns, mine.computed + facts.compute
+        mine.trails = 1
+        if facts.compute_ns or facts.stream >= 0 or facts.writes or _is_wait(graph, node):
+            mine.works = 1
+        for k in range(graph.rows[node].touched, graph.rows[node + 1].touched):
+            line.buffers[graph.items[k]].last = node
+    for back in range(count):
+        node = count - 1 - back
+        if node < count - 1 and (graph.nodes[node].compute or graph.nodes[node].placeholder):
+            nodes[node].trails = 0
+        if not nodes[node].trails:
+            for k in range(graph.rows[node].preds, graph.rows[node + 1].preds):
+                nodes[graph.items[k]].trails = 0
+
+
+@compiled
+def _is_wait(graph: Graph, node: int) -> bool:
+    """Whether it waits for a launch, not for what is in flight at the start."""
+    waited = graph.nodes[node].waited
+    return bool(graph.nodes[max(waited, 0)].stream >= 0) if waited >= 0 else False
+
+
+@compiled
+def _input(graph: Graph, line: Line, job: int, items: int, write: int) -> int:
+    """Find ``release``, the waits that bring the input, and what goes along with the launch; the items so far."""
+    mine, rows, nodes, stack, mark = line.jobs[job], graph.rows, line.nodes, line.stack, job + 1
+    launch, release, top, found = mine.launch, 0, 0, 0
+    for k in range(rows[launch].prepares, rows[launch + 1].prepares):
+        nodes[graph.items[k]].own = mark
+    top = _push_preds(graph, line, launch, mark, top)
+    while found < top:
+        node = stack[found]
+        found += 1
+        if nodes[node].works and nodes[node].own != mark:
+            release = max(release, node + 1)
+        else:
+            top = _push_preds(graph, line, node, mark, top)
+    mine.release, mine.behind = min(release, launch), items
+    for k in range(top):
+        if _is_wait(graph, stack[k]):
+            if write:
+                line.items[items] = stack[k]
+            items += 1
+    mine.prepares = items
+    for k in range(top):
+        if not nodes[stack[k]].works or nodes[stack[k]].own == mark:
+            if write:
+                line.items[items] = stack[k]
+            items += 1
+    mine.end = items
+    return items
+
+
+@compiled
+def _push_preds(graph: Graph, line: Line, node: int, mark: int, top: int) -> int:
+    """Put what a node needs on the stack, graph inputs left out and each once; its new end."""
+    for k in range(graph.rows[node].preds, graph.rows[node + 1].preds):
+        pred = graph.items[k]
+        if line.nodes[pred].seen != mark and not graph.nodes[pred].placeholder:
+            line.nodes[pred].seen = mark
+            line.stack[top] = pred
+            top += 1
+    return top
+
+
+@compiled
+def _needed(graph: Graph, line: Line, job: int) -> int:
+    """The first node that needs the result of a collective."""
+    nodes, stack, mark, top, found = line.nodes, line.stack, len(line.jobs) + job + 1, 0, 0
+    launch, first = line.jobs[job].launch, len(graph.nodes) - 1
+    for k in range(graph.rows[launch].waits, graph.rows[launch + 1].waits):
+        nodes[graph.items[k]].seen = mark
+        stack[top] = graph.items[k]
+        top += 1
+    while found < top:
+        node = stack[found]
+        found += 1
+        for k in range(graph.rows[node].users, graph.rows[node + 1].users):
+            user = graph.items[k]
+            if nodes[user].seen == mark or nodes[user].trails:
+                continue
+            nodes[user].seen = mark
+            if nodes[user].works:
+                first = min(first, user)
+            else:
+                stack[top] = user
+                top += 1
+    return int(first)
+
+
+@compiled
+def _takes(graph: Graph, line: Line, job: int) -> int:
+    """Bytes that the launch makes, with what goes along."""
+    mine, mark = line.jobs[job], job + 1
+    whole = _made(graph, line, mine.launch, mark)
+    for k in range(mine.prepares, mine.end):
+        whole += _made(graph, line, line.items[k], mark)
+    return int(whole)
+
+
+@compiled
+def _made(graph: Graph, line: Line, node: int, mark: int) -> int:
+    whole = 0
+    for k in range(graph.rows[node].made, graph.rows[node + 1].made):
+        buffer = line.buffers[graph.items[k]]
+        if buffer.seen != mark:
+            buffer.seen = mark
+            whole += graph.buffers[graph.items[k]].bytes
+    return int(whole)
+
+
+@compiled
+def _holds(graph: Graph, line: Line, job: int) -> int:
+    """Bytes that nothing touches behind the waits."""
+    mine, mark, whole = line.jobs[job], len(line.jobs) + job + 1, 0
+    for k in range(graph.rows[mine.launch].waits, graph.rows[mine.launch + 1].waits):
+        wait = graph.items[k]
+        for each in range(graph.rows[wait].touched, graph.rows[wait + 1].touched):
+            buffer = line.buffers[graph.items[each]]
+            if buffer.seen != mark and buffer.last <= mine.last_wait and not graph.buffers[graph.items[each]].kept:
+                buffer.seen = mark
+                whole += graph.buffers[graph.items[each]].bytes
+    return int(whole)
+
+
+@compiled
+def put_in_line(line: Line) -> None:
+    """When each should begin, and which come first on their streams."""
+    nodes, last = line.nodes, len(line.nodes) - 2
+    for stream in line.streams:
+        stream.begin = NEVER
+    for job in range(len(line.jobs)):
+        mine = line.jobs[job]
+        mine.latest = nodes[mine.deadline].start
+        if not mine.early and mine.deadline == last:
+            mine.latest = min(mine.latest, nodes[mine.release].start + (1 + _DELAY) * mine.ns)
+        push(line.free, 0, -mine.latest, -job)
+    while line.free.sizes[0]:
+        _due, job = pop(line.free, 0)
+        mine = line.jobs[-job]
+        mine.latest = min(mine.latest, line.streams[mine.stream].begin) - mine.ns
+        line.streams[mine.stream].begin = mine.latest
+    _queue(line, 1)
+    for stream in line.streams:
+        stream.gather, stream.gathers = stream.begin, stream.end
+    _queue(line, 0)
+    for stream in line.streams:
+        stream.other, stream.others = stream.begin, stream.end
+
+
+@compiled
+def _queue(line: Line, early: int) -> None:
+    """Those to be launched as late as possible by when they should begin, or the rest by when they can, by streams."""
+    for stream in line.streams:
+        stream.end = 0
+    for job in range(len(line.jobs)):
+        mine = line.jobs[job]
+        if mine.early == early:
+            line.streams[mine.stream].end += 1
+            push(line.free, 0, mine.latest if early else mine.release, job)
+    place = 0
+    for stream in line.streams:
+        stream.begin = place
+        place += stream.end
+        stream.end = stream.begin
+    while line.free.sizes[0]:
+        _key, job = pop(line.free, 0)
+        of = line.streams[line.jobs[job].stream]
+        line.queues[1 - early, of.end] = job
+        of.end += 1
+
+
+@compiled
+def last_up_to(nodes: Records, count: int, ns: int) -> int:
+    """The last position that begins by then."""
+    low, high = 0, count + 1
+    while low < high:
+        middle = (low + high) >> 1
+        if nodes[middle].start <= ns:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
+
+
+@compiled
+def begin_of(nodes: Records, count: int, ns: int) -> int:
+    """The first position that begins no sooner than then."""
+    low, high = 0, count + 1
+    while low < high:
+        middle = (low + high) >> 1
+        if nodes[middle].start < ns:
+            low = middle + 1
+        else:
+            high = middle
+    return low
