@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
 from pathlib import Path
 
@@ -9,13 +10,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from commcc.apply import apply_plan
+from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
+from commcc.passes.base import PlanContext
+from commcc.passes.options import parse_pipeline
 from commcc.schedule import Limits, Problem
 from commcc.schedule.in_order import in_order
 from commcc.schedule.judge import judge
+from commcc.schedule.merged import merge
 from commcc.serialization import load
 from commcc.timing.cost import load_model
+from tests import plain_in_order
 from tests.schedule_graphs import check_order
 from tests.test_schedule import FLIGHTS, MORE, PREFETCH, RELAXED, SEEDS, limits_of, problem_of
 
@@ -39,6 +46,52 @@ def test_legal_and_compute_stays_where_it_is(seed, more, flights, prefetch):
     moved = {n for nodes in problem.preparation.values() for n in nodes}
     stays = [n for n in order if problem.index.compute[n] and n not in moved and not _behind_a_wait(problem, n)]
     assert stays == sorted(stays)
+
+
+@RELAXED
+@given(SEEDS, MORE, FLIGHTS, PREFETCH)
+def test_plain_python_makes_the_same(seed, more, flights, prefetch):
+    problem = problem_of(seed)
+    limits = limits_of(problem, more, flights, prefetch)
+    assert in_order(problem, limits).tolist() == plain_in_order.in_order(problem, limits).tolist()
+
+
+@pytest.mark.parametrize("name", ["tiny_llama_fsdp2_tp2_bw", "tiny_moe_fsdp4_ep2_bw", "tiny_llama_hsdp_bw"])
+def test_plain_python_makes_the_same_of_samples(name, monkeypatch):
+    """Kernels that are not compiled check the bounds of arrays."""
+    index = build_index(load(next(SAMPLES.glob(f"{name}.fx.txt*"))))
+    problem = Problem(index, load_model("h100").price(index))
+    peak = live_bytes(index).peak_bytes
+    kernels = sys.modules["commcc.schedule.in_order"]
+    for limits in (Limits(), Limits(peak), Limits(peak * 21 // 20, peak // 50, 20)):
+        made = in_order(problem, limits).tolist()
+        assert made == plain_in_order.in_order(problem, limits).tolist()
+        with monkeypatch.context() as patched:
+            for each in ("count_items", "_make"):
+                patched.setattr(kernels, each, getattr(kernels, each).python)
+            assert made == in_order(problem, limits).tolist()
+
+
+def test_what_a_launch_takes_is_what_is_there_behind_it(monkeypatch):
+    """Not what only puts its input together: in a bucket that was written, as in one that is merged in numbers."""
+    program = load(SAMPLES / "tiny_llama_fsdp4_bw.fx.txt.gz")
+    index, model = build_index(program), load_model("h100")
+    (bucket,) = parse_pipeline("bucket{bucket_cap_mb=64}")
+    plan = bucket.plan(PlanContext(program, index, identify(index), model))
+    written = build_index(apply_plan(program, index, plan))
+    kernels, taken = sys.modules["commcc.schedule.in_order"], []
+    make = kernels._make
+
+    def made(graph, line):
+        make(graph, line)
+        taken.append(sorted(line.jobs.takes.tolist()))
+
+    monkeypatch.setattr(kernels, "_make", made)
+    in_order(Problem(*merge(index, model, plan.rewrite)), Limits())
+    in_order(Problem(written, model.price(written)), Limits())
+    in_order(Problem(index, model.price(index)), Limits())
+    assert len(taken[0]) < len(taken[2])
+    assert taken[0] == taken[1]
 
 
 def _behind_a_wait(problem, node):

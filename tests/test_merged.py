@@ -28,6 +28,7 @@ from commcc.plan import Bucket as PlannedBucket
 from commcc.plan import Merging
 from commcc.planning.bucket_model import FORMS
 from commcc.schedule import Limits, Problem, drawing, search
+from commcc.schedule.in_order import in_order
 from commcc.schedule.merged import merge
 from commcc.schedule.scheduler import Policy, schedule
 from commcc.schedule.search import glance
@@ -118,6 +119,7 @@ def is_sketched(index, model, buckets, merged):
     limits = Limits(budget=live_bytes(merged[0]).peak_bytes, prefetch=20)
     found, known = (glance(each, limits, range(2)) for each in (sketch, wanted))
     assert found == known
+    assert in_order(sketch, limits).tolist() == in_order(wanted, limits).tolist()
 
 
 def rows_in(graph, name):

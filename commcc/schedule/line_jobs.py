@@ -196,22 +196,22 @@ def _needed(graph: Graph, line: Line, job: int) -> int:
 
 @compiled
 def _takes(graph: Graph, line: Line, job: int) -> int:
-    """Bytes that the launch makes, with what goes along."""
-    mine, mark = line.jobs[job], job + 1
-    whole = _made(graph, line, mine.launch, mark)
+    """Bytes that the launch makes, with what goes along, and that are still there behind it."""
+    mine = line.jobs[job]
+    whole = _made(graph, line, mine.launch, job)
     for k in range(mine.prepares, mine.end):
-        whole += _made(graph, line, line.items[k], mark)
+        whole += _made(graph, line, line.items[k], job)
     return int(whole)
 
 
 @compiled
-def _made(graph: Graph, line: Line, node: int, mark: int) -> int:
-    whole = 0
+def _made(graph: Graph, line: Line, node: int, job: int) -> int:
+    whole, launch, mark = 0, line.jobs[job].launch, job + 1
     for k in range(graph.rows[node].made, graph.rows[node + 1].made):
-        buffer = line.buffers[graph.items[k]]
-        if buffer.seen != mark:
+        buffer, facts = line.buffers[graph.items[k]], graph.buffers[graph.items[k]]
+        if buffer.seen != mark and (facts.kept or buffer.last > launch):
             buffer.seen = mark
-            whole += graph.buffers[graph.items[k]].bytes
+            whole += facts.bytes
     return int(whole)
 
 

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -69,10 +69,13 @@ _GRID: tuple[Setting, ...] = (
 )
 #: Under little memory copies are better made where they stand than when the launch is due.
 _COPIES_STAY = (1000, 8000, 1000, 4, 1)
-#: Orders to begin from: the graph's own, one in which everything is late, one in which only collectives moved.
-_OWN, _LATE, _LINE = range(3)
+#: Orders to begin from: the graph's own, one in which everything is late, one in which only collectives moved, and in
+#: :func:`glance` the best one so far.
+_OWN, _LATE, _LINE, _BEST = range(4)
 #: For that third one.
 _LINED: tuple[Setting, ...] = ((700, 4000, 1000, 2), (0, 1500, 0, 2), (700, 2000, 0, 4), (800, 8000, 1000, 2))
+#: What :func:`glance` makes of it.
+_GLANCED: tuple[tuple[int, Setting], ...] = ((_LINE, _LINED[0]), (_LINE, _LINED[1]), (_BEST, _LINED[1]))
 #: What to begin from, and with which setting.
 _EXPLORED = tuple(
     pair
@@ -111,7 +114,8 @@ _CLOSE = 1
 class SearchResult:
     """The best order (made: its numbers as words), its simulated step, peak memory and longest run of compute nodes
     between two reduce-scatters. tried: schedules made. settings: what led to it, (target, lead, own time in permille,
-    run) for each round; empty when the graph's own order is best.
+    run) for each round; empty when the graph's own order is best. lined: whether it began from an order in which only
+    collectives moved.
     """
 
     made: bytes
@@ -120,6 +124,7 @@ class SearchResult:
     longest_run: int
     tried: int
     settings: tuple[Setting, ...]
+    lined: bool = False
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -218,6 +223,19 @@ def _grid(problem: Schedulable) -> tuple[Setting, ...]:
     return (*_GRID[:2], *([_COPIES_STAY] if copies else []), *_GRID[2:])
 
 
+class Begin(NamedTuple):
+    """What a glance begins with. setting: of its first schedule, if any. lined: with schedules from an order in which
+    only collectives moved; None: such come later, and only where memory is limited and the best step is far above the
+    bound.
+    """
+
+    setting: Setting = ()
+    lined: bool | None = False
+
+
+_BEGIN = Begin()
+
+
 def glance(
     problem: Schedulable,
     limits: Limits,
@@ -225,29 +243,51 @@ def glance(
     *,
     hopeless: int | None = None,
     give_up: bool = False,
-    before: Setting = (),
+    begin: Begin = _BEGIN,
 ) -> SearchResult:
-    """The best of these schedules from the graph's own order, for planners who compare many graphs.
+    """The best of these schedules, for planners who compare many graphs.
 
-    schedules: which, in the sequence of settings. hopeless: no more are made once the best one is longer than this.
-    give_up: nor is any made to its end that becomes longer, or longer than the best so far. before: a setting to begin
-    with. None is made to its end that cannot rank before the best so far.
+    schedules: which of those from the graph's own order, in the sequence of settings. hopeless: no more are made once
+    the best one is longer than this, after one of each kind. give_up: nor is any made to its end that becomes longer,
+    or longer than the best so far. None is made to its end that cannot rank before the best so far.
     """
     start = best = _judge(problem, np.arange(len(problem.graph.nodes)), 0, ())
-    grid = _grid(problem)[schedules.start : schedules.stop]
-    if before:
-        grid = before, *(setting for setting in grid if setting != before)
-    for tried, setting in enumerate(grid, 1):
-        if best.close(problem, limits) or (tried > 1 and hopeless is not None and best.step_ns > hopeless):
+    own = _grid(problem)[schedules.start : schedules.stop]
+    grid, enough = _glances(own, begin, give_up=give_up, limited=limits.budget is not None)
+    line: SearchResult | None = None
+    for tried, (base, setting) in enumerate(grid, 1):
+        if best.close(problem, limits) or (tried > enough and hopeless is not None and best.step_ns > hopeless):
+            break
+        if base != _OWN and begin.lined is None and best.step_ns * 1000 <= problem.bound * (1000 + _FARTHER):
             break
         target, *rest = setting
         until = best.beaten_by(problem, limits)
         if give_up and hopeless is not None:
             until = hopeless if tried == 1 else min(best.step_ns, hopeless)
-        order = schedule(problem, start.nodes, Policy(problem.bound * target // 1000, *rest), limits, until)
-        result = _judge(problem, order, tried, (setting,))
+        begun = best if base == _BEST else start
+        if base == _LINE:
+            begun = line = line or _lined(problem, limits)
+        aim = problem.bound * target // 1000 if target else min(best.step_ns, hopeless or best.step_ns)
+        order = schedule(problem, begun.nodes, Policy(aim, *rest), limits, until)
+        result = replace(_judge(problem, order, tried, (setting,)), lined=begun.lined)
         best = min(best, result, key=lambda each: each.rank(problem, start, limits))
     return best
+
+
+def _glances(
+    settings: Sequence[Setting], begin: Begin, *, give_up: bool, limited: bool
+) -> tuple[list[tuple[int, Setting]], int]:
+    """What a glance begins from, with which setting; and after how many it may end."""
+    own, lined = [(_OWN, setting) for setting in settings], list(_GLANCED)
+    first = (_LINE if begin.lined else _OWN, begin.setting)
+    if begin.lined:
+        lined.sort(key=lambda pair: pair != first)
+        return [lined[0], *own[:1], *lined[1:], *own[1:]], 1 + len(lined)
+    if begin.setting:
+        own = [first, *(pair for pair in own if pair != first)]
+    if begin.lined is None and limited:
+        return ([*own[:1], lined[0], *own[1:], *lined[1:]], 2) if give_up else ([*own, *lined], 1)
+    return own, 1
 
 
 class _Search:
@@ -257,7 +297,7 @@ class _Search:
         self.problem, self.limits, self.effort = problem, limits, effort
         self.start = self.best = _judge(problem, np.arange(len(problem.graph.nodes)), 0, ())
         self.late: SearchResult | None = None
-        self.line: SearchResult | None = None
+        self.lines: dict[Limits, SearchResult] = {}
         self.tried = 0
         self.bests: list[SearchResult] = []
 
@@ -274,7 +314,7 @@ class _Search:
             explore = bool(fresh) and (tried < _FIRST or tried % 2 == 0 or not unused)
             base, setting = fresh.pop(0) if explore else (_OWN, unused.pop(0))
             idle += 1
-            result = self._schedule(self._base(base) if explore else best, setting, limits)
+            result = self._schedule(self._base(base, limits) if explore else best, setting, limits)
             rank = result.rank(problem, start, limits)
             if explore:
                 results[setting] = min(rank, results.get(setting, rank))
@@ -351,14 +391,14 @@ class _Search:
     def _over(self) -> bool:
         return self.tried >= self.effort or self.best.close(self.problem, self.limits)
 
-    def _base(self, which: int) -> SearchResult:
+    def _base(self, which: int, limits: Limits) -> SearchResult:
         if which == _LATE:
             self.late = self.late or _judge(self.problem, late_order(self.problem.graph), 0, ())
             return self.late
         if which == _LINE:
-            # No result by itself: it keeps the limits by estimates, the scheduler keeps them node by node.
-            self.line = self.line or _judge(self.problem, in_order(self.problem, self.limits), 0, ())
-            return self.line
+            if limits not in self.lines:
+                self.lines[limits] = _lined(self.problem, limits)
+            return self.lines[limits]
         return self.start
 
     def _schedule(self, base: SearchResult, setting: Setting, limits: Limits) -> SearchResult:
@@ -368,11 +408,16 @@ class _Search:
         order = schedule(problem, base.nodes, Policy(aim, *rest), limits)
         self.tried += 1
         detail(f"schedule {self.tried} of at most {self.effort}")
-        result = _judge(problem, order, self.tried, (*base.settings, setting))
+        result = replace(_judge(problem, order, self.tried, (*base.settings, setting)), lined=base.lined)
         if self._rank(result) < self._rank(self.best):
             self.best = result
             self.bests.append(result)
         return result
+
+
+def _lined(problem: Schedulable, limits: Limits) -> SearchResult:
+    """No result by itself: it keeps the limits by estimates, the scheduler keeps them node by node."""
+    return replace(_judge(problem, in_order(problem, limits), 0, ()), lined=True)
 
 
 def _judge(problem: Schedulable, order: Ints, tried: int, settings: tuple[Setting, ...]) -> SearchResult:

@@ -23,9 +23,10 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
    between two of them longer: what shortens it at no more than 0.1 % of the step is taken.
 
 Peak memory within the budget comes first, then the step; a bucketing has to be 0.1 % shorter than one
-with fewer merges. What ranks them is their first schedules; the few near the best one get some more. The best of these,
-merged in numbers (:mod:`commcc.schedule.merged`), and no merging then get the full effort of ``reorder``; the better is
-the result, on small graphs after a look at the real one (:mod:`commcc.passes.strategies.written`). Deterministic.
+with fewer merges. What ranks them is their first schedules; the few near the best one get some more, also from an order
+in which only collectives moved. The best of these, merged in numbers (:mod:`commcc.schedule.merged`), on small graphs
+others with unequal sizes, and no merging then get the full effort of ``reorder``; the better is the result, on small
+graphs after a look at the real one (:mod:`commcc.passes.strategies.written`). Deterministic.
 
 Limits: members of one bucket are neighbours in graph order or of one block; other groupings are not tried.
 """
@@ -82,7 +83,7 @@ _FINALISTS, _FINAL, _MORE_SCHEDULES = 4, 5, 8
 _CERTAIN, _LARGE = 50, 3000
 #: Unequal sizes are tried where a stream is busy for so much of the step, in permille; so many times ``effort`` of
 #: them. Where they make the step shorter by no more than so much, in permille, both get the full effort.
-_BUSY, _SHAPES, _SURE = 850, 3, 20
+_BUSY, _SHAPES, _SURE = 750, 3, 20
 #: Where compute leaves so much of the step, in permille, sizes are changed from several bucketings on, so many times.
 _IDLE, _FROM_STARTS = 30, 10
 #: One of so many parts of ``effort`` goes to buckets that make runs of compute shorter.
@@ -198,10 +199,11 @@ class Search:
             calls = [t for t in self._near(best, _NEAR) if any(bucket.coalesced for bucket in t.buckets)]
             found += sorted(calls, key=lambda t: (t.over, t.step_ns, t.members))[:1]
         found.sort(key=lambda t: (t.over, t.step_ns, t.members))
-        uneven = self._uneven(found[0])
+        uneven, *others = self._uneven(found[0])
         # What a few schedules gain, more of them may give the other.
         sure = uneven.over < found[0].over or uneven.step_ns * 1000 < found[0].step_ns * (1000 - _SURE)
-        return self._settled(none, list(dict.fromkeys([self._spread(none, uneven), uneven, *found[sure:]])))
+        found = [*found[sure:], *(others if len(self.index) < _LARGE else ())]
+        return self._settled(none, list(dict.fromkeys([self._spread(none, uneven), uneven, *found])))
 
     def _spread(self, none: Tried, best: Tried) -> Tried:
         """Where merging made runs of compute longer: with smaller buckets of reduce-scatters, of those as fast as this
@@ -233,11 +235,11 @@ class Search:
         tried = replace(best, choice=_with(best, place, cap=cap), buckets=buckets, members=members)
         return self.result(tried, glance(sketch, self.limits, range(_SCHEDULES)))
 
-    def _uneven(self, best: Tried) -> Tried:
-        """The best of bucketings like this one with other sizes on its busiest stream, if that is most of the step."""
+    def _uneven(self, best: Tried) -> list[Tried]:
+        """Bucketings like this one with other sizes on its busiest stream, if that is most of the step, best first."""
         stream, busy = self._busiest(best)
         if self.options.effort == 1 or busy * 1000 < best.step_ns * _BUSY:  # an effort of one is no merging
-            return best
+            return [best]
         if best.step_ns * (1000 - _IDLE) < sum(self.unmerged.stream_ns) * 1000:
             return improved(self, [best], stream, _SHAPES * self.options.effort)
         return improved(self, begun_from(best, self._near(best, NEAR)), stream, _FROM_STARTS * self.options.effort)
@@ -278,16 +280,16 @@ class Search:
 
     def _looked_at_again(self, best: Tried) -> Tried:
         """The best of the bucketings that are no longer than this one by much, after some more schedules of each."""
-        from commcc.schedule.search import glance
+        from commcc.schedule.search import Begin, glance
 
         near = sorted(self._near(best, _FINAL), key=lambda t: (t.over, t.step_ns, t.members))
         others = list({(t.over, t.step_ns): t for t in [*reversed(near), best]}.values())
         if len(others) < 2:
             return best
-        again = list(others)
+        again, more = list(others), Begin(lined=None)
         for t in sorted(others, key=lambda t: (t.over, t.step_ns, t.members))[: _FINALISTS + 1]:
             sketch = self.sketches.merged(t.buckets)
-            again.append(self.result(t, glance(sketch, self.limits, range(_SCHEDULES, _MORE_SCHEDULES))))
+            again.append(self.result(t, glance(sketch, self.limits, range(_SCHEDULES, _MORE_SCHEDULES), begin=more)))
         return min(again, key=lambda t: (t.over, t.step_ns, t.members))
 
     def _settled(self, none: Tried, found: list[Tried]) -> tuple[Tried, Tried]:

@@ -1,6 +1,6 @@
 """Buckets of unequal sizes, where a stream of collectives is busy for most of the step.
 
-    best = improved(search, [best, second], stream="1", effort=48)      # search: of strategy ``auto``
+    best, *others = improved(search, [best, second], stream="1", effort=48)      # search: of strategy ``auto``
 
 A stream that is never idle ends sooner the larger its collectives are, but the first one holds up what waits for it,
 the last one begins when its last member is ready, and between them memory limits what is held. So the sizes that
@@ -50,6 +50,8 @@ _SCHEDULES, _LONGER = 3, 1
 _SPAN = 4
 #: Schedules of what is begun from: the setting that does best for it is the first for all others.
 _FIRST = 8
+#: A step is at the bound where it is no more above it than so much, in permille.
+_AT_BOUND = 20
 #: Bucketings to begin from: so many at most, longer than the best by no more than so much, in permille; alike are those
 #: whose steps differ by one of so many parts.
 _STARTS, NEAR, _ALIKE = 6, 100, 1000
@@ -61,12 +63,13 @@ _ROUND = 12
 
 class Judged(NamedTuple):
     """A bucketing, how its best schedule was made, and for how many ns the stream is busy. The step of one that is not
-    scheduled is its lower bound.
+    scheduled is its lower bound. lined: see :class:`commcc.schedule.search.SearchResult`.
     """
 
     tried: Tried
     setting: Setting
     busy_ns: int
+    lined: bool = False
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -83,8 +86,9 @@ class Judged(NamedTuple):
         return (mine.step_ns - least.tried.step_ns) * _LEVEL <= mine.step_ns and self.busy_ns < than.busy_ns
 
 
-def improved(search: Search, starts: Sequence[Tried], stream: str, effort: int) -> Tried:
-    """The best of so many bucketings that differ from one of these in the sizes of buckets on one stream.
+def improved(search: Search, starts: Sequence[Tried], stream: str, effort: int) -> list[Tried]:
+    """The best of so many bucketings that differ from one of these in the sizes of buckets on one stream, of each start
+    that was led to a better one than the first; the best of all comes first. The first start where there is none.
 
     starts: the best first. All are changed in turn, and after each round the worse half is left where it is.
     """
@@ -95,8 +99,8 @@ def improved(search: Search, starts: Sequence[Tried], stream: str, effort: int) 
         for shapes in running:
             effort -= shapes.improve(min(effort, _ROUND if len(running) > 1 else effort))
         running = sorted(running, key=lambda each: each.best.rank)[: len(running) // 2] if before > effort else []
-    best = min(descents, key=lambda each: each.best.rank).best
-    return best.tried if best.rank < (first.over, first.step_ns) else first
+    bests = sorted((each.best for each in descents), key=lambda best: best.rank)
+    return [best.tried for best in bests if best.rank < (first.over, first.step_ns)] or [first]
 
 
 def begun_from(best: Tried, others: Sequence[Tried]) -> list[Tried]:
@@ -218,11 +222,19 @@ class _Bucketings:
             rung._replace(cap=UNEVEN) if key in self.rows else rung
             for key, rung in zip(search.keys, best.choice, strict=True)
         )
-        from commcc.schedule.search import glance
+        from commcc.schedule.search import Begin, glance
 
         problem = self._sketch(best.buckets)
-        found = glance(problem, search.limits, range(_FIRST)) if problem is not None else None
-        self.first = Judged(best, found.settings[0] if found and found.settings else (), self._busy(self.rows))
+        self.first = Judged(best, (), self._busy(self.rows))
+        self.lined: bool | None = False
+        if problem is None:
+            return
+        found = glance(problem, search.limits, range(_FIRST), begin=Begin(lined=None))
+        # What schedules from an order in which only collectives moved are good for is unknown where others reach the
+        # bound; where they are shorter, this one was ranked by others, which may be far longer.
+        self.lined = found.lined if found.step_ns * 1000 > problem.bound * (1000 + _AT_BOUND) else None
+        best = min(best, search.result(best, found) if found.lined else best, key=lambda t: (t.over, t.step_ns))
+        self.first = Judged(best, found.settings[0] if found.settings else (), self.first.busy_ns, found.lined)
 
     def shapes(self) -> Shapes:
         """The rows, to be changed."""
@@ -239,7 +251,7 @@ class _Bucketings:
         busy = self._busy(rows)
         if _longer(busy, best):
             return None
-        from commcc.schedule.search import glance
+        from commcc.schedule.search import Begin, glance
 
         buckets = (*self.others, *map(self._bucket, merged))
         members = sum(len(bucket.members) for bucket in buckets)
@@ -251,8 +263,15 @@ class _Bucketings:
         if problem is None or _longer(problem.bound, best):
             return Judged(replace(tried, step_ns=NEVER if problem is None else problem.bound), (), busy)
         hopeless = None if best.tried.over else best.tried.step_ns * (1000 + _LONGER) // 1000
-        found = glance(problem, search.limits, range(_SCHEDULES), hopeless=hopeless, give_up=True, before=best.setting)
-        return Judged(search.result(tried, found), found.settings[0] if found.settings else (), busy)
+        found = glance(
+            problem,
+            search.limits,
+            range(_SCHEDULES),
+            hopeless=hopeless,
+            give_up=True,
+            begin=Begin(best.setting, best.lined or self.lined),
+        )
+        return Judged(search.result(tried, found), found.settings[0] if found.settings else (), busy, found.lined)
 
     def _sketch(self, buckets: Sequence[Bucket]) -> Schedulable | None:
         """The graph with these buckets; None where it is cyclic."""
