@@ -221,6 +221,7 @@ def _jobs(problem: Problem) -> list[_Job]:
     index, memory = problem.index, problem.memory
     count = len(index)
     last = {buffer: node for node, touched in enumerate(memory.touched) for buffer in touched}
+    maker = {buffer: node for node in reversed(range(count)) for buffer in index.estimates.buffers[node]}
     works = [
         bool(ns) or node in index.launches or node in index.wait_of or node in index.writes
         for node, ns in enumerate(problem.stream_ns)
@@ -241,7 +242,8 @@ def _jobs(problem: Problem) -> list[_Job]:
         preparation, behind, release = _input(problem, launch, works)
         made = {buffer for node in (*preparation, launch) for buffer in index.estimates.buffers[node]}
         held = {b for wait in waits for b in memory.touched[wait] if last[b] <= waits[-1] and b not in memory.kept}
-        there = {buffer for buffer in made if last[buffer] > launch or buffer in memory.kept}
+        own = (*preparation, launch)
+        there = {b for b in made if maker[b] in own and (last[b] > launch or b in memory.kept)}
         takes, holds = (sum(memory.size[buffer] for buffer in buffers) for buffers in (there, held))
         deadline = max(waits[0], _needed(problem, waits, works, trails))
         early = release < launch and (takes <= holds or deadline < count - 1)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 
 from commcc.apply import apply_plan
@@ -24,6 +25,7 @@ from commcc.serialization import load
 from commcc.timing.cost import load_model
 from tests import plain_in_order
 from tests.schedule_graphs import check_order
+from tests.test_propagate import Builder
 from tests.test_schedule import FLIGHTS, MORE, PREFETCH, RELAXED, SEEDS, limits_of, problem_of
 
 SAMPLES = Path(__file__).parents[1] / "sample_graphs"
@@ -72,11 +74,12 @@ def test_plain_python_makes_the_same_of_samples(name, monkeypatch):
             assert made == in_order(problem, limits).tolist()
 
 
-def test_what_a_launch_takes_is_what_is_there_behind_it(monkeypatch):
+@pytest.mark.parametrize("name", ["tiny_llama_fsdp4_bw", "tiny_llama_hsdp_bw", "tiny_moe_fsdp4_ep2_bw"])
+def test_what_a_launch_takes_is_what_is_there_behind_it(name, monkeypatch):
     """Not what only puts its input together: in a bucket that was written, as in one that is merged in numbers."""
-    program = load(SAMPLES / "tiny_llama_fsdp4_bw.fx.txt.gz")
+    program = load(SAMPLES / f"{name}.fx.txt.gz")
     index, model = build_index(program), load_model("h100")
-    (bucket,) = parse_pipeline("bucket{bucket_cap_mb=64}")
+    (bucket,) = parse_pipeline("bucket{groups=all}")
     plan = bucket.plan(PlanContext(program, index, identify(index), model))
     written = build_index(apply_plan(program, index, plan))
     kernels, taken = sys.modules["commcc.schedule.in_order"], []
@@ -92,6 +95,23 @@ def test_what_a_launch_takes_is_what_is_there_behind_it(monkeypatch):
     in_order(Problem(index, model.price(index)), Limits())
     assert len(taken[0]) < len(taken[2])
     assert taken[0] == taken[1]
+
+
+def test_what_is_gone_when_a_launch_begins_is_not_what_it_takes(monkeypatch):
+    aten, comms = torch.ops.aten, torch.ops._c10d_functional
+    build = Builder()
+    weight, x = build.input("weight", "f32[256, 64][64, 1]cuda:0"), build.input("x", "f32[64, 512][512, 1]cuda:0")
+    first = build.call(aten.mm.default, x, build.call(aten.permute.default, x, [1, 0]))
+    cast = build.call(aten._to_copy.default, weight, dtype=torch.bfloat16)
+    sent = build.call(aten.clone.default, cast)
+    launch = build.call(comms.all_gather_into_tensor.default, sent, 2, "0")
+    whole = build.call(comms.wait_tensor.default, launch)
+    index = build_index(build.program(first, whole))
+    kernels, lines = sys.modules["commcc.schedule.in_order"], []
+    make = kernels._make
+    monkeypatch.setattr(kernels, "_make", lambda graph, line: (lines.append(line), make(graph, line)))
+    in_order(Problem(index, load_model("h100").price(index)), Limits())
+    assert lines[0].jobs.takes.tolist() == [(256 * 64 + 512 * 64) * 2]  # what is sent and received, not the cast
 
 
 def _behind_a_wait(problem, node):

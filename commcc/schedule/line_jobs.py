@@ -33,8 +33,8 @@ JOB = (
 #: and is no compute. own, seen: the last collective that was asked of it, counted from 1. waiting: a wait without a
 #: place; waited: its place. key: what nodes are put in order by.
 NODE = ("start", "computed", "works", "trails", "own", "seen", "waiting", "waited", "key", "missing")
-#: last: the last node that touches it; seen: as of nodes.
-BUFFER = (*SIZES, "last", "seen")
+#: maker, last: the first node whose result it is in, and the last that touches it; seen: as of nodes.
+BUFFER = (*SIZES, "maker", "last", "seen")
 #: gather, gathers: where those to be launched as late as possible begin and end in ``queues[0]``; other, others: the
 #: rest in ``queues[1]``. begin, end: of one of these while they are made. free: from which ns on it is idle.
 STREAM = ("gather", "gathers", "other", "others", "begin", "end", "free")
@@ -110,6 +110,10 @@ def _know_nodes(graph: Graph, line: Line) -> None:
             mine.works = 1
         for k in range(graph.rows[node].touched, graph.rows[node + 1].touched):
             line.buffers[graph.items[k]].last = node
+    for back in range(count):
+        node = count - 1 - back
+        for k in range(graph.rows[node].made, graph.rows[node + 1].made):
+            line.buffers[graph.items[k]].maker = node
     for back in range(count):
         node = count - 1 - back
         if node < count - 1 and (graph.nodes[node].compute or graph.nodes[node].placeholder):
@@ -206,11 +210,10 @@ def _takes(graph: Graph, line: Line, job: int) -> int:
 
 @compiled
 def _made(graph: Graph, line: Line, node: int, job: int) -> int:
-    whole, launch, mark = 0, line.jobs[job].launch, job + 1
+    whole = 0
     for k in range(graph.rows[node].made, graph.rows[node + 1].made):
         buffer, facts = line.buffers[graph.items[k]], graph.buffers[graph.items[k]]
-        if buffer.seen != mark and (facts.kept or buffer.last > launch):
-            buffer.seen = mark
+        if buffer.maker == node and (facts.kept or buffer.last > line.jobs[job].launch):
             whole += facts.bytes
     return int(whole)
 
