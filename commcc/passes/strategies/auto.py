@@ -221,7 +221,7 @@ class Search:
     def _with_cap(self, best: Tried, place: int, cap: int) -> Tried:
         """The same buckets, but for those of one key."""
         from commcc.apply.order import WaitsForItself
-        from commcc.schedule.search import glance
+        from commcc.schedule.search import Begin, glance
 
         key_of_launch = {c.launch: key_of(c, self.options.multi_dtype) for c in self.taken}
         alone = tuple(Rung(cap if at == place else 0, rung.form) for at, rung in enumerate(best.choice))
@@ -233,7 +233,7 @@ class Search:
         except WaitsForItself:
             return best
         tried = replace(best, choice=_with(best, place, cap=cap), buckets=buckets, members=members)
-        return self.result(tried, glance(sketch, self.limits, range(_SCHEDULES)))
+        return self.result(tried, glance(sketch, self.limits, range(_SCHEDULES), begin=Begin(lined=True)))
 
     def _uneven(self, best: Tried) -> list[Tried]:
         """Bucketings like this one with other sizes on its busiest stream, if that is most of the step, best first."""
