@@ -35,16 +35,15 @@ from commcc.schedule.line_jobs import (
     STATE,
     STREAM,
     Line,
-    begin_of,
     count_items,
     find_jobs,
-    last_up_to,
+    first_from,
     put_in_line,
 )
 from commcc.schedule.live import live_bytes
 
 if TYPE_CHECKING:
-    from commcc.schedule.arrays import Graph, Ints, Records
+    from commcc.schedule.arrays import Graph, Ints
     from commcc.schedule.problem import Limits, Schedulable
 
 #: Gathers are launched so many times their own duration before the last moment.
@@ -111,9 +110,8 @@ def _begin(graph: Graph, line: Line) -> None:
     state.budget = max(state.budget, peak) if state.budget >= 0 else NEVER
     most = 0
     for job in line.jobs:
-        size = graph.nodes[job.launch].bytes
         for place in range(job.launch, job.first_wait):
-            line.flying[place] += size
+            line.flying[place] += job.bytes
     for place in range(len(line.flying)):
         most = max(most, line.flying[place])
     state.in_flight = max(state.in_flight, most) if state.in_flight >= 0 else NEVER
@@ -173,16 +171,15 @@ def _next(line: Line, stream: int) -> tuple[int, int, int]:
 def _place(graph: Graph, line: Line, ns: int, job: int, position: int) -> None:
     """Give a collective its place: the launch at the last node that begins before its turn, the wait behind it."""
     mine, state, nodes = line.jobs[job], line.state[0], line.nodes
-    launch, last, size = mine.launch, mine.last_wait, graph.nodes[mine.launch].bytes
-    count = len(graph.nodes)
-    at = max(min(last_up_to(nodes, count, max(ns, 0)), mine.deadline), position)
+    launch, last = mine.launch, mine.last_wait
+    at = max(min(first_from(nodes.start, max(ns, 0) + 1) - 1, mine.deadline), position)
     mine.placed = 1
     if mine.early:
         line.streams[mine.stream].gather += 1
         at = _not_before(graph, line, job, min(at, launch))
         for place in range(at, launch):
             line.live[place] += mine.takes
-            line.flying[place] += size
+            line.flying[place] += mine.bytes
     else:
         at = max(position, _not_after(line, job, at))
     if at != launch:
@@ -192,14 +189,14 @@ def _place(graph: Graph, line: Line, ns: int, job: int, position: int) -> None:
             nodes[line.items[k]].key = min(nodes[line.items[k]].key, nodes[launch].key)
     done = max(ns, nodes[at].start) + mine.ns
     line.streams[mine.stream].free = done
-    until = min(begin_of(nodes, count, done), mine.deadline)
+    until = min(first_from(nodes.start, done), mine.deadline)
     if state.prefetch >= 0:
         allowed = nodes[at].computed + max(state.prefetch, graph.nodes[launch].between)
-        until = min(until, max(last, _computed_up_to(nodes, count, allowed)))
+        until = min(until, max(last, first_from(nodes.computed, allowed + 1) - 1))
     until = _not_after(line, job, max(until, min(at, mine.deadline)))
     for place in range(last + 1, until):
         line.live[place] += mine.holds
-        line.flying[place] += size
+        line.flying[place] += mine.bytes
     for k in range(graph.rows[launch].waits, graph.rows[launch + 1].waits):
         wait = graph.items[k]
         nodes[wait].waited, nodes[wait].waiting = max(until, wait), 0
@@ -208,34 +205,14 @@ def _place(graph: Graph, line: Line, ns: int, job: int, position: int) -> None:
 
 
 @compiled
-def _computed_up_to(nodes: Records, count: int, most: int) -> int:
-    """The last position with no more than so much compute before it."""
-    low, high = 0, count + 1
-    while low < high:
-        middle = (low + high) >> 1
-        if nodes[middle].computed <= most:
-            low = middle + 1
-        else:
-            high = middle
-    return low - 1
-
-
-@compiled
 def _not_before(graph: Graph, line: Line, job: int, at: int) -> int:
     """The first position from ``at`` on from which to the launch's own it fits all limits."""
     mine, state, launch = line.jobs[job], line.state[0], line.jobs[job].launch
     if state.prefetch >= 0:
         allowed = line.nodes[mine.first_wait].computed - max(state.prefetch, graph.nodes[launch].between)
-        low, high = 0, len(graph.nodes) + 1
-        while low < high:
-            middle = (low + high) >> 1
-            if line.nodes[middle].computed < allowed:
-                low = middle + 1
-            else:
-                high = middle
-        at = max(at, min(low, launch))
-    place, size = launch - 1, graph.nodes[launch].bytes
-    while place >= at and not _full(line, place, mine.takes, size):
+        at = max(at, min(first_from(line.nodes.computed, allowed), launch))
+    place = launch - 1
+    while place >= at and not _full(line, place, mine.takes, mine.bytes):
         place -= 1
     return int(max(at, place + 1))
 

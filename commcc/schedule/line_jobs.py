@@ -114,8 +114,6 @@ def _know_nodes(graph: Graph, line: Line) -> None:
         node = count - 1 - back
         for k in range(graph.rows[node].made, graph.rows[node + 1].made):
             line.buffers[graph.items[k]].maker = node
-    for back in range(count):
-        node = count - 1 - back
         if node < count - 1 and (graph.nodes[node].compute or graph.nodes[node].placeholder):
             nodes[node].trails = 0
         if not nodes[node].trails:
@@ -127,7 +125,7 @@ def _know_nodes(graph: Graph, line: Line) -> None:
 def _is_wait(graph: Graph, node: int) -> bool:
     """Whether it waits for a launch, not for what is in flight at the start."""
     waited = graph.nodes[node].waited
-    return bool(graph.nodes[max(waited, 0)].stream >= 0) if waited >= 0 else False
+    return bool(waited >= 0 and graph.nodes[waited].stream >= 0)
 
 
 @compiled
@@ -280,25 +278,12 @@ def _queue(line: Line, early: int) -> None:
 
 
 @compiled
-def last_up_to(nodes: Records, count: int, ns: int) -> int:
-    """The last position that begins by then."""
-    low, high = 0, count + 1
+def first_from(values: Ints, least: int) -> int:
+    """The first position whose value, of those that do not fall, is no less than this; their number where none is."""
+    low, high = 0, len(values)
     while low < high:
         middle = (low + high) >> 1
-        if nodes[middle].start <= ns:
-            low = middle + 1
-        else:
-            high = middle
-    return low - 1
-
-
-@compiled
-def begin_of(nodes: Records, count: int, ns: int) -> int:
-    """The first position that begins no sooner than then."""
-    low, high = 0, count + 1
-    while low < high:
-        middle = (low + high) >> 1
-        if nodes[middle].start < ns:
+        if values[middle] < least:
             low = middle + 1
         else:
             high = middle
