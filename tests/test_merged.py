@@ -9,6 +9,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -28,7 +29,9 @@ from commcc.plan import Bucket as PlannedBucket
 from commcc.plan import Merging
 from commcc.planning.bucket_model import FORMS
 from commcc.schedule import Limits, Problem, drawing, search
+from commcc.schedule.folding import fold
 from commcc.schedule.in_order import in_order
+from commcc.schedule.judge import judge, late
 from commcc.schedule.merged import merge
 from commcc.schedule.scheduler import Policy, schedule
 from commcc.schedule.search import glance
@@ -101,6 +104,7 @@ def both(program, bucket, model):
     made = merge(index, model, plan.rewrite)
     if not model.settings.fused and not plan.rewrite.moves and not plan.rewrite.before:
         is_sketched(index, model, plan.rewrite.buckets, made)
+        is_folded(index, model, plan, Problem(*made, quick=True))
     return figures(after, model.price(after)), figures(*made), plan
 
 
@@ -120,6 +124,24 @@ def is_sketched(index, model, buckets, merged):
     found, known = (glance(each, limits, range(2)) for each in (sketch, wanted))
     assert found == known
     assert in_order(sketch, limits).tolist() == in_order(wanted, limits).tolist()
+
+
+def is_folded(index, model, plan, wanted):
+    """Asserts that a sketch in units is the same problem as the merged graph."""
+    launches = [launch for launch, facts in index.launches.items() if len(facts.waits) == 1]
+    sketch = Sketches(Problem(index, model.price(index), quick=True), model, launches).merged(plan.rewrite.buckets)
+    assert len(sketch.graph.nodes) <= len(wanted.graph.nodes)
+    assert (sketch.bound, sketch.own_in_flight) == (wanted.bound, wanted.own_in_flight)
+    assert sketch.graph.nodes.compute_ns.sum() == wanted.graph.nodes.compute_ns.sum()
+    own, known = (judge(each.graph, np.arange(len(each.graph.nodes))) for each in (sketch, wanted))
+    assert own == known
+    before = fold(wanted.graph)
+    assert len(before.graph.nodes) <= len(sketch.graph.nodes)
+    order = late(sketch.graph)
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    preds = rows_in(sketch.graph, "preds")
+    assert all(places[pred] < places[node] for node, row in enumerate(preds) for pred in row)
 
 
 def rows_in(graph, name):

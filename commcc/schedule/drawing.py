@@ -16,11 +16,12 @@ import numpy as np
 
 from commcc.apply.order import WaitsForItself
 from commcc.schedule.arrays import BUFFER, NODE, TABLES, Graph, records
-from commcc.schedule.drawing_tables import Making, feed, fill
+from commcc.schedule.drawing_tables import fill
 from commcc.schedule.drawing_units import FRESH, UNIT, Draft, Ordering, in_order, lay_out
 from commcc.schedule.heaps import heaps
 from commcc.schedule.pieces import HEAD, TABLES_OF_PIECES
 from commcc.schedule.problem import FEW, MAX_PREPARATION
+from commcc.schedule.tables import Making, feed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,7 @@ class Drawing:
     """One merged graph while it is made. items: how many numbers the tables of its pieces have."""
 
     def __init__(self, of: Sketches, buckets: Sequence[Bucket]) -> None:
-        graph, pieces = of.problem.graph, [of.piece(bucket) for bucket in buckets]
+        graph, pieces = of.graph, [of.piece(bucket) for bucket in buckets]
         ends = np.cumsum([len(piece.words) for piece in pieces])
         heads = np.array([piece.head for piece in pieces], np.int64)
         begins = heads[:, : len(TABLES_OF_PIECES) + 1]

@@ -4,31 +4,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from commcc.base.jit import compiled, kernel
 from commcc.schedule.pieces import INNER, NEW, OLD
 from commcc.schedule.problem import FEW, LIGHT, MAX_PREPARATION
+from commcc.schedule.tables import Making, count_needed, pair, sorted_rows
 
 if TYPE_CHECKING:
-    from commcc.schedule.arrays import Graph, Ints
+    from commcc.schedule.arrays import Graph
     from commcc.schedule.drawing_units import Draft
-
-
-class Making(NamedTuple):
-    """graph: what is filled. owners, things, starts, by_thing, ends: pairs, and what they are sorted with. marks: of
-    nodes, by which search each was found last. stack: nodes to look at. before: by node, what a table is made with.
-    """
-
-    graph: Graph
-    owners: Ints
-    things: Ints
-    starts: Ints
-    by_thing: Ints
-    ends: Ints
-    marks: Ints
-    stack: Ints
-    before: Ints
 
 
 @kernel
@@ -46,17 +31,6 @@ def fill(draft: Draft, making: Making) -> tuple[int, int, int]:
     place = _touched(draft, making, place)
     place = _made(draft, making, place)
     return _resized(draft, making.graph, place), needed, _in_flight(making)
-
-
-@kernel
-def feed(making: Making, place: int) -> int:
-    """Table ``needed_by``, behind so many items; how many there are then. owners and so on: as long as :func:`fill`
-    said.
-    """
-    count, pairs = len(making.graph.nodes), 0
-    for launch in range(count):
-        pairs = _needed(making, launch, pairs, 1)
-    return _sorted(making, pairs, count, making.graph.rows.needed_by, place)
 
 
 @compiled
@@ -115,54 +89,6 @@ def _buffers(draft: Draft, graph: Graph) -> None:
             graph.buffers[draft.buffers[buffer]].kept = 1
 
 
-# Tables, each from pairs of an owner and what stands in its row.
-
-
-@compiled
-def _sorted(making: Making, pairs: int, most: int, begins: Ints, place: int) -> int:
-    """Write rows from ``place`` on, each in order and every item once, and where they begin; where they end.
-
-    By item, then by owner, each time in the order of before. most: items are less.
-    """
-    owners, things, starts, ends = making.owners, making.things, making.starts, making.ends
-    items, count = making.graph.items, len(making.graph.nodes)
-    for thing in range(most + 1):
-        starts[thing] = 0
-    for owner in range(count + 1):
-        begins[owner] = 0
-    for k in range(pairs):
-        starts[things[k] + 1] += 1
-        begins[owners[k] + 1] += 1
-    for thing in range(most):
-        starts[thing + 1] += starts[thing]
-    begins[0] = place
-    for owner in range(count):
-        ends[owner] = begins[owner]
-        begins[owner + 1] += begins[owner]
-    for k in range(pairs):
-        making.by_thing[starts[things[k]]] = k
-        starts[things[k]] += 1
-    for at in range(pairs):
-        owner, thing = owners[making.by_thing[at]], things[making.by_thing[at]]
-        if ends[owner] == begins[owner] or items[ends[owner] - 1] != thing:
-            items[ends[owner]] = thing
-            ends[owner] += 1
-    for owner in range(count):
-        begin = begins[owner]
-        begins[owner] = place
-        for k in range(begin, ends[owner]):
-            items[place] = items[k]
-            place += 1
-    begins[count] = place
-    return place
-
-
-@compiled
-def _pair(making: Making, pairs: int, owner: int, thing: int) -> int:
-    making.owners[pairs], making.things[pairs] = owner, thing
-    return pairs + 1
-
-
 @compiled
 def _preds(draft: Draft, making: Making) -> int:
     """Tables ``preds`` and ``users``; the first items."""
@@ -171,27 +97,27 @@ def _preds(draft: Draft, making: Making) -> int:
     for node in range(len(draft.graph.nodes)):
         if units[node].takes == node:
             for k in range(draft.preds.begins[node], draft.preds.begins[node + 1]):
-                pairs = _pair(making, pairs, units[node].number, units[draft.preds.items[k]].number)
+                pairs = pair(making, pairs, units[node].number, units[draft.preds.items[k]].number)
     for head in draft.heads:
         for row in range(head.edges, head.buffers, 3):
             needed = words[row + 2]
             number = draft.fresh[first + needed].number if words[row + 1] == INNER else units[needed].number
-            pairs = _pair(making, pairs, draft.fresh[first + words[row]].number, number)
+            pairs = pair(making, pairs, draft.fresh[first + words[row]].number, number)
         first += head.count
     for k in range(pairs):
         making.marks[making.things[k]] = 1
     for node in range(count - 1):
         if not making.marks[node]:  # the output ends the graph, whatever it returns
-            pairs = _pair(making, pairs, count - 1, node)
+            pairs = pair(making, pairs, count - 1, node)
         making.marks[node] = 0
     making.marks[count - 1] = 0
-    place = _sorted(making, pairs, count, graph.rows.preds, 0)
+    place = sorted_rows(making, pairs, count, graph.rows.preds, 0)
     pairs = 0
     for node in range(count):
         graph.nodes[node].missing = graph.rows[node + 1].preds - graph.rows[node].preds
         for k in range(graph.rows[node].preds, graph.rows[node + 1].preds):
-            pairs = _pair(making, pairs, graph.items[k], node)
-    return _sorted(making, pairs, count, graph.rows.users, place)
+            pairs = pair(making, pairs, graph.items[k], node)
+    return sorted_rows(making, pairs, count, graph.rows.users, place)
 
 
 @compiled
@@ -201,8 +127,8 @@ def _waits(making: Making, place: int) -> int:
     for node in range(count):
         before[node + 1] = before[node] + graph.nodes[node].compute
         if graph.nodes[node].waited >= 0 and not graph.nodes[node].placeholder:
-            pairs = _pair(making, pairs, graph.nodes[node].waited, node)
-    place = _sorted(making, pairs, count, graph.rows.waits, place)
+            pairs = pair(making, pairs, graph.nodes[node].waited, node)
+    place = sorted_rows(making, pairs, count, graph.rows.waits, place)
     for launch in range(count):
         begin = graph.rows[launch].waits
         if graph.nodes[launch].stream >= 0 and begin < graph.rows[launch + 1].waits:
@@ -233,7 +159,7 @@ def _prepares(draft: Draft, making: Making, place: int) -> int:
         if units[node].takes == node:
             flags[number] = flags[number] | draft.facts[node].kernel
             for k in range(draft.graph.rows[node].prepares, draft.graph.rows[node + 1].prepares):
-                pairs = _pair(making, pairs, number, units[draft.graph.items[k]].number)
+                pairs = pair(making, pairs, number, units[draft.graph.items[k]].number)
     for head in draft.heads:
         launch, begun = draft.fresh[first + head.launch].number, pairs
         found = _prepared(making, launch, pairs)
@@ -246,7 +172,7 @@ def _prepares(draft: Draft, making: Making, place: int) -> int:
         if found >= 0 and light:
             graph.nodes[launch].prepared = 1 + copied
             pairs = found
-    return _sorted(making, pairs, len(graph.nodes), graph.rows.prepares, place)
+    return sorted_rows(making, pairs, len(graph.nodes), graph.rows.prepares, place)
 
 
 @compiled
@@ -267,7 +193,7 @@ def _prepared(making: Making, launch: int, pairs: int) -> int:
         if pairs - begun >= MAX_PREPARATION:
             return -1
         making.marks[node] = launch + 1
-        pairs = _pair(making, pairs, launch, node)
+        pairs = pair(making, pairs, launch, node)
         size = _put(graph, making, node, size)
     return pairs
 
@@ -294,34 +220,13 @@ def _feeds(making: Making, place: int) -> tuple[int, int]:
                 pairs = begun
                 break
             making.marks[node] = launch + 1
-            pairs = _pair(making, pairs, launch, node)
+            pairs = pair(making, pairs, launch, node)
             if not facts.compute:
                 size = _put(graph, making, node, size)
-    place = _sorted(making, pairs, count, graph.rows.feeds, place)
+    place = sorted_rows(making, pairs, count, graph.rows.feeds, place)
     for launch in range(count):
-        needed = _needed(making, launch, needed, 0)
+        needed = count_needed(making, launch, needed, 0)
     return place, needed
-
-
-@compiled
-def _needed(making: Making, launch: int, pairs: int, write: int) -> int:
-    """Count, or write, pairs of what a reduce-scatter and what feeds it need, but for the latter, and the launch."""
-    graph = making.graph
-    if not graph.nodes[launch].ends or not making.before[launch]:
-        return pairs
-    begin, end = graph.rows[launch].feeds, graph.rows[launch + 1].feeds
-    for k in range(begin, end + 1):
-        node = graph.items[k] if k < end else launch
-        for at in range(graph.rows[node].preds, graph.rows[node + 1].preds):
-            inside = 0
-            for each in range(begin, end):
-                inside = max(inside, 1 if graph.items[each] == graph.items[at] else 0)
-            if inside:
-                continue
-            if write:
-                making.owners[pairs], making.things[pairs] = graph.items[at], launch
-            pairs += 1
-    return pairs
 
 
 @compiled
@@ -331,9 +236,9 @@ def _touched(draft: Draft, making: Making, place: int) -> int:
     for node in range(len(graph.nodes)):
         if draft.units[node].takes == node:
             for k in range(rows[node].touched, rows[node + 1].touched):
-                pairs = _pair(making, pairs, draft.units[node].number, draft.buffers[graph.items[k]])
+                pairs = pair(making, pairs, draft.units[node].number, draft.buffers[graph.items[k]])
     pairs = _own_buffers(draft, making, pairs, 0)
-    return _sorted(making, pairs, len(making.graph.buffers), making.graph.rows.touched, place)
+    return sorted_rows(making, pairs, len(making.graph.buffers), making.graph.rows.touched, place)
 
 
 @compiled
@@ -343,9 +248,9 @@ def _made(draft: Draft, making: Making, place: int) -> int:
     for node in range(len(graph.nodes)):
         if draft.units[node].takes == node:
             for k in range(rows[node].made, rows[node + 1].made):
-                pairs = _pair(making, pairs, draft.units[node].number, draft.buffers[graph.items[k]])
+                pairs = pair(making, pairs, draft.units[node].number, draft.buffers[graph.items[k]])
     pairs = _own_buffers(draft, making, pairs, 1)
-    return _sorted(making, pairs, len(making.graph.buffers), making.graph.rows.made, place)
+    return sorted_rows(making, pairs, len(making.graph.buffers), making.graph.rows.made, place)
 
 
 @compiled
@@ -362,7 +267,7 @@ def _own_buffers(draft: Draft, making: Making, pairs: int, least: int) -> int:
                 buffer = new + words[row + 3]
             elif kind == OLD:
                 buffer = draft.buffers[words[row + 3]]
-            pairs = _pair(making, pairs, draft.fresh[first + words[row]].number, buffer)
+            pairs = pair(making, pairs, draft.fresh[first + words[row]].number, buffer)
         first += head.count
         new += head.waits - head.sizes
         written += 1

@@ -115,12 +115,49 @@ def hoist(graph: Graph, walk: Walk, count: int) -> bool:
     if budget >= 0 and made and walk.live[front] - places[front].made + made > budget:
         return False
     _together(walk, count, 1)
-    grows = _change(graph, walk, count, 1)
-    allowed = bool(budget < 0 or _most(walk.live, front, grows) <= budget)
-    if not allowed:
-        _change(graph, walk, count, -1)
+    allowed = not _still_too_much(graph, walk, count)
+    if allowed:
+        grows = _change(graph, walk, count, 1)
+        allowed = bool(budget < 0 or _most(walk.live, front, grows) <= budget)
+        if not allowed:
+            walk.nodes[places[count - 1].group].refused_at = _last_above(walk.live, front, grows, budget)
+            _change(graph, walk, count, -1)
     _together(walk, count, 0)
     return allowed
+
+
+@compiled
+def _still_too_much(graph: Graph, walk: Walk, count: int) -> bool:
+    """Whether a hoist would pass the budget where it did when it was last refused: most are refused many times, and
+    this needs no look at the whole stretch.
+    """
+    at, front, budget = walk.nodes[walk.places[count - 1].group].refused_at, walk.clock[0].front, walk.clock[0].budget
+    if budget < 0 or at < front:
+        return False
+    now, grows = walk.live[at], front
+    for member in range(count):
+        node = walk.places[member].group
+        place = walk.nodes[node].position
+        for k in range(graph.rows[node].touched, graph.rows[node + 1].touched):
+            buffer = graph.items[k]
+            if graph.buffers[buffer].input:
+                continue
+            born = walk.buffers[buffer].born == place
+            grows = max(grows, place * born)
+            if born and at < place:
+                now += graph.buffers[buffer].bytes
+            if at <= place and not graph.buffers[buffer].kept and at >= _freed_from(walk, buffer, place):
+                now -= graph.buffers[buffer].bytes
+    return bool(at < grows and now > budget)
+
+
+@compiled
+def _last_above(live: Ints, begin: int, end: int, budget: int) -> int:
+    """The last position of a stretch with more bytes than that; there is one."""
+    at = end - 1
+    while live[at] <= budget and at > begin:
+        at -= 1
+    return at
 
 
 @compiled

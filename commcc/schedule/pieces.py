@@ -57,11 +57,20 @@ class Piece(NamedTuple):
     transfer: int
 
 
-class Pieces:
-    """Pieces of buckets of one graph, each made once, and their prices."""
+class Numbers(NamedTuple):
+    """Units of the graph before, where it is folded. unit: of each node. first: the next one from each position on."""
 
-    def __init__(self, problem: Problem, model: CostModel) -> None:
+    unit: Sequence[int]
+    first: Sequence[int]
+
+
+class Pieces:
+    """Pieces of buckets of one graph, each made once, and their prices. numbers: None where it is not folded."""
+
+    def __init__(self, problem: Problem, model: CostModel, numbers: Numbers | None = None) -> None:
         self.problem, self.model = problem, model
+        own = range(len(problem.index) + 1)
+        self.numbers = numbers or Numbers(own, own)
         self.free_ns = round(1000 * model.settings.free_us)
         self._members: dict[int, Member] = {}
         self._pieces: dict[tuple[tuple[int, ...], int, int, bool], Piece] = {}
@@ -103,6 +112,7 @@ class _Making:
 
     def __init__(self, pieces: Pieces, bucket: Bucket, model: BucketModel) -> None:
         self.pieces, self.index, self.bucket, self.model = pieces, pieces.problem.index, bucket, model
+        self.numbers = pieces.numbers
         self.nodes: list[tuple[int, int, int]] = []
         self.edges: list[tuple[int, int, int]] = []
         self.buffers: list[tuple[int, int, int, int]] = []
@@ -127,30 +137,34 @@ class _Making:
             for buffer in self.index.estimates.buffers[member.wait]
         ]
         tables = (
-            *(self._units(sizes), self._merged(sizes), [self.bucket.hoist]),
+            *(self._units(sizes), self._merged(sizes), [dict.fromkeys(map(self.unit, self.bucket.hoist))]),
             *(self.nodes, self.edges, self.buffers, [views], [self.sizes], [self.waits]),
         )
         words = [list(chain.from_iterable(table)) for table in tables]
         begins = accumulate(map(len, words), initial=0)
-        rest = self.launch, transfer, flight, copied, received, self.bucket.members[0], len(self.nodes)
+        rest = self.launch, transfer, flight, copied, received, self.unit(self.bucket.members[0]), len(self.nodes)
         return Piece(np.array(list(chain.from_iterable(words)), np.int64), (*begins, *rest), transfer)
 
+    def unit(self, node: int) -> int:
+        """The number of a node of the graph before."""
+        return self.numbers.unit[node]
+
     def _units(self, sizes: Sequence[int]) -> Iterable[tuple[int, int, int, int]]:
-        bucket = self.bucket
-        yield sizes[_LAUNCH], (bucket.launch_at + 1) * 4 + LAUNCHES, 1, 2
-        yield sizes[_WAIT], (bucket.wait_at + 1) * 4 + WAITS, 0, 1
+        bucket, first = self.bucket, self.numbers.first
+        yield sizes[_LAUNCH], (first[bucket.launch_at] + 1) * 4 + LAUNCHES, 1, 2
+        yield sizes[_WAIT], (first[bucket.wait_at] + 1) * 4 + WAITS, 0, 1
         for place, size in enumerate(sizes[_FIRST_RESULT:]):
-            yield size, (self.model.members[place].wait + 1) * 4 + RESULTS, place, 0
+            yield size, (first[self.model.members[place].wait] + 1) * 4 + RESULTS, place, 0
 
     def _merged(self, sizes: Sequence[int]) -> Iterable[tuple[int, int, int, int]]:
         for place, member in enumerate(self.model.members):
             for node in (member.launch, *([member.input] if self.bucket.shared_cast else [])):
-                yield node, _LAUNCH, _LAUNCH, sizes[_LAUNCH] - 1
+                yield self.unit(node), _LAUNCH, _LAUNCH, sizes[_LAUNCH] - 1
             unit, within = _WAIT, 2 * place + 1
             if not self.bucket.coalesced:
                 unit = _FIRST_RESULT + place
                 within = sizes[unit] - 1
-            yield member.wait, unit, _WAIT, within
+            yield self.unit(member.wait), unit, _WAIT, within
 
     def _node(
         self,
@@ -178,7 +192,7 @@ class _Making:
     def _after(self, nodes: Iterable[int]) -> list[tuple[int, int]]:
         """What order edges of merged nodes lead to, outside the bucket."""
         preds = {p for node in nodes for p in self.index.order_preds[node]}
-        return [(OUTER, p) for p in preds.difference(self.own)]
+        return [(OUTER, self.unit(p)) for p in preds.difference(self.own)]
 
     def _copied(self) -> None:
         """Members side by side: what is put together, one launch, one wait, and each member's slice."""
@@ -187,7 +201,7 @@ class _Making:
         read: list[tuple[int, int]] = []
         seen: set[int] = set()
         for source, part in zip(model.nodes, model.parts, strict=True):
-            needed, buffers = (OUTER, source), self._old(source)
+            needed, buffers = (OUTER, self.unit(source)), self._old(source)
             if strided(part):
                 row = self._buffer(part.bytes)
                 ns = price(("aten.reshape", flat([part]), part.bytes))
@@ -224,7 +238,7 @@ class _Making:
         members, free_ns = self.model.members, self.pieces.free_ns
         made = [buffer for member in members for buffer in self._old(member.launch)]
         read = [buffer for member in members for buffer in self._old(member.input)]
-        sent = [(OUTER, member.input) for member in members]
+        sent = [(OUTER, self.unit(member.input)) for member in members]
         self.launch = self._node((_LAUNCH, 0), [*sent, *self._after(self.bucket.members)], made, read)
         for place, member in enumerate(members):
             own = self._old(member.launch)

@@ -12,7 +12,8 @@ import numpy as np
 from commcc.base.terms import Kind
 from commcc.graph.memory import MemoryModel, resized
 from commcc.graph.ops.kernels import Work
-from commcc.schedule.arrays import BUFFER, NODE, Graph, Records, fill_in, records, rows_of
+from commcc.schedule.arrays import BUFFER, NODE, Graph, Ints, Records, fill_in, records, rows_of
+from commcc.schedule.folding import Folded, fold, unfold
 from commcc.timing.simulate import Simulator, lower_bound
 from commcc.timing.simulate.bound import Jobs, longest_paths, path_bound
 from commcc.timing.simulate.simulator import in_flight_bytes, input_bytes
@@ -66,6 +67,37 @@ def kernel_bounds(limits: Limits, own_in_flight: int) -> Bounds:
     in_flight = -1 if limits.in_flight is None else max(limits.in_flight, own_in_flight)
     budget, prefetch = (-1 if limit is None else limit for limit in (limits.budget, limits.prefetch))
     return min(budget, _MOST), min(in_flight, _MOST), min(prefetch, _MOST)
+
+
+@dataclass(frozen=True)
+class Units:
+    """A problem whose nodes are units of another one's: :mod:`commcc.schedule.folding`."""
+
+    problem: Problem
+    folded: Folded
+
+    @property
+    def graph(self) -> Graph:
+        """What a schedule needs of the units, for kernels."""
+        return self.folded.graph
+
+    @property
+    def bound(self) -> int:
+        """The lower bound."""
+        return self.problem.bound
+
+    @property
+    def feeding(self) -> object:
+        """True where there are reduce-scatters."""
+        return self.problem.feeding
+
+    def bounds(self, limits: Limits) -> Bounds:
+        """Limits for kernels, -1 for none."""
+        return self.problem.bounds(limits)
+
+    def unfolded(self, order: Ints) -> Ints:
+        """The order of all nodes that an order of units stands for."""
+        return unfold(self.problem.graph, self.folded, order)
 
 
 class Problem:
@@ -209,6 +241,11 @@ class Problem:
             streams=len(set(self.stream.values())),
             slowdown_permille=self.costs.slowdown_permille,
         )
+
+    @cached_property
+    def units(self) -> Units:
+        """The same problem with fewer nodes, for those who make many schedules."""
+        return Units(self, fold(self.graph))
 
     def _nodes(self) -> Records:
         index = self.index

@@ -12,6 +12,8 @@ more effort is never worse. They come in rounds, each of which begins with the g
 Where copies could go along with launches, as what puts the members of a bucket together, one setting leaves them where
 they are: what is launched early takes memory.
 
+Schedules are made of units (:mod:`commcc.schedule.folding`), which stand for one or more nodes.
+
 The first round aims at the lower bound or below. Where its best step is more than 0.5 % above the bound, the second
 aims at the step that was reached: what need not be early then takes no memory early. Where the best order is at the
 edge of the budget and more than 2 % above the bound, a round is made with launches closer to their waits, then further
@@ -178,8 +180,10 @@ def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None =
     for permille in _TIGHTER:
         if limits.budget is not None and looking.at_the_edge() and looking.far(_FARTHER):
             looking.round(explored, replace(limits, budget=limits.budget * permille // 1000))
-    bests = list(looking.bests)
+    moved = len(looking.bests)
     looking.narrow()
+    looking.unfold()
+    bests = looking.bests[:moved]
     if _unfinished(problem, looking.best, hopeless):
         return replace(looking.best, tried=looking.tried)
     looking.cut()
@@ -291,11 +295,11 @@ def _glances(
 
 
 class _Search:
-    """The best order so far, and what is left of the effort."""
+    """The best order so far, and what is left of the effort. Orders are those of units until :meth:`unfold`."""
 
     def __init__(self, problem: Problem, limits: Limits, effort: int) -> None:
-        self.problem, self.limits, self.effort = problem, limits, effort
-        self.start = self.best = _judge(problem, np.arange(len(problem.graph.nodes)), 0, ())
+        self.problem, self.units, self.limits, self.effort = problem, problem.units, limits, effort
+        self.start = self.best = _judge(self.units, np.arange(len(self.units.graph.nodes)), 0, ())
         self.late: SearchResult | None = None
         self.lines: dict[Limits, SearchResult] = {}
         self.tried = 0
@@ -304,7 +308,7 @@ class _Search:
     def round(self, grid: Sequence[tuple[int, Setting]], limits: Limits) -> None:
         """One round under these limits; the best order is kept under those of the search."""
         problem, start = self.problem, self.start
-        patience = max(_PATIENCE, _PATIENT_NODES // max(1, len(start.nodes)))
+        patience = max(_PATIENCE, _PATIENT_NODES // max(1, len(problem.index)))
         fresh, first, idle = list(grid), self.tried, 0
         results: dict[Setting, Rank] = {}
         unused: list[Setting] = []
@@ -335,6 +339,17 @@ class _Search:
             if self.tried < self.effort:
                 base = self._schedule(base, setting, replace(self.limits, prefetch=window // _NARROWER))
 
+    def unfold(self) -> None:
+        """Orders of nodes in place of those of units."""
+        start, best = self.start, self.best
+        self.start = _judge(self.problem, np.arange(len(self.problem.index)), 0, ())
+        self.bests = [self._unfolded(each) for each in self.bests]
+        self.best = self.start if best is start else self._unfolded(best)
+
+    def _unfolded(self, of: SearchResult) -> SearchResult:
+        order = self.units.unfolded(of.nodes)
+        return replace(_judge(self.problem, order, of.tried, of.settings), lined=of.lined)
+
     def cut(self) -> None:
         """Cut long runs of compute, as short as the step and the limits bear.
 
@@ -362,7 +377,7 @@ class _Search:
 
     def move(self, orders: Sequence[SearchResult]) -> None:
         """Improve orders by moves: all that were best, since with more effort the last of them would be another one."""
-        count = len(self.start.nodes)
+        count = len(self.problem.index)
         if self.best.step_ns <= self.problem.bound or count >= _MOVED_NODES:
             return
         trials = min(_TRIALS, _TRIED_NODES // max(1, count))
@@ -393,17 +408,17 @@ class _Search:
 
     def _base(self, which: int, limits: Limits) -> SearchResult:
         if which == _LATE:
-            self.late = self.late or _judge(self.problem, late_order(self.problem.graph), 0, ())
+            self.late = self.late or _judge(self.units, late_order(self.units.graph), 0, ())
             return self.late
         if which == _LINE:
             if limits not in self.lines:
-                self.lines[limits] = _lined(self.problem, limits)
+                self.lines[limits] = _lined(self.units, limits)
             return self.lines[limits]
         return self.start
 
     def _schedule(self, base: SearchResult, setting: Setting, limits: Limits) -> SearchResult:
         """Make a schedule and judge it; it becomes the best where it is."""
-        problem, (target, *rest) = self.problem, setting
+        problem, (target, *rest) = self.units, setting
         aim = problem.bound * target // 1000 if target else self.best.step_ns
         order = schedule(problem, base.nodes, Policy(aim, *rest), limits)
         self.tried += 1

@@ -8,6 +8,9 @@ The same units, nodes and buffers as :mod:`commcc.schedule.merged` has, for plan
 no bucket concerns is copied from one array to another, and only what buckets consist of is made one by one. Copies are
 priced alone, as :mod:`commcc.planning.merge_cost` does.
 
+Where schedules are all that is asked for, nodes that take no time go along with their neighbours
+(:mod:`commcc.schedule.folding`), all but collectives and what they send: the graph is half as large.
+
 Limits: chains of pointwise ops that a merge splits or joins keep their prices; ``merged`` sees that.
 """
 
@@ -22,12 +25,13 @@ from commcc.graph.ops.kernels import Work
 from commcc.schedule.arrays import Graph, records
 from commcc.schedule.drawing import Drawing
 from commcc.schedule.drawing_units import Rows
+from commcc.schedule.folding import fold
 from commcc.schedule.paths import path_bound
-from commcc.schedule.pieces import Piece, Pieces
+from commcc.schedule.pieces import Numbers, Piece, Pieces
 from commcc.schedule.problem import Bounds, Limits, kernel_bounds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from commcc.plan import Bucket
     from commcc.schedule.problem import Problem
@@ -55,17 +59,29 @@ class Sketch:
 class Sketches:
     """Arrays of one graph, from which merged ones are made; see :class:`commcc.schedule.drawing_units.Draft`."""
 
-    def __init__(self, problem: Problem, model: CostModel) -> None:
-        index, graph = problem.index, problem.graph
+    def __init__(self, problem: Problem, model: CostModel, merged: Iterable[int] | None = None) -> None:
+        """merged: launches that buckets may hold, where schedules are all that is asked for: units are drawn then."""
+        index, self.graph = problem.index, problem.graph
         self.problem, self.model = problem, model
-        begins = graph.rows.preds - graph.rows.preds[0]
-        # What the last node needs besides is there only since nobody else needs it.
+        self.numbers: Numbers | None = None
         last = np.array(index.preds(len(index) - 1), np.int64)
-        items = np.append(graph.items[graph.rows.preds[0] :][: begins[-2]], last)
+        own = np.arange(len(index))
+        if merged is not None:
+            launches = {launch: index.launches[launch] for launch in merged}
+            pinned = {node for launch, facts in launches.items() for node in (launch, *facts.waits, *facts.inputs)}
+            folded = fold(self.graph, sorted(pinned))
+            self.graph, folds = folded.graph, folded.folds
+            own = np.flatnonzero(folds.root == own)
+            self.numbers = Numbers(folds.unit.tolist(), np.searchsorted(own, np.arange(len(index))).tolist())
+            last = np.unique(folds.unit[last])
+        rows = self.graph.rows
+        begins = rows.preds - rows.preds[0]
+        # What the last node needs besides is there only since nobody else needs it.
+        items = np.append(self.graph.items[rows.preds[0] :][: begins[-2]], last)
         self.preds = Rows(np.append(begins[:-1], len(items)), items)
-        self.facts = records(len(index), ("kernel",))
-        self.facts.kernel = [work is Work.KERNEL for work in index.estimates.work]
-        self.pieces = Pieces(problem, model)
+        self.facts = records(len(own), ("kernel",))
+        self.facts.kernel = [index.estimates.work[node] is Work.KERNEL for node in own.tolist()]
+        self.pieces = Pieces(problem, model, self.numbers)
 
     def merged(self, buckets: Sequence[Bucket]) -> Sketch:
         """The graph with these buckets merged; :class:`commcc.apply.order.WaitsForItself` where that has a cycle."""

@@ -15,8 +15,21 @@ if TYPE_CHECKING:
 
 #: By node. latest: when it has to run. need, opens, due: of launches, see :mod:`commcc.schedule.steps`. missing:
 #: nodes that it still needs. unwaited: waits of a launch still to come; air: whether it is in flight. lacking: nodes
-#: that what feeds a reduce-scatter still needs.
-NODE = ("position", "latest", "need", "opens", "due", "missing", "unwaited", "arrival", "done", "air", "lacking")
+#: that what feeds a reduce-scatter still needs. refused_at: where its hoist passed the budget when it was last refused.
+NODE = (
+    "position",
+    "latest",
+    "need",
+    "opens",
+    "due",
+    "missing",
+    "unwaited",
+    "arrival",
+    "done",
+    "air",
+    "lacking",
+    "refused_at",
+)
 #: By position in the base order: the node; node that ran as the so-many-th; time on the compute stream before;
 #: compute nodes before; bytes made there; whether it ran. group and
 #: crowded are lists: nodes that are to run together, launches that wait for others to land.

@@ -229,7 +229,7 @@ class Search:
         buckets = (*others, *self._buckets_of(alone))
         members = sum(len(bucket.members) for bucket in buckets)
         try:
-            sketch = self.sketches.merged(buckets) if buckets else self.unmerged
+            sketch = self.sketches.merged(buckets) if buckets else self.unmerged.units
         except WaitsForItself:
             return best
         tried = replace(best, choice=_with(best, place, cap=cap), buckets=buckets, members=members)
@@ -398,7 +398,7 @@ class Search:
             detail(f"bucketing {self.judged} of at most {self.effort}")
         members = sum(len(b.members) for b in buckets)
         try:
-            problem = self.sketches.merged(buckets) if buckets else self.unmerged
+            problem = self.sketches.merged(buckets) if buckets else self.unmerged.units
         except WaitsForItself:  # buckets by block and by cap that are both legal can be a cycle together
             return Tried(choice, buckets, members, NEVER, 0, 0)
         # Where a stream is never idle, many bucketings have the best step for their bound, and far longer steps.
@@ -423,7 +423,7 @@ class Search:
         """Buckets merged in arrays."""
         from commcc.schedule.sketch import Sketches
 
-        return Sketches(self.unmerged, self.model)
+        return Sketches(self.unmerged, self.model, self.size)
 
     def result(self, tried: Tried, found: SearchResult) -> Tried:
         over = 0 if self.limits.budget is None else max(0, found.peak_bytes - self.limits.budget)

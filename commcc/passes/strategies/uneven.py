@@ -278,7 +278,7 @@ class _Bucketings:
         from commcc.apply.order import WaitsForItself
 
         try:
-            return self.search.sketches.merged(buckets) if buckets else self.search.unmerged
+            return self.search.sketches.merged(buckets) if buckets else self.search.unmerged.units
         except WaitsForItself:
             return None
 
