@@ -10,6 +10,7 @@ unit holds a wait for each member, which is its result.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from commcc.base.errors import InternalError
@@ -133,15 +134,17 @@ def arrange(index: GraphIndex, merging: Merging) -> list[Unit]:
 def in_order(index: GraphIndex, order: Sequence[int]) -> list[Unit]:
     """Units of all nodes in this order; :class:`InternalError` when it is not a legal order of the graph."""
     count = len(index)
-    place = {node: at for at, node in enumerate(order)}
-    if len(order) != count or place.keys() != set(range(count)) or (count and order[-1] != count - 1):
+    if len(order) != count or set(order) != set(range(count)) or (count and order[-1] != count - 1):
         raise InternalError("an order has to name every node once and the output last", where="apply")
-    for node in range(count):
-        launch = index.wait_of.get(node)
-        early = [p for p in (*index.needs(node), *(() if launch is None else (launch,))) if place[p] > place[node]]
-        if early:
-            names = index.names[node], index.names[early[0]]
-            raise InternalError(f"the order puts '{names[0]}' before '{names[1]}', which it needs", where="apply")
+    place = [0] * count
+    for at, node in enumerate(order):
+        place[node] = at
+    needed = chain(enumerate(index.all_preds), ((wait, (launch,)) for wait, launch in index.wait_of.items()))
+    early = [(node, need) for node, needs in needed for need in needs if place[need] > place[node]]
+    early = [(node, need) for node, need in early if need in index.needs(node) or need == index.wait_of.get(node)]
+    if early:
+        names = tuple(index.names[node] for node in min(early))
+        raise InternalError(f"the order puts '{names[0]}' before '{names[1]}', which it needs", where="apply")
     return [Unit(NODE, node) for node in order]
 
 

@@ -14,9 +14,9 @@ tuples. LLVM compiles the largest kernel in a third of a second; :mod:`commcc.ba
 from __future__ import annotations
 
 import ctypes
-from functools import update_wrapper
+from functools import cache, update_wrapper
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 from commcc.base.kernel_cache import SUFFIX, KernelCache
 from commcc.base.kernel_code import Module
@@ -77,14 +77,32 @@ def _hand_over(argument: Any, words: list[int], kinds: list[object]) -> None:
         kinds.append(type(argument))
         for each in argument:
             _hand_over(each, words, kinds)
-    elif hasattr(argument, "ctypes"):
-        words += argument.ctypes.data, *argument.shape
-        kinds += argument.dtype, argument.ndim, argument.flags.c_contiguous
+    elif isinstance(argument, (array := _array()).kind):
+        shape = array.shape(argument)
+        words += array.ctypes(argument).data, *shape
+        kinds += array.dtype(argument), len(shape), array.flags(argument).c_contiguous
     elif hasattr(argument, "__index__"):
         words.append(int(argument))
         kinds.append(int)
     else:
         raise TypeError(f"no kernel takes {type(argument).__name__}: {argument!r:.60}")
+
+
+class _Array(NamedTuple):
+    """The class of arrays, and how to get its attributes: arrays of records look through their fields for each."""
+
+    kind: type
+    ctypes: Callable[[Any], Any]
+    shape: Callable[[Any], tuple[int, ...]]
+    dtype: Callable[[Any], object]
+    flags: Callable[[Any], Any]
+
+
+@cache
+def _array() -> _Array:
+    import numpy as np
+
+    return _Array(np.ndarray, *(getattr(np.ndarray, name).__get__ for name in _Array._fields[1:]))
 
 
 def _type_of(argument: Any) -> Type:

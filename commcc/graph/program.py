@@ -138,16 +138,17 @@ def copy_node(graph: fx.Graph, node: fx.Node, env: Mapping[fx.Node, fx.Node]) ->
     def renamed(operand: fx.Node) -> fx.Node:
         return env[operand]
 
-    # Operands are set afterwards: while a node is made, FX looks through them once more, for symbolic sizes.
+    # Operands are set afterwards: while a node is made, FX looks through them once more, for symbolic sizes. They are
+    # set past ``Node.__setattr__``, which takes the node out of the graph's table of ops and puts it in again.
     copy = graph.create_node(node.op, node.target, name=node.name, type_expr=node.type)
     if node.args:
-        copy.args = fx.node.map_arg(node.args, renamed)
+        object.__setattr__(copy, "args", fx.node.map_arg(node.args, renamed))
     if node.kwargs:
-        copy.kwargs = fx.node.map_arg(node.kwargs, renamed)
+        object.__setattr__(copy, "kwargs", fx.node.map_arg(node.kwargs, renamed))
     # FX invents another name where it takes this one for a builtin; the file's name is kept.
     if copy.name != node.name:
         copy.name = node.name
-    copy.meta = dict(node.meta)
+    copy.meta.update(node.meta)
     return copy
 
 

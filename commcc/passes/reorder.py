@@ -99,7 +99,7 @@ class Reorder(Pass):
         if costs is None:
             raise OptionError("reorder needs a cost model", where="pass 'reorder'", hint="name one, as in --cost h100")
         problem = Problem(index, costs, bound=None if known is None else known.bound.ns)
-        before = problem.memory.live(range(len(index)))
+        before = problem.memory.live(range(len(index))) if known is None else known.memory
         budget = context.budget(self.memory_budget)
         # Inputs are live from the start: no order takes less.
         if budget is not None and budget < before.input_bytes:
@@ -133,7 +133,7 @@ class Reorder(Pass):
 def _report(problem: Problem, limits: Limits, best: SearchResult, peak: int) -> ReorderReport:
     from commcc.timing.predict import milliseconds
 
-    before, after = problem.simulator.run(), problem.simulator.run(best.order)
+    before, after = problem.before, problem.simulator.run(best.order)
     place = {node: at for at, node in enumerate(best.order)}
     launches = [n for n in problem.index.launches if place[n] != n]
     remarks = []

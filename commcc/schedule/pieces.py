@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from commcc.schedule.arrays import Ints
     from commcc.schedule.problem import Problem
     from commcc.timing.cost import CostModel
+    from commcc.timing.cost.types import Transfer
 
 #: What comes first among units that want the same position, as in :mod:`commcc.apply.order`.
 LAUNCHES, WAITS, RESULTS, STAYS = range(4)
@@ -75,6 +76,8 @@ class Pieces:
         self._members: dict[int, Member] = {}
         self._pieces: dict[tuple[tuple[int, ...], int, int, bool], Piece] = {}
         self._prices: dict[Operation, int] = {}
+        self._transfers: dict[Transfer, int] = {}
+        self._copies: dict[tuple[int, tuple[str, ...]], list[int]] = {}
 
     def of(self, bucket: Bucket) -> Piece:
         """What a bucket consists of. All else that a bucket says follows from its members and its place."""
@@ -84,19 +87,35 @@ class Pieces:
         return self._pieces[key]
 
     def _piece(self, bucket: Bucket) -> Piece:
-        index = self.problem.index
-        for launch in bucket.members:
-            if launch not in self._members:
-                self._members[launch] = Member.of(index, launch)
-        members = tuple(self._members[launch] for launch in bucket.members)
+        members = tuple(map(self._member, bucket.members))
         model = BucketModel(members, bucket.shared_cast, bucket.as_bytes, bucket.copies, bucket.coalesced)
         sent, got = sum(m.sends.bytes for m in members), sum(m.result.bytes for m in members)
-        first = self.model.transfer_of(index, bucket.members[0])[0]
-        if bucket.coalesced:
-            price = self.model.group_call([self.model.transfer_of(index, n)[0] for n in bucket.members])
-        else:
-            price = self.model.transfer(replace(first, input_bytes=sent, output_bytes=got))
-        return _Making(self, bucket, model).piece(price.ns, max(sent, got), got)
+        ns = self.transfer_ns(bucket.members, coalesced=bucket.coalesced)
+        return _Making(self, bucket, model).piece(ns, max(sent, got), got)
+
+    def _member(self, launch: int) -> Member:
+        if launch not in self._members:
+            self._members[launch] = Member.of(self.problem.index, launch)
+        return self._members[launch]
+
+    def transfer_ns(self, launches: tuple[int, ...], *, coalesced: bool) -> int:
+        """What the merged launch of these takes, in ns; without its piece, as most bucketings are not drawn."""
+        index, members = self.problem.index, tuple(map(self._member, launches))
+        if coalesced:
+            return self.model.group_call([self.model.transfer_of(index, n)[0] for n in launches]).ns
+        sent, got = sum(m.sends.bytes for m in members), sum(m.result.bytes for m in members)
+        asked = replace(self.model.transfer_of(index, launches[0])[0], input_bytes=sent, output_bytes=got)
+        if asked not in self._transfers:
+            self._transfers[asked] = self.model.transfer(asked).ns
+        return self._transfers[asked]
+
+    def copies_ns(self, member: Member, copies: tuple[str, ...]) -> list[int]:
+        """What each copy of a member's result takes."""
+        key = member.launch, copies
+        if key not in self._copies:
+            result = member.result
+            self._copies[key] = [self.price((op, result, result.bytes)) for op in copies]
+        return self._copies[key]
 
     def price(self, kernel: Kernel) -> int:
         """What a kernel takes that copies all of a bucket or one member, in ns."""
@@ -225,8 +244,7 @@ class _Making:
         for place, member in enumerate(model.members):
             unit, copies = _FIRST_RESULT + place, model.result_copies(place)
             last, before = self._node((unit, 0), [(INNER, wait)], [received], (), free_ns), [received]
-            for step, op in enumerate(copies, 1):
-                ns = price((op, member.result, member.result.bytes))
+            for step, ns in enumerate(self.pieces.copies_ns(member, tuple(copies)), 1):
                 own = self._old(member.wait) if step == len(copies) else [self._buffer(member.result.bytes)]
                 last = self._node((unit, step), [(INNER, last)], own, before, ns)
                 before = own

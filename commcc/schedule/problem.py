@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from commcc.graph.index import GraphIndex
     from commcc.timing.cost.types import Costs
+    from commcc.timing.simulate import Timeline
 
 #: A launch takes the nodes that only prepare its input along, if they are no more than this,
 FEW = 32
@@ -148,8 +149,13 @@ class Problem:
         return MemoryModel(self.index)
 
     @cached_property
+    def before(self) -> Timeline:
+        """The graph's own order."""
+        return self.simulator.run()
+
+    @property
     def own_in_flight(self) -> int:
-        return self.simulator.run().in_flight_bytes
+        return self.before.in_flight_bytes
 
     @cached_property
     def preparation(self) -> dict[int, tuple[int, ...]]:

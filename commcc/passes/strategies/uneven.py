@@ -295,6 +295,10 @@ class _Bucketings:
     def _transfer(self, members: Members) -> int:
         if members not in self.transfer:
             search = self.search
-            piece = search.sketches.piece(self._bucket(members)) if len(members) > 1 else None
-            self.transfer[members] = search.costs.ns[members[0]] if piece is None else piece.transfer
+            if len(members) > 1:
+                row = [self.collective[launch] for launch in members]
+                coalesced = search.coalesced[self.forms[self.key[members[0]]]](row)
+                self.transfer[members] = search.sketches.pieces.transfer_ns(members, coalesced=coalesced)
+            else:
+                self.transfer[members] = search.costs.ns[members[0]]
         return self.transfer[members]
