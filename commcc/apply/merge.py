@@ -49,10 +49,11 @@ class Builder:
 
     def call(self, target: str, args: tuple[Any, ...], name: str, val: Any, like: fx.Node) -> fx.Node:
         """A new call; metadata other than the value comes from ``like``."""
-        node = self.graph.create_node("call_function", ops.overload(target), args, {}, name)
+        node = self.graph.create_node("call_function", ops.overload(target), (), {}, name)
+        object.__setattr__(node, "args", args)  # as copies of nodes get theirs
         if node.name != name:
             node.name = name
-        node.meta = {key: value for key, value in like.meta.items() if key not in _NOT_COPIED}
+        node.meta.update((key, value) for key, value in like.meta.items() if key not in _NOT_COPIED)
         node.meta["val"] = val
         return node
 
