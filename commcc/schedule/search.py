@@ -1,11 +1,11 @@
 """Tries settings of the list scheduler and keeps the best order that meets the limits.
 
 Schedules are made one after another, in a sequence that does not depend on how many there will be, so
-more effort is never worse. They come in rounds, each of which begins with the graph's own order. In a round, in turn
+more effort is never worse. They come in rounds. In a round, in turn
 
-* from the graph's own order, the next of a list of settings (targets and leads), now and then from one in which
-  everything stands as late as the longest path behind it allows, or in which compute stays where it is and only
-  collectives move (:mod:`commcc.schedule.in_order`);
+* the next of a list of settings (targets and leads), from the graph's own order, from one in which compute stays where
+  it is and only collectives move (:mod:`commcc.schedule.in_order`), or from one in which everything stands as late as
+  the longest path behind it allows;
 * from the best order of the round, the setting that did best of those not yet used on it. An order that is
   better becomes the next base.
 
@@ -16,7 +16,7 @@ Schedules are made of units (:mod:`commcc.schedule.folding`), which stand for on
 
 The first round aims at the lower bound or below. Where its best step is more than 0.5 % above the bound, the second
 aims at the step that was reached: what need not be early then takes no memory early. Where the best order is at the
-edge of the budget and more than 2 % above the bound, a round is made with launches closer to their waits, then further
+edge of the budget and more than 1 % above the bound, a round is made with launches closer to their waits, then further
 ones with a little less memory: the scheduler hoists what fits first, and what it could not hoist later may have been
 worth more.
 
@@ -25,7 +25,7 @@ to 0.1 % of the lower bound; among equal ones the shorter longest run of compute
 reduce-scatters wins, then what is left of the step, then the lower peak, then the one that came first. No
 step longer than the graph's own is taken unless it saves memory above the budget. The search ends before its
 effort is used up where an order within the budget is at most 0.1 % above the lower bound and has no
-long run; a round ends where four schedules in a row made it no better, eight where the best step is more than 2 % above
+long run; a round ends where six schedules in a row made it no better, twelve where the best step is more than 1 % above
 the bound. Where the best order has a long run, it is made
 once more with launches closer to their waits: gathers that go far ahead take the turn of reduce-scatters. Runs of
 compute that are left then are cut where that does not make the step longer (:mod:`commcc.schedule.runs`), and compute
@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -58,46 +58,53 @@ if TYPE_CHECKING:
     from commcc.schedule.problem import Limits, Problem, Schedulable
     from commcc.timing.cost.types import Costs
 
-#: Target, lead, own time, run; then what goes along with launches, where that is not all (:class:`Policy`).
+#: Target in permille of the lower bound, 0 for the best step so far; lead in permille of a launch's duration; how much
+#: of its own time makes a node urgent, in permille; the longest run of compute aimed at, -1 for any. Then what goes
+#: along with launches, where that is not all (:class:`Policy`).
 Setting = tuple[int, ...]
+#: What a schedule begins from, and the setting.
+Start = tuple[int, Setting]
 Rank = tuple[int, bool, int, int, int, int]
 
-#: Target in permille of the lower bound, lead in permille of a launch's duration, how much of its own time
-#: makes a node urgent, in permille, and the longest run of compute aimed at; best first on most graphs.
-_GRID: tuple[Setting, ...] = (
-    *((1000, 8000, 1000, 4), (500, 1000, 0, 4), (1000, 8000, 0, 2), (900, 4000, 0, 4), (700, 4000, 1000, 2)),
-    *((950, 1000, 0, 4), (1000, 1500, 1000, 4), (800, 8000, 1000, 2), (500, 4000, 0, 3), (950, 4000, 1000, 3)),
-    *((700, 2000, 0, 4), (900, 1500, 1000, 3)),
-)
 #: Under little memory copies are better made where they stand than when the launch is due.
 _COPIES_STAY = (1000, 8000, 1000, 4, 1)
 #: Orders to begin from: the graph's own, one in which everything is late, one in which only collectives moved, and in
 #: :func:`glance` the best one so far.
 _OWN, _LATE, _LINE, _BEST = range(4)
-#: For that third one.
-_LINED: tuple[Setting, ...] = ((700, 4000, 1000, 2), (0, 1500, 0, 2), (700, 2000, 0, 4), (800, 8000, 1000, 2))
-#: What :func:`glance` makes of it.
-_GLANCED: tuple[tuple[int, Setting], ...] = ((_LINE, _LINED[0]), (_LINE, _LINED[1]), (_BEST, _LINED[1]))
-#: What to begin from, and with which setting.
-_EXPLORED = tuple(
-    pair
-    for n, own in enumerate(_GRID)
-    for pair in (
-        (_OWN, own),
-        *([(_LINE, _LINED[n - 1])] if 0 < n <= len(_LINED) else []),
-        *([(_LATE, _GRID[n - 2])] if n > 2 else []),
-    )
+#: What :func:`glance` makes, in turn: on graphs with buckets the first few are rarely far from the best of many.
+_GLANCED: tuple[Start, ...] = (
+    *((_LINE, (700, 4000, 0, -1)), (_OWN, (0, 8000, 0, 2)), (_OWN, (0, 8000, 0, -1, 1)), (_OWN, (1000, 8000, 1000, 4))),
+    *((_BEST, (0, 1500, 0, -1)), (_LINE, (500, 8000, 0, 4)), (_OWN, (700, 16000, 1000, 2)), (_OWN, (500, 1000, 0, 4))),
 )
-#: The second round: a target of 0 stands for the best step so far.
-_RELAXED = tuple((_OWN, own) for own in ((0, 1500, 0, 2), (0, 4000, 0, 4), (0, 16000, 0, 2), (0, 16000, 0, -1)))
+#: So many of these at least, even where they are hopeless.
+_ENOUGH = 2
+#: What a round begins from, and with which setting. Where little is left to gain the first ones suffice.
+_EXPLORED: tuple[Start, ...] = (
+    *((_OWN, (1000, 8000, 1000, 4)), (_OWN, (500, 1000, 0, 4)), (_LINE, (700, 16000, 0, -1))),
+    *((_LINE, (700, 4000, 1000, 2)), (_OWN, (0, 16000, 0, 2)), (_OWN, (1000, 8000, 0, 2))),
+    *((_OWN, (500, 16000, 1000, -1)), (_LINE, (0, 1500, 0, 2)), (_LINE, (1000, 8000, 1000, 2))),
+    *((_OWN, (900, 4000, 0, 4)), (_OWN, (900, 8000, 1000, -1)), (_LINE, (700, 2000, 0, 4))),
+    *((_LATE, (500, 1000, 0, 4)), (_OWN, (700, 8000, 0, 4)), (_OWN, (700, 4000, 1000, 2))),
+    *((_LINE, (700, 4000, 0, -1)), (_LINE, (800, 8000, 1000, 2)), (_LATE, (1000, 8000, 0, 2))),
+    *((_LATE, (700, 1000, 0, -1)), (_OWN, (950, 1000, 0, 4)), (_LATE, (900, 4000, 0, 4))),
+    *((_LINE, (800, 4000, 0, 2)), (_OWN, (1000, 1500, 1000, 4)), (_LATE, (700, 4000, 1000, 2))),
+    *((_LINE, (0, 1500, 0, -1)), (_OWN, (800, 8000, 1000, 2)), (_LATE, (950, 1000, 0, 4))),
+    *((_LINE, (500, 1000, 0, -1)), (_OWN, (500, 4000, 0, 3)), (_LATE, (1000, 1500, 1000, 4))),
+    *((_OWN, (950, 4000, 1000, 3)), (_LATE, (800, 8000, 1000, 2)), (_OWN, (700, 2000, 0, 4))),
+    *((_LATE, (500, 4000, 0, 3)), (_OWN, (900, 1500, 1000, 3)), (_LATE, (950, 4000, 1000, 3))),
+)
+#: The second round.
+_RELAXED: tuple[Start, ...] = tuple(
+    (_OWN, own) for own in ((0, 1500, 0, 2), (0, 1500, 0, -1), (0, 4000, 0, 4), (0, 16000, 0, 2), (0, 16000, 0, -1))
+)
 #: From how far above the lower bound on there is a second round, and further ones, in permille.
-_FAR, _FARTHER = 5, 20
+_FAR, _FARTHER = 5, 10
 #: The budgets of further rounds, in permille; where the peak is above so many permille of the budget.
 _TIGHTER, _EDGE = (990, 995, 980), 980
 #: So many schedules begin from the graph's own order before the best one is improved for the first time.
 _FIRST = 2
 #: So many schedules in a row without a gain end a round, and twice as many far from the lower bound.
-_PATIENCE = 4
+_PATIENCE = 6
 #: On graphs smaller than this the same number of nodes is looked at, not of schedules.
 _PATIENT_NODES = 3000
 #: So many times fewer compute nodes may stand between a launch and its wait where runs of compute are long.
@@ -116,8 +123,8 @@ _CLOSE = 1
 class SearchResult:
     """The best order (made: its numbers as words), its simulated step, peak memory and longest run of compute nodes
     between two reduce-scatters. tried: schedules made. settings: what led to it, (target, lead, own time in permille,
-    run) for each round; empty when the graph's own order is best. lined: whether it began from an order in which only
-    collectives moved.
+    run) for each round; of a glance the first one; empty when the graph's own order is best. lined: whether it began
+    from an order in which only collectives moved.
     """
 
     made: bytes
@@ -127,6 +134,11 @@ class SearchResult:
     tried: int
     settings: tuple[Setting, ...]
     lined: bool = False
+
+    @property
+    def start(self) -> Start | None:
+        """What a glance that found this began from, and the setting; None for the graph's own order."""
+        return (_LINE if self.lined else _OWN, self.settings[0]) if self.settings else None
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -170,7 +182,7 @@ def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None =
     hopeless: what is done without changing the step is not done where the step is longer than this.
     """
     looking = _Search(problem, limits, effort)
-    copies = [(_OWN, setting) for setting in _grid(problem) if setting not in _GRID]
+    copies = [(_OWN, _COPIES_STAY)] if _copies(looking.units) else []
     explored = (*_EXPLORED[:_FIRST], *copies, *_EXPLORED[_FIRST:])
     looking.round(explored, limits)
     if looking.far(_FAR):
@@ -221,23 +233,9 @@ def _unit(problem: Schedulable) -> int:
     return max(1, problem.bound * _CLOSE // 1000)
 
 
-def _grid(problem: Schedulable) -> tuple[Setting, ...]:
-    """Settings for a graph; where copies could go along with launches, also one under which they do not."""
-    copies = bool((problem.graph.nodes.prepared > 1).any())
-    return (*_GRID[:2], *([_COPIES_STAY] if copies else []), *_GRID[2:])
-
-
-class Begin(NamedTuple):
-    """What a glance begins with. setting: of its first schedule, if any. lined: with schedules from an order in which
-    only collectives moved; None: such come later, and only where memory is limited and the best step is far above the
-    bound.
-    """
-
-    setting: Setting = ()
-    lined: bool | None = False
-
-
-_BEGIN = Begin()
+def _copies(problem: Schedulable) -> bool:
+    """Whether copies could go along with launches; then there are settings under which they do not."""
+    return bool((problem.graph.nodes.prepared > 1).any())
 
 
 def glance(
@@ -247,22 +245,19 @@ def glance(
     *,
     hopeless: int | None = None,
     give_up: bool = False,
-    begin: Begin = _BEGIN,
+    first: Start | None = None,
 ) -> SearchResult:
     """The best of these schedules, for planners who compare many graphs.
 
-    schedules: which of those from the graph's own order, in the sequence of settings. hopeless: no more are made once
-    the best one is longer than this, after one of each kind. give_up: nor is any made to its end that becomes longer,
-    or longer than the best so far. None is made to its end that cannot rank before the best so far.
+    schedules: which of those that are made in turn. hopeless: no more are made once the best of the first two is longer
+    than this. give_up: nor is any made to its end that becomes longer, or longer than the best so far. None is made to
+    its end that cannot rank before the best so far. first: made before those.
     """
     start = best = _judge(problem, np.arange(len(problem.graph.nodes)), 0, ())
-    own = _grid(problem)[schedules.start : schedules.stop]
-    grid, enough = _glances(own, begin, give_up=give_up, limited=limits.budget is not None)
     line: SearchResult | None = None
-    for tried, (base, setting) in enumerate(grid, 1):
-        if best.close(problem, limits) or (tried > enough and hopeless is not None and best.step_ns > hopeless):
-            break
-        if base != _OWN and begin.lined is None and best.step_ns * 1000 <= problem.bound * (1000 + _FARTHER):
+    for tried, (base, setting) in enumerate(_glances(problem, schedules, first), 1):
+        over = hopeless is not None and best.step_ns > hopeless
+        if best.close(problem, limits) or (tried > _ENOUGH and over):
             break
         target, *rest = setting
         until = best.beaten_by(problem, limits)
@@ -273,25 +268,17 @@ def glance(
             begun = line = line or _lined(problem, limits)
         aim = problem.bound * target // 1000 if target else min(best.step_ns, hopeless or best.step_ns)
         order = schedule(problem, begun.nodes, Policy(aim, *rest), limits, until)
-        result = replace(_judge(problem, order, tried, (setting,)), lined=begun.lined)
+        result = replace(_judge(problem, order, tried, begun.settings or (setting,)), lined=begun.lined)
         best = min(best, result, key=lambda each: each.rank(problem, start, limits))
     return best
 
 
-def _glances(
-    settings: Sequence[Setting], begin: Begin, *, give_up: bool, limited: bool
-) -> tuple[list[tuple[int, Setting]], int]:
-    """What a glance begins from, with which setting; and after how many it may end."""
-    own, lined = [(_OWN, setting) for setting in settings], list(_GLANCED)
-    first = (_LINE if begin.lined else _OWN, begin.setting)
-    if begin.lined:
-        lined.sort(key=lambda pair: pair != first)
-        return [lined[0], *own[:1], *lined[1:], *own[1:]], 1 + len(lined)
-    if begin.setting:
-        own = [first, *(pair for pair in own if pair != first)]
-    if begin.lined is None and limited:
-        return ([*own[:1], lined[0], *own[1:], *lined[1:]], 2) if give_up else ([*own, *lined], 1)
-    return own, 1
+def _glances(problem: Schedulable, schedules: range, first: Start | None) -> list[Start]:
+    """What a glance begins from, with which setting."""
+    copies = _copies(problem)
+    own = [start for start in _GLANCED if copies or len(start[1]) < len(_COPIES_STAY)]
+    own = own[schedules.start : schedules.stop]
+    return own if first is None else [first, *(start for start in own if start != first)]
 
 
 class _Search:

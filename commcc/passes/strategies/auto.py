@@ -23,10 +23,10 @@ simulated. A bucketing is a cap on the bytes of a bucket for every key (kind, gr
    between two of them longer: what shortens it at no more than 0.1 % of the step is taken.
 
 Peak memory within the budget comes first, then the step; a bucketing has to be 0.1 % shorter than one
-with fewer merges. What ranks them is their first schedules; the few near the best one get some more, also from an order
-in which only collectives moved. The best of these, merged in numbers (:mod:`commcc.schedule.merged`), on small graphs
-others with unequal sizes, and no merging then get the full effort of ``reorder``; the better is the result, on small
-graphs after a look at the real one (:mod:`commcc.passes.strategies.written`). Deterministic.
+with fewer merges. What ranks them is their first schedules, one of them from an order in which only collectives moved;
+the few near the best one get some more. The best of these, merged in numbers (:mod:`commcc.schedule.merged`), on small
+graphs others with unequal sizes, and no merging then get the full effort of ``reorder``; the better is the result, on
+small graphs after a look at the real one (:mod:`commcc.passes.strategies.written`). Deterministic.
 
 Limits: members of one bucket are neighbours in graph order or of one block; other groupings are not tried.
 """
@@ -221,7 +221,7 @@ class Search:
     def _with_cap(self, best: Tried, place: int, cap: int) -> Tried:
         """The same buckets, but for those of one key."""
         from commcc.apply.order import WaitsForItself
-        from commcc.schedule.search import Begin, glance
+        from commcc.schedule.search import glance
 
         key_of_launch = {c.launch: key_of(c, self.options.multi_dtype) for c in self.taken}
         alone = tuple(Rung(cap if at == place else 0, rung.form) for at, rung in enumerate(best.choice))
@@ -233,7 +233,7 @@ class Search:
         except WaitsForItself:
             return best
         tried = replace(best, choice=_with(best, place, cap=cap), buckets=buckets, members=members)
-        return self.result(tried, glance(sketch, self.limits, range(_SCHEDULES), begin=Begin(lined=True)))
+        return self.result(tried, glance(sketch, self.limits, range(_SCHEDULES)))
 
     def _uneven(self, best: Tried) -> list[Tried]:
         """Bucketings like this one with other sizes on its busiest stream, if that is most of the step, best first."""
@@ -280,16 +280,16 @@ class Search:
 
     def _looked_at_again(self, best: Tried) -> Tried:
         """The best of the bucketings that are no longer than this one by much, after some more schedules of each."""
-        from commcc.schedule.search import Begin, glance
+        from commcc.schedule.search import glance
 
         near = sorted(self._near(best, _FINAL), key=lambda t: (t.over, t.step_ns, t.members))
         others = list({(t.over, t.step_ns): t for t in [*reversed(near), best]}.values())
         if len(others) < 2:
             return best
-        again, more = list(others), Begin(lined=None)
+        again = list(others)
         for t in sorted(others, key=lambda t: (t.over, t.step_ns, t.members))[: _FINALISTS + 1]:
             sketch = self.sketches.merged(t.buckets)
-            again.append(self.result(t, glance(sketch, self.limits, range(_SCHEDULES, _MORE_SCHEDULES), begin=more)))
+            again.append(self.result(t, glance(sketch, self.limits, range(_SCHEDULES, _MORE_SCHEDULES))))
         return min(again, key=lambda t: (t.over, t.step_ns, t.members))
 
     def _settled(self, none: Tried, found: list[Tried]) -> tuple[Tried, Tried]:

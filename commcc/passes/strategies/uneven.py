@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from commcc.plan import Bucket
     from commcc.planning.bucket_model import Key
     from commcc.schedule.problem import Schedulable
-    from commcc.schedule.search import Setting
+    from commcc.schedule.search import Start
 
 #: Launches that share a bucket, in graph order; one alone is no bucket.
 Members = tuple[int, ...]
@@ -50,8 +50,6 @@ _SCHEDULES, _LONGER = 3, 1
 _SPAN = 4
 #: Schedules of what is begun from: the setting that does best for it is the first for all others.
 _FIRST = 8
-#: A step is at the bound where it is no more above it than so much, in permille.
-_AT_BOUND = 20
 #: Bucketings to begin from: so many at most, longer than the best by no more than so much, in permille; alike are those
 #: whose steps differ by one of so many parts.
 _STARTS, NEAR, _ALIKE = 6, 100, 1000
@@ -63,13 +61,12 @@ _ROUND = 12
 
 class Judged(NamedTuple):
     """A bucketing, how its best schedule was made, and for how many ns the stream is busy. The step of one that is not
-    scheduled is its lower bound. lined: see :class:`commcc.schedule.search.SearchResult`.
+    scheduled is its lower bound.
     """
 
     tried: Tried
-    setting: Setting
+    start: Start | None
     busy_ns: int
-    lined: bool = False
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -222,19 +219,15 @@ class _Bucketings:
             rung._replace(cap=UNEVEN) if key in self.rows else rung
             for key, rung in zip(search.keys, best.choice, strict=True)
         )
-        from commcc.schedule.search import Begin, glance
+        from commcc.schedule.search import glance
 
         problem = self._sketch(best.buckets)
-        self.first = Judged(best, (), self._busy(self.rows))
-        self.lined: bool | None = False
+        self.first = Judged(best, None, self._busy(self.rows))
         if problem is None:
             return
-        found = glance(problem, search.limits, range(_FIRST), begin=Begin(lined=None))
-        # What schedules from an order in which only collectives moved are good for is unknown where others reach the
-        # bound; where they are shorter, this one was ranked by others, which may be far longer.
-        self.lined = found.lined if found.step_ns * 1000 > problem.bound * (1000 + _AT_BOUND) else None
-        best = min(best, search.result(best, found) if found.lined else best, key=lambda t: (t.over, t.step_ns))
-        self.first = Judged(best, found.settings[0] if found.settings else (), self.first.busy_ns, found.lined)
+        found = glance(problem, search.limits, range(_FIRST))
+        best = min(best, search.result(best, found), key=lambda t: (t.over, t.step_ns))
+        self.first = Judged(best, found.start, self.first.busy_ns)
 
     def shapes(self) -> Shapes:
         """The rows, to be changed."""
@@ -251,7 +244,7 @@ class _Bucketings:
         busy = self._busy(rows)
         if _longer(busy, best):
             return None
-        from commcc.schedule.search import Begin, glance
+        from commcc.schedule.search import glance
 
         buckets = (*self.others, *map(self._bucket, merged))
         members = sum(len(bucket.members) for bucket in buckets)
@@ -261,7 +254,7 @@ class _Bucketings:
         detail(f"bucketing of unequal sizes {search.unequal}")
         problem = self._sketch(buckets)
         if problem is None or _longer(problem.bound, best):
-            return Judged(replace(tried, step_ns=NEVER if problem is None else problem.bound), (), busy)
+            return Judged(replace(tried, step_ns=NEVER if problem is None else problem.bound), None, busy)
         hopeless = None if best.tried.over else best.tried.step_ns * (1000 + _LONGER) // 1000
         found = glance(
             problem,
@@ -269,9 +262,9 @@ class _Bucketings:
             range(_SCHEDULES),
             hopeless=hopeless,
             give_up=True,
-            begin=Begin(best.setting, best.lined or self.lined),
+            first=best.start,
         )
-        return Judged(search.result(tried, found), found.settings[0] if found.settings else (), busy, found.lined)
+        return Judged(search.result(tried, found), found.start, busy)
 
     def _sketch(self, buckets: Sequence[Bucket]) -> Schedulable | None:
         """The graph with these buckets; None where it is cyclic."""
