@@ -10,7 +10,7 @@ from commcc.passes.options import parse_pipeline
 from commcc.passes.strategies.auto import Tried
 from commcc.passes.strategies.uneven import Judged, Shapes
 from commcc.run.pipeline import run
-from commcc.schedule.search import Begin, glance
+from commcc.schedule.search import glance
 from commcc.serialization import load
 from commcc.timing.cost import load_model
 from tests.families import backward
@@ -62,21 +62,6 @@ def test_what_cannot_be_is_left():
     first = latency_of_gathers(rows)
     shapes = improved(rows, lambda asked: first if asked is rows else None, 40)
     assert shapes.rows == rows and shapes.best is first
-
-
-def test_under_tight_memory_they_are_judged_from_orders_in_which_only_collectives_moved(monkeypatch):
-    """Against schedules from the graph's own order alone."""
-    search = sys.modules[glance.__module__]  # the package has a function of that name
-    program, model = load(SAMPLES / "tiny_llama_fsdp4_bw.fx.txt.gz"), load_model("h100")
-    passes = parse_pipeline("bucket{strategy=auto,memory_budget=own},reorder{memory_budget=own}")
-    steps = []
-    for begin in (lambda setting=(), lined=False: Begin(setting, False), Begin):
-        monkeypatch.setattr(search, "Begin", begin)
-        result = run(program, passes, model=model)
-        steps.append(result.last.prediction.timeline.step_ns)
-        assert result.steps[0].report["unequal_tried"]
-        assert result.verified == "proved"
-    assert steps[1] < steps[0]
 
 
 def test_unequal_sizes_make_the_step_of_layers_shorter(monkeypatch):

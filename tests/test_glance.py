@@ -12,7 +12,7 @@ from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
 from commcc.schedule import Limits, Problem
 from commcc.schedule.in_order import in_order
-from commcc.schedule.search import Begin, SearchResult, glance
+from commcc.schedule.search import SearchResult, glance
 from commcc.serialization import load
 from commcc.timing.cost import load_model
 from tests.schedule_graphs import scheduled_graph
@@ -69,33 +69,46 @@ def counted(monkeypatch):
     return begun
 
 
-def test_orders_in_which_only_collectives_moved_are_tried_under_tight_memory(monkeypatch):
+def test_one_begins_from_an_order_in_which_only_collectives_moved(monkeypatch):
     problem, limits = production()
-    own = glance(problem, limits, range(3))
-    assert not own.lined
     begun, line = counted(monkeypatch), in_order(problem, limits).tolist()
-    for lined, place in ((None, 3), (True, 0)):
-        begun.clear()
-        found = glance(problem, limits, range(3), begin=Begin(lined=lined))
-        assert found.lined
-        assert found.step_ns < own.step_ns
-        assert found.peak_bytes <= limits.budget
-        assert begun.index(line) == place
+    found = glance(problem, limits, range(4))
+    assert begun[0] == line
+    assert found.peak_bytes <= limits.budget
+    search = sys.modules[glance.__module__]
+    monkeypatch.setattr(search, "_GLANCED", tuple(start for start in search._GLANCED if start[0] != search._LINE))
+    assert found.step_ns < glance(problem, limits, range(4)).step_ns
 
 
-def test_they_are_not_tried_where_memory_is_not_limited(monkeypatch):
-    problem, _limits = production()
-    begun = counted(monkeypatch)
-    assert not glance(problem, Limits(), range(3), begin=Begin(lined=None)).lined
-    assert all(base == list(range(len(problem.index))) for base in begun)
+def test_what_did_best_before_is_made_first_and_only_once(monkeypatch):
+    problem, limits = production()
+    begun, own = counted(monkeypatch), list(range(len(problem.index)))
+    search = sys.modules[glance.__module__]
+    first = search._GLANCED[1]
+    assert first[0] == search._OWN
+    known = glance(problem, limits, range(4))
+    assert len(begun) == 4
+    begun.clear()
+    found = glance(problem, limits, range(4), first=first)
+    assert begun[0] == own and len(begun) == 4
+    assert found.step_ns <= known.step_ns * 1.01
+    begun.clear()
+    glance(problem, limits, range(4), first=(search._OWN, (950, 1000, 0, 4)))
+    assert begun[0] == own and len(begun) == 5
 
 
-@pytest.mark.parametrize(("lined", "enough"), [(False, 1), (None, 2), (True, 4)])
-def test_what_is_hopeless_gets_schedules_of_each_kind(monkeypatch, lined, enough):
+def test_a_result_tells_what_it_began_from():
+    problem, limits = production()
+    found = glance(problem, limits, range(8))
+    again = glance(problem, limits, range(0), first=found.start)
+    assert again.start == found.start and again.tried == 1
+    assert glance(problem, limits, range(0)).start is None
+
+
+def test_what_is_hopeless_gets_a_schedule_of_each_kind(monkeypatch):
     problem, limits = production()
     begun = counted(monkeypatch)
-    setting = (950, 1000, 0, 4)
-    glance(problem, limits, range(3), hopeless=problem.bound // 2, give_up=True, begin=Begin(setting, lined))
+    glance(problem, limits, range(8), hopeless=problem.bound // 2, give_up=True)
+    assert len(begun) == 2
     own = list(range(len(problem.index)))
-    assert len(begun) == enough
-    assert [base == own for base in begun[:2]] == {False: [True], None: [True, False], True: [False, True]}[lined]
+    assert [base == own for base in begun] == [False, True]

@@ -73,8 +73,9 @@ _COPIES_STAY = (1000, 8000, 1000, 4, 1)
 _OWN, _LATE, _LINE, _BEST = range(4)
 #: What :func:`glance` makes, in turn: on graphs with buckets the first few are rarely far from the best of many.
 _GLANCED: tuple[Start, ...] = (
-    *((_LINE, (700, 4000, 0, -1)), (_OWN, (0, 8000, 0, 2)), (_OWN, (0, 8000, 0, -1, 1)), (_OWN, (1000, 8000, 1000, 4))),
-    *((_BEST, (0, 1500, 0, -1)), (_LINE, (500, 8000, 0, 4)), (_OWN, (700, 16000, 1000, 2)), (_OWN, (500, 1000, 0, 4))),
+    *((_LINE, (700, 4000, 0, -1)), (_OWN, (1000, 16000, 0, 4)), (_OWN, (0, 8000, 0, 2, 1))),
+    *((_LINE, (0, 4000, 1000, 2, 1)), (_OWN, (500, 1000, 0, 2, 1)), (_OWN, (1000, 4000, 1000, -1))),
+    *((_BEST, (0, 1500, 0, -1)), (_LINE, (0, 1500, 0, 2))),
 )
 #: So many of these at least, even where they are hopeless.
 _ENOUGH = 2
@@ -255,7 +256,9 @@ def glance(
     """
     start = best = _judge(problem, np.arange(len(problem.graph.nodes)), 0, ())
     line: SearchResult | None = None
-    for tried, (base, setting) in enumerate(_glances(problem, schedules, first), 1):
+    again = _GLANCED[schedules.start : schedules.stop]
+    starts = again if first is None else (first, *(each for each in again if each != first))
+    for tried, (base, setting) in enumerate(starts, 1):
         over = hopeless is not None and best.step_ns > hopeless
         if best.close(problem, limits) or (tried > _ENOUGH and over):
             break
@@ -271,14 +274,6 @@ def glance(
         result = replace(_judge(problem, order, tried, begun.settings or (setting,)), lined=begun.lined)
         best = min(best, result, key=lambda each: each.rank(problem, start, limits))
     return best
-
-
-def _glances(problem: Schedulable, schedules: range, first: Start | None) -> list[Start]:
-    """What a glance begins from, with which setting."""
-    copies = _copies(problem)
-    own = [start for start in _GLANCED if copies or len(start[1]) < len(_COPIES_STAY)]
-    own = own[schedules.start : schedules.stop]
-    return own if first is None else [first, *(start for start in own if start != first)]
 
 
 class _Search:

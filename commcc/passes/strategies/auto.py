@@ -73,7 +73,7 @@ CAPS = (2, 8, 32, 128, 512)
 BY_BLOCK = -1
 _IN_WORDS = {BY_BLOCK: "by block", UNEVEN: "unequal"}
 #: Schedules for each bucketing; what ranks bucketings is seen in the first ones.
-_SCHEDULES = 3
+_SCHEDULES = 4
 #: A bucketing whose first schedule is so much longer than the best one, in permille, gets no other.
 _HOPELESS = 40
 #: So many bucketings that are so much longer than the best one, in permille, get so many schedules in a second look.
