@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import importlib
 import sys
-from pathlib import Path
 
 from commcc.passes.options import parse_pipeline
 from commcc.passes.strategies.auto import Tried
 from commcc.passes.strategies.uneven import Judged, Shapes
 from commcc.run.pipeline import run
-from commcc.schedule.search import glance
-from commcc.serialization import load
 from commcc.timing.cost import load_model
 from tests.families import backward
 
 auto = importlib.import_module("commcc.passes.strategies.auto")
 uneven = importlib.import_module("commcc.passes.strategies.uneven")
-SAMPLES = Path(__file__).parents[1] / "sample_graphs"
 KEY = ("all_gather", "1", "", "bfloat16")
 
 

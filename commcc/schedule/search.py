@@ -26,7 +26,7 @@ reduce-scatters wins, then what is left of the step, then the lower peak, then t
 step longer than the graph's own is taken unless it saves memory above the budget. The search ends before its
 effort is used up where an order within the budget is at most 0.1 % above the lower bound and has no
 long run; a round ends where six schedules in a row made it no better, twelve where the best step is more than 1 % above
-the bound. Where the best order has a long run, it is made
+the bound at the edge of the budget. Where the best order has a long run, it is made
 once more with launches closer to their waits: gathers that go far ahead take the turn of reduce-scatters. Runs of
 compute that are left then are cut where that does not make the step longer (:mod:`commcc.schedule.runs`), and compute
 moves from the longest runs to others (:mod:`commcc.schedule.evened`).
@@ -104,7 +104,7 @@ _FAR, _FARTHER = 5, 10
 _TIGHTER, _EDGE = (990, 995, 980), 980
 #: So many schedules begin from the graph's own order before the best one is improved for the first time.
 _FIRST = 2
-#: So many schedules in a row without a gain end a round, and twice as many far from the lower bound.
+#: So many schedules in a row without a gain end a round, and twice as many far from the lower bound with little memory.
 _PATIENCE = 6
 #: On graphs smaller than this the same number of nodes is looked at, not of schedules.
 _PATIENT_NODES = 3000
@@ -295,7 +295,9 @@ class _Search:
         results: dict[Setting, Rank] = {}
         unused: list[Setting] = []
         best, best_rank = start, start.rank(problem, start, limits)
-        while idle < patience * (2 if self.far(_FARTHER) else 1) and (fresh or unused) and not self._over():
+        while not self._over() and (fresh or unused):
+            if idle >= patience * (2 if self.far(_FARTHER) and self.at_the_edge() else 1):
+                break
             tried = self.tried - first
             explore = bool(fresh) and (tried < _FIRST or tried % 2 == 0 or not unused)
             base, setting = fresh.pop(0) if explore else (_OWN, unused.pop(0))
