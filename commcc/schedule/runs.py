@@ -45,6 +45,7 @@ class _Cutter:
         self.later = sorted(problem.feeding, key=self.place.__getitem__)
         self.stops = sorted({*np.flatnonzero(compute).tolist(), *(self.place[node] for node in self.later)})
         self.sooner: set[int] = set()
+        self.blocked: dict[int, int] = {}  # what keeps a reduce-scatter from coming sooner, until it has run
         self.first = 0
 
     def cut(self, most: int) -> list[int]:
@@ -83,11 +84,16 @@ class _Cutter:
     def _missing(self, launch: int, at: int) -> list[int]:
         """The launch and all it needs that has not run, in order; nothing where that takes compute or a launch."""
         index, found, stack = self.problem.index, {launch}, [launch]
+        if launch in self.blocked and not self._ran(self.blocked[launch], at):
+            return []
         while stack:
             for node in self.problem.preds[stack.pop()]:
                 if self._ran(node, at) or node in found:
                     continue
-                if index.compute[node] or node in index.launches or len(found) >= _WITH:
+                if index.compute[node] or node in index.launches:
+                    self.blocked[launch] = node
+                    return []
+                if len(found) >= _WITH:
                     return []
                 found.add(node)
                 stack.append(node)

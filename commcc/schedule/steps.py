@@ -36,8 +36,9 @@ def begin(graph: Graph, walk: Walk) -> None:
     due(graph, walk)
     begin_curve(graph, walk)
     for place in range(count):
-        if not walk.nodes[places[place].node].missing:
-            _offer(graph, walk, places[place].node)
+        node = places[place].node
+        if not walk.nodes[node].missing and not graph.nodes[node].placeholder:  # graph inputs come first in any case
+            _offer(graph, walk, node)
     for node in range(count):
         for k in range(graph.rows[node].needed_by, graph.rows[node + 1].needed_by):
             walk.nodes[graph.items[k]].lacking += 1
