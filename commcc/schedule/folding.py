@@ -3,7 +3,7 @@
     small = fold(graph)                             # small.graph: a node for each unit
     order = unfold(graph, small, schedule of small.graph)
 
-Of a training graph one half and more are views, casts of parameters and parts of fused chains, which take no time on
+More than half of a training graph are views, casts of parameters and parts of fused chains, which take no time on
 the compute stream. Two kinds can stand next to a neighbour without any loss, so a schedule is made of units:
 
 1. what has a single operand, and touches no memory that this does not touch (a view), goes with its operand;

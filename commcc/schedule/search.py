@@ -14,11 +14,11 @@ they are: what is launched early takes memory.
 
 Schedules are made of units (:mod:`commcc.schedule.folding`), which stand for one or more nodes.
 
-The first round aims at the lower bound or below. Where its best step is more than 0.5 % above the bound, the second
-aims at the step that was reached: what need not be early then takes no memory early. Where the best order is at the
-edge of the budget and more than 1 % above the bound, a round is made with launches closer to their waits, then further
-ones with a little less memory: the scheduler hoists what fits first, and what it could not hoist later may have been
-worth more.
+The first round aims at the lower bound or below. Where the best order is then at the edge of the budget and more than
+1 % above the bound, a round is made with launches closer to their waits. Where the best step is more than 0.5 % above
+the bound, one aims at the step that was reached: what need not be early then takes no memory early. Last, under the
+first of these conditions, come rounds with a little less memory, for as long as each gains: the scheduler hoists what
+fits first, and what it could not hoist later may have been worth more.
 
 An order that needs less memory above the budget wins, then the shorter simulated step. Steps are compared
 to 0.1 % of the lower bound; among equal ones the shorter longest run of compute between two
@@ -94,11 +94,11 @@ _EXPLORED: tuple[Start, ...] = (
     *((_OWN, (950, 4000, 1000, 3)), (_LATE, (800, 8000, 1000, 2)), (_OWN, (700, 2000, 0, 4))),
     *((_LATE, (500, 4000, 0, 3)), (_OWN, (900, 1500, 1000, 3)), (_LATE, (950, 4000, 1000, 3))),
 )
-#: The second round.
+#: The round that aims at what was reached.
 _RELAXED: tuple[Start, ...] = tuple(
     (_OWN, own) for own in ((0, 1500, 0, 2), (0, 1500, 0, -1), (0, 4000, 0, 4), (0, 16000, 0, 2), (0, 16000, 0, -1))
 )
-#: From how far above the lower bound on there is a second round, and further ones, in permille.
+#: From how far above the lower bound on there is that round, and those under tight memory, in permille.
 _FAR, _FARTHER = 5, 10
 #: The budgets of further rounds, in permille; where the peak is above so many permille of the budget.
 _TIGHTER, _EDGE = (990, 995, 980), 980
@@ -186,13 +186,16 @@ def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None =
     copies = [(_OWN, _COPIES_STAY)] if _copies(looking.units) else []
     explored = (*_EXPLORED[:_FIRST], *copies, *_EXPLORED[_FIRST:])
     looking.round(explored, limits)
-    if looking.far(_FAR):
-        looking.round(_RELAXED, limits)
     if limits.prefetch is not None and looking.at_the_edge() and looking.far(_FARTHER):
         looking.round(explored, replace(limits, prefetch=limits.prefetch // _NARROWER))
+    if looking.far(_FAR):
+        looking.round(_RELAXED, limits)
     for permille in _TIGHTER:
+        best = looking.best
         if limits.budget is not None and looking.at_the_edge() and looking.far(_FARTHER):
             looking.round(explored, replace(limits, budget=limits.budget * permille // 1000))
+        if looking.best is best:
+            break
     moved = len(looking.bests)
     looking.narrow()
     looking.unfold()
