@@ -60,5 +60,6 @@ def test_what_is_not_worth_finishing_has_the_step_that_it_would_have(monkeypatch
         looking.best = shorter
 
     monkeypatch.setattr(MODULE._Search, "narrow", narrow)
+    monkeypatch.setattr(MODULE._Search, "unfold", lambda _looking: None)
     monkeypatch.setattr(MODULE, "_MOVED_NODES", 0)
     assert search(problem, Limits(None, None, 200), 1, hopeless=0).step_ns == shorter.step_ns
