@@ -120,6 +120,7 @@ def test_tables_of_units():
     for launch, feeds in problem.feeding.items():
         row = rows(small.graph, "feeds")[unit[launch]]
         assert set(row) <= {unit[node] for node in feeds}
+        assert all(small.graph.nodes.waited[each] < 0 and small.graph.nodes.stream[each] < 0 for each in row)
         assert {node for node in feeds if index.compute[node]} <= {n for n in feeds if unit[n] in row}
         needed = {p for each in (unit[launch], *row) for p in rows(small.graph, "preds")[each]} - set(row)
         assert needed == {n for n, row in enumerate(rows(small.graph, "needed_by")) if unit[launch] in row}

@@ -19,9 +19,10 @@ from commcc.base.terms import Kind
 from commcc.graph.index import build_index
 from commcc.graph.memory import MemoryModel, live_bytes
 from commcc.graph.metrics import longest_run
-from commcc.schedule import Limits, Problem, search, search_once
+from commcc.schedule import Limits, Problem, live, search, search_once
 from commcc.schedule.judge import judge, late
-from commcc.schedule.scheduler import Policy, schedule
+from commcc.schedule.scheduler import Policy, fill, schedule
+from commcc.schedule.walk import walk_along
 from commcc.serialization import load
 from commcc.timing.cost import load_model
 from commcc.timing.simulate import Simulator
@@ -311,6 +312,34 @@ def test_kernels_and_plain_python_make_the_same(seed, policy, more, flights, pre
     base = shuffled(problem, seed) if other else list(range(len(problem.index)))
     limits = limits_of(problem, more, flights, prefetch)
     assert one(problem, base, policy, limits) == plain(problem, base, policy, limits)
+
+
+def test_what_is_refused_where_it_was_before_would_be_refused_after_a_look_at_all(monkeypatch):
+    """In plain Python: each time that the quick answer is no, the curve is changed and looked at as well."""
+    quick, refused, together = live._still_too_much, [], []
+
+    def checked(graph, walk, count):
+        too_much = quick(graph, walk, count)
+        if too_much:
+            before, clock = walk.live.copy(), walk.clock[0]
+            grows = live._change(graph, walk, count, 1)
+            assert live._most(walk.live, int(clock.front), grows) > clock.budget
+            live._change(graph, walk, count, -1)
+            assert (walk.live == before).all()
+            refused.append(count)
+            together.append(count > 1)
+        return too_much
+
+    monkeypatch.setattr(live, "_still_too_much", checked)
+    for seed in range(140):
+        problem = problem_of(seed)
+        limits = limits_of(problem, more=(-10, 0, 5)[seed % 3])
+        walk = walk_along(problem.graph, np.arange(len(problem.index)), problem.bounds(limits))
+        clock = walk.clock[0]
+        clock.target, clock.lead_permille, clock.most_run, clock.bring = problem.bound // 2, 8000, 2, 2
+        fill.python(problem.graph, walk)
+    assert len(refused) > 500
+    assert any(together)
 
 
 @pytest.mark.parametrize("name", ["tiny_llama_fsdp4_bw", "tiny_moe_fsdp4_ep2_bw"])
