@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from commcc.base.terms import Kind
+from commcc.graph.index import build_index
 from commcc.schedule import Limits, Problem, search
-from commcc.schedule.judge import judge
-from commcc.schedule.runs import cut_runs
+from commcc.schedule.judge import judge, late
+from commcc.schedule.runs import _Cutter, cut_runs
+from commcc.serialization import load
+from commcc.timing.cost import load_model
 from tests.effort import examples
 from tests.index_maker import IndexMaker, random_order
 from tests.schedule_graphs import check_order, scheduled_graph
 
+SAMPLES = Path(__file__).parents[1] / "sample_graphs"
 RELAXED = settings(max_examples=examples(120), deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -35,6 +41,33 @@ def test_any_order_stays_legal_and_keeps_its_prefetch(seed, most, prefetch, rng)
         ahead = [distance(problem.index, each, launch, waits) for each in (order, made)]
         if prefetch is not None and ahead[1] > ahead[0]:
             assert ahead[1] <= max(prefetch, problem.own_prefetch[launch])
+
+
+@pytest.mark.parametrize("most", [1, 2, 4])
+@pytest.mark.parametrize(
+    "name", ["tiny_llama_fsdp4_bw", "tiny_llama_fsdp2_tp2_bw", "tiny_moe_fsdp4_ep2_bw", "tiny_deepseek_fsdp4_ep2"]
+)
+def test_what_held_a_reduction_back_is_forgotten_once_it_has_run(monkeypatch, name, most):
+    """The same as where every reduce-scatter is looked at anew at every stop."""
+
+    class Nothing(dict):
+        def __contains__(self, _key):
+            return False
+
+    begin = _Cutter.__init__
+
+    def anew(self, *arguments):
+        begin(self, *arguments)
+        self.blocked = Nothing()
+
+    index = build_index(load(SAMPLES / f"{name}.fx.txt.gz"))
+    problem = Problem(index, load_model("h100").price(index))
+    first = late(problem.graph)
+    orders = [first.tolist(), cut_runs(problem, Limits(), first, 6).tolist()]
+    made = [cut_runs(problem, Limits(), order, most).tolist() for order in orders]
+    assert made[0] != orders[0]
+    monkeypatch.setattr(_Cutter, "__init__", anew)
+    assert made == [cut_runs(problem, Limits(), order, most).tolist() for order in orders]
 
 
 def distance(index, order, launch, waits):
