@@ -204,7 +204,7 @@ def search(problem: Problem, limits: Limits, effort: int, hopeless: int | None =
         return replace(looking.best, tried=looking.tried)
     looking.cut()
     looking.even()
-    looking.move([looking.start, *bests, looking.best])
+    looking.move([looking.start, *bests])
     return replace(looking.best, tried=looking.tried)
 
 
