@@ -18,7 +18,7 @@ from pathlib import Path
 from commcc.capture.models.deepseek import DEEPSEEK_16B
 from commcc.capture.models.llama import LLAMA3_8B, LlamaConfig
 from commcc.capture.models.moe import MOE_16B, MoEConfig
-from commcc.capture.recipes import ATEN, STEP, Recipe, deepseek_step, llama_step, moe_step
+from commcc.capture.recipes import ATEN, STEP, Recipe, deepseek_step, expert_layout, llama_step, moe_step
 from commcc.capture.samples import write
 from commcc.capture.world import Layout
 
@@ -28,12 +28,6 @@ LLAMA_13B = LlamaConfig(dim=5120, layers=40, heads=40, kv_heads=40, hidden=13824
 MOE_SMALL = MoEConfig(replace(MOE_16B.base, layers=24, sequence=2048), experts=128, top_k=8, width=768)
 
 BACKWARD, WHOLE = {"_bw": "backward"}, {"": "step"}
-
-
-def expert_layout(efsdp: int, ep: int) -> Layout:
-    """Experts over ``ep`` ranks, all else over all."""
-    return Layout((("efsdp", efsdp), ("ep", ep)), (("dp_shard", ("efsdp", "ep")),))
-
 
 FAMILIES = (
     Recipe("llama1b_hsdp4x16", partial(llama_step, LLAMA_1B), Layout((("dp_replicate", 4), ("dp_shard", 16)))),

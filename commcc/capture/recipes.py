@@ -107,7 +107,8 @@ def _place_experts(world: World) -> Callable[[str], Placing]:
     return place
 
 
-def _expert_layout(efsdp: int, ep: int) -> Layout:
+def expert_layout(efsdp: int, ep: int) -> Layout:
+    """Experts over ``ep`` ranks and sharded over ``efsdp``, all else over all."""
     return Layout((("efsdp", efsdp), ("ep", ep)), (("dp_shard", ("efsdp", "ep")),))
 
 
@@ -125,8 +126,8 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("llama3_8b_hsdp", _big, Layout((("dp_replicate", 8), ("dp_shard", 8))), graphs=_BACKWARD),
     Recipe("llama3_8b_ddp", _big, Layout((("dp_replicate", 8),)), graphs=_BACKWARD),
     Recipe("llama3_8b_joint", _big, Layout((("dp_shard", 64),)), JOINT, _WHOLE),
-    Recipe("moe_ep8", partial(moe_step, MOE_16B), _expert_layout(8, 8), ATEN),
-    Recipe("deepseek_16b_ep8", partial(deepseek_step, DEEPSEEK_16B), _expert_layout(8, 8), STEP, _STEP),
+    Recipe("moe_ep8", partial(moe_step, MOE_16B), expert_layout(8, 8), ATEN),
+    Recipe("deepseek_16b_ep8", partial(deepseek_step, DEEPSEEK_16B), expert_layout(8, 8), STEP, _STEP),
     Recipe("tiny_llama_fsdp2", _tiny, Layout((("dp_shard", 2),)), formats={"_fw": (".fx.txt", ".pt2")}),
     Recipe("tiny_llama_fsdp4", _tiny, Layout((("dp_shard", 4),))),
     Recipe("tiny_llama_fsdp2_tp2", _tiny, Layout((("dp_shard", 2), ("tp", 2)))),
@@ -134,8 +135,8 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe("tiny_llama_ddp", _tiny, Layout((("dp_replicate", 2),))),
     Recipe("tiny_llama_joint", _tiny, Layout((("dp_shard", 4),)), JOINT, _WHOLE),
     Recipe("tiny_moe_ep2", partial(moe_step, TINY_MOE), Layout((("ep", 2),)), ATEN),
-    Recipe("tiny_moe_fsdp4_ep2", partial(moe_step, TINY_MOE), _expert_layout(2, 2), ATEN),
-    Recipe("library_deepseek_fsdp4_ep2", partial(deepseek_step, LIBRARY_DEEPSEEK), _expert_layout(2, 2), STEP, _STEP),
+    Recipe("tiny_moe_fsdp4_ep2", partial(moe_step, TINY_MOE), expert_layout(2, 2), ATEN),
+    Recipe("library_deepseek_fsdp4_ep2", partial(deepseek_step, LIBRARY_DEEPSEEK), expert_layout(2, 2), STEP, _STEP),
     Recipe("tiny_deepseek_ep2", partial(deepseek_step, TINY_DEEPSEEK), Layout((("ep", 2),)), STEP, _STEP),
-    Recipe("tiny_deepseek_fsdp4_ep2", partial(deepseek_step, TINY_DEEPSEEK), _expert_layout(2, 2), STEP, _STEP),
+    Recipe("tiny_deepseek_fsdp4_ep2", partial(deepseek_step, TINY_DEEPSEEK), expert_layout(2, 2), STEP, _STEP),
 )
