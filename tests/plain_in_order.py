@@ -95,7 +95,7 @@ class _Line:
             self.flying[job.launch : job.waits[0]] += job.bytes
         budget, in_flight, self.prefetch = problem.bounds(limits)
         # What the graph's own order has is allowed.
-        self.budget = max(budget, int(self.live.max())) if budget >= 0 else _NEVER
+        self.budget = budget if budget >= 0 else _NEVER
         self.in_flight = max(in_flight, int(self.flying.max())) if in_flight >= 0 else _NEVER
         self.streams = self._queues(jobs)
         self.waiting = {wait for job in jobs for wait in job.waits}

@@ -12,6 +12,7 @@ from commcc.graph.index import build_index
 from commcc.graph.memory import live_bytes
 from commcc.schedule import Limits, Problem
 from commcc.schedule.in_order import in_order
+from commcc.schedule.judge import judge
 from commcc.schedule.search import SearchResult, glance
 from commcc.serialization import load
 from commcc.timing.cost import load_model
@@ -47,6 +48,45 @@ def test_what_is_given_up_would_not_have_been_the_best(monkeypatch, slack):
             patched.setattr(SearchResult, "beaten_by", lambda *_: None)
             assert glance(problem, limits, range(6)) == found
     assert given_up > 10 or slack == TIGHT
+
+
+def test_a_search_gives_up_only_what_is_longer_than_the_best_of_its_round(monkeypatch):
+    search = sys.modules[glance.__module__]
+    scheduled, given_up = search.schedule, []
+
+    def checked(problem, base, policy, limits, until=None):
+        order = scheduled(problem, base, policy, limits, until)
+        whole = scheduled(problem, base, policy, limits)
+        if (order != whole).any():
+            assert judge(problem.graph, whole).step_ns > until
+            given_up.append(until)
+        return order
+
+    monkeypatch.setattr(search, "schedule", checked)
+    for seed in SEEDS:
+        index, costs = scheduled_graph(seed)
+        search.search(Problem(index, costs), Limits(budget=live_bytes(index).peak_bytes, prefetch=20), 20)
+    assert len(given_up) > 100
+
+
+def test_an_order_in_which_only_collectives_moved_is_made_again_where_it_takes_too_much():
+    """It keeps the budget by estimates; the scheduler saves nothing of what its base takes."""
+    search = sys.modules[glance.__module__]
+    again = kept = 0
+    for seed in range(3 * len(SEEDS)):
+        index, costs = scheduled_graph(seed)
+        problem = Problem(index, costs)
+        limits = Limits(budget=live_bytes(index).peak_bytes, prefetch=20)
+        first = judge(problem.graph, in_order(problem, limits))
+        made = search._lined(problem, limits)
+        if first.peak_bytes <= limits.budget:
+            assert made.step_ns == first.step_ns
+            continue
+        again += 1
+        kept += made.peak_bytes <= limits.budget
+        assert made.peak_bytes <= first.peak_bytes
+    assert again > 5
+    assert kept * 2 > again
 
 
 @cache

@@ -322,9 +322,10 @@ def test_what_is_refused_where_it_was_before_would_be_refused_after_a_look_at_al
         too_much = quick(graph, walk, count)
         if too_much:
             before, clock = walk.live.copy(), walk.clock[0]
-            grows = live._change(graph, walk, count, 1)
-            assert live._most(walk.live, int(clock.front), grows) > clock.budget
-            live._change(graph, walk, count, -1)
+            grows = live._end_of_growth(walk, count)
+            most = live._change(graph, walk, count, grows, 1)
+            assert most == live._most(walk.live, int(clock.front), grows) > clock.budget
+            live._change(graph, walk, count, grows, -1)
             assert (walk.live == before).all()
             refused.append(count)
             together.append(count > 1)

@@ -18,10 +18,11 @@ from commcc.apply.chunk import chunked
 from commcc.apply.concrete import fix_sizes, fixed_header
 from commcc.apply.edits import edited
 from commcc.apply.merge import emit
-from commcc.apply.order import arrange, check_host_copies, in_order
+from commcc.apply.order import arrange, check_host_copies, check_order
 from commcc.apply.remove import without
 from commcc.base.errors import InternalError
 from commcc.base.gc_pause import no_collection
+from commcc.graph.program import copied
 from commcc.plan import Chunking, Fixing, Fusing, Merging, Removal, Reordering
 
 if TYPE_CHECKING:
@@ -54,7 +55,9 @@ def _rewritten(program: Program, index: GraphIndex, rewrite: Rewrite) -> Program
         case Merging(buckets=buckets):
             return replace(program, graph=emit(program.graph, index, buckets, arrange(index, rewrite)))
         case Reordering(order=order):
-            return replace(program, graph=emit(program.graph, index, (), in_order(index, order)))
+            check_order(index, order)
+            nodes = list(program.graph.nodes)
+            return replace(program, graph=copied(map(nodes.__getitem__, order)))
         case Removal():
             return replace(program, graph=without(program.graph, index, rewrite))
         case Chunking(chunked=regions):

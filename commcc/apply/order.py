@@ -131,8 +131,8 @@ def arrange(index: GraphIndex, merging: Merging) -> list[Unit]:
     return [units[unit] for unit in order]
 
 
-def in_order(index: GraphIndex, order: Sequence[int]) -> list[Unit]:
-    """Units of all nodes in this order; :class:`InternalError` when it is not a legal order of the graph."""
+def check_order(index: GraphIndex, order: Sequence[int]) -> None:
+    """Raise :class:`InternalError` when this is not a legal order of the graph."""
     count = len(index)
     if len(order) != count or set(order) != set(range(count)) or (count and order[-1] != count - 1):
         raise InternalError("an order has to name every node once and the output last", where="apply")
@@ -145,7 +145,6 @@ def in_order(index: GraphIndex, order: Sequence[int]) -> list[Unit]:
     if early:
         names = tuple(index.names[node] for node in min(early))
         raise InternalError(f"the order puts '{names[0]}' before '{names[1]}', which it needs", where="apply")
-    return [Unit(NODE, node) for node in order]
 
 
 def check_host_copies(index: GraphIndex, plan: Plan) -> None:

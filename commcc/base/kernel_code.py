@@ -34,6 +34,7 @@ from commcc.base.kernel_types import (
     Value,
     llvm_of,
     load,
+    lowest_bit,
     places,
 )
 
@@ -473,6 +474,8 @@ class _Function:
             return self._call(called, values)
         if isinstance(called, type):
             return _several(values, called)
+        if called is lowest_bit:
+            return self._int(f"call i64 @llvm.cttz.i64(i64 {self._number(values[0])}, i1 true)")
         if name == "len":
             return Value(INT, (values[0].parts[1],))
         if name == "bool":

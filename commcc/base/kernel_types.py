@@ -143,6 +143,11 @@ def llvm_of(kind: Type) -> str:
     return "void" if not parts else parts[0] if len(parts) == 1 else f"{{{', '.join(parts)}}}"
 
 
+def lowest_bit(number: int) -> int:
+    """The place of the lowest bit that is set in a number that is not 0; one instruction in a kernel."""
+    return (int(number) & -int(number)).bit_length() - 1
+
+
 class Compiled:
     """A function that kernels call; from Python it runs as it is."""
 

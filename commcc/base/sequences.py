@@ -58,12 +58,15 @@ def longest_increasing(values: Sequence[int]) -> list[int]:
     """
     tails: list[int] = []
     tail_values: list[int] = []
-    previous = [-1] * len(values)
+    previous: list[int] = []
     for i, value in enumerate(values):
         place = bisect_left(tail_values, value)
-        previous[i] = tails[place - 1] if place else -1
-        tails[place : place + 1] = [i]
-        tail_values[place : place + 1] = [value]
+        previous.append(tails[place - 1] if place else -1)
+        if place == len(tails):
+            tails.append(i)
+            tail_values.append(value)
+        else:
+            tails[place], tail_values[place] = i, value
     chain: list[int] = []
     current = tails[-1] if tails else -1
     while current >= 0:

@@ -27,7 +27,7 @@ import torch
 from torch import fx
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from commcc.base.terms import Json
@@ -121,23 +121,25 @@ class Program:
 
     def copied_graph(self) -> fx.Graph:
         """A copy of the graph: the same names, targets and metadata."""
-        graph = fx.Graph()
-        env: dict[fx.Node, fx.Node] = {}
-        for node in self.graph.nodes:
-            env[node] = copy_node(graph, node, env)
-        return graph
+        return copied(self.graph.nodes)
 
     def graph_module(self) -> fx.GraphModule:
         """An ``fx.GraphModule`` over a copy of the graph, to be run or handed to a backend."""
         return fx.GraphModule(self.root, self.copied_graph())
 
 
+def copied(nodes: Iterable[fx.Node]) -> fx.Graph:
+    """A graph of copies of all nodes of another one, in this order."""
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    for node in nodes:
+        env[node] = copy_node(graph, node, env)
+    return graph
+
+
 def copy_node(graph: fx.Graph, node: fx.Node, env: Mapping[fx.Node, fx.Node]) -> fx.Node:
     """Append a copy of ``node`` to ``graph``: same name, target and metadata; operands from ``env``."""
-
-    def renamed(operand: fx.Node) -> fx.Node:
-        return env[operand]
-
+    renamed = env.__getitem__
     # Operands are set afterwards: while a node is made, FX looks through them once more, for symbolic sizes. They are
     # set past ``Node.__setattr__``, which takes the node out of the graph's table of ops and puts it in again.
     copy = graph.create_node(node.op, node.target, name=node.name, type_expr=node.type)

@@ -81,7 +81,7 @@ class Reorder(Pass):
         none="no limit",
     )
     memory_budget: str | float | None = budget_option("peak memory")
-    effort: int = option(80, "schedules to try at most; more take longer and are never worse", minimum=1)
+    effort: int = option(60, "schedules to try at most; more take longer and are never worse", minimum=1)
     control_deps: bool = option(
         False, "write the order into the graph as control edges, for a backend that would reorder again"
     )
@@ -98,7 +98,7 @@ class Reorder(Pass):
         index, costs, known = context.index, context.costs, context.prediction
         if costs is None:
             raise OptionError("reorder needs a cost model", where="pass 'reorder'", hint="name one, as in --cost h100")
-        problem = Problem(index, costs, bound=None if known is None else known.bound.ns)
+        problem = Problem(index, costs, known=known)
         before = problem.memory.live(range(len(index))) if known is None else known.memory
         budget = context.budget(self.memory_budget)
         # Inputs are live from the start: no order takes less.

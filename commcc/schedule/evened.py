@@ -73,36 +73,43 @@ def _candidates(graph: Graph, order: Ints, longest: int) -> Iterator[tuple[int, 
 @kernel
 def _first_taken(graph: Graph, moves: Moves, pairs: Ints, most: int) -> int:
     """Take the first move that helps; how many were looked at then, 0 where none does. pairs: two places each."""
-    before = _weight(graph, moves)
     for each in range(len(pairs)):
-        if _taken(graph, moves, pairs[each, 0], pairs[each, 1], before, most):
+        if _taken(graph, moves, pairs[each, 0], pairs[each, 1], most):
             return each + 1
     return 0
 
 
 @compiled
-def _taken(graph: Graph, moves: Moves, place: int, to: int, before: int, most: int) -> bool:
-    """Whether a move makes long runs fewer within the limits; if not, it is taken back. before: their weight."""
+def _taken(graph: Graph, moves: Moves, place: int, to: int, most: int) -> bool:
+    """Whether a move makes long runs fewer within the limits; if not, it is taken back."""
     state, places = moves.state[0], moves.places
+    # Nothing changes but what stands between; runs that reach into that end where reduce-scatters stand around it.
+    begin, end = min(place, to), max(place, to) + 1
+    first, last = begin, end
+    while first > 0 and not graph.nodes[places[first - 1].node].ends:
+        first -= 1
+    while last < len(places) and not graph.nodes[places[last].node].ends:
+        last += 1
+    before = _weight(graph, moves, first, last)
     if to > place:
         later(graph, moves, place, to)
     else:
         sooner(graph, moves, place, to)
-    if _weight(graph, moves) < before and allowed(graph, moves):
+    if _weight(graph, moves, first, last) < before and allowed(graph, moves):
         measure(graph, moves)
         if state.new_step <= most and state.new_over <= state.over and state.new_run <= state.run:
             keep(graph, moves)
             return True
-    for each in range(len(places)):
+    for each in range(begin, end):
         places[each].node = places[each].kept
     return False
 
 
 @compiled
-def _weight(graph: Graph, moves: Moves) -> int:
-    """The sum of the fourth powers of all runs of compute."""
+def _weight(graph: Graph, moves: Moves, first: int, last: int) -> int:
+    """The sum of the fourth powers of the runs of compute of a stretch."""
     whole = run = 0
-    for place in range(len(moves.places)):
+    for place in range(first, last):
         facts = graph.nodes[moves.places[place].node]
         if facts.ends:
             whole += run * run * run * run

@@ -101,13 +101,13 @@ def _make(graph: Graph, line: Line) -> None:
 
 @compiled
 def _begin(graph: Graph, line: Line) -> None:
-    """What is live and in flight along the graph's own order; that much is allowed."""
+    """What is live and in flight along the graph's own order; as much in flight is allowed."""
     state = line.state[0]
     for node in range(len(graph.nodes)):
         line.order[node] = node
         line.nodes[node].key = node * state.room
-    peak = live_bytes(graph, line.order, line.live, line.buffers)
-    state.budget = max(state.budget, peak) if state.budget >= 0 else NEVER
+    live_bytes(graph, line.order, line.live, line.buffers)
+    state.budget = state.budget if state.budget >= 0 else NEVER
     most = 0
     for job in line.jobs:
         for place in range(job.launch, job.first_wait):

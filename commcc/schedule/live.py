@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Of a buffer: its bytes, whether it is there, and the position at which it is freed, -1 for none.
 SIZES = ("bytes_now", "known", "freed_at")
+#: So many positions are looked at in one go.
+_BLOCK = 64
 
 
 @compiled
@@ -117,11 +119,11 @@ def hoist(graph: Graph, walk: Walk, count: int) -> bool:
     _together(walk, count, 1)
     allowed = not _still_too_much(graph, walk, count)
     if allowed:
-        grows = _change(graph, walk, count, 1)
-        allowed = bool(budget < 0 or _most(walk.live, front, grows) <= budget)
+        grows = _end_of_growth(walk, count)
+        allowed = _change(graph, walk, count, grows, 1) <= budget or budget < 0
         if not allowed:
             walk.nodes[places[count - 1].group].refused_at = _last_above(walk.live, front, grows, budget)
-            _change(graph, walk, count, -1)
+            _change(graph, walk, count, grows, -1)
     _together(walk, count, 0)
     return allowed
 
@@ -154,6 +156,8 @@ def _still_too_much(graph: Graph, walk: Walk, count: int) -> bool:
 @compiled
 def _last_above(live: Ints, begin: int, end: int, budget: int) -> int:
     """The last position of a stretch with more bytes than that; there is one."""
+    while end - _BLOCK > begin and _most(live, end - _BLOCK, end) <= budget:
+        end -= _BLOCK
     at = end - 1
     while live[at] <= budget and at > begin:
         at -= 1
@@ -162,10 +166,21 @@ def _last_above(live: Ints, begin: int, end: int, budget: int) -> int:
 
 @compiled
 def _most(live: Ints, begin: int, end: int) -> int:
-    """The largest number of a stretch, 0 of an empty one; without a way out, since that is done for several at once."""
+    """The largest number of a stretch. Without a way out: several are looked at once."""
     most = 0
     for at in range(begin, end):
         most = max(most, live[at])
+    return int(most)
+
+
+@compiled
+def _grown(live: Ints, begin: int, end: int, size: int) -> int:
+    """Add to a stretch; its largest number then, 0 of an empty one. Without a way out: several are done at once."""
+    most = 0
+    for at in range(begin, end):
+        now = live[at] + size
+        live[at] = now
+        most = max(most, now)
     return int(most)
 
 
@@ -176,22 +191,29 @@ def _together(walk: Walk, count: int, mark: int) -> None:
 
 
 @compiled
-def _change(graph: Graph, walk: Walk, count: int, sign: int) -> int:
-    """Change the curve, or with sign -1 change it back; the end of the stretch in which it grows."""
-    grows = front = walk.clock[0].front
+def _end_of_growth(walk: Walk, count: int) -> int:
+    """The end of the stretch in which what the nodes make is there sooner."""
+    end = walk.clock[0].front
+    for member in range(count):
+        place = walk.nodes[walk.places[member].group].position
+        end = max(end, place * (walk.places[place].made > 0))
+    return int(end)
+
+
+@compiled
+def _change(graph: Graph, walk: Walk, count: int, grows: int, sign: int) -> int:
+    """Change the curve, or with sign -1 change it back; the most in the stretch in which it grows, which ends there."""
+    front = walk.clock[0].front
     for member in range(count):
         node = walk.places[member].group
         place = walk.nodes[node].position
+        if place != grows:
+            _add(walk.live, front, place * (walk.places[place].made > 0), walk.places[place].made * sign)
         for k in range(graph.rows[node].touched, graph.rows[node + 1].touched):
             buffer, facts = graph.items[k], graph.buffers[graph.items[k]]
-            if facts.input or not facts.bytes:
-                continue
-            if walk.buffers[buffer].born == place:
-                grows = max(grows, place)
-                _add(walk.live, front, place, facts.bytes * sign)
-            begin = place + 1 if facts.kept else _freed_from(walk, buffer, place)
-            _add(walk.live, begin, place + 1, -facts.bytes * sign)
-    return int(grows)
+            if facts.bytes and not facts.input and not facts.kept:
+                _add(walk.live, _freed_from(walk, buffer, place), place + 1, -facts.bytes * sign)
+    return _grown(walk.live, front, grows, walk.places[grows].made * sign if grows > front else 0)
 
 
 @compiled

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from commcc.graph.index import GraphIndex
     from commcc.timing.cost.types import Costs
+    from commcc.timing.predict import Prediction
     from commcc.timing.simulate import Timeline
 
 #: A launch takes the nodes that only prepare its input along, if they are no more than this,
@@ -108,14 +109,17 @@ class Problem:
     much weight beside the transfer (casts and views of parameters, copies that put a bucket together), those nodes in
     graph order. feeding: for reduce-scatters the
     compute nodes whose results they send, and what lies between. quick: do with a lower bound that is
-    made fast, where many graphs are compared. bound: the lower bound, where it is known. graph: the same for
-    kernels. stream: of each launch.
+    made fast, where many graphs are compared. known: what these costs predict for the graph, where that is known.
+    graph: the same for kernels. stream: of each launch.
     """
 
-    def __init__(self, index: GraphIndex, costs: Costs, *, quick: bool = False, bound: int | None = None) -> None:
+    def __init__(
+        self, index: GraphIndex, costs: Costs, *, quick: bool = False, known: Prediction | None = None
+    ) -> None:
         self.index = index
         self.costs = costs
         self.simulator = Simulator(index, costs)
+        self._known = known
         count = len(index)
         self.preds = [tuple(dict.fromkeys(preds)) if len(preds) > 1 else preds for preds in index.all_preds]
         for wait, launch in index.wait_of.items():
@@ -134,9 +138,10 @@ class Problem:
         self.stream_ns = jobs.compute
         reach = longest_paths(index, jobs)
         self.tail_ns = reach.tail
-        if bound is None:
-            bound = path_bound(index, costs, jobs, reach) if quick else lower_bound(index, costs, reach=reach).ns
-        self.bound = bound
+        if known is not None:
+            self.bound = known.bound.ns
+        else:
+            self.bound = path_bound(index, costs, jobs, reach) if quick else lower_bound(index, costs, reach=reach).ns
         self.stream = {i: costs.streams.get(launch.group, launch.group) for i, launch in index.launches.items()}
         self.bytes = {i: in_flight_bytes(index, i, launch) for i, launch in index.launches.items()}
         before = [0, *accumulate(map(int, index.compute))]
@@ -151,9 +156,9 @@ class Problem:
     @cached_property
     def before(self) -> Timeline:
         """The graph's own order."""
-        return self.simulator.run()
+        return self._known.timeline if self._known is not None else self.simulator.run()
 
-    @property
+    @cached_property
     def own_in_flight(self) -> int:
         return self.before.in_flight_bytes
 

@@ -27,8 +27,9 @@ import numpy as np
 
 from commcc.base.jit import compiled, kernel
 from commcc.schedule.heaps import pop, push, put_back, refuse
+from commcc.schedule.ready import add_position, next_position
 from commcc.schedule.steps import begin, crowds, make_way, may, run, too_late
-from commcc.schedule.walk import AWAITED, CLOSED, DUE, ENDING, EXPIRING, FIRST, LATEST, REFUSED, Walk, walk_along
+from commcc.schedule.walk import AWAITED, CLOSED, DUE, ENDING, EXPIRING, LATEST, REFUSED, Walk, walk_along
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 #: How many candidates that the limits refuse are looked at before the next rule is tried.
 _LAUNCHES, _URGENT, _READY = 8, 16, 64
+#: More bytes than any graph makes.
+_MUCH = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ def _land(walk: Walk) -> None:
         place = pop(walk.heaps, AWAITED)[1]
         if not walk.places[place].done:
             push(walk.heaps, LATEST, walk.nodes[walk.places[place].node].latest, place)
-            push(walk.heaps, FIRST, place, place)
+            add_position(walk.ready, place)
     while walk.heaps.sizes[CLOSED] and walk.heaps.keys[CLOSED, 0] <= clock.front:
         mine = walk.nodes[pop(walk.heaps, CLOSED)[1]]
         if not mine.done:
@@ -209,22 +212,22 @@ def _urgent(graph: Graph, walk: Walk) -> int:
 @compiled
 def _first(graph: Graph, walk: Walk) -> int:
     """Rule 3: the node to run next; -1 for none."""
-    clock, chosen = walk.clock[0], -1
+    clock = walk.clock[0]
     front = walk.places[clock.front].node
     launch = graph.nodes[front].waited
     if launch < 0 or walk.nodes[launch].arrival <= clock.now:
         return int(front)
-    while walk.heaps.sizes[FIRST] and walk.heaps.sizes[REFUSED] < _READY and chosen < 0:
-        key, place = pop(walk.heaps, FIRST)
-        if walk.places[place].done:
-            continue
-        node = walk.places[place].node
-        if not _holds_up(graph, walk, node) and may(graph, walk, node, 0):
-            chosen = node
-        else:
-            refuse(walk.heaps, key, place)
-    put_back(walk.heaps, FIRST)
-    return chosen
+    # What makes more than this passes the budget at once; most candidates do where there is little memory.
+    most = clock.budget - walk.live[clock.front] + walk.places[clock.front].made if clock.budget >= 0 else _MUCH
+    place = next_position(walk.ready, clock.front)
+    for _ in range(_READY):
+        if place < 0:
+            break
+        node, made = walk.places[place].node, walk.places[place].made
+        if (made <= most or not made) and not _holds_up(graph, walk, node) and may(graph, walk, node, 0):
+            return int(node)
+        place = next_position(walk.ready, place + 1)
+    return -1
 
 
 @compiled

@@ -116,6 +116,8 @@ _CUTS = (4, 6, 8, 12, 16, 24, 32)
 _TRIALS, _TRIED_NODES, _MOVED_NODES = 8000, 1_500_000, 3000
 #: Steps are the same where one is at most so small a part longer: a wait that moves takes a few ns.
 _SAME = 100_000
+#: So many times an order in which only collectives moved is made again where it takes too much memory.
+_AGAIN = 5
 #: No search for what is at most this much above the lower bound, in permille.
 _CLOSE = 1
 
@@ -305,7 +307,8 @@ class _Search:
             explore = bool(fresh) and (tried < _FIRST or tried % 2 == 0 or not unused)
             base, setting = fresh.pop(0) if explore else (_OWN, unused.pop(0))
             idle += 1
-            result = self._schedule(self._base(base, limits) if explore else best, setting, limits)
+            begun = self._base(base, limits) if explore else best
+            result = self._schedule(begun, setting, limits, best.beaten_by(problem, limits))
             rank = result.rank(problem, start, limits)
             if explore:
                 results[setting] = min(rank, results.get(setting, rank))
@@ -346,7 +349,7 @@ class _Search:
         step = self._rank(self.best)[:3]
         for best in [each for each in self.bests if self._rank(each)[:3] == step]:
             for most in _CUTS:
-                if most >= best.longest_run:
+                if most >= min(best.longest_run, self.best.longest_run):
                     break
                 order = cut_runs(self.problem, self.limits, best.order, most)
                 result = _judge(self.problem, order, best.tried, best.settings)
@@ -403,11 +406,11 @@ class _Search:
             return self.lines[limits]
         return self.start
 
-    def _schedule(self, base: SearchResult, setting: Setting, limits: Limits) -> SearchResult:
-        """Make a schedule and judge it; it becomes the best where it is."""
+    def _schedule(self, base: SearchResult, setting: Setting, limits: Limits, until: int | None = None) -> SearchResult:
+        """Make a schedule and judge it; it becomes the best where it is. until: see :func:`schedule`."""
         problem, (target, *rest) = self.units, setting
         aim = problem.bound * target // 1000 if target else self.best.step_ns
-        order = schedule(problem, base.nodes, Policy(aim, *rest), limits)
+        order = schedule(problem, base.nodes, Policy(aim, *rest), limits, until)
         self.tried += 1
         detail(f"schedule {self.tried} of at most {self.effort}")
         result = replace(_judge(problem, order, self.tried, (*base.settings, setting)), lined=base.lined)
@@ -418,8 +421,19 @@ class _Search:
 
 
 def _lined(problem: Schedulable, limits: Limits) -> SearchResult:
-    """No result by itself: it keeps the limits by estimates, the scheduler keeps them node by node."""
-    return replace(_judge(problem, in_order(problem, limits), 0, ()), lined=True)
+    """No result by itself: it keeps the limits by estimates, the scheduler keeps them node by node.
+
+    The scheduler cannot save memory that its base takes, so where that passes the budget it is made again with less.
+    """
+    made = best = _judge(problem, in_order(problem, limits), 0, ())
+    less = 0
+    for _ in range(_AGAIN):
+        if limits.budget is None or made.peak_bytes <= limits.budget:
+            break
+        less = 2 * less + made.peak_bytes - limits.budget
+        made = _judge(problem, in_order(problem, replace(limits, budget=limits.budget - less)), 0, ())
+        best = min(best, made, key=lambda each: each.peak_bytes)
+    return replace(best, lined=True)
 
 
 def _judge(problem: Schedulable, order: Ints, tried: int, settings: tuple[Setting, ...]) -> SearchResult:

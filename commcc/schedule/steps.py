@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from commcc.base.jit import compiled
 from commcc.schedule.heaps import pop, push
 from commcc.schedule.live import begin_curve, hoist, ran
-from commcc.schedule.walk import AWAITED, CLOSED, DUE, ENDING, EXPIRING, FIRST, LATEST, Walk
+from commcc.schedule.ready import add_position, drop_position
+from commcc.schedule.walk import AWAITED, CLOSED, DUE, ENDING, EXPIRING, LATEST, Walk
 
 if TYPE_CHECKING:
     from commcc.schedule.arrays import Graph, Ints
@@ -68,7 +69,7 @@ def _offer(graph: Graph, walk: Walk, node: int) -> None:
     else:
         # A launch ahead of its place is the business of rules 1 and 2, all else of 2 and 3.
         push(walk.heaps, LATEST, mine.latest, mine.position)
-        push(walk.heaps, FIRST, mine.position, mine.position)
+        add_position(walk.ready, mine.position)
 
 
 @compiled
@@ -80,6 +81,7 @@ def run(graph: Graph, walk: Walk, node: int) -> None:
     walk.places[clock.placed].order = node
     clock.placed += 1
     walk.nodes[node].done = 1
+    drop_position(walk.ready, walk.nodes[node].position)
     clock.computed += facts.compute
     ran(graph, walk, node)
     clock.now += facts.compute_ns

@@ -9,6 +9,7 @@ import numpy as np
 from commcc.schedule.arrays import Graph, Ints, Records, records
 from commcc.schedule.heaps import Heaps, heaps
 from commcc.schedule.live import SIZES
+from commcc.schedule.ready import no_positions
 
 if TYPE_CHECKING:
     from commcc.schedule.problem import Bounds
@@ -45,17 +46,17 @@ CLOCK = (
     *("most_run", "target", "lead_permille", "own_permille", "bring", "budget", "in_flight", "prefetch", "until"),
 )
 
-#: Heaps: launches by (due, position), all that can run by latest end and by position, waits by arrival,
+#: Heaps: launches by (due, position), all that can run by latest end, waits by arrival,
 #: launches whose prefetch window is not open yet by its first position, launches on their way by the
 #: number of compute nodes before which they are waited for, reduce-scatters whose feeds can run by position,
 #: candidates that were refused.
-DUE, LATEST, FIRST, AWAITED, CLOSED, EXPIRING, ENDING, REFUSED = range(8)
+DUE, LATEST, AWAITED, CLOSED, EXPIRING, ENDING, REFUSED = range(7)
 
 
 class Walk(NamedTuple):
     """See :data:`NODE`, :data:`PLACE`, :data:`BUFFER`, :data:`CLOCK`; clock is a single record. live: by place, the
     live bytes of the plan; an array of its own, since long stretches of it change at once. stream_left: ns of transfers
-    that have not begun.
+    that have not begun. ready: positions of what can run.
     """
 
     base: Ints
@@ -68,6 +69,7 @@ class Walk(NamedTuple):
     stream_free: Ints
     stream_left: Ints
     heaps: Heaps
+    ready: Ints
 
 
 def walk_along(graph: Graph, base: Ints, bounds: Bounds) -> Walk:
@@ -87,5 +89,6 @@ def walk_along(graph: Graph, base: Ints, bounds: Bounds) -> Walk:
         clock=clock,
         stream_free=np.zeros(graph.streams, np.int64),
         stream_left=np.zeros(graph.streams, np.int64),
-        heaps=heaps(8, count + 64),
+        heaps=heaps(7, count + 64),
+        ready=no_positions(count),
     )

@@ -158,7 +158,7 @@ class Search:
         self.options, self.index, self.ident, self.model = options, index, context.ident, model
         self.taken, self.size = taken, {each.launch: size_of(each) for each in taken}
         self.costs: Costs = context.costs or model.price(index)
-        self._bound = None if context.prediction is None else context.prediction.bound.ns
+        self._known = context.prediction
         duration: dict[Key, int] = {}
         largest: dict[Key, int] = {}
         whole: dict[Key, int] = {}
@@ -416,7 +416,7 @@ class Search:
         """The graph without buckets."""
         from commcc.schedule import Problem
 
-        return Problem(self.index, self.costs, bound=self._bound)
+        return Problem(self.index, self.costs, known=self._known)
 
     @cached_property
     def sketches(self) -> Sketches:
