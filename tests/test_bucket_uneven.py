@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from dataclasses import replace
 
 from commcc.passes.options import parse_pipeline
 from commcc.passes.strategies.auto import Tried
@@ -95,3 +96,22 @@ def test_from_several_bucketings_no_step_is_longer_and_one_is_shorter(monkeypatc
         gains.append(1 - steps[1] / steps[0])
     assert min(gains) >= 0
     assert max(gains) > 0.01
+
+
+def settled(estimates, real):
+    """What is taken of bucketings, the first two found and the rest spare, and which of them were searched."""
+    search, asked = object.__new__(auto.Search), []
+
+    def with_effort(tried, _best):
+        asked.append(tried.members)
+        return replace(tried, step_ns=real[tried.members])
+
+    search._with_effort = with_effort
+    tried = [Tried((), (), number, step, 0, 0) for number, step in enumerate(estimates)]
+    return search._calmest(tried[:2], tried[2:]).members, asked
+
+
+def test_where_estimates_do_not_hold_the_next_ones_are_searched_too():
+    assert settled([1000, 1010, 1020, 1030], real=[1001, 1010, 900, 900]) == (0, [0, 1])
+    assert settled([1000, 1010, 1020, 1030], real=[1200, 1300, 1040, 1030]) == (3, [0, 1, 2, 3])
+    assert settled([1000, 1010, 1020, 1030], real=[1200, 1300, 1025, 900]) == (2, [0, 1, 2])

@@ -10,6 +10,7 @@ of records for what belongs to a node, and one for all rows of numbers of differ
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 Ints: TypeAlias = NDArray[np.int64]
 #: An array of records; kernels know its fields, mypy does not.
@@ -59,9 +60,14 @@ class Graph(NamedTuple):
     slowdown_permille: int
 
 
-def records(count: int, fields: Iterable[str]) -> Records:
+def records(count: int, fields: tuple[str, ...]) -> Records:
     """``count`` records of 64-bit integers, all 0."""
-    return np.zeros(count, np.dtype([(name, np.int64) for name in fields])).view(np.recarray)
+    return np.zeros(count, _record_of(fields)).view(np.recarray)
+
+
+@cache
+def _record_of(fields: tuple[str, ...]) -> np.dtype[np.void]:
+    return np.dtype((np.record, [(name, np.int64) for name in fields]))
 
 
 def fill_in(field: Ints, known: Mapping[int, int]) -> None:

@@ -86,6 +86,8 @@ _CERTAIN, _LARGE = 50, 3000
 _BUSY, _SHAPES, _SURE = 750, 3, 20
 #: Where compute leaves so much of the step, in permille, sizes are changed from several bucketings on, so many times.
 _IDLE, _FROM_STARTS = 30, 10
+#: What a few schedules say of the best unequal sizes may not hold for their real prices; then so many others are tried.
+_SPARE = 2
 #: One of so many parts of ``effort`` goes to buckets that make runs of compute shorter.
 _FEWER = 4
 #: A step has to be this much shorter to justify more merges, in permille.
@@ -202,8 +204,10 @@ class Search:
         uneven, *others = self._uneven(found[0])
         # What a few schedules gain, more of them may give the other.
         sure = uneven.over < found[0].over or uneven.step_ns * 1000 < found[0].step_ns * (1000 - _SURE)
-        found = [*found[sure:], *(others if len(self.index) < _LARGE else ())]
-        return self._settled(none, list(dict.fromkeys([self._spread(none, uneven), uneven, *found])))
+        large = len(self.index) >= _LARGE
+        found = [*found[sure:], *(() if large else others)]
+        spare = others[:_SPARE] if large else []
+        return self._settled(none, list(dict.fromkeys([self._spread(none, uneven), uneven, *found])), spare)
 
     def _spread(self, none: Tried, best: Tried) -> Tried:
         """Where merging made runs of compute longer: with smaller buckets of reduce-scatters, of those as fast as this
@@ -292,8 +296,11 @@ class Search:
             again.append(self.result(t, glance(sketch, self.limits, range(_SCHEDULES, _MORE_SCHEDULES))))
         return min(again, key=lambda t: (t.over, t.step_ns, t.members))
 
-    def _settled(self, none: Tried, found: list[Tried]) -> tuple[Tried, Tried]:
-        """No merging, and the better of it and of the bucketings that won, all with the full effort of ``reorder``."""
+    def _settled(self, none: Tried, found: list[Tried], spare: Sequence[Tried]) -> tuple[Tried, Tried]:
+        """No merging, and the better of it and of the bucketings that won, all with the full effort of ``reorder``.
+
+        spare: others, which get it where none of the first comes to what a few schedules say of these.
+        """
         found = [t for t in found if t.buckets]
         if not found:  # in few schedules; with more another one may win
             near = self._near(none, _NEAR)
@@ -302,9 +309,9 @@ class Search:
             found = [min(near, key=lambda t: (t.over, t.step_ns, t.members))]
         large, bound = len(self.index) >= _LARGE, self.unmerged.bound
         if large and not found[0].over and found[0].step_ns * 1000 <= bound * (1000 - _CERTAIN):
-            return none, found[0] if len(found) == 1 else self._calmest(found)
+            return none, self._calmest(found, spare)
         # No merging comes last: where it wins, that search is what ``reorder`` asks for next.
-        best = self._calmest(list(dict.fromkeys(found)))
+        best = self._calmest(list(dict.fromkeys(found)), spare)
         certain = large and not best.over and best.step_ns * 1000 <= bound * (1000 - _GAIN)
         none = none if certain else self._with_effort(none, best)
         better = best.over < none.over or best.step_ns * 1000 <= none.step_ns * (1000 - _GAIN)
@@ -315,11 +322,14 @@ class Search:
         within = [t for t in self.tried.values() if t.buckets and t.over <= best.over]
         return [t for t in within if t.step_ns * 1000 <= best.step_ns * (1000 + permille)]
 
-    def _calmest(self, found: Sequence[Tried]) -> Tried:
+    def _calmest(self, found: Sequence[Tried], spare: Sequence[Tried]) -> Tried:
         """See :func:`_calmer`, with the full effort of ``reorder``."""
         settled: list[Tried] = []
-        for tried in found:
-            settled.append(self._with_effort(tried, min(settled, key=lambda t: (t.over, t.step_ns), default=None)))
+        for tried in (*found, *spare):
+            best = min(settled, key=lambda t: (t.over, t.step_ns), default=None)
+            shorter = best is None or tried.step_ns * 1000 <= best.step_ns * (1000 - _GAIN)
+            if tried in found or shorter:
+                settled.append(self._with_effort(tried, best))
         return _calmer(settled)
 
     def _with_effort(self, tried: Tried, best: Tried | None = None) -> Tried:
