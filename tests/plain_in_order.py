@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from commcc.base.sequences import topological
+from commcc.graph.index.build import users_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -288,8 +289,9 @@ def _input(problem: Problem, launch: int, works: Sequence[bool]) -> tuple[tuple[
 def _needed(problem: Problem, waits: Sequence[int], works: Sequence[bool], trails: Sequence[bool]) -> int:
     """The first node that needs the result of a collective."""
     first, seen, stack = len(problem.index) - 1, set(waits), list(waits)
+    users = users_of(problem.preds)
     while stack:
-        for user in problem.users[stack.pop()]:
+        for user in users[stack.pop()]:
             if user in seen or trails[user]:
                 continue
             seen.add(user)

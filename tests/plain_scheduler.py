@@ -10,6 +10,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from commcc.base.terms import Kind
+from commcc.graph.index.build import users_of
 from tests.plain_live import LiveCurve, due, windows
 
 if TYPE_CHECKING:
@@ -27,6 +28,20 @@ def schedule(problem: Problem, base: Sequence[int], policy: Policy, limits: Limi
     return _Walk(problem, base, policy, limits).run()
 
 
+def longest_tails(problem: Problem) -> list[int]:
+    """What must follow each node on the longest path, its own transfer included."""
+    launches, waits = problem.index.launches, problem.index.wait_of
+    tails, landed = [0] * len(problem.preds), [0] * len(problem.preds)
+    for node in reversed(range(len(tails))):
+        if node in launches:
+            tails[node] = max(tails[node], problem.costs.ns[node] + landed[node])
+        for pred in problem.preds[node]:
+            held = pred in launches and (not launches[pred].asynchronous or waits.get(node) == pred)
+            side = landed if held else tails
+            side[pred] = max(side[pred], problem.stream_ns[node] + tails[node])
+    return tails
+
+
 class _Walk:
     """State of one schedule. ``front``: position in the base order of its first node that has not run."""
 
@@ -38,14 +53,14 @@ class _Walk:
             self.position[node] = position
         self.curve = LiveCurve(problem.memory, base, limits.budget)
         self.policy = policy
-        own = policy.own_permille
+        own, tails = policy.own_permille, longest_tails(problem)
         self.latest = [
-            policy.target_ns - tail - ns * own // 1000
-            for tail, ns in zip(problem.tail_ns, problem.stream_ns, strict=True)
+            policy.target_ns - tail - ns * own // 1000 for tail, ns in zip(tails, problem.stream_ns, strict=True)
         ]
         self.progress = [0, *accumulate(problem.stream_ns[node] for node in base)]
         self.opens = windows(problem, base, self.position, limits.prefetch)
         self.due = due(problem, self.position, self.progress, self.opens, policy.lead_permille)
+        self.users = users_of(problem.preds)
         self.missing = [len(set(preds)) for preds in problem.preds]
         self.done = bytearray(count)
         self.order: list[int] = []
@@ -301,7 +316,7 @@ class _Walk:
                 for entry in self.crowded:
                     heapq.heappush(self.launches, entry)
                 self.crowded.clear()
-        for user in dict.fromkeys(problem.users[node]):
+        for user in dict.fromkeys(self.users[node]):
             self.missing[user] -= 1
             if not self.missing[user]:
                 self._offer(user)

@@ -14,6 +14,7 @@ from hypothesis import given
 from commcc.apply import apply_plan
 from commcc.graph.collectives import identify
 from commcc.graph.index import build_index
+from commcc.graph.index.build import users_of
 from commcc.graph.memory import live_bytes
 from commcc.passes.base import PlanContext
 from commcc.passes.options import parse_pipeline
@@ -116,7 +117,7 @@ def test_what_is_gone_when_a_launch_begins_is_not_what_it_takes(monkeypatch):
 
 def _behind_a_wait(problem, node):
     """Whether a node only leads to outputs, so that it may come later with a wait that did."""
-    users = problem.users[node]
+    users = users_of(problem.preds)[node]
     return all(user == len(problem.index) - 1 or _behind_a_wait(problem, user) for user in users)
 
 

@@ -76,15 +76,24 @@ def fill_in(field: Ints, known: Mapping[int, int]) -> None:
         field[list(known)] = list(known.values())
 
 
-def rows_of(*tables: Sequence[Sequence[int]] | Mapping[int, Sequence[int]]) -> tuple[Records, Ints]:
-    """``rows`` and ``items`` of a graph from its tables, in the order of :data:`TABLES`.
+def rows_of(
+    preds: Sequence[Sequence[int]], *tables: Sequence[Sequence[int]] | Mapping[int, Sequence[int]]
+) -> tuple[Records, Ints]:
+    """``rows`` and ``items`` of a graph from its tables, in the order of :data:`TABLES`; users follow from preds.
 
-    A table in which few nodes have a row may be a mapping; the first one is none.
+    A table in which few nodes have a row may be a mapping; preds are none.
     """
-    count = len(tables[0])
-    starts, parts, begun = records(count + 1, TABLES), [], 0
-    for name, table in zip(TABLES, tables, strict=True):
+    count = len(preds)
+    starts, parts, begun = records(count + 1, TABLES), list[Ints](), 0
+    for name, table in zip(TABLES, (preds, None, *tables), strict=True):
         lengths = np.zeros(count + 1, np.int64)
+        if table is None:
+            owners = np.repeat(np.arange(count), np.diff(starts.preds))
+            parts.append(owners[np.argsort(parts[0], kind="stable")])
+            lengths[1:] = np.bincount(parts[0], minlength=count)
+            starts[name] = begun + np.cumsum(lengths)
+            begun += len(owners)
+            continue
         if isinstance(table, Mapping):
             nodes = sorted(table)
             rows: Sequence[Sequence[int]] = [table[node] for node in nodes]

@@ -109,12 +109,10 @@ def with_payers(problem: Problem, order: Ints) -> Graph:
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     after = {node: [p for p in payers if place[p] < place[node]] for node, payers in problem.costs.after.items()}
-    preds, users = list(problem.preds), list(problem.users)
+    preds = list(problem.preds)
     for node, payers in after.items():
         preds[node] = (*preds[node], *payers)
-        for payer in payers:
-            users[payer] = [*users[payer], node]
-    rows, items = rows_of(preds, users, *({} for _ in TABLES[2:]))
+    rows, items = rows_of(preds, *({} for _ in TABLES[2:]))
     both = graph.rows.copy()
     both.preds, both.users = rows.preds + len(graph.items), rows.users + len(graph.items)
     return graph._replace(rows=both, items=np.concatenate([graph.items, items]))

@@ -16,11 +16,17 @@ if TYPE_CHECKING:
     from commcc.schedule.arrays import Graph, Ints
 
 
-def path_bound(graph: Graph) -> int:
-    """Longest paths into ``tail`` of all nodes, and the lower bound that follows from them."""
+def longest_tails(graph: Graph) -> tuple[Ints, Ints]:
+    """Longest paths behind all nodes into ``tail``; those before them, and those behind transfers."""
     count = len(graph.nodes)
     head, landed = np.zeros(count, np.int64), np.zeros(count, np.int64)
     _paths(graph, head, landed)
+    return head, landed
+
+
+def path_bound(graph: Graph) -> int:
+    """Longest paths into ``tail`` of all nodes, and the lower bound that follows from them."""
+    head, landed = longest_tails(graph)
     nodes = graph.nodes
     busy = np.flatnonzero(nodes.compute_ns)
     tails = np.maximum(nodes.tail, nodes.transfer + landed)

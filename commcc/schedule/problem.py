@@ -14,6 +14,7 @@ from commcc.graph.memory import MemoryModel, resized
 from commcc.graph.ops.kernels import Work
 from commcc.schedule.arrays import BUFFER, NODE, Graph, Ints, Records, fill_in, records, rows_of
 from commcc.schedule.folding import Folded, fold, unfold
+from commcc.schedule.paths import longest_tails
 from commcc.timing.simulate import Simulator, lower_bound
 from commcc.timing.simulate.bound import Jobs, longest_paths, path_bound
 from commcc.timing.simulate.simulator import in_flight_bytes, input_bytes
@@ -103,7 +104,7 @@ class Units:
 
 
 class Problem:
-    """A graph under costs: dependences both ways, durations, and when each node has to start.
+    """A graph under costs: dependences, durations, and a lower bound.
 
     preparation: for launches that depend on nothing but graph inputs through a few nodes without
     much weight beside the transfer (casts and views of parameters, copies that put a bucket together), those nodes in
@@ -129,18 +130,12 @@ class Problem:
             # The output ends the graph, whatever it returns: it also waits for all that nobody else needs.
             needed = set(chain.from_iterable(self.preds[:-1]))
             self.preds[-1] = tuple(sorted({*self.preds[-1], *(n for n in range(count - 1) if n not in needed)}))
-        self.users: list[list[int]] = [[] for _ in range(count)]
-        users = self.users
-        for node, preds in enumerate(self.preds):
-            for pred in preds:
-                users[pred].append(node)
         jobs = Jobs.of(index, costs)
         self.stream_ns = jobs.compute
-        reach = longest_paths(index, jobs)
-        self.tail_ns = reach.tail
         if known is not None:
             self.bound = known.bound.ns
         else:
+            reach = longest_paths(index, jobs)
             self.bound = path_bound(index, costs, jobs, reach) if quick else lower_bound(index, costs, reach=reach).ns
         self.stream = {i: costs.streams.get(launch.group, launch.group) for i, launch in index.launches.items()}
         self.bytes = {i: in_flight_bytes(index, i, launch) for i, launch in index.launches.items()}
@@ -230,7 +225,6 @@ class Problem:
                 needed_by.setdefault(node, []).append(launch)
         rows, items = rows_of(
             self.preds,
-            self.users,
             {**begun, **{i: launch.waits for i, launch in launches.items()}},
             self.preparation,
             self.feeding,
@@ -243,7 +237,7 @@ class Problem:
         buffers.bytes = memory.size
         fill_in(buffers.kept, dict.fromkeys(memory.kept, 1))
         fill_in(buffers.input, dict.fromkeys(memory.inputs, 1))
-        return Graph(
+        graph = Graph(
             nodes=self._nodes(),
             buffers=buffers,
             rows=rows,
@@ -252,6 +246,8 @@ class Problem:
             streams=len(set(self.stream.values())),
             slowdown_permille=self.costs.slowdown_permille,
         )
+        longest_tails(graph)
+        return graph
 
     @cached_property
     def units(self) -> Units:
@@ -262,7 +258,7 @@ class Problem:
         index = self.index
         nodes = records(len(index), NODE)
         nodes.stream = nodes.waited = -1
-        nodes.compute_ns, nodes.tail = self.stream_ns, self.tail_ns
+        nodes.compute_ns = self.stream_ns
         nodes.compute = index.compute
         nodes.missing = [len(preds) for preds in self.preds]
         nodes.placeholder = [op == "placeholder" for op in index.ops]
