@@ -324,7 +324,7 @@ def test_what_is_refused_where_it_was_before_would_be_refused_after_a_look_at_al
             before, clock = walk.live.copy(), walk.clock[0]
             grows = live._end_of_growth(walk, count)
             most = live._change(graph, walk, count, grows, 1)
-            assert most == live._most(walk.live, int(clock.front), grows) > clock.budget
+            assert most == live.most_of(walk.live, int(clock.front), grows) > clock.budget
             live._change(graph, walk, count, grows, -1)
             assert (walk.live == before).all()
             refused.append(count)

@@ -40,7 +40,7 @@ from commcc.schedule.line_jobs import (
     first_from,
     put_in_line,
 )
-from commcc.schedule.live import live_bytes
+from commcc.schedule.live import BLOCK, live_bytes, most_of
 
 if TYPE_CHECKING:
     from commcc.schedule.arrays import Graph, Ints
@@ -211,10 +211,12 @@ def _not_before(graph: Graph, line: Line, job: int, at: int) -> int:
     if state.prefetch >= 0:
         allowed = line.nodes[mine.first_wait].computed - max(state.prefetch, graph.nodes[launch].between)
         at = max(at, min(first_from(line.nodes.computed, allowed), launch))
-    place = launch - 1
-    while place >= at and not _full(line, place, mine.takes, mine.bytes):
+    place = launch
+    while place - BLOCK >= at and not _full(line, place - BLOCK, place, mine.takes, mine.bytes):
+        place -= BLOCK
+    while place > at and not _full(line, place - 1, place, mine.takes, mine.bytes):
         place -= 1
-    return int(max(at, place + 1))
+    return int(max(at, place))
 
 
 @compiled
@@ -222,16 +224,20 @@ def _not_after(line: Line, job: int, at: int) -> int:
     """The last position up to ``at`` until which, from its wait's own place, it fits all limits."""
     mine = line.jobs[job]
     place = mine.last_wait + 1
-    while place < at and not _full(line, place, mine.holds, mine.bytes):
+    while place + BLOCK <= at and not _full(line, place, place + BLOCK, mine.holds, mine.bytes):
+        place += BLOCK
+    while place < at and not _full(line, place, place + 1, mine.holds, mine.bytes):
         place += 1
     return int(min(place, at))
 
 
 @compiled
-def _full(line: Line, place: int, held: int, flying: int) -> bool:
-    """Whether so many bytes more are too many at a position."""
+def _full(line: Line, begin: int, end: int, held: int, flying: int) -> bool:
+    """Whether so many bytes more are too many somewhere in a stretch."""
     state = line.state[0]
-    return bool(line.live[place] > state.budget - held or line.flying[place] > state.in_flight - flying)
+    if most_of(line.live, begin, end) > state.budget - held:
+        return True
+    return bool(most_of(line.flying, begin, end) > state.in_flight - flying)
 
 
 @compiled

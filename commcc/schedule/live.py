@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: Of a buffer: its bytes, whether it is there, and the position at which it is freed, -1 for none.
 SIZES = ("bytes_now", "known", "freed_at")
 #: So many positions are looked at in one go.
-_BLOCK = 64
+BLOCK = 64
 
 
 @compiled
@@ -156,8 +156,8 @@ def _still_too_much(graph: Graph, walk: Walk, count: int) -> bool:
 @compiled
 def _last_above(live: Ints, begin: int, end: int, budget: int) -> int:
     """The last position of a stretch with more bytes than that; there is one."""
-    while end - _BLOCK > begin and _most(live, end - _BLOCK, end) <= budget:
-        end -= _BLOCK
+    while end - BLOCK > begin and most_of(live, end - BLOCK, end) <= budget:
+        end -= BLOCK
     at = end - 1
     while live[at] <= budget and at > begin:
         at -= 1
@@ -165,7 +165,7 @@ def _last_above(live: Ints, begin: int, end: int, budget: int) -> int:
 
 
 @compiled
-def _most(live: Ints, begin: int, end: int) -> int:
+def most_of(live: Ints, begin: int, end: int) -> int:
     """The largest number of a stretch. Without a way out: several are looked at once."""
     most = 0
     for at in range(begin, end):
