@@ -25,7 +25,7 @@ from commcc.graph.index.outside import in_step
 from commcc.graph.index.repeats import Numbering
 from commcc.graph.index.storage import assign_storages
 from commcc.graph.index.tensors import TensorTable
-from commcc.graph.index.traits import Traits, launches_inside, mixed_nodes, sub_graphs, traits_of
+from commcc.graph.index.traits import Traits, launches_inside, mixed_nodes, sub_graphs, traits_of_all
 from commcc.graph.index.waits import awaited, begun_elsewhere, waits_on
 from commcc.graph.ops.libraries import FENCES
 from commcc.graph.ops.operands import nodes_in
@@ -70,9 +70,9 @@ class _Walk:
         if late is not None:
             name = nodes[late].name
             raise GraphError(f"node '{name}' is used before its input", hint="the graph is not in topological order")
-        traits = [traits_of(node, program.root, program.groups) for node in nodes]
         table = TensorTable(hints)
-        tensors = tuple(table.of(node.meta.get("val")) for node in nodes)
+        tensors = tuple([table.of(node.meta.get("val")) for node in nodes])
+        traits = traits_of_all(nodes, program.root, program.groups, tensors)
         storages = assign_storages(nodes, number, mixed_nodes(traits))
         records = {i: record_of(node) for i, node in enumerate(nodes) if META_KEY in node.meta}
         targets = {id(node.target): node.target for node in nodes if node.op == "call_function"}

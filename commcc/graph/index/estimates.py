@@ -46,9 +46,15 @@ def estimate(
     """
     table = TensorTable(hints)
     parts = {i: facts for i, node in enumerate(nodes) if (facts := table.parts(node.meta.get("val")))}
-    kinds = tuple(map(work, nodes))
     # Found by the object: hashing an op takes longer than all the rest.
     targets = {id(n.target): n.target for n in nodes if n.op == "call_function"}
+    usual_work = {at: usual_work_of(op) for at, op in targets.items()}
+    kinds = tuple(
+        [
+            kind if tensor is not None and (kind := usual_work.get(id(node.target))) is not None else work(node)
+            for node, tensor in zip(nodes, tensors, strict=True)
+        ]
+    )
     copying, compute = ({at for at, op in targets.items() if is_so(op)} for is_so in (may_copy, ops.is_compute))
     copies = frozenset(i for i, n in enumerate(nodes) if kinds[i] is not Work.FREE and id(n.target) in copying)
     copies |= mixed
@@ -57,9 +63,9 @@ def estimate(
     counts = {i: flops(n, hints, known) for i, n in enumerate(nodes) if id(n.target) in compute}
     resizing = {at for at, op in targets.items() if ops.op_name(op) == RESIZE}
     resizes = {i: resized_to(n) for i, n in enumerate(nodes) if id(n.target) in resizing}
-    usual = {id(t): [(t.bytes, t.device)] for t in {id(t): t for t in tensors if t is not None}.values() if t.packed}
+    packed = {id(t): [(t.bytes, t.device)] for t in {id(t): t for t in tensors if t is not None}.values() if t.packed}
     extents = [
-        usual.get(id(tensor)) or _extents(node.meta.get("val"), tensor, parts.get(i, ()), hints)
+        packed.get(id(tensor)) or _extents(node.meta.get("val"), tensor, parts.get(i, ()), hints)
         for i, (node, tensor) in enumerate(zip(nodes, tensors, strict=True))
     ]
     vague = [i for i, tensor in enumerate(tensors) if tensor is None or tensor.numel is None]
@@ -152,6 +158,14 @@ def work(node: fx.Node) -> Work:
         known = known or ops.library_of(node.target) in ("operator", "_dtensor", "higher_order")
         return Work.FREE if known else usual
     return usual
+
+
+def usual_work_of(target: Any) -> Work | None:
+    """How all nodes with this op run that return one tensor; None where that depends on more."""
+    kind = work_of(target)
+    if kind is Work.FREE:
+        return None if may_copy(target) else kind
+    return Work.KERNEL if ops.facts(target).host_sync or ops.collective_of(target) is not None else kind
 
 
 def _has_tensor(val: Any) -> bool:

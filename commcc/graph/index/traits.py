@@ -19,6 +19,8 @@ from commcc.graph.program import attribute
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
 
+    from commcc.graph.index.graph import Tensor
+
 
 @dataclass(frozen=True)
 class Traits:
@@ -91,6 +93,36 @@ def traits_of(node: fx.Node, root: torch.nn.Module, groups: Container[str] = ())
         unblocked=copies and bool(node.kwargs.get("non_blocking")),
         shares=fact.views == ops.ALL or any(part.shares for part in inner),
     )
+
+
+def traits_of_all(
+    nodes: Sequence[fx.Node], root: torch.nn.Module, groups: Container[str], tensors: Sequence[Tensor | None]
+) -> list[Traits]:
+    """:func:`traits_of` every node; tensors: what each returns.
+
+    Most ops have traits only where they copy to the host, or, of libraries that are not there, are handed a group.
+    """
+    # Found by the object: hashing an op takes longer than all the rest.
+    targets = {id(node.target): node.target for node in nodes if node.op == "call_function"}
+    loaded = {at: op for at, op in targets.items() if not isinstance(op, ops.OpaqueOp)}
+    plain = {at for at, op in loaded.items() if only_computes(op)}
+    casting = {at for at, op in loaded.items() if ops.op_name(op) in CASTS and ops.facts(op).pure}
+    alike: dict[tuple[int, str | None], Traits] = {}
+    found: list[Traits] = []
+    for node, tensor in zip(nodes, tensors, strict=True):
+        at = id(node.target)
+        if tensor is not None and tensor.device.startswith("cpu"):
+            found.append(traits_of(node, root, groups))
+        elif at in plain:
+            found.append(_PLAIN)
+        elif at in casting:
+            key = at, _cast_key(node)
+            if key not in alike:
+                alike[key] = traits_of(node, root, groups)
+            found.append(alike[key])
+        else:
+            found.append(traits_of(node, root, groups))
+    return found
 
 
 @lru_cache(maxsize=4096)
